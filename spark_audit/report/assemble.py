@@ -39,22 +39,23 @@ MATCHING_TABLES = ("matching_by_type", "balance")
 def matching(manifest: Manifest) -> dict[str, Records]:
     """Return the tables of a manifest's matching, for every report made with it."""
     n_matched = Counter(pair.pii.type for pair in manifest.pairs)
-    lost_by_type: dict[str, Counter[str]] = defaultdict(Counter)
+    unmatched_by_type: dict[str, Counter[str]] = defaultdict(Counter)
     for span in manifest.unmatched:
-        lost_by_type[span.type][span.reason] += 1
+        unmatched_by_type[span.type][span.reason] += 1
 
     by_type: Records = []
-    for type_name in sorted({*n_matched, *lost_by_type}):
-        lost = lost_by_type[type_name]
-        reasons = [f"{count} {reason}" for reason, count in sorted(lost.items())]
+    for type_name in sorted({*n_matched, *unmatched_by_type}):
+        unmatched = unmatched_by_type[type_name]
+        reasons = [f"{count} {reason}" for reason, count in sorted(unmatched.items())]
         by_type.append(
             {
                 "type": type_name,
                 "matched": n_matched[type_name],
-                "unmatched": lost.total(),
+                "unmatched": unmatched.total(),
                 "reasons": "; ".join(reasons),
             }
         )
+
     balance = [row.model_dump() for row in manifest.balance]
     return {"matching_by_type": by_type, "balance": balance}
 
@@ -74,42 +75,48 @@ def assemble(
 ) -> AuditReport:
     """Return one report of audits' results, in the order in which they are given.
 
+    What is concluded over several audits is concluded here: p is corrected over all
+    primary findings, and failed guards take claims away.
+
     Parameters
     ----------
     status, command, manifest, checkpoints, settings, evidence, timing
-        Fields of :class:`Report`; it is made now, by these versions.
+        Fields of :class:`Report`. Its date is now, its versions are those installed.
     guards, tables
-        What belongs to no audit's result: guards before theirs, tables that give way
-        to theirs.
+        Guards and tables that belong to no audit's result. The guards stand before
+        those of audits; a table of an audit replaces one of its name.
     """
     rows: list[Row] = []
     contrasts: list[Contrast] = []
-    concluded: list[Finding] = []
+    findings_of_audits: list[Finding] = []
     all_guards = list(guards)
     all_tables = dict(tables or {})
     origins = {name: "manifest" for name in MATCHING_TABLES if name in all_tables}
     for audit, result in results.items():
         rows += result.rows
         contrasts += result.contrasts
-        concluded += result.findings
+        findings_of_audits += result.findings
         all_guards += result.guards
         all_tables |= result.tables
         origins |= dict.fromkeys(result.tables, audit)
 
+    # What a guard voids stays among the tests that p is corrected over.
     all_guards = consistent(all_guards)
-    findings = without_void(corrected(concluded), all_guards)
-    void = [
+    findings = without_void(corrected(findings_of_audits), all_guards)
+    void_checkpoints = [
         guard.checkpoint for guard in all_guards if faults(all_guards, guard.checkpoint)
     ]
-    all_guards = without_answered(all_guards, findings, void=void)
-    findings += untested(findings, [one.name for one in checkpoints])
+    all_guards = without_answered(all_guards, findings, void=void_checkpoints)
+    findings += untested(findings, [facts.name for facts in checkpoints])
 
+    report_settings = dict(settings or {})
+    report_settings[TESTS] = len(family(findings))
     report = Report(
         status=status,
         command=list(command),
         created=now(),
         versions=versions(),
-        settings={**(settings or {}), TESTS: len(family(findings))},
+        settings=report_settings,
         manifest=manifest,
         checkpoints=list(checkpoints),
         findings=by_severity(findings),
@@ -121,21 +128,23 @@ def assemble(
         evidence=dict(evidence or {}),
         timing=dict(timing or {}),
     )
+    # Lines of figures come last: a void figure has lost its limit by then.
     return AuditReport.of(with_figures(with_states(report)))
 
 
 def results_of(report: Report, audits: Iterable[str]) -> dict[str, AuditResult]:
-    """Return what a report holds of single audits."""
-    return {
-        audit: AuditResult(
+    """Return what a report holds of single audits, by the audit."""
+    results = {}
+    for audit in audits:
+        tables = {
+            name: report.tables[name]
+            for name, origin in report.origins.items()
+            if origin == audit and name in report.tables
+        }
+        results[audit] = AuditResult(
             rows=[row for row in report.results if row.audit == audit],
             contrasts=[row for row in report.contrasts if row.audit == audit],
-            findings=[one for one in report.findings if one.audit == audit],
-            tables={
-                name: report.tables[name]
-                for name, origin in report.origins.items()
-                if origin == audit and name in report.tables
-            },
+            findings=[finding for finding in report.findings if finding.audit == audit],
+            tables=tables,
         )
-        for audit in audits
-    }
+    return results

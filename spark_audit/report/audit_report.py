@@ -40,13 +40,14 @@ class AuditReport(Report):
         """Return a report with these methods; its content is not checked again."""
         if isinstance(report, AuditReport):
             return report
+
         fields = {name: getattr(report, name) for name in Report.model_fields}
         return cls.model_construct(set(report.model_fields_set), **fields)
 
     def to_frame(self, of: str = "results") -> pd.DataFrame:
         """Return the rows as a frame, one figure per line.
 
-        What is of a checkpoint has its ``state`` and the setup guard that it is
+        A record of a checkpoint has its ``state`` and the setup guard that it is
         ``voided_by``.
 
         Parameters
@@ -79,14 +80,18 @@ class AuditReport(Report):
 
     @property
     def glance(self) -> Glance | None:
-        """The answer, with matrix and next steps; None where no audit attacks."""
+        """The first screen: answer, matrix and next steps; None where no audit attacks.
+
+        Its figures are rounded as those of the pages.
+        """
         return glance_of(rounded_for_owner(self))
 
     def _repr_html_(self) -> str:
         """Return the answer as a notebook shows it."""
-        return (
-            notebook_html(rounded_for_owner(self)) or f"<pre>{escape(repr(self))}</pre>"
-        )
+        html = notebook_html(rounded_for_owner(self))
+        if html:
+            return html
+        return f"<pre>{escape(repr(self))}</pre>"
 
     @property
     def standings(self) -> list[Standing]:
@@ -104,10 +109,11 @@ class AuditReport(Report):
         Raises
         ------
         InputError
-            If a rule is none, or names a checkpoint that the report has not.
+            If a text is no rule, or names a checkpoint that the report has not.
         """
-        texts = [rules] if isinstance(rules, str) else rules or DEFAULT_RULES
-        return check(self, [parse_rule(text) for text in texts])
+        if isinstance(rules, str):
+            rules = [rules]
+        return check(self, [parse_rule(rule) for rule in rules or DEFAULT_RULES])
 
     def save(
         self,
@@ -127,10 +133,12 @@ class AuditReport(Report):
             For the words of examples, in formats that show some; whether identifiers
             among them may be shown.
         """
+        if isinstance(formats, str):
+            formats = [formats]
         return report_folder.write_report(
             self,
             Path(folder),
-            formats=[formats] if isinstance(formats, str) else formats,
+            formats=formats,
             manifest=manifest,
             show_text=show_text,
         )

@@ -25,7 +25,9 @@ class Consequence:
 
     Attributes
     ----------
-    state, names
+    state
+        Of the checkpoints.
+    names
         Checkpoints that it is said of: one, or all of equal result.
     sentence
         At most 25 words.
@@ -43,12 +45,12 @@ class Consequence:
 
     @property
     def label(self) -> str:
-        """Return the sign of the state, and who it is said of."""
+        """The sign of the state, and who it is said of."""
         return f"{SHAPES[self.state]} {self.whose}"
 
     @property
     def whose(self) -> str:
-        """Return who it is said of: a name, or how many they are."""
+        """The checkpoint that it is said of; of several, how many they are."""
         if len(self.names) == 1:
             return self.names[0]
         return render("glance.count", count=len(self.names))
@@ -58,8 +60,14 @@ class Consequence:
 class Limit:
     """How much could still be there in one checkpoint, where nothing was found.
 
-    ``finding`` is the test that bounds it, and ``size`` how far its limit is from no
-    effect.
+    Attributes
+    ----------
+    checkpoint
+        Its name.
+    finding
+        The test that bounds how much.
+    size
+        How far the limit of the test is from no effect, in the finding's unit.
     """
 
     checkpoint: str
@@ -68,7 +76,7 @@ class Limit:
 
     @property
     def text(self) -> str:
-        """Return the limit on the scale of its attack."""
+        """The limit on the scale of its attack."""
         return limit_text(self.finding.audit, self.size, self.finding.unit)
 
 
@@ -80,7 +88,7 @@ def main_consequences(standings: Sequence[Standing]) -> Iterator[Consequence]:
     leaking = [standing for standing in standings if standing.detections]
     for standing in leaking[:MAX_CONSEQUENCES]:
         severest = standing.detections[0]
-        # Of several seeds it may be true of one alone, which then has its name here.
+        # A finding may be true of one seed alone: then its name stands here.
         yield Consequence(
             state=standing.state,
             names=(severest.checkpoint or standing.name,),
@@ -114,8 +122,8 @@ def consequences_of_audit(
 
     clean = []
     for standing in standings:
-        outcomes = {tried.audit: tried.outcome for tried in standing.tried}
-        if outcomes.get(audit) == "not shown":
+        outcome_by_audit = {tried.audit: tried.outcome for tried in standing.tried}
+        if outcome_by_audit.get(audit) == "not shown":
             clean.append(standing)
     if clean:
         yield Consequence(
@@ -145,22 +153,27 @@ def consequence_sentence(finding: Finding) -> str:
     return render(key, effect=effect, than=comparison_in_words(finding))
 
 
-def _nothing_in_short(clean: Sequence[Standing], found: Sequence[Standing]) -> str:
-    """Return who could hide a leak as strong as the strongest; else how much it is.
+def _nothing_in_short(
+    clean: Sequence[Standing], all_standings: Sequence[Standing]
+) -> str:
+    """Return which clean checkpoints could hide a leak as strong as the strongest.
 
-    How much each could hide stands in its row of the matrix.
+    Where none could, or not all of them have a limit, return how much could still be
+    there. How much each could hide stands in its row of the matrix.
     """
     audit = _first_bounded_audit(clean)
     limits = _limits(clean, audit)
-    hidden = _hidden(limits, found) if limits else ""
-    if hidden and len(limits) == len(clean):
-        begins = render("glance.nothing_but", attack=attack_name(audit))
-        return f"{begins} {hidden}"
-    return nothing_found(clean, audit, found)
+    all_are_bounded = len(limits) == len(clean)
+    if limits and all_are_bounded:
+        could_hide = _could_hide_sentence(limits, all_standings)
+        if could_hide:
+            nothing_but = render("glance.nothing_but", attack=attack_name(audit))
+            return f"{nothing_but} {could_hide}"
+    return nothing_found(clean, audit, all_standings)
 
 
 def nothing_found(
-    clean: Sequence[Standing], audit: str, found: Sequence[Standing]
+    clean: Sequence[Standing], audit: str, all_standings: Sequence[Standing]
 ) -> str:
     """Return how much could still be there in checkpoints where nothing was found.
 
@@ -168,32 +181,38 @@ def nothing_found(
     ----------
     clean
         Checkpoints where the attack found nothing.
-    found
-        All checkpoints: where the attack found a leak that some of the clean ones could
-        hide, that is said, too.
+    audit
+        The attack.
+    all_standings
+        Of all checkpoints: where the attack found a leak that some of the clean ones
+        could hide, that is said, too.
     """
     limits = _limits(clean, audit)
     if not limits:
         return render("glance.nothing")
 
-    sentences = [_range(limits)]
-    bounded = {limit.checkpoint for limit in limits}
-    unbounded = [one.name for one in clean if one.name not in bounded]
-    if unbounded:
-        sentences.append(render("glance.not_known", names=names_or_count(unbounded)))
+    sentences = [_range_sentence(limits)]
+    bounded_names = {limit.checkpoint for limit in limits}
+    unbounded_names = [
+        standing.name for standing in clean if standing.name not in bounded_names
+    ]
+    if unbounded_names:
+        names = names_or_count(unbounded_names)
+        sentences.append(render("glance.not_known", names=names))
 
-    hidden = _hidden(limits, found)
-    if hidden:
-        sentences.append(hidden)
+    could_hide = _could_hide_sentence(limits, all_standings)
+    if could_hide:
+        sentences.append(could_hide)
     return " ".join(sentences)
 
 
-def _range(limits: Sequence[Limit]) -> str:
+def _range_sentence(limits: Sequence[Limit]) -> str:
     """Return the smallest and the largest limit in a sentence."""
     scale = optional(f"audit.{limits[0].finding.audit}.scale")
     least = min(limits, key=lambda limit: limit.size)
     most = max(limits, key=lambda limit: limit.size)
     if least.text == most.text:
+        # They read the same, so that a range would have two equal ends.
         return render("glance.nothing_at_most", limit=most.text, scale=scale)
 
     return render(
@@ -206,12 +225,17 @@ def _range(limits: Sequence[Limit]) -> str:
     )
 
 
-def _hidden(limits: Sequence[Limit], found: Sequence[Standing]) -> str:
+def _could_hide_sentence(
+    limits: Sequence[Limit], all_standings: Sequence[Standing]
+) -> str:
     """Return which checkpoints could hide the strongest leak; empty: none could.
 
-    What reads the same as the leak counts: a reader could not tell the two apart.
+    A limit that reads the same as the leak counts: a reader could not tell the two
+    apart.
     """
-    findings = [finding for standing in found for finding in standing.detections]
+    findings: list[Finding] = []
+    for standing in all_standings:
+        findings += standing.detections
     strongest = strongest_leaks(findings).get(limits[0].finding.audit)
     if strongest is None:
         return ""
@@ -221,7 +245,9 @@ def _hidden(limits: Sequence[Limit], found: Sequence[Standing]) -> str:
     names = []
     for limit in limits:
         could_hide = strongest.could_hide(limit.finding)
-        if could_hide or (could_hide is not None and limit.text == leak_text):
+        if could_hide is None:
+            continue  # nothing is bounded in the unit of the leak
+        if could_hide or limit.text == leak_text:
             names.append(limit.checkpoint)
     if not names:
         return ""
@@ -232,9 +258,9 @@ def _hidden(limits: Sequence[Limit], found: Sequence[Standing]) -> str:
 
 def _first_bounded_audit(clean: Sequence[Standing]) -> str:
     """Return the first attack that bounds what is left open; empty where none does."""
-    for audit in (tried.audit for tried in clean[0].tried):
-        if _limits(clean, audit):
-            return audit
+    for tried in clean[0].tried:
+        if _limits(clean, tried.audit):
+            return tried.audit
     return ""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from spark_audit.report.cells import Cell, ReportTable, TableLine
 from spark_audit.report.figures_line import figures_line, plain_figures
@@ -49,7 +50,7 @@ class FindingGroup:
 
     @property
     def subjects(self) -> str:
-        """Return what it is about, in a list; empty: the report as a whole."""
+        """What it is about, in a list; empty: the report as a whole."""
         subjects = [member.subject for member in self.members if member.subject]
         return listed(list(dict.fromkeys(subjects)))
 
@@ -58,30 +59,20 @@ def groups_of_tests(findings: Sequence[Finding]) -> list[FindingGroup]:
     """Return what was detected, and what primary tests came to."""
     tests = [finding for finding in findings if _is_test(finding)]
     groups = []
-    for (text, is_detected), members in grouped(tests, _sentence_of).items():
-        group = FindingGroup(
-            text=text,
-            is_detected=is_detected,
-            members=tuple(
-                _member(finding, figures_line(finding)) for finding in members
-            ),
-        )
+    for sentence, findings_of_it in grouped(tests, _sentence_of).items():
+        members = [_member(test, figures_line(test)) for test in findings_of_it]
+        group = FindingGroup(sentence.text, sentence.is_detected, tuple(members))
         groups.append(group)
     return groups
 
 
 def table_of_the_rest(findings: Sequence[Finding], audit: str) -> ReportTable | None:
     """Return what is exploratory, a line for each sentence; None where nothing is."""
-    rest = [finding for finding in findings if not _is_test(finding)]
+    exploratory = [finding for finding in findings if not _is_test(finding)]
     lines = []
-    for (text, _), members in grouped(rest, _sentence_of).items():
-        group = FindingGroup(
-            text=text,
-            is_detected=False,
-            members=tuple(
-                _member(finding, plain_figures(finding)) for finding in members
-            ),
-        )
+    for sentence, findings_of_it in grouped(exploratory, _sentence_of).items():
+        members = [_member(result, plain_figures(result)) for result in findings_of_it]
+        group = FindingGroup(sentence.text, is_detected=False, members=tuple(members))
         lines.append(_line(group))
     if not lines:
         return None
@@ -101,9 +92,16 @@ def _is_test(finding: Finding) -> bool:
     return finding.detected or finding.family == "primary"
 
 
-def _sentence_of(finding: Finding) -> tuple[str, bool]:
-    """Return its sentence, and whether that detects something."""
-    return capitalised(finding.text), finding.detected
+class _Sentence(NamedTuple):
+    """The sentence of a finding, and whether it says that something was detected."""
+
+    text: str
+    is_detected: bool
+
+
+def _sentence_of(finding: Finding) -> _Sentence:
+    """Return the sentence by which findings are grouped."""
+    return _Sentence(capitalised(finding.text), finding.detected)
 
 
 def _member(finding: Finding, figures: str) -> GroupMember:
@@ -118,21 +116,25 @@ def _member(finding: Finding, figures: str) -> GroupMember:
 
 def _line(group: FindingGroup) -> TableLine:
     """Return a group as a line of a table."""
-    remarks = [remark for member in group.members for remark in member.remarks]
+    has_several_members = len(group.members) > 1
+    remarks: list[str] = []
+    figures = []
+    for member in group.members:
+        remarks += member.remarks
+        if member.figures and has_several_members:
+            figures.append(f"{member.subject}: {member.figures}")
+        elif member.figures:
+            figures.append(member.figures)
+
+    # Members may share a remark, which is said once.
     sentences = [group.text, *dict.fromkeys(remarks)]
-
-    figures = [member.figures for member in group.members]
-    if len(group.members) > 1:
-        figures = [
-            f"{member.subject}: {member.figures}"
-            for member in group.members
-            if member.figures
-        ]
-
-    checkpoints = {member.checkpoint for member in group.members}
     cells = (
         Cell(group.subjects),
         Cell(" ".join(sentences)),
-        Cell("; ".join(filter(None, figures))),
+        Cell("; ".join(figures)),
     )
-    return TableLine(cells, checkpoints.pop() if len(checkpoints) == 1 else "")
+
+    # Readers can hide the lines of a checkpoint: that of several stays.
+    checkpoints = {member.checkpoint for member in group.members}
+    checkpoint = checkpoints.pop() if len(checkpoints) == 1 else ""
+    return TableLine(cells, checkpoint)

@@ -29,7 +29,6 @@ def report_frame(report: Report, of: str = "results") -> pd.DataFrame:
     InputError
         If there is none of that name; the message lists the names that there are.
     """
-    lists = {**REPORT_LISTS, "checkpoints": CheckpointFacts}
-    records = frame(of, report, lists)  # a row for each record, a column for each field
+    records = frame(of, report, {**REPORT_LISTS, "checkpoints": CheckpointFacts})
     audit = report.origins.get(of, "")
     return with_state_columns(records, report, audit)

@@ -18,46 +18,62 @@ from spark_audit.previous import DATE, unused
 from spark_audit.results import CheckpointFacts, Report
 
 NOT_KEPT = (".report.lock", ".spark-*", "store", "inputs.json")
-"""What is no part of a report: locks, files half written, and the scores of models,
-which stay where the next run looks for them."""
+"""Files of a report's folder that are not copied.
+
+They are locks, files half written, and the scores of models, which stay where the next
+run looks for them.
+"""
 
 
 def other_models(old: Report, checkpoints: Sequence[CheckpointFacts]) -> list[str]:
-    """Return the names under which a report has other models than these."""
-    model_ids = {one.name: one.model_id for one in checkpoints}
-    return [
-        one.name
-        for one in old.checkpoints
-        if model_ids.get(one.name, one.model_id) != one.model_id
-    ]
+    """Return the names under which a report has other models than these.
+
+    A name that stands in one of the two alone is not among them.
+    """
+    model_id_by_name = {facts.name: facts.model_id for facts in checkpoints}
+    names = []
+    for facts in old.checkpoints:
+        is_in_both = facts.name in model_id_by_name
+        if is_in_both and model_id_by_name[facts.name] != facts.model_id:
+            names.append(facts.name)
+    return names
 
 
 def replaced(old: Report, new: Report) -> str:
     """Return what the old report is about that the new one is not; empty: nothing.
 
-    The program may be another version, and the new report may hold more: more audits,
-    or the base too.
+    The new report may come from another version of the program, and may hold more: more
+    audits, or the base too.
     """
     if old.manifest.digest != new.manifest.digest:
         return f"another manifest ({old.manifest.name!r})"
 
-    if others := other_models(old, new.checkpoints):
-        return f"another model under the name {', '.join(map(repr, others))}"
+    names_of_others = other_models(old, new.checkpoints)
+    if names_of_others:
+        names = ", ".join(repr(name) for name in names_of_others)
+        return f"another model under the name {names}"
 
-    names = {one.name for one in new.checkpoints}
-    gone = [one.name for one in old.checkpoints if one.name not in names]
-    if gone:
-        return f"checkpoints that are not audited now ({', '.join(gone)})"
+    new_names = {facts.name for facts in new.checkpoints}
+    missing_names = [
+        facts.name for facts in old.checkpoints if facts.name not in new_names
+    ]
+    if missing_names:
+        return f"checkpoints that are not audited now ({', '.join(missing_names)})"
 
-    changed = _changed(old.settings, new.settings)
+    changed = _changed_settings(old.settings, new.settings)
     if changed:
         return f"other settings ({', '.join(changed)})"
     return ""
 
 
-def _changed(old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
-    keys = [key for key in old if key in new and key != TESTS]
-    return [key for key in keys if old[key] != new[key]]
+def _changed_settings(
+    old: Mapping[str, object], new: Mapping[str, object]
+) -> list[str]:
+    """Return the settings of both reports that differ.
+
+    The number of tests follows from the audits, of which the new report may hold more.
+    """
+    return [key for key in old if key in new and key != TESTS and old[key] != new[key]]
 
 
 def keep_report(folder: Path, old: Report, why: str) -> Path:
@@ -82,35 +98,45 @@ def keep_report(folder: Path, old: Report, why: str) -> Path:
     OutputError
         If the copy cannot be written; the old report stays as it is.
     """
-    place = folder.resolve()
-    kept = unused(place.with_name(f"{place.name}-{_date(old, folder)}"))
-    part = kept.with_name(f".{kept.name}.part")
+    source = folder.resolve()
+    kept_folder = unused(source.with_name(f"{source.name}-{_date(old, folder)}"))
+    half_copied = kept_folder.with_name(f".{kept_folder.name}.part")
     try:
-        shutil.rmtree(part, ignore_errors=True)
+        # An earlier run may have been killed while it copied.
+        shutil.rmtree(half_copied, ignore_errors=True)
         shutil.copytree(
-            place, part, symlinks=True, ignore=shutil.ignore_patterns(*NOT_KEPT)
+            source,
+            half_copied,
+            symlinks=True,
+            ignore=shutil.ignore_patterns(*NOT_KEPT),
         )
-        part.rename(kept)
+        half_copied.rename(kept_folder)
     except OSError as error:
-        shutil.rmtree(part, ignore_errors=True)
-        raise cannot_write(kept, error) from error
+        shutil.rmtree(half_copied, ignore_errors=True)
+        raise cannot_write(kept_folder, error) from error
 
-    shown = folder.with_name(kept.name) if folder.name == place.name else kept
-    say(f"{folder} held a report of {why}: it is kept in {shown}")
-    return kept
+    # The path is shown as the user wrote it, unless the folder is a link.
+    shown_folder = kept_folder
+    if folder.name == source.name:
+        shown_folder = folder.with_name(kept_folder.name)
+    say(f"{folder} held a report of {why}: it is kept in {shown_folder}")
+    return kept_folder
 
 
 def keep_if_replaced(folder: Path, old: Report | None, new: Report) -> None:
     """Keep the old report of a folder if the new one is about something else."""
     if old is None:
         return
-    if why := replaced(old, new):
+
+    why = replaced(old, new)
+    if why:
         keep_report(folder, old, why)
 
 
 def _date(report: Report, folder: Path) -> str:
+    """Return the date on which a report was made, else that of its file."""
     try:
-        made = datetime.fromisoformat(report.created)
+        created = datetime.fromisoformat(report.created)
     except ValueError:
-        made = datetime.fromtimestamp((folder / "report.json").stat().st_mtime)
-    return made.strftime(DATE)
+        created = datetime.fromtimestamp((folder / "report.json").stat().st_mtime)
+    return created.strftime(DATE)

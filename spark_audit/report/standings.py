@@ -13,23 +13,20 @@ from typing import Literal
 from spark_audit.audits import AUDITS_ON_REQUEST, about, audit_names
 from spark_audit.audits.claims import ALPHA
 from spark_audit.audits.setup_guards import faults
-from spark_audit.audits.strongest_leaks import leak_of
 from spark_audit.audits.trained_rows import question_of
-from spark_audit.names import (
-    BASE,
-    RELEARN,
-    RELEARNED_BASE,
-    CheckpointName,
-)
+from spark_audit.names import BASE, RELEARN, RELEARNED_BASE, CheckpointName
 from spark_audit.report.tables import entries
 from spark_audit.report.tried import (
     OUTCOMES,
     RESULTS,
     Outcome,
     Tried,
+    attack_outcome,
     method_of,
     outcome_name,
+    p_of,
     seed_of,
+    smallest_p_test,
 )
 from spark_audit.results import (
     OF_REPORT,
@@ -40,7 +37,7 @@ from spark_audit.results import (
     by_severity,
     grouped,
 )
-from spark_audit.results.findings import DETECTED, SEVERITY
+from spark_audit.results.findings import SEVERITY
 from spark_audit.sentences import render
 
 State = Literal["LEAKS", "DETECTABLE", "NO LEAK FOUND", "NOT TESTED"]
@@ -56,7 +53,6 @@ SHAPES: dict[State, str] = {
 NOT_TESTED_CLAIMS = ("not_tested", "confounded")
 """Claims that state why memory was not tested."""
 
-
 MAX_TYPES_NAMED = 3
 """Types that are named as the most exposed."""
 
@@ -67,14 +63,12 @@ class Standing:
 
     Attributes
     ----------
-    name, state
-        Who, and in which state.
+    name
+        Of the checkpoint or the method.
+    state
+        From :func:`_state_of`, which has a table of them.
     detections
         All that was detected, the strongest evidence first.
-    led_by
-        Its strongest evidence; where nothing is claimed, its first test of memory.
-    nearest
-        Where nothing is claimed, the test of smallest p, if that is below 0.05.
     tried
         Every attack in the order of audits, the untried ones too.
     exposed
@@ -83,8 +77,12 @@ class Standing:
     faults
         Setup guards that failed for it; the lead names them.
     question
-        That its trained rows fit no better than held-out ones: the lead begins with
-        the question whether list and template are right.
+        The guard which found that its trained rows fit no better than held-out ones:
+        the lead begins with the question whether list and template are right.
+    led_by
+        Its strongest evidence; where nothing is claimed, its first test of memory.
+    nearest
+        Where nothing is claimed, the test of smallest p, if that is below 0.05.
     memory
         How the NLL of trained identifiers changed relative to comparable ones that
         were never trained on, nats per token: below 0 is more likely.
@@ -107,48 +105,55 @@ class Standing:
     @property
     def lead(self) -> str:
         """The question to ask first, its strongest evidence, and failed guards."""
-        question = self.question.detail if self.question else ""
-        return " ".join(filter(None, [question, self._evidence]))
+        if self.question is None:
+            return self._evidence
+        return f"{self.question.detail} {self._evidence}".strip()
 
     @property
     def _evidence(self) -> str:
         """The sentence of its strongest evidence, and failed guards."""
-        faults = " ".join(guard.detail for guard in self.faults)
-        if self.led_by is not None:
-            has_seed = bool(seed_of(self.led_by))
-            strongest = self.led_by.sentence if has_seed else self.led_by.lead
-            return " ".join(filter(None, [strongest, *self._nearest, faults]))
+        guard_sentences = [guard.detail for guard in self.faults]
+        if self.led_by is None:
+            # The report says at its head why, once for all.
+            key = "nothing" if self.state == "NO LEAK FOUND" else "untested"
+            return " ".join(guard_sentences) or render(f"states.{key}")
 
-        # The report says at its head why, once for all.
-        key = "nothing" if self.state == "NO LEAK FOUND" else "untested"
-        return faults or render(f"states.{key}")
+        # The sentence names the seed; the name of the method stands in front already.
+        strongest = self.led_by.lead
+        if seed_of(self.led_by):
+            strongest = self.led_by.sentence
+        sentences = [strongest, *self._nearest_sentences, *guard_sentences]
+        return " ".join(sentence for sentence in sentences if sentence)
 
     @property
-    def _nearest(self) -> list[str]:
+    def _nearest_sentences(self) -> list[str]:
         """Sentences on the test of smallest p; none where no p is below 0.05."""
         if self.nearest is None:
             return []
-        parts = [render("states.nearest", tried=self.nearest)]
+
+        sentences = [render("states.nearest", tried=self.nearest)]
         finding = self.nearest.finding
         if finding is not None and finding.alone == "betrays":
-            parts.append(render("states.nearest_less_likely"))
-        return parts
+            sentences.append(render("states.nearest_less_likely"))
+        return sentences
 
     @property
     def ships(self) -> bool:
         """Whether ``gate`` lets it pass where it is given no rule."""
         if self.state == "NOT TESTED":
             return False
-        stopped = SEVERITY["membership"]
-        return all(finding.severity < stopped for finding in self.detections)
+        return all(
+            finding.severity < SEVERITY["membership"] for finding in self.detections
+        )
 
     def doubt_of(self, audit: str) -> str:
         """Return why nothing can be concluded from an audit's figures, in words.
 
         Empty where something can, or where it was not tried.
         """
+        _, inconclusive = RESULTS
         for tried in self.tried:
-            if tried.audit == audit and tried.outcome in RESULTS[1]:
+            if tried.audit == audit and tried.outcome in inconclusive:
                 return outcome_name(tried.outcome)
         return ""
 
@@ -156,10 +161,10 @@ class Standing:
     def unclear(self) -> bool:
         """Whether a measured difference may come from the texts alone."""
         for tried in self.tried:
-            finding = tried.finding if tried.outcome == "confounded" else None
-            if finding is None or finding.checkpoint == BASE:
+            if tried.outcome != "confounded" or tried.finding is None:
                 continue
-            if _can_show_leak(finding.audit):
+            of_base = tried.finding.checkpoint == BASE
+            if not of_base and _can_show_leak(tried.finding.audit):
                 return True
         return False
 
@@ -176,13 +181,13 @@ class Standing:
     @property
     def outcomes(self) -> str:
         """Its attacks by outcome, and the types that it exposes most, in words."""
-        parts = []
+        texts = []
         for outcome, attacks in self.tally.items():
-            shown = ", ".join(tried.shown for tried in attacks)
-            parts.append(f"{outcome_name(outcome)}: {shown}")
+            attack_texts = ", ".join(tried.shown for tried in attacks)
+            texts.append(f"{outcome_name(outcome)}: {attack_texts}")
         if self.exposure:
-            parts.append(self.exposure)
-        return "; ".join(parts)
+            texts.append(self.exposure)
+        return "; ".join(texts)
 
     @property
     def exposure(self) -> str:
@@ -212,43 +217,58 @@ def standings(report: Report) -> list[Standing]:
     Empty where no audit of the report attacks anything.
     """
     scored = _scored_checkpoints(report)
-    attacks = [
-        audit
-        for audit in audit_names()
-        if about(audit).covers is not None
-        and (audit in scored or audit not in AUDITS_ON_REQUEST)
-    ]
+    attacks = _attacks(scored)
     if scored.keys().isdisjoint(attacks):
         return []
 
-    findings_by_name = grouped(report.findings, lambda one: method_of(one.checkpoint))
-    # The reason why nothing was tested of any checkpoint is that of each.
+    findings_by_name = grouped(
+        report.findings, lambda finding: method_of(finding.checkpoint)
+    )
+    # A finding without a checkpoint is on all: that nothing was tested is true of each.
     reasons = [
         finding
         for finding in findings_by_name.pop("", ())
         if finding.claim == "not_tested" and finding.audit in attacks
     ]
 
-    found = []
+    shown = []
     for name in dict.fromkeys([*entries(report), *findings_by_name]):
         findings = [*findings_by_name.get(name, ()), *reasons]
         has_detection = any(finding.detected for finding in findings)
-        if name == RELEARNED_BASE or (name == BASE and not has_detection):
-            continue
-        found.append(_standing(report, name, findings, attacks, scored))
+        is_clean_base = name == BASE and not has_detection
+        if name != RELEARNED_BASE and not is_clean_base:
+            shown.append(_standing(report, name, findings, attacks, scored))
+    return sorted(shown, key=_worst_first)
 
-    def worst_first(standing: Standing) -> tuple[int, int]:
-        severest = standing.detections[0].severity if standing.detections else 0
-        return list(SHAPES).index(standing.state), -severest
 
-    return sorted(found, key=worst_first)
+def _attacks(scored: Mapping[str, Collection[str]]) -> list[str]:
+    """Return the audits that attack, in order.
+
+    Those on request alone are left out where the report has none of their figures.
+    """
+    attacks = []
+    for audit in audit_names():
+        is_expected = audit in scored or audit not in AUDITS_ON_REQUEST
+        if about(audit).covers is not None and is_expected:
+            attacks.append(audit)
+    return attacks
+
+
+def _worst_first(standing: Standing) -> tuple[int, int]:
+    """Return the key by which standings are sorted: state, then severity."""
+    severest = standing.detections[0].severity if standing.detections else 0
+    return list(SHAPES).index(standing.state), -severest
 
 
 def _scored_checkpoints(report: Report) -> dict[str, set[str]]:
-    """Return the checkpoints that each audit of a report scored, by the audit."""
+    """Return the checkpoints that each audit of a report scored, by the audit.
+
+    An audit of which the report has findings alone scored none.
+    """
     scored: dict[str, set[str]] = {}
     for figure in (*report.results, *report.findings):
         scored.setdefault(figure.audit, set())
+
     for row in report.results:
         if row.n:
             scored[row.audit].add(method_of(row.checkpoint))
@@ -257,25 +277,38 @@ def _scored_checkpoints(report: Report) -> dict[str, set[str]]:
 
 def remembers(finding: Finding) -> bool:
     """Return whether a finding rests on a test of memory, whatever that came to."""
-    if finding.alone in ("not_tested", "confounded") or finding.checkpoint == BASE:
+    if finding.alone in NOT_TESTED_CLAIMS or finding.checkpoint == BASE:
         return False
     if finding.alone in ("verbatim", "memory"):
         return True
-    tested = finding.family == "primary" and finding.p is not None
-    return about(finding.audit).memory and (tested or finding.metric == "memory")
+
+    is_primary_test = finding.family == "primary" and finding.p is not None
+    is_of_memory = is_primary_test or finding.metric == "memory"
+    return about(finding.audit).memory and is_of_memory
 
 
 def untested(findings: Sequence[Finding], names: Iterable[str]) -> list[Finding]:
-    """Return that memory was not tested: of any checkpoint, or of some.
+    """Return a finding for each checkpoint whose memory was not tested.
 
-    Of a method with several seeds or stages one test is enough.
+    Where that is true of all of them it is one finding, on the report. Of a method with
+    several seeds or stages one test is enough.
+
+    Parameters
+    ----------
+    names
+        Of all checkpoints of the report.
     """
-    tested = {method_of(one.checkpoint) for one in findings if remembers(one)}
+    tested = set()
+    for finding in findings:
+        if remembers(finding):
+            tested.add(method_of(finding.checkpoint))
+
     methods = dict.fromkeys(method_of(name) for name in names)
     audited = [name for name in methods if name not in (BASE, RELEARNED_BASE)]
     untested_names = [name for name in audited if name not in tested]
     if untested_names and len(untested_names) == len(audited):
         untested_names = [""]
+
     return [
         Finding.not_tested(
             OF_REPORT,
@@ -302,9 +335,12 @@ def badge(state: State) -> str:
     return f"{SHAPES[state]} {state_name(state)}"
 
 
-def relearned(found: Sequence[Standing]) -> bool:
+def relearned(checkpoint_standings: Sequence[Standing]) -> bool:
     """Return whether checkpoints were audited again after relearning on other rows."""
-    return any(CheckpointName.parse(one.name).derived == RELEARN for one in found)
+    return any(
+        CheckpointName.parse(standing.name).derived == RELEARN
+        for standing in checkpoint_standings
+    )
 
 
 def _standing(
@@ -328,17 +364,17 @@ def _standing(
     of_attacks = [
         finding
         for finding in by_severity(findings)
-        if finding.audit in (*attacks, OF_REPORT)
+        if finding.audit in attacks or finding.audit == OF_REPORT
     ]
-    tried = tuple(
-        _tried(
+    tried = []
+    for audit in attacks:
+        outcome = attack_outcome(
             audit,
             [finding for finding in of_attacks if finding.audit == audit],
             scored=name in scored.get(audit, ()),
             ran=audit in scored,
         )
-        for audit in attacks
-    )
+        tried.append(outcome)
     detections = tuple(finding for finding in of_attacks if finding.detected)
     failed_guards = tuple(faults(report.guards, name))
 
@@ -349,7 +385,7 @@ def _standing(
         name=name,
         state=state,
         detections=detections,
-        tried=tried,
+        tried=tuple(tried),
         exposed=_exposed(memory_rows, findings),
         faults=failed_guards,
         question=question_of(report.guards, name),
@@ -366,12 +402,31 @@ def _state_of(
     detections: Sequence[Finding],
     failed_guards: Sequence[Guard],
 ) -> State:
-    """Return the state of a checkpoint; its findings stand in order of severity."""
+    """Return the state of a checkpoint.
+
+    =================  =========================================================
+    State              Condition; the first that is met decides
+    =================  =========================================================
+    ``LEAKS``          The severest detection is memory, or worse.
+    ``DETECTABLE``     There is a detection.
+    ``NO LEAK FOUND``  Memory was tested, and no guard of its setup failed.
+    ``NOT TESTED``     Else.
+    =================  =========================================================
+
+    Parameters
+    ----------
+    findings, detections
+        The severest first.
+    """
+    if detections and detections[0].severity >= SEVERITY["memory"]:
+        return "LEAKS"
     if detections:
-        leaks = detections[0].severity >= SEVERITY["memory"]
-        return "LEAKS" if leaks else "DETECTABLE"
+        return "DETECTABLE"
+
     is_tested = any(remembers(finding) for finding in findings)
-    return "NO LEAK FOUND" if is_tested and not failed_guards else "NOT TESTED"
+    if is_tested and not failed_guards:
+        return "NO LEAK FOUND"
+    return "NOT TESTED"
 
 
 def _led_by(
@@ -382,8 +437,19 @@ def _led_by(
 ) -> Finding | None:
     """Return the finding that a checkpoint is introduced by.
 
-    That is its severest detection; where no leak was found, its first test of memory;
-    where memory was not tested, the reason, if that is no failed guard.
+    ===========================  ===============================================
+    State                        Finding
+    ===========================  ===============================================
+    ``LEAKS``, ``DETECTABLE``    The severest detection.
+    ``NOT TESTED``               The reason; None where that is a failed guard.
+    ``NO LEAK FOUND``            The first test of memory that showed nothing,
+                                 else the test of smallest p.
+    ===========================  ===============================================
+
+    Parameters
+    ----------
+    findings
+        The severest first.
     """
     if state in ("LEAKS", "DETECTABLE"):
         return next(finding for finding in findings if finding.detected)
@@ -397,10 +463,10 @@ def _led_by(
         return None
 
     for attack in tried:
-        tested = attack.finding if attack.outcome == "not shown" else None
-        if tested is not None and remembers(tested):
-            return tested
-    return _least(findings)
+        test = attack.finding
+        if attack.outcome == "not shown" and test is not None and remembers(test):
+            return test
+    return smallest_p_test(findings)
 
 
 def _nearest(
@@ -412,11 +478,12 @@ def _nearest(
     """
     if state != "NO LEAK FOUND":
         return None
+
     tests = [attack for attack in tried if attack.outcome == "not shown"]
-    nearest = min(tests, key=lambda attack: _p(attack.finding), default=None)
+    nearest = min(tests, key=lambda attack: p_of(attack.finding), default=None)
     if nearest is None or nearest.finding is led_by:
         return None
-    return nearest if _p(nearest.finding) < ALPHA else None
+    return nearest if p_of(nearest.finding) < ALPHA else None
 
 
 def _pooled(rows: Sequence[Row]) -> Row | None:
@@ -430,9 +497,8 @@ def _pooled(rows: Sequence[Row]) -> Row | None:
 def _memory_rows(report: Report, name: str) -> list[Row]:
     """Return a checkpoint's rows of the metric that the memory plot shows.
 
-    They are over sources, as the states are: over a few seeds an interval may be
-    endless, and next to what was found in these checkpoints it read as if nothing had
-    been.
+    They are over sources, as the states are. Over a few seeds an interval may be
+    endless: next to a detection it would read as if nothing had been found.
     """
     return [
         row
@@ -444,40 +510,19 @@ def _memory_rows(report: Report, name: str) -> list[Row]:
 
 
 def _sides(findings: Iterable[Finding], name: str) -> tuple[int, ...]:
-    """Return groups of trained and of held-out identifiers of a test of memory."""
+    """Return groups of trained and of held-out identifiers of a test of memory.
+
+    They are two counts, or none where no test says how many there are.
+    """
     for finding in findings:
         if finding.checkpoint != name or not about(finding.audit).memory_metric:
             continue
+
         sides = [finding.facts.get("trained"), finding.facts.get("held_out")]
         counts = [side.clusters for side in sides if isinstance(side, Row)]
         if len(counts) == 2:
             return tuple(counts)
     return ()
-
-
-def _p(finding: Finding | None) -> float:
-    """Return the p of a test; 1 where there is none."""
-    return 1.0 if finding is None or finding.p is None else finding.p
-
-
-def _least(findings: Iterable[Finding]) -> Finding | None:
-    """Return the primary test with the smallest p, whatever it claims; a void one last.
-
-    Tests of all identifiers lead those of a part of them, such as a dose, unless the
-    part would claim something by itself.
-    """
-    tests = [
-        finding
-        for finding in findings
-        if finding.family == "primary" and finding.claim != "not_tested"
-    ]
-
-    def order(test: Finding) -> tuple[bool, bool, float]:
-        claims_alone = SEVERITY[test.alone] >= DETECTED
-        is_part = test.group != "pooled" and not claims_alone
-        return test.status != "ok", is_part, _p(test)
-
-    return min(tests, key=order, default=None)
 
 
 def _exposed(
@@ -513,45 +558,3 @@ def _is_beyond_null(row: Row, *, above: bool) -> bool:
     if above:
         return row.low is not None and row.low > (row.null_high or 0.0)
     return row.high is not None and row.high < (row.null_low or 0.0)
-
-
-def _tried(
-    audit: str, findings: Sequence[Finding], *, scored: bool, ran: bool
-) -> Tried:
-    """Return the outcome of one audit; without a detection, the test of smallest p."""
-    first = findings[0] if findings else None
-    if first is not None and first.severity >= DETECTED:
-        return Tried(audit, "FOUND", first)
-    for finding in findings:
-        if finding.claim == "confounded":
-            return Tried(audit, "confounded", finding)
-
-    least = _least(findings)
-    if least is not None and least.status == "ok":
-        return Tried(audit, "not shown", least, bounded=_bounded(audit, findings))
-    if least is not None:
-        return Tried(audit, "void", least)
-    return Tried(audit, "void" if scored else "not tested", first, ran=ran)
-
-
-def _bounded(audit: str, findings: Sequence[Finding]) -> Finding | None:
-    """Return the test that bounds what could still be there; None where none does.
-
-    It is of the figure that counts what was tested, of all identifiers rather than of
-    those of a dose, and of several such tests the one that leaves most open.
-    """
-    covered = about(audit).covers
-    bounded = [
-        finding
-        for finding in findings
-        if finding.at_most is not None
-        and covered is not None
-        and finding.row_metric == covered[0]
-    ]
-    pooled = [finding for finding in bounded if finding.group == "pooled"]
-    return max(pooled or bounded, key=_left_open, default=None)
-
-
-def _left_open(finding: Finding) -> float:
-    """Return how much a test leaves open, in the direction of a leak."""
-    return 0.0 if finding.at_most is None else leak_of(finding, finding.at_most)

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from spark_audit.audits import about
+from spark_audit.audits.strongest_leaks import leak_of
 from spark_audit.names import entry_of, series_of
 from spark_audit.results import Finding
+from spark_audit.results.findings import DETECTED, SEVERITY
 from spark_audit.sentences import knows, optional, render
 from spark_audit.sentences.renderer import effect
 
 Outcome = Literal["FOUND", "confounded", "void", "not tested", "not shown"]
 
-
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
-
 
 RESULTS: tuple[tuple[Outcome, ...], ...] = (
     ("FOUND", "not shown"),
     ("void", "confounded"),
 )
-"""Outcomes that tell something, and those of which nothing can be concluded."""
+"""Outcomes from which something is concluded, and those from which nothing can be."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,9 @@ class Tried:
     audit
         Its name.
     outcome
-        ``void``: tried, but its figures say nothing.
+        From :func:`attack_outcome`, which has a table of them.
     finding
-        What the outcome rests on, if on one.
+        The finding that the outcome rests on; None where it rests on none.
     ran
         Whether the report has this audit.
     bounded
@@ -61,15 +62,16 @@ class Tried:
     @property
     def shown(self) -> str:
         """The attack, and by how much it found what it tries to find."""
-        found = self._found
-        if not found:
+        effect_found = self._effect_found
+        if not effect_found:
             return self.attack
+
         if self.seed:
-            found = render("states.in_seed", found=found, seed=self.seed)
-        return render("states.with_remark", text=self.attack, remark=found)
+            effect_found = render("states.in_seed", found=effect_found, seed=self.seed)
+        return render("states.with_remark", text=self.attack, remark=effect_found)
 
     @property
-    def _found(self) -> str:
+    def _effect_found(self) -> str:
         """The effect that it found, in words; empty: none towards a leak."""
         finding = self.finding
         if self.outcome != "FOUND" or finding is None:
@@ -79,17 +81,115 @@ class Tried:
         if finding.value is None or not finding.unit:
             return ""
 
-        is_change_of_nll = finding.unit == "nats"
-        size = -finding.value if is_change_of_nll else _beyond_null(finding)
+        # A leak is a fall of NLL, or a figure above its value by chance.
+        if finding.unit == "nats":
+            size = -finding.value
+        else:
+            size = finding.value - (finding.null or 0.0)
         if size <= 0:
             return ""
-        found = effect(size, finding.unit, brief=True)
-        return f"{found} {comparison_in_words(finding)}".rstrip()
+
+        words = effect(size, finding.unit, brief=True)
+        return f"{words} {comparison_in_words(finding)}".rstrip()
 
 
-def _beyond_null(finding: Finding) -> float:
-    """Return how far above its value without an effect a figure is."""
-    return (finding.value or 0.0) - (finding.null or 0.0)
+def attack_outcome(
+    audit: str, findings: Sequence[Finding], *, scored: bool, ran: bool
+) -> Tried:
+    """Return what an audit came to on one checkpoint.
+
+    ==============  ============================================================
+    Outcome         Condition; the first that is met decides
+    ==============  ============================================================
+    ``FOUND``       The severest finding is a detection.
+    ``confounded``  A finding claims that texts alone may explain a difference.
+    ``not shown``   The primary test of smallest p has a usable figure.
+    ``void``        There is a primary test, but nothing can be concluded from
+                    it; or texts were scored, and there is none.
+    ``not tested``  Else.
+    ==============  ============================================================
+
+    Parameters
+    ----------
+    findings
+        Of this audit and checkpoint, the severest first.
+    scored
+        Whether the audit scored texts under the checkpoint.
+    ran
+        Whether the report has this audit.
+    """
+    severest = findings[0] if findings else None
+    if severest is not None and severest.severity >= DETECTED:
+        return Tried(audit, "FOUND", severest)
+
+    for finding in findings:
+        if finding.claim == "confounded":
+            return Tried(audit, "confounded", finding)
+
+    test = smallest_p_test(findings)
+    if test is not None and test.status == "ok":
+        bounded = _bounding_test(audit, findings)
+        return Tried(audit, "not shown", test, bounded=bounded)
+    if test is not None:
+        return Tried(audit, "void", test)
+
+    if scored:
+        return Tried(audit, "void", severest, ran=ran)
+    return Tried(audit, "not tested", severest, ran=ran)
+
+
+def smallest_p_test(findings: Iterable[Finding]) -> Finding | None:
+    """Return the primary test with the smallest p, whatever it claims.
+
+    A void test comes last. Tests of all identifiers come before those of a part of
+    them, such as a dose, unless the part would claim something by itself.
+    """
+    tests = [
+        finding
+        for finding in findings
+        if finding.family == "primary" and finding.claim != "not_tested"
+    ]
+
+    def order(test: Finding) -> tuple[bool, bool, float]:
+        claims_alone = SEVERITY[test.alone] >= DETECTED
+        is_part = test.group != "pooled" and not claims_alone
+        return test.status != "ok", is_part, p_of(test)
+
+    return min(tests, key=order, default=None)
+
+
+def p_of(finding: Finding | None) -> float:
+    """Return the p of a test; 1 where there is none."""
+    if finding is None or finding.p is None:
+        return 1.0
+    return finding.p
+
+
+def _bounding_test(audit: str, findings: Sequence[Finding]) -> Finding | None:
+    """Return the test that bounds what could still be there; None where none does.
+
+    It is of the figure that counts what was tested, of all identifiers rather than of
+    those of a dose, and of several such tests the one that leaves most open.
+    """
+    covered = about(audit).covers
+    if covered is None:
+        return None
+
+    covered_metric, _ = covered
+    bounding = []
+    for finding in findings:
+        if finding.at_most is not None and finding.row_metric == covered_metric:
+            bounding.append(finding)
+
+    pooled = [finding for finding in bounding if finding.group == "pooled"]
+    return max(pooled or bounding, key=_left_open, default=None)
+
+
+def _left_open(finding: Finding) -> float:
+    """Return how much a test leaves open, in the direction of a leak."""
+    if finding.at_most is None:
+        return 0.0
+    return leak_of(finding, finding.at_most)
 
 
 def comparison_in_words(finding: Finding) -> str:
@@ -97,8 +197,8 @@ def comparison_in_words(finding: Finding) -> str:
 
     The audit chooses the sentence; empty where it has none.
     """
-    compared_with = about(finding.audit).compared_with(finding)
     key = f"audit.{finding.audit}.than"
+    compared_with = about(finding.audit).compared_with(finding)
     if compared_with:
         return optional(f"{key}.{compared_with}")
     return render(key, finding=finding) if knows(key) else ""
@@ -106,8 +206,9 @@ def comparison_in_words(finding: Finding) -> str:
 
 def seed_of(finding: Finding | None) -> str:
     """Return the seed that a finding on a method with several seeds is of, or empty."""
-    name = finding.checkpoint if finding else ""
-    return name if name and entry_of(name) != name else ""
+    if finding is None or entry_of(finding.checkpoint) == finding.checkpoint:
+        return ""
+    return finding.checkpoint
 
 
 def method_of(name: str) -> str:

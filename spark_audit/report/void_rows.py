@@ -18,43 +18,51 @@ from spark_audit.results import Contrast, Finding, Report, Row
 if TYPE_CHECKING:
     import pandas as pd
 
-F = TypeVar("F", Row, Contrast, Finding)
+FigureT = TypeVar("FigureT", Row, Contrast, Finding)
 
 
 class Marks:
-    """States of checkpoints, and the guards that void their figures, by audit."""
+    """States of checkpoints, and the guards that void an audit's figures of them."""
 
     def __init__(self, report: Report) -> None:
         self._guards = report.guards
-        self._states = {one.name: one.state for one in standings(report)}
-        self._standing = {
-            (one.audit, method_of(one.checkpoint))
-            for one in report.findings
-            if one.detected
-        }
-        self._voided_by: dict[tuple[str, str], str] = {}
+        self._state_by_name: dict[str, str] = {}
+        for standing in standings(report):
+            self._state_by_name[standing.name] = standing.state
+
+        # (audit, method) of each detection, which no guard can void.
+        self._detections: set[tuple[str, str]] = set()
+        for finding in report.findings:
+            if finding.detected:
+                self._detections.add((finding.audit, method_of(finding.checkpoint)))
+
+        # (audit, checkpoint) -> name of the guard: a report has many rows of each.
+        self._guard_by_place: dict[tuple[str, str], str] = {}
 
     def state(self, checkpoint: str) -> str:
         """Return the state of a checkpoint; empty of the base, which is no suspect."""
-        return self._states.get(method_of(checkpoint), "")
+        return self._state_by_name.get(method_of(checkpoint), "")
 
     def voided_by(self, audit: str, checkpoint: str) -> str:
         """Return the setup guard that voids an audit's figures of a checkpoint.
 
-        Empty where none does: where no guard failed, and where a detection stands, that
-        a fault of the setup cannot cause.
+        Empty where none does: where no guard failed, and where the audit detected
+        something, which a fault of the setup cannot cause.
         """
-        place = audit, checkpoint
-        if place not in self._voided_by:
-            self._voided_by[place] = self._failed(audit, checkpoint)
-        return self._voided_by[place]
+        place = (audit, checkpoint)
+        if place not in self._guard_by_place:
+            self._guard_by_place[place] = self._failed_guard(audit, checkpoint)
+        return self._guard_by_place[place]
 
-    def _failed(self, audit: str, checkpoint: str) -> str:
-        stands = (audit, method_of(checkpoint)) in self._standing
-        if stands or not checkpoint or not about(audit).voided_by_setup:
+    def _failed_guard(self, audit: str, checkpoint: str) -> str:
+        """Return what :meth:`voided_by` returns, without looking it up."""
+        if not checkpoint or not about(audit).voided_by_setup:
             return ""
-        failed = faults(self._guards, checkpoint)
-        return failed[0].name if failed else ""
+        if (audit, method_of(checkpoint)) in self._detections:
+            return ""
+
+        failed_guards = faults(self._guards, checkpoint)
+        return failed_guards[0].name if failed_guards else ""
 
 
 def with_states(report: Report) -> Report:
@@ -69,35 +77,53 @@ def with_states(report: Report) -> Report:
     )
 
 
-def _marked(rows: Iterable[F], marks: Marks) -> list[F]:
+def _marked(figures: Iterable[FigureT], marks: Marks) -> list[FigureT]:
+    """Return figures with the state of their checkpoint, the guard and the status."""
     marked = []
-    for row in rows:
-        state = marks.state(row.checkpoint)
-        guard = row.voided_by if isinstance(row, Finding) else ""
-        if not guard and not _says_nothing(row):
-            guard = marks.voided_by(row.audit, row.checkpoint)
+    for figure in figures:
+        state = marks.state(figure.checkpoint)
+        guard = _voiding_guard(figure, marks)
 
-        status = row.status
+        status = figure.status
         if guard and status == "ok":
             status = "void"
         elif not guard and status == "void":
-            status = "ok"  # marked by another report, over other guards
-        if (row.state, row.voided_by, row.status) != (state, guard, status):
-            update: dict[str, Any] = {
-                "state": state,
-                "voided_by": guard,
-                "status": status,
-            }
-            if guard:
-                update["at_most"] = None
-            row = row.model_copy(update=update)
-        marked.append(row)
+            # Another report marked it, which had other guards.
+            status = "ok"
+
+        is_marked = (figure.state, figure.voided_by, figure.status) == (
+            state,
+            guard,
+            status,
+        )
+        if is_marked:
+            marked.append(figure)
+            continue
+
+        update: dict[str, Any] = {
+            "state": state,
+            "voided_by": guard,
+            "status": status,
+        }
+        if guard:
+            # A void figure bounds nothing.
+            update["at_most"] = None
+        marked.append(figure.model_copy(update=update))
     return marked
 
 
-def _says_nothing(row: Row | Finding) -> bool:
-    """Return whether a finding has no figure that could be void."""
-    return isinstance(row, Finding) and row.claim == "not_tested"
+def _voiding_guard(figure: Row | Finding, marks: Marks) -> str:
+    """Return the guard that voids a figure; empty where none does.
+
+    A finding may name its guard itself. One on nothing tested has no figure that could
+    be void.
+    """
+    if isinstance(figure, Finding):
+        if figure.voided_by:
+            return figure.voided_by
+        if figure.claim == "not_tested":
+            return ""
+    return marks.voided_by(figure.audit, figure.checkpoint)
 
 
 def with_state_columns(frame: pd.DataFrame, report: Report, audit: str) -> pd.DataFrame:
@@ -106,18 +132,24 @@ def with_state_columns(frame: pd.DataFrame, report: Report, audit: str) -> pd.Da
     Parameters
     ----------
     frame
-        Records; without a column ``checkpoint`` (or ``name``, of the checkpoints
-        themselves) they are of none, and nothing is added.
+        Records, with a column ``checkpoint`` (or ``name``, of the checkpoints
+        themselves). Without it, or with a column ``voided_by``, nothing is added.
     audit
-        That the records are of; empty: of none, so that no guard voids them.
+        The audit that the records are of. Empty: they are of none, so that no guard
+        voids them.
     """
-    column = next((name for name in ("checkpoint", "name") if name in frame), "")
-    if not column or "voided_by" in frame:
+    name_columns = [column for column in ("checkpoint", "name") if column in frame]
+    if not name_columns or "voided_by" in frame:
         return frame
+
     marks = Marks(report)
-    names = [str(name or "") for name in frame[column]]
-    # Stages have a column of this name of their own.
-    state = "checkpoint_state" if "state" in frame else "state"
-    guards = [marks.voided_by(audit, name) if audit else "" for name in names]
-    columns = {state: [marks.state(name) for name in names], "voided_by": guards}
-    return frame.assign(**columns)
+    states = []
+    guards = []
+    for value in frame[name_columns[0]]:
+        checkpoint = str(value or "")
+        states.append(marks.state(checkpoint))
+        guards.append(marks.voided_by(audit, checkpoint) if audit else "")
+
+    # The table of stages has a column ``state`` of its own.
+    state_column = "checkpoint_state" if "state" in frame else "state"
+    return frame.assign(**{state_column: states, "voided_by": guards})

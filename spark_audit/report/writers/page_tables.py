@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from spark_audit.report.cells import ReportTable, TableLine
 from spark_audit.results import Contrast, Report, Row
@@ -33,12 +35,12 @@ class PageTable:
 
     @property
     def is_cut(self) -> bool:
-        """Return whether lines are left out."""
+        """Whether lines are left out."""
         return len(self.table.rows) < self.n_lines
 
     @property
     def note(self) -> str:
-        """Return how many lines are shown; where none is, how many the file has."""
+        """How many lines are shown; where none is, how many the file has."""
         n_shown = len(self.table.rows)
         if n_shown:
             return render("page.cut", shown=n_shown, count=self.n_lines)
@@ -50,10 +52,10 @@ def page_table(table: ReportTable, report: Report) -> PageTable:
     lines = list(table.rows)
     if len(lines) > MAX_LINES:
         claims = _claims(report)
-        lines = [
+        main_lines = [
             line for line in lines if _is_pooled(line) or _is_claimed(line, claims)
         ]
-        lines = lines[:MAX_LINES]
+        lines = main_lines[:MAX_LINES]
     return PageTable(
         table=replace(table, rows=tuple(lines)),
         n_lines=len(table.rows),
@@ -61,13 +63,29 @@ def page_table(table: ReportTable, report: Report) -> PageTable:
     )
 
 
-def _claims(report: Report) -> set[tuple[str, str, str, str]]:
-    """Return where the figures stand that something is claimed of."""
-    return {
-        (finding.audit, finding.checkpoint, finding.row_metric, finding.group)
-        for finding in report.findings
-        if finding.detected
-    }
+class _ClaimedFigure(NamedTuple):
+    """Names the figures of a row or finding, of any variant."""
+
+    audit: str
+    checkpoint: str
+    metric: str
+    group: str
+
+
+def _claims(report: Report) -> set[_ClaimedFigure]:
+    """Return the figures that something is claimed of."""
+    claims = set()
+    for finding in report.findings:
+        if finding.detected:
+            claims.add(
+                _ClaimedFigure(
+                    audit=finding.audit,
+                    checkpoint=finding.checkpoint,
+                    metric=finding.row_metric,
+                    group=finding.group,
+                )
+            )
+    return claims
 
 
 def _rows_of(line: TableLine) -> list[Row]:
@@ -76,25 +94,28 @@ def _rows_of(line: TableLine) -> list[Row]:
 
 
 def _is_pooled(line: TableLine) -> bool:
-    """Return whether a line is of all, not of a type, task or dose.
+    """Return whether a line is of all identifiers, not of a type, task or dose.
 
-    A line of records has no figures of a group.
+    A line of records has no rows, so that it is not pooled.
     """
     rows = _rows_of(line)
     return bool(rows) and all(row.group == "pooled" for row in rows)
 
 
-def _is_claimed(line: TableLine, claims: set[tuple[str, str, str, str]]) -> bool:
+def _is_claimed(line: TableLine, claims: Collection[_ClaimedFigure]) -> bool:
     """Return whether something is claimed of a figure of a line."""
     return any(
-        (row.audit, row.checkpoint, row.metric, row.group) in claims
+        _ClaimedFigure(row.audit, row.checkpoint, row.metric, row.group) in claims
         for row in _rows_of(line)
     )
 
 
 def _file_name(table: ReportTable) -> str:
-    """Return the name of the CSV file that holds a table's figures."""
+    """Return the stem of the CSV file that holds a table's figures."""
     if table.key:
         return table.key
-    rows = [row for line in table.rows for row in _rows_of(line)]
-    return "contrasts" if rows and isinstance(rows[0], Contrast) else "results"
+
+    for line in table.rows:
+        for row in _rows_of(line):
+            return "contrasts" if isinstance(row, Contrast) else "results"
+    return "results"

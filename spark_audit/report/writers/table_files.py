@@ -6,7 +6,7 @@ in two of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -41,36 +41,57 @@ RENAMED = {
 }
 """Columns whose names in ``report.json`` are words of SQL, and what is named alike."""
 
+FORMULA = r"^(\s*[-=+@\uff1d\uff0b\uff0d\uff20])"
+"""How a formula of a spreadsheet begins, in full width too."""
+
 
 def write_csv(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
-    """Results, contrasts, guards and the report's further tables as CSV."""
-    lists = ("results", "contrasts", "guards")
-    frames = {name: report_frame(report, name) for name in lists}
+    """Yield results, contrasts, guards and the report's further tables as CSV."""
+    frames = {}
+    for name in ("results", "contrasts", "guards"):
+        frames[name] = report_frame(report, name)
     if is_shared(report):
-        for name, rows in (
-            ("results", report.results),
-            ("contrasts", report.contrasts),
-        ):
-            frames[name]["rounded"] = [_is_rounded(row) for row in rows]
-            frames[name]["beyond"] = [beyond_bound(row) for row in rows]
+        _add_columns_of_rounding(frames["results"], report.results)
+        _add_columns_of_rounding(frames["contrasts"], report.contrasts)
+
     for name, records in report.tables.items():
-        frames[name] = pd.DataFrame(records, dtype=object)
-        if name == "accuracy_matrix":  # a line for each task after each stage
-            places = ["checkpoint", "stage", "after"]
-            tasks = [column for column in frames[name] if column not in places]
-            # Of whole checkpoints there are no stages.
-            wide = frames[name].reindex(columns=[*places, *tasks], fill_value="")
-            long = wide.melt(places, var_name="task", value_name="accuracy")
-            frames[name] = long.dropna(subset="accuracy")
+        frame = pd.DataFrame(records, dtype=object)
+        if name == "accuracy_matrix":
+            frame = _long_accuracy_matrix(frame)
+        frames[name] = frame
+
     for name, frame in frames.items():
-        marked = with_state_columns(frame, report, report.origins.get(name, ""))
-        yield File(f"tables/{name}.csv", csv_text(_tidy(marked)))
+        audit = report.origins.get(name, "")
+        with_states = with_state_columns(frame, report, audit)
+        yield File(f"tables/{name}.csv", csv_text(_tidy(with_states)))
+
+
+def _add_columns_of_rounding(frame: pd.DataFrame, rows: Sequence[Row]) -> None:
+    """Say of each row in a frame whether it is rounded, and whether it is a bound."""
+    frame["rounded"] = [_is_rounded(row) for row in rows]
+    frame["beyond"] = [beyond_bound(row) for row in rows]
 
 
 def _is_rounded(row: Row) -> bool:
-    """Whether the figures of a row are rounded to what its clusters allow."""
+    """Return whether the figures of a row are rounded to what its clusters allow."""
     has_step = row.unit == "tries" or step_of(row) is not None
     return row.value is not None and has_step
+
+
+def _long_accuracy_matrix(matrix: pd.DataFrame) -> pd.DataFrame:
+    """Return the accuracy matrix with a line for each task after each stage.
+
+    Parameters
+    ----------
+    matrix
+        The columns ``checkpoint``, ``stage`` and ``after``, and one for each task. Of
+        whole checkpoints there are no stages.
+    """
+    place_columns = ["checkpoint", "stage", "after"]
+    task_columns = [column for column in matrix if column not in place_columns]
+    wide = matrix.reindex(columns=[*place_columns, *task_columns], fill_value="")
+    long = wide.melt(place_columns, var_name="task", value_name="accuracy")
+    return long.dropna(subset="accuracy")
 
 
 def beyond_bound(row: Row) -> str:
@@ -82,74 +103,99 @@ def beyond_bound(row: Row) -> str:
     """
     if row.value is None or abs(row.value) < MAX_SHOWN_VALUE:
         return ""
+
     side = "over" if row.value > 0 else "under"
-    return f"{side} {shown(row.value).lstrip('<> ')}"
+    bound = shown(row.value).lstrip("<> ")
+    return f"{side} {bound}"
+
+
+def _tidy(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a table with the names of columns of the CSV, and the group in two.
+
+    ``group`` becomes ``group_kind`` and ``group_name``.
+    """
+    frame = frame.rename(columns=RENAMED)
+    if "group" not in frame:
+        return frame
+
+    position = list(frame).index("group")
+    kinds = []
+    names = []
+    for group in frame.pop("group"):
+        group_kind, _, name = str(group).partition(":")
+        kinds.append(group_kind)
+        names.append(name)
+    frame.insert(position, "group_kind", kinds)
+    frame.insert(position + 1, "group_name", names)
+    return frame
+
+
+def csv_text(frame: pd.DataFrame) -> str:
+    """Return a table as CSV in which no cell is a formula to a spreadsheet.
+
+    Text may be somebody else's: an apostrophe stands before what begins as a formula.
+
+    Parameters
+    ----------
+    frame
+        A line for each row; the index is left out.
+    """
+    # Not by `map`: it makes floats of counts beside a gap, so that 0 would read 0.0.
+    columns = {}
+    for column in frame:
+        cells = [_short(value) for value in frame[column].astype(object)]
+        columns[column] = pd.Series(cells, index=frame.index, dtype=object)
+    shortened = pd.DataFrame(columns, index=frame.index, columns=frame.columns)
+
+    header = pd.Series(frame.columns, dtype=object)
+    safe_header = header.replace(FORMULA, r"'\1", regex=True)
+    safe = shortened.replace(FORMULA, r"'\1", regex=True)
+    return str(safe.to_csv(index=False, header=[*safe_header], lineterminator="\n"))
 
 
 def _short(value: object) -> object:
     """Return a large number as powers of ten, where these have all of its digits."""
     if not isinstance(value, float) or abs(value) < LARGE_NUMBER:
         return value
-    return f"{value:g}" if float(f"{value:g}") == value else value
 
-
-def _tidy(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table by the columns' names here, with a part of the rows in two."""
-    frame = frame.rename(columns=RENAMED)
-    if "group" in frame:
-        at = [*frame].index("group")
-        parts = [str(group).partition(":") for group in frame.pop("group")]
-        frame.insert(at, "group_kind", [kind for kind, _, _ in parts])
-        frame.insert(at + 1, "group_name", [own for _, _, own in parts])
-    return frame
-
-
-def csv_text(frame: pd.DataFrame) -> str:
-    """Lines below a head, of which no cell is a formula to a spreadsheet."""
-    header = pd.Series(frame.columns, dtype=object)
-    # Not by `map`: it makes floats of counts beside a gap, so that 0 would read 0.0.
-    cells = {
-        column: pd.Series(
-            [_short(value) for value in frame[column].astype(object)],
-            index=frame.index,
-            dtype=object,
-        )
-        for column in frame
-    }
-    frame = pd.DataFrame(cells, index=frame.index, columns=frame.columns)
-    safe, head = (
-        # Text may be somebody else's.
-        one.replace(FORMULA, r"'\1", regex=True)
-        for one in (frame, header)
-    )
-    return str(safe.to_csv(index=False, header=[*head], lineterminator="\n"))
-
-
-FORMULA = r"^(\s*[-=+@\uff1d\uff0b\uff0d\uff20])"
-"""How a formula begins, in full width too."""
+    text = f"{value:g}"
+    return text if float(text) == value else value
 
 
 def write_named(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
-    """``named_rows.csv`` and ``named_sources.csv``, where they are asked for by name.
+    """Yield ``named_rows.csv`` and ``named_sources.csv``, the files of what is named.
 
     They say of each row or group only whether it is named: how familiar a single one
     looks stays in ``scores/``. Nothing where the report has no audit of membership.
     """
     if not any(row.audit == Membership.name for row in report.results):
         return
+
     lists = named_rows(report, evidence_of(report, folder))
-    for name, field, columns in (
-        ("named_rows", "rows", ["row", "task"]),
-        ("named_sources", "groups", ["group", "rows"]),
-    ):
-        parts = [
-            getattr(one, field).assign(
-                checkpoint=one.checkpoint, false_share=NAMED_SHARE
-            )
-            for one in lists
-        ]
-        table = pd.concat(parts) if parts else pd.DataFrame()
-        if len(table):
-            table = table.loc[table["named"], ["checkpoint", *columns, "false_share"]]
-            table = table.rename(columns={"group": "source"})
-        yield File(f"tables/{name}.csv", csv_text(table), private=True)
+    rows = {named.checkpoint: named.rows for named in lists}
+    yield _named_file("named_rows", rows, ["row", "task"])
+
+    groups = {named.checkpoint: named.groups for named in lists}
+    yield _named_file("named_sources", groups, ["group", "rows"])
+
+
+def _named_file(
+    name: str, table_by_checkpoint: Mapping[str, pd.DataFrame], columns: Sequence[str]
+) -> File:
+    """Return the file of what is named of each checkpoint; it is for its owner alone.
+
+    Parameters
+    ----------
+    table_by_checkpoint
+        Rows or groups with ``columns`` and ``named``: whether they are named.
+    """
+    tables = [
+        table.assign(checkpoint=checkpoint, false_share=NAMED_SHARE)
+        for checkpoint, table in table_by_checkpoint.items()
+    ]
+    table = pd.concat(tables) if tables else pd.DataFrame()
+    if len(table):
+        is_named = table["named"]
+        table = table.loc[is_named, ["checkpoint", *columns, "false_share"]]
+        table = table.rename(columns={"group": "source"})
+    return File(f"tables/{name}.csv", csv_text(table), private=True)

@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
 
 class File(NamedTuple):
-    """A file of a report's folder; a ``private`` one is for its owner only."""
+    """A file of a report's folder; a ``private`` one is for its owner only.
+
+    Its name is relative to the folder, with a slash after each folder inside.
+    """
 
     name: str
     content: str | bytes
@@ -26,8 +29,10 @@ class WriterInput:
     ----------
     drawn
         Draws the figures, once for all writers.
-    manifest, show_text
-        For the words of examples; whether identifiers among them may be shown.
+    manifest
+        For the words of examples, in formats that show some.
+    show_text
+        Whether identifiers among them may be shown.
     """
 
     drawn: Drawn = tuple
