@@ -43,7 +43,7 @@ def shown_finding(
     shown_rows
         By the key of each exact row of the report, the row as it is shared.
     rows_by_place
-        The exact rows by :attr:`Place.without_comparison`.
+        The exact rows by ``Place.without_comparison``.
     """
     rows_at_place = rows_by_place.get(Place.of_finding(finding), [])
     own_rows = _rows_of_finding(finding, rows_at_place)

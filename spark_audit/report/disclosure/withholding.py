@@ -12,7 +12,7 @@ Rule  A figure is withheld where ...                   Why, as the row says
 2     it is of all identifiers, and those that its     ``WITHHELD_NOTE``
       figure of the matched ones leaves out are few.
 3     it follows from a figure that rule 1 or 2        ``WITHHELD_NOTE``
-      withholds (:attr:`Place.shown_together`).
+      withholds (``Place.shown_together``).
 4     it is the smallest group left of a partition     ``WITHHELD_NOTE``
       in which a group is withheld.
 ====  ===============================================  =========================
@@ -85,7 +85,7 @@ class _Sizes:
     Attributes
     ----------
     clusters_of_group
-        By :attr:`Place.group_of_audit`, the most clusters that a figure is of.
+        By ``Place.group_of_audit``, the most clusters that a figure is of.
     n_matched
         By the place of the figure of all identifiers, how many tokens of them belong to
         identifiers with a control.
