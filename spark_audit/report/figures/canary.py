@@ -10,7 +10,15 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 
-from spark_audit.report.figures import parts
+from spark_audit.report.figures.canvas import canvas, set_title
+from spark_audit.report.figures.marks import (
+    band_sample,
+    draw_band,
+    draw_curve,
+    draw_legend,
+    legend_lines,
+    sample_of,
+)
 from spark_audit.report.figures.styling import CHECKPOINT, INK, MUTED
 from spark_audit.report.figures.text_room import plain, spanned
 from spark_audit.report.figures.view import DOUBT_LOOK, Look, Sketch, View
@@ -44,20 +52,22 @@ def draw_canary(view: View) -> Sketch | None:
     frame = dose_frame(view)
     if frame.empty:
         return None
+
     names = view.ordered(frame["entry"])
     featured = featured_names(view, names)
     looks = dose_looks(view, names, featured)
     samples = dose_samples(view, featured, looks)
 
     sections = list(frame.groupby("part", sort=False))
-    figure, panels = parts.canvas(
-        [DOSE_PANEL_HEIGHT] * len(sections), legend_lines=parts.legend_lines(samples)
+    figure, panels = canvas(
+        [DOSE_PANEL_HEIGHT] * len(sections), legend_lines=legend_lines(samples)
     )
     for axes, (part, records) in zip(panels, sections, strict=True):
-        parts.set_title(axes, optional(f"figure.canary.{part}") or str(part))
+        set_title(axes, optional(f"figure.canary.{part}") or str(part))
         draw_doses(axes, records, featured=featured, looks=looks)
-    parts.draw_legend(figure, samples, names=names)
+    draw_legend(figure, samples, names=names)
 
+    # The alt text has the highest dose: there a leak is strongest.
     highest = frame[frame["dose"] == frame["dose"].max()]
     values = []
     for name in names:
@@ -111,6 +121,7 @@ def dose_looks(
     """Return the look of each checkpoint: void, its own, or that of all others."""
     looks = {}
     for name in names:
+        # A void checkpoint is a cross, even where it has a colour of its own.
         if view.doubt(name, "canary"):
             looks[name] = DOUBT_LOOK
         elif name in featured:
@@ -127,16 +138,18 @@ def dose_samples(
     samples: dict[str, Artist] = {}
     for name in featured:
         if looks[name] != DOUBT_LOOK:
-            samples[name] = parts.sample_of(looks[name])
+            samples[name] = sample_of(looks[name])
 
+    # Of many checkpoints, even some that leak may have no colour of their own.
     rest = [name for name, look in looks.items() if look == REST_LOOK]
     if rest:
         has_leak = any(view.outcome(name, "canary") == "FOUND" for name in rest)
         key = "figure.canary.further" if has_leak else "figure.canary.rest"
-        samples[render(key)] = parts.sample_of(REST_LOOK)
+        samples[render(key)] = sample_of(REST_LOOK)
+
     if DOUBT_LOOK in looks.values():
-        samples[render("figure.key.doubt")] = parts.sample_of(DOUBT_LOOK)
-    samples[render("figure.canary.chance")] = parts.band_sample()
+        samples[render("figure.key.doubt")] = sample_of(DOUBT_LOOK)
+    samples[render("figure.canary.chance")] = band_sample()
     return samples
 
 
@@ -153,7 +166,7 @@ def draw_doses(
         place = float(str(at))
         best = of_dose["chance_rank_high"].min()
         worst = of_dose["chance_rank_low"].max()
-        parts.draw_band(axes, [place - half, place + half], [best] * 2, [worst] * 2)
+        draw_band(axes, [place - half, place + half], [best] * 2, [worst] * 2)
 
     # Those that are told apart stand beside each other at a dose, in a fixed order.
     step = DOSE_WIDTH / max(len(featured), 1)
@@ -163,11 +176,14 @@ def draw_doses(
         shift = 0.0
         if is_featured:
             shift = step * (featured.index(name) - (len(featured) - 1) / 2)
+
         draw_ranks(
             axes, name, of_checkpoint, looks[name], shift=shift, is_large=is_featured
         )
+        # Seeds are averaged: an interval of one of them would not be the mean's.
         if is_featured and of_checkpoint["checkpoint"].nunique() == 1:
             draw_rank_intervals(axes, name, of_checkpoint, looks[name], shift=shift)
+
     set_rank_axes(axes, records)
 
 
@@ -182,8 +198,9 @@ def draw_ranks(
 ) -> None:
     """Draw mean ranks, those of doses joined; a method's seeds are averaged."""
     means = records.groupby(["held_out", "at"])["rank_mean"].mean().reset_index()
+    # Held-out canaries have a mark of their own: no line leads from them to a dose.
     for _, of_side in means.groupby("held_out"):
-        parts.draw_curve(
+        draw_curve(
             axes,
             of_side["at"].to_numpy(float) + shift,
             of_side["rank_mean"],
@@ -213,16 +230,19 @@ def set_rank_axes(axes: Axes, records: pd.DataFrame) -> None:
         dose = f"{first['dose']:g}"
         if first["held_out"]:
             dose = render("figure.canary.held_out")
+
         sizes = spanned(of_dose["canaries"].dropna().astype(int))
         labels.append(f"{dose}\nn {sizes}")
     axes.set_xticks(range(len(labels)), labels)
 
     candidates = float(records["candidates"].max())
-    every = 2 if candidates > 64 else 1
+    every = 2 if candidates > 64 else 1  # powers of 2 between ticks
     ticks = 2.0 ** np.arange(0, math.ceil(math.log2(candidates)) + 1, every)
     axes.set_yscale("log", base=2)
     axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
+
+    # Upside down: the best rank stands on top.
     axes.set(ylim=(candidates * 1.15, 1 / 1.25), xlim=(-0.55, len(labels) - 0.45))
     axes.set(xlabel=render("figure.canary.axis"), ylabel=render("figure.canary.side"))
     axes.axhline(1.0, color=INK, linewidth=0.8, linestyle=(0, (1, 2)))

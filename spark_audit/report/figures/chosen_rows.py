@@ -20,21 +20,32 @@ def chosen_of(
 
     Of several rows of one checkpoint it is the one that has a value, and of these the
     one with the widest interval over sources and seeds.
+
+    Parameters
+    ----------
+    places
+        Checkpoint -> its place in the order of figures.
     """
     best: dict[tuple[str, str], tuple[tuple[bool, bool, float], RowT]] = {}
     for row in rows:
+        # A row without an interval ranks below any that has one.
         low, high = row.ends or (0.0, -1.0)
         is_over_both = row.over == "both" and high > low
-        rank = row.value is not None, is_over_both, high - low
-        key = row.checkpoint, getattr(row, "baseline", "")
+        rank = (row.value is not None, is_over_both, high - low)
+        key = (row.checkpoint, getattr(row, "baseline", ""))
+
         if key not in best or rank > best[key][0]:
-            best[key] = rank, row
+            best[key] = (rank, row)
 
     # Of a method that has a row of its own, its replicates' are left out.
     names = {name for name, _ in best}
-    kept = [key for key in best if entry_of(key[0]) not in names - {key[0]}]
-    kept.sort(key=lambda key: (places[key[0]], places.get(key[1], 0)))
-    return {key: best[key][1] for key in kept}
+    chosen = {}
+    for name, baseline in best:
+        if entry_of(name) not in names - {name}:
+            chosen[name, baseline] = best[name, baseline][1]
+
+    ordered = sorted(chosen, key=lambda key: (places[key[0]], places.get(key[1], 0)))
+    return {key: chosen[key] for key in ordered}
 
 
 def frame_of(
@@ -51,5 +62,9 @@ def frame_of(
     needed = ["checkpoint", *columns]
     frame = pd.DataFrame(report.tables.get(table, []), columns=[*needed, *also])
     frame = frame.dropna(subset=needed)
+
+    # Replicates are of one entry: figures draw them together.
     frame["entry"] = frame["checkpoint"].map(entry_of)
-    return frame.sort_values("checkpoint", key=lambda at: at.map(places), kind="stable")
+    return frame.sort_values(
+        "checkpoint", key=lambda names: names.map(places), kind="stable"
+    )

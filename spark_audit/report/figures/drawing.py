@@ -43,8 +43,6 @@ FURTHER_FIGURES = {"selectivity": "matched"}
 """Figures beside the one of their audit."""
 
 FILES_OF_FIGURES = {
-    "series": "stages",
-    "utility": "stages",
     "rank": "described",
     "nll": "described",
     "noise": "described",
@@ -60,8 +58,8 @@ FORMER_NAMES = {
 }
 """What figures were called before, and are called now."""
 
-MOST_TOLD = 40
-"""Values up to which the alt text tells all: more are read in the tables."""
+MAX_VALUES_IN_ALT = 40
+"""Values up to which the alt text has all: more are read in the tables."""
 
 VOID_SHOWN = ("void", "invalid", "insensitive")
 """Statuses that the caption names, in this order."""
@@ -97,33 +95,43 @@ def drawings(report: Report, *, only: Collection[str] = FIGURE_NEEDS) -> list[Dr
     only
         Names of the figures wanted.
     """
+    present = {*report.tables}
+    present.update(row.audit for row in report.results)
+
+    drawn = []
     with styled():
         # After the style: importing matplotlib must not read a file of the user's.
         from spark_audit.report.figures.view import View
 
         view = View.of_report(report)
-        present = {*report.tables, *(row.audit for row in report.results)}
-        drawn = []
         for name, needed in FIGURE_NEEDS.items():
             if name not in only or needed not in present:
                 continue
-            file = FILES_OF_FIGURES.get(name, name)
-            draw: Callable[[View], Sketch | None] = resolve_name(
-                f"spark_audit.report.figures.{file}:draw_{name}"
-            )
-            sketch = draw(view)
+
+            sketch = _draw_function(name)(view)
             if sketch is not None:
                 drawn.append(_drawing(name, sketch, view))
     return drawn
 
 
+def _draw_function(name: str) -> Callable[[View], Sketch | None]:
+    """Return the function that draws a figure; its file is imported only now."""
+    file = FILES_OF_FIGURES.get(name, name)
+    draw: Callable[[View], Sketch | None] = resolve_name(
+        f"spark_audit.report.figures.{file}:draw_{name}"
+    )
+    return draw
+
+
 def plot(report: Report, name: str) -> Axes:
     """Draw a figure; see :meth:`spark_audit.report.audit_report.AuditReport.plot`."""
     name = FORMER_NAMES.get(name, name)
+    # An empty axis would say nothing: it is refused, and so is an unknown name.
     if name not in FIGURE_NEEDS:
         raise InputError(
             f"unknown figure {name!r}", fix=choose(name, list(FIGURE_NEEDS))
         )
+
     drawn = drawings(report, only=[name])
     if not drawn:
         raise InputError(f"the report holds nothing for the figure {name}")
@@ -132,56 +140,66 @@ def plot(report: Report, name: str) -> Axes:
 
 def _drawing(name: str, sketch: Sketch, view: View) -> Drawing:
     """Lay a figure out once, for every format, and put its words together."""
-    from spark_audit.report.figures.parts import lay_out
+    from spark_audit.report.figures.canvas import lay_out
 
-    figure = sketch.figure
-    lay_out(figure)
+    lay_out(sketch.figure)
 
     title = render(f"figure.{name}.title")
     if sketch.counted:
         title = render("figure.counted", title=title, counted=sketch.counted)
     audit = FURTHER_FIGURES.get(name, name)
-    alt = render(f"figure.{name}.shows")
-    if 0 < len(sketch.values) <= MOST_TOLD:
-        values = "; ".join(" ".join(value.split()) for value in sketch.values)
-        alt = f"{alt}: {values}"
-    void = _void_sentences(view.report, audit)
+    void_sentences = _void_sentences(view.report, audit)
     return Drawing(
         name=name,
         audit=audit,
         title=title,
-        caption=" ".join([*_caption(name, sketch, view), *void]),
-        alt=" ".join([f"{alt}.", *void]),
-        figure=figure,
+        caption=" ".join([*_caption(name, audit, sketch, view), *void_sentences]),
+        alt=" ".join([f"{_alt_text(name, sketch)}.", *void_sentences]),
+        figure=sketch.figure,
     )
 
 
-def _caption(name: str, sketch: Sketch, view: View) -> list[str]:
+def _alt_text(name: str, sketch: Sketch) -> str:
+    """Return what a figure shows, and its values where they are not too many."""
+    text = render(f"figure.{name}.shows")
+    if 0 < len(sketch.values) <= MAX_VALUES_IN_ALT:
+        # Values have line breaks where they stand in the figure.
+        values = "; ".join(" ".join(value.split()) for value in sketch.values)
+        text = f"{text}: {values}"
+    return text
+
+
+def _caption(name: str, audit: str, sketch: Sketch, view: View) -> list[str]:
     """Return the sentences of a caption: what is drawn, intervals, seeds, rounding."""
-    said = [render(f"figure.{name}.caption", **sketch.facts)]
-    said += [render(key) for key in sketch.remarks]
-    said += _interval_sentences(sketch.rows)
-    withheld = _withheld_names(view.report, FURTHER_FIGURES.get(name, name))
-    if withheld:
-        said.append(render("figure.withheld", names=listed(withheld)))
-    if any(entry_of(one) != one for one in view.places) and not sketch.remarks:
-        said.append(render("figure.seeds"))
+    sentences = [render(f"figure.{name}.caption", **sketch.facts)]
+    sentences += [render(key) for key in sketch.remarks]
+    sentences += _interval_sentences(sketch.rows)
+
+    withheld_names = _withheld_names(view.report, audit)
+    if withheld_names:
+        sentences.append(render("figure.withheld", names=listed(withheld_names)))
+
+    # A remark says already how seeds are drawn, where there are any.
+    has_seeds = any(entry_of(checkpoint) != checkpoint for checkpoint in view.places)
+    if has_seeds and not sketch.remarks:
+        sentences.append(render("figure.seeds"))
     if is_shared(view.report):
-        said.append(render("figure.rounded"))
-    return said
+        sentences.append(render("figure.rounded"))
+    return sentences
 
 
 def _interval_sentences(rows: Sequence[Row]) -> list[str]:
     """Return the sentence of the level of intervals, and over what they are."""
-    with_ends = [row for row in rows if row.ends is not None]
     if not rows:
         return []
-    if not with_ends:
+    with_interval = [row for row in rows if row.ends is not None]
+    if not with_interval:
         return [render("figure.no_interval")]
-    levels = sorted({f"{100 * row.level:g}%" for row in with_ends})
-    over = sorted({row.over for row in with_ends}, key=OVER_KINDS.index)
-    kinds = [render(f"figure.over.{kind}") for kind in over]
-    return [render("figure.interval", levels=listed(levels), over=listed(kinds))]
+
+    levels = sorted({f"{100 * row.level:g}%" for row in with_interval})
+    over_kinds = {row.over for row in with_interval}
+    over = [render(f"figure.over.{kind}") for kind in OVER_KINDS if kind in over_kinds]
+    return [render("figure.interval", levels=listed(levels), over=listed(over))]
 
 
 def _withheld_names(report: Report, audit: str) -> list[str]:
@@ -195,12 +213,19 @@ def _withheld_names(report: Report, audit: str) -> list[str]:
 
 def _void_sentences(report: Report, audit: str) -> list[str]:
     """Return which checkpoints have figures that nothing can be concluded from."""
-    void: dict[str, dict[str, None]] = {status: {} for status in VOID_SHOWN}
+    names_by_status: dict[str, dict[str, None]] = {}
     for row in (*report.results, *report.contrasts):
-        if (row.audit, row.group) == (audit, "pooled") and row.status in void:
-            void[row.status][entry_of(row.checkpoint)] = None
-    return [
-        render("figure.void", status=status.upper(), names=listed(list(names)))
-        for status, names in void.items()
-        if names
-    ]
+        if (row.audit, row.group) == (audit, "pooled") and row.status in VOID_SHOWN:
+            names = names_by_status.setdefault(row.status, {})
+            names[entry_of(row.checkpoint)] = None
+
+    # In the order of VOID_SHOWN, whatever row came first.
+    sentences = []
+    for status in VOID_SHOWN:
+        if status in names_by_status:
+            names_in_words = listed(list(names_by_status[status]))
+            sentence = render(
+                "figure.void", status=status.upper(), names=names_in_words
+            )
+            sentences.append(sentence)
+    return sentences

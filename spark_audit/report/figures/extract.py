@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from spark_audit.report.figures import parts
+from spark_audit.report.figures.canvas import canvas
+from spark_audit.report.figures.forest import (
+    Forest,
+    ForestMarks,
+    draw_forest,
+    heights_of,
+    null_line,
+    outcome_samples,
+    span_of,
+)
+from spark_audit.report.figures.marks import draw_legend, legend_lines, sample_of
 from spark_audit.report.figures.text_room import spanned
 from spark_audit.report.figures.view import HELD_OUT_LOOK, Look, Sketch, View
 from spark_audit.results import Row
@@ -29,26 +39,30 @@ def draw_extract(view: View) -> Sketch | None:
     frame = frame[(frame["of"] == WHOLE) & (frame["spans"] > 0)]
     if frame.empty:
         return None
-    forests: dict[str, parts.Forest] = {}
-    for prompt, own in frame.groupby("prompt", sort=False):
-        forests[str(prompt)] = share_forest(view, own)
+
+    forests: dict[str, Forest] = {}
+    for prompt, of_prompt in frame.groupby("prompt", sort=False):
+        forests[str(prompt)] = share_forest(view, of_prompt)
+    # Its looks are those of all: an audit has one outcome for all prompts.
     first = next(iter(forests.values()))
-    held_out_key = render("figure.key.held_out")
-    samples = parts.outcome_samples(first)
-    samples[held_out_key] = parts.sample_of(HELD_OUT_LOOK)
-    figure, panels = parts.canvas(
-        parts.heights_of(forests.values()), legend_lines=parts.legend_lines(samples)
-    )
-    ends = [parts.span_of(one, least=SHARE_LEAST)[1] for one in forests.values()]
-    limits = (-0.02 * max(ends), min(max(ends), 1.02))
+    samples = outcome_samples(first)
+    samples[render("figure.key.held_out")] = sample_of(HELD_OUT_LOOK)
+    heights = heights_of(forests.values())
+    figure, panels = canvas(heights, legend_lines=legend_lines(samples))
+
+    # One axis for all prompts: from just below 0, so that a mark at 0 is whole.
+    highest = max(span_of(forest, least=SHARE_LEAST)[1] for forest in forests.values())
+    limits = (-0.02 * highest, min(highest, 1.02))
     for axes, (prompt, forest) in zip(panels, forests.items(), strict=True):
         title = optional(f"figure.extract.{prompt}") or prompt
-        axis = render("figure.extract.axis")
-        parts.draw_forest(axes, forest, title=title, label=axis, limits=limits)
-        parts.null_line(axes, 0.0, render("figure.extract.null"))
+        label = render("figure.extract.axis")
+        draw_forest(axes, forest, title=title, label=label, limits=limits)
+        null_line(axes, 0.0, render("figure.extract.null"))
+
         ticks = [tick for tick in axes.get_xticks() if 0 <= tick <= limits[1]]
         axes.set_xticks(ticks, [f"{100 * tick:g}%" for tick in ticks])
-    parts.draw_legend(figure, samples)
+    draw_legend(figure, samples)
+
     return Sketch(
         figure=figure,
         rows=[*first.marks[0].rows.values()],
@@ -61,48 +75,60 @@ def draw_extract(view: View) -> Sketch | None:
     )
 
 
-def share_forest(view: View, own: pd.DataFrame) -> parts.Forest:
+def share_forest(view: View, records: pd.DataFrame) -> Forest:
     """Return the forest of shares: trained above, held out below in each line."""
     trained: dict[str, Row] = {}
     held_out: dict[str, Row] = {}
     values: dict[str, str] = {}
     looks: dict[str, Look] = {}
-    by_name = {str(name): mine for name, mine in own.groupby("entry", sort=False)}
-    for name in view.ordered(by_name):
-        largest = by_name[name].max(numeric_only=True)
+    by_entry = {}
+    for entry, of_entry in records.groupby("entry", sort=False):
+        by_entry[str(entry)] = of_entry
+
+    # One line for each checkpoint, the worst on top.
+    for name in view.ordered(by_entry):
+        # Of a method with several seeds, the largest counts of any.
+        largest = by_entry[name].max(numeric_only=True)
         record = {str(column): value for column, value in largest.items()}
         trained[name] = share_row(name, record, "found", "spans")
         looks[name] = view.look(name, "extract", trained[name])
-        values[name] = f"{record['found']:g} of {record['spans']:g}"
+        lines = [f"{record['found']:g} of {record['spans']:g}"]
         if record["held_out"]:
+            # Held-out ones stand in the line below, as their mark does.
             held_out[name] = share_row(name, record, "held_out_found", "held_out")
-            values[name] += f"\n{record['held_out_found']:g} of {record['held_out']:g}"
-        doubt = view.doubt(name, "extract")
-        values[name] += f"\n{doubt}" if doubt else ""
-    return parts.Forest(
+            lines.append(f"{record['held_out_found']:g} of {record['held_out']:g}")
+
+        lines.append(view.doubt(name, "extract"))
+        values[name] = "\n".join(lines).rstrip()
+
+    held_out_looks = dict.fromkeys(held_out, HELD_OUT_LOOK)
+    return Forest(
         lines=list(trained),
         marks=[
-            parts.ForestMarks(trained, looks),
-            parts.ForestMarks(
-                held_out, dict.fromkeys(held_out, HELD_OUT_LOOK), is_reference=True
-            ),
+            ForestMarks(trained, looks),
+            ForestMarks(held_out, held_out_looks, is_reference=True),
         ],
         values=values,
     )
 
 
-def share_row(name: str, record: Mapping[str, Any], found: str, tried: str) -> Row:
+def share_row(
+    name: str, record: Mapping[str, Any], found_column: str, tried_column: str
+) -> Row:
     """Return a share with its exact interval, of counts of a table."""
-    share = min(record[found] / record[tried], 1.0)
+    n_found = record[found_column]
+    n_tried = record[tried_column]
+    share = min(n_found / n_tried, 1.0)
+
     # Several identifiers of one source tell no more than one.
-    independent = min(record[tried], record["clusters"] or record[tried])
-    low, high = clopper_pearson(share * independent, independent)
+    n_independent = min(n_tried, record["clusters"] or n_tried)
+    low, high = clopper_pearson(share * n_independent, n_independent)
     return Row(
         audit="extract",
         checkpoint=name,
-        metric=found,
+        metric=found_column,
         value=share,
         low=low,
         high=high,
-        n=int(record[tried]),
+        n=int(n_tried),
     )

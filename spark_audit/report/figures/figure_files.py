@@ -45,7 +45,7 @@ COLOUR_VARIABLES = {
     PAPER: "var(--paper)",
     ALARM: "var(--alarm)",
     WARN: "var(--warn)",
-    **{colour: f"var(--c{place})" for place, colour in enumerate(LIGHT)},
+    **{colour: f"var(--c{number})" for number, colour in enumerate(LIGHT)},
 }
 """Colours of our own, and the variables of the page's style sheet."""
 
@@ -53,7 +53,7 @@ SVG_SPACE = "{http://www.w3.org/2000/svg}"
 
 LINK = "{http://www.w3.org/1999/xlink}href"
 
-PLACES = ("d", "x", "y", "width", "height", "transform", "points")
+COORDINATES = ("d", "x", "y", "width", "height", "transform", "points")
 """Attributes that hold coordinates: hundredths of a point are half as many bytes."""
 
 _LONG_NUMBER = re.compile(r"-?\d+\.\d{3,}")
@@ -69,10 +69,11 @@ class PanelBox(NamedTuple):
 
 
 def rendered(drawing: Drawing, form: str, *, text: bool = False) -> bytes:
-    """The bytes of a file; with ``text``, an SVG keeps its letters as text."""
-    kind = {"svg.fonttype": "none"} if text else {}
+    """Return the bytes of a file; with ``text``, an SVG keeps its letters as text."""
+    # Letters as paths look alike everywhere; as text they take the page's font.
+    settings = {"svg.fonttype": "none"} if text else {}
     file = io.BytesIO()
-    with styled(**kind):
+    with styled(**settings):
         drawing.figure.savefig(
             file, format=form, dpi=DPI, metadata=FIGURE_FORMATS[form]
         )
@@ -90,21 +91,28 @@ def inline_svg(drawing: Drawing) -> Markup:
     """
     root = ElementTree.fromstring(rendered(drawing, "svg", text=True))
     groups = {group.get("id"): group for group in root.iter(f"{SVG_SPACE}g")}
-    shelf = ElementTree.Element("defs")
-    for definitions in root.iter(f"{SVG_SPACE}defs"):
-        shelf.extend(one for one in definitions if one.tag != f"{SVG_SPACE}style")
-        definitions.clear()
-    panels = []
+
+    # Definitions go into an <svg> without a size, which all panels refer to.
+    definitions = ElementTree.Element("defs")
+    for of_figure in root.iter(f"{SVG_SPACE}defs"):
+        for definition in of_figure:
+            if definition.tag != f"{SVG_SPACE}style":
+                definitions.append(definition)
+        of_figure.clear()
+    holder = ElementTree.Element("svg", {"class": "shelf", "width": "0", "height": "0"})
+    holder.append(definitions)
+
+    elements = [holder]
     for name, box in panel_boxes(drawing.figure):
         panel = ElementTree.Element("svg", _panel_attributes(name, box))
         panel.append(groups[name])
-        panels.append(panel)
-    holder = ElementTree.Element("svg", {"class": "shelf", "width": "0", "height": "0"})
-    holder.append(shelf)
-    pieces = "".join(_written(one, drawing.name) for one in (holder, *panels))
+        elements.append(panel)
+
+    # One text for who cannot see the picture, instead of one for each panel.
+    svgs = "".join(_page_text(element, drawing.name) for element in elements)
     label = f"{drawing.title}. {drawing.alt}"
     return Markup('<div class="panels" role="img" aria-label="{}">{}</div>').format(
-        label, Markup(pieces)
+        label, Markup(svgs)
     )
 
 
@@ -113,6 +121,7 @@ def panel_boxes(figure: Figure) -> Iterator[tuple[str, PanelBox]]:
     width = figure.get_figwidth() * 72
     height = figure.get_figheight() * 72
     for axes in figure.axes:
+        # The original position is the whole cell: panel, labels and title.
         cell = axes.get_position(original=True)
         yield (
             str(axes.get_gid()),
@@ -123,16 +132,18 @@ def panel_boxes(figure: Figure) -> Iterator[tuple[str, PanelBox]]:
                 height=cell.height * height,
             ),
         )
-    scale = 72 / figure.dpi
+
+    # Matplotlib measures legends in pixels, from the lower left corner.
+    points_per_pixel = 72 / figure.dpi
     for legend in figure.legends:
         box = legend.get_window_extent()
         yield (
             str(legend.get_gid()),
             PanelBox(
-                left=box.x0 * scale,
-                top=height - box.y1 * scale,
-                width=box.width * scale,
-                height=box.height * scale,
+                left=box.x0 * points_per_pixel,
+                top=height - box.y1 * points_per_pixel,
+                width=box.width * points_per_pixel,
+                height=box.height * points_per_pixel,
             ),
         )
 
@@ -144,52 +155,63 @@ def _panel_attributes(name: str, box: PanelBox) -> dict[str, str]:
         "style": f"width: {PIXELS_PER_POINT * box.width:.0f}px",
         "aria-hidden": "true",
     }
+
+    # A page can hide what belongs to one checkpoint, such as its panel.
     if name.startswith(CHECKPOINT):
         attributes["data-checkpoint"] = name.removeprefix(CHECKPOINT)
     return attributes
 
 
-def _written(panel: ElementTree.Element, prefix: str) -> str:
-    """Return a panel as text, its elements in the page's colours."""
-    for element in panel.iter():
+def _page_text(svg: ElementTree.Element, prefix: str) -> str:
+    """Return an ``<svg>`` as text, its elements in the page's colours."""
+    for element in svg.iter():
         element.tag = element.tag.removeprefix(SVG_SPACE)
+        # Line breaks between elements are of no use on a page.
         element.tail = None
         if element.text is not None and not element.text.strip():
             element.text = None
-        _theme(element, prefix)
-    return ElementTree.tostring(panel, encoding="unicode")
+
+        _adapt_to_page(element, prefix)
+    return ElementTree.tostring(svg, encoding="unicode")
 
 
-def _theme(element: ElementTree.Element, prefix: str) -> None:
+def _adapt_to_page(element: ElementTree.Element, prefix: str) -> None:
     """Set an element's colours, font, ids and links as they are in the page."""
+    # Groups are not linked to: of their ids only that of a checkpoint is kept.
     name = element.attrib.pop("id", "")
     if element.tag == "g" and name.startswith(CHECKPOINT):
         element.set("data-checkpoint", name.removeprefix(CHECKPOINT))
     elif name and element.tag != "g":
         element.set("id", f"{prefix}-{name}")
+
     link = element.attrib.pop(LINK, "")
     if link:
         element.set("href", f"#{prefix}-{link.removeprefix('#')}")
     clip = element.get("clip-path", "")
     if clip:
         element.set("clip-path", clip.replace("url(#", f"url(#{prefix}-"))
+
     if "style" in element.attrib:
-        element.set("style", _themed_style(element.attrib["style"]))
-    for place in PLACES:
-        if place in element.attrib:
-            element.set(place, _shortened(element.attrib[place]))
+        element.set("style", _page_style(element.attrib["style"]))
+    for attribute in COORDINATES:
+        if attribute in element.attrib:
+            element.set(attribute, _shortened(element.attrib[attribute]))
 
 
-def _themed_style(style: str) -> str:
+def _page_style(style: str) -> str:
     """Return a style with the page's colours and without a font of its own."""
     declarations = []
     for declaration in style.split(";"):
         key, _, value = declaration.strip().partition(": ")
+        # Colours that are none of ours stay as they are.
         if key and key != "font-family":
             declarations.append(f"{key}:{COLOUR_VARIABLES.get(value, value)}")
     return ";".join(declarations)
 
 
-def _shortened(text: str) -> str:
-    text = _LONG_NUMBER.sub(lambda found: f"{round(float(found[0]), 2):g}", text)
-    return " ".join(text.split())
+def _shortened(coordinates: str) -> str:
+    """Return coordinates rounded to hundredths, without line breaks."""
+    rounded = _LONG_NUMBER.sub(
+        lambda match: f"{round(float(match[0]), 2):g}", coordinates
+    )
+    return " ".join(rounded.split())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from matplotlib.collections import PatchCollection
 from matplotlib.colors import to_rgba
 from matplotlib.patches import Rectangle
 
-from spark_audit.report.figures.parts import TITLE_WIDTH, set_title
+from spark_audit.report.figures.canvas import TITLE_WIDTH, set_title
 from spark_audit.report.figures.styling import CHECKPOINT, INK, MUTED
 from spark_audit.report.figures.text_room import wrapped
 from spark_audit.sentences import render
@@ -23,6 +24,9 @@ BESIDE_TASKS = 2.4
 
 AROUND_HEAT = 0.7
 """Inches around the rows of a heat map."""
+
+CELL_SIZE = 0.92
+"""Share of a column and of a row that a cell fills."""
 
 MAX_CELLS_WITH_NUMBERS = 400
 """Cells up to which a heat map prints its numbers."""
@@ -49,6 +53,23 @@ Block = Mapping[tuple[str, int], HeatCell]
 """(task, stage) -> cell of one checkpoint."""
 
 
+@dataclass(frozen=True)
+class HeatGrid:
+    """Where cells stand: tasks are rows of a block, stages its columns."""
+
+    tasks: Sequence[str]
+    stages: Sequence[int]
+
+    def corner_of(self, task: str, stage: int, *, top: float) -> tuple[float, float]:
+        """Return the corner of a cell of the block whose name stands at ``top``."""
+        x, y = self.centre_of(task, stage, top=top)
+        return x - CELL_SIZE / 2, y - CELL_SIZE / 2
+
+    def centre_of(self, task: str, stage: int, *, top: float) -> tuple[float, float]:
+        """Return the centre of a cell of the block whose name stands at ``top``."""
+        return self.stages.index(stage), top + 1 + self.tasks.index(task)
+
+
 def cells_of(blocks: Mapping[str, Block]) -> list[HeatCell]:
     """Return the cells of all blocks."""
     cells: list[HeatCell] = []
@@ -71,68 +92,88 @@ def draw_heat(
     title: str,
 ) -> None:
     """Draw a block of tasks by stages for each checkpoint, below each other."""
-    step = len(tasks) + BESIDE_TASKS
-    count = len(blocks) * len(tasks) * len(stages)
-    has_numbers = count <= MAX_CELLS_WITH_NUMBERS
+    grid = HeatGrid(tasks, stages)
+    rows_per_block = len(tasks) + BESIDE_TASKS
+    n_cells = len(blocks) * len(tasks) * len(stages)
+    has_numbers = n_cells <= MAX_CELLS_WITH_NUMBERS
     has_numbers &= len(stages) <= MAX_STAGES_WITH_NUMBERS
-    labels: dict[float, str] = {}
-    for place, (name, block) in enumerate(blocks.items()):
-        gid = CHECKPOINT + name
-        top = place * step
-        head = wrapped(name, width=34, lines=1)
-        if any(cell.is_void for cell in block.values()):
-            head = f"{head} \N{MULTIPLICATION SIGN} {render('figure.key.doubt')}"
-        axes.text(-0.5, top, head, va="center", weight="bold", gid=gid)
-        labels |= {top + 1 + row: task for row, task in enumerate(tasks)}
-        _draw_stages(axes, stages, y=top + 1 + len(tasks), gid=gid)
-        patches = []
-        colours = []
-        for (task, stage), cell in block.items():
-            x = stages.index(stage)
-            y = top + 1 + tasks.index(task)
-            patches.append(Rectangle((x - 0.46, y - 0.46), 0.92, 0.92))
-            colours.append(to_rgba(cell.colour, cell.shade))
-            if has_numbers:
-                weight = "bold" if cell.is_marked else "normal"
-                text = axes.text(x, y, cell.text, ha="center", va="center", gid=gid)
-                text.set(weight=weight, in_layout=False)
-        axes.add_collection(PatchCollection(patches, facecolors=colours, gid=gid))
-        marked = [at for at, cell in block.items() if cell.is_marked]
-        _draw_frames(axes, marked, tasks=tasks, stages=stages, top=top, gid=gid)
+
+    # Heights count rows downwards from the top; each block has its name first.
+    task_labels: dict[float, str] = {}
+    for index, (name, block) in enumerate(blocks.items()):
+        top = index * rows_per_block
+        for row, task in enumerate(tasks):
+            task_labels[top + 1 + row] = wrapped(task, width=12)
+        draw_block(axes, name, block, grid, top=top, has_numbers=has_numbers)
 
     set_title(axes, wrapped(title, width=TITLE_WIDTH, lines=3))
     axes.set_xlabel(render("figure.stages_axis"))
+    # Each block has stages of its own below it.
     axes.set_xticks([])
-    axes.set_yticks(list(labels), [wrapped(task, width=12) for task in labels.values()])
-    axes.set(xlim=(-0.55, len(stages) - 0.45), ylim=(len(blocks) * step - 0.8, -0.6))
+    axes.set_yticks(list(task_labels), list(task_labels.values()))
+
+    bottom = len(blocks) * rows_per_block - 0.8
+    axes.set(xlim=(-0.55, len(stages) - 0.45), ylim=(bottom, -0.6))
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
     axes.grid(visible=False)
 
 
+def draw_block(
+    axes: Axes,
+    name: str,
+    block: Block,
+    grid: HeatGrid,
+    *,
+    top: float,
+    has_numbers: bool,
+) -> None:
+    """Draw the cells of one checkpoint, its name above and the stages below them."""
+    gid = CHECKPOINT + name
+    head = wrapped(name, width=34, lines=1)
+    if any(cell.is_void for cell in block.values()):
+        head = f"{head} \N{MULTIPLICATION SIGN} {render('figure.key.doubt')}"
+
+    axes.text(-0.5, top, head, va="center", weight="bold", gid=gid)
+    _draw_stages(axes, grid.stages, y=top + 1 + len(grid.tasks), gid=gid)
+
+    patches = []
+    colours = []
+    for (task, stage), cell in block.items():
+        corner = grid.corner_of(task, stage, top=top)
+        patches.append(Rectangle(corner, CELL_SIZE, CELL_SIZE))
+        colours.append(to_rgba(cell.colour, cell.shade))
+
+        if has_numbers:
+            x, y = grid.centre_of(task, stage, top=top)
+            weight = "bold" if cell.is_marked else "normal"
+            text = axes.text(x, y, cell.text, ha="center", va="center", gid=gid)
+            # They lie inside of the panel: the layout need not measure them.
+            text.set(weight=weight, in_layout=False)
+
+    axes.add_collection(PatchCollection(patches, facecolors=colours, gid=gid))
+    _draw_frames(axes, block, grid, top=top, gid=gid)
+
+
 def _draw_stages(axes: Axes, stages: Sequence[int], *, y: float, gid: str) -> None:
     """Write the stages below a block; of many, as many as have room."""
-    step = -(-len(stages) // MAX_STAGE_LABELS)
-    for x, stage in list(enumerate(stages))[::step]:
-        text = axes.text(x, y, f"{stage}", ha="center", va="center", gid=gid)
+    every = math.ceil(len(stages) / MAX_STAGE_LABELS)
+    for x in range(0, len(stages), every):
+        text = axes.text(x, y, f"{stages[x]}", ha="center", va="center", gid=gid)
         text.set(color=MUTED, in_layout=False)
 
 
 def _draw_frames(
-    axes: Axes,
-    marked: Sequence[tuple[str, int]],
-    *,
-    tasks: Sequence[str],
-    stages: Sequence[int],
-    top: float,
-    gid: str,
+    axes: Axes, block: Block, grid: HeatGrid, *, top: float, gid: str
 ) -> None:
-    """Frame the cells that are significant."""
+    """Frame the cells of a block that are significant."""
+    # After all cells, so that no neighbour covers a frame.
     frames = []
-    for task, stage in marked:
-        x = stages.index(stage) - 0.46
-        y = top + 1 + tasks.index(task) - 0.46
-        frames.append(Rectangle((x, y), 0.92, 0.92))
+    for (task, stage), cell in block.items():
+        if cell.is_marked:
+            corner = grid.corner_of(task, stage, top=top)
+            frames.append(Rectangle(corner, CELL_SIZE, CELL_SIZE))
+
     if frames:
         lines = PatchCollection(
             frames, facecolors="none", edgecolors=INK, linewidths=1.4, gid=gid

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from spark_audit.report.figures import parts
+from spark_audit.report.figures.canvas import canvas
+from spark_audit.report.figures.forest import (
+    Forest,
+    ForestMarks,
+    draw_forest,
+    heights_of,
+    leak_line,
+    null_line,
+    outcome_samples,
+    span_of,
+)
+from spark_audit.report.figures.marks import draw_legend, legend_lines, sample_of
 from spark_audit.report.figures.text_room import plain
 from spark_audit.report.figures.view import (
     FOUND_LOOK,
@@ -29,56 +40,79 @@ MIN_TICK_SHARE = 0.22
 MAX_BY_PART = 3
 """Checkpoints of which parts are drawn: those that leak most."""
 
+LEAST_GAIN = math.log(1.05)
+"""Nats that an axis has at least beyond the null."""
+
+MAX_NATS_IN_TEXT = 7.0
+"""Where an end of an interval is cut, in nats: 1,000 times as likely."""
+
 
 def draw_matched(view: View) -> Sketch | None:
     """Draw a forest of memory; beside it by type and by dose where something leaks."""
     rows = view.rows("matched", "memory")
     if not rows:
         return None
+
     leaking = view.leaking(rows, "matched")[:MAX_BY_PART]
     forest = memory_forest(view, rows)
-    by_part: dict[str, parts.Forest] = {}
-    for kind in ("type", "dose"):
-        names = view.groups("matched", "memory", kind)
-        if leaking and len(names) > 1:
-            by_part[kind] = part_forest(view, names, leaking=leaking, kind=kind)
+    by_part: dict[str, Forest] = {}
+    for grouping in ("type", "dose"):
+        groups = view.groups("matched", "memory", grouping)
+        if leaking and len(groups) > 1:
+            by_part[grouping] = part_forest(
+                view, groups, leaking=leaking, grouping=grouping
+            )
 
-    samples = parts.outcome_samples(forest)
-    heights = parts.heights_of([forest, *by_part.values()])
+    # Of several leaks, parts are told apart by the checkpoints' own colours.
+    samples = outcome_samples(forest)
     if len(leaking) > 1 and by_part:
-        samples |= {name: parts.sample_of(view.own_look(name)) for name in leaking}
-    figure, panels = parts.canvas(heights, legend_lines=parts.legend_lines(samples))
-    counted = sides_of(view)
-    limits = clipped(parts.span_of(forest, least=math.log(1.05)), rows)
-    title = render("figure.matched.all")
-    axis = render("figure.matched.axis")
-    parts.draw_forest(
-        panels[0], forest, title=title, label=axis, limits=limits, labelled_lines=2
-    )
-    set_ratio_ticks(panels[0], limits)
-    parts.null_line(panels[0], 0.0, render("figure.matched.null"))
-    gains = {name: likelihood_gain(rows[name]) for name in leaking}
-    strongest = max(gains, key=lambda name: gains[name], default="")
-    if strongest and gains[strongest] > 0:
-        parts.leak_line(panels[0], gains[strongest], strongest)
+        samples |= {name: sample_of(view.own_look(name)) for name in leaking}
+    heights = heights_of([forest, *by_part.values()])
+    figure, panels = canvas(heights, legend_lines=legend_lines(samples))
+    draw_memory(panels[0], forest, rows, leaking)
 
-    for axes, (kind, one) in zip(panels[1:], by_part.items(), strict=True):
-        limits = parts.span_of(one, least=math.log(1.05))
-        title = render(f"figure.matched.by_{kind}", names=", ".join(leaking))
-        parts.draw_forest(axes, one, title=title, label=axis, limits=limits)
+    for axes, (grouping, of_parts) in zip(panels[1:], by_part.items(), strict=True):
+        limits = span_of(of_parts, least=LEAST_GAIN)
+        title = render(f"figure.matched.by_{grouping}", names=", ".join(leaking))
+        label = render("figure.matched.axis")
+        draw_forest(axes, of_parts, title=title, label=label, limits=limits)
         set_ratio_ticks(axes, limits)
-        parts.null_line(axes, 0.0, render("figure.matched.null"))
-    parts.draw_legend(figure, samples, names=leaking)
+        null_line(axes, 0.0, render("figure.matched.null"))
+
+    draw_legend(figure, samples, names=leaking)
     return Sketch(
         figure=figure,
         rows=list(rows.values()),
-        counted=counted,
+        counted=sides_of_memory(view),
         values=[f"{name} {forest.values[name]}" for name in rows],
         remarks=["figure.matched.parts"] if by_part else [],
     )
 
 
-def memory_forest(view: View, rows: Mapping[str, Row]) -> parts.Forest:
+def draw_memory(
+    axes: Axes, forest: Forest, rows: Mapping[str, Row], leaking: Sequence[str]
+) -> None:
+    """Draw the panel of all checkpoints, with a line at the strongest leak."""
+    limits = clipped(span_of(forest, least=LEAST_GAIN), rows.values())
+    draw_forest(
+        axes,
+        forest,
+        title=render("figure.matched.all"),
+        label=render("figure.matched.axis"),
+        limits=limits,
+        labelled_lines=2,
+    )
+    set_ratio_ticks(axes, limits)
+    null_line(axes, 0.0, render("figure.matched.null"))
+
+    # A finding may be that identifiers became less likely: that is no strongest leak.
+    gains = {name: likelihood_gain(rows[name]) for name in leaking}
+    strongest = max(gains, key=lambda name: gains[name], default="")
+    if strongest and gains[strongest] > 0:
+        leak_line(axes, gains[strongest], strongest)
+
+
+def memory_forest(view: View, rows: Mapping[str, Row]) -> Forest:
     """Return the forest of all checkpoints, turned so that a leak lies at the right."""
     looks = {}
     values = {}
@@ -87,12 +121,14 @@ def memory_forest(view: View, rows: Mapping[str, Row]) -> parts.Forest:
         is_leak = likelihood_gain(row) > 0
         looks[name] = view.look(name, "matched", row, is_leak=is_leak)
         values[name] = gain_text(row, view.doubt(name, "matched", row))
-        end = row.at_most
-        if looks[name] == NOTHING_LOOK and end is not None and end < 0:
-            ends[name] = -end
-    return parts.Forest(
+
+        # The row is a change of NLL: below 0 identifiers became more likely.
+        if looks[name] == NOTHING_LOOK and row.at_most is not None and row.at_most < 0:
+            ends[name] = -row.at_most
+
+    return Forest(
         lines=list(rows),
-        marks=[parts.ForestMarks(rows, looks)],
+        marks=[ForestMarks(rows, looks)],
         values=values,
         ends=ends,
         turn=lambda change: -change,
@@ -100,9 +136,10 @@ def memory_forest(view: View, rows: Mapping[str, Row]) -> parts.Forest:
 
 
 def part_forest(
-    view: View, groups: Sequence[str], *, leaking: Sequence[str], kind: str
-) -> parts.Forest:
+    view: View, groups: Sequence[str], *, leaking: Sequence[str], grouping: str
+) -> Forest:
     """Return the forest of the types or doses of what leaks, the largest first."""
+    is_only = len(leaking) == 1
     marks = []
     gains: dict[str, float] = {}
     values: dict[str, str] = {}
@@ -110,19 +147,25 @@ def part_forest(
         rows: dict[str, Row] = {}
         looks: dict[str, Look] = {}
         for group in groups:
-            row = view.rows("matched", "memory", group=f"{kind}:{group}").get(name)
-            if row is None:
+            of_group = view.rows("matched", "memory", group=f"{grouping}:{group}")
+            if name not in of_group:
                 continue
+
+            row = of_group[name]
             rows[group] = row
-            looks[group] = part_look(view, name, row, is_only=len(leaking) == 1)
+            looks[group] = part_look(view, name, row, is_only=is_only)
+            # A part that several leak stands where the largest gain puts it.
             gains[group] = max(gains.get(group, -math.inf), likelihood_gain(row))
-            if len(leaking) == 1:
+            if is_only:
                 values[group] = gain_text(row)
-        marks.append(parts.ForestMarks(rows, looks))
+
+        marks.append(ForestMarks(rows, looks))
+
+    # Types stand by size; doses keep their order.
     lines = list(gains)
-    if kind == "type":
+    if grouping == "type":
         lines.sort(key=lambda group: -gains[group])
-    return parts.Forest(
+    return Forest(
         lines=lines,
         marks=marks,
         values=values,
@@ -136,8 +179,8 @@ def part_look(view: View, name: str, row: Row, *, is_only: bool) -> Look:
     excludes_null = row.high is not None and row.high < 0
     if is_only:
         return FOUND_LOOK if excludes_null else NOTHING_LOOK
-    own = view.own_look(name)
-    return Look(own.marker, own.colour, filled=excludes_null)
+    own_look = view.own_look(name)
+    return Look(own_look.marker, own_look.colour, filled=excludes_null)
 
 
 def likelihood_gain(row: Row) -> float:
@@ -153,14 +196,21 @@ def gain_text(row: Row, doubt: str = "") -> str:
         return f"{_ratio_text(gain)}\n{doubt}"
     if row.ends is None:
         return _ratio_text(gain)
+
+    # The row is a change of NLL: its limits change places.
+    low, high = -row.ends[1], -row.ends[0]
     if gain >= math.log(2):
-        low, high = (plain(math.exp(min(-end, 7.0)), 1) for end in reversed(row.ends))
+        low_text = plain(math.exp(min(low, MAX_NATS_IN_TEXT)), 1)
+        high_text = plain(math.exp(min(high, MAX_NATS_IN_TEXT)), 1)
     else:
-        low, high = (plain(100 * math.expm1(-end), 0) for end in reversed(row.ends))
-    return f"{_ratio_text(gain)}\n[{low}, {high}]"
+        low_text = plain(100 * math.expm1(low), 0)
+        high_text = plain(100 * math.expm1(high), 0)
+
+    return f"{_ratio_text(gain)}\n[{low_text}, {high_text}]"
 
 
 def _ratio_text(gain: float) -> str:
+    """Return a gain in nats as per cent, from twice on as times."""
     if gain >= math.log(1000):
         return "> ×1000"
     if gain >= math.log(2):
@@ -169,35 +219,38 @@ def _ratio_text(gain: float) -> str:
     return f"+{percent}%" if gain > 0 else f"{percent}%"
 
 
-def clipped(
-    limits: tuple[float, float], rows: Mapping[str, Row]
-) -> tuple[float, float]:
+def clipped(limits: tuple[float, float], rows: Iterable[Row]) -> tuple[float, float]:
     """Return an axis no longer than what the values ask for: ends may be endless."""
-    most = 1.5 * max(abs(likelihood_gain(row)) for row in rows.values()) + math.log(1.1)
-    return max(limits[0], -most), min(limits[1], most)
+    largest = max(abs(likelihood_gain(row)) for row in rows)
+    longest = 1.5 * largest + math.log(1.1)
+    return max(limits[0], -longest), min(limits[1], longest)
 
 
 def set_ratio_ticks(axes: Axes, limits: tuple[float, float]) -> None:
     """Label a logarithmic axis with per cent, or with times where it is long."""
-    low, high = limits
-    if high - low > math.log(3):
-        ratios = list(RATIOS)
-        if high - low > math.log(50):
-            ratios = [ratio for ratio in RATIOS if ratio not in (0.5, 2.0)]
-    else:
+    low, high = limits  # nats
+    ratios = list(RATIOS)
+    # Of a very long axis only decades, of a short one round numbers of per cent.
+    if high - low > math.log(50):
+        ratios = [ratio for ratio in RATIOS if ratio not in (0.5, 2.0)]
+    elif high - low <= math.log(3):
         locator = MaxNLocator(5, steps=[1, 2, 5, 10])
         steps = locator.tick_values(100 * math.expm1(low), 100 * math.expm1(high))
         ratios = [1 + step / 100 for step in steps if step > -100]
-    places = [math.log(ratio) for ratio in ratios]
-    inside: list[float] = []
-    for place in places:
-        is_apart = not inside or place - inside[-1] > MIN_TICK_SHARE * (high - low)
-        if low <= place <= high and is_apart:
-            inside.append(place)
-    axes.set_xticks(inside, [_tick_text(place) for place in inside])
+
+    ticks: list[float] = []
+    for ratio in ratios:
+        tick = math.log(ratio)
+        is_apart = not ticks or tick - ticks[-1] > MIN_TICK_SHARE * (high - low)
+        if low <= tick <= high and is_apart:
+            ticks.append(tick)
+
+    axes.set_xticks(ticks, [_tick_text(tick) for tick in ticks])
 
 
 def _tick_text(gain: float) -> str:
+    """Return the label of a tick: ``+20%``, ``0``, ``×10``."""
+    # What was meant as 2 must not come out as +100%, however it was rounded.
     if gain >= math.log(1.99):
         return f"×{math.exp(gain):.3g}"
     percent = round(100 * math.expm1(gain), 1)
@@ -205,10 +258,11 @@ def _tick_text(gain: float) -> str:
     return text.replace("-", "\N{MINUS SIGN}")
 
 
-def sides_of(view: View) -> str:
+def sides_of_memory(view: View) -> str:
     """Return the groups of both sides in words; empty where checkpoints differ."""
-    sides = {one.sides for one in view.standings.values() if one.sides}
+    sides = {standing.sides for standing in view.standings.values() if standing.sides}
     if len(sides) != 1:
         return ""
+
     trained, held_out = sides.pop()
     return render("figure.sides", trained=trained, held_out=held_out)

@@ -12,10 +12,24 @@ from matplotlib.lines import Line2D
 
 from spark_audit.audits.claims import carriers
 from spark_audit.names import BASE
-from spark_audit.report.figures import parts
+from spark_audit.report.figures.canvas import (
+    PANEL_WIDTH,
+    SMALL_WIDTH,
+    TEXT_LINE,
+    canvas,
+    set_title,
+    with_equal_lines,
+)
+from spark_audit.report.figures.marks import (
+    band_sample,
+    draw_legend,
+    draw_mark,
+    legend_lines,
+    sample_of,
+)
 from spark_audit.report.figures.styling import ALARM, CHECKPOINT, INK, MUTED
 from spark_audit.report.figures.text_room import plain, wrapped
-from spark_audit.report.figures.view import Look, Sketch, View
+from spark_audit.report.figures.view import DOUBT_LOOK, Look, Sketch, View
 from spark_audit.sentences import render, translated
 
 if TYPE_CHECKING:
@@ -31,6 +45,11 @@ FEW_DECADES = 150.0
 FEW_SMALL_PANELS = 3
 """Checkpoints up to which panels are large."""
 
+LARGE_ROC_HEIGHT = 2.9
+"""Inches of a large panel without further lines of its title."""
+
+SMALL_ROC_HEIGHT = 1.75
+
 FPR_METRICS = {"tpr_at_fpr_5": 0.05, "tpr_at_fpr_1": 0.01, "tpr_at_fpr_0.1": 0.001}
 """Metrics of the texts alone, and where on the axis they stand."""
 
@@ -41,7 +60,18 @@ TEXTS_LOOK = Look("s", INK, filled=False)
 
 @dataclass(frozen=True)
 class RocCurve:
-    """What one panel shows of a checkpoint."""
+    """What one panel shows of a checkpoint.
+
+    Attributes
+    ----------
+    score
+        The score that its finding rests on.
+    points, base
+        Records of ``fpr`` and ``tpr``, of the checkpoint and of the base; in ``points``
+        each seed has a curve of its own.
+    doubt
+        Why nothing can be concluded; empty if something can.
+    """
 
     name: str
     score: str
@@ -53,65 +83,81 @@ class RocCurve:
 
 def draw_mia(view: View) -> Sketch | None:
     """Draw a panel for each checkpoint: the curve that its finding rests on."""
-    points = view.frame(
-        "mia_roc", "of", "fpr", "tpr", also=("chance_low", "chance_high")
-    )
-    points = points[points["fpr"] > 0]
-    # Curves that have a true positive before everything is called one.
-    tops = points.groupby(["of", "checkpoint"])["tpr"].transform("max")
-    points = points[tops > 0]
+    points = roc_points(view)
     if points.empty:
         return None
+
     curves = roc_curves(view, points)
     floor = max(MIN_DRAWN_RATE, float(points["fpr"].min()) * 0.8)
-    is_large = len(curves) <= FEW_SMALL_PANELS
-    width = parts.PANEL_WIDTH if is_large else parts.SMALL_WIDTH
     texts = text_points(view, floor)
     samples = roc_samples(curves, has_texts=bool(texts))
-    titles = parts.with_equal_lines([roc_title(view, curve) for curve in curves])
-    height = (2.9 if is_large else 1.75) + 0.14 * titles[0].count("\n")
-    figure, panels = parts.canvas(
+    titles = with_equal_lines([roc_title(view, curve) for curve in curves])
+
+    is_large = len(curves) <= FEW_SMALL_PANELS
+    height = LARGE_ROC_HEIGHT if is_large else SMALL_ROC_HEIGHT
+    height += TEXT_LINE * titles[0].count("\n")
+    figure, panels = canvas(
         [height] * len(curves),
-        width=width,
-        legend_lines=parts.legend_lines(samples),
+        width=PANEL_WIDTH if is_large else SMALL_WIDTH,
+        legend_lines=legend_lines(samples),
     )
     for axes, curve, title in zip(panels, curves, titles, strict=True):
-        parts.set_title(axes, title, weight="normal")
+        set_title(axes, title, weight="normal")
         axes.set_gid(CHECKPOINT + curve.name)
         draw_roc(axes, curve, floor=floor)
         for fpr, tpr in texts.get(curve.name, ()):
-            parts.draw_mark(axes, fpr, tpr, TEXTS_LOOK, gid=None, size=4)
-    parts.draw_legend(figure, samples)
+            draw_mark(axes, fpr, tpr, TEXTS_LOOK, gid=None, size=4)
+    draw_legend(figure, samples)
+
     sizes = [row.n for row in view.rows("mia", "auc", of=curves[0].score).values()]
     return Sketch(
         figure=figure,
         counted=render("figure.mia.counted", rows=max(sizes, default=0)),
-        values=[f"{one.name} {plain(first_rate(one), 3)}" for one in curves],
+        values=[f"{curve.name} {plain(first_rate(curve), 3)}" for curve in curves],
         remarks=["figure.seeds_apart"] if has_seeds(points) else [],
     )
 
 
+def roc_points(view: View) -> pd.DataFrame:
+    """Return the points of all curves that can stand on logarithmic axes.
+
+    A curve without a true positive before everything is called one has none.
+    """
+    chance = ("chance_low", "chance_high")
+    points = view.frame("mia_roc", "of", "fpr", "tpr", also=chance)
+    points = points[points["fpr"] > 0]
+    highest_rates = points.groupby(["of", "checkpoint"])["tpr"].transform("max")
+    return points[highest_rates > 0]
+
+
 def roc_curves(view: View, points: pd.DataFrame) -> list[RocCurve]:
     """Return each checkpoint's curve, of the score that its finding rests on."""
-    resting = carriers(view.report.findings, "mia")
+    score_by_name = carriers(view.report.findings, "mia")
     curves = []
     for name in view.ordered(points["entry"]):
-        own = points[points["entry"] == name]
+        of_checkpoint = points[points["entry"] == name]
         # What its finding rests on, else what others' do.
-        wanted = [resting.get(name), *resting.values(), *own["of"]]
-        score = next(one for one in wanted if one in set(own["of"]))
+        preferred = [
+            score_by_name.get(name),
+            *score_by_name.values(),
+            *of_checkpoint["of"],
+        ]
+        available = set(of_checkpoint["of"])
+        score = next(score for score in preferred if score in available)
+
+        # The base is drawn into every panel but its own.
         base = points[(points["entry"] == BASE) & (points["of"] == score)]
         if name == BASE:
             base = base[:0]
+
         row = view.rows("mia", "auc", of=score).get(name)
-        doubt = view.doubt(name, "mia", row)
         curves.append(
             RocCurve(
                 name=name,
                 score=score,
-                points=own[own["of"] == score],
+                points=of_checkpoint[of_checkpoint["of"] == score],
                 base=base,
-                doubt=doubt,
+                doubt=view.doubt(name, "mia", row),
                 is_found=view.outcome(name, "mia") == "FOUND",
             )
         )
@@ -121,53 +167,72 @@ def roc_curves(view: View, points: pd.DataFrame) -> list[RocCurve]:
 def draw_roc(axes: Axes, curve: RocCurve, *, floor: float) -> None:
     """Draw chance, the base and the checkpoint's own curve on two log axes."""
     runs = [run for _, run in curve.points.groupby("checkpoint", sort=False)]
-    chance = max(runs, key=len)
+    draw_chance(axes, max(runs, key=len), floor=floor)
+    # The base first, so that the checkpoint's curve lies on top of it.
+    for _, run in curve.base.groupby("checkpoint"):
+        _draw_steps(axes, run, colour=INK, width=1.0, dashes=BASE_DASHES)
+
+    colour = ALARM if curve.is_found else INK
+    if curve.doubt:
+        colour = MUTED
+    width = 1.8 if len(runs) == 1 else 1.0
+    for run in runs:
+        _draw_steps(axes, run, colour=colour, width=width, dashes="-")
+        # Grey alone is no mark: a cross says it without colour.
+        if curve.doubt:
+            middle = run.iloc[len(run) // 2]
+            draw_mark(axes, middle["fpr"], middle["tpr"], DOUBT_LOOK, gid=None)
+
+    set_rate_axes(axes, floor=floor)
+
+
+def draw_chance(axes: Axes, run: pd.DataFrame, *, floor: float) -> None:
+    """Draw the diagonal, and the band of scores that know nothing."""
+    # Rates of 0 have no place on a log axis: the band ends at its floor.
     axes.fill_between(
-        chance["fpr"].to_numpy(float),
-        chance["chance_low"].to_numpy(float).clip(min=floor),
-        chance["chance_high"].to_numpy(float).clip(min=floor),
+        run["fpr"].to_numpy(float),
+        run["chance_low"].to_numpy(float).clip(min=floor),
+        run["chance_high"].to_numpy(float).clip(min=floor),
         step="post",
         color=MUTED,
         alpha=0.22,
         linewidth=0,
     )
+
     axes.plot([floor, 1.0], [floor, 1.0], color=MUTED, linewidth=0.9)
-    colour = ALARM if curve.is_found else INK
-    if curve.doubt:
-        colour = MUTED
-    for _, run in curve.base.groupby("checkpoint"):
-        _draw_steps(axes, run, colour=INK, width=1.0, dashes=BASE_DASHES)
-    for run in runs:
-        width = 1.8 if len(runs) == 1 else 1.0
-        _draw_steps(axes, run, colour=colour, width=width, dashes="-")
-        if curve.doubt:
-            middle = run.iloc[len(run) // 2]
-            mark = Look("x", MUTED)
-            parts.draw_mark(axes, middle["fpr"], middle["tpr"], mark, gid=None)
-    ticks = [decade for decade in DECADES if decade >= floor]
-    if 1.0 / floor < FEW_DECADES:
-        ticks = [factor * decade for decade in ticks for factor in (1, 3)]
-    ticks = [tick for tick in ticks if tick <= 1.0]
-    axes.set(xscale="log", yscale="log")
-    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.minorticks_off()
-    axes.set(xlim=(floor, 1.0), ylim=(0.8 * floor, 1.15))
-    axes.set(xlabel=render("figure.mia.axis"), ylabel=render("figure.mia.side"))
 
 
 def _draw_steps(
     axes: Axes, run: pd.DataFrame, *, colour: str, width: float, dashes: Any
 ) -> None:
-    seen = run[run["tpr"] > 0]
+    """Draw a curve as steps; a rate of 0 has no place on a log axis."""
+    positive = run[run["tpr"] > 0]
     axes.plot(
-        seen["fpr"],
-        seen["tpr"],
+        positive["fpr"],
+        positive["tpr"],
         drawstyle="steps-post",
         color=colour,
         linewidth=width,
         linestyle=dashes,
     )
+
+
+def set_rate_axes(axes: Axes, *, floor: float) -> None:
+    """Make both axes logarithmic from ``floor`` to 1, with a tick at each decade."""
+    ticks = [decade for decade in DECADES if decade >= floor]
+    if 1.0 / floor < FEW_DECADES:
+        between = [3 * decade for decade in ticks]
+        ticks = sorted(tick for tick in [*ticks, *between] if tick <= 1.0)
+
+    labels = [f"{tick:g}" for tick in ticks]
+    # Scales first: a new scale forgets its ticks.
+    axes.set(xscale="log", yscale="log")
+    axes.set_xticks(ticks, labels)
+    axes.set_yticks(ticks, labels)
+    axes.minorticks_off()
+
+    axes.set(xlim=(floor, 1.0), ylim=(0.8 * floor, 1.15))
+    axes.set(xlabel=render("figure.mia.axis"), ylabel=render("figure.mia.side"))
 
 
 def text_points(view: View, floor: float) -> dict[str, list[tuple[float, float]]]:
@@ -182,9 +247,10 @@ def text_points(view: View, floor: float) -> dict[str, list[tuple[float, float]]
 
 def roc_title(view: View, curve: RocCurve) -> str:
     """Return the name, the score, its AUC and why it may say nothing, in lines."""
-    row = view.rows("mia", "auc", of=curve.score).get(curve.name)
     score = translated("score", curve.score)
     lines = [wrapped(curve.name, width=18, lines=3), wrapped(score, width=18, lines=2)]
+
+    row = view.rows("mia", "auc", of=curve.score).get(curve.name)
     if row is not None:
         lines.append(f"AUC {plain(row.value or 0.0, 2)}, n {row.n}")
     if curve.doubt:
@@ -193,24 +259,25 @@ def roc_title(view: View, curve: RocCurve) -> str:
 
 
 def roc_samples(curves: Sequence[RocCurve], *, has_texts: bool) -> dict[str, Artist]:
-    """Return the legend."""
+    """Return the legend of the curves, points and bands that the panels have."""
     samples: dict[str, Artist] = {}
+    # Void curves are grey, whatever was found in them.
     valid = [curve for curve in curves if not curve.doubt]
     if any(curve.is_found for curve in valid):
-        key = render("figure.mia.found")
-        samples[key] = Line2D([], [], color=ALARM, linewidth=1.8)
+        label = render("figure.mia.found")
+        samples[label] = Line2D([], [], color=ALARM, linewidth=1.8)
     if any(not curve.is_found for curve in valid):
-        key = render("figure.mia.nothing")
-        samples[key] = Line2D([], [], color=INK, linewidth=1.8)
-    if any(curve.doubt for curve in curves):
-        key = render("figure.key.doubt")
-        samples[key] = parts.sample_of(Look("x", MUTED), dashes="-")
+        label = render("figure.mia.nothing")
+        samples[label] = Line2D([], [], color=INK, linewidth=1.8)
+    if len(valid) < len(curves):
+        samples[render("figure.key.doubt")] = sample_of(DOUBT_LOOK, dashes="-")
+
     if any(len(curve.base) for curve in curves):
         line = Line2D([], [], color=INK, linewidth=1.0, linestyle=BASE_DASHES)
         samples[render("figure.mia.base")] = line
     if has_texts:
-        samples[render("figure.mia.texts")] = parts.sample_of(TEXTS_LOOK)
-    samples[render("figure.mia.chance")] = parts.band_sample()
+        samples[render("figure.mia.texts")] = sample_of(TEXTS_LOOK)
+    samples[render("figure.mia.chance")] = band_sample()
     return samples
 
 

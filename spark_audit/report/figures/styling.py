@@ -42,24 +42,27 @@ CHECKPOINT = "checkpoint:"
 """What the gid of an artist begins with that belongs to a checkpoint."""
 
 
-def _matplotlib() -> None:
+def _import_matplotlib() -> None:
     """Import matplotlib with the settings that it brings.
 
     It reads a ``matplotlibrc`` of the working directory first, which may be somebody
     else's: LaTeX with a preamble, a backend to import. In its own folder that is its
     own file.
     """
+    # Once it is imported, whoever imported it has chosen its settings.
     if "matplotlib" not in sys.modules:
-        found = importlib.util.find_spec("matplotlib")
-        folder = Path(str(found.origin)).parent / "mpl-data" if found else Path()
+        folder = Path()
+        spec = importlib.util.find_spec("matplotlib")
+        if spec is not None:
+            folder = Path(str(spec.origin)).parent / "mpl-data"
         with contextlib.suppress(FileNotFoundError), contextlib.chdir(folder):
             importlib.import_module("matplotlib")
 
 
 @contextlib.contextmanager
 def styled(**settings: Any) -> Iterator[None]:
-    """Matplotlib's settings while a figure is drawn or written; global ones stay."""
-    _matplotlib()
+    """Apply our settings of matplotlib while a figure is drawn; global ones stay."""
+    _import_matplotlib()
     from matplotlib import style
 
     # Its own defaults first, whatever was read before we were called.
@@ -68,22 +71,35 @@ def styled(**settings: Any) -> Iterator[None]:
 
 
 def palette(report: Report) -> dict[str, int]:
-    """The place of each checkpoint that a report tells of, the reference first.
+    """Return the place of each checkpoint of a report, the reference first.
 
     Its colour, marker and dashes are those of its place; replicates share that of their
     entry. From the ninth on, colours come again with another marker, from the
-    fifteenth, markers with another colour. Stages of a series, of which nothing is told
-    but in the series' own rows, have none.
+    fifteenth, markers with another colour. Stages of a series have a place only if
+    the report has figures of them that are not the series'.
     """
-    names = [f.name for f in report.checkpoints if series_of(f.name) == f.name]
+    # Checkpoints of a report may be named in its rows only, and in tables only.
+    names = []
+    for checkpoint in report.checkpoints:
+        if series_of(checkpoint.name) == checkpoint.name:
+            names.append(checkpoint.name)
+
     names += [row.checkpoint for row in report.results]
     for row in report.contrasts:
-        names += row.checkpoint, row.baseline
+        names += [row.checkpoint, row.baseline]
     for records in report.tables.values():
-        names += [r["checkpoint"] for r in records if r.get("checkpoint")]
-    places: dict[str, int] = {}
-    entries: dict[str, int] = {}
-    for name in sorted(dict.fromkeys(names), key=BASE.__ne__):
-        place = entries.setdefault(entry_of(name), len(entries))
-        places |= {name: place, entry_of(name): place}
-    return places
+        for record in records:
+            if record.get("checkpoint"):
+                names.append(record["checkpoint"])
+
+    palette_places: dict[str, int] = {}
+    entry_places: dict[str, int] = {}
+    # Sorting is stable: the base goes first, all others keep their order.
+    for name in sorted(dict.fromkeys(names), key=lambda name: name != BASE):
+        entry = entry_of(name)
+        # Replicates take the place that the first of them was given.
+        if entry not in entry_places:
+            entry_places[entry] = len(entry_places)
+        palette_places[name] = entry_places[entry]
+        palette_places[entry] = entry_places[entry]
+    return palette_places

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from spark_audit.report.figures import parts
+from matplotlib.artist import Artist
+
+from spark_audit.report.figures.canvas import canvas
+from spark_audit.report.figures.forest import (
+    Forest,
+    ForestMarks,
+    draw_forest,
+    heights_of,
+    leak_line,
+    null_line,
+    outcome_samples,
+    span_of,
+)
+from spark_audit.report.figures.marks import draw_legend, legend_lines, sample_of
 from spark_audit.report.figures.text_room import plain, spanned
 from spark_audit.report.figures.view import (
     HELD_OUT_LOOK,
@@ -22,6 +35,7 @@ BITS_LEAST = 0.3
 
 def draw_twins(view: View) -> Sketch | None:
     """Draw the gain since the base, of trained, of held-out, and the difference."""
+    # Without a base nothing can have risen since it: then it is the exposure itself.
     metric = "rise"
     trained = view.rows("twins", metric, of="trained")
     if not trained:
@@ -29,47 +43,55 @@ def draw_twins(view: View) -> Sketch | None:
         trained = view.rows("twins", metric, of="trained")
     if not trained:
         return None
+
     held_out = view.rows("twins", metric, of="never-trained")
     beyond = view.rows("twins", "beyond", of=metric)
-    less = [name for name, row in beyond.items() if (row.value or 0.0) < 0]
-    forests = {
-        "gain": gain_forest(view, trained, held_out, metric=metric, less_likely=less)
-    }
+    less_likely = [name for name, row in beyond.items() if (row.value or 0.0) < 0]
+
+    gain = gain_forest(view, trained, held_out, metric=metric, less_likely=less_likely)
+    forests = {metric: gain}
     if beyond:
         forests["beyond"] = beyond_forest(view, beyond)
 
-    samples = parts.outcome_samples(next(reversed(forests.values())))
-    samples = {render("figure.key.held_out"): parts.sample_of(HELD_OUT_LOOK)} | samples
-    figure, panels = parts.canvas(
-        parts.heights_of(forests.values()),
-        legend_lines=parts.legend_lines(samples),
-    )
-    for axes, (key, forest) in zip(panels, forests.items(), strict=True):
-        words = f"figure.twins.{key if key == 'beyond' else metric}"
-        limits = parts.span_of(forest, least=BITS_LEAST)
-        title = render(f"{words}_title")
-        axis = render(f"{words}_axis")
-        parts.draw_forest(
-            axes, forest, title=title, label=axis, limits=limits, labelled_lines=2
+    # The last panel has all outcomes: a finding rests on the difference.
+    last_forest = next(reversed(forests.values()))
+    samples: dict[str, Artist] = {}
+    samples[render("figure.key.held_out")] = sample_of(HELD_OUT_LOOK)
+    samples |= outcome_samples(last_forest)
+
+    heights = heights_of(forests.values())
+    figure, panels = canvas(heights, legend_lines=legend_lines(samples))
+    for axes, (panel, forest) in zip(panels, forests.items(), strict=True):
+        draw_forest(
+            axes,
+            forest,
+            title=render(f"figure.twins.{panel}_title"),
+            label=render(f"figure.twins.{panel}_axis"),
+            limits=span_of(forest, least=BITS_LEAST),
+            labelled_lines=2,
         )
-        parts.null_line(axes, forest.null, render(f"{words}_null"))
-    leaking = [name for name in view.leaking(beyond, "twins") if name not in less]
-    if leaking:
-        strongest = max(leaking, key=lambda name: beyond[name].value or 0.0)
-        parts.leak_line(panels[-1], beyond[strongest].value or 0.0, strongest)
-    parts.draw_legend(figure, samples)
-    sizes = [row.n for row in trained.values()]
-    held_out_sizes = [row.n for row in held_out.values()] or [0]
-    texts = forests["gain"].values
+        null_line(axes, forest.null, render(f"figure.twins.{panel}_null"))
+
+    # Trained ones that gained less than held-out ones are no leak to compare with.
+    gains = {}
+    for name in view.leaking(beyond, "twins"):
+        if name not in less_likely:
+            gains[name] = beyond[name].value or 0.0
+    if gains:
+        strongest = max(gains, key=lambda name: gains[name])
+        leak_line(panels[-1], gains[strongest], strongest)
+
+    draw_legend(figure, samples)
+    n_held_out = [row.n for row in held_out.values()] or [0]
     return Sketch(
         figure=figure,
         rows=[*trained.values(), *held_out.values(), *beyond.values()],
         counted=render(
             "figure.identifiers",
-            trained=spanned(sizes),
-            held_out=spanned(held_out_sizes),
+            trained=spanned(row.n for row in trained.values()),
+            held_out=spanned(n_held_out),
         ),
-        values=[f"{name} {text}" for name, text in texts.items()],
+        values=[f"{name} {text}" for name, text in gain.values.items()],
     )
 
 
@@ -80,7 +102,7 @@ def gain_forest(
     *,
     metric: str,
     less_likely: Collection[str],
-) -> parts.Forest:
+) -> Forest:
     """Return the forest of trained (above) and held-out identifiers (below).
 
     ``less_likely`` are checkpoints whose trained ones gained less than held-out ones.
@@ -89,27 +111,32 @@ def gain_forest(
     values: dict[str, str] = {}
     for name, row in trained.items():
         looks[name] = view.look(name, "twins", row, is_leak=name not in less_likely)
-        values[name] = f"{plain(row.value or 0.0, 2)}"
+
+        text = plain(row.value or 0.0, 2)
         if name in held_out:
-            values[name] += f" | {plain(held_out[name].value or 0.0, 2)}"
-        values[name] += (
-            f"\n{doubt}" if (doubt := view.doubt(name, "twins", row)) else ""
-        )
+            text += f" | {plain(held_out[name].value or 0.0, 2)}"
+        doubt = view.doubt(name, "twins", row)
+        values[name] = f"{text}\n{doubt}" if doubt else text
+
+    # Nothing has risen where there is no memory; exposure has a null of its own.
     nulls = [row.null for row in trained.values() if row.null is not None]
-    return parts.Forest(
+    null = 0.0
+    if nulls and metric != "rise":
+        null = nulls[0]
+
+    held_out_looks = dict.fromkeys(held_out, HELD_OUT_LOOK)
+    return Forest(
         lines=list(trained),
         marks=[
-            parts.ForestMarks(trained, looks),
-            parts.ForestMarks(
-                held_out, dict.fromkeys(held_out, HELD_OUT_LOOK), is_reference=True
-            ),
+            ForestMarks(trained, looks),
+            ForestMarks(held_out, held_out_looks, is_reference=True),
         ],
         values=values,
-        null=nulls[0] if nulls and metric != "rise" else 0.0,
+        null=null,
     )
 
 
-def beyond_forest(view: View, beyond: Mapping[str, Row]) -> parts.Forest:
+def beyond_forest(view: View, beyond: Mapping[str, Row]) -> Forest:
     """Return the forest of what trained identifiers gained beyond held-out ones."""
     looks: dict[str, Look] = {}
     values: dict[str, str] = {}
@@ -117,17 +144,17 @@ def beyond_forest(view: View, beyond: Mapping[str, Row]) -> parts.Forest:
     for name, row in beyond.items():
         looks[name] = view.look(name, "twins", row, is_leak=(row.value or 0.0) > 0)
         values[name] = interval_text(row, digits=2)
-        end = row.at_most
-        if looks[name] == NOTHING_LOOK and end is not None and end > 0:
-            ends[name] = end
-    marks = [parts.ForestMarks(beyond, looks)]
-    return parts.Forest(lines=list(beyond), marks=marks, values=values, ends=ends)
+        if looks[name] == NOTHING_LOOK and row.at_most is not None and row.at_most > 0:
+            ends[name] = row.at_most
+
+    marks = [ForestMarks(beyond, looks)]
+    return Forest(lines=list(beyond), marks=marks, values=values, ends=ends)
 
 
-def interval_text(row: Row, *, digits: int, scale: float = 1.0) -> str:
+def interval_text(row: Row, *, digits: int) -> str:
     """Return a value, and its interval in the next line."""
-    text = plain(scale * (row.value or 0.0), digits)
+    text = plain(row.value or 0.0, digits)
     if row.ends is None:
         return text
-    low, high = (plain(scale * end, digits) for end in row.ends)
-    return f"{text}\n[{low}, {high}]"
+    low, high = row.ends
+    return f"{text}\n[{plain(low, digits)}, {plain(high, digits)}]"

@@ -37,16 +37,22 @@ class Look:
 
 
 FOUND_LOOK = Look("o", ALARM)
+"""A leak was found."""
 
 LESS_LOOK = Look("v", WARN)
+"""Trained strings are less likely than by chance, which tells them apart, too."""
 
 NOTHING_LOOK = Look("o", INK, filled=False)
+"""Nothing was found."""
 
 DOUBT_LOOK = Look("x", MUTED)
+"""Nothing can be concluded: void or confounded."""
 
 PLAIN_LOOK = Look("o", INK)
+"""A figure that describes and attacks nothing."""
 
 HELD_OUT_LOOK = Look("s", MUTED, filled=False)
+"""Identifiers that were never trained on."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,8 @@ class Sketch:
         What the alt text tells, one checkpoint or part each.
     remarks
         Keys of sentences that the caption needs for this report.
+    facts
+        Facts that the template of the caption asks for.
     """
 
     figure: Figure
@@ -79,7 +87,17 @@ RowPlace = tuple[str, str, str, str]
 
 @dataclass(frozen=True)
 class View:
-    """A report whose states, places and rows are looked up once for all figures."""
+    """A report whose states, places and rows are looked up once for all figures.
+
+    Attributes
+    ----------
+    standings
+        Checkpoint -> its state and its attacks, the worst first.
+    places
+        Checkpoint -> its place in the palette.
+    by_place
+        Rows of one audit, metric, variant and group.
+    """
 
     report: Report
     standings: Mapping[str, Standing]
@@ -91,7 +109,7 @@ class View:
         """Return the view of a report."""
         return cls(
             report=report,
-            standings={one.name: one for one in standings(report)},
+            standings={standing.name: standing for standing in standings(report)},
             places=palette(report),
             by_place=grouped(
                 report.results, lambda row: (row.audit, row.metric, row.of, row.group)
@@ -103,54 +121,63 @@ class View:
         ranks = {name: rank for rank, name in enumerate(self.standings)}
         last = len(ranks)
 
-        def place(name: str) -> tuple[bool, int, int]:
+        def order(name: str) -> tuple[bool, int, int]:
             rank = ranks.get(method_of(name), last)
             return name == BASE, rank, self.places.get(name, last)
 
-        return sorted(dict.fromkeys(names), key=place)
+        return sorted(dict.fromkeys(names), key=order)
 
     def rows(
         self, audit: str, metric: str, *, of: str = "", group: str = "pooled"
     ) -> dict[str, Row]:
         """Return each checkpoint's row that has a value, the worst first."""
-        chosen = chosen_of(
-            self.by_place.get((audit, metric, of, group), ()), self.places
-        )
-        rows = {name: row for (name, _), row in chosen.items() if row.value is not None}
+        candidates = self.by_place.get((audit, metric, of, group), ())
+        rows = {}
+        for (name, _), row in chosen_of(candidates, self.places).items():
+            if row.value is not None:
+                rows[name] = row
+
+        # Rows are chosen in the order of the palette: here the worst comes first.
         return {name: rows[name] for name in self.ordered(rows)}
 
     def contrasts(self, audit: str, metric: str) -> dict[str, dict[str, Row]]:
         """Return baseline -> checkpoint -> pooled contrast that has a value."""
-        wanted: list[Contrast] = [
-            row
-            for row in self.report.contrasts
-            if (row.audit, row.metric, row.of, row.group)
-            == (audit, metric, "", "pooled")
-        ]
-        found: dict[str, dict[str, Row]] = {}
-        for (name, baseline), row in chosen_of(wanted, self.places).items():
+        # Contrasts of a variant or of a group are tables, not figures.
+        wanted = (audit, metric, "", "pooled")
+        candidates: list[Contrast] = []
+        for row in self.report.contrasts:
+            if (row.audit, row.metric, row.of, row.group) == wanted:
+                candidates.append(row)
+
+        by_baseline: dict[str, dict[str, Row]] = {}
+        for (name, baseline), row in chosen_of(candidates, self.places).items():
             if row.value is not None:
-                found.setdefault(baseline, {})[name] = row
-        return found
+                by_baseline.setdefault(baseline, {})[name] = row
+        return by_baseline
 
     def groups(self, audit: str, metric: str, kind: str, *, of: str = "") -> list[str]:
-        """Return the parts of a kind, such as types, that a metric has values of."""
-        found: dict[str, None] = {}
+        """Return the groups of a kind, such as types, that a metric has values of."""
+        # Keys of a dict keep the order in which the report has them.
+        groups: dict[str, None] = {}
         for row in self.report.results:
             is_wanted = (row.audit, row.metric, row.of) == (audit, metric, of)
-            if is_wanted and row.grouping[0] == kind and row.value is not None:
-                found[row.grouping[1]] = None
-        return list(found)
+            group_kind, group = row.grouping
+            if is_wanted and group_kind == kind and row.value is not None:
+                groups[group] = None
+        return list(groups)
 
     def groups_of_stages(self, audit: str, metric: str) -> list[tuple[int, str]]:
         """Return the (stage, task) that a metric has values of."""
-        found: dict[tuple[int, str], None] = {}
+        stages: dict[tuple[int, str], None] = {}
         for row in self.report.results:
             if (row.audit, row.metric) != (audit, metric) or row.value is None:
                 continue
-            if row.grouping[0] == "task" and row.of.isdigit():
-                found[int(row.of), row.grouping[1]] = None
-        return list(found)
+
+            # The variant of such a row is the number of its stage.
+            group_kind, task = row.grouping
+            if group_kind == "task" and row.of.isdigit():
+                stages[int(row.of), task] = None
+        return list(stages)
 
     def frame(
         self, table: str, *columns: str, also: Sequence[str] = ()
@@ -161,7 +188,10 @@ class View:
     def outcome(self, name: str, audit: str) -> str:
         """Return what an audit came to on a checkpoint; empty if it did not try."""
         standing = self.standings.get(method_of(name))
-        for tried in standing.tried if standing else ():
+        if standing is None:
+            return ""
+
+        for tried in standing.tried:
             if tried.audit == audit:
                 return tried.outcome
         return ""
@@ -185,13 +215,19 @@ class View:
         """Return a checkpoint's own colour and marker; grey where it is void."""
         if self.doubt(name, audit, row):
             return DOUBT_LOOK
-        place = self.places.get(name, 0)
-        return Look(MARKERS[place % len(MARKERS)], LIGHT[place % len(LIGHT)])
+
+        # Markers and colours come again, but the same pair only after 56 checkpoints.
+        place_of_look = self.places.get(name, 0)
+        return Look(
+            marker=MARKERS[place_of_look % len(MARKERS)],
+            colour=LIGHT[place_of_look % len(LIGHT)],
+        )
 
     def leaking(self, rows: Mapping[str, Row], audit: str) -> list[str]:
         """Return the checkpoints of rows in which an audit found something."""
-        return [
-            name
-            for name, row in rows.items()
-            if self.outcome(name, audit) == "FOUND" and not self.doubt(name, audit, row)
-        ]
+        leaking = []
+        for name, row in rows.items():
+            is_found = self.outcome(name, audit) == "FOUND"
+            if is_found and not self.doubt(name, audit, row):
+                leaking.append(name)
+        return leaking

@@ -17,9 +17,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from spark_audit.report.figures.canvas import PANEL_WIDTH
 from spark_audit.report.figures.drawing import FIGURE_NEEDS, drawings
 from spark_audit.report.figures.figure_files import inline_svg, panel_boxes
-from spark_audit.report.figures.parts import PANEL_WIDTH
 from spark_audit.report.figures.styling import CHECKPOINT, DARK, LIGHT, MARKERS, palette
 from spark_audit.report.figures.view import View
 from spark_audit.results import Report
