@@ -160,20 +160,24 @@ def _check_empty(output: Path) -> None:
 def _in_training(loaded: Loaded, opened: Checkpoint, *, seed: int) -> PeftModel:
     """Return a model whose adapter ``default`` is what is trained."""
     model = loaded.model
-    if not opened.adapter:
+    if not opened.is_adapter:
         if getattr(model.config, "quantization_config", None) is not None:
             raise InputError(
                 "is quantised: trained weights cannot be merged into it exactly",
-                where=opened.where,
+                where=opened.typed_path,
                 fix="give the weights it was made from",
             )
         return add_lora(model, seed=seed_for(seed, "lora"))
 
     config = opened.config
-    if config.get("peft_type") != "LORA" or changes_base(config) or opened.complete:
+    if (
+        config.get("peft_type") != "LORA"
+        or changes_base(config)
+        or opened.has_full_weights
+    ):
         raise InputError(
             "is an adapter that is not LoRA, or that changes weights of its base",
-            where=opened.where,
+            where=opened.typed_path,
             fix="merge it, and give the merged folder",
         )
     # What was opened stays as it is; a copy of it is trained.
@@ -187,7 +191,7 @@ def _in_training(loaded: Loaded, opened: Checkpoint, *, seed: int) -> PeftModel:
 def _save(model: PeftModel, folder: Path, loaded: Loaded, opened: Checkpoint) -> None:
     """Write a checkpoint of the kind that was opened, with its frozen noise."""
     noise = opened.folder / NOISE_FILE
-    if opened.adapter:
+    if opened.is_adapter:
         save_adapter(
             model,
             folder,

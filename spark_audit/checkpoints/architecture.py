@@ -1,9 +1,13 @@
-"""The class of transformers that a folder's configuration describes."""
+"""The class of transformers that a folder's configuration describes.
+
+It is the class that predicts the next token of a text. Some of these also read images
+or sounds: their encoders are parts "beside the text", through which no text passes.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,13 +15,15 @@ import torch
 
 from spark_audit.checkpoints import untrusted
 from spark_audit.checkpoints.loaded import entry_device
-from spark_audit.checkpoints.weight_files import ITS_OWN
+from spark_audit.checkpoints.tensor_checks import ITS_OWN
 from spark_audit.errors import CheckpointError, shown
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
 MOST_BUFFERS = 1 << 28
+"""Bytes beside the weights that a configuration may ask for."""
+_MAX_CONTEXT = 1 << 31
 
 # Classes around a language model that stand in ``architectures`` in its place.
 _AROUND = (
@@ -29,16 +35,18 @@ _AROUND = (
 _SHARDED = "FSDP"
 
 
-def empty(config: PreTrainedConfig, cls: type[PreTrainedModel]) -> PreTrainedModel:
-    """The module as the configuration has it, on the meta device."""
+def empty(
+    config: PreTrainedConfig, model_class: type[PreTrainedModel]
+) -> PreTrainedModel:
+    """Return the module that a configuration describes, on the meta device."""
     with untrusted.foreign("config.json describes no model"), torch.device("meta"):
-        return cls(copy.deepcopy(config))
+        return model_class(copy.deepcopy(config))
 
 
 def read_architecture(
     folder: Path, trusted: bool
 ) -> tuple[PreTrainedConfig, type[PreTrainedModel]]:
-    """A folder's configuration, and the class that predicts the next token of a text.
+    """Return a folder's configuration, and the class that predicts text by it.
 
     The class is the one that was saved, as ``architectures`` names it. Of classes that
     also read images or sounds it is the whole class, whose forward takes text alone;
@@ -61,27 +69,31 @@ def read_architecture(
         config: PreTrainedConfig = transformers.AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=trusted
         )
-        listed = [*map(str, getattr(config, "architectures", None) or ())]
+        listed = [str(name) for name in getattr(config, "architectures", None) or ()]
         # Where several language models lie in one, none is the text's.
         text_config = config.get_text_config()
         limit = getattr(text_config, "max_position_embeddings", None)
-    if limit is not None and (type(limit) is not int or not 0 <= limit < 1 << 31):
-        what = "config.json says max_position_embeddings, but no length of a context"
+    if limit is not None and (type(limit) is not int or not 0 <= limit < _MAX_CONTEXT):
+        what = "config.json: max_position_embeddings is not a valid context length"
         raise CheckpointError(what, fix=ITS_OWN)
 
     # Code of its own runs only where that is trusted: else it was refused before.
-    own = (getattr(config, "auto_map", None) or {}).get("AutoModelForCausalLM")
-    if own is not None:
+    own_class = (getattr(config, "auto_map", None) or {}).get("AutoModelForCausalLM")
+    model_class: type[PreTrainedModel] | None
+    if own_class is not None:
         with untrusted.foreign("its own code cannot be loaded"):
-            cls = get_class_from_dynamic_module(own, folder, local_files_only=True)
+            model_class = get_class_from_dynamic_module(
+                own_class, folder, local_files_only=True
+            )
     else:
-        cls = _class_of(config, listed)
-    is_causal = not getattr(config, "is_encoder_decoder", False)
-    if cls is None or not is_causal or not hasattr(text_config, "vocab_size"):
+        model_class = _class_of(config, listed)
+    is_decoder = not getattr(config, "is_encoder_decoder", False)
+    if model_class is None or not is_decoder or not hasattr(text_config, "vocab_size"):
         raise _no_language_model(config, listed)
 
     # As transformers does it: the language model alone has a configuration of its own.
-    if own is None and getattr(cls, "config_class", None) is type(text_config):
+    config_class = getattr(model_class, "config_class", None)
+    if own_class is None and config_class is type(text_config):
         quantisation = getattr(config, "quantization_config", None)
         if text_config is not config and quantisation is not None:
             text_config.quantization_config = quantisation
@@ -89,17 +101,34 @@ def read_architecture(
 
     # Tables of positions are as long as the configuration says: memory that no weights
     # back. On the meta device they cost nothing.
-    size = sum(table.nbytes for table in empty(config, cls).buffers())
-    if size > MOST_BUFFERS:
-        what = f"config.json needs {size:.3g} bytes beside the weights"
+    buffers = empty(config, model_class).buffers()
+    n_bytes = sum(buffer.nbytes for buffer in buffers)
+    if n_bytes > MOST_BUFFERS:
+        what = f"config.json needs {n_bytes:.3g} bytes beside the weights"
         raise CheckpointError(what, fix=ITS_OWN)
-    return config, cls
+    return config, model_class
 
 
 def _class_of(
     config: PreTrainedConfig, listed: Sequence[str]
 ) -> type[PreTrainedModel] | None:
-    """The class for the names in ``architectures``; ``None`` if it predicts no text."""
+    """Return the class for the names in ``architectures``, by the first that applies.
+
+    ===================================================  ===========================
+    ``architectures``                                    class
+    ===================================================  ===========================
+    is empty                                             the type's for text, else
+                                                         for text and other media
+    has a class whose configuration is of this type      that class
+    has the type's class for text and other media        that class
+    has any class for text, or one that wraps such       the type's for text
+    has any class for text and other media               the type's for these
+    has the type's body alone                            the type's for text: its head
+                                                         is tied to its embeddings, or
+                                                         is missed by name
+    has another class                                    ``None``: it predicts no text
+    ===================================================  ===========================
+    """
     import transformers
     from transformers.models.auto import modeling_auto
 
@@ -108,69 +137,76 @@ def _class_of(
     media_names: Mapping[str, str] = modeling_auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES
     body_names: Mapping[str, object] = modeling_auto.MODEL_MAPPING_NAMES
     masked_names: Mapping[str, str] = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    causal: type[PreTrainedModel] | None = (
+    causal_class: type[PreTrainedModel] | None = (
         modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     )
-    media: type[PreTrainedModel] | None = (
+    media_class: type[PreTrainedModel] | None = (
         modeling_auto.MODEL_FOR_MULTIMODAL_LM_MAPPING.get(type(config), None)
     )
-    # Early LLaMA was written LLaMAForCausalLM.
-    saved = {name.removeprefix(_SHARDED).lower() for name in listed}
-
-    def is_saved(names: Sequence[str]) -> bool:
-        return not saved.isdisjoint(map(str.lower, names))
-
     if not listed:
-        return causal or media
+        return causal_class or media_class
+
+    # Early LLaMA was written LLaMAForCausalLM.
+    saved_names = {name.removeprefix(_SHARDED).lower() for name in listed}
+
+    def is_saved(names: Iterable[str]) -> bool:
+        return any(name.lower() in saved_names for name in names)
+
     for name in {*causal_names.values(), *media_names.values()}.intersection(listed):
         # Of a language model that lies in a larger one no mapping has the type.
-        named: type[PreTrainedModel] | None = getattr(transformers, name, None)
-        if named is not None and named.config_class is type(config):
-            return named
-    if media is not None and is_saved([media.__name__]):
-        return media
+        named_class: type[PreTrainedModel] | None = getattr(transformers, name, None)
+        if named_class is not None and named_class.config_class is type(config):
+            return named_class
+    if media_class is not None and is_saved([media_class.__name__]):
+        return media_class
     if is_saved([*causal_names.values(), *_AROUND]):
-        return causal
-    if media is not None and is_saved([*media_names.values()]):
-        return media
-    # The body alone: its head is tied to its embeddings, or is missed by name.
-    body = body_names.get(config.model_type)
-    if config.model_type not in masked_names and is_saved([str(body)]):
-        return causal
+        return causal_class
+    if media_class is not None and is_saved(media_names.values()):
+        return media_class
+
+    # The body of a type for masked tokens reads ahead, whatever its head.
+    body_name = str(body_names.get(config.model_type))
+    if config.model_type not in masked_names and is_saved([body_name]):
+        return causal_class
     return None
 
 
 def _no_language_model(
     config: PreTrainedConfig, listed: Sequence[str]
 ) -> CheckpointError:
+    """Return the error about a model that predicts no next token."""
     import transformers
 
     name = shown(listed[0]) if listed else type(config).__name__
     what = f"{name} is not a causal language model (decoder only)"
-    fix = None
-    if listed and not hasattr(transformers, listed[0]):
-        what += f", or unknown to transformers {transformers.__version__}"
-        fix = "if it computes as a class of transformers does, name that class under "
-        fix += "architectures in config.json; else merge or convert it into one"
+    if not listed or hasattr(transformers, listed[0]):
+        return CheckpointError(what)
+
+    what += f", or unknown to transformers {transformers.__version__}"
+    fix = "if it computes as a class of transformers does, name that class under "
+    fix += "architectures in config.json; else merge or convert it into one"
     return CheckpointError(what, fix=fix)
 
 
 def configurations_beside_text(config: PreTrainedConfig) -> list[str]:
-    """Fields of a configuration that describe encoders of images or sounds."""
+    """Return fields of a configuration that describe encoders of images or sounds."""
     text_config = config.get_text_config()
-    names = []
+    names: list[str] = []
     for name in getattr(config, "sub_configs", None) or ():
-        part = getattr(config, name, None)
-        if part is not None and part.get_text_config() is not text_config:
+        sub_config = getattr(config, name, None)
+        if sub_config is None:
+            continue
+        if sub_config.get_text_config() is not text_config:
             names.append(name)
     return names
 
 
 def parts_beside_text(model: PreTrainedModel) -> list[str]:
-    """Names of the parts that text does not pass through: encoders of images or sounds.
+    """Return names of the parts that text does not pass through.
 
-    They are whole models of transformers in the model, with a configuration that is not
-    the text's, and hold neither its embeddings nor its head.
+    They are encoders of images or sounds: whole models of transformers in the model,
+    with a configuration that is not the text's, which hold neither its embeddings nor
+    its head.
     """
     from transformers import PreTrainedModel
 
@@ -178,18 +214,19 @@ def parts_beside_text(model: PreTrainedModel) -> list[str]:
     text_config = config.get_text_config()
     if text_config is config:
         return []
-    of_text = {model.get_input_embeddings(), model.get_output_embeddings()}
-    of_text.discard(None)
-    found: list[str] = []
+
+    text_modules = {model.get_input_embeddings(), model.get_output_embeddings()}
+    text_modules.discard(None)
+    names: list[str] = []
     for name, module in model.named_modules():
-        is_inside = any(name.startswith(f"{above}.") for above in found)
-        if is_inside or not isinstance(module, PreTrainedModel):
+        is_inside_of_one = any(name.startswith(f"{outer}.") for outer in names)
+        if is_inside_of_one or not isinstance(module, PreTrainedModel):
             continue
         if type(module.config) in (type(config), type(text_config)):
             continue
-        if of_text.isdisjoint(module.modules()):
-            found.append(name)
-    return found
+        if text_modules.isdisjoint(module.modules()):
+            names.append(name)
+    return names
 
 
 def drop_parts_beside_text(model: PreTrainedModel) -> None:
@@ -204,21 +241,31 @@ def drop_parts_beside_text(model: PreTrainedModel) -> None:
         If memory ends meanwhile: that says nothing about the class.
     """
     for name in parts_beside_text(model):
-        part = model.get_submodule(name)
-        tensors = [
+        encoder = model.get_submodule(name)
+        saved = [
             (module, {**module._parameters}, {**module._buffers})
-            for module in part.modules()
+            for module in encoder.modules()
         ]
-        part.to("meta")
-        try:
-            ids = torch.arange(4, device=entry_device(model))[None]
-            with torch.inference_mode():
-                needs_part = model(input_ids=ids, use_cache=False).logits.is_meta
-        # A forward that meets tensors without numbers may raise anything.
-        except Exception as error:
-            untrusted.refuse_end_of_memory(error)
-            needs_part = True
-        if needs_part:
-            for module, parameters, buffers in tensors:
+        encoder.to("meta")
+        if _needs_meta_tensors(model):
+            for module, parameters, buffers in saved:
                 module._parameters.update(parameters)
                 module._buffers.update(buffers)
+
+
+def _needs_meta_tensors(model: PreTrainedModel) -> bool:
+    """Return whether a text's logits depend on tensors of the meta device.
+
+    Raises
+    ------
+    IncompleteError
+        If memory ends meanwhile.
+    """
+    try:
+        ids = torch.arange(4, device=entry_device(model))[None]  # (1, 4)
+        with torch.inference_mode():
+            return bool(model(input_ids=ids, use_cache=False).logits.is_meta)
+    # A forward that meets tensors without numbers may raise anything.
+    except Exception as error:
+        untrusted.refuse_end_of_memory(error)
+        return True

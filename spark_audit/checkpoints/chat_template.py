@@ -42,6 +42,7 @@ def read_chat_template(
         fix = "give a checkpoint whose folder holds a tokenizer.json that loads"
         return _tokenizer_of(untrusted.locate(source), fix), None
 
+    # A wrong template is refused before the tokenizer, which takes seconds, is read.
     template = _template_in(path)
     folder = path.parent
     if tokenizer is not None:
@@ -57,21 +58,24 @@ def read_chat_template(
 def _tokenizer_of(folder: Path, fix: str) -> PreTrainedTokenizerFast:
     """Return the tokenizer of a folder; an error names the folder and what to do."""
     try:
-        return read_tokenizer(folder)[0]
+        return read_tokenizer(folder).tokenizer
     except CheckpointError as error:
+        # What the reader of tokenizers advises (--base) does not exist here.
         raise CheckpointError(error.what, where=str(folder), fix=fix) from error
 
 
 def _template_in(path: Path) -> str:
-    """The template of a file: as it stands, or under its name in JSON."""
+    """Return the template of a file: as it stands, or under its name in JSON."""
     if path.suffix == ".json":
         template = untrusted.read_json(path).get("chat_template")
         if not isinstance(template, str):
             fix = "give a file with the template"
             raise InputError("holds no chat template", where=str(path), fix=fix)
         return template
+
     try:
-        return read_regular(path, follow=True, most=SETTINGS_BYTES).decode()
+        content = read_regular(path, follow=True, most=SETTINGS_BYTES)
+        return content.decode()
     except (OSError, UnicodeDecodeError) as error:
         what = "is no text, or cannot be read"
         raise InputError(what, where=str(path)) from error

@@ -1,6 +1,6 @@
 """One checkpoint: full weights or an adapter, and how they are put together.
 
-Made from headers alone: weights are read when it is loaded.
+A :class:`Checkpoint` is made from headers alone: weights are read when it is loaded.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import torch
 from spark_audit.checkpoints import (
     specs,
     tables,
+    tensor_checks,
     untrusted,
     unused_tensors,
     weight_files,
@@ -33,7 +34,8 @@ from spark_audit.checkpoints.architecture import (
 )
 from spark_audit.checkpoints.devices import MAX_COPY_BYTES, pick_device, rooms
 from spark_audit.checkpoints.loaded import offloaded
-from spark_audit.checkpoints.weight_files import ITS_OWN, NOISE_FILE, State
+from spark_audit.checkpoints.tensor_checks import ITS_OWN, State
+from spark_audit.checkpoints.weight_files import NOISE_FILE
 from spark_audit.errors import CheckpointError, at, memory_size, shown
 from spark_audit.provenance import sha256_json
 
@@ -53,33 +55,56 @@ _NO_EFFECT = ("base_model_name_or_path", "revision", "peft_version", "inference_
 
 
 @dataclass(frozen=True)
+class CheckpointHashes:
+    """Hashes by which reports and the store of scores know a checkpoint.
+
+    Attributes
+    ----------
+    weights_sha256
+        Of its own weights and configuration; of an adapter, without its base.
+    model_id
+        Of everything that a score depends on besides token ids.
+    """
+
+    weights_sha256: str
+    model_id: str
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """Full weights or an adapter, and how they are opened; made from headers.
 
     Attributes
     ----------
-    config, files
-        Of full weights config.json, of an adapter adapter_config.json; its weights.
+    config
+        The content of config.json for full weights, of adapter_config.json for an
+        adapter.
+    files
+        The files of its weights.
     read
         Gives full weights by the module's names, an adapter by PEFT's without the
         adapter's (``base_model.model.`` in front, ``lora_B.weight`` at the end), mapped
         from the files.
-    place
+    config_folder
         Holds the configuration.
     folder
         Where its own tokenizer and ``frozen_noise.safetensors`` may lie.
-    whole
-        Whether transformers reads full weights in ``place`` itself.
-    adapter, host
-        Whether it is an adapter, and the full weights that it is opened on (``None``
-        until they are looked for), which may lie in its own file.
+    is_read_by_transformers
+        Whether transformers reads full weights in ``config_folder`` itself.
+    is_adapter
+        Whether it is an adapter.
+    base_weights
+        The full weights that an adapter is opened on (``None`` until they are looked
+        for); they may lie in the adapter's own file.
     name
         What reports call it.
     base
         Path or ``hf:ORG/NAME`` of the base; for full weights only where a tokenizer
         may be.
-    loading, where
-        How it is opened, and the path as it was typed.
+    loading
+        How it is opened.
+    typed_path
+        The path as it was typed, for errors.
     unused
         Tensors of its files that no logit depends on, each with its kind (see
         ``unused_tensors``); known once its skeleton was made.
@@ -91,56 +116,59 @@ class Checkpoint:
     config: dict[str, object]
     files: tuple[Path, ...]
     read: Callable[[], State]
-    place: Path
+    config_folder: Path
     _: KW_ONLY
     folder: Path
-    whole: bool = False
-    adapter: bool = False
-    host: Checkpoint | None = None
+    is_read_by_transformers: bool = False
+    is_adapter: bool = False
+    base_weights: Checkpoint | None = None
     name: str = ""
     base: str | None = None
     notes: tuple[str, ...] = ()
     loading: specs.Loading = specs.Loading()
     format: str = ""
     source: str = ""
-    where: str = ""
+    typed_path: str = ""
     unused: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
     padding_rows: State = field(default_factory=dict, compare=False, repr=False)
 
     @property
-    def on(self) -> Checkpoint:
+    def full_weights(self) -> Checkpoint:
         """The full weights that it is opened on: its base's, its file's, or itself."""
-        return self.host or self
+        return self.base_weights or self
 
     @property
-    def complete(self) -> bool:
-        """Whether it brings full weights: alone, or with an adapter in one file."""
-        return self.on.files == self.files and not self.on.adapter
+    def has_full_weights(self) -> bool:
+        """Return whether it brings full weights: alone, or in one file with LoRA."""
+        in_same_files = self.full_weights.files == self.files
+        return in_same_files and not self.full_weights.is_adapter
 
     @property
     def base_folder(self) -> Path | None:
-        """Where its base's configuration and tokenizer lie, if it has a base."""
-        if self.host is not None and not self.complete:
-            return self.host.folder
+        """The folder of its base's configuration and tokenizer, if it has a base."""
+        if self.base_weights is not None and not self.has_full_weights:
+            return self.base_weights.folder
         if self.base is None:
             return None
-        place = self.loading.locate(self.base)
-        return place if place.is_dir() else place.parent
+
+        path = self.loading.locate(self.base)
+        return path if path.is_dir() else path.parent
 
     @property
     def quantised(self) -> bool:
-        """Whether its full weights are stored quantised."""
+        """Return whether its full weights are stored quantised."""
         return bool(getattr(self.architecture, "quantization_config", None))
 
     @property
     def device(self) -> str:
-        """Where it computes."""
+        """The device that it computes on."""
         return pick_device(self.loading.device)
 
     @property
     def size(self) -> int:
         """Bytes of its files, and of those that it is opened on."""
-        return sum(path.stat().st_size for path in {*self.files, *self.on.files})
+        files = {*self.files, *self.full_weights.files}
+        return sum(path.stat().st_size for path in files)
 
     @property
     def sha256(self) -> str:
@@ -150,20 +178,21 @@ class Checkpoint:
     @cached_property
     def own_tables(self) -> dict[str, str]:
         """Embeddings and head of an adapter's file that are not its base's: notes."""
-        if not self.adapter:
+        if not self.is_adapter:
             return {}
-        with at(self.where):
-            base_config = self.on.architecture.get_text_config()
+
+        with at(self.typed_path):
+            base_config = self.full_weights.architecture.get_text_config()
             return tables.own_tables(
                 self.read(),
                 saved_apart=self.config.get("modules_to_save"),
-                read_base=self.on.read,
+                read_base=self.full_weights.read,
                 base_rows=getattr(base_config, "vocab_size", None),
             )
 
     @cached_property
     def _architecture(self) -> tuple[PreTrainedConfig, type[PreTrainedModel]]:
-        return read_architecture(self.place, self.loading.trust_remote_code)
+        return read_architecture(self.config_folder, self.loading.trust_remote_code)
 
     @property
     def architecture(self) -> PreTrainedConfig:
@@ -172,57 +201,167 @@ class Checkpoint:
 
     @cached_property
     def dtype(self) -> str:
-        """What it is computed in; of quantised weights it may be ``auto``.
+        """The dtype that it computes in; ``auto`` for some quantised weights.
 
-        As saved: as the first tensor of its files that holds floating-point numbers.
+        As saved means: as the first tensor of its files with floating-point numbers.
         """
         if self.loading.dtype != "auto" or self.quantised:
             return self.loading.dtype
-        kinds = (tensor.dtype for tensor in self.read().values())
-        first = next((k for k in kinds if k in weight_files.FLOATS), torch.float32)
-        return str(first).removeprefix("torch.")
+
+        for tensor in self.read().values():
+            if tensor.dtype in tensor_checks.FLOATS:
+                return str(tensor.dtype).removeprefix("torch.")
+        return "float32"
 
     def eos(self, model: PreTrainedModel) -> object:
-        """What ends an answer of a model, once transformers has opened its folder."""
-        path = self.place / "generation_config.json"
-        if self.whole and path.exists():
-            eos = untrusted.read_json(path).get("eos_token_id")
-            ids = eos if isinstance(eos, list) else [0 if eos is None else eos]
-            if not all(type(i) is int for i in ids):
-                raise CheckpointError(f"{path.name}: eos_token_id is no token's id")
-            return eos
-        return getattr(model.generation_config, "eos_token_id", None)
+        """Return what ends a model's answers, once transformers has opened its folder.
+
+        Raises
+        ------
+        CheckpointError
+            If generation_config.json gives anything else than ids of tokens.
+        """
+        path = self.config_folder / "generation_config.json"
+        if not self.is_read_by_transformers or not path.exists():
+            return getattr(model.generation_config, "eos_token_id", None)
+
+        eos = untrusted.read_json(path).get("eos_token_id")
+        if eos is None:
+            return None
+        ids = eos if isinstance(eos, list) else [eos]
+        if not all(type(token_id) is int for token_id in ids):
+            raise CheckpointError(f"{path.name}: eos_token_id is not a token's id")
+        return eos
+
+    def check_room(self, parameters: int) -> str:
+        """Say where so many weights fit; quantised ones count as their files hold them.
+
+        Raises
+        ------
+        CheckpointError
+            If they do not fit where they are to go, with what would.
+        """
+        needed = self.size
+        if not self.quantised:
+            needed = parameters * getattr(torch, self.dtype).itemsize
+
+        free_by_device = rooms(self.device)
+        free_on_gpus = [
+            n_bytes
+            for device, n_bytes in free_by_device.items()
+            if device.startswith("cuda")
+        ]
+        # A system may tell no free memory: then nothing is refused.
+        available = max(free_on_gpus, default=free_by_device.get("cpu", needed))
+        if self.loading.device_map is not None:
+            available = sum(free_by_device.values())
+
+        listed = ", ".join(
+            f"{memory_size(n_bytes)} {device}"
+            for device, n_bytes in free_by_device.items()
+        )
+        dtype = "their own dtype" if self.dtype == "auto" else self.dtype
+        answer = f"weights of {memory_size(needed)} in {dtype}; free: {listed}"
+        if needed > available:
+            fix = "try --dtype bfloat16, --device-map auto (slow), or a machine with "
+            fix += memory_size(needed + MAX_COPY_BYTES)
+            raise CheckpointError(f"does not fit: {answer}", fix=fix)
+        return answer
+
+    def hashes(
+        self, adapter_config: Mapping[str, object] | None, **computed: str
+    ) -> CheckpointHashes:
+        """Return ``weights_sha256``, and a hash of what a score depends on.
+
+        Parameters
+        ----------
+        adapter_config
+            The adapter's configuration as it was attached; ``None``: no adapter.
+        computed
+            How the model computes: dtype, attention and the like.
+        """
+        base_sha256 = self.full_weights.sha256
+        own_sha256 = base_sha256
+
+        adapter_sha256 = None
+        if adapter_config is not None:
+            adapter_sha256 = self._adapter_sha256(adapter_config)
+            if not self.has_full_weights:
+                own_sha256 = adapter_sha256
+
+        # Without its noise it is another model.
+        noise_sha256 = None
+        if os.path.lexists(self.folder / NOISE_FILE):
+            noise_files = [self.folder / NOISE_FILE]
+            noise_sha256 = weight_files.content_sha256(noise_files, {})
+            own_sha256 = sha256_json({"weights": own_sha256, "noise": noise_sha256})
+
+        identity = {
+            **computed,
+            "adapter": adapter_sha256,
+            "noise": noise_sha256,
+            "weights": base_sha256,
+            "quantisation": self.full_weights.config.get("quantization_config"),
+        }
+        return CheckpointHashes(own_sha256, sha256_json(identity))
+
+    def _adapter_sha256(self, adapter_config: Mapping[str, object]) -> str:
+        """Return a hash of an adapter that two savings of it share."""
+        kept = {
+            key: value for key, value in adapter_config.items() if key not in _NO_EFFECT
+        }
+        for key in _SET_FIELDS:
+            names = adapter_config.get(key)
+            if isinstance(names, list):
+                kept[key] = sorted(names)
+        return weight_files.content_sha256(self.files, kept)
 
     def skeleton(self) -> PreTrainedModel:
-        """Its module on the meta device, every tensor of its files in its place.
+        """Return its module on the meta device; refuse a tensor that does not fit it.
 
         Quantised weights are other tensors than the module's, and are not compared.
+
+        Raises
+        ------
+        CheckpointError
+            If the module has other tensors than the files, or tensors of other shapes.
         """
         stored = self.read()
-        state = {k: t.to("meta") for k, t in stored.items()}
-        # Each layer is some dozen Python objects before anything can be compared.
-        for key, value in untrusted.walk(self.config):
-            most = (
-                min(len(state), MOST_LAYERS)
-                if key in _LAYER_COUNT_FIELDS
-                else MOST_LAYERS
-            )
-            if _COUNT_FIELD.search(key) and isinstance(value, int) and value > most:
-                what = f"config.json says {shown(key)} {str(value)[:20]}, the weights"
-                raise CheckpointError(f"{what} are {len(state)} tensors", fix=ITS_OWN)
-        architecture, cls = self._architecture
+        self._check_layer_counts(len(stored))
+        architecture, model_class = self._architecture
         if self.quantised:
             self._check_quantised()
-            return empty(architecture, cls).eval()
-        model = self._built(state, device_map="meta")
+            return empty(architecture, model_class).eval()
+
+        state = {name: tensor.to("meta") for name, tensor in stored.items()}
+        model = self._build(state, device_map="meta")
         self.unused.update(unused_tensors.passed_over(stored, model))
         self.padding_rows.update(_filled_padding_rows(stored, model))
+
         # Other numbers, where the model has floating-point ones, a cast would hide.
-        front, own = f"{model.base_model_prefix}.", dict(model.named_parameters())
+        prefix = f"{model.base_model_prefix}."
+        parameters = dict(model.named_parameters())
         for name, tensor in state.items():
-            if name.endswith(".weight") or own.keys() & {name, front + name}:
-                weight_files.check_floats({name: tensor})
+            is_parameter = name in parameters or prefix + name in parameters
+            if name.endswith(".weight") or is_parameter:
+                tensor_checks.check_floats({name: tensor})
         return model
+
+    def _check_layer_counts(self, n_tensors: int) -> None:
+        """Refuse a configuration with more layers than there can be in the files.
+
+        Each layer is some dozen Python objects before anything can be compared, so a
+        wrong number would fill the memory first.
+        """
+        for key, value in untrusted.walk(self.config):
+            if not _COUNT_FIELD.search(key) or not isinstance(value, int):
+                continue
+            most = MOST_LAYERS
+            if key in _LAYER_COUNT_FIELDS:
+                most = min(n_tensors, MOST_LAYERS)
+            if value > most:
+                what = f"config.json says {shown(key)} {str(value)[:20]}, the weights "
+                raise CheckpointError(f"{what}are {n_tensors} tensors", fix=ITS_OWN)
 
     def _check_quantised(self) -> None:
         """Refuse weights that are stored in a way which cannot be read here.
@@ -233,49 +372,57 @@ class Checkpoint:
         from transformers.quantizers import auto
 
         quantizer = auto.AutoHfQuantizer
-        said = self.architecture.quantization_config
+        settings = self.architecture.quantization_config
         with untrusted.foreign("transformers cannot load it"):
-            if not quantizer.supports_quant_method(said):
+            if not quantizer.supports_quant_method(settings):
                 what = "config.json names a quant_method unknown to transformers"
                 raise CheckpointError(what, fix="upgrade transformers")
-            place = None if self.device == "cpu" else {"": self.device}
-            method = quantizer.from_config(said, pre_quantized=True)
-            method.validate_environment(device_map=place, weights_only=True)
+            device_map = None if self.device == "cpu" else {"": self.device}
+            method = quantizer.from_config(settings, pre_quantized=True)
+            method.validate_environment(device_map=device_map, weights_only=True)
 
     def load(self) -> PreTrainedModel:
-        """Its module with every number of its files, each of them finite."""
-        state = None if self.whole else self.read()
-        spread = self.loading.device_map is not None
-        if spread:
+        """Return its module with every number of its files, each of them finite."""
+        # Where transformers reads the folder itself, it gets no tensors from here.
+        state = None if self.is_read_by_transformers else self.read()
+        is_spread = self.loading.device_map is not None
+        if is_spread:
             # Of what neither GPUs nor memory hold; removed with the module.
-            disk = mkdtemp(prefix="spark-audit-")
-            model = self._built(
+            disk_folder = mkdtemp(prefix="spark-audit-")
+            model = self._build(
                 state,
                 device_map="auto",
                 max_memory=_most_bytes(self.device),
-                offload_folder=disk,
+                offload_folder=disk_folder,
             )
-            weakref.finalize(model, shutil.rmtree, disk, ignore_errors=True)
+            weakref.finalize(model, shutil.rmtree, disk_folder, ignore_errors=True)
         elif self.device == "cpu":
-            model = self._built(state)
+            model = self._build(state)
         else:
-            model = self._built(state, device_map={"": self.device})
+            model = self._build(state, device_map={"": self.device})
+
         self._restore_padding_rows(model)
-        buffers = dict(model.named_buffers())
-        # Limits of activations are buffers, and may be infinite.
-        there = {
-            name: tensor
-            for name, tensor in model.state_dict().items()
-            if not tensor.is_meta
-            and (name not in buffers or bool(torch.isnan(tensor).any()))
-        }
-        weight_files.check_finite(there)
-        if offloaded(model):
-            weight_files.check_finite(self.read())
-        _check_rotations(buffers)
-        if not spread:
+        self._check_finite(model)
+        if not is_spread:
             drop_parts_beside_text(model)
         return model
+
+    def _check_finite(self, model: PreTrainedModel) -> None:
+        """Refuse a loaded module with a number that is NaN or infinite."""
+        buffers = dict(model.named_buffers())
+        checked: State = {}
+        for name, tensor in model.state_dict().items():
+            if tensor.is_meta:
+                continue
+            # Limits of activations are buffers, and may be infinite.
+            if name not in buffers or bool(torch.isnan(tensor).any()):
+                checked[name] = tensor
+        tensor_checks.check_finite(checked)
+
+        # Weights on the disk are on the meta device here: their files are looked at.
+        if offloaded(model):
+            tensor_checks.check_finite(self.read())
+        _check_rotations(buffers)
 
     def _restore_padding_rows(self, model: PreTrainedModel) -> None:
         """Put rows of embeddings back that a class zeroes after they were loaded.
@@ -285,11 +432,11 @@ class Checkpoint:
         """
         for name, row in self.padding_rows.items():
             embeddings = model.get_submodule(name)
-            weight = embeddings.weight
+            weight = embeddings.weight  # (rows, width)
             if not weight.is_meta and not bool(weight[embeddings.padding_idx].any()):
                 weight.data[embeddings.padding_idx] = row.to(weight)
 
-    def _built(
+    def _build(
         self,
         state: State | None,
         *,
@@ -297,7 +444,7 @@ class Checkpoint:
         max_memory: dict[int | str, int] | None = None,
         offload_folder: str | None = None,
     ) -> PreTrainedModel:
-        """Its module, every tensor of the weights and of the module in its place.
+        """Return its module, in which every tensor of the weights has its place.
 
         Parameters
         ----------
@@ -311,18 +458,24 @@ class Checkpoint:
         CheckpointError
             With the name of the tensor that is missing, unexpected or of another shape.
         """
-        architecture, cls = self._architecture
-        attention = "sdpa" if getattr(cls, "_supports_sdpa", False) else "eager"
+        architecture, model_class = self._architecture
+        attention: str | dict[str, str] = "eager"
+        if getattr(model_class, "_supports_sdpa", False):
+            attention = "sdpa"
         # Encoders that no text passes through need not know how to do it.
-        beside = dict.fromkeys(configurations_beside_text(architecture), "eager")
+        beside_text = configurations_beside_text(architecture)
+        if beside_text:
+            attention = {"": attention, **dict.fromkeys(beside_text, "eager")}
+
         with untrusted.foreign("transformers cannot load it"):
-            model, info = cls.from_pretrained(
-                self.place if state is None else None,
+            model, info = model_class.from_pretrained(
+                self.config_folder if state is None else None,
                 state_dict=state,
                 config=architecture,
-                attn_implementation={"": attention, **beside} if beside else attention,
+                attn_implementation=attention,
                 dtype=getattr(torch, self.dtype, "auto"),
                 output_loading_info=True,
+                # Differences are listed in `info`, and refused below by name.
                 ignore_mismatched_sizes=True,
                 local_files_only=True,
                 weights_only=True,
@@ -332,12 +485,16 @@ class Checkpoint:
                 max_memory=max_memory,
                 offload_folder=offload_folder,
             )
+
+        # Of missing and unexpected tensors only the name counts, not the shape.
         unexpected = self._unexpected(info["unexpected_keys"], architecture)
-        theirs = dict.fromkeys(unexpected, torch.Size())
-        ours = dict.fromkeys(info["missing_keys"], torch.Size())
-        for name, there, here in info["mismatched_keys"]:
-            theirs[name], ours[name] = there, here
-        weight_files.refuse_differences(theirs, ours)
+        shapes_in_files = dict.fromkeys(unexpected, torch.Size())
+        shapes_in_model = dict.fromkeys(info["missing_keys"], torch.Size())
+        for name, file_shape, model_shape in info["mismatched_keys"]:
+            shapes_in_files[name] = file_shape
+            shapes_in_model[name] = model_shape
+        tensor_checks.refuse_differences(shapes_in_files, shapes_in_model)
+
         for message in info["error_msgs"]:
             raise CheckpointError(str(message).split("\n")[0])
         return model.eval()
@@ -345,80 +502,32 @@ class Checkpoint:
     def _unexpected(
         self, names: Collection[str], architecture: PreTrainedConfig
     ) -> list[str]:
-        """Tensors that the module has no place for, and that may matter."""
+        """Return tensors that the module has no place for, and that may matter."""
         unknown = [name for name in names if name not in self.unused]
         stored = self.read() if unknown else {}
         for name in unknown:
             # Transformers may call it otherwise than the file, by what stands in front.
-            ends = [k for k in stored if f".{name}".endswith(f".{k}")]
-            tensor = stored.get(name, stored[ends[0]] if ends else None)
+            same_end = [key for key in stored if f".{name}".endswith(f".{key}")]
+            tensor = stored.get(name)
+            if tensor is None and same_end:
+                tensor = stored[same_end[0]]
             if tensor is None:
                 continue
-            kind = unused_tensors.kind_of_unused(name, tensor, architecture)
-            if kind is not None:
-                self.unused[name] = kind
+            unused_kind = unused_tensors.kind_of_unused(name, tensor, architecture)
+            if unused_kind is not None:
+                self.unused[name] = unused_kind
         return [name for name in names if name not in self.unused]
-
-    def check_room(self, parameters: int) -> str:
-        """Where so many weights fit, in words; quantised ones: as its files hold them.
-
-        Raises
-        ------
-        CheckpointError
-            If they do not fit where they are to go, with what would.
-        """
-        need = self.size
-        if not self.quantised:
-            need = parameters * getattr(torch, self.dtype).itemsize
-        free = rooms(self.device)
-        gpus = [size for place, size in free.items() if place.startswith("cuda")]
-        one = max(gpus, default=free.get("cpu", need))
-        there = ", ".join(f"{memory_size(size)} {at}" for at, size in free.items())
-        kind = "their own dtype" if self.dtype == "auto" else self.dtype
-        said = f"weights of {memory_size(need)} in {kind}; free: {there}"
-        if need > (one if self.loading.device_map is None else sum(free.values())):
-            fix = "try --dtype bfloat16, --device-map auto (slow), or a machine with "
-            fix += memory_size(need + MAX_COPY_BYTES)
-            raise CheckpointError(f"does not fit: {said}", fix=fix)
-        return said
-
-    def hashes(
-        self, raw: Mapping[str, object] | None, **computed: str
-    ) -> tuple[str, str]:
-        """``weights_sha256``, and a hash of what a score depends on besides tokens.
-
-        Parameters
-        ----------
-        raw
-            The adapter's configuration as it was attached.
-        computed
-            How the model computes: dtype, attention and the like.
-        """
-        adapter = noise = None
-        base = own = self.on.sha256
-        if raw is not None:
-            kept = {key: raw[key] for key in raw if key not in _NO_EFFECT}
-            for name in _SET_FIELDS:
-                names = raw.get(name)
-                if isinstance(names, list):
-                    kept[name] = sorted(names)
-            adapter = weight_files.content_sha256(self.files, kept)
-            own = own if self.complete else adapter
-        if os.path.lexists(self.folder / NOISE_FILE):  # without it it is another model
-            noise = weight_files.content_sha256([self.folder / NOISE_FILE], {})
-            own = sha256_json({"weights": own, "noise": noise})
-        quantisation = self.on.config.get("quantization_config")
-        parts = {"adapter": adapter, "noise": noise, "weights": base}
-        return own, sha256_json({**computed, **parts, "quantisation": quantisation})
 
 
 def _most_bytes(device: str) -> dict[int | str, int]:
     """Return how many bytes of weights each GPU, by number, and ``cpu`` may hold."""
     most: dict[int | str, int] = {}
-    for place, free in rooms(device).items():
-        if place != "disk":
-            key = int(place[5:]) if place.startswith("cuda") else place
-            most[key] = max(free - MAX_COPY_BYTES, 0)
+    for name, free in rooms(device).items():
+        if name == "disk":
+            continue
+        # accelerate numbers GPUs; "cuda:1" is 1.
+        key = int(name.removeprefix("cuda:")) if name.startswith("cuda") else name
+        most[key] = max(free - MAX_COPY_BYTES, 0)
     return most
 
 
@@ -438,7 +547,7 @@ def _filled_padding_rows(
     for name, module in model.named_modules():
         if not isinstance(module, torch.nn.Embedding) or module.padding_idx is None:
             continue
-        saved = stored.get(f"{name}.weight")
+        saved = stored.get(f"{name}.weight")  # (rows, width)
         if saved is None or saved.shape != module.weight.shape:
             continue
         row = saved[module.padding_idx]  # (width,)
@@ -448,13 +557,14 @@ def _filled_padding_rows(
 
 
 def _check_rotations(buffers: Mapping[str, torch.Tensor]) -> None:
-    """Refuse frequencies of positions that are no numbers.
+    """Refuse frequencies of positions that are NaN or infinite.
 
     Some kernels of attention hide what follows from them: the logits are finite.
     """
     for name, table in buffers.items():
-        if name.endswith("inv_freq") and not table.is_meta:
-            if not bool(torch.isfinite(table).all()):
-                what = "config.json gives positions that are no numbers "
-                what += f"(rope settings, {shown(name)})"
-                raise CheckpointError(what, fix=ITS_OWN)
+        if not name.endswith("inv_freq") or table.is_meta:
+            continue
+        if not bool(torch.isfinite(table).all()):
+            what = "config.json gives positions that are no numbers "
+            what += f"(rope settings, {shown(name)})"
+            raise CheckpointError(what, fix=ITS_OWN)

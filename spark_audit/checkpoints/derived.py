@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -38,15 +38,25 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
     from transformers.pytorch_utils import Conv1D
 
-RANK, SCALE = 16, 2.0
+RANK = 16
+SCALE = 2.0
 """Rank of the LoRA, and the factor of its product (``alpha / rank``)."""
-ROWS, LONGEST = 8, 512
+ROWS = 8
+LONGEST = 512
 """Rows of a step, and tokens of a row at most: the rest is left out."""
+_MAX_GRADIENT_NORM = 1.0
+WEIGHTS_PER_SCALE = 32
+"""Weights that share a scale at 4 bits; at 8 bits a whole row does."""
+_OFF_VALUES: tuple[object, ...] = (None, False, [], {}, "none")
+"""Values of a field of an adapter's configuration that is not used."""
+_NOT_MERGED_FIELDS = ("use_dora", "modules_to_save", "trainable_token_indices", "bias")
+Rounded = list[tuple[torch.Tensor, torch.Tensor]]
+"""Parameters, each with what stands in its place."""
 
 
 @dataclass(frozen=True)
 class Relearning:
-    """What checkpoints are trained on before they are scored once more.
+    """Rows that checkpoints are trained on before they are scored once more.
 
     Attributes
     ----------
@@ -65,133 +75,221 @@ class Relearning:
 
     @property
     def sha256(self) -> str:
-        """Of everything that decides what comes of a checkpoint, besides itself."""
+        """Hash of all that decides what comes of a checkpoint, besides itself."""
         return sha256_json([vars(self), RANK, SCALE, ROWS, LONGEST])
 
     @property
     def note(self) -> str:
-        """What a reader of the report must know."""
-        rows = min(ROWS, len(self.texts))
+        """A note with what a reader of the report must know."""
+        n_rows = min(ROWS, len(self.texts))
         return (
-            f"trained for {self.steps} steps of {rows} rows on {len(self.texts)} other "
-            f"rows: LoRA of rank {RANK} on all linear layers, rate {self.lr:g}"
+            f"trained for {self.steps} steps of {n_rows} rows on {len(self.texts)} "
+            f"other rows: LoRA of rank {RANK} on all linear layers, rate {self.lr:g}"
         )
+
+
+@dataclass(frozen=True)
+class LinearLayer:
+    """A linear layer, and its weight with its adapter's share.
+
+    Attributes
+    ----------
+    is_transposed
+        Whether its weight is ``(in, out)`` as GPT-2 holds it, and not ``(out, in)``.
+    weight
+        In float32, in the layout of the layer.
+    """
+
+    module: torch.nn.Linear | Conv1D
+    is_transposed: bool
+    weight: torch.Tensor
+
+    @property
+    def n_inputs(self) -> int:
+        """How many numbers go in."""
+        return self.weight.shape[0 if self.is_transposed else 1]
+
+    @property
+    def n_outputs(self) -> int:
+        """How many numbers come out."""
+        return self.weight.shape[1 if self.is_transposed else 0]
+
+    def in_its_layout(self, weight: torch.Tensor) -> torch.Tensor:
+        """Return a weight ``(out, in)`` as the layer holds it."""
+        return weight.T if self.is_transposed else weight
+
+
+@dataclass(frozen=True)
+class _Lora:
+    """A fresh LoRA on a linear layer; ``up @ down`` is added to the layer's weight.
+
+    Attributes
+    ----------
+    down, up
+        Shapes ``(rank, in)`` and ``(out, rank)``.
+    """
+
+    layer: LinearLayer
+    down: torch.Tensor
+    up: torch.Tensor
+
+    def hook(
+        self,
+        module: torch.nn.Module,
+        inputs: tuple[torch.Tensor, ...],
+        output: torch.Tensor,
+    ) -> torch.Tensor:
+        """Add the LoRA's share to the output of the layer, as a hook of its forward."""
+        change: torch.Tensor = inputs[0].to(self.down) @ self.down.T @ self.up.T
+        return output + (SCALE * change).to(output.dtype)
+
+    def merged(self) -> torch.Tensor:
+        """Return the layer's weight with the LoRA's share, in the layer's layout."""
+        change = SCALE * (self.up @ self.down).detach()  # (out, in)
+        weight = self.layer.weight + self.layer.in_its_layout(change)
+        return weight.to(self.layer.module.weight).contiguous()
 
 
 def train(
     model: PreTrainedModel,
-    on: str | None,
+    adapter: str | None,
     tokenizer: PreTrainedTokenizerFast,
     longest: int | None,
-    how: Relearning,
+    relearning: Relearning,
 ) -> Rounded:
-    """The linear layers' weights after training on all tokens of rows ``how.texts``.
+    """Return the linear layers' weights after training on all tokens of some rows.
 
     The model is used without dropout and as it stands, with the frozen noise of its
-    inputs, but for the LoRA adapter ``on``, which is merged first. The result is the
-    same for the same number of threads.
+    inputs, but for the LoRA adapter ``adapter``, which is merged first. The result is
+    the same for the same number of threads.
+
+    Parameters
+    ----------
+    adapter
+        Its name on the model; ``None``: there is none.
+    longest
+        Tokens of a row that the model can take at most.
 
     Raises
     ------
     CheckpointError
         If its loss is not finite.
     """
-    most, end = min(longest or LONGEST, LONGEST), tokenizer.eos_token_id
-    own = [] if end is None else [end]
-    rows = [(ids + own)[:most] for ids in token_ids(tokenizer, how.texts)]
-    layers = list(merged_weights(model, on))
-    rng = torch.Generator().manual_seed(seed_for(how.seed, "relearn") % 2**63)
-    low: list[
-        tuple[torch.nn.Linear | Conv1D, bool, torch.Tensor, torch.Tensor, torch.Tensor]
-    ] = []
+    most_tokens = min(longest or LONGEST, LONGEST)
+    end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    rows = [(ids + end)[:most_tokens] for ids in token_ids(tokenizer, relearning.texts)]
+
+    layers = list(merged_weights(model, adapter))
+    # torch takes seeds of 63 bits.
+    seed = seed_for(relearning.seed, "relearn") % 2**63
+    generator = torch.Generator().manual_seed(seed)
+    loras: list[_Lora] = []
     with ExitStack() as stack:
+        # Scoring runs in inference mode, in which nothing can be trained.
         stack.enter_context(torch.inference_mode(mode=False))
         stack.enter_context(torch.enable_grad())
-        merged = [(m.weight, weight.to(m.weight)) for m, _, weight in layers]
+        merged = [
+            (layer.module.weight, layer.weight.to(layer.module.weight))
+            for layer in layers
+        ]
         stack.enter_context(swapped(merged))
-        for module, turned, weight in layers:
-            size, of = weight.shape if turned else weight.shape[::-1]
-            start = (torch.rand((RANK, size), generator=rng) * 2 - 1) / math.sqrt(size)
-            down = start.to(weight.device).requires_grad_()
-            up = torch.zeros((of, RANK), device=weight.device, requires_grad=True)
-            low.append((module, turned, weight, down, up))
-            stack.enter_context(module.register_forward_hook(_adding(down, up)))
-        _descend(model, [one for *_, down, up in low for one in (down, up)], rows, how)
-    trained = []
-    for module, turned, weight, down, up in low:
-        moved = SCALE * (up @ down).detach()
-        value = weight + (moved.T if turned else moved)
-        trained.append((module.weight, value.to(module.weight).contiguous()))
-    return trained
+        for layer in layers:
+            lora = _fresh_lora(layer, generator)
+            loras.append(lora)
+            stack.enter_context(layer.module.register_forward_hook(lora.hook))
+
+        trained: list[torch.Tensor] = []
+        for lora in loras:
+            trained += [lora.down, lora.up]
+        _descend(model, trained, rows, relearning)
+    return [(lora.layer.module.weight, lora.merged()) for lora in loras]
 
 
-def _adding(down: torch.Tensor, up: torch.Tensor) -> Callable[..., torch.Tensor]:
-    def add(
-        _: torch.nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor
-    ) -> torch.Tensor:
-        moved: torch.Tensor = inputs[0].to(down) @ down.T @ up.T
-        return output + (SCALE * moved).to(output.dtype)
-
-    return add
+def _fresh_lora(layer: LinearLayer, generator: torch.Generator) -> _Lora:
+    """Return a LoRA that does not yet change its layer: ``up`` is zero."""
+    device = layer.weight.device
+    uniform = torch.rand((RANK, layer.n_inputs), generator=generator) * 2 - 1
+    down = (uniform / math.sqrt(layer.n_inputs)).to(device).requires_grad_()
+    up = torch.zeros((layer.n_outputs, RANK), device=device, requires_grad=True)
+    return _Lora(layer, down, up)
 
 
 def _descend(
     model: PreTrainedModel,
     weights: list[torch.Tensor],
     rows: Sequence[Sequence[int]],
-    how: Relearning,
+    relearning: Relearning,
 ) -> None:
-    """AdamW over the rows in mixed order, each as often as any other to within once."""
-    optimizer = torch.optim.AdamW(weights, lr=how.lr, weight_decay=0.0)
-    falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, how.steps)
-    draw = np.random.default_rng(seed_for(how.seed, "relearn", "order"))
-    size = min(ROWS, len(rows))
-    passes = -(-how.steps * size // len(rows))
-    order = np.concatenate([draw.permutation(len(rows)) for _ in range(passes)])
-    for step in range(how.steps):
-        asked = order[step * size : (step + 1) * size]
-        chosen = [torch.tensor(rows[i], device=weights[0].device) for i in asked]
-        ids = pad_sequence(chosen, batch_first=True)
-        real = pad_sequence([*map(torch.ones_like, chosen)], batch_first=True)
-        logits = model(input_ids=ids, attention_mask=real, use_cache=False).logits
-        told = real[:, 1:].bool()
-        loss = torch.nn.functional.cross_entropy(
-            logits[:, :-1][told].float(), ids[:, 1:][told]
-        )
-        if not math.isfinite(value := float(loss.detach())):
+    """Train weights by AdamW over the rows in mixed order.
+
+    Each row is used as often as any other to within once.
+
+    Raises
+    ------
+    CheckpointError
+        If the loss is not finite.
+    """
+    optimizer = torch.optim.AdamW(weights, lr=relearning.lr, weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, relearning.steps)
+
+    # So many passes over all rows that each step has its rows.
+    rng = np.random.default_rng(seed_for(relearning.seed, "relearn", "order"))
+    batch_size = min(ROWS, len(rows))
+    n_passes = math.ceil(relearning.steps * batch_size / len(rows))
+    order = np.concatenate([rng.permutation(len(rows)) for _ in range(n_passes)])
+
+    device = weights[0].device
+    for step in range(relearning.steps):
+        batch = order[step * batch_size : (step + 1) * batch_size]
+        loss = _loss(model, [torch.tensor(rows[i], device=device) for i in batch])
+        value = float(loss.detach())
+        if not math.isfinite(value):
             what = f"gives a loss of {value} in training, step {step + 1}"
             raise CheckpointError(what, fix="give a smaller --relearn-lr")
+
         optimizer.zero_grad()
         # Of these alone; a layer that the rows do not pass through has none.
         torch.autograd.backward(loss, inputs=weights)
-        torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        torch.nn.utils.clip_grad_norm_(weights, _MAX_GRADIENT_NORM)
         optimizer.step()
-        falling.step()
+        schedule.step()
 
 
-WEIGHTS_PER_SCALE = 32
-"""Weights that share a scale at 4 bits; at 8 bits a whole row does."""
-_WITHOUT: tuple[object, ...] = (None, False, [], {}, "none")
+def _loss(model: PreTrainedModel, rows: list[torch.Tensor]) -> torch.Tensor:
+    """Return the mean NLL of all tokens of rows but the first of each, in nats.
 
+    Parameters
+    ----------
+    rows
+        Token ids, each of shape ``(tokens,)``.
+    """
+    ids = pad_sequence(rows, batch_first=True)  # (rows, tokens)
+    is_token = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
+    logits = model(input_ids=ids, attention_mask=is_token, use_cache=False).logits
 
-Rounded = list[tuple[torch.Tensor, torch.Tensor]]
-"""Parameters, each with what stands in its place."""
+    # The logits of a position are for the token behind it.
+    is_target = is_token[:, 1:].bool()  # (rows, tokens - 1)
+    return torch.nn.functional.cross_entropy(
+        logits[:, :-1][is_target].float(), ids[:, 1:][is_target]
+    )
 
 
 def check_kind(kind: str) -> None:
-    """Refuse an unknown kind, and any where torchao is not installed."""
+    """Refuse an unknown kind of rounding, and any where torchao is not installed."""
     one_of(kind, "--quantize", ROUNDINGS)
     try:
         with quiet():  # remarks about kernels that are not used stay away
             import torchao.quantization  # noqa: F401
     except ImportError as error:
-        what = "torchao is not installed"
-        fix = "where spark-audit lies: pip install '.[quantize]'"
-        raise InputError(what, where="--quantize", fix=fix) from error
+        raise InputError(
+            "torchao is not installed",
+            where="--quantize",
+            fix="where spark-audit lies: pip install '.[quantize]'",
+        ) from error
 
 
-def rounded(model: PreTrainedModel, on: str | None, kind: str) -> Rounded:
-    """Every linear layer's weight with what stands for it, rounded.
+def rounded(model: PreTrainedModel, adapter: str | None, kind: str) -> Rounded:
+    """Return every linear layer's weight with what stands for it, rounded.
 
     Output head and embeddings stay as they are, as is usual. A LoRA adapter is merged
     first: a quantised model is shipped merged.
@@ -199,56 +297,67 @@ def rounded(model: PreTrainedModel, on: str | None, kind: str) -> Rounded:
     from torchao.quantization import IntxWeightOnlyConfig, quantize_
     from torchao.quantization.granularity import Granularity, PerAxis, PerGroup
 
-    found = []
-    for module, turned, weight in merged_weights(model, on):
-        rows = (weight.T if turned else weight).contiguous()
-        grouped = kind == "int4" and rows.shape[1] % WEIGHTS_PER_SCALE == 0
-        how: Granularity = PerGroup(WEIGHTS_PER_SCALE) if grouped else PerAxis(0)
-        layer = torch.nn.Linear(rows.shape[1], len(rows), False, "meta")
-        layer.weight = torch.nn.Parameter(rows, requires_grad=False)
-        size = getattr(torch, kind)
-        quantize_(layer, IntxWeightOnlyConfig(weight_dtype=size, granularity=how))
-        value = layer.weight.dequantize()
-        value = (value.T if turned else value).to(module.weight)
-        found.append((module.weight, value.contiguous()))
-    return found
+    replaced: Rounded = []
+    for layer in merged_weights(model, adapter):
+        # torchao takes (out, in) and shares scales along a row.
+        weight = layer.in_its_layout(layer.weight).contiguous()  # (out, in)
+        n_outputs, n_inputs = weight.shape
+        granularity: Granularity = PerAxis(0)
+        if kind == "int4" and n_inputs % WEIGHTS_PER_SCALE == 0:
+            granularity = PerGroup(WEIGHTS_PER_SCALE)
+
+        linear = torch.nn.Linear(n_inputs, n_outputs, False, "meta")
+        linear.weight = torch.nn.Parameter(weight, requires_grad=False)
+        config = IntxWeightOnlyConfig(
+            weight_dtype=getattr(torch, kind), granularity=granularity
+        )
+        quantize_(linear, config)
+        value = layer.in_its_layout(linear.weight.dequantize())
+        value = value.to(layer.module.weight).contiguous()
+        replaced.append((layer.module.weight, value))
+    return replaced
 
 
 def merged_weights(
-    model: PreTrainedModel, on: str | None
-) -> Iterator[tuple[torch.nn.Linear | Conv1D, bool, torch.Tensor]]:
-    """Every linear layer of text but the output head, with its adapter's share.
+    model: PreTrainedModel, adapter: str | None
+) -> Iterator[LinearLayer]:
+    """Yield every linear layer of text but the output head, with its adapter's share.
 
-    Yields the module, whether its weight is ``(in, out)`` as GPT-2 holds it and not
-    ``(out, in)``, and its weight with that of the LoRA adapter ``on``, in float32.
+    Parameters
+    ----------
+    adapter
+        Name of the LoRA adapter on the model; ``None``: there is none.
     """
     head = model.get_output_embeddings()
-    beside = tuple(f"{part}." for part in parts_beside_text(model))
+    beside_text = tuple(f"{part}." for part in parts_beside_text(model))
     for name, module in model.named_modules():
-        turned = type(module).__name__ == "Conv1D"
-        linear = turned or isinstance(module, torch.nn.Linear)
-        if not linear or ".lora_" in name or module is head:
+        is_transposed = type(module).__name__ == "Conv1D"
+        is_linear = is_transposed or isinstance(module, torch.nn.Linear)
+        # The parts of LoRA are linear layers themselves.
+        if not is_linear or ".lora_" in name or module is head:
             continue
-        if name.startswith(beside):
+        if name.startswith(beside_text):
             continue
+
         weight = module.weight.detach().float()
-        outer = model.get_submodule(name.removesuffix(".base_layer"))
-        if on in getattr(outer, "lora_A", {}):
-            weight = weight + outer.get_delta_weight(on).detach().float()
-        yield module, turned, weight
+        adapted_layer = model.get_submodule(name.removesuffix(".base_layer"))
+        if adapter in getattr(adapted_layer, "lora_A", {}):
+            change = adapted_layer.get_delta_weight(adapter)
+            weight = weight + change.detach().float()
+        yield LinearLayer(module, is_transposed, weight)
 
 
 @contextlib.contextmanager
 def swapped(weights: Rounded) -> Iterator[None]:
-    """The rounded weights in place of the module's own."""
-    own = [parameter.data for parameter, _ in weights]
+    """Put other weights in the place of the module's own."""
+    original = [parameter.data for parameter, _ in weights]
     try:
         for parameter, value in weights:
             parameter.data = value
         yield
     finally:
-        for (parameter, _), before in zip(weights, own, strict=True):
-            parameter.data = before
+        for (parameter, _), value in zip(weights, original, strict=True):
+            parameter.data = value
 
 
 def check_mergeable(model: PreTrainedModel, config: PeftConfig | None) -> None:
@@ -264,10 +373,17 @@ def check_mergeable(model: PreTrainedModel, config: PeftConfig | None) -> None:
         raise CheckpointError("is quantised already", fix=fix)
     if config is None:
         return
-    kind = str(getattr(config.peft_type, "value", config.peft_type))
-    further = ("use_dora", "modules_to_save", "trainable_token_indices", "bias")
-    has = [name for name in further if getattr(config, name, None) not in _WITHOUT]
-    if kind != "LORA" or has:
-        what = f"{kind} adapter" + (f" with {', '.join(has)}" if has else "")
-        fix = "merge it and give the merged folder"
-        raise CheckpointError(f"a {what} cannot be merged here", fix=fix)
+
+    peft_type = str(getattr(config.peft_type, "value", config.peft_type))
+    in_the_way = [
+        name
+        for name in _NOT_MERGED_FIELDS
+        if getattr(config, name, None) not in _OFF_VALUES
+    ]
+    if peft_type == "LORA" and not in_the_way:
+        return
+    what = f"a {peft_type} adapter"
+    if in_the_way:
+        what += f" with {', '.join(in_the_way)}"
+    fix = "merge it and give the merged folder"
+    raise CheckpointError(f"{what} cannot be merged here", fix=fix)

@@ -1,12 +1,16 @@
-"""What a path is, by its content.
+"""Recognise what a path is, by its content: **a new format is recognised here**.
 
-A model's folder, PEFT's, a weights file, GGUF, or a series of these.
+:func:`formats_of` has a table of the formats: a model's folder, a folder of PEFT's or
+of MLX's, a file of weights, GGUF, or a series of these. Each has a file in ``formats/``
+that makes a :class:`~spark_audit.checkpoints.checkpoint.Checkpoint` of it. A new type
+of adapters in PEFT's folders is no format: see
+:mod:`spark_audit.checkpoints.adapter_config`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spark_audit.checkpoints import (
@@ -26,6 +30,27 @@ from spark_audit.checkpoints.formats.peft_adapter import peft_adapter
 from spark_audit.errors import CheckpointError, at, shown
 from spark_audit.wrong_paths import instead
 
+MODEL_CONFIG, ADAPTER_CONFIG = untrusted.CONFIGURATIONS
+# So many of what lies in a folder are named in an error.
+_N_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format that a path is of.
+
+    Attributes
+    ----------
+    path
+        The file or folder that is read: the path, or the only weights file in it.
+    read
+        Makes a checkpoint of it from headers; ``None``: it is a series, which consists
+        of checkpoints of other formats.
+    """
+
+    path: Path
+    read: Callable[[Path, specs.Loading], Checkpoint] | None
+
 
 def read_headers(source: str, loading: specs.Loading) -> Checkpoint:
     """Decide by content what a path is, and how it is put together.
@@ -35,80 +60,192 @@ def read_headers(source: str, loading: specs.Loading) -> Checkpoint:
     CheckpointError
         If it is nothing that can be opened, with what is wrong.
     """
-    text, stage_given = specs.split_stage(source)
-    number, half = specs.split_half(stage_given)
+    text, stage = specs.split_stage(source)
+    number, half = specs.split_half(stage)
     path = loading.locate(text)
     with at(source), untrusted.readable():
-        places = formats_of(path)
-        if half is not None and "task-series" not in places:
-            places = _chosen(places, half)
-        if len(places) != 1:
-            raise _no_checkpoint(path, places)
-        ((name, (place, read)),) = places.items()
-        if read is None:
-            stage, notes = task_series.choose_stage(path, number)
-            made = read_headers(f"{stage}@{half}" if half else str(stage), loading)
-            name = untrusted.printable(text)
-            name += f"@{stage_given}" if stage_given else ""
-            notes += made.notes
-            return replace(made, source=name, where=source, notes=notes)
+        formats = formats_of(path)
+        if half is not None and "task-series" not in formats:
+            formats = _chosen_half(formats, half)
+        if len(formats) != 1:
+            raise _not_one_checkpoint(path, formats)
+
+        ((name, found),) = formats.items()
+        if found.read is None:
+            return _read_stage(path, source, loading)
         if number is not None:
-            what = "is one checkpoint, not a series"
-            raise CheckpointError(f"{what}: @{number} does not apply")
-        if place != path:
-            untrusted.check_inside(place)
-        if place.is_file():
-            shards.refuse_shards(place)
-        made = read(place, loading)
+            what = f"is one checkpoint, not a series: @{number} does not apply"
+            raise CheckpointError(what)
+        if found.path != path:
+            untrusted.check_inside(found.path)
+        if found.path.is_file():
+            shards.refuse_shards(found.path)
+        checkpoint = found.read(found.path, loading)
 
-    def placed(checkpoint: Checkpoint, host: Checkpoint | None) -> Checkpoint:
-        return replace(
-            checkpoint,
-            loading=loading,
-            base=loading.base or made.base,
-            source=untrusted.printable(source),
-            where=source,
-            format=name,
-            host=host,
-        )
-
-    host = None if made.host is None else placed(made.host, made.host.host)
-    return placed(made, host)
+    return _described(checkpoint, name, source, loading)
 
 
-Reader = Callable[[Path, specs.Loading], Checkpoint]
-Formats = dict[str, tuple[Path, Reader | None]]
-"""The formats that a path is of, each with its place, and what reads that."""
+def _read_stage(path: Path, source: str, loading: specs.Loading) -> Checkpoint:
+    """Read the stage of a series that ``PATH@K`` names, else the last one.
 
-
-def formats_of(path: Path) -> Formats:
-    """The formats that a path is of, by its content.
-
-    Each with what is read for it, and how that is put together; a series is not.
+    Parameters
+    ----------
+    path
+        The series.
+    source
+        As it was typed.
     """
-    model, adapter = ((path / name).exists() for name in untrusted.CONFIGURATIONS)
-    full = weight_files.weights_of(path)
-    lone = None if model or adapter else weight_files.lone_file(path)
+    text, typed_stage = specs.split_stage(source)
+    number, half = specs.split_half(typed_stage)
+    stage, notes = task_series.choose_stage(path, number)
+    stage_source = f"{stage}@{half}" if half else str(stage)
+    checkpoint = read_headers(stage_source, loading)
+
+    # Reports name the series and its stage, and not the folder of the stage.
+    printed = untrusted.printable(text)
+    if typed_stage:
+        printed += f"@{typed_stage}"
+    return replace(
+        checkpoint,
+        source=printed,
+        typed_path=source,
+        notes=notes + checkpoint.notes,
+    )
+
+
+def _described(
+    checkpoint: Checkpoint, format_name: str, source: str, loading: specs.Loading
+) -> Checkpoint:
+    """Return a checkpoint, and full weights of the same file, with what was typed."""
+    base = loading.base or checkpoint.base
+    printed = untrusted.printable(source)
+    base_weights = checkpoint.base_weights
+    if base_weights is not None:
+        base_weights = replace(
+            base_weights,
+            loading=loading,
+            base=base,
+            source=printed,
+            typed_path=source,
+            format=format_name,
+        )
+    return replace(
+        checkpoint,
+        loading=loading,
+        base=base,
+        source=printed,
+        typed_path=source,
+        format=format_name,
+        base_weights=base_weights,
+    )
+
+
+def formats_of(path: Path) -> dict[str, Format]:
+    """Return the formats that a path is of, by its content; one is as it should be."""
+    has_config = (path / MODEL_CONFIG).exists()
+    has_adapter_config = (path / ADAPTER_CONFIG).exists()
+    full_weights = weight_files.weights_of(path)
+    gguf_path = None
+    if full_weights is None:
+        gguf_path = weight_files.lone_file(path, (".gguf",))
+
     # What accelerate and zero_to_fp32 save has no configuration.
-    bare = lone or (None if model or full is None else path)
-    mlx = adapter and is_mlx_adapter(path)
-    gguf = None if full else weight_files.lone_file(path, (".gguf",))
-    # Beside a configuration without weights may lie folders of named adapters.
-    has_own = full is not None or not (adapter or (model and _holds_adapters(path)))
-    is_folder = model and gguf is None and has_own
-    table: dict[str, tuple[Path | None, Reader | None]] = {
-        "bare-weights": (bare, bare_weights),
-        "gguf-file": (gguf, gguf_file),
-        "hf-folder": (path if is_folder else None, hf_folder),
-        "mlx-adapter": (path if mlx else None, mlx_adapter),
-        "peft-adapter": (path if adapter and not mlx else None, peft_adapter),
-        "task-series": (path if task_series.is_series(path) else None, None),
-    }
-    return {name: (place, read) for name, (place, read) in table.items() if place}
+    bare_path = None
+    if not (has_config or has_adapter_config):
+        bare_path = weight_files.lone_file(path)
+    if bare_path is None and full_weights is not None and not has_config:
+        bare_path = path
+
+    # A model's folder may have an adapter's configuration beside its weights. Beside a
+    # configuration without weights may lie folders of named adapters.
+    is_model = has_config and gguf_path is None
+    if full_weights is None:
+        is_of_adapters = has_config and _holds_adapters(path)
+        is_model = is_model and not has_adapter_config and not is_of_adapters
+    is_mlx = has_adapter_config and is_mlx_adapter(path)
+
+    formats: dict[str, Format] = {}
+    if bare_path is not None:
+        formats["bare-weights"] = Format(bare_path, bare_weights)
+    if gguf_path is not None:
+        formats["gguf-file"] = Format(gguf_path, gguf_file)
+    if is_model:
+        formats["hf-folder"] = Format(path, hf_folder)
+    if is_mlx:
+        formats["mlx-adapter"] = Format(path, mlx_adapter)
+    if has_adapter_config and not is_mlx:
+        formats["peft-adapter"] = Format(path, peft_adapter)
+    if task_series.is_series(path):
+        formats["task-series"] = Format(path, None)
+    return formats
 
 
 def _holds_adapters(path: Path) -> bool:
-    return any(path.glob("*/adapter_config.json"))
+    """Return whether there are folders of adapters in a folder."""
+    return any(path.glob(f"*/{ADAPTER_CONFIG}"))
+
+
+def _chosen_half(formats: dict[str, Format], half: str) -> dict[str, Format]:
+    """Return the format that ``@full`` or ``@adapter`` selects.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder has no such half.
+    """
+    chosen = {name: formats[name] for name in specs.HALVES[half] if name in formats}
+    if not chosen:
+        missing = "full weights" if half == "full" else "adapter"
+        raise CheckpointError(f"holds no {missing}: @{half} does not apply")
+    return chosen
+
+
+def _not_one_checkpoint(path: Path, formats: dict[str, Format]) -> CheckpointError:
+    """Return why a path is not exactly one checkpoint, and what to write instead."""
+    run = {} if formats else run_record.read_run(path)
+    if run.get("status") == "running":
+        what = "is a run of spark-train that has not finished a stage"
+        fix = f"give the same `spark-train run -o {shown(str(path))}` again: it goes on"
+        return CheckpointError(what, fix=fix)
+
+    adapter_weights = weight_files.weights_of(path, weight_files.ADAPTER_FILES)
+    if "peft-adapter" in formats and adapter_weights is None:
+        what = f"holds full weights, and an {ADAPTER_CONFIG} without its weights"
+        fix = f"write {path.name}@full if the adapter's tensors are in the full "
+        fix += "weights (as accelerate saves a PEFT model), or copy "
+        fix += "adapter_model.safetensors there"
+        return CheckpointError(what, fix=fix)
+
+    if "peft-adapter" in formats or "mlx-adapter" in formats:
+        what = "holds full weights and an adapter: which of them is meant?"
+        fix = f"write {path.name}@full for the weights as they are (torchtune's are "
+        fix += f"merged), or {path.name}@adapter for the adapter, with its --base"
+        return CheckpointError(what, fix=fix)
+
+    if formats:
+        what = f"reads as {' and as '.join(formats)}"
+    else:
+        shards.refuse_shards(path)
+        what = "is no checkpoint"
+    return _with_content_of(path, what)
+
+
+def _with_content_of(path: Path, what: str) -> CheckpointError:
+    """Return an error that names the checkpoints in a path, if there are any."""
+    names = [str(folder.relative_to(path)) for folder in _checkpoints_in(path)]
+    found_kind = "folders"
+    if not names and path.is_dir():
+        found_kind = "files"
+        for suffixes in (untrusted.WEIGHT_SUFFIXES, (".gguf",)):
+            files = untrusted.weights_in(path, suffixes)
+            names += [file.name for file in sorted(files)]
+
+    advice = f"give a folder with {MODEL_CONFIG} or {ADAPTER_CONFIG}, or weights"
+    if names:
+        listed = ", ".join(names[:_N_NAMED])
+        what += f" (these {found_kind} in it are: {listed})"
+        advice = f"give one of them, such as {path.name}/{names[0]}"
+    return CheckpointError(what, fix=instead(path, advice))
 
 
 def _checkpoints_in(path: Path) -> list[Path]:
@@ -117,58 +254,9 @@ def _checkpoints_in(path: Path) -> list[Path]:
     They are a step further down in the hub's cache (``snapshots``), for instance.
     """
     for pattern in ("*/", "*/*/"):
-        found = [folder for folder in sorted(path.glob(pattern)) if formats_of(folder)]
-        if found:
-            return found
+        folders = [
+            folder for folder in sorted(path.glob(pattern)) if formats_of(folder)
+        ]
+        if folders:
+            return folders
     return []
-
-
-def _chosen(places: Formats, half: str) -> Formats:
-    """The format that ``@full`` or ``@adapter`` selects."""
-    chosen = {name: places[name] for name in specs.HALVES[half] if name in places}
-    if not chosen:
-        thing = "full weights" if half == "full" else "adapter"
-        raise CheckpointError(f"holds no {thing}: @{half} does not apply")
-    return chosen
-
-
-def _no_checkpoint(path: Path, formats: Formats) -> CheckpointError:
-    """Why a path is not exactly one checkpoint, and what to write for those in it."""
-    run = {} if formats else run_record.read_run(path)
-    if run.get("status") == "running":
-        what = "is a run of spark-train that has not finished a stage"
-        fix = f"give the same `spark-train run -o {shown(str(path))}` again: it goes on"
-        return CheckpointError(what, fix=fix)
-    has_weights = weight_files.weights_of(path, weight_files.ADAPTER_FILES) is not None
-    if "peft-adapter" in formats and not has_weights:
-        what = "holds full weights, and an adapter_config.json without its weights"
-        fix = f"write {path.name}@full if the adapter's tensors are in the full "
-        fix += "weights (as accelerate saves a PEFT model), or copy "
-        fix += "adapter_model.safetensors there"
-        return CheckpointError(what, fix=fix)
-    if formats.keys() & {"peft-adapter", "mlx-adapter"}:
-        what = "holds full weights and an adapter: which of them is meant?"
-        fix = f"write {path.name}@full for the weights as they are (torchtune's are "
-        fix += f"merged), or {path.name}@adapter for the adapter, with its --base"
-        return CheckpointError(what, fix=fix)
-    if formats:
-        what = f"reads as {' and as '.join(formats)}"
-    else:
-        shards.refuse_shards(path)
-        what = "is no checkpoint"
-
-    folders = [str(one.relative_to(path)) for one in _checkpoints_in(path)]
-    files = [
-        one.name
-        for suffixes in (untrusted.WEIGHT_SUFFIXES, (".gguf",))
-        for one in (
-            sorted(untrusted.weights_in(path, suffixes)) if path.is_dir() else ()
-        )
-    ]
-    inside = folders or files
-    otherwise = "give a folder with config.json or adapter_config.json, or weights"
-    if inside:
-        kind = "folders" if folders else "files"
-        what += f" (these {kind} in it are: {', '.join(inside[:5])})"
-        otherwise = f"give one of them, such as {path.name}/{inside[0]}"
-    return CheckpointError(what, fix=instead(path, otherwise))

@@ -1,4 +1,4 @@
-"""Where weights go: devices, and the bytes that are free there."""
+"""Devices that weights go to, and the bytes that are free there."""
 
 from __future__ import annotations
 
@@ -15,29 +15,41 @@ MAX_COPY_BYTES = 1_500_000_000
 
 
 def pick_device(device: str) -> str:
-    """``auto`` is CUDA when there is one, else the CPU.
+    """Return the device that is meant; ``auto`` is CUDA where there is one, or the CPU.
 
     Workers that a launcher started on one machine each take a GPU of their own.
+
+    Raises
+    ------
+    InputError
+        If CUDA is asked for, and there is none.
     """
     if device == "auto":
         if not torch.cuda.is_available():
             return "cpu"
+        # torchrun and SLURM number the workers of a machine.
         rank = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", ""))
-        known = rank.isdecimal()
-        return f"cuda:{int(rank) % torch.cuda.device_count()}" if known else "cuda"
+        if rank.isdecimal():
+            return f"cuda:{int(rank) % torch.cuda.device_count()}"
+        return "cuda"
+
     if device.startswith("cuda") and not torch.cuda.is_available():
-        what, fix = "there is no CUDA device here", "use --device cpu"
-        raise InputError(what, where="--device", fix=fix)
+        raise InputError(
+            "there is no CUDA device here", where="--device", fix="use --device cpu"
+        )
     return device
 
 
 def rooms(device: str) -> dict[str, int]:
-    """Free bytes by place: GPUs (where one may be used), ``cpu`` and ``disk``."""
-    found = {}
+    """Return free bytes by device: GPUs (if one may be used), ``cpu`` and ``disk``."""
+    free: dict[str, int] = {}
     if device.startswith("cuda"):
         for number in range(torch.cuda.device_count()):
-            found[f"cuda:{number}"] = torch.cuda.mem_get_info(number)[0]
-    if (memory := free_bytes()) is not None:
-        found["cpu"] = memory
-    found["disk"] = shutil.disk_usage(tempfile.gettempdir()).free
-    return found
+            free[f"cuda:{number}"] = torch.cuda.mem_get_info(number)[0]
+
+    # Some systems do not tell how much memory is free.
+    memory = free_bytes()
+    if memory is not None:
+        free["cpu"] = memory
+    free["disk"] = shutil.disk_usage(tempfile.gettempdir()).free
+    return free

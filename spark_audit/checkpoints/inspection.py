@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from spark_audit.checkpoints.call_headers import same_path
 from spark_audit.checkpoints.loaded import max_positions
-from spark_audit.checkpoints.open import OpenCheckpoints, same_path
+from spark_audit.checkpoints.open import OpenCheckpoints
 from spark_audit.checkpoints.specs import Loading, Spec
 from spark_audit.checkpoints.task_series import series, stage_names
 from spark_audit.checkpoints.untrusted import HUB, printable
@@ -44,9 +45,9 @@ def inspect_checkpoint(
     opening = OpenCheckpoints(
         [spec], replace(loading, include_base=given), numbers=False
     )
-    made, base = opening.items[-1], opening.items[-1].on
+    made, base = opening.items[-1], opening.items[-1].full_weights
     one = opening.described[-1]
-    told = made.config if made.adapter else {}
+    told = made.config if made.is_adapter else {}
     adapter = {"adapter": told.get("peft_type")} | {
         key: told.get(key) for key in ADAPTER_FACTS
     }
@@ -55,7 +56,7 @@ def inspect_checkpoint(
     if targets := told.get("target_modules"):
         listed = targets if isinstance(targets, list) else [targets]
         facts["target_modules"] = ", ".join(sorted(map(shown, listed))[:8])
-    if not made.complete and made.base is not None:
+    if not made.has_full_weights and made.base is not None:
         facts["base"] = printable(made.base)
     names = ", ".join(path.name for path in made.files[:4])
     size = sum(path.stat().st_size for path in made.files)
@@ -70,7 +71,11 @@ def inspect_checkpoint(
     facts["vocabulary"] = f"{int(one.usable.sum())} tokens in {len(one.usable)} rows"
     facts["tokenizer_sha256"] = one.tokenizer_sha256
     notes = [*one.notes]
-    if made.complete and loading.base and not same_path(loading.base, made.where):
+    if (
+        made.has_full_weights
+        and loading.base
+        and not same_path(loading.base, made.typed_path)
+    ):
         notes.append("base not verifiable: full weights name no base")
         fits = "architecture, vocabulary, tokenizer and sizes are those of "
         notes.append(fits + opening.described[0].source)

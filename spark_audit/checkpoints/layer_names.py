@@ -16,7 +16,8 @@ import torch
 
 from spark_audit.checkpoints.adapter_config import adapter_type
 from spark_audit.checkpoints.tables import path_of
-from spark_audit.checkpoints.weight_files import PEFT_PREFIX, State
+from spark_audit.checkpoints.tensor_checks import State
+from spark_audit.checkpoints.weight_files import PEFT_PREFIX
 
 _RENAMED_TYPES = ("LORA", "IA3", "LOHA", "LOKR")
 _ADAPTER_PART = re.compile(r"\.(?:lora|ia3|hada|lokr)_")
@@ -32,7 +33,7 @@ class NamedAdapter:
 
     Attributes
     ----------
-    raw, state
+    config, state
         Its configuration and its tensors.
     new_keys
         Keys of tensors as its file has them -> as ``state`` has them, where they
@@ -41,7 +42,7 @@ class NamedAdapter:
         What a reader of the report must know.
     """
 
-    raw: dict[str, object]
+    config: dict[str, object]
     state: State
     new_keys: Mapping[str, str]
     notes: list[str]
@@ -63,15 +64,14 @@ def front_of_decoder(
     """
     for name, module in modules.items():
         children = module._modules
-        if "layers" in children and any(
-            child is embeddings for child in children.values()
-        ):
+        holds_embeddings = any(child is embeddings for child in children.values())
+        if "layers" in children and holds_embeddings:
             return f"{name}." if name else ""
     return None
 
 
 def named_as_in_base(
-    raw: dict[str, object],
+    config: dict[str, object],
     state: State,
     *,
     modules: Collection[str],
@@ -81,22 +81,21 @@ def named_as_in_base(
 
     Parameters
     ----------
-    raw, state
-        The adapter's configuration and tensors.
+    config, state
+        The content of the adapter's adapter_config.json, and its tensors.
     modules
         Names of the base's modules, without adapters.
     decoder_front
         As :func:`front_of_decoder` finds it in the base.
     """
-    unchanged = NamedAdapter(raw, state, {}, [])
-    is_selected_by_name = not (
-        raw.get("layer_replication") or raw.get("target_parameters")
-    )
-    if adapter_type(raw) not in _RENAMED_TYPES or decoder_front is None:
+    unchanged = NamedAdapter(config, state, {}, [])
+    # Layers that are repeated, and single tensors, are selected in other ways.
+    if config.get("layer_replication") or config.get("target_parameters"):
         return unchanged
-    if not is_selected_by_name:
+    if adapter_type(config) not in _RENAMED_TYPES or decoder_front is None:
         return unchanged
 
+    # All names that the base lacks must begin alike in front of the layers.
     known = set(modules)
     module_by_key = {key: _module_of(key) for key in state}
     unknown = {path for path in module_by_key.values() if path not in known}
@@ -105,36 +104,59 @@ def named_as_in_base(
     if len(fronts) != 1:
         return unchanged
 
+    # With the base's front in that place, each must be a module of the base.
     (front,) = fronts
     new_path = {path: decoder_front + path.removeprefix(front) for path in unknown}
-    fits = all(path.startswith(front) for path in unknown)
-    if not fits or not known.issuperset(new_path.values()):
+    has_front = all(path.startswith(front) for path in unknown)
+    if not has_front or not known.issuperset(new_path.values()):
         return unchanged
 
-    new_keys = {
-        key: PEFT_PREFIX + decoder_front + key.removeprefix(PEFT_PREFIX + front)
-        for key, path in module_by_key.items()
-        if path in new_path
-    }
-    adapted = {path for key, path in module_by_key.items() if _ADAPTER_PART.search(key)}
-    new_raw = {**raw, "target_modules": sorted(new_path.get(p, p) for p in adapted)}
-    for name in _SELECTING_FIELDS:
-        new_raw.pop(name, None)
-    for name in _PATTERN_FIELDS:
-        values = raw.get(name)
-        if isinstance(values, dict) and values:
-            new_raw[name] = _values_by_module(values, adapted, new_path)
+    new_keys: dict[str, str] = {}
+    adapted: set[str] = set()
+    for key, path in module_by_key.items():
+        if path in new_path:
+            name_in_decoder = key.removeprefix(PEFT_PREFIX + front)
+            new_keys[key] = PEFT_PREFIX + decoder_front + name_in_decoder
+        if _ADAPTER_PART.search(key):
+            adapted.add(path)
+
     note = f"the adapter was trained on another class of its base: its {front}layers "
     note += f"are {decoder_front}layers here, one to one"
     renamed = {new_keys.get(key, key): tensor for key, tensor in state.items()}
-    return NamedAdapter(new_raw, renamed, new_keys, [note])
+    new_config = _renamed_config(config, adapted, new_path)
+    return NamedAdapter(new_config, renamed, new_keys, [note])
+
+
+def _renamed_config(
+    config: dict[str, object], adapted: Collection[str], new_path: Mapping[str, str]
+) -> dict[str, object]:
+    """Return a configuration that lists its modules by their new names.
+
+    Parameters
+    ----------
+    adapted
+        The modules that have an adapter, by their old names.
+    new_path
+        Old names -> new ones, where they differ.
+    """
+    targets = sorted(new_path.get(path, path) for path in adapted)
+    new_config: dict[str, object] = {**config, "target_modules": targets}
+    for name in _SELECTING_FIELDS:
+        new_config.pop(name, None)
+    for name in _PATTERN_FIELDS:
+        values = config.get(name)
+        if isinstance(values, dict) and values:
+            new_config[name] = _values_by_module(values, adapted, new_path)
+    return new_config
 
 
 def _module_of(key: str) -> str:
     """Return the name of the module that a tensor of an adapter's file belongs to."""
-    own_name = path_of(key)
-    part = _ADAPTER_PART.search(own_name)
-    return own_name[: part.start()] if part else own_name.rpartition(".")[0]
+    path = path_of(key)
+    adapter_part = _ADAPTER_PART.search(path)
+    if adapter_part is not None:
+        return path[: adapter_part.start()]
+    return path.rpartition(".")[0]
 
 
 def _values_by_module(

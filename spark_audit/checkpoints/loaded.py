@@ -31,7 +31,9 @@ SIZE_FIELDS = (
     "num_hidden_layers",
     "num_key_value_heads",
 )
-"""What a configuration says of a model's tensors, vocabulary apart."""
+"""Sizes of a model's tensors in a configuration, vocabulary apart."""
+NOT_HASHED = "not hashed: a model in memory"
+"""Stands for the hash of weights that are still being trained."""
 
 
 @dataclass(frozen=True)
@@ -114,11 +116,19 @@ class Loaded:
     def shape(self) -> dict[str, int]:
         """Sizes that the model's configuration states, by their names there."""
         config: PreTrainedConfig = getattr(self.model, "config", None)
-        text = config.get_text_config() if hasattr(config, "get_text_config") else None
-        sizes = {name: getattr(text, name, None) for name in SIZE_FIELDS}
-        if self.repeats_layers:
-            del sizes["num_hidden_layers"]  # it is not the base's, and need not be
-        return {name: size for name, size in sizes.items() if type(size) is int}
+        text_config = None
+        if hasattr(config, "get_text_config"):
+            text_config = config.get_text_config()
+
+        sizes: dict[str, int] = {}
+        for name in SIZE_FIELDS:
+            # With repeated layers their number is not the base's, and need not be.
+            if name == "num_hidden_layers" and self.repeats_layers:
+                continue
+            size = getattr(text_config, name, None)
+            if type(size) is int:
+                sizes[name] = size
+        return sizes
 
     @property
     def read_by(self) -> str:
@@ -126,25 +136,27 @@ class Loaded:
         return self.grown_from or self.tokenizer_sha256
 
     def has_rows_of(self, vocabulary: str, rows: int) -> bool:
-        """Whether it has every row of a head, and maybe more, by this tokenizer."""
+        """Return whether it has every row of a head, and maybe more, by this tokenizer.
+
+        Parameters
+        ----------
+        vocabulary
+            Hash of the tokenizer.
+        """
         return self.read_by == vocabulary and len(self.usable) >= rows
 
     def without_weights(self) -> Loaded:
-        """All that is known of it, for a process that does not score it."""
+        """Return all that is known of it, for a process that does not score it."""
         described: Any = torch.nn.Module()
         described.config = getattr(self.model, "config", None)
         return replace(self, model=described, activate=nullcontext)
 
     @contextmanager
     def active(self) -> Iterator[torch.nn.Module]:
-        """The module with exactly this checkpoint switched on, in eval mode."""
+        """Yield the module with exactly this checkpoint switched on, in eval mode."""
         self.model.eval()
         with self.activate(), torch.inference_mode():
             yield self.model
-
-
-NOT_HASHED = "not hashed: a model in memory"
-"""Stands for the hash of weights that are still being trained."""
 
 
 def live(
@@ -154,7 +166,9 @@ def live(
     name: str,
     activate: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> Loaded:
-    """A causal language model in memory as a checkpoint, adapters switched as they are.
+    """Return a causal language model in memory as a checkpoint.
+
+    Its adapters are switched as they are.
 
     Parameters
     ----------
@@ -169,17 +183,21 @@ def live(
         If its parameters are shards of a larger one, or its tokenizer is a slow one.
     """
     with at(f"checkpoint {name!r}"):
-        parts = [*model.parameters()]
-        if any(hasattr(p, "full_tensor") or hasattr(p, "ds_id") for p in parts):
-            what = "its parameters are shards (FSDP, ZeRO-3, tensor parallel)"
-            raise CheckpointError(what, fix="audit the checkpoints that are saved")
+        # FSDP and tensor parallelism mark parameters by the first, ZeRO-3 by the other.
+        for parameter in model.parameters():
+            if hasattr(parameter, "full_tensor") or hasattr(parameter, "ds_id"):
+                what = "its parameters are shards (FSDP, ZeRO-3, tensor parallel)"
+                raise CheckpointError(what, fix="audit the checkpoints that are saved")
         if not getattr(tokenizer, "is_fast", False):
             raise CheckpointError("has no fast tokenizer", fix="give one as tokenizer=")
-        inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+
+        base_model = model
+        if hasattr(model, "get_base_model"):
+            base_model = model.get_base_model()
         adapter = getattr(model, "active_peft_config", None)
         # Whoever trains may use theirs with a padding and a truncation of its own.
         tokenizer = copy.deepcopy(tokenizer)
-        facts = module_facts(inner, tokenizer, adapter)
+        facts = module_facts(base_model, tokenizer, adapter)
         return Loaded(
             name=name,
             source="a model in memory",
@@ -190,7 +208,7 @@ def live(
             usable=facts.usable,
             max_positions=facts.max_positions,
             dtype=facts.dtype,
-            device=str(entry_device(inner)),
+            device=str(entry_device(base_model)),
             weights_sha256=NOT_HASHED,
             tokenizer_sha256=tokenizer_sha256(tokenizer),
             model_id=f"live {name}",
@@ -220,6 +238,7 @@ def module_facts(
     adapter
         PEFT's configuration of what is on it.
     """
+    # A prompt's virtual tokens take positions of the context.
     limit = max_positions(model.config)
     if limit is not None and adapter is not None and adapter.is_prompt_learning:
         limit -= adapter.num_virtual_tokens
@@ -238,29 +257,36 @@ def undisturbed(model: torch.nn.Module) -> Iterator[None]:
     Inside, the model computes in the precision of its weights: the autocast that
     accelerate puts around ``forward`` is taken off.
     """
-    modes = [(module, module.training) for module in model.modules()]
+    was_training = [(module, module.training) for module in model.modules()]
+    python_state = random.getstate()
     # Those of NumPy's old interface are what data collators draw by.
-    drawn = random.getstate(), np.random.get_state()  # noqa: NPY002
+    numpy_state = np.random.get_state()  # noqa: NPY002
+    # Asking for the devices would start CUDA in a process that does not use it.
     cuda: Any = torch.cuda
     devices = range(cuda.device_count()) if cuda.is_initialized() else ()
-    own = model.__dict__
-    wrapped = own.get("forward") if "_original_forward" in own else None
+
+    # accelerate keeps the forward that it wraps under this name.
+    attributes = model.__dict__
+    wrapped_forward = None
+    if "_original_forward" in attributes:
+        wrapped_forward = attributes.get("forward")
+
     with torch.random.fork_rng(devices=[*devices]):
         try:
-            if wrapped is not None:
-                own["forward"] = own["_original_forward"]
+            if wrapped_forward is not None:
+                attributes["forward"] = attributes["_original_forward"]
             yield
         finally:
-            if wrapped is not None:
-                own["forward"] = wrapped
-            for module, training in modes:
-                module.training = training
-            random.setstate(drawn[0])
-            np.random.set_state(drawn[1])  # noqa: NPY002
+            if wrapped_forward is not None:
+                attributes["forward"] = wrapped_forward
+            for module, is_training in was_training:
+                module.training = is_training
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)  # noqa: NPY002
 
 
 def max_positions(config: PreTrainedConfig) -> int | None:
-    """Context length, ``None`` when the configuration states none."""
+    """Return the context length, ``None`` when the configuration states none."""
     return getattr(config.get_text_config(), "max_position_embeddings", None) or None
 
 
@@ -268,14 +294,19 @@ def end_token_ids(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
 ) -> frozenset[int]:
     """Return every id that a model's settings or the tokenizer call the end."""
-    generation = getattr(model, "generation_config", None)
-    places = (model.config, model.config.get_text_config(), generation, tokenizer)
-    found: set[int] = set()
-    for place in places:
-        ids = getattr(place, "eos_token_id", None)
+    settings = (
+        model.config,
+        model.config.get_text_config(),
+        getattr(model, "generation_config", None),
+        tokenizer,
+    )
+    end_ids: set[int] = set()
+    for holder in settings:
+        # It may be one id, a list of them, or none.
+        ids = getattr(holder, "eos_token_id", None)
         listed = ids if isinstance(ids, list | tuple) else [ids]
-        found.update(int(number) for number in listed if number is not None)
-    return frozenset(found)
+        end_ids.update(int(token_id) for token_id in listed if token_id is not None)
+    return frozenset(end_ids)
 
 
 def served_by(here: Loaded, server: Server, *, note: str) -> Loaded:
@@ -292,33 +323,42 @@ def served_by(here: Loaded, server: Server, *, note: str) -> Loaded:
 
 
 def head_rows(model: PreTrainedModel) -> int:
-    """How many rows the output head has."""
-    weight = getattr(model.get_output_embeddings(), "weight", None)
-    text = model.config.get_text_config()
-    return int(text.vocab_size if weight is None else weight.shape[0])
+    """Return how many rows the output head has."""
+    weight = getattr(model.get_output_embeddings(), "weight", None)  # (rows, width)
+    if weight is None:
+        return int(model.config.get_text_config().vocab_size)
+    return int(weight.shape[0])
 
 
 def entry_device(model: PreTrainedModel) -> torch.device:
-    """Where a model takes token ids."""
+    """Return the device on which a model takes token ids."""
     embeddings = model.get_input_embeddings()
-    found = getattr(offload_hook(embeddings), "execution_device", None)
-    return torch.device(embeddings.weight.device if found is None else found)
+    # Of a spread model, weights may lie elsewhere than they compute.
+    device = getattr(offload_hook(embeddings), "execution_device", None)
+    return torch.device(embeddings.weight.device if device is None else device)
 
 
 def offload_hook(layer: torch.nn.Module) -> AlignDevicesHook | None:
-    """Accelerate's hook that brings a layer's weights, among those it has."""
+    """Return accelerate's hook that brings a layer's weights, among those it has."""
     hook = getattr(layer, "_hf_hook", None)
-    for one in (hook, *getattr(hook, "hooks", ())):
-        if hasattr(one, "execution_device"):
-            return one
+    for candidate in (hook, *getattr(hook, "hooks", ())):
+        if hasattr(candidate, "execution_device"):
+            return candidate
     return None
 
 
 def weight_of(layer: torch.nn.Module, name: str = "weight") -> torch.Tensor | None:
-    """A layer's tensor, from wherever it lies; ``None`` if it has none."""
+    """Return a layer's tensor, from wherever it lies; ``None`` if it has none.
+
+    Parameters
+    ----------
+    name
+        By which the layer holds it, of any shape.
+    """
     tensor: torch.Tensor | None = getattr(layer, name, None)
     if tensor is None:
         return None
+
     hook = offload_hook(layer)
     weights_map = getattr(hook, "weights_map", None)
     if hook is not None and tensor.is_meta and weights_map is not None:
@@ -327,7 +367,7 @@ def weight_of(layer: torch.nn.Module, name: str = "weight") -> torch.Tensor | No
 
 
 def offloaded(model: PreTrainedModel) -> bool:
-    """Whether some weights are fetched from CPU or disk each time."""
+    """Return whether some weights are fetched from CPU or disk each time."""
     return any(
         getattr(offload_hook(layer), "offload", False) for layer in model.modules()
     )

@@ -19,38 +19,96 @@ def remarks(
     tokenizer: PreTrainedTokenizerFast,
     usable: np.ndarray,
 ) -> list[str]:
-    """Notes: what ``tokenizer(text)`` adds to a text, on vocabulary and weights."""
-    text_config = config.get_text_config()
-    out = tokenizer("a", return_special_tokens_mask=True)
-    fed, special = out["input_ids"], out["special_tokens_mask"]
-    text_at = [i for i, added in enumerate(special) if not added] or [len(fed)]
-    before, after = fed[: text_at[0]], fed[text_at[-1] + 1 :]
-    front, behind = map(tokenizer.convert_ids_to_tokens, (before, after))
-    note = f"special tokens: {' '.join(front) or 'nothing'} before a text, "
-    note += f"{' '.join(behind) or 'nothing'} after it"
+    """Return notes on a checkpoint that is open, for the reader of a report.
+
+    Parameters
+    ----------
+    config
+        As its folder has it; of a model that is loaded it may be changed.
+    usable
+        Shape ``(rows,)``, bool: rows of the head that are a token.
+    """
+    return [
+        _note_on_special_tokens(config.get_text_config(), tokenizer),
+        *_notes_on_padding(usable),
+        *_notes_on_class(config, model),
+        *_notes_on_weights(config, model),
+    ]
+
+
+def _note_on_special_tokens(
+    text_config: PreTrainedConfig, tokenizer: PreTrainedTokenizerFast
+) -> str:
+    """Say what a tokenizer adds to a text."""
+    encoded = tokenizer("a", return_special_tokens_mask=True)
+    ids = encoded["input_ids"]
+    is_special = encoded["special_tokens_mask"]
+    # A tokenizer may read nothing of the text.
+    text_positions = [i for i, special in enumerate(is_special) if not special]
+    if not text_positions:
+        text_positions = [len(ids)]
+
+    ids_before = ids[: text_positions[0]]
+    ids_after = ids[text_positions[-1] + 1 :]
+    before = " ".join(tokenizer.convert_ids_to_tokens(ids_before)) or "nothing"
+    after = " ".join(tokenizer.convert_ids_to_tokens(ids_after)) or "nothing"
+    note = f"special tokens: {before} before a text, {after} after it"
+
     bos = getattr(text_config, "bos_token_id", None)
-    if bos is not None and bos not in before:
+    if bos is not None and bos not in ids_before:
         note += f" (the configuration names id {bos} as BOS; the tokenizer adds none)"
-    notes = [note]
-    if padded := int((~usable).sum()):
-        rows = f"{padded} of {len(usable)} rows of the head"
-        notes.append(f"{rows} are no token: left out of softmax and ranks")
+    return note
+
+
+def _notes_on_padding(usable: np.ndarray) -> list[str]:
+    """Say how many rows of the head are no token.
+
+    Parameters
+    ----------
+    usable
+        Shape ``(rows,)``, bool.
+    """
+    n_padded = int((~usable).sum())
+    if not n_padded:
+        return []
+    rows = f"{n_padded} of {len(usable)} rows of the head"
+    return [f"{rows} are no token: left out of softmax and ranks"]
+
+
+def _notes_on_class(config: PreTrainedConfig, model: PreTrainedModel) -> list[str]:
+    """Say by which class it was opened, and which parts no text passes through."""
+    notes: list[str] = []
     listed = [str(name) for name in getattr(config, "architectures", None) or ()]
     class_name = type(model).__name__
     if listed and class_name not in listed:
         note = f"config.json names the class {shown(listed[0])}"
         notes.append(f"{note}, opened as {class_name}")
-    if beside := parts_beside_text(model):
+
+    beside_text = parts_beside_text(model)
+    if beside_text:
         note = "text alone is scored, by the model's own forward: nothing passes "
-        notes.append(f"{note}through its encoders of other media ({', '.join(beside)})")
-    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
-    one, other = getattr(head, "weight", None), embeddings.weight
-    tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
+        note += f"through its encoders of other media ({', '.join(beside_text)})"
+        notes.append(note)
+    return notes
+
+
+def _notes_on_weights(config: PreTrainedConfig, model: PreTrainedModel) -> list[str]:
+    """Say whether weights are untied or quantised."""
+    notes: list[str] = []
+    text_config = model.config.get_text_config()
+    is_said_tied = getattr(text_config, "tie_word_embeddings", False)
+    head_weight = getattr(model.get_output_embeddings(), "weight", None)
     # What is equal, transformers has tied.
-    if tied and one is not None and one is not other:
+    embeddings_weight = model.get_input_embeddings().weight
+    is_tied = head_weight is None or head_weight is embeddings_weight
+    if is_said_tied and not is_tied:
         note = "the configuration ties head and embeddings, the file holds two "
         notes.append(f"{note}different ones: used as they are")
-    if stored := getattr(config, "quantization_config", None):
-        kind = stored.get("quant_method") if isinstance(stored, dict) else None
-        notes.append(f"quantised weights ({shown(kind or 'unnamed method')})")
+
+    quantisation = getattr(config, "quantization_config", None)
+    if quantisation:
+        method = None
+        if isinstance(quantisation, dict):
+            method = quantisation.get("quant_method")
+        notes.append(f"quantised weights ({shown(method or 'unnamed method')})")
     return notes

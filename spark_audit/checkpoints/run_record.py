@@ -1,4 +1,4 @@
-"""What the folder of a run of spark-train says of itself."""
+"""The record in a run folder of spark-train: read, and held against its files."""
 
 from __future__ import annotations
 
@@ -16,41 +16,54 @@ from spark_audit.files import (
     read_regular,
 )
 
-RECORD, STATE = "run.json", "state.safetensors"
+RECORD = "run.json"
+STATE = "state.safetensors"
 """What a run is, and where one that goes on stands: both hold checksums of the rest."""
-_RUN_FIELDS = {"status": str, "starts": list, "tasks": list}
-_RUN_FIELDS |= {name: dict for name in ("settings", "seconds", "files")}
+_FIELD_TYPES = {
+    "status": str,
+    "starts": list,
+    "tasks": list,
+    "settings": dict,
+    "seconds": dict,
+    "files": dict,
+}
 """What is read of ``run.json``, with its type."""
 
 
 def read_run(path: Path) -> dict[str, Any]:
-    """``run.json`` of a run folder, or of the folder above ``stages``; else nothing.
+    """Read ``run.json`` of a run folder, or of the folder above ``stages``.
 
-    What is of another type than spark-train writes is left out.
+    Returns
+    -------
+    dict
+        Without fields of another type than spark-train writes; empty where there is
+        no record of a run.
 
     Raises
     ------
     OutputError
         If it is not as it was written, or no JSON beside a folder ``stages``.
     """
-    place = _home(path) / RECORD
+    record_file = _run_folder(path) / RECORD
+    record: object = {}
     try:
-        data = read_regular(place)
-        found = parse_json(data, place=str(place), finite=False)
-        damaged = intact(data) is False
+        data = read_regular(record_file)
+        record = parse_json(data, place=str(record_file), finite=False)
+        is_damaged = intact(data) is False
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, InputError):
         # Without stages it may be anyone's file.
-        found, damaged = {}, (place.parent / "stages").is_dir()
-    if damaged:
-        raise _damaged(place, DAMAGED)
-    if not isinstance(found, dict) or found.get("kind") != "spark-train-run":
+        is_damaged = (record_file.parent / "stages").is_dir()
+    if is_damaged:
+        raise _damaged(record_file, DAMAGED)
+
+    if not isinstance(record, dict) or record.get("kind") != "spark-train-run":
         return {}
     return {
-        key: found[key]
-        for key in _RUN_FIELDS
-        if isinstance(found.get(key), _RUN_FIELDS[key])
+        name: record[name]
+        for name, field_type in _FIELD_TYPES.items()
+        if isinstance(record.get(name), field_type)
     }
 
 
@@ -65,13 +78,16 @@ def check_run(path: Path) -> dict[str, Any]:
     OutputError
         With the name of a file that is not as it was written.
     """
-    run, home = read_run(path), _home(path)
-    goes_on, told = run.get("status") != "complete", run
+    run = read_run(path)
+    run_folder = _run_folder(path)
+    goes_on = run.get("status") != "complete"
+    checksums = run.get("files")
     if run and goes_on:
-        told = {}
-        with suppress(FileNotFoundError):  # it has only begun, or has just ended
-            told = read_state(home / STATE)
-    check_files(home, told.get("files"), grows=goes_on)
+        checksums = None
+        # Without a state it has only begun, or has just ended.
+        with suppress(FileNotFoundError):
+            checksums = read_state(run_folder / STATE).get("files")
+    check_files(run_folder, checksums, grows=goes_on)
     return run
 
 
@@ -80,6 +96,8 @@ def check_files(home: Path, files: object, *, grows: bool) -> None:
 
     Parameters
     ----------
+    home
+        The run folder.
     files
         Name -> size and SHA-256; of ``scores/``, which nothing reads, only what is
         there is looked at.
@@ -91,18 +109,22 @@ def check_files(home: Path, files: object, *, grows: bool) -> None:
     OutputError
         With the name of a file that is not as it was written.
     """
-    for name, told in files.items() if isinstance(files, dict) else ():
-        place = home / name
+    if not isinstance(files, dict):
+        return
+
+    for name, facts in files.items():
+        file = home / name
         if ".." in Path(name).parts or Path(name).is_absolute():
             raise _damaged(home / RECORD, "names a file outside its folder")
-        if place.parent != home and not place.exists():
+        if file.parent != home and not file.exists():
             continue
-        if (what := fault(place, told, grows=grows)) is not None:
-            raise _damaged(place, what)
+        damage = fault(file, facts, grows=grows)
+        if damage is not None:
+            raise _damaged(file, damage)
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """What the header of a run's state says of the run.
+    """Read what the header of a run's state says of the run.
 
     Raises
     ------
@@ -117,8 +139,8 @@ def read_state(path: Path) -> dict[str, Any]:
         if intact_file(path) is False:
             raise _damaged(path, DAMAGED)
         with safe_open(path, framework="np") as file:
-            told = file.metadata()["state"].encode()
-        return dict(parse_json(told, place=str(path), finite=False))
+            header = file.metadata()["state"].encode()
+        return dict(parse_json(header, place=str(path), finite=False))
     except FileNotFoundError:
         raise
     except (SafetensorError, OSError, InputError, LookupError, TypeError) as error:
@@ -126,15 +148,18 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def _damaged(path: Path, what: str) -> OutputError:
+    """Return the error about a file that is not as it was written."""
     fix = "copy the run folder again, or remove it and train again"
     return OutputError(what, where=str(path), fix=fix)
 
 
 def trained_order(path: Path) -> tuple[str, ...]:
-    """The tasks of a run as it learned them; nothing where the folder is no run."""
+    """Return the tasks of a run as it learned them; empty where it is no run."""
     tasks = read_run(path).get("tasks", ())
     return tuple(tasks) if all(isinstance(task, str) for task in tasks) else ()
 
 
-def _home(path: Path) -> Path:
-    return path.resolve().parent if path.resolve().name == "stages" else path
+def _run_folder(path: Path) -> Path:
+    """Return the folder of a run, which may be given by its folder ``stages``."""
+    resolved = path.resolve()
+    return resolved.parent if resolved.name == "stages" else path

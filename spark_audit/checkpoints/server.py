@@ -32,20 +32,43 @@ FIRST_ANSWER_SECONDS = 30
 ANSWER_BYTES = 1 << 26
 KEY = "SPARK_AUDIT_API_KEY"
 """Sent as a bearer token, where it is set."""
-_NEEDS = "give an OpenAI-compatible server that echoes log-probabilities of token ids"
-_HOW_ADDRESSES_END = (
-    "a server's address ends in /v1, a model on the hub is written hf:ORG/NAME"
-)
-_SERVER_GONE = f"start it, or check the address: {_HOW_ADDRESSES_END}"
 PAUSES = (1.0, 2.0, 4.0, 8.0)
 """Seconds before one that is away, or busy, is asked for the same scores again."""
 BUSY = (429, 500, 502, 503, 504)
 COMPLETION_REQUEST = {"echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}
 """Of a prompt: its log-probabilities."""
+NOTE = (
+    "a server gives log-probabilities of tokens alone: figures that rest on ranks, on "
+    "the rest of the distribution or on answers are not estimable"
+)
+_MAX_LOG_PROBABILITY = 1e-3
+"""Rounding may lift a log-probability of 0 by this."""
+_NEEDS = "give an OpenAI-compatible server that echoes log-probabilities of token ids"
+_HOW_ADDRESSES_END = (
+    "a server's address ends in /v1, a model on the hub is written hf:ORG/NAME"
+)
+_SERVER_GONE = f"start it, or check the address: {_HOW_ADDRESSES_END}"
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    """Return an opener of addresses that follows no redirect.
+
+    Another address is not the one given, nor is the key for it.
+    """
+    opener = urllib.request.OpenerDirector()
+    opener.add_handler(urllib.request.ProxyHandler())
+    opener.add_handler(urllib.request.HTTPHandler())
+    opener.add_handler(urllib.request.HTTPSHandler())
+    return opener
+
+
+_OPENER = _opener()
 
 
 def api_key() -> str:
-    """The bearer token, or nothing; never quoted, for what is said stands in logs.
+    """Return the bearer token, or nothing.
+
+    It is never quoted, for what is said stands in logs.
 
     Raises
     ------
@@ -57,6 +80,14 @@ def api_key() -> str:
         return key
     fix = "set it to the key alone, in one line"
     raise errors.InputError("holds other characters than a key has", where=KEY, fix=fix)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """HTTP's status and the bytes that came; 0 and the reason, where nothing came."""
+
+    status: int
+    content: bytes
 
 
 @dataclass(frozen=True)
@@ -87,23 +118,34 @@ class Server:
         InputError
             If the key cannot be sent.
         """
+        # A wrong key is an error of the call, not of the server.
         api_key()
         with errors.at(self.url):
-            names = []
-            with suppress(errors.InputError, TypeError, KeyError):
-                status, raw = self._sent("/models", None, FIRST_ANSWER_SECONDS)
-                if status == 200:
-                    answer = parse_json(raw, place="the answer", finite=False)
-                    names = [one["id"] for one in answer["data"]]
+            names = self._listed_models()
             if not names:
-                self._post("a")
+                self._complete("a")
             elif self.model not in names:
-                known = errors.choose(self.model, map(errors.shown, names))
+                printed = [errors.shown(name) for name in names]
+                choices = errors.choose(self.model, printed)
                 what = f"serves no model {errors.shown(self.model)}"
-                raise errors.CheckpointError(what, fix=f"give --model NAME: {known}")
+                raise errors.CheckpointError(what, fix=f"give --model NAME: {choices}")
+
+    def _listed_models(self) -> list[Any]:
+        """Return the names of the models that a server lists; none if it lists none."""
+        with suppress(errors.InputError, TypeError, KeyError):
+            answer = self._ask("/models", None, FIRST_ANSWER_SECONDS)
+            if answer.status == 200:
+                content = parse_json(answer.content, place="the answer", finite=False)
+                return [model["id"] for model in content["data"]]
+        return []
 
     def nll(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
-        """NLL of each token but the first, nats, float64.
+        """Return the NLL of each token but the first: ``(tokens - 1,)``, nats, float64.
+
+        Parameters
+        ----------
+        ids
+            Shape ``(tokens,)``.
 
         Raises
         ------
@@ -111,92 +153,133 @@ class Server:
             If the server cannot be reached, refuses, or answers anything else; after
             :data:`PAUSES` where waiting may help.
         """
+        n_tokens = len(ids)
         with errors.at(self.url):
-            answer, count, what = self._post([*map(int, ids)], PAUSES), len(ids), ""
+            answer = self._complete([int(token_id) for token_id in ids], PAUSES)
             try:
-                given = answer["choices"][0]["logprobs"]["token_logprobs"]
-                read = (answer.get("usage") or {}).get("prompt_tokens", count)
-                values = np.array([*map(float, given[1:count])])
+                # The first token has none; behind the prompt stands what was generated.
+                listed = answer["choices"][0]["logprobs"]["token_logprobs"]
+                n_read = (answer.get("usage") or {}).get("prompt_tokens", n_tokens)
+                log_probabilities = np.array(
+                    [float(value) for value in listed[1:n_tokens]]
+                )  # (tokens - 1,)
             except (TypeError, KeyError, IndexError, ValueError, AttributeError):
                 what = "gives no log-probabilities of the prompt"
-            else:
-                if read != count or len(values) != count - 1:
-                    what = f"reads {read} tokens where {count} were meant"
-                elif not (np.isfinite(values) & (values < 1e-3)).all():
-                    what = "gives log-probabilities that are none"
-            if what:
-                raise errors.CheckpointError(what, fix=_NEEDS)
-            return -values
+                raise errors.CheckpointError(what, fix=_NEEDS) from None
 
-    def _sent(self, path: str, data: bytes | None, seconds: float) -> tuple[int, bytes]:
-        """HTTP's status and what is answered; 0 and the reason, where nothing is."""
-        head = {"Content-Type": "application/json"}
-        if key := api_key():
-            head["Authorization"] = f"Bearer {key}"
-        asked: Future[tuple[int, bytes]] = Future()
+            if n_read != n_tokens or len(log_probabilities) != n_tokens - 1:
+                what = f"reads {n_read} tokens where {n_tokens} were meant"
+                raise errors.CheckpointError(what, fix=_NEEDS)
+            is_valid = np.isfinite(log_probabilities)
+            is_valid &= log_probabilities < _MAX_LOG_PROBABILITY
+            if not is_valid.all():
+                what = "gives log-probabilities that are none"
+                raise errors.CheckpointError(what, fix=_NEEDS)
+            return -log_probabilities
+
+    def _ask(self, path: str, data: bytes | None, seconds: float) -> _Answer:
+        """Send a request, and wait for the whole answer so many seconds at most.
+
+        Raises
+        ------
+        CheckpointError
+            If the time has ended.
+        """
+        headers = {"Content-Type": "application/json"}
+        key = api_key()
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
+        pending: Future[_Answer] = Future()
 
         def ask() -> None:
             try:
                 url = self.url.rstrip("/") + path
-                request = urllib.request.Request(url, data, head)
-                with _OPENER.open(request, timeout=seconds) as answer:
-                    asked.set_result((answer.status, answer.read(ANSWER_BYTES)))
+                request = urllib.request.Request(url, data, headers)
+                with _OPENER.open(request, timeout=seconds) as response:
+                    content = response.read(ANSWER_BYTES)
+                    pending.set_result(_Answer(response.status, content))
             except BaseException as error:
-                asked.set_exception(error)
+                pending.set_exception(error)
 
         # A socket's own limit starts again with each byte that comes.
         threading.Thread(target=ask, daemon=True).start()
         try:
-            return asked.result(timeout=seconds)
+            return pending.result(timeout=seconds)
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = getattr(error, "reason", error)
             if isinstance(reason, TimeoutError):
                 what = f"has not answered for {seconds} s"
                 raise errors.CheckpointError(what, fix=_SERVER_GONE) from error
-            return 0, errors.first_line(Exception(reason)).encode()
+            return _Answer(0, errors.first_line(Exception(reason)).encode())
 
-    def _post(self, prompt: list[int] | str, pauses: Sequence[float] = ()) -> Any:
-        """What it says of a prompt."""
-        body = json.dumps(
-            {**COMPLETION_REQUEST, "model": self.model, "prompt": prompt}
-        ).encode()
+    def _complete(self, prompt: list[int] | str, pauses: Sequence[float] = ()) -> Any:
+        """Return the parsed answer about a prompt.
+
+        Parameters
+        ----------
+        pauses
+            Seconds to wait before each further try; none: the first answer counts.
+
+        Raises
+        ------
+        CheckpointError
+            If it gives none after the last try, or none that waiting could bring.
+        """
+        request = {**COMPLETION_REQUEST, "model": self.model, "prompt": prompt}
+        data = json.dumps(request).encode()
         for pause in (*pauses, None):
-            status, raw = self._sent("/completions", body, ANSWER_SECONDS)
-            # What it answers may quote the text, and its own reason the key.
-            what, fix, passes = "answers something else than JSON", _NEEDS, True
-            if 200 <= status < 300:
-                with suppress(errors.InputError):  # or an answer that broke off
-                    return parse_json(raw, place="the answer", finite=False)
-            elif status:
-                what = f"answers {status} {http.client.responses.get(status, '')}"
-                fix = f"check --model and the server's log; {_HOW_ADDRESSES_END}"
-                passes = status in BUSY
-            else:
-                what, fix = f"cannot be reached ({raw.decode()})", _SERVER_GONE
-            if pause is None or not passes:
-                resumes = "; the same command resumes there" * bool(passes and pauses)
-                raise errors.CheckpointError(what, fix=fix + resumes)
+            answer = self._ask("/completions", data, ANSWER_SECONDS)
+            if 200 <= answer.status < 300:
+                # Otherwise it is of another form, or broke off.
+                with suppress(errors.InputError):
+                    return parse_json(answer.content, place="the answer", finite=False)
+
+            may_pass = answer.status in (0, *BUSY) or 200 <= answer.status < 300
+            if pause is None or not may_pass:
+                raise _failure(answer, resumes=may_pass and bool(pauses))
             time.sleep(pause)
         return None
 
 
-# It follows no redirect: another address is not the one given, nor is the key for it.
-_OPENER = urllib.request.OpenerDirector()
-_OPENER.add_handler(urllib.request.ProxyHandler())
-_OPENER.add_handler(urllib.request.HTTPHandler())
-_OPENER.add_handler(urllib.request.HTTPSHandler())
+def _failure(answer: _Answer, *, resumes: bool) -> errors.CheckpointError:
+    """Return the error about an answer without content.
 
+    Its content may quote the text, and its own reason the key: neither is shown.
 
-NOTE = (
-    "a server gives log-probabilities of tokens alone: figures that rest on ranks, on "
-    "the rest of the distribution or on answers are not estimable"
-)
+    Parameters
+    ----------
+    resumes
+        Whether the same command goes on from here, once the server is back.
+    """
+    if answer.status == 0:
+        what = f"cannot be reached ({answer.content.decode()})"
+        fix = _SERVER_GONE
+    elif 200 <= answer.status < 300:
+        what = "answers something else than JSON"
+        fix = _NEEDS
+    else:
+        reason = http.client.responses.get(answer.status, "")
+        what = f"answers {answer.status} {reason}"
+        fix = f"check --model and the server's log; {_HOW_ADDRESSES_END}"
+    if resumes:
+        fix += "; the same command resumes there"
+    return errors.CheckpointError(what, fix=fix)
 
 
 def served(
     specs: Sequence[Spec], loading: Loading, *, relearn: bool
 ) -> tuple[Server, list[Spec]]:
-    """The server of a call, reached, and all specs: in its place what it serves.
+    """Reach the server of a call; return it, and all specs with local copies.
+
+    Parameters
+    ----------
+    relearn
+        Whether checkpoints are relearned, too.
+
+    Returns
+    -------
+    tuple
+        The server; and the specs, in the place of its own one that of ``--agree``.
 
     Raises
     ------
@@ -205,30 +288,55 @@ def served(
     CheckpointError
         If the server cannot be reached.
     """
-    there = [spec for spec in specs if any(map(is_server, spec.paths))]
-    paths = [path for spec in there for path in spec.paths]
-    where, what, fix = "--ckpt", "", None
-    if not there:
-        where = "--agree" if loading.model is None else "--model"
-        what = "is for --ckpt http://HOST:PORT/v1"
-    elif any({*path} & {*"@?#"} for path in paths):
-        what = "an address with a password, a query or a fragment is not taken"
-        fix = f"give --ckpt http://HOST:PORT/v1, and a key by the variable {KEY}"
-    elif len(paths) > 1:
-        what = "one served checkpoint at most"
-        fix = "audit one at a time, and compare the reports"
-    elif loading.model is None or loading.agree is None:
-        where = paths[0]
-        what = "is read as a server's address, which is believed only where it agrees"
-        fix = "write a model on the hub as hf:ORG/NAME; a server's address ends in "
-        fix += "/v1, and needs --model NAME, and --agree PATH: the same checkpoint here"
-    elif loading.quantize or relearn:
-        where = "--quantize" if loading.quantize else "--relearn"
-        what = "does not go with a server"
-    if what:
-        raise errors.InputError(what, where=where, fix=fix)
-    (spec,) = there
-    server = Server(paths[0], str(loading.model), spec.name)
+    served_specs = [
+        spec for spec in specs if any(is_server(path) for path in spec.paths)
+    ]
+    addresses: list[str] = []
+    for spec in served_specs:
+        addresses += spec.paths
+    _check_flags(addresses, loading, relearn=relearn)
+
+    (served_spec,) = served_specs
+    server = Server(addresses[0], str(loading.model), served_spec.name)
     server.reach()
-    here = Spec(spec.name, (str(loading.agree),))
-    return server, [here if one is spec else one for one in specs]
+    local_copy = Spec(served_spec.name, (str(loading.agree),))
+    return server, [local_copy if spec is served_spec else spec for spec in specs]
+
+
+def _check_flags(addresses: Sequence[str], loading: Loading, *, relearn: bool) -> None:
+    """Refuse flags that do not say what is served and what it must agree with.
+
+    Raises
+    ------
+    InputError
+        With the flag, and what to give.
+    """
+    if not addresses:
+        raise errors.InputError(
+            "is for --ckpt http://HOST:PORT/v1",
+            where="--agree" if loading.model is None else "--model",
+        )
+    if any(mark in address for address in addresses for mark in "@?#"):
+        raise errors.InputError(
+            "an address with a password, a query or a fragment is not taken",
+            where="--ckpt",
+            fix=f"give --ckpt http://HOST:PORT/v1, and a key by the variable {KEY}",
+        )
+    if len(addresses) > 1:
+        raise errors.InputError(
+            "one served checkpoint at most",
+            where="--ckpt",
+            fix="audit one at a time, and compare the reports",
+        )
+    if loading.model is None or loading.agree is None:
+        raise errors.InputError(
+            "is read as a server's address, which is believed only where it agrees",
+            where=addresses[0],
+            fix="write a model on the hub as hf:ORG/NAME; a server's address ends in "
+            "/v1, and needs --model NAME, and --agree PATH: the same checkpoint here",
+        )
+    if loading.quantize or relearn:
+        raise errors.InputError(
+            "does not go with a server",
+            where="--quantize" if loading.quantize else "--relearn",
+        )

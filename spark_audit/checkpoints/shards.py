@@ -29,68 +29,79 @@ def refuse_shards(path: Path) -> None:
     CheckpointError
         With the tool that wrote them, and the command that makes them whole.
     """
-    places = _entries(path) if path.is_dir() else iter((path,))
-    for place in places:
-        for what, fix in _known_shards(place):
-            raise CheckpointError(what, fix=fix)
+    entries = _entries(path) if path.is_dir() else iter([path])
+    for entry in entries:
+        error = _error_about(entry)
+        if error is not None:
+            raise error
 
 
 def _entries(folder: Path) -> Iterator[Path]:
-    """A folder, what is in it, and what is in the folders in it."""
+    """Yield a folder, what is in it, and what is in the folders in it."""
     yield folder
     inner = sorted(folder.iterdir())
     yield from inner
-    for place in inner:
-        if place.is_dir() and not place.is_symlink():
-            yield from sorted(place.iterdir())
+    for entry in inner:
+        if entry.is_dir() and not entry.is_symlink():
+            yield from sorted(entry.iterdir())
 
 
-def _known_shards(place: Path) -> Iterator[tuple[str, str]]:
-    """What a place holds, and the command, if it is one of these tools' parts."""
-    name, above = place.name, place.parent
-    there = shown(str(place))
-
-    if place.is_dir() and _FSDP_FOLDER.fullmatch(name):
+def _error_about(entry: Path) -> CheckpointError | None:
+    """Return the error about a file or folder of one of these tools' parts."""
+    name = entry.name
+    is_folder = entry.is_dir()
+    if is_folder and _FSDP_FOLDER.fullmatch(name):
         what = f"holds FSDP shards ({shown(name)}), a part of the weights each"
-        command = f"accelerate merge-weights {there} OUT"
-        yield what, f"put them together: {command}, {_RESULT}"
+        return _with_command(what, f"accelerate merge-weights {_path(entry)} OUT")
 
     if name.endswith(".distcp"):
-        if _FSDP_FOLDER.fullmatch(above.name):
-            command = f"accelerate merge-weights {shown(str(above))} OUT"
-        else:
-            command = (
-                "python -m torch.distributed.checkpoint.format_utils dcp_to_torch "
-            )
-            command += f"{shown(str(above))} OUT.pt"
-        what = f"holds shards of torch.distributed.checkpoint ({shown(name)})"
-        yield what, f"put them together: {command}, {_RESULT}"
+        return _error_about_distributed(entry)
 
-    is_zero_folder = place.is_dir() and _ZERO_FOLDER.fullmatch(name)
+    is_zero_folder = is_folder and _ZERO_FOLDER.fullmatch(name)
     if is_zero_folder or _ZERO_FILE.fullmatch(name):
-        folder = above if is_zero_folder else above.parent
-        script = shown(str(folder / "zero_to_fp32.py"))
-        what = (
-            f"holds DeepSpeed ZeRO shards ({shown(name)}), a part of the weights each"
-        )
-        command = (
-            f"python {script} {shown(str(folder))} OUT (DeepSpeed wrote the script)"
-        )
-        yield what, f"put them together: {command}, {_RESULT}"
+        # DeepSpeed puts its script beside the folders of steps.
+        run_folder = entry.parent if is_zero_folder else entry.parent.parent
+        script = _path(run_folder / "zero_to_fp32.py")
+        what = f"holds DeepSpeed ZeRO shards ({shown(name)}), a part of the weights "
+        command = f"python {script} {_path(run_folder)} OUT (DeepSpeed wrote the "
+        return _with_command(f"{what}each", f"{command}script)")
 
     if _RANK_FILE.fullmatch(name):
         what = f"holds shards of verl ({shown(name)}), a part of the weights each"
         command = "python -m verl.model_merger merge --backend fsdp --local_dir "
-        command += f"{shown(str(above))} --target_dir OUT"
-        yield what, f"put them together: {command}, {_RESULT}"
+        command += f"{_path(entry.parent)} --target_dir OUT"
+        return _with_command(what, command)
 
     if _META_FILE.fullmatch(name):
         what = f"holds Meta's shards ({shown(name)}), a slice of each tensor"
         command = "python -m transformers.models.llama.convert_llama_weights_to_hf "
-        command += f"--input_dir {shown(str(above))} --output_dir OUT"
-        yield what, f"convert them: {command}, then give OUT"
+        command += f"--input_dir {_path(entry.parent)} --output_dir OUT"
+        fix = f"convert them: {command}, then give OUT"
+        return CheckpointError(what, fix=fix)
 
-    if place.is_dir() and _MEGATRON.fullmatch(name):
+    if is_folder and _MEGATRON.fullmatch(name):
         what = f"holds Megatron's shards ({shown(name)}), a slice of each tensor"
         fix = "export them to Hugging Face's format with Megatron Bridge "
-        yield what, f"{fix}(AutoBridge.export_ckpt), then give the result"
+        fix += "(AutoBridge.export_ckpt), then give the result"
+        return CheckpointError(what, fix=fix)
+    return None
+
+
+def _error_about_distributed(file: Path) -> CheckpointError:
+    """Return the error about a shard of torch.distributed.checkpoint."""
+    what = f"holds shards of torch.distributed.checkpoint ({shown(file.name)})"
+    if _FSDP_FOLDER.fullmatch(file.parent.name):
+        command = f"accelerate merge-weights {_path(file.parent)} OUT"
+        return _with_command(what, command)
+    command = "python -m torch.distributed.checkpoint.format_utils dcp_to_torch "
+    return _with_command(what, f"{command}{_path(file.parent)} OUT.pt")
+
+
+def _with_command(what: str, command: str) -> CheckpointError:
+    """Return an error that names the command which puts parts together."""
+    return CheckpointError(what, fix=f"put them together: {command}, {_RESULT}")
+
+
+def _path(path: Path) -> str:
+    """Return a path as it stands in an error."""
+    return shown(str(path))

@@ -21,6 +21,7 @@ from spark_audit.names import BASE
 SCHEMES = ("http://", "https://")
 DTYPES = ("float32", "bfloat16", "float16", "auto")
 DEVICES = re.compile(r"(auto|cpu|cuda|mps|xpu)(:\d+)?")
+# A name is what one writes without quotes.
 _NAME_AND_PATH = re.compile(r"([A-Za-z0-9._+-]+)=(.+)", re.DOTALL)
 
 HALVES = {
@@ -33,7 +34,7 @@ _STAGE = re.compile(r"[1-9]\d*(:(task|full|adapter))?|full|adapter")
 
 
 def is_server(source: str) -> bool:
-    """Whether a checkpoint is given as an address."""
+    """Return whether a checkpoint is given as an address."""
     return source.startswith(SCHEMES)
 
 
@@ -96,16 +97,19 @@ class Loading:
     include_base: Annotated[bool, options.NO_OPTION] = False
 
     def locate(self, source: str) -> Path:
-        """The local path of a model that the user gave."""
+        """Return the local path of a model that the user gave."""
         return untrusted.locate(
             source, revision=self.revision, code=self.trust_remote_code
         )
 
     def __post_init__(self) -> None:
+        # Refused here, before PyTorch is imported, which takes seconds.
         if not DEVICES.fullmatch(self.device):
             what = f"unknown device {self.device!r}"
             raise InputError(what, where="--device", fix="give auto, cpu or cuda[:N]")
         errors.one_of(self.dtype, "--dtype", DTYPES)
+
+        # Layers of a spread model may lie on the disk, without numbers to round.
         if self.device_map and self.quantize:
             what = "rounds whole models, not models spread by --device-map"
             raise InputError(what, where="--quantize")
@@ -132,41 +136,53 @@ class Spec:
     @property
     def sources(self) -> tuple[str, ...]:
         """Each path with its stage, as it is given to ``open_checkpoint``."""
-        at = "" if self.stage is None else f"@{self.stage}"
-        return tuple(path + at for path in self.paths)
+        suffix = "" if self.stage is None else f"@{self.stage}"
+        return tuple(path + suffix for path in self.paths)
 
 
 def exists(text: str) -> bool:
-    """Whether the text names a file or folder here."""
+    """Return whether the text names a file or folder here."""
     return bool(text) and os.path.exists(os.path.expanduser(text))
 
 
 def split_stage(text: str) -> tuple[str, str | None]:
-    """``PATH@K[:task]`` in two; ``@`` is read only when what precedes it exists.
+    """Split ``PATH@K[:task]``; ``@`` is read only when what precedes it exists.
 
     Of a folder of full weights and an adapter ``PATH@full`` and ``PATH@adapter`` are
     one of them, in a series ``PATH@K:full`` and ``PATH@K:adapter``.
+
+    Returns
+    -------
+    tuple
+        The path, and the stage if there is one.
 
     Raises
     ------
     InputError
         If something else than a stage follows.
     """
-    head, at, tail = text.rpartition("@")
-    if not at or exists(text) or not exists(head):
+    path, separator, stage = text.rpartition("@")
+    if not separator or exists(text) or not exists(path):
         return text, None
-    if not _STAGE.fullmatch(tail):
-        fix = "write PATH@K with K from 1, or PATH@K:task"
-        raise InputError(f"{tail!r} is no stage", where=text, fix=fix)
-    return head, tail
+
+    if not _STAGE.fullmatch(stage):
+        raise InputError(
+            f"{stage!r} is not a stage",
+            where=text,
+            fix="write PATH@K with K from 1, or PATH@K:task",
+        )
+    return path, stage
 
 
 def split_half(stage: str | None) -> tuple[str | None, str | None]:
-    """The number of a stage, and which half of a folder is meant, each if given."""
+    """Split a stage into its number and the half of a folder, each if given."""
     if stage is None or stage in HALVES:
         return None, stage
-    number, _, part = stage.partition(":")
-    return (number, part) if part in HALVES else (stage, None)
+    number, _, half = stage.partition(":")
+    if half in HALVES:
+        return number, half
+    # The rest, ":task", goes with the number.
+    return stage, None
 
 
 def parse_specs(texts: Sequence[str]) -> list[Spec]:
@@ -183,25 +199,40 @@ def parse_specs(texts: Sequence[str]) -> list[Spec]:
         On an empty value, a list without a name, a name given twice, the same path
         twice, or replicates at different stages.
     """
-    drafts = [_draft(text) for pattern in texts for text in _matches(pattern)]
-    names, unnamed = set[str](), []
-    audited: dict[tuple[str, ...], str] = {}
+    drafts: list[Spec] = []
+    for text in texts:
+        for match in _matches(text):
+            drafts.append(_draft(match))
+
+    names: set[str] = set()
+    unnamed: list[tuple[str, ...]] = []
+    path_by_parts: dict[tuple[str, ...], str] = {}
     for spec in drafts:
         if spec.name in names:
-            fix = "name each checkpoint differently, or write NAME=[p1,p2] for seeds"
-            what = f"the name {spec.name!r} is given twice"
-            raise InputError(what, where="--ckpt", fix=fix)
-        # What is called base may be audited too.
-        for path in spec.paths if spec.name != BASE else ():
-            place = path_parts(path, spec.stage)
-            if place in audited:
-                what, fix = "the same checkpoint is given twice", "leave one out"
-                raise InputError(what, where=f"--ckpt {audited[place]}", fix=fix)
-            audited[place] = path
-            if not spec.name:
-                unnamed.append(place)
+            raise InputError(
+                f"the name {spec.name!r} is given twice",
+                where="--ckpt",
+                fix="name each checkpoint differently, or write NAME=[p1,p2] for seeds",
+            )
         if spec.name:
             names.add(spec.name)
+        # What is called base may be audited too.
+        if spec.name == BASE:
+            continue
+
+        for path in spec.paths:
+            parts = path_parts(path, spec.stage)
+            if parts in path_by_parts:
+                raise InputError(
+                    "the same checkpoint is given twice",
+                    where=f"--ckpt {path_by_parts[parts]}",
+                    fix="leave one out",
+                )
+            path_by_parts[parts] = path
+            if not spec.name:
+                unnamed.append(parts)
+
+    # A checkpoint without a name has one path: defaults come in the same order.
     defaults = iter(distinct_suffixes(unnamed, taken={*names, BASE}))
     return [
         spec if spec.name else replace(spec, name=next(defaults)) for spec in drafts
@@ -209,20 +240,33 @@ def parse_specs(texts: Sequence[str]) -> list[Spec]:
 
 
 def default_name(source: str) -> str:
-    """The name of a checkpoint that is opened alone: the last part of its path."""
-    return distinct_suffixes([path_parts(*split_stage(source))], taken={BASE})[0]
+    """Return the name of a checkpoint that is opened alone: its path's last part."""
+    path, stage = split_stage(source)
+    return distinct_suffixes([path_parts(path, stage)], taken={BASE})[0]
 
 
 def _matches(text: str) -> list[str]:
-    """The folders and weights files that a pattern matches; the text if it is none.
+    """Return the folders and weights files that a pattern matches.
 
-    Behind ``NAME=`` the matches are replicates.
+    Behind ``NAME=`` the matches are replicates. A text that is no pattern stays.
+
+    Raises
+    ------
+    InputError
+        If nothing matches.
     """
-    named = _NAME_AND_PATH.fullmatch(text.strip())
-    name, pattern = (named[1], named[2]) if named else ("", text.strip())
+    name = ""
+    pattern = text.strip()
+    named = _NAME_AND_PATH.fullmatch(pattern)
+    if named is not None:
+        name = named[1]
+        pattern = named[2]
+
+    # "[a,b]" is a list; and a folder may have a name that looks like a pattern.
     is_pattern = glob.has_magic(pattern) and not pattern.startswith("[")
     if not is_pattern or is_server(pattern) or exists(text) or exists(pattern):
         return [text]
+
     suffixes = (*untrusted.WEIGHT_SUFFIXES, ".gguf")
     matches = [
         path
@@ -230,50 +274,91 @@ def _matches(text: str) -> list[str]:
         if os.path.isdir(path) or path.endswith(suffixes)
     ]
     if not matches:
-        what = "matches no folder and no weights file"
-        raise InputError(what, where=f"--ckpt {text}", fix="check the pattern")
+        raise InputError(
+            "matches no folder and no weights file",
+            where=f"--ckpt {text}",
+            fix="check the pattern",
+        )
     return [f"{name}=[{','.join(matches)}]"] if name else matches
 
 
 def _draft(text: str) -> Spec:
-    """The spec of a text; its name is empty where none is given."""
-    name, value = "", text.strip()
-    match = _NAME_AND_PATH.fullmatch(value)
-    if match and not exists(value):
-        name, value = match[1], match[2].strip()
-    front, _, path = value.partition("=")
-    here = exists(value)
-    listed = value.startswith("[") and value.endswith("]") and not here
-    parts = [p.strip() for p in value[1:-1].split(",")] if listed else [value]
-    paths, stages = zip(*map(split_stage, parts), strict=True)
-    odd = not name and not here and exists(path.strip())
-    letters = "write a name of letters, digits and . _ + - alone"
-    apart = "replicates of one method are at different stages"
-    for wrong, what, fix in (
-        (odd, f"{front!r} is no name for a checkpoint", letters),
-        (not all(parts), "is empty", "give a path"),
-        (listed and not name, "a list of seeds has no name", "write NAME=[PATH,PATH]"),
-        (len({*stages}) > 1, apart, "give every path the same @K, or none"),
-    ):
-        if wrong:
-            where = f"--ckpt {text.strip() or repr(text)}"
-            raise InputError(what, where=where, fix=fix)
-    return Spec(name, paths, stages[0])
+    """Return the spec of a text; its name is empty where none is given.
+
+    Raises
+    ------
+    InputError
+        If a path or the name is missing, or the name is none.
+    """
+    where = f"--ckpt {text.strip() or repr(text)}"
+    name = ""
+    value = text.strip()
+    named = _NAME_AND_PATH.fullmatch(value)
+    if named is not None and not exists(value):
+        name = named[1]
+        value = named[2].strip()
+
+    is_path = exists(value)
+    wrong_name, _, path = value.partition("=")
+    if not name and not is_path and exists(path.strip()):
+        raise InputError(
+            f"{wrong_name!r} is no name for a checkpoint",
+            where=where,
+            fix="write a name of letters, digits and . _ + - alone",
+        )
+
+    is_list = value.startswith("[") and value.endswith("]") and not is_path
+    sources = [value]
+    if is_list:
+        sources = [source.strip() for source in value[1:-1].split(",")]
+    split_sources = [split_stage(source) for source in sources]
+    if not all(sources):
+        raise InputError("is empty", where=where, fix="give a path")
+    if is_list and not name:
+        raise InputError(
+            "a list of seeds has no name", where=where, fix="write NAME=[PATH,PATH]"
+        )
+
+    stages = {stage for _, stage in split_sources}
+    if len(stages) > 1:
+        raise InputError(
+            "replicates of one method are at different stages",
+            where=where,
+            fix="give every path the same @K, or none",
+        )
+    (stage,) = stages
+    return Spec(name, tuple(path for path, _ in split_sources), stage)
 
 
 def distinct_suffixes(paths: list[tuple[str, ...]], *, taken: set[str]) -> list[str]:
-    """Shortest suffix of each path that no other has and that is not taken."""
-    names = []
-    for own in paths:
-        for n in range(1, len(own) + 1):
-            name, ends = "/".join(own[-n:]), [path[-n:] for path in paths]
-            if ends.count(own[-n:]) == 1 and name not in taken:
-                names.append(name)
-                break
-        else:
-            what, fix = f"the name {own[-1]!r} is taken", "name it: NAME=PATH"
-            raise InputError(what, where="--ckpt", fix=fix)
-    return names
+    """Return the shortest suffix of each path that no other has and that is not taken.
+
+    Parameters
+    ----------
+    paths
+        As :func:`path_parts` gives them.
+
+    Raises
+    ------
+    InputError
+        If a whole path is a name that is taken.
+    """
+    return [_distinct_suffix(path, paths, taken) for path in paths]
+
+
+def _distinct_suffix(
+    path: tuple[str, ...], paths: list[tuple[str, ...]], taken: set[str]
+) -> str:
+    """Return the shortest suffix that one path alone has, and that is not taken."""
+    for n_parts in range(1, len(path) + 1):
+        suffix = path[-n_parts:]
+        suffixes = [other[-n_parts:] for other in paths]
+        name = "/".join(suffix)
+        if suffixes.count(suffix) == 1 and name not in taken:
+            return name
+    raise InputError(
+        f"the name {path[-1]!r} is taken", where="--ckpt", fix="name it: NAME=PATH"
+    )
 
 
 def path_parts(path: str, stage: str | None) -> tuple[str, ...]:
@@ -282,7 +367,12 @@ def path_parts(path: str, stage: str | None) -> tuple[str, ...]:
         path = os.path.abspath(os.path.expanduser(path))
     elif path.startswith(untrusted.HUB):
         # A revision is no stage, and may hold a slash.
-        name, at, revision = path.partition("@")
-        path = name + at.replace("@", "-") + revision.replace("/", "-")
-    *above, last = [part for part in Path(path).parts if part != os.sep] or [path]
-    return (*above, last if stage is None else f"{last}@{stage}")
+        name, separator, revision = path.partition("@")
+        path = name + separator.replace("@", "-") + revision.replace("/", "-")
+
+    # A path of separators alone has no parts: it stays as it is.
+    parts = [part for part in Path(path).parts if part != os.sep] or [path]
+    last = parts[-1]
+    if stage is not None:
+        last = f"{last}@{stage}"
+    return (*parts[:-1], last)

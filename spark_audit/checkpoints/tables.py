@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from spark_audit.checkpoints.loaded import weight_of
-from spark_audit.checkpoints.weight_files import PEFT_PREFIX, State
+from spark_audit.checkpoints.tensor_checks import State
+from spark_audit.checkpoints.weight_files import PEFT_PREFIX
 from spark_audit.errors import CheckpointError, shown
 
 if TYPE_CHECKING:
@@ -67,129 +68,160 @@ def own_tables(
     CheckpointError
         If a table is one of another model.
     """
-    names = tuple(saved_apart) if isinstance(saved_apart, list) else ()
-    found: dict[str, str] = {}
+    modules_apart: tuple[str, ...] = ()
+    if isinstance(saved_apart, list):
+        modules_apart = tuple(saved_apart)
+
+    note_by_key: dict[str, str] = {}
     base: State = {}
-    for key, tensor in state.items():
-        if not key.endswith(".weight") or tensor.ndim != 2 or _OF_ADAPTER.search(key):
+    for key, table in state.items():
+        if not key.endswith(".weight") or table.ndim != 2:
             continue
-        if _SAVED_TWICE.search(key):
+        if _OF_ADAPTER.search(key) or _SAVED_TWICE.search(key):
             continue
+
+        path = path_of(key)
         base = base or read_base()
-        own = _twin(path_of(key), base, base_rows)
-        if own is None or own.shape[1:] != tensor.shape[1:] or _is_equal(tensor, own):
+        base_table = _base_table(path, base, base_rows)
+        if base_table is None or base_table.shape[1:] != table.shape[1:]:
             continue
-        module = path_of(key).removesuffix(".weight")
-        is_kept_apart = bool(names) and module.endswith(names)
-        if is_kept_apart and tensor.shape == own.shape:
-            continue  # PEFT keeps it beside the base's
-        _check_related(key, tensor, own)
-        found[key] = _note(path_of(key), tensor, own)
-    return found
+        if _is_equal(table, base_table):
+            continue
+        # PEFT keeps a module that was trained whole beside the base's.
+        module = path.removesuffix(".weight")
+        is_apart = bool(modules_apart) and module.endswith(modules_apart)
+        if is_apart and table.shape == base_table.shape:
+            continue
+
+        _check_related(key, table, base_table)
+        note_by_key[key] = _note_on_rows(path, table, base_table)
+    return note_by_key
 
 
-def _twin(path: str, base: State, base_rows: int | None) -> torch.Tensor | None:
+def _base_table(path: str, base: State, base_rows: int | None) -> torch.Tensor | None:
     """Return the base's tensor of this name, or its embeddings for a tied head."""
     for name, tensor in base.items():
         # Files may leave out the name of the body in front, or have one more.
-        ends_alike = path.endswith(f".{name}") or name.endswith(f".{path}")
-        if path == name or ends_alike:
+        if path == name or path.endswith(f".{name}") or name.endswith(f".{path}"):
             return tensor
-    tables = (t for t in base.values() if t.ndim == 2 and len(t) == base_rows)
-    return next(tables, None)
+    for tensor in base.values():
+        if tensor.ndim == 2 and len(tensor) == base_rows:
+            return tensor
+    return None
 
 
-def _is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    if one.shape != other.shape:
+def _is_equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether two tensors hold the same numbers, of whatever dtype."""
+    if tensor.shape != other.shape:
         return False
-    wide = torch.promote_types(one.dtype, other.dtype)
-    return torch.equal(one.to(wide), other.to(wide))
+    wide = torch.promote_types(tensor.dtype, other.dtype)
+    return torch.equal(tensor.to(wide), other.to(wide))
 
 
-def _rows_of_both(
-    one: torch.Tensor, other: torch.Tensor
+def _common_rows(
+    table: torch.Tensor, base_table: torch.Tensor
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield some of the rows that both have at a time, in float32."""
-    count = min(len(one), len(other))
-    for start in range(0, count, _ROWS_AT_ONCE):
-        rows = slice(start, min(start + _ROWS_AT_ONCE, count))
-        yield one[rows].float(), other[rows].float()
+    """Yield rows that both tables have, some at a time, in float32."""
+    n_common = min(len(table), len(base_table))
+    for start in range(0, n_common, _ROWS_AT_ONCE):
+        rows = slice(start, min(start + _ROWS_AT_ONCE, n_common))
+        yield table[rows].float(), base_table[rows].float()  # each (rows, width)
 
 
-def _check_related(key: str, given: torch.Tensor, own: torch.Tensor) -> None:
+def _check_related(key: str, table: torch.Tensor, base_table: torch.Tensor) -> None:
     """Refuse a table whose rows have nothing to do with the base's."""
-    product = given_square = own_square = 0.0
-    for some, theirs in _rows_of_both(given, own):
-        product += float((some * theirs).sum())
-        given_square += float(some.square().sum())
-        own_square += float(theirs.square().sum())
-    if not product > LEAST_LIKENESS * (given_square * own_square) ** 0.5:
+    product = 0.0
+    square = 0.0
+    base_square = 0.0
+    for rows, base_rows in _common_rows(table, base_table):
+        product += float((rows * base_rows).sum())
+        square += float(rows.square().sum())
+        base_square += float(base_rows.square().sum())
+
+    # NaN on either side is refused, too.
+    is_alike = product > LEAST_LIKENESS * (square * base_square) ** 0.5
+    if not is_alike:
         what = f"adapter tensor {shown(key)} is unlike the base's own: it was trained "
         what += "on another base"
         fix = "give the model that it was trained on by --base"
         raise CheckpointError(what, fix=fix)
 
 
-def _note(path: str, given: torch.Tensor, own: torch.Tensor) -> str:
-    """Say which rows are the adapter's own."""
-    pairs = _rows_of_both(given, own)
-    changed = sum(int((some != theirs).any(1).sum()) for some, theirs in pairs)
+def _note_on_rows(path: str, table: torch.Tensor, base_table: torch.Tensor) -> str:
+    """Say how many rows are the adapter's own."""
+    n_changed = 0
+    for rows, base_rows in _common_rows(table, base_table):
+        n_changed += int((rows != base_rows).any(1).sum())
+
     note = f"{path}: the adapter's own, in place of the base's "
-    note += f"({changed} of {len(own)} rows differ"
-    if (more := len(given) - len(own)) > 0:
-        note += f", {more} more"
+    note += f"({n_changed} of {len(base_table)} rows differ"
+    n_more = len(table) - len(base_table)
+    if n_more > 0:
+        note += f", {n_more} more"
     return f"{note})"
 
 
 def grow(
-    model: PreTrainedModel, state: Mapping[str, torch.Tensor], given: Mapping[str, str]
+    model: PreTrainedModel,
+    state: Mapping[str, torch.Tensor],
+    note_by_key: Mapping[str, str],
 ) -> None:
     """Give a base as many rows of embeddings and head as an adapter's file has.
 
+    New rows hold anybody's numbers until they are filled in.
+
     Parameters
     ----------
-    state, given
-        The tensors of the adapter's file, and those of :func:`own_tables`. New rows
-        hold anybody's numbers until they are filled in.
+    state
+        The tensors of the adapter's file.
+    note_by_key
+        The tables of :func:`own_tables`.
 
     Raises
     ------
     CheckpointError
         If the file has the new rows of one table, and not those of the other.
     """
-    embeddings, head = model.get_input_embeddings(), model.get_output_embeddings()
-    own_rows = len(embeddings.weight)
-    most = max((len(state[key]) for key in given), default=0)
-    if most <= own_rows:
+    embeddings = model.get_input_embeddings()
+    head = model.get_output_embeddings()
+    n_base_rows = len(embeddings.weight)
+    n_rows = max((len(state[key]) for key in note_by_key), default=0)
+    if n_rows <= n_base_rows:
         return
-    rows_by_path = {path_of(key): len(state[key]) for key in given}
-    tables = {"input embeddings": embeddings, "output head": head}
-    if head is None or head.weight is embeddings.weight:
-        tables = {"input embeddings": embeddings}
-    for place, table in tables.items():
-        rows = [
-            rows_by_path.get(f"{path}.weight", 0)
-            for path, module in model.named_modules()
-            if module is table
-        ]
-        # Tied, either name gives both.
-        there = most if len(tables) == 1 else max(rows, default=0)
-        if there != most:
-            what = f"its vocabulary has {most - own_rows} rows more than the base's, "
-            what += f"and its file lacks those of the {place}"
-            raise CheckpointError(what, fix=_ALL_ROWS_DIFFER)
+
+    if head is not None and head.weight is not embeddings.weight:
+        # Tied, either name gives both tables; else the file must have each of them.
+        rows_by_path = {path_of(key): len(state[key]) for key in note_by_key}
+        for label, table in (("input embeddings", embeddings), ("output head", head)):
+            if _rows_in_file(model, table, rows_by_path) != n_rows:
+                what = f"its vocabulary has {n_rows - n_base_rows} rows more than the "
+                what += f"base's, and its file lacks those of the {label}"
+                raise CheckpointError(what, fix=_ALL_ROWS_DIFFER)
+
     if getattr(head, "bias", None) is not None:
         what = "its vocabulary has grown, and its head has a bias, whose new numbers "
         fix = "merge it where it was trained, and give the merged folder"
         raise CheckpointError(f"{what}PEFT does not save", fix=fix)
-    model.resize_token_embeddings(most, mean_resizing=False)
+    model.resize_token_embeddings(n_rows, mean_resizing=False)
+
+
+def _rows_in_file(
+    model: PreTrainedModel, table: torch.nn.Module, rows_by_path: Mapping[str, int]
+) -> int:
+    """Return how many rows an adapter's file has of a table, by any of its names."""
+    counts = [
+        rows_by_path.get(f"{path}.weight", 0)
+        for path, module in model.named_modules()
+        if module is table
+    ]
+    return max(counts, default=0)
 
 
 def take(
     peft: PeftModelForCausalLM,
     state: State,
     wanted: Mapping[str, torch.Tensor],
-    given: Mapping[str, str],
+    note_by_key: Mapping[str, str],
 ) -> list[str]:
     """Take what belongs to the base out of ``state``; fill in what is not the base's.
 
@@ -198,10 +230,11 @@ def take(
     peft
         The base with the adapter attached.
     state
-        Of the adapter's file; what is neither a copy nor one of ``given`` stays.
+        Of the adapter's file, changed in place; what is neither a copy nor one of
+        ``note_by_key`` stays.
     wanted
         What PEFT takes for the adapter itself.
-    given
+    note_by_key
         The tables of :func:`own_tables`.
 
     Returns
@@ -214,39 +247,46 @@ def take(
     CheckpointError
         If two copies of a tied table differ.
     """
-    notes = [given[key] for key in given]
+    notes = list(note_by_key.values())
     unwanted = sorted(state.keys() - wanted.keys())
     if not unwanted:
         return notes
 
-    places = _places(peft.get_base_model())
+    parameter_places = _parameter_places(peft.get_base_model())
     filled: dict[int, torch.Tensor] = {}
     for key in unwanted:
-        once = _SAVED_TWICE.sub(".", key)
-        if once != key and once in state and _is_equal(state[once], state[key]):
+        if _is_saved_twice(key, state) or _is_copy_of_tied_rows(peft, key, state):
             del state[key]
             continue
-        if _is_copy_of_tied_rows(peft, key, state):
-            del state[key]
+
+        path = path_of(key)
+        if path not in parameter_places:
             continue
-        module, name = places.get(path_of(key), (None, ""))
-        if module is None:
-            continue
+        module, name = parameter_places[path]
         parameter = module._parameters[name]
-        own = weight_of(module, name)
-        if parameter is None or own is None or own.shape != state[key].shape:
+        weight = weight_of(module, name)
+        if parameter is None or weight is None or weight.shape != state[key].shape:
             continue
-        if key in given:
-            tensor = state.pop(key)
-            _fill(parameter, tensor, filled)
-        elif own.is_meta or torch.equal(own, state[key].to(own)):
+
+        # What is left then is refused by name, as no tensor of the adapter.
+        if key in note_by_key:
+            _fill(parameter, state.pop(key), filled)
+        elif weight.is_meta or torch.equal(weight, state[key].to(weight)):
             del state[key]
-            notes.append(f"{path_of(key)}: a copy of the base's, unused")
+            notes.append(f"{path}: a copy of the base's, unused")
     return notes
 
 
+def _is_saved_twice(key: str, state: State) -> bool:
+    """Return whether the file has the tensor once more, by its module's own name."""
+    plain_key = _SAVED_TWICE.sub(".", key)
+    if plain_key == key or plain_key not in state:
+        return False
+    return _is_equal(state[plain_key], state[key])
+
+
 def _is_copy_of_tied_rows(peft: PeftModelForCausalLM, key: str, state: State) -> bool:
-    """Whether rows that were trained are those of the embeddings, saved for the head.
+    """Return whether rows that were trained are those of the embeddings, for the head.
 
     PEFT saves them twice where head and embeddings are tied and the vocabulary grew.
     """
@@ -256,11 +296,15 @@ def _is_copy_of_tied_rows(peft: PeftModelForCausalLM, key: str, state: State) ->
     layer = layers.get(key.rpartition(".")[0])
     if getattr(layer, "tied_adapter", None) is None:
         return False
-    others = [name for name in state if name.endswith(_TRAINED_ROWS) and name != key]
-    return len(others) == 1 and _is_equal(state[others[0]], state[key])
+
+    other_keys = [name for name in state if name.endswith(_TRAINED_ROWS)]
+    other_keys.remove(key)
+    return len(other_keys) == 1 and _is_equal(state[other_keys[0]], state[key])
 
 
-def _places(model: PreTrainedModel) -> dict[str, tuple[torch.nn.Module, str]]:
+def _parameter_places(
+    model: PreTrainedModel,
+) -> dict[str, tuple[torch.nn.Module, str]]:
     """Map the name of each of the base's parameters to its module and name there.
 
     Each name of a tied parameter is there.
@@ -274,14 +318,22 @@ def _places(model: PreTrainedModel) -> dict[str, tuple[torch.nn.Module, str]]:
 
 def _fill(
     parameter: torch.nn.Parameter,
-    given: torch.Tensor,
+    table: torch.Tensor,
     filled: dict[int, torch.Tensor],
 ) -> None:
-    """Put a table in the place of the base's, once where it is tied."""
-    before = filled.setdefault(id(parameter), given)
-    if not _is_equal(before, given):
+    """Put a table in the place of the base's, once where it is tied.
+
+    Parameters
+    ----------
+    parameter, table
+        Each ``(rows, width)``.
+    filled
+        Identity of each parameter that was filled -> its table.
+    """
+    earlier = filled.setdefault(id(parameter), table)
+    if not _is_equal(earlier, table):
         what = "its file holds two different tables, and its base ties embeddings and "
         raise CheckpointError(f"{what}head: which of them counts is not known")
     if not parameter.is_meta:
         with torch.no_grad():
-            parameter.copy_(given)
+            parameter.copy_(table)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from spark_audit.checkpoints import untrusted
 from spark_audit.checkpoints.run_record import check_run
@@ -32,44 +34,73 @@ _AS_LIST = "is a .txt file, which is read as a list of checkpoints"
 _LIST = "write one path per line, relative to the file, or give a checkpoint instead"
 
 
+@dataclass(frozen=True, order=True)
+class _NumberedFolder:
+    """A folder whose name has a number.
+
+    Attributes
+    ----------
+    style
+        What stands in front of the number, or whether something stands behind it:
+        folders of one series are of one style.
+    """
+
+    style: str
+    number: int
+    folder: Path
+
+
 def series(source: str) -> dict[Path, dict[str, Path]]:
-    """What :func:`stages_of` gives for a series; none for a single checkpoint."""
+    """Return what :func:`stages_of` gives for a series; empty for one checkpoint."""
     with at(source):
-        path = None if is_server(source) else untrusted.locate(split_stage(source)[0])
-        return stages_of(path) if path and is_series(path) else {}
+        if is_server(source):
+            return {}
+        path = untrusted.locate(split_stage(source)[0])
+        return stages_of(path) if is_series(path) else {}
 
 
 def expand(spec: Spec) -> tuple[Spec, ...]:
-    """One spec a stage, named ``NAME@K``: a list of paths is itself a series.
+    """Return one spec a stage, named ``NAME@K``: a list of paths is itself a series.
 
     Returns
     -------
     tuple
         The spec alone when it is a single checkpoint or names its stage.
     """
+    sources: list[tuple[str, str | None]] = []
     if len(spec.paths) > 1:
-        steps = [(path, spec.stage) for path in spec.paths]
-    elif spec.stage is None and (stages := series(spec.paths[0])):
-        steps = [(spec.paths[0], str(k)) for k in range(1, len(stages) + 1)]
-    else:
+        sources = [(path, spec.stage) for path in spec.paths]
+    elif spec.stage is None:
+        (path,) = spec.paths
+        n_stages = len(series(path))
+        sources = [(path, str(number)) for number in range(1, n_stages + 1)]
+    if not sources:
         return (spec,)
-    return tuple(
-        Spec(str(CheckpointName(spec.name, stage=k)), (path,), stage)
-        for k, (path, stage) in enumerate(steps, start=1)
-    )
+
+    stages: list[Spec] = []
+    for number, (path, stage) in enumerate(sources, start=1):
+        name = str(CheckpointName(spec.name, stage=number))
+        stages.append(Spec(name, (path,), stage))
+    return tuple(stages)
 
 
 def is_series(path: Path) -> bool:
-    """Numbered folders of checkpoints and no checkpoint beside them, or a list."""
+    """Return whether it is numbered folders of checkpoints, or a list in a file.
+
+    A folder that is a checkpoint itself is none, whatever lies in it.
+    """
     if path.is_file():
         return path.suffix == ".txt"
-    if not path.is_dir() or _described(path):
+    if not path.is_dir() or _has_configuration(path):
         return False
-    return any(_held(folder) for _, folder in _numbered(_root(path)))
+    return any(
+        _checkpoints_of_stage(numbered.folder)
+        for numbered in _numbered_folders(_stages_folder(path))
+    )
 
 
 def stages_of(path: Path) -> dict[Path, dict[str, Path]]:
-    """The stages in order, each folder or file with the checkpoints in it.
+    """Return the stages in order, each folder or file with the checkpoints in it.
 
     Of a correction after each task they are ``priv`` and ``task``, of a folder without
     parts the folder itself, by the name ``""``; the first is what the stage is.
@@ -80,42 +111,27 @@ def stages_of(path: Path) -> dict[Path, dict[str, Path]]:
         If a stage's folder holds no checkpoint or is a link out of the series, two have
         one number, or numbering mixes two styles.
     """
-    root = _root(path)
     # Listed in a text file, stages may lie anywhere.
-    numbered = [] if path.is_file() else _numbered(root)
-    folders = [folder for _, folder in numbered]
-    for place in (
-        root,
-        *folders,
-        *(f / name for f in folders for name in _STAGE_PARTS),
-    ):
-        if place != path and os.path.lexists(place):
-            untrusted.check_inside(place, within=path)
-    for (number, folder), (after, other) in pairwise(numbered):
-        if number == after or number[0] != after[0]:
-            twice = "two stages have one number"
-            what = twice if number == after else "numbers stages in two ways"
-            fix = "list the paths in a text file, one stage a line"
-            raise CheckpointError(f"{what}: {folder.name}, {other.name}", fix=fix)
-    found = {}
-    for stage in folders or _listed(path):
-        found[stage] = _held(stage)
-        if not found[stage]:
+    stages = _listed_stages(path) if path.is_file() else _stages_in_folder(path)
+    checkpoints_by_stage: dict[Path, dict[str, Path]] = {}
+    for stage in stages:
+        checkpoints = _checkpoints_of_stage(stage)
+        if not checkpoints:
             what = f"stage folder {stage.name} holds no checkpoint"
             fix = "wait until its training is done, or move the folder away"
             raise CheckpointError(what, fix=fix)
-    return found
+        checkpoints_by_stage[stage] = checkpoints
+    return checkpoints_by_stage
 
 
 def stage_names(stages: Iterable[Path]) -> list[str]:
-    """What stages are called: files of one name by as many folders as it takes."""
-    return distinct_suffixes(
-        [path_parts(str(stage), None) for stage in stages], taken=set()
-    )
+    """Return names of stages: files of one name get as many folders as it takes."""
+    paths = [path_parts(str(stage), None) for stage in stages]
+    return distinct_suffixes(paths, taken=set())
 
 
 def choose_stage(path: Path, number: str | None) -> tuple[Path, tuple[str, ...]]:
-    """One stage of a series, and notes: the last, or ``K``, or ``K:task``.
+    """Return one stage of a series, and notes: the last, or ``K``, or ``K:task``.
 
     Raises
     ------
@@ -124,90 +140,179 @@ def choose_stage(path: Path, number: str | None) -> tuple[Path, tuple[str, ...]]
     OutputError
         If a file of a training run is not as it was written.
     """
-    found = stages_of(path)
-    k, _, part = (asked := number or str(len(found))).partition(":")
-    stages = enumerate(zip(found.values(), stage_names(found), strict=True), start=1)
-    held, name = dict(stages).get(int(k), ({}, ""))
-    own = next(iter(held), "")
-    chosen = held.get(part or own)
+    stages = stages_of(path)
+    asked = number or str(len(stages))
+    stage_number, _, asked_part = asked.partition(":")
+
+    names = stage_names(stages)
+    index = int(stage_number) - 1
+    chosen = None
+    checkpoints: dict[str, Path] = {}
+    if index < len(names):
+        checkpoints = list(stages.values())[index]
+        own_part = next(iter(checkpoints))
+        chosen = checkpoints.get(asked_part or own_part)
     if chosen is None:
-        what = f"has {len(found)} stages, and no checkpoint @{asked}"
-        raise CheckpointError(what, fix=f"write @1 to @{len(found)}")
-    note = f"stage {k} of {len(found)}: {name}"
-    if "task" in held:
+        what = f"has {len(stages)} stages, and no checkpoint @{asked}"
+        raise CheckpointError(what, fix=f"write @1 to @{len(stages)}")
+
+    note = f"stage {stage_number} of {len(stages)}: {names[index]}"
+    if "task" in checkpoints:
         note += f" ({chosen.name}/)"
     run = check_run(path)
-    # A method that corrects after each task reads those settings.
-    corrects = any(str(name).startswith("ptpc.") for name in run.get("settings", ()))
-    if corrects and not part and own == "task":
+    corrects = _corrects_each_stage(run)
+    if corrects and not asked_part and own_part == "task":
         note += "; its method corrects each stage, this one was not yet"
-    # Seconds are by phase; a method may learn all tasks in one.
-    last = "/priv" if corrects else "/task"
-    there = {f"{stage.name}/{next(iter(held))}" for stage, held in found.items()}
+    return chosen, (note, *_notes_on_run(run, stages, corrects=corrects))
+
+
+def _corrects_each_stage(run: Mapping[str, Any]) -> bool:
+    """Return whether the method of a run corrects after each task.
+
+    Such a method reads settings of this name.
+    """
+    return any(str(name).startswith("ptpc.") for name in run.get("settings", ()))
+
+
+def _notes_on_run(
+    run: Mapping[str, Any],
+    stages: Mapping[Path, Mapping[str, Path]],
+    *,
+    corrects: bool,
+) -> list[str]:
+    """Say how far a run is that has not finished.
+
+    Parameters
+    ----------
+    run
+        Its record; empty where the series is none of spark-train's.
+    corrects
+        Whether a stage is done when it was corrected.
+
+    Raises
+    ------
+    CheckpointError
+        If a finished run has lost a stage: another one would be taken for the last.
+    """
     status = run.get("status")
-    for phase in run.get("seconds", ()) if status == "complete" else ():
-        # Another stage would be taken for the last of the run.
-        if phase.endswith(last) and phase not in there:
-            what = f"stage {shown(phase)} of the finished run is gone"
-            fix = "copy the run folder again, or give the folder of one stage"
-            raise CheckpointError(what, fix=fix)
+    last_part = "/priv" if corrects else "/task"
+    present = {
+        f"{stage.name}/{next(iter(checkpoints))}"
+        for stage, checkpoints in stages.items()
+    }
+    if status == "complete":
+        # Seconds are by phase; a method may learn all tasks in one.
+        for phase in run.get("seconds", ()):
+            if phase.endswith(last_part) and phase not in present:
+                what = f"stage {shown(phase)} of the finished run is gone"
+                fix = "copy the run folder again, or give the folder of one stage"
+                raise CheckpointError(what, fix=fix)
     if status != "running":
-        return chosen, (note,)
-    done = f"{sum(one.endswith(last) for one in there)}"
-    done += f" of {len(run['tasks'])}" if "tasks" in run else ""
-    return chosen, (note, f"the run has not finished: {done} tasks")
+        return []
+
+    n_done = sum(stage.endswith(last_part) for stage in present)
+    done = str(n_done)
+    if "tasks" in run:
+        done += f" of {len(run['tasks'])}"
+    return [f"the run has not finished: {done} tasks"]
 
 
-def _described(folder: Path) -> bool:
+def _has_configuration(folder: Path) -> bool:
+    """Return whether a folder has the configuration of a checkpoint."""
     return any((folder / name).exists() for name in untrusted.CONFIGURATIONS)
 
 
-def _root(path: Path) -> Path:
-    """A spark-train run keeps its stages in a folder of that name."""
+def _stages_folder(path: Path) -> Path:
+    """Return where stages lie: a spark-train run has a folder of that name."""
     return path / "stages" if (path / "stages").is_dir() else path
 
 
-def _numbered(root: Path) -> list[tuple[tuple[str, int], Path]]:
-    """Numbered folders as ((style, number), folder), in order."""
-    found = []
+def _numbered_folders(root: Path) -> list[_NumberedFolder]:
+    """Return the numbered folders in a folder, in order."""
+    numbered: list[_NumberedFolder] = []
     for folder in root.iterdir():
         match = _NUMBERED.fullmatch(folder.name)
         if match and folder.is_dir():
             style = match[1].lower() or str(bool(match[3]))
-            found.append(((style, int(match[2])), folder))
-    return sorted(found)
+            numbered.append(_NumberedFolder(style, int(match[2]), folder))
+    return sorted(numbered)
 
 
-def _held(stage: Path) -> dict[str, Path]:
-    """The checkpoints of a stage by the names of their folders in it."""
+def _stages_in_folder(path: Path) -> list[Path]:
+    """Return the folders of the stages of a series, in order.
+
+    Raises
+    ------
+    CheckpointError
+        If one is a link out of the series, or their order is not known.
+    """
+    root = _stages_folder(path)
+    numbered = _numbered_folders(root)
+    folders = [stage.folder for stage in numbered]
+    opened = [root, *folders]
+    for folder in folders:
+        opened += [folder / name for name in _STAGE_PARTS]
+    for entry in opened:
+        if entry != path and os.path.lexists(entry):
+            untrusted.check_inside(entry, within=path)
+
+    for stage, following in pairwise(numbered):
+        if stage.style != following.style:
+            what = "numbers stages in two ways"
+        elif stage.number == following.number:
+            what = "two stages have one number"
+        else:
+            continue
+        what += f": {stage.folder.name}, {following.folder.name}"
+        fix = "list the paths in a text file, one stage a line"
+        raise CheckpointError(what, fix=fix)
+    return folders
+
+
+def _checkpoints_of_stage(stage: Path) -> dict[str, Path]:
+    """Return the checkpoints of a stage by the names of their folders in it."""
     if stage.is_file():
         return {"": stage}
-    held = {}
-    for part in (*_STAGE_PARTS, ""):
-        place = stage / part
-        if place.is_dir() and (untrusted.weights_in(place) or _described(place)):
-            held[part] = place
-    return held
+
+    checkpoints: dict[str, Path] = {}
+    for name in (*_STAGE_PARTS, ""):
+        folder = stage / name
+        if not folder.is_dir():
+            continue
+        if untrusted.weights_in(folder) or _has_configuration(folder):
+            checkpoints[name] = folder
+    return checkpoints
 
 
-def _listed(path: Path) -> list[Path]:
-    """A text file: one path a line, relative to the file; # begins a comment."""
+def _listed_stages(path: Path) -> list[Path]:
+    """Return the paths in a text file: one a line, relative to it; # begins a comment.
+
+    Raises
+    ------
+    CheckpointError
+        With the line that names no checkpoint, or one again.
+    """
     try:
         lines = read_regular(path, follow=True).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{_AS_LIST}, and is no text", fix=_LIST) from error
-    found: list[Path] = []
+
+    stages: list[Path] = []
+    listed: set[str] = set()
     for number, line in enumerate(lines, start=1):
-        if not (text := line.partition("#")[0].strip()):
+        text = line.partition("#")[0].strip()
+        if not text:
             continue
-        stage, what = path.parent / Path(text).expanduser(), ""
+        stage = path.parent / Path(text).expanduser()
+        # A list in a list is none of checkpoints.
         if not stage.exists() or stage.suffix == path.suffix:
-            what = "names no checkpoint that exists"
-        elif os.path.abspath(stage) in map(os.path.abspath, found):
-            what = "names a checkpoint again"
-        if what:
-            raise CheckpointError(f"{_AS_LIST}, and line {number} {what}", fix=_LIST)
-        found.append(stage)
-    if not found:
+            what = f"{_AS_LIST}, and line {number} names no checkpoint that exists"
+            raise CheckpointError(what, fix=_LIST)
+        if os.path.abspath(stage) in listed:
+            what = f"{_AS_LIST}, and line {number} names a checkpoint again"
+            raise CheckpointError(what, fix=_LIST)
+        listed.add(os.path.abspath(stage))
+        stages.append(stage)
+    if not stages:
         raise CheckpointError(f"{_AS_LIST}, and holds no path", fix=_LIST)
-    return found
+    return stages

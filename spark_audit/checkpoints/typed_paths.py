@@ -42,6 +42,7 @@ def check_typed_paths(arguments: ArgumentCollection) -> None:
         else:
             continue
 
+        # A token is a value, and remembers whether it is from a file or a variable.
         for token in argument.tokens:
             with options.named_place(token):
                 for path in paths_of(token.value):
@@ -57,15 +58,18 @@ def _check_exists(path: str, *, name: str) -> None:
 
 
 def _paths_of_specs(value: str) -> Iterator[str]:
+    """Yield the paths of ``NAME=[PATH@K,PATH@K]``; none of what cannot be read."""
     with suppress(InputError):
         for spec in parse_specs([value]):
             yield from spec.paths
 
 
 def _paths_of_models(value: str) -> Iterator[str]:
+    """Yield the path of ``PATH@K``; none of what cannot be read."""
     with suppress(InputError):
         yield split_stage(value)[0]
 
 
 def _is_remote(path: str) -> bool:
+    """Return whether a path is of the hub or of a server."""
     return path.startswith(untrusted.HUB) or is_server(path)

@@ -8,7 +8,6 @@ lead out of its folder, block or fill the memory is refused.
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import json
 import logging
@@ -17,7 +16,6 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 from spark_audit import errors, files, wrong_paths
@@ -52,17 +50,26 @@ _READ_WHOLE = re.compile(
     r"|sentencepiece|added_tokens|special_tokens).*|.*\.(index\.json|jinja)"
 )
 # Where transformers looks for more files than those of the folder itself.
-_INNER = ("additional_chat_templates", "custom_generate")
+_INNER_FOLDERS = ("additional_chat_templates", "custom_generate")
+# What a folder on the hub is fetched for: the files that one on disk would be read for.
+_FETCHED_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.safetensors")
+_FETCHED_PICKLES = ("pytorch_model*.bin", "adapter_model.bin")
+_MAX_LISTED = 3
+
+# Whether the hub was switched off before :func:`quiet` did it, for each that is open.
+_was_offline: list[bool] = []
 
 
 def locate(source: str, *, revision: str | None = None, code: bool = False) -> Path:
-    """The local path of what was given; ``hf:ORG/NAME`` is fetched into the cache.
+    """Return the local path of what was given; ``hf:ORG/NAME`` is fetched first.
 
     Parameters
     ----------
     revision
         Branch, tag or commit of a model on the hub, where ``hf:ORG/NAME@REVISION``
         does not say its own.
+    code
+        Whether scripts are fetched, too.
 
     Raises
     ------
@@ -77,6 +84,7 @@ def locate(source: str, *, revision: str | None = None, code: bool = False) -> P
     if source.startswith(HUB):
         with errors.at(source):
             return _fetched(source, revision=revision, code=code)
+
     path = expanded(source)
     with errors.at(source), readable():
         if path.exists():
@@ -92,9 +100,11 @@ def expanded(source: str) -> Path:
 
 def missing(source: str) -> InputError:
     """Return the error about a checkpoint whose path does not exist."""
-    if several := _several_models(source):
+    several = _several_models(source)
+    if several:
         what = f"is {several}, and one model is asked for here"
         return InputError(what, where=source, fix="give the path of one model")
+
     name, _, named_path = source.partition("=")
     if named_path and expanded(named_path).exists():
         what = f"has the name {name!r} in front, and a path alone is asked for here"
@@ -113,8 +123,8 @@ def _several_models(source: str) -> str:
     """Return in which way a text that is no path names several models; empty: none."""
     if source.endswith("]") and "[" in source and "://" not in source:
         return "a list"
-    parts = [part.strip() for part in source.split(",")]
-    if len(parts) > 1 and all(part and expanded(part).exists() for part in parts):
+    paths = [path.strip() for path in source.split(",")]
+    if len(paths) > 1 and all(path and expanded(path).exists() for path in paths):
         return "a list"
     if glob.has_magic(source) and glob.glob(os.path.expanduser(source)):
         return "a pattern"
@@ -130,49 +140,78 @@ def check_folder(path: Path) -> None:
     ----------
     path
         The checkpoint's folder, or its only file, which may be a link.
+
+    Raises
+    ------
+    CheckpointError
+        With the file that would do so.
     """
-    found = [path]
-    for folder in (path, *map(path.joinpath, _INNER)):
-        found += folder.iterdir() if folder.is_dir() else ()
-    for entry in found:
-        linked = entry != path and (entry.name in _INNER or not entry.is_dir())
-        if linked and os.path.lexists(entry):
+    entries = [path]
+    for folder in (path, *(path / name for name in _INNER_FOLDERS)):
+        if folder.is_dir():
+            entries += folder.iterdir()
+
+    for entry in entries:
+        # Folders may be links: nothing in them is opened, but for the inner ones.
+        is_opened = entry.name in _INNER_FOLDERS or not entry.is_dir()
+        if entry != path and is_opened and os.path.lexists(entry):
             check_inside(entry, within=path)
         if not entry.exists():
             continue
-        what = "is" if entry == path else f"holds {shown(entry.name)}, which is"
+
+        subject = "is" if entry == path else f"holds {shown(entry.name)}, which is"
         if not (entry.is_file() or entry.is_dir()):
-            raise CheckpointError(f"{what} neither file nor folder")
-        if entry.stat().st_size > WORDS_BYTES and _READ_WHOLE.fullmatch(entry.name):
-            raise CheckpointError(f"{what} larger than {WORDS_BYTES / 1e6:.0f} MB")
+            raise CheckpointError(f"{subject} neither file nor folder")
+        is_large = entry.stat().st_size > WORDS_BYTES
+        if is_large and _READ_WHOLE.fullmatch(entry.name):
+            what = f"{subject} larger than {WORDS_BYTES / 1e6:.0f} MB"
+            raise CheckpointError(what)
 
 
 def _fetched(source: str, *, revision: str | None, code: bool) -> Path:
+    """Return the folder in the hub's cache that a model was fetched into.
+
+    Raises
+    ------
+    CheckpointError
+        If it is no name of a model, or cannot be fetched.
+    """
     from huggingface_hub import snapshot_download
 
     named = _HUB_ID.fullmatch(source.removeprefix(HUB))
     if named is None:
         fix = f"write {HUB}ORG/NAME[@REVISION]"
         raise CheckpointError("is no model on the hub", fix=fix)
-    fetch = partial(snapshot_download, named[1], revision=named[2] or revision)
-    # What a folder on disk would be read for.
-    wanted = ["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors"]
+    name = named[1]
+    own_revision = named[2] or revision
+
+    patterns = [*_FETCHED_FILES]
+    if code:
+        patterns.append("*.py")
     fix = "check the name and the network, or give a local folder"
     with foreign("cannot be fetched from the hub", fix=fix), online():
-        folder = Path(fetch(allow_patterns=wanted + ["*.py"] * code))
+        folder = Path(
+            snapshot_download(name, revision=own_revision, allow_patterns=patterns)
+        )
+        # Pickles only where there is nothing else: they are as large again.
         if not any(folder.glob("*.safetensors")):
-            fetch(allow_patterns=["pytorch_model*.bin", "adapter_model.bin"])
+            snapshot_download(
+                name, revision=own_revision, allow_patterns=[*_FETCHED_PICKLES]
+            )
     return folder
 
 
 def weights_in(folder: Path, suffixes: Sequence[str] = WEIGHT_SUFFIXES) -> list[Path]:
-    """Files of weights, without what trainers save beside them."""
-    files = (file for file in folder.iterdir() if file.suffix in suffixes)
-    return [file for file in files if not file.name.startswith(NO_WEIGHTS)]
+    """Return files of weights, without what trainers save beside them."""
+    return [
+        file
+        for file in folder.iterdir()
+        if file.suffix in suffixes and not file.name.startswith(NO_WEIGHTS)
+    ]
 
 
 def printable(source: str) -> str:
-    """What was given, without the folders above it; a model on the hub stays whole."""
+    """Return what was given, without folders above it; the hub's names stay whole."""
     path = Path(source).expanduser()
     if not path.exists():
         return source
@@ -181,16 +220,28 @@ def printable(source: str) -> str:
 
 @contextmanager
 def readable(what: str = "") -> Iterator[None]:
-    """What keeps a file or folder from being read, as a ``CheckpointError``."""
+    """Raise what keeps a file or folder from being read as a ``CheckpointError``.
+
+    Parameters
+    ----------
+    what
+        In front of the error's words.
+    """
     try:
         yield
     except OSError as error:
-        why = error.strerror or errors.one_line(error)
-        raise CheckpointError(f"{what}cannot be read ({why})") from error
+        reason = error.strerror or errors.one_line(error)
+        raise CheckpointError(f"{what}cannot be read ({reason})") from error
 
 
 def read_json(path: Path, *, most: int = files.SETTINGS_BYTES) -> dict[str, object]:
-    """Read a JSON object of at most so many bytes that lies inside its folder."""
+    """Read a JSON object of at most so many bytes that lies inside its folder.
+
+    Raises
+    ------
+    CheckpointError
+        If it cannot be read, or is none.
+    """
     check_inside(path)
     try:
         with readable(f"{path.name} "):
@@ -214,8 +265,8 @@ def check_inside(path: Path, *, within: Path | None = None) -> None:
 def refuse_code(config: Mapping[str, object], folder: Path) -> None:
     """Refuse what would run code of the checkpoint (no ``--trust-remote-code``)."""
     fix = "read the code, then add --trust-remote-code"
-    for one in objects(config):
-        if one.get("auto_map"):
+    for settings in objects(config):
+        if settings.get("auto_map"):
             raise CheckpointError("brings its own code (auto_map)", fix=fix)
     # The folder's name alone makes transformers import it.
     scripts = sorted(folder.glob("custom_generate/*.py"))
@@ -224,39 +275,50 @@ def refuse_code(config: Mapping[str, object], folder: Path) -> None:
 
 
 def notes_on_code(folder: Path) -> list[str]:
-    """What is said of scripts beside weights: nothing imports them, nobody ran them."""
+    """Say which scripts lie beside weights: nothing imports them, nobody ran them."""
     names = sorted(shown(script.name) for script in folder.glob("*.py"))
     if not names:
         return []
-    listed = ", ".join(names[:3]) + ("" if len(names) <= 3 else " ...")
+    listed = ", ".join(names[:_MAX_LISTED])
+    if len(names) > _MAX_LISTED:
+        listed += " ..."
     return [
         f"code beside the weights, which no configuration names: not run ({listed})"
     ]
 
 
 def read_config(folder: Path, *, trusted: bool) -> dict[str, object]:
-    """A model's config.json, which sends the loader to no code and no other file.
+    """Read a model's config.json, which sends the loader to no code and no other file.
 
     Parameters
     ----------
     trusted
         Whether code that comes with it may run.
+
+    Raises
+    ------
+    CheckpointError
+        With what it would send the loader to.
     """
     config = read_json(folder / "config.json")
     if not trusted:
         refuse_code(config, folder)
+
     for key, value in walk(config):
-        code = key.endswith("attn_implementation") or key == "experts_implementation"
-        named = key == "transformers_weights" and value
-        if named or (code and "/" in json.dumps(value)):
-            what = "takes its attention code from the hub" if code else "names a file"
-            fix = f"remove {key} from config.json"
-            raise CheckpointError(f"config.json {what} ({key})", fix=fix)
+        fix = f"remove {key} from config.json"
+        # An implementation "ORG/NAME" is fetched from the hub, and runs.
+        names_code = key.endswith("attn_implementation")
+        names_code = names_code or key == "experts_implementation"
+        if names_code and "/" in json.dumps(value):
+            what = f"config.json takes its attention code from the hub ({key})"
+            raise CheckpointError(what, fix=fix)
+        if key == "transformers_weights" and value:
+            raise CheckpointError(f"config.json names a file ({key})", fix=fix)
     return config
 
 
 def objects(value: object) -> Iterator[dict[str, object]]:
-    """Every object of nested JSON; depth costs no recursion."""
+    """Yield every object of nested JSON; depth costs no recursion."""
     waiting: list[object] = [value]
     while waiting:
         inner = waiting.pop()
@@ -268,29 +330,31 @@ def objects(value: object) -> Iterator[dict[str, object]]:
 
 
 def walk(value: object) -> Iterator[tuple[str, object]]:
-    """Every key of nested JSON with its value."""
-    return ((str(key), one[key]) for one in objects(value) for key in one)
+    """Yield every key of nested JSON with its value."""
+    for inner in objects(value):
+        for key, inner_value in inner.items():
+            yield str(key), inner_value
 
 
-# Whether the hub was switched off before we did.
-_before: list[bool] = []
-
-
-@contextlib.contextmanager
+@contextmanager
 def online() -> Iterator[None]:
-    """The network as it was outside, for what the user asked from the hub."""
+    """Let libraries use the network as they did outside of :func:`quiet`.
+
+    It is for what the user asked from the hub.
+    """
     import huggingface_hub.constants
 
     hub = huggingface_hub.constants
-    was = hub.HF_HUB_OFFLINE
-    hub.HF_HUB_OFFLINE = _before[0] if _before else was
+    is_offline = hub.HF_HUB_OFFLINE
+    if _was_offline:
+        hub.HF_HUB_OFFLINE = _was_offline[0]
     try:
         yield
     finally:
-        hub.HF_HUB_OFFLINE = was
+        hub.HF_HUB_OFFLINE = is_offline
 
 
-@contextlib.contextmanager
+@contextmanager
 def quiet() -> Iterator[None]:
     """Keep other libraries' progress bars and warnings off our stderr, and off the net.
 
@@ -300,27 +364,33 @@ def quiet() -> Iterator[None]:
     """
     import transformers.dynamic_module_utils
     import transformers.utils.logging
-    from huggingface_hub import constants
+    from huggingface_hub import constants as hub
 
     dynamic = transformers.dynamic_module_utils
-    hf = transformers.utils.logging
-    bars = hf.is_progress_bar_enabled()
-    was, seconds = constants.HF_HUB_OFFLINE, dynamic.TIME_OUT_REMOTE_CODE
+    hf_logging = transformers.utils.logging
+    has_bars = hf_logging.is_progress_bar_enabled()
+    is_offline = hub.HF_HUB_OFFLINE
+    question_seconds = dynamic.TIME_OUT_REMOTE_CODE
+    disabled_level = logging.root.manager.disable
+
+    _was_offline.append(is_offline)
     # PEFT imports what it finds installed, and that may log of kernels it lacks.
-    disabled = logging.root.manager.disable
-    _before.append(was)
     logging.disable(logging.ERROR)
-    hf.disable_progress_bar()  # the hub's too
-    constants.HF_HUB_OFFLINE, dynamic.TIME_OUT_REMOTE_CODE = True, 0
+    # The hub's bars, too.
+    hf_logging.disable_progress_bar()
+    hub.HF_HUB_OFFLINE = True
+    # With no seconds to answer, the question whether code may run is an error.
+    dynamic.TIME_OUT_REMOTE_CODE = 0
     try:
         with warnings.catch_warnings(action="ignore"):
             yield
     finally:
-        _before.pop()
-        constants.HF_HUB_OFFLINE, dynamic.TIME_OUT_REMOTE_CODE = was, seconds
-        logging.disable(disabled)
-        if bars:
-            hf.enable_progress_bar()
+        _was_offline.pop()
+        hub.HF_HUB_OFFLINE = is_offline
+        dynamic.TIME_OUT_REMOTE_CODE = question_seconds
+        logging.disable(disabled_level)
+        if has_bars:
+            hf_logging.enable_progress_bar()
 
 
 def refuse_end_of_memory(error: BaseException) -> None:
@@ -336,9 +406,16 @@ def refuse_end_of_memory(error: BaseException) -> None:
         raise errors.IncompleteError("does not fit into memory", fix=fix) from error
 
 
-@contextlib.contextmanager
+@contextmanager
 def foreign(what: str, *, fix: str | None = None) -> Iterator[None]:
-    """Errors of other libraries, which share no class, as a ``CheckpointError``.
+    """Raise errors of other libraries, which share no class, as a ``CheckpointError``.
+
+    Parameters
+    ----------
+    what
+        In front of the library's own words.
+    fix
+        What the user can do.
 
     Raises
     ------
@@ -351,6 +428,6 @@ def foreign(what: str, *, fix: str | None = None) -> Iterator[None]:
         raise
     except Exception as error:
         refuse_end_of_memory(error)
-        if isinstance(error, ImportError):
-            fix = fix or "install the package that it names"
+        if fix is None and isinstance(error, ImportError):
+            fix = "install the package that it names"
         raise CheckpointError(f"{what} ({errors.one_line(error)})", fix=fix) from error

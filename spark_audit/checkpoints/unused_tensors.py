@@ -8,12 +8,12 @@ are those that are computed; a mask or a table with other numbers is another mod
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
 
+from spark_audit.checkpoints.tensor_checks import ITS_OWN
 from spark_audit.checkpoints.untrusted import walk
 from spark_audit.errors import CheckpointError, shown
 
@@ -39,6 +39,11 @@ _USUAL_THETA = 10_000.0
 _TOLERANCE = 0.01
 """Of tables that were saved in half precision."""
 
+_MASKED_LOGIT = -1e4
+"""Logits of positions that are not seen are at most this."""
+_MIN_POSITIONS = 4
+"""Position 3 is compared, so that a table has to reach up to it."""
+
 _REASON_UNUSED = {
     "value head": "a value head, which no logit depends on",
     "version": "version numbers of old fairseq code",
@@ -51,7 +56,7 @@ _REASON_UNUSED = {
 def kind_of_unused(
     name: str, tensor: torch.Tensor, config: PreTrainedConfig
 ) -> str | None:
-    """What a tensor is that the module has no place for; ``None``: it may matter.
+    """Return why a tensor without a place in the module does not matter.
 
     Parameters
     ----------
@@ -59,30 +64,37 @@ def kind_of_unused(
         As the file has it; its numbers are looked at.
     config
         The configuration of the module, by which the numbers are computed.
+
+    Returns
+    -------
+    str or None
+        A key of the reasons above; ``None``: it may matter.
     """
     if _VALUE_HEAD.search(name):
         return "value head"
     if _VERSION.search(name) and tensor.numel() == 1:
         return "version"
-    if _FILL.search(name) and tensor.numel() == 1 and bool(tensor.max() <= -1e4):
-        return "mask"
+    if _FILL.search(name) and tensor.numel() == 1:
+        if bool(tensor.max() <= _MASKED_LOGIT):
+            return "mask"
     if _MASK.search(name) and _is_causal_mask(tensor, config):
         return "mask"
+
     if _POSITIONS.search(name) and tensor.numel():
-        ordered = torch.arange(tensor.shape[-1])
-        return "positions" if bool((tensor == ordered).all()) else None
+        counted = torch.arange(tensor.shape[-1])  # (positions,)
+        return "positions" if bool((tensor == counted).all()) else None
     return "positions" if _is_computed_table(name, tensor, config) else None
 
 
 def passed_over(
     state: Mapping[str, torch.Tensor], model: PreTrainedModel
 ) -> dict[str, str]:
-    """Tensors that transformers itself leaves out in silence, each with its kind.
+    """Return tensors that transformers itself leaves out in silence, with their kinds.
 
     Parameters
     ----------
     state
-        All tensors of the files.
+        All tensors of the files, of any shapes.
     model
         The module, whose class says what it leaves out.
 
@@ -98,100 +110,151 @@ def passed_over(
     if not ignored:
         return {}
 
+    # What the module has by any name is loaded, whatever the patterns say.
     known = model.state_dict().keys()
     prefix = f"{model.base_model_prefix}."
-    found = {}
+    kinds: dict[str, str] = {}
     for name in ignored:
         if {name, prefix + name, name.removeprefix(prefix)} & known:
             continue
         tensor = state[name]
-        kind = kind_of_unused(name, tensor, model.config)
+        unused_kind = kind_of_unused(name, tensor, model.config)
         is_mask = _MASK.search(name) and tensor.ndim > 1
-        if kind is None and (is_mask or _TABLE.search(name)):
+        if unused_kind is None and (is_mask or _TABLE.search(name)):
             what = f"tensor {shown(name)} holds other numbers than config.json gives, "
             what += "and transformers would leave it out"
-            fix = "give the config.json that was saved with these weights"
-            raise CheckpointError(what, fix=fix)
-        found[name] = kind or "passed over"
-    return found
+            raise CheckpointError(what, fix=ITS_OWN)
+        kinds[name] = unused_kind or "passed over"
+    return kinds
 
 
 def notes_on(unused: Mapping[str, str]) -> list[str]:
-    """What a reader of the report must know of tensors that were left out."""
-    counts = Counter(unused.values())
-    first = {kind: name for name, kind in reversed([*unused.items()])}
+    """Say which tensors were left out, a note for each kind.
+
+    Parameters
+    ----------
+    unused
+        Names of tensors -> kinds.
+    """
+    names_by_kind: dict[str, list[str]] = {}
+    for name, unused_kind in unused.items():
+        names_by_kind.setdefault(unused_kind, []).append(name)
     return [
-        f"left out: {_REASON_UNUSED[kind]} "
-        f"({count} tensors, such as {shown(first[kind])})"
-        for kind, count in counts.items()
+        f"left out: {_REASON_UNUSED[unused_kind]} "
+        f"({len(names)} tensors, such as {shown(names[0])})"
+        for unused_kind, names in names_by_kind.items()
     ]
 
 
 def _is_causal_mask(tensor: torch.Tensor, config: PreTrainedConfig) -> bool:
-    """Whether it is 1 for what a position sees (a window of it), and 0 elsewhere."""
+    """Return whether it is 1 for what a position sees (a window of it), 0 elsewhere.
+
+    Parameters
+    ----------
+    tensor
+        Shape ``(..., positions, positions)`` for a mask.
+    """
     if tensor.ndim < 2 or tensor.shape[-1] != tensor.shape[-2]:
         return False
     if tensor.numel() != tensor.shape[-1] ** 2:
         return False
-    mask = tensor.reshape(tensor.shape[-2:]).float()
-    width = int(mask[-1].sum())
-    windows = {
-        value
-        for key, value in walk(config.to_dict())
-        if "window" in key and type(value) is int
-    }
-    if width != len(mask) and width not in windows:
+
+    mask = tensor.reshape(tensor.shape[-2:]).float()  # (positions, positions)
+    # The last position sees all earlier ones, or a window that the configuration has.
+    n_seen = int(mask[-1].sum())
+    windows: set[int] = set()
+    for key, value in walk(config.to_dict()):
+        if "window" in key and type(value) is int:
+            windows.add(value)
+    if n_seen != len(mask) and n_seen not in windows:
         return False
+
     ones = torch.ones_like(mask)
-    return torch.equal(mask, ones.tril() - ones.tril(-width))
+    return torch.equal(mask, ones.tril() - ones.tril(-n_seen))
 
 
 def _is_computed_table(
     name: str, tensor: torch.Tensor, config: PreTrainedConfig
 ) -> bool:
-    """Whether a table of rotary or sinusoidal positions is what is computed."""
-    if match := _SINUSOIDS.search(name):
-        if tensor.ndim != 2 or len(tensor) < 4 or tensor.shape[1] < 4:
-            return False
-        half = tensor.shape[1] // 2
-        # XGLM spreads frequencies up to the last one, and leaves out padding.
-        steps = half - 1 if match["xglm"] else half
-        angles = 3 * _USUAL_THETA ** (-torch.arange(half) / steps)
-        return _is_near(tensor[3], torch.cat([angles.sin(), angles.cos()]))
+    """Return whether a table of positions is what is computed today."""
+    sinusoids = _SINUSOIDS.search(name)
+    if sinusoids is not None:
+        return _is_sinusoidal(tensor, is_of_xglm=bool(sinusoids["xglm"]))
+
+    rotations = _ROTATIONS.search(name)
     for theta in _thetas(config):
-        if _FREQUENCIES.search(name):
-            half = tensor.shape[-1]
-            frequencies = theta ** (-torch.arange(half) / half)
-            if tensor.ndim == 1 and _is_near(tensor, frequencies):
-                return True
-        if (match := _ROTATIONS.search(name)) and tensor.ndim >= 2:
-            half = tensor.shape[-1] // 2
-            if tensor.shape[-2] < 4:
-                return False
-            angles = 3 * theta ** (-torch.arange(half) / half)
-            wave = angles.cos() if match["wave"] == "cos" else angles.sin()
-            row = tensor.reshape(-1, *tensor.shape[-2:])[0, 3]
-            if _is_near(row, torch.cat([wave, wave])):
-                return True
+        if _FREQUENCIES.search(name) and _has_frequencies(tensor, theta):
+            return True
+        if rotations is not None and _has_rotations(tensor, theta, rotations["wave"]):
+            return True
     return False
 
 
+def _is_sinusoidal(tensor: torch.Tensor, *, is_of_xglm: bool) -> bool:
+    """Return whether a table ``(positions, width)`` holds sinusoids at position 3."""
+    if tensor.ndim != 2 or len(tensor) < _MIN_POSITIONS or tensor.shape[1] < 4:
+        return False
+    half = tensor.shape[1] // 2
+    # XGLM spreads frequencies up to the last one, and leaves out padding.
+    n_steps = half - 1 if is_of_xglm else half
+    angles = 3 * _USUAL_THETA ** (-torch.arange(half) / n_steps)  # (half,)
+    return _is_near(tensor[3], torch.cat([angles.sin(), angles.cos()]))
+
+
+def _has_frequencies(tensor: torch.Tensor, theta: float) -> bool:
+    """Return whether a tensor holds the frequencies of rotary positions.
+
+    Parameters
+    ----------
+    tensor
+        Shape ``(width / 2,)`` for frequencies.
+    theta
+        Their base.
+    """
+    if tensor.ndim != 1:
+        return False
+    half = len(tensor)
+    frequencies = theta ** (-torch.arange(half) / half)  # (half,)
+    return _is_near(tensor, frequencies)
+
+
+def _has_rotations(tensor: torch.Tensor, theta: float, wave: str) -> bool:
+    """Return whether a table holds rotary positions, by its row for position 3.
+
+    Parameters
+    ----------
+    tensor
+        Shape ``(..., positions, width)`` for a table.
+    wave
+        ``cos`` or ``sin``.
+    """
+    if tensor.ndim < 2 or tensor.shape[-2] < _MIN_POSITIONS:
+        return False
+    half = tensor.shape[-1] // 2
+    angles = 3 * theta ** (-torch.arange(half) / half)  # (half,)
+    values = angles.cos() if wave == "cos" else angles.sin()
+    row = tensor.reshape(-1, *tensor.shape[-2:])[0, 3]  # (width,)
+    return _is_near(row, torch.cat([values, values]))
+
+
 def _is_near(tensor: torch.Tensor, computed: torch.Tensor) -> bool:
-    same = tensor.shape == computed.shape
-    return same and torch.allclose(
+    """Return whether numbers are those computed, but for half precision."""
+    if tensor.shape != computed.shape:
+        return False
+    return torch.allclose(
         tensor.float(), computed.float(), rtol=_TOLERANCE, atol=_TOLERANCE * 1e-2
     )
 
 
-def _thetas(config: PreTrainedConfig) -> Iterable[float]:
-    """The bases of rotary positions that a configuration gives, else the usual one."""
-    given: set[float] = set()
+def _thetas(config: PreTrainedConfig) -> list[float]:
+    """Return the bases of rotary positions that a configuration has, or may have."""
+    thetas: set[float] = set()
     for key, value in walk(config.to_dict()):
         if not isinstance(value, int | float) or isinstance(value, bool):
             continue
         if _THETA.search(key) and value > 0:
-            given.add(float(value))
+            thetas.add(float(value))
     # Encoders of images give theirs nowhere.
-    if not given or config.get_text_config() is not config:
-        given.add(_USUAL_THETA)
-    return sorted(given)
+    if not thetas or config.get_text_config() is not config:
+        thetas.add(_USUAL_THETA)
+    return sorted(thetas)

@@ -45,7 +45,7 @@ REFUSED: dict[str, str] = {
     ),
     # Its classes classify; the names of their tensors are other ones.
     "media-shieldgemma2": "lm_head.weight is missing",
-    "causal-xlnet": "says max_position_embeddings, but no length of a context",
+    "causal-xlnet": "max_position_embeddings is not a valid context length",
 }
 
 FLOAT32_ALONE = ("causal-inkling2_text", "causal-xglm", "media-inkling2")

@@ -165,7 +165,8 @@ def test_every_type_and_field_of_peft_is_listed_or_refused():
 
     import peft.mapping
 
-    from spark_audit.checkpoints.adapter_config import OPENED, WITHOUT_EFFECT
+    from spark_audit.checkpoints.adapter_config import OPENED
+    from spark_audit.checkpoints.adapter_fields import WITHOUT_EFFECT
 
     for name, cls in peft.mapping.PEFT_TYPE_TO_CONFIG_MAPPING.items():
         kind = str(getattr(name, "value", name))

@@ -74,7 +74,8 @@ def test_a_stage_is_read_only_behind_a_path_that_exists():
 def test_what_is_no_stage_is_refused(tail):
     folder("run")
     message = (
-        f"run@{tail}: {tail!r} is no stage; write PATH@K with K from 1, or PATH@K:task"
+        f"run@{tail}: {tail!r} is not a stage; "
+        "write PATH@K with K from 1, or PATH@K:task"
     )
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
         split_stage(f"run@{tail}")

@@ -5,15 +5,20 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 
-from spark_audit.checkpoints import specs, untrusted, weight_files
+from spark_audit.checkpoints import specs, tensor_checks, untrusted, weight_files
 from spark_audit.checkpoints.checkpoint import Checkpoint
-from spark_audit.checkpoints.formats.peft_names import LORA, SAVED_MODULE
-from spark_audit.checkpoints.weight_files import PEFT_PREFIX, State
+from spark_audit.checkpoints.formats.peft_names import (
+    LORA,
+    SAVED_MODULE,
+    name_without_adapter,
+)
+from spark_audit.checkpoints.tensor_checks import State
+from spark_audit.checkpoints.weight_files import PEFT_PREFIX
 from spark_audit.errors import CheckpointError, shown
 
 _MAX_WRAPPERS = 4
@@ -23,25 +28,51 @@ _CONTAINERS = ("state_dict", "model", "model_state_dict", "module")
 _FRONT = re.compile(
     r"^(?:(?:_?module|_forward_module|pretrained_model|ema_model|averaged_model)\.)+"
 )
-# What averages of weights count beside them, in torch and in ema-pytorch.
-_COUNTERS_OF_AVERAGES = ("n_averaged", "initted", "step")
 _ANYWHERE = re.compile(
     r"(?:(?<=\.)|^)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
 )
+# What averages of weights count beside them, in torch and in ema-pytorch.
+_COUNTERS_OF_AVERAGES = ("n_averaged", "initted", "step")
 _LORA_A_NAME = re.compile(r"(.+)\.lora(new)?_(?:embedding_)?A(?:\.weight)?")
 _LAYER = re.compile(r"^.*?\.\d+\.")
 _ALONE = "save the one to audit alone"
+_SAVE_STATE_DICT = "save model.state_dict() alone"
 _MLX_NAME = re.compile(r".+\.lora_[ab]")
 _TORCHTUNE_NAME = re.compile(r".+\.lora_[ab]\.weight")
 _OTHER_PEFT = re.compile(r"\.(ia3_l|hada_w|lokr_w|oft_|vera_|boft_|fourierft_|prompt_)")
 
 
-def bare_weights(place: Path, loading: specs.Loading) -> Checkpoint:
-    """Full weights into the architecture of a config.json, or LoRA onto the base.
+@dataclass
+class _Content:
+    """The tensors of weights files, sorted.
+
+    Attributes
+    ----------
+    full
+        Full weights, by the names of the bare module.
+    lora
+        LoRA, by PEFT's names without that of the adapter.
+    adapters
+        Names of the adapters; ``""`` for one that has none.
+    counters
+        Keys of numbers that an average of weights counts.
+    notes
+        What a reader of the report must know.
+    """
+
+    full: State = field(default_factory=State)
+    lora: State = field(default_factory=State)
+    adapters: set[str] = field(default_factory=set)
+    counters: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def bare_weights(path: Path, loading: specs.Loading) -> Checkpoint:
+    """Return full weights in the architecture of a config.json, or LoRA on the base.
 
     Parameters
     ----------
-    place
+    path
         A weights file, or a folder of files with an index, or with one of the usual
         names.
 
@@ -51,41 +82,46 @@ def bare_weights(place: Path, loading: specs.Loading) -> Checkpoint:
         If the configuration, the base or LoRA's alpha is not known, or the file holds
         anything that is not understood.
     """
-    files = _files_in(place) if place.is_dir() else (place,)
-    full, lora, notes = _read(files)
-    folder = place if place.is_dir() else place.parent
-    made = None
-    if full:
-        weight_files.check_filled(full)
-        weight_files.refuse_other_names(full)
-        config, described, note = weight_files.config_of(place, loading)
+    folder = path if path.is_dir() else path.parent
+    files = _files_in(path) if path.is_dir() else (path,)
+    content = _read(files)
+    notes = list(content.notes)
+
+    full_weights = None
+    if content.full:
+        tensor_checks.check_filled(content.full)
+        tensor_checks.refuse_other_names(content.full)
+        config, config_folder, note = weight_files.config_of(path, loading)
         notes.append(note)
-        made = Checkpoint(
-            config, files, lambda: _read(files)[0], described, folder=folder
+        full_weights = Checkpoint(
+            config, files, lambda: _read(files).full, config_folder, folder=folder
         )
-    if lora:
-        config, note = _lora_config(folder, lora, loading)
-        notes.append(note)
-        if made is not None:
-            notes.append("holds the base's weights and LoRA: both are the file's own")
-        elif loading.base is None:
-            what = "holds LoRA weights without their base"
-            raise CheckpointError(what, fix="give --base")
-        made = Checkpoint(
-            config,
-            files,
-            lambda: _read(files)[1],
-            folder,
-            folder=folder,
-            adapter=True,
-            host=made,
-        )
-    assert made is not None  # no tensors at all are refused as they are read
-    return replace(made, notes=tuple(notes))
+    if not content.lora:
+        # A file without any tensors was refused as it was read.
+        assert full_weights is not None
+        return replace(full_weights, notes=tuple(notes))
+
+    config, note = _lora_config(folder, content.lora, loading)
+    notes.append(note)
+    if full_weights is not None:
+        notes.append("holds the base's weights and LoRA: both are the file's own")
+    elif loading.base is None:
+        what = "holds LoRA weights without their base"
+        raise CheckpointError(what, fix="give --base")
+    return Checkpoint(
+        config,
+        files,
+        lambda: _read(files).lora,
+        folder,
+        folder=folder,
+        is_adapter=True,
+        base_weights=full_weights,
+        notes=tuple(notes),
+    )
 
 
 def _files_in(folder: Path) -> tuple[Path, ...]:
-    """The files of the one model in a folder without configuration.
+    """Return the files of the one model in a folder without configuration.
 
     Raises
     ------
@@ -95,80 +131,134 @@ def _files_in(folder: Path) -> tuple[Path, ...]:
     files = weight_files.files_of(folder)
     others = {*untrusted.weights_in(folder)}.difference(files, [files[0].parent])
     if others:
-        names = ", ".join(sorted(shown(file.name) for file in {*files, *others})[:5])
-        what = f"holds weights of several models ({names})"
+        names = sorted(shown(file.name) for file in {*files, *others})
+        what = f"holds weights of several models ({', '.join(names[:5])})"
         raise CheckpointError(what, fix="give one of these files itself")
     return files
 
 
-def _read(files: Sequence[Path]) -> tuple[State, State, list[str]]:
-    """Full weights by the names of the bare module, LoRA's by PEFT's, and notes.
+def _read(files: Sequence[Path]) -> _Content:
+    """Read weights files, and sort their tensors; names of wrappers are stripped.
 
-    The names of wrappers and adapters are stripped.
+    Raises
+    ------
+    CheckpointError
+        If they hold several models or adapters, or something that is not understood.
     """
-    notes = list[str]()
     if len(files) == 1:
-        content = weight_files.read_tensors(files[0])
+        stored = weight_files.read_tensors(files[0])
     else:
-        content = weight_files.merged(files)
+        stored = weight_files.merged(files)
+    stored, notes = _unwrapped(stored)
+
+    # An empty dictionary is no state dictionary either.
+    if isinstance(stored, dict) and not stored:
+        stored = None
+    state = tensor_checks.only_tensors(stored, fix=_SAVE_STATE_DICT)
+    content = _Content(notes=notes)
+    for key, tensor in state.items():
+        _sort_in(content, key, tensor)
+
+    if content.counters:
+        listed = ", ".join(content.counters)
+        content.notes.append(
+            f"counters of an average of weights are left out: {listed}"
+        )
+        if not content.full and not content.lora:
+            what = "holds no tensors but counters"
+            raise CheckpointError(what, fix=_SAVE_STATE_DICT)
+
+    known_names = {*content.full, *content.lora, *content.counters}
+    known_names.update(key.removeprefix(PEFT_PREFIX) for key in content.lora)
+    if not state.keys() <= known_names:
+        content.notes.append("wrappers' names stripped from the tensors' names")
+    return content
+
+
+def _unwrapped(stored: object) -> tuple[object, list[str]]:
+    """Return what lies inside the dictionaries that hold a state dictionary; notes.
+
+    Raises
+    ------
+    CheckpointError
+        If there are several models.
+    """
+    notes: list[str] = []
     # A pickle can hold itself: wrappers are a few deep, never more.
     for _ in range(_MAX_WRAPPERS):
-        held = content if isinstance(content, dict) else {}
-        states = _states_in(held)
-        inside = [key for key in _CONTAINERS if isinstance(held.get(key), dict)]
+        container = stored if isinstance(stored, dict) else {}
+        states = _states_in(container)
+        inside = [key for key in _CONTAINERS if isinstance(container.get(key), dict)]
         inside = inside or states
+        if not inside:
+            break
         if len(inside) > 1:
-            what = f"holds several models: {', '.join(map(shown, inside))}"
-            raise CheckpointError(what, fix=_ALONE)
-        for key in inside:
-            notes.append(f"taken from '{shown(key)}' in the file")
-            content = held[key]
-            beside = [shown(name) for name in states if name != key]
-            if beside:
-                listed = ", ".join(beside[:3])
-                notes.append(f"other weights in the file are left out: {listed}")
-    # An empty one is none.
-    fix = "save model.state_dict() alone"
-    state = weight_files.only_tensors(content or None, fix=fix)
-    full, lora, adapters = State(), State(), set[str]()
-    counters = list[str]()
-    for key, tensor in state.items():
-        name = _ANYWHERE.sub("", _FRONT.sub("", _ANYWHERE.sub("", key)))
-        name = name.removeprefix(PEFT_PREFIX)
-        if name in _COUNTERS_OF_AVERAGES and tensor.numel() == 1:
-            counters.append(key)
+            listed = ", ".join(shown(key) for key in inside)
+            raise CheckpointError(f"holds several models: {listed}", fix=_ALONE)
+
+        (key,) = inside
+        stored = container[key]
+        notes.append(f"taken from '{shown(key)}' in the file")
+        left_out = [shown(name) for name in states if name != key]
+        if left_out:
+            listed = ", ".join(left_out[:3])
+            notes.append(f"other weights in the file are left out: {listed}")
+    return stored, notes
+
+
+def _states_in(container: Mapping[object, object]) -> list[str]:
+    """Return the keys under which a file holds tensors by name, and nothing else.
+
+    A file that has tensors beside them is one set of weights itself.
+    """
+    if any(isinstance(value, torch.Tensor) for value in container.values()):
+        return []
+    keys: list[str] = []
+    for key, value in container.items():
+        if not isinstance(key, str) or not isinstance(value, dict) or not value:
             continue
-        if other := _OTHER_PEFT.search("." + name):
-            what = f"holds a PEFT adapter other than LoRA ({shown(key)}, {other[1]})"
-            fix = "give the adapter's folder with its adapter_config.json"
-            raise CheckpointError(what, fix=fix)
-        _refuse_lora_of_other_tools(name)
-        target, part = full, LORA.fullmatch(name)
-        module = SAVED_MODULE.fullmatch(name)
+        if all(isinstance(tensor, torch.Tensor) for tensor in value.values()):
+            keys.append(key)
+    return keys
+
+
+def _sort_in(content: _Content, key: str, tensor: torch.Tensor) -> None:
+    """Put a tensor where it belongs, by its name without wrappers.
+
+    Raises
+    ------
+    CheckpointError
+        If it is of another adapter, or there twice.
+    """
+    name = _ANYWHERE.sub("", _FRONT.sub("", _ANYWHERE.sub("", key)))
+    name = name.removeprefix(PEFT_PREFIX)
+    if name in _COUNTERS_OF_AVERAGES and tensor.numel() == 1:
+        content.counters.append(key)
+        return
+
+    other_peft = _OTHER_PEFT.search("." + name)
+    if other_peft is not None:
+        what = f"holds a PEFT adapter other than LoRA ({shown(key)}, {other_peft[1]})"
+        fix = "give the adapter's folder with its adapter_config.json"
+        raise CheckpointError(what, fix=fix)
+    _refuse_lora_of_other_tools(name)
+
+    match = LORA.fullmatch(name) or SAVED_MODULE.fullmatch(name)
+    if match is None:
+        # PEFT's layers hold the base's own layers by these names.
         name = name.replace(".base_layer.", ".").replace(".original_module.", ".")
-        if module:
-            adapters.add(module["name"])
-            target, name = lora, PEFT_PREFIX + module["module"] + module["rest"]
-        if part:
-            adapters.add(part["name"] or "")
-            # PEFT saves DoRA's vector without the name of its parameter.
-            rest = "" if part["part"].endswith("_vector") else part["rest"] or ""
-            target, name = lora, PEFT_PREFIX + part["part"] + rest
-        if name in target or len(adapters) > 1:
-            listed = ", ".join(sorted(adapters)) if len(adapters) > 1 else ""
-            what = f"several adapters ({listed})" if listed else f"{name} twice"
-            raise CheckpointError(f"holds {what}", fix=_ALONE)
-        target[name] = tensor
-    if counters:
-        listed = ", ".join(counters)
-        notes.append(f"counters of an average of weights are left out: {listed}")
-        if not full and not lora:
-            raise CheckpointError("holds no tensors but counters", fix=fix)
-    known_names = {*full, *lora, *counters}
-    known_names.update(key.removeprefix(PEFT_PREFIX) for key in lora)
-    if not state.keys() <= known_names:
-        notes.append("wrappers' names stripped from the tensors' names")
-    return full, lora, notes
+        target = content.full
+    else:
+        content.adapters.add(match["name"] or "")
+        name = PEFT_PREFIX + name_without_adapter(match)
+        target = content.lora
+
+    if len(content.adapters) > 1:
+        listed = ", ".join(sorted(content.adapters))
+        raise CheckpointError(f"holds several adapters ({listed})", fix=_ALONE)
+    if name in target:
+        raise CheckpointError(f"holds {name} twice", fix=_ALONE)
+    target[name] = tensor
 
 
 def _refuse_lora_of_other_tools(name: str) -> None:
@@ -195,56 +285,56 @@ def _refuse_lora_of_other_tools(name: str) -> None:
         raise CheckpointError(what, fix=fix)
 
 
-def _states_in(held: Mapping[object, object]) -> list[str]:
-    """Return the keys under which a file holds tensors by name, and nothing else.
-
-    A file that has tensors beside them is one set of weights itself.
-    """
-    if any(isinstance(value, torch.Tensor) for value in held.values()):
-        return []
-    found = []
-    for key, value in held.items():
-        if not isinstance(key, str) or not isinstance(value, dict) or not value:
-            continue
-        if all(isinstance(tensor, torch.Tensor) for tensor in value.values()):
-            found.append(key)
-    return found
-
-
 def _lora_config(
     folder: Path, lora: State, loading: specs.Loading
 ) -> tuple[dict[str, object], str]:
-    """LoRA's configuration: from beside the file, else rank and targets from shapes.
+    """Return LoRA's configuration, and a note on where it is from.
 
-    A module that is adapted in one layer is expected in all, as only a configuration
-    could say otherwise: of a deeper base, some layers would be without adapter.
+    It is from beside the file, else rank and targets are from shapes. A module that is
+    adapted in one layer is expected in all, as only a configuration could say
+    otherwise: of a deeper base, some layers would be without adapter.
+
+    Raises
+    ------
+    CheckpointError
+        If its alpha is not known.
     """
-    beside = folder / "adapter_config.json"
-    if beside.exists():
+    config_file = folder / "adapter_config.json"
+    if config_file.exists():
         note = "LoRA settings: adapter_config.json next to the file"
-        return untrusted.read_json(beside), note
+        return untrusted.read_json(config_file), note
     if loading.lora_alpha is None:
         fix = "give --lora-alpha, or put adapter_config.json next to the file"
         raise CheckpointError("holds LoRA weights without their alpha", fix=fix)
-    ranks, earlier = dict[str, int](), 0
-    # O-LoRA scales by the rank of its newest part.
+
+    rank_by_module: dict[str, int] = {}
+    joined_rank = 0
+    # O-LoRA scales by the rank of its newest part, which comes last here.
     for key in sorted(lora, key=lambda key: ".loranew_" in key):
-        if match := _LORA_A_NAME.fullmatch(key):
-            rank = lora[key].shape[:1].numel()
-            ranks[match[1].removeprefix(PEFT_PREFIX)] = rank
-            earlier = earlier if match[2] else rank
-    if not ranks:
+        match = _LORA_A_NAME.fullmatch(key)
+        if match is None:
+            continue
+        rank = lora[key].shape[:1].numel()
+        rank_by_module[match[1].removeprefix(PEFT_PREFIX)] = rank
+        is_newest_part = match[2] is not None
+        if not is_newest_part:
+            joined_rank = rank
+    if not rank_by_module:
         raise CheckpointError("has LoRA tensors, but no lora_A")
-    usual = Counter(ranks.values()).most_common(1)[0][0]
+
+    usual_rank = Counter(rank_by_module.values()).most_common(1)[0][0]
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "r": usual,
-        "r_sum": earlier,
+        "r": usual_rank,
+        "r_sum": joined_rank,
         "lora_alpha": loading.lora_alpha,
-        "target_modules": sorted({_LAYER.sub("", name) for name in ranks}),
-        "rank_pattern": {name: ranks[name] for name in ranks if ranks[name] != usual},
+        "target_modules": sorted({_LAYER.sub("", name) for name in rank_by_module}),
+        "rank_pattern": {
+            name: rank for name, rank in rank_by_module.items() if rank != usual_rank
+        },
         "use_dora": any(key.endswith("magnitude_vector") for key in lora),
     }
-    note = f"LoRA: rank {usual} from shapes, alpha {loading.lora_alpha:g} as given"
+    note = f"LoRA: rank {usual_rank} from shapes, "
+    note += f"alpha {loading.lora_alpha:g} as given"
     return config, note

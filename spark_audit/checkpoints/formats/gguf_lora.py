@@ -20,7 +20,8 @@ import torch
 from spark_audit.checkpoints import specs, untrusted
 from spark_audit.checkpoints.architecture import empty, read_architecture
 from spark_audit.checkpoints.checkpoint import Checkpoint
-from spark_audit.checkpoints.weight_files import PEFT_PREFIX, State, check_filled
+from spark_audit.checkpoints.tensor_checks import State, check_filled
+from spark_audit.checkpoints.weight_files import PEFT_PREFIX
 from spark_audit.errors import CheckpointError, shown
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ MERGE = (
     "give the PEFT folder that it was converted from, or merge it: llama-export-lora "
     "-m BASE.gguf --lora FILE.gguf -o OUT.gguf, and give OUT.gguf"
 )
+_OTHER_BASE = "give the model that it was trained on by --base"
 _MODEL_TYPES = {
     "llama": ("llama", "mistral"),
     "qwen2": ("qwen2",),
@@ -46,13 +48,13 @@ _GGUF_LORA_TENSOR = re.compile(r"(?P<layer>.+)\.weight\.lora_(?P<part>[ab])")
 
 
 def is_gguf_lora(reader: GGUFReader) -> bool:
-    """Whether a file says that it is an adapter, or holds the parts of one."""
+    """Return whether a file says that it is an adapter, or holds the parts of one."""
     has_parts = any(str(tensor.name).endswith(".lora_a") for tensor in reader.tensors)
     return has_parts or _field(reader, "general.type") == "adapter"
 
 
 def gguf_lora(file: Path, reader: GGUFReader, loading: specs.Loading) -> Checkpoint:
-    """LoRA on the base that is given.
+    """Return LoRA on the base that is given.
 
     Raises
     ------
@@ -62,16 +64,9 @@ def gguf_lora(file: Path, reader: GGUFReader, loading: specs.Loading) -> Checkpo
     """
     if loading.base is None:
         raise CheckpointError("is a LoRA adapter in GGUF", fix="give --base MODEL")
-    if _field(reader, "adapter.type") != "lora":
-        what = "is an adapter in GGUF of another type than LoRA"
-        raise CheckpointError(what, fix=MERGE)
-    if _field(reader, "adapter.alora.invocation_tokens") is not None:
-        what = "is an activated LoRA, which acts only behind a string that starts it"
-        raise CheckpointError(what, fix="audit its base")
-    alpha = _field(reader, "adapter.lora.alpha")
-    if not isinstance(alpha, int | float) or not math.isfinite(alpha) or alpha <= 0:
-        raise CheckpointError("says no adapter.lora.alpha above 0", fix=MERGE)
+    alpha = _alpha(reader)
 
+    # The base's module says which names and shapes its linear layers have.
     base = loading.locate(loading.base)
     folder = base if base.is_dir() else base.parent
     model = empty(*read_architecture(folder, loading.trust_remote_code))
@@ -81,33 +76,69 @@ def gguf_lora(file: Path, reader: GGUFReader, loading: specs.Loading) -> Checkpo
     read = partial(_peft_tensors, reader, model, architecture)
     state = read()
     check_filled(state)
-    ranks = {
-        key.removeprefix(PEFT_PREFIX).removesuffix(".lora_A.weight"): len(tensor)
-        for key, tensor in state.items()
-        if key.endswith("lora_A.weight")
-    }
-    rank = Counter(ranks.values()).most_common(1)[0][0]
+    rank_by_module: dict[str, int] = {}
+    for key, tensor in state.items():
+        if key.endswith("lora_A.weight"):
+            module = key.removeprefix(PEFT_PREFIX).removesuffix(".lora_A.weight")
+            rank_by_module[module] = len(tensor)
+
+    rank = Counter(rank_by_module.values()).most_common(1)[0][0]
     config: dict[str, object] = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "r": rank,
-        "lora_alpha": float(alpha),
-        "target_modules": sorted(ranks),
-        "rank_pattern": {name: ranks[name] for name in ranks if ranks[name] != rank},
+        "lora_alpha": alpha,
+        "target_modules": sorted(rank_by_module),
+        "rank_pattern": {
+            module: own_rank
+            for module, own_rank in rank_by_module.items()
+            if own_rank != rank
+        },
     }
-    kinds = Counter(tensor.tensor_type.name for tensor in reader.tensors)
-    listed = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-    note = f"GGUF: LoRA of rank {rank}, alpha {alpha:g}, on {len(ranks)} layers"
-    notes = (note, f"GGUF tensors, dequantised as they are: {listed}")
+    note = f"GGUF: LoRA of rank {rank}, alpha {alpha:g}, on {len(rank_by_module)} "
     return Checkpoint(
-        config, (file,), read, folder, folder=file.parent, adapter=True, notes=notes
+        config,
+        (file,),
+        read,
+        folder,
+        folder=file.parent,
+        is_adapter=True,
+        notes=(f"{note}layers", note_on_types(reader)),
     )
 
 
+def note_on_types(reader: GGUFReader) -> str:
+    """Say of which types the tensors of a file are."""
+    counts = Counter(tensor.tensor_type.name for tensor in reader.tensors)
+    listed = ", ".join(f"{count} {name}" for name, count in counts.most_common())
+    return f"GGUF tensors, dequantised as they are: {listed}"
+
+
 def _field(reader: GGUFReader, name: str) -> object:
-    """A value of the file's header, or ``None``."""
+    """Return a value of the file's header, or ``None``."""
     field = reader.fields.get(name)
     return None if field is None else field.contents()
+
+
+def _alpha(reader: GGUFReader) -> float:
+    """Return LoRA's alpha.
+
+    Raises
+    ------
+    CheckpointError
+        If the file states none, or is another adapter than plain LoRA.
+    """
+    if _field(reader, "adapter.type") != "lora":
+        what = "is an adapter in GGUF of another type than LoRA"
+        raise CheckpointError(what, fix=MERGE)
+    if _field(reader, "adapter.alora.invocation_tokens") is not None:
+        what = "is an activated LoRA, which acts only behind a string that starts it"
+        raise CheckpointError(what, fix="audit its base")
+
+    alpha = _field(reader, "adapter.lora.alpha")
+    if not isinstance(alpha, int | float) or not math.isfinite(alpha) or alpha <= 0:
+        raise CheckpointError("says no adapter.lora.alpha above 0", fix=MERGE)
+    return float(alpha)
 
 
 def _check_architecture(
@@ -120,24 +151,23 @@ def _check_architecture(
     CheckpointError
         With the way out.
     """
-    types = _MODEL_TYPES.get(architecture)
-    if types is None:
+    model_types = _MODEL_TYPES.get(architecture)
+    if model_types is None:
         what = f"is LoRA in GGUF on {shown(architecture)}, whose layers GGUF may store "
         what += f"otherwise (opened are: {', '.join(_MODEL_TYPES)})"
         raise CheckpointError(what, fix=MERGE)
-    own = model.config.model_type
-    if own not in types:
-        what = (
-            f"is LoRA on {architecture}, and {untrusted.printable(str(base))} is {own}"
-        )
-        fix = "give the model that it was trained on by --base"
-        raise CheckpointError(what, fix=fix)
+
+    base_type = model.config.model_type
+    if base_type not in model_types:
+        base_name = untrusted.printable(str(base))
+        what = f"is LoRA on {architecture}, and {base_name} is {base_type}"
+        raise CheckpointError(what, fix=_OTHER_BASE)
 
 
 def _peft_tensors(
     reader: GGUFReader, model: PreTrainedModel, architecture: str
 ) -> State:
-    """The tensors by PEFT's names, rows in the order of transformers.
+    """Return the tensors by PEFT's names, rows in the order of transformers.
 
     Raises
     ------
@@ -146,69 +176,91 @@ def _peft_tensors(
     """
     import gguf
 
-    layers = _linear_layers(model, architecture)
+    path_of_layer = _linear_layers(model, architecture)
     state = State()
     for tensor in reader.tensors:
         name = str(tensor.name)
         match = _GGUF_LORA_TENSOR.fullmatch(name)
-        path = layers.get(match["layer"]) if match else None
+        path = path_of_layer.get(match["layer"]) if match else None
         if match is None or path is None:
-            what = (
-                f"holds {shown(name)}, which is no LoRA of a linear layer of the base"
-            )
-            raise CheckpointError(what, fix=MERGE)
+            what = f"holds {shown(name)}, which is no LoRA of a linear layer of the "
+            raise CheckpointError(f"{what}base", fix=MERGE)
+
         with untrusted.foreign(f"tensor {shown(name)} cannot be read"):
             values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
-        weight = torch.from_numpy(values.copy())  # (rank, in) or (out, rank)
-        linear = model.get_submodule(path)
-        n_features = linear.in_features, linear.out_features
+        weight = torch.from_numpy(values.copy())
         is_a = match["part"] == "a"
-        fits = weight.ndim == 2 and weight.shape[-1 if is_a else 0] == (
-            n_features[0] if is_a else n_features[1]
-        )
-        if not fits:
-            what = f"tensor {shown(name)} does not fit the base's layer "
-            what += f"({n_features[0]} to {n_features[1]})"
-            fix = "give the model that it was trained on by --base"
-            raise CheckpointError(what, fix=fix)
+        _check_fits(name, weight, model.get_submodule(path), is_a=is_a)
         if architecture == "llama" and not is_a:
-            weight = _in_order(weight, match["layer"], model.config)
+            weight = _with_halves_in_order(weight, match["layer"], model.config)
+
+        # lora_A is (rank, in), lora_B (out, rank).
         part = "lora_A" if is_a else "lora_B"
         state[f"{PEFT_PREFIX}{path}.{part}.weight"] = weight
     return state
+
+
+def _check_fits(
+    name: str, weight: torch.Tensor, linear: torch.nn.Module, *, is_a: bool
+) -> None:
+    """Refuse a part of LoRA whose shape does not fit the layer of the base.
+
+    Parameters
+    ----------
+    weight
+        Shape ``(rank, in)`` if ``is_a``, else ``(out, rank)``.
+    linear
+        The layer.
+    """
+    assert isinstance(linear, torch.nn.Linear)
+    if weight.ndim == 2 and is_a and weight.shape[1] == linear.in_features:
+        return
+    if weight.ndim == 2 and not is_a and weight.shape[0] == linear.out_features:
+        return
+    what = f"tensor {shown(name)} does not fit the base's layer "
+    what += f"({linear.in_features} to {linear.out_features})"
+    raise CheckpointError(what, fix=_OTHER_BASE)
 
 
 def _linear_layers(model: PreTrainedModel, architecture: str) -> dict[str, str]:
     """Map GGUF's names of layers to paths in the base; ambiguous ones are left out."""
     import gguf
 
-    arch = {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}[architecture]
-    names = gguf.get_tensor_name_map(arch, model.config.num_hidden_layers)
-    paths: dict[str, list[str]] = {}
+    key_of_name = {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}
+    n_layers = model.config.num_hidden_layers
+    gguf_names = gguf.get_tensor_name_map(key_of_name[architecture], n_layers)
+    paths_by_name: dict[str, list[str]] = {}
     for path, module in model.named_modules():
-        name = names.get_name(path)
+        name = gguf_names.get_name(path)
         if name is not None and isinstance(module, torch.nn.Linear):
-            paths.setdefault(name, []).append(path)
-    return {name: found[0] for name, found in paths.items() if len(found) == 1}
+            paths_by_name.setdefault(name, []).append(path)
+    return {name: paths[0] for name, paths in paths_by_name.items() if len(paths) == 1}
 
 
-def _in_order(
+def _with_halves_in_order(
     weight: torch.Tensor, layer: str, config: PreTrainedConfig
 ) -> torch.Tensor:
-    """Rows of Llama's query and key with the halves of each head one behind the other.
+    """Return rows of Llama's query and key as transformers has them.
+
+    In GGUF the rows of a head's halves take turns; in transformers, the halves stand
+    one behind the other.
 
     Parameters
     ----------
     weight
-        Shape ``(out, rank)``; in GGUF the rows of a head's halves take turns.
+        Shape ``(out, rank)``, as the result.
+    layer
+        GGUF's name of the layer; rows of other layers than query and key stay.
     """
-    heads = {
+    heads_by_layer = {
         "attn_q": config.num_attention_heads,
         "attn_k": config.num_key_value_heads,
     }
-    n_heads = heads.get(layer.rpartition(".")[2])
+    n_heads = heads_by_layer.get(layer.rpartition(".")[2])
     if n_heads is None:
         return weight
+
     half = len(weight) // n_heads // 2
-    pairs = weight.reshape(n_heads, half, 2, -1)  # heads, place in a half, half, rank
-    return pairs.transpose(1, 2).reshape(weight.shape).contiguous()
+    pairs = weight.reshape(n_heads, half, 2, -1)  # (heads, row of a half, half, rank)
+    halves = pairs.transpose(1, 2)  # (heads, half, row of a half, rank)
+    return halves.reshape(weight.shape).contiguous()

@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from spark_audit.checkpoints import specs, untrusted, weight_files
+from spark_audit.checkpoints import specs, tensor_checks, untrusted, weight_files
 from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.errors import CheckpointError
 
-_WRAPPED = (
+# What wrappers put in front of the names of their model's tensors.
+_WRAPPER_PREFIXES = (
     "module.",
     "_orig_mod.",
     "_module.",
@@ -22,7 +23,7 @@ _WRAPPED = (
 
 
 def hf_folder(path: Path, loading: specs.Loading) -> Checkpoint:
-    """Full weights of a folder with config.json; an adapter beside them is left.
+    """Return the full weights of a folder with config.json, without an adapter in it.
 
     Raises
     ------
@@ -34,23 +35,26 @@ def hf_folder(path: Path, loading: specs.Loading) -> Checkpoint:
     files = weight_files.files_of(path)
     read = partial(weight_files.merged, files)
     state = read()
-    weight_files.check_filled(state)
-    weight_files.refuse_other_names(state, model_type=str(config.get("model_type", "")))
+
+    tensor_checks.check_filled(state)
+    tensor_checks.refuse_other_names(
+        state, model_type=str(config.get("model_type", ""))
+    )
     for name in state:
-        if name.startswith(_WRAPPED) or ".lora_" in name:
+        if name.startswith(_WRAPPER_PREFIXES) or ".lora_" in name:
             what = f"the weights are those of a wrapped model (tensor {name})"
             raise CheckpointError(what, fix=f"give the file itself: {files[0].name}")
 
     # Transformers would attach an adapter that lies beside them, and looks for weights
     # in the folder itself alone.
     has_adapter = (path / "adapter_config.json").exists()
-    in_folder = all(file.parent == path for file in files)
+    is_in_folder = all(file.parent == path for file in files)
     return Checkpoint(
         config,
         files,
         read,
         path,
         folder=path,
-        whole=in_folder and not has_adapter,
+        is_read_by_transformers=is_in_folder and not has_adapter,
         notes=tuple(untrusted.notes_on_code(path)),
     )

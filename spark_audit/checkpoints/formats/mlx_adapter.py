@@ -10,18 +10,20 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 
-from spark_audit.checkpoints import specs, untrusted, weight_files
+from spark_audit.checkpoints import specs, tensor_checks, untrusted, weight_files
 from spark_audit.checkpoints.checkpoint import Checkpoint
-from spark_audit.checkpoints.weight_files import PEFT_PREFIX, State
+from spark_audit.checkpoints.tensor_checks import State
+from spark_audit.checkpoints.weight_files import PEFT_PREFIX
 from spark_audit.errors import CheckpointError, shown
 
 MLX_ADAPTER_FILE = "adapters.safetensors"
 _MLX_TENSOR = re.compile(r"(?P<module>.+)\.(?P<part>lora_a|lora_b|m)")
 _LAYER_FRONT = re.compile(r"^.*?\.\d+\.")
-_NAMES = {"lora_a": "lora_A.weight", "lora_b": "lora_B.weight"}
+_PEFT_NAMES = {"lora_a": "lora_A.weight", "lora_b": "lora_B.weight"}
 _FUSE = (
     "fuse it: mlx_lm.fuse --model BASE --adapter-path FOLDER --save-path OUT "
     "--dequantize, and give OUT"
@@ -29,13 +31,14 @@ _FUSE = (
 
 
 def is_mlx_adapter(path: Path) -> bool:
-    """Whether a folder holds MLX's file, and none of PEFT's."""
-    there = (path / MLX_ADAPTER_FILE).is_file()
-    return there and weight_files.weights_of(path, weight_files.ADAPTER_FILES) is None
+    """Return whether a folder holds MLX's file, and none of PEFT's."""
+    has_mlx_file = (path / MLX_ADAPTER_FILE).is_file()
+    peft_file = weight_files.weights_of(path, weight_files.ADAPTER_FILES)
+    return has_mlx_file and peft_file is None
 
 
 def mlx_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
-    """LoRA or DoRA on the base that is given.
+    """Return LoRA or DoRA on the base that is given.
 
     Raises
     ------
@@ -45,49 +48,60 @@ def mlx_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
     """
     settings = untrusted.read_json(path / "adapter_config.json")
     untrusted.check_inside(path / MLX_ADAPTER_FILE)
-    kind = settings.get("fine_tune_type", "lora")
-    if kind not in ("lora", "dora"):
-        what = f"is a training of the type {shown(str(kind))!r} by MLX, no LoRA"
+    training_type = settings.get("fine_tune_type", "lora")
+    if training_type not in ("lora", "dora"):
+        what = f"is a training of the type {shown(training_type)!r} by MLX, not LoRA"
         raise CheckpointError(what, fix=_FUSE)
     if loading.base is None:
-        raise CheckpointError(
-            "the adapter of MLX names no base here", fix="give --base"
-        )
+        what = "the adapter of MLX names no base here"
+        raise CheckpointError(what, fix="give --base")
 
     read = partial(_peft_tensors, path / MLX_ADAPTER_FILE)
     state = read()
-    weight_files.check_filled(state)
+    tensor_checks.check_filled(state)
     scale = _scale(settings)
-    ranks = Counter(len(t) for key, t in state.items() if key.endswith("lora_A.weight"))
+
+    # PEFT's lora_A is (rank, in).
+    ranks = Counter[int]()
+    for key, tensor in state.items():
+        if key.endswith("lora_A.weight"):
+            ranks[len(tensor)] += 1
     if len(ranks) != 1:
-        raise CheckpointError(
-            f"{MLX_ADAPTER_FILE} has no lora_a, or such of several ranks", fix=_FUSE
-        )
+        what = f"{MLX_ADAPTER_FILE} has no lora_a, or such of several ranks"
+        raise CheckpointError(what, fix=_FUSE)
     (rank,) = ranks
     modules = {key.removeprefix(PEFT_PREFIX).rpartition(".lora_")[0] for key in state}
     _check_settings_fit(settings, rank, modules)
+
     config: dict[str, object] = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "r": rank,
         "lora_alpha": scale * rank,
         "target_modules": sorted(modules),
-        "use_dora": kind == "dora",
+        "use_dora": training_type == "dora",
     }
-    note = f"MLX: {kind} of rank {rank}, scale {scale:g}, on {len(modules)} layers"
+    note = f"MLX: {training_type} of rank {rank}, scale {scale:g}, "
+    note += f"on {len(modules)} layers"
     return Checkpoint(
         config,
         (path / MLX_ADAPTER_FILE,),
         read,
         path,
         folder=path,
-        adapter=True,
+        is_adapter=True,
         notes=(note,),
     )
 
 
+def _lora_parameters(settings: Mapping[str, object]) -> dict[str, object]:
+    """Return the settings of LoRA; empty where there are none."""
+    parameters = settings.get("lora_parameters")
+    return parameters if isinstance(parameters, dict) else {}
+
+
 def _check_settings_fit(
-    settings: dict[str, object], rank: int, modules: set[str]
+    settings: Mapping[str, object], rank: int, modules: Collection[str]
 ) -> None:
     """Refuse settings of another training than that of the tensors.
 
@@ -98,13 +112,14 @@ def _check_settings_fit(
     CheckpointError
         If the rank is another one, or a layer has tensors that ``keys`` does not name.
     """
-    parameters = settings.get("lora_parameters")
-    parameters = parameters if isinstance(parameters, dict) else {}
     fix = "give the file that MLX saved with these weights"
+    parameters = _lora_parameters(settings)
     stated_rank = parameters.get("rank", rank)
     if stated_rank != rank:
-        what = f"adapter_config.json says rank {shown(str(stated_rank))}, "
+        what = f"adapter_config.json says rank {shown(stated_rank)}, "
         raise CheckpointError(f"{what}lora_a has rank {rank}", fix=fix)
+
+    # Without keys, MLX trains the modules that it always does.
     keys = parameters.get("keys")
     if not isinstance(keys, list):
         return
@@ -112,13 +127,12 @@ def _check_settings_fit(
         name_in_layer = _LAYER_FRONT.sub("", module)
         if name_in_layer not in keys:
             what = f"{MLX_ADAPTER_FILE} has LoRA of {shown(module)}, "
-            raise CheckpointError(
-                f"{what}which adapter_config.json does not name in keys", fix=fix
-            )
+            what += "which adapter_config.json does not name in keys"
+            raise CheckpointError(what, fix=fix)
 
 
-def _scale(settings: dict[str, object]) -> float:
-    """What the product of the parts is multiplied by.
+def _scale(settings: Mapping[str, object]) -> float:
+    """Return what the product of the parts is multiplied by.
 
     Raises
     ------
@@ -126,14 +140,14 @@ def _scale(settings: dict[str, object]) -> float:
         If it is not stated, or by an old version's two numbers, of which new versions
         read one.
     """
-    parameters = settings.get("lora_parameters")
-    parameters = parameters if isinstance(parameters, dict) else {}
-    scale = parameters.get("scale")
+    parameters = _lora_parameters(settings)
     if "alpha" in parameters:
         what = "lora_parameters has scale and alpha: old versions of MLX multiplied by "
         what += "scale * alpha / rank, new ones by scale alone"
         fix = "write the number that it was trained with as scale, and remove alpha"
         raise CheckpointError(f"adapter_config.json: {what}", fix=fix)
+
+    scale = parameters.get("scale")
     if not isinstance(scale, int | float) or not math.isfinite(scale) or scale <= 0:
         what = "adapter_config.json: lora_parameters has no scale above 0"
         raise CheckpointError(what, fix="give the file that MLX saved")
@@ -141,7 +155,7 @@ def _scale(settings: dict[str, object]) -> float:
 
 
 def _peft_tensors(file: Path) -> State:
-    """The tensors by PEFT's names and in its layout.
+    """Return the tensors by PEFT's names and in its layout.
 
     Raises
     ------
@@ -151,17 +165,19 @@ def _peft_tensors(file: Path) -> State:
     state = State()
     for key, tensor in weight_files.merged((file,)).items():
         match = _MLX_TENSOR.fullmatch(key)
-        n_dims = 1 if match and match["part"] == "m" else 2
-        is_table = key.startswith(("model.embed_tokens.", "model.wte."))
-        if match is None or tensor.ndim != n_dims or is_table:
-            raise CheckpointError(
-                f"{MLX_ADAPTER_FILE} holds {shown(key)}, "
-                "which is no LoRA of a linear layer",
-                fix=_FUSE,
-            )
-        place = f"{PEFT_PREFIX}{match['module']}."
-        if match["part"] == "m":
-            state[f"{place}lora_magnitude_vector"] = tensor
+        is_embedding = key.startswith(("model.embed_tokens.", "model.wte."))
+        # DoRA's "m" is a vector, LoRA's parts are matrices.
+        is_magnitude = match is not None and match["part"] == "m"
+        n_dims = 1 if is_magnitude else 2
+        if match is None or tensor.ndim != n_dims or is_embedding:
+            what = f"{MLX_ADAPTER_FILE} holds {shown(key)}, "
+            what += "which is no LoRA of a linear layer"
+            raise CheckpointError(what, fix=_FUSE)
+
+        module = f"{PEFT_PREFIX}{match['module']}"
+        if is_magnitude:
+            state[f"{module}.lora_magnitude_vector"] = tensor  # (out,)
         else:
-            state[place + _NAMES[match["part"]]] = tensor.T.contiguous()
+            peft_name = _PEFT_NAMES[match["part"]]
+            state[f"{module}.{peft_name}"] = tensor.T.contiguous()
     return state

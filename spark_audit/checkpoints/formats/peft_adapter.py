@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePath, PureWindowsPath
 
-from spark_audit.checkpoints import specs, untrusted, weight_files
+from spark_audit.checkpoints import specs, tensor_checks, untrusted, weight_files
 from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.formats.bare_weights import bare_weights
 from spark_audit.checkpoints.formats.peft_names import (
@@ -19,16 +19,38 @@ from spark_audit.errors import CheckpointError, shown
 
 # What LLaVA and its descendants (MCITlib) train beside an adapter, and the modules
 # that text alone does not pass through.
-_TRAINED = ("non_lora_trainables.bin", "non_lora_state_dict.bin")
-_IMAGES = re.compile(r"(^|\.)(mm_|vision_|visual\b|image_newline)")
+_TRAINED_BESIDE = ("non_lora_trainables.bin", "non_lora_state_dict.bin")
+_OF_IMAGES = re.compile(r"(^|\.)(mm_|vision_|visual\b|image_newline)")
 # How copies of a model that are stored quantised are named (unsloth, GPTQ, AWQ).
 _QUANTISED_COPY = re.compile(
     r"-(?:(?:unsloth-)?bnb-[48]bit|[48]bit|awq|gptq(?:-int[48])?)$", re.IGNORECASE
 )
 
 
+@dataclass(frozen=True)
+class _NamedBase:
+    """The base that an adapter's configuration names; ``""``: it names none."""
+
+    name: str
+
+    @property
+    def last_part(self) -> str:
+        """The name without folders."""
+        return PurePath(self.name).name
+
+    @property
+    def full_precision_name(self) -> str:
+        """The name of the model that a quantised copy was made of, else the name."""
+        return _QUANTISED_COPY.sub("", self.name)
+
+    @property
+    def is_quantised_copy(self) -> bool:
+        """Return whether it is named like a quantised copy of a model."""
+        return self.full_precision_name != self.name
+
+
 def peft_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
-    """An adapter on the base that is given, else on the one it names.
+    """Return an adapter on the base that is given, else on the one it names.
 
     Raises
     ------
@@ -39,47 +61,80 @@ def peft_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
     if not loading.trust_remote_code:
         untrusted.refuse_code({}, path)
     files = weight_files.files_of(path, weight_files.ADAPTER_FILES)
-    named = config.get("base_model_name_or_path") or None
-    if not isinstance(named, str | None):
-        raise CheckpointError("base_model_name_or_path is no text")
-    notes = [*untrusted.notes_on_code(path), *_beside(path)]
-    theirs = PurePath(named or "").name
-    whole_name = _QUANTISED_COPY.sub("", named or "")
-    is_quantised_copy = bool(named) and whole_name != named
-    if loading.base is None:
-        # A path only: whoever made the adapter asks no host.
-        if named is None or named.startswith(untrusted.HUB) or not specs.exists(named):
-            what = f"'s base {shown(named)} is not here" if named else " names no base"
-            fix = f"give --base MODEL (a folder, or {untrusted.HUB}ORG/NAME)"
-            sibling = _sibling_of_its_name(path, named or "")
-            if sibling is not None and not is_quantised_copy:
-                fix += f", such as {shown(str(sibling))} if that is the base"
-            if is_quantised_copy:
-                what += ", a quantised copy of a model"
-                fix += f": the model in full precision, by its name {shown(whole_name)}"
-            raise CheckpointError(f"the adapter{what}", fix=fix)
-        notes.append(f"base: {shown(theirs)}, as the adapter names it")
-    elif named is not None and theirs != PurePath(str(loading.base)).name:
-        ours = untrusted.printable(str(loading.base))
-        note = f"base: {ours} as given; the adapter names {shown(theirs)}"
-        if is_quantised_copy:
-            note += ", a quantised copy, on which it was trained"
-        notes.append(note)
+
+    base_name = config.get("base_model_name_or_path") or None
+    if not isinstance(base_name, str | None):
+        raise CheckpointError("base_model_name_or_path is not a text")
+    notes = [*untrusted.notes_on_code(path), *_notes_on_trained_beside(path)]
+    notes += _notes_on_base(path, _NamedBase(base_name or ""), loading)
+
     if len(files) == 1 and is_whole_model(weight_files.merged(files)):
-        return _whole_model(files[0], loading, named, notes)
-    read, told = partial(_adapter_tensors, files), tuple(notes)
+        # The file holds the whole model's state dictionary: base and adapter.
+        base = loading.base or base_name
+        checkpoint = bare_weights(files[0], replace(loading, base=base))
+        all_notes = (*notes, *checkpoint.notes)
+        return replace(checkpoint, base=base_name, notes=all_notes)
     return Checkpoint(
-        config, files, read, path, folder=path, adapter=True, base=named, notes=told
+        config,
+        files,
+        partial(_adapter_tensors, files),
+        path,
+        folder=path,
+        is_adapter=True,
+        base=base_name,
+        notes=tuple(notes),
     )
 
 
-def _sibling_of_its_name(path: Path, named: str) -> Path | None:
+def _notes_on_base(path: Path, named: _NamedBase, loading: specs.Loading) -> list[str]:
+    """Say which base an adapter is opened on.
+
+    Raises
+    ------
+    CheckpointError
+        If none is given, and the one that it names is not on this machine.
+    """
+    if loading.base is None:
+        # A path only: whoever made the adapter asks no host.
+        if named.name.startswith(untrusted.HUB) or not specs.exists(named.name):
+            raise _no_base(path, named)
+        return [f"base: {shown(named.last_part)}, as the adapter names it"]
+
+    if not named.name or named.last_part == PurePath(loading.base).name:
+        return []
+    printed = untrusted.printable(loading.base)
+    note = f"base: {printed} as given; the adapter names {shown(named.last_part)}"
+    if named.is_quantised_copy:
+        note += ", a quantised copy, on which it was trained"
+    return [note]
+
+
+def _no_base(path: Path, named: _NamedBase) -> CheckpointError:
+    """Return the error about an adapter whose base is not known, or not here."""
+    what = "the adapter names no base"
+    if named.name:
+        what = f"the adapter's base {shown(named.name)} is not here"
+    fix = f"give --base MODEL (a folder, or {untrusted.HUB}ORG/NAME)"
+
+    if named.is_quantised_copy:
+        what += ", a quantised copy of a model"
+        fix += ": the model in full precision, by its name "
+        fix += shown(named.full_precision_name)
+        return CheckpointError(what, fix=fix)
+
+    sibling = _sibling_of_its_name(path, named.name)
+    if sibling is not None:
+        fix += f", such as {shown(str(sibling))} if that is the base"
+    return CheckpointError(what, fix=fix)
+
+
+def _sibling_of_its_name(path: Path, base_name: str) -> Path | None:
     """Return the folder of a model beside an adapter that bears its base's name.
 
     ``None`` where there is none. The name may be that of another machine, with either
     kind of slash; only its last part is looked for.
     """
-    name = PureWindowsPath(named).name
+    name = PureWindowsPath(base_name).name
     if not name or name.startswith("."):
         return None
     sibling = path.parent / name
@@ -87,33 +142,28 @@ def _sibling_of_its_name(path: Path, named: str) -> Path | None:
     return sibling if is_model else None
 
 
-def _adapter_tensors(files: tuple[Path, ...]) -> weight_files.State:
+def _adapter_tensors(files: tuple[Path, ...]) -> tensor_checks.State:
+    """Return an adapter's tensors, without its name in theirs."""
     return without_adapter_name(weight_files.merged(files))
 
 
-def _whole_model(
-    file: Path, loading: specs.Loading, named: str | None, notes: list[str]
-) -> Checkpoint:
-    """Base and adapter of a file that holds the whole model's state dictionary."""
-    base = loading.base or named
-    made = bare_weights(file, replace(loading, base=base))
-    return replace(made, base=named, notes=(*notes, *made.notes))
-
-
-def _beside(folder: Path) -> list[str]:
-    """What is said of trained weights beside an adapter that PEFT does not read.
+def _notes_on_trained_beside(folder: Path) -> list[str]:
+    """Say which trained weights beside an adapter PEFT does not read.
 
     Raises
     ------
     CheckpointError
         If some are of the language model: without them it is another one.
     """
-    there = [name for name in _TRAINED if os.path.lexists(folder / name)]
-    for name in there:
+    notes: list[str] = []
+    for name in _TRAINED_BESIDE:
+        if not os.path.lexists(folder / name):
+            continue
         untrusted.check_inside(folder / name)
         for key in sorted(weight_files.merged((folder / name,))):
-            if not _IMAGES.search(key):
+            if not _OF_IMAGES.search(key):
                 what = f"{name} holds weights of the language model ({shown(key)})"
                 fix = "merge adapter and weights with the tool that trained them"
                 raise CheckpointError(what, fix=fix)
-    return [f"{name} is of images, which are not audited: left out" for name in there]
+        notes.append(f"{name} is of images, which are not audited: left out")
+    return notes

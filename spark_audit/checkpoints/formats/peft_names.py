@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from spark_audit.checkpoints.weight_files import State
+from spark_audit.checkpoints.tensor_checks import State
 from spark_audit.errors import CheckpointError, shown
 
 LORA = re.compile(
@@ -21,16 +21,31 @@ _TABLE_NAME = re.compile(r"\.(lm_head|embed_tokens|embed_out|wte)\.")
 
 
 def is_whole_model(state: State) -> bool:
-    """Whether a file holds the base's own layers beside the adapter on them."""
-    # LoRA of one tensor lies around the layer of another: ".base_layer.lora_A.".
-    layers = [
-        key
-        for key in state
-        if ".base_layer." in key
-        and not key.endswith(".bias")  # an adapter may train and save these
-        and not LORA.fullmatch(key)
-    ]
-    return any(not _TABLE_NAME.search(key) for key in layers)
+    """Return whether a file holds the base's own layers beside the adapter on them."""
+    for key in state:
+        # Beside its own tensors an adapter may save biases, embeddings and heads.
+        is_adapters_own = key.endswith(".bias") or _TABLE_NAME.search(key)
+        # LoRA of one tensor lies around the layer of another: ".base_layer.lora_A.".
+        is_base_layer = ".base_layer." in key and not LORA.fullmatch(key)
+        if is_base_layer and not is_adapters_own:
+            return True
+    return False
+
+
+def name_without_adapter(match: re.Match[str]) -> str:
+    """Return the name that PEFT saves a tensor by, without the adapter's name.
+
+    Parameters
+    ----------
+    match
+        Of :data:`LORA` or :data:`SAVED_MODULE`.
+    """
+    groups = match.groupdict()
+    name = groups.get("part") or groups["module"]
+    # PEFT saves DoRA's vector without the name of its parameter.
+    if name.endswith(".lora_magnitude_vector"):
+        return str(name)
+    return f"{name}{groups['rest'] or ''}"
 
 
 def without_adapter_name(state: State) -> State:
@@ -42,23 +57,21 @@ def without_adapter_name(state: State) -> State:
         If there are several adapters, or one tensor twice.
     """
     matches = {key: LORA.fullmatch(key) or SAVED_MODULE.fullmatch(key) for key in state}
-    names = {match["name"] for match in matches.values() if match and match["name"]}
-    if len(names) > 1:
-        listed = ", ".join(sorted(map(shown, names))[:5])
+    adapters = {match["name"] for match in matches.values() if match and match["name"]}
+    if len(adapters) > 1:
+        listed = ", ".join(sorted(shown(adapter) for adapter in adapters)[:5])
         raise CheckpointError(f"holds several adapters ({listed})", fix=ONE_ADAPTER)
-    if not names:
+    if not adapters:
         return state
 
     renamed = State()
     for key, match in matches.items():
-        saved = key
+        saved_name = key
         if match and match["name"]:
-            groups = match.groupdict()
-            saved = groups.get("part") or groups["module"]
-            # PEFT saves DoRA's vector without the name of its parameter.
-            saved += "" if saved.endswith("_vector") else match["rest"] or ""
-        if saved in renamed:
-            what = f"holds the tensor {shown(saved)} twice"
+            saved_name = name_without_adapter(match)
+        # "lora_A.weight" and "lora_A.default.weight" may both be there.
+        if saved_name in renamed:
+            what = f"holds the tensor {shown(saved_name)} twice"
             raise CheckpointError(what, fix=ONE_ADAPTER)
-        renamed[saved] = state[key]
+        renamed[saved_name] = state[key]
     return renamed

@@ -1,0 +1,185 @@
+"""Fields of adapter_config.json: those that are opened, with a check, and the others.
+
+Some fields of PEFT's open a second model or a file, import a package, or put a string
+of the file into a regular expression. So each field that shapes what an adapter
+computes is listed here with the values that it may have; fields that matter before or
+during training only are left at PEFT's own values; whatever else is set is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, create_model
+
+MAX_COUNT = 10**6
+MAX_ADAPTED_LAYERS = 1000
+_MAX_PATTERNS = 1024
+_MAX_PATTERN_LETTERS = 2000
+SAVED_CONFIG = "give the adapter_config.json that was saved with these weights"
+LEAVES_BASE = ("gaussian", "orthogonal", "eva", "mica")
+"""Initialisations that leave the base's weights as they are: every tensor is read from
+the file, so they change nothing."""
+
+_Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+_Scale = Annotated[float, Field(gt=0, le=MAX_COUNT)]
+_Rate = Annotated[float, Field(ge=0, le=1)]
+_Share = Annotated[float, Field(gt=0, le=1)]
+_Index = Annotated[int, Field(ge=0, le=2**31)]
+_Name = Annotated[str, Field(pattern=r"\A[\w.-]{1,200}\Z")]
+_Key = Annotated[str, Field(pattern=r"\A\^?(\.\*)?[\w.\\-]{1,200}\$?\Z")]
+_Names = Annotated[list[_Name], Field(max_length=MAX_ADAPTED_LAYERS)]
+_Indices = Annotated[list[_Index], Field(max_length=MAX_ADAPTED_LAYERS)]
+_Tokens = Annotated[list[_Index], Field(max_length=MAX_COUNT)]
+_Targets = (
+    Annotated[str, Field(min_length=1, max_length=_MAX_PATTERN_LETTERS)] | list[str]
+)
+_Start = Annotated[
+    str,
+    Field(pattern=rf"\A({'|'.join(LEAVES_BASE)}|pissa(_niter_\d{{1,2}})?|olora)\Z"),
+]
+# Of forks there are tasks of other names; these are none of language modelling.
+_Task = Annotated[
+    str, Field(pattern=r"\A(?!(SEQ_CLS|TOKEN_CLS|QUESTION_ANS|FEATURE_EXTRACTION)\Z)")
+]
+_Few = Field(max_length=_MAX_PATTERNS)
+_Layer = Annotated[int, Field(ge=0, le=MAX_ADAPTED_LAYERS)]
+_Pair = Annotated[list[_Layer], Field(min_length=2, max_length=2)]
+_LoftQ = dict[Literal["loftq_bits", "loftq_iter"], Annotated[int, Field(ge=1, le=64)]]
+
+_VALUE_TYPES: dict[str, Any] = {
+    "target_modules": _Targets,
+    "exclude_modules": _Targets,
+    "feedforward_modules": _Targets,
+    "modules_to_save": _Names,
+    "target_parameters": _Names,
+    "r": _Count,
+    "num_virtual_tokens": _Count,
+    "token_dim": _Count,
+    "num_attention_heads": _Count,
+    "alpha": _Scale,
+    "lora_alpha": _Scale,
+    "d_initial": _Scale,
+    "lora_dropout": _Rate,
+    "rank_dropout": _Rate,
+    "module_dropout": _Rate,
+    "vera_dropout": _Rate,
+    "projection_prng_key": _Index,
+    "fan_in_fan_out": bool,
+    "use_rslora": bool,
+    "use_dora": bool,
+    "lora_bias": bool,
+    "ensure_weight_tying": bool,
+    "use_effective_conv2d": bool,
+    "decompose_both": bool,
+    "rank_dropout_scale": bool,
+    "save_projection": bool,
+    "init_lora_weights": bool | _Start,
+    "bias": Literal["none", "all", "lora_only", "vera_only"],
+    "layers_to_transform": Annotated[int, Field(ge=0, le=MAX_COUNT)] | _Indices,
+    "layers_pattern": _Name | _Names,
+    "rank_pattern": Annotated[dict[_Key, _Count | _Share], _Few],
+    "alpha_pattern": Annotated[dict[_Key, _Scale], _Few],
+    "trainable_token_indices": _Tokens | dict[_Name, _Tokens],
+    "decompose_factor": Literal[-1] | _Count,
+    "effective_rank": _Count | _Share,
+    "num_transformer_submodules": Literal[1],
+    "num_layers": Annotated[int, Field(ge=1, le=MAX_ADAPTED_LAYERS)],
+    "task_type": _Task,
+    "layer_replication": list[_Pair],
+    "loftq_config": _LoftQ,
+}
+"""Fields that shape what an adapter computes -> the type of their values."""
+# Each field may be left out.
+_DEFINITIONS: dict[str, Any] = {
+    name: (value_type, None) for name, value_type in _VALUE_TYPES.items()
+}
+OpenedFields: Any = create_model(
+    "OpenedFields",
+    __config__=ConfigDict(strict=True, regex_engine="python-re"),
+    **_DEFINITIONS,
+)
+"""A configuration with these fields alone, each checked."""
+
+WITHOUT_EFFECT = frozenset(
+    {
+        # Of O-LoRA and other forks.
+        "r_sum",
+        "save_loranew",
+        # Of other versions of PEFT, and of ms-swift.
+        "lora_dtype",
+        "lorap_emb_lr",
+        "lorap_lr_ratio",
+        "swift_type",
+        # Names, which nobody follows, and what loading sets by itself.
+        "auto_mapping",
+        "base_model_name_or_path",
+        "inference_mode",
+        "megatron_core",
+        "peft_type",
+        "peft_version",
+        "revision",
+        # How training began, or an encoder that only training runs.
+        "encoder_dropout",
+        "encoder_hidden_size",
+        "encoder_num_layers",
+        "encoder_reparameterization_type",
+        "eva_config",
+        "init_ia3_weights",
+        "init_weights",
+        "prefix_projection",
+        "prompt_tuning_init",
+        "prompt_tuning_init_text",
+        "tokenizer_kwargs",
+        "tokenizer_name_or_path",
+    }
+)
+"""Fields that change no figure of an adapter that is opened."""
+_FILE_FIELDS = ("cache_file", "covariance_file")
+"""Fields of a beginning of training that name a file."""
+_BEGINNINGS: dict[str, frozenset[str]] = {
+    "corda_config": frozenset(
+        {
+            "cache_file",
+            "covariance_file",
+            "corda_method",
+            "verbose",
+            "use_float16_for_covariance",
+            "prune_temporary_fields",
+        }
+    ),
+    "lora_ga_config": frozenset({"direction", "scale", "stable_gamma"}),
+}
+"""Settings of how training began -> their fields. They are dropped."""
+NUMBER_FIELDS = ("r", "alpha", "lora_alpha", "lora_dropout", "num_virtual_tokens")
+"""Fields that some tools write as text."""
+
+
+def is_off(value: object) -> bool:
+    """Return whether a field is empty, or an object of such fields only."""
+    if isinstance(value, dict):
+        return all(is_off(inner) for inner in value.values())
+    return value is None or value in (False, "", [], {})
+
+
+def is_beginning(name: str, value: object) -> bool:
+    """Return whether a field says only how training began, and names no file."""
+    known_fields = _BEGINNINGS.get(name)
+    if known_fields is None or not isinstance(value, dict):
+        return False
+    if not value.keys() <= known_fields:
+        return False
+
+    scalars = bool | int | float | str | None
+    is_plain = all(isinstance(inner, scalars) for inner in value.values())
+    return is_plain and not any(value.get(field) for field in _FILE_FIELDS)
+
+
+def as_number(value: object) -> object:
+    """Return a number that is written as text as a number; anything else as it is."""
+    if isinstance(value, str) and re.fullmatch(r"\d{1,9}", value):
+        return int(value)
+    if isinstance(value, str) and re.fullmatch(r"\d{1,9}\.\d{1,9}", value):
+        return float(value)
+    return value

@@ -1,0 +1,148 @@
+"""The modules of a base that an adapter's configuration names, or matches.
+
+A regular expression of a file can take longer than the universe lasts. Matched here,
+under a clock, PEFT sees names alone.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import regex
+
+from spark_audit.errors import CheckpointError, shown
+
+if TYPE_CHECKING:
+    from peft import PeftConfig
+    from transformers import PreTrainedModel
+
+_PATTERN_SECONDS = 2.0
+_PATTERN_FAILURES = (
+    TimeoutError,
+    re.error,
+    regex.error,
+    RecursionError,
+    OverflowError,
+)
+_MODULE_FIELDS = ("target_modules", "exclude_modules", "feedforward_modules")
+# A word of PEFT's that is no regular expression.
+_ALL_LINEAR = "all-linear"
+_LIST_NAMES = "list the modules' names"
+
+
+def resolve(
+    config: PeftConfig, modules: Sequence[str], model: PreTrainedModel | None = None
+) -> None:
+    """Put names of the base's modules where PEFT would match patterns of the file.
+
+    Names that no module ends with are left out, but those of experts, which PEFT itself
+    turns into names of this version of transformers.
+
+    Parameters
+    ----------
+    config
+        Changed in place.
+    modules
+        Names of the base's modules, without adapters.
+    model
+        The base, for the experts that it has.
+
+    Raises
+    ------
+    CheckpointError
+        If an expression is malformed, takes too long, or matches nothing.
+    """
+    module_of_expert = {} if model is None else _experts(model)
+    repeats_layers = bool(getattr(config, "layer_replication", None))
+    for field in _MODULE_FIELDS:
+        value = getattr(config, field, None)
+        if not value or value == _ALL_LINEAR:
+            continue
+
+        if not isinstance(value, str):
+            # Layers that are repeated have names which the base does not know yet.
+            if field != "feedforward_modules" and not repeats_layers:
+                setattr(config, field, _known_names(value, modules, module_of_expert))
+            continue
+
+        if repeats_layers:
+            what = f"{field} is an expression, and layers are repeated"
+            raise CheckpointError(f"adapter_config.json: {what}", fix=_LIST_NAMES)
+        matched = _matching(value, [*modules, *module_of_expert.values()], field)
+        # PEFT knows experts by their last name alone.
+        experts = {
+            name for name, module in module_of_expert.items() if module in matched
+        }
+        setattr(config, field, (matched - {*module_of_expert.values()}) | experts)
+
+
+def _known_names(
+    names: Sequence[str], modules: Sequence[str], module_of_expert: dict[str, str]
+) -> set[str]:
+    """Return those of a list of names that a module, or an expert, ends with."""
+    known_ends: set[str] = set()
+    for module in modules:
+        parts = module.split(".")
+        for i in range(len(parts)):
+            known_ends.add(".".join(parts[i:]))
+
+    known_names = set(names) & known_ends
+    for name in names:
+        if name.split(".")[-1] in module_of_expert:
+            known_names.add(name)
+    # An unknown name stays if all are: PEFT then says that it matches nothing.
+    return known_names or set(list(names)[:1])
+
+
+def _experts(model: PreTrainedModel) -> dict[str, str]:
+    """Map names that experts had in transformers 4 to where one of them was.
+
+    Only of models whose experts have been joined since.
+    """
+    from peft.utils import transformers_weight_conversion as conversion
+
+    tables: Any = conversion
+    pattern = tables._MODEL_TO_CONVERSION_PATTERN.get(model.config.model_type)
+    new_names = tables._MOE_TARGET_MODULE_MAPPING.get(pattern, {})
+    module_of_expert: dict[str, str] = {}
+    if not new_names:
+        return module_of_expert
+
+    for path, _ in model.named_parameters():
+        container, _, leaf = path.rpartition(".")
+        for old_name, new_name in new_names.items():
+            if leaf == new_name:
+                module_of_expert.setdefault(old_name, f"{container}.{old_name}")
+    return module_of_expert
+
+
+def _matching(pattern: str, names: Sequence[str], field: str) -> set[str]:
+    """Return the names that an expression of the file matches, under a clock.
+
+    Raises
+    ------
+    CheckpointError
+        If it is malformed or takes too long; also if it matches nothing, unless it
+        says which modules are left out.
+    """
+    failure = "matches no module of the base"
+    matched: set[str] = set()
+    deadline = time.monotonic() + _PATTERN_SECONDS
+    try:
+        # It must be one of PEFT's language: the other one has recursion.
+        re.compile(pattern)
+        match = regex.compile(pattern).fullmatch
+        for name in names:
+            if match(name, timeout=max(deadline - time.monotonic(), 1e-3)):
+                matched.add(name)
+    except _PATTERN_FAILURES as error:
+        matched = set()
+        failure = f"cannot be matched ({type(error).__name__})"
+
+    if not matched and field != "exclude_modules":
+        what = f"what {field} gives {failure} ({shown(pattern, 80)})"
+        raise CheckpointError(f"adapter_config.json: {what}", fix=_LIST_NAMES)
+    return matched

@@ -1,0 +1,85 @@
+"""The frozen noise that was added to input embeddings while a checkpoint was trained.
+
+It lies in a file beside the checkpoint. Without it, the checkpoint is another model.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+
+from spark_audit.checkpoints import untrusted
+from spark_audit.checkpoints.tensor_checks import (
+    check_finite,
+    check_floats,
+    refuse_differences,
+)
+from spark_audit.checkpoints.weight_files import (
+    NOISE_FILE,
+    check_whole,
+    merged,
+    read_safetensors,
+)
+from spark_audit.errors import CheckpointError
+from spark_audit.files import sha256_file
+
+_COPY = "copy the file of its run next to the adapter"
+
+
+def frozen_noise(
+    folder: Path, files: Iterable[Path], shape: Iterable[int]
+) -> torch.Tensor | None:
+    """Return the noise that belongs to a checkpoint; ``None`` where there is none.
+
+    Parameters
+    ----------
+    folder, files
+        The checkpoint's, and its weights: the header of an adapter's file says which
+        noise belongs to it, also where the files beside it were left behind.
+    shape
+        Of the input embeddings and of the noise, ``(V, H)``.
+
+    Raises
+    ------
+    CheckpointError
+        If it is missing, not as it was written, of another shape, or not finite.
+    """
+    sha256 = check_whole(folder).get("noise_sha256")
+    for file in files:
+        if sha256 is None and file.suffix == ".safetensors":
+            sha256 = read_safetensors(file)[1].get("noise_sha256")
+
+    if os.path.lexists(folder / NOISE_FILE):
+        return _read_noise(folder / NOISE_FILE, sha256, shape)
+    if sha256 is not None:
+        what = f"{NOISE_FILE} is missing: it was trained with noise on its input "
+        raise CheckpointError(f"{what}embeddings", fix=_COPY)
+    return None
+
+
+def _read_noise(path: Path, sha256: object, shape: Iterable[int]) -> torch.Tensor:
+    """Return the noise of a file, shape ``(V, H)``.
+
+    Parameters
+    ----------
+    sha256
+        Of the file that the checkpoint was trained with; ``None``: not known.
+    """
+    untrusted.check_inside(path)
+    state = merged((path,))
+    check_floats(state)
+    refuse_differences(
+        {name: tensor.shape for name, tensor in state.items()},
+        {"noise": torch.Size(shape)},
+        tensor=f"{NOISE_FILE}: tensor",
+        fix="give the base it was drawn for by --base",
+    )
+    check_finite(state)
+
+    if sha256 is not None and sha256_file(path) != sha256:
+        what = f"{NOISE_FILE} is not the file that it was trained with"
+        raise CheckpointError(what, fix=_COPY)
+    return state["noise"]

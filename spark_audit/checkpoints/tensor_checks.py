@@ -1,0 +1,175 @@
+"""Checks of tensors: there, dense, floating-point, finite, and of the right shape."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+
+import torch
+
+from spark_audit.errors import CheckpointError, shown
+
+State = dict[str, torch.Tensor]
+"""Tensors by their names."""
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+ITS_OWN = "give the config.json that was saved with these weights"
+# A tensor that Meta, Mistral and torchtune call so, and transformers does not.
+_NOT_TRANSFORMERS = "tok_embeddings.weight"
+
+
+def only_tensors(content: object, *, what: str = "", fix: str) -> State:
+    """Return a state dictionary, each tensor dense; anything else is refused.
+
+    Parameters
+    ----------
+    content
+        What a file held.
+    what, fix
+        Words of the error: in front of it, and what to do.
+    """
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{what}holds no state dictionary", fix=fix)
+
+    for key, value in content.items():
+        if not isinstance(value, torch.Tensor):
+            what += f"holds something else than tensors ({shown(key)})"
+            raise CheckpointError(what, fix=fix)
+        is_dense = value.layout == torch.strided and not value.is_quantized
+        # A pickle can name a tensor that is larger than what is stored for it.
+        if not is_dense or value.nbytes > value.untyped_storage().nbytes():
+            what = f"tensor {shown(key)} is not stored number by number"
+            raise CheckpointError(what, fix="save contiguous, dense tensors")
+    return {str(key): value for key, value in content.items()}
+
+
+def check_filled(state: Mapping[str, torch.Tensor]) -> None:
+    """Refuse empty tensors and files without any."""
+    what = "holds no tensors" if not state else ""
+    for name, tensor in state.items():
+        if tensor.numel() == 0:
+            what = f"tensor {shown(name)} is empty"
+            break
+    if what:
+        what += ": DeepSpeed ZeRO-3 saves that when it does not gather its shards"
+        fix = "run zero_to_fp32.py on the training folder and give its result"
+        raise CheckpointError(what, fix=fix)
+
+
+def check_floats(state: Mapping[str, torch.Tensor]) -> None:
+    """Refuse other numbers where floating-point ones belong: a cast would hide them."""
+    for name, tensor in state.items():
+        if tensor.dtype not in FLOATS:
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            what = f"tensor {shown(name)} holds {dtype}, not floating-point numbers of "
+            what += "16 bits or more"
+            raise CheckpointError(what, fix="save it as it was trained")
+
+
+def check_finite(state: Mapping[str, torch.Tensor]) -> None:
+    """Refuse NaN and infinite numbers, by the tensor's name."""
+    for name, tensor in state.items():
+        if not tensor.is_floating_point() or not tensor.numel():
+            continue
+        # Either end is NaN where any number is: 20 times as fast as to ask each.
+        ends = torch.stack(torch.aminmax(tensor))  # (2,)
+        if bool(torch.isfinite(ends).all()):
+            continue
+        found = "NaN" if bool(torch.isnan(tensor).any()) else "infinite numbers"
+        fix = "training diverged, or the dtype is too narrow: leave it out, give "
+        fix += "an earlier checkpoint, or try --dtype float32"
+        raise CheckpointError(f"tensor {shown(name)} holds {found}", fix=fix)
+
+
+def refuse_differences(
+    file_shapes: Mapping[str, Sequence[int]],
+    model_shapes: Mapping[str, Sequence[int]],
+    *,
+    tensor: str = "tensor",
+    fix: str = f"{ITS_OWN}, or save the whole model again",
+) -> None:
+    """Raise, naming the first tensor that does not fit and how many more do not.
+
+    Tensors that are missing are named before those that are unexpected, and these
+    before those of another shape.
+
+    Parameters
+    ----------
+    file_shapes, model_shapes
+        Shapes of tensors by name, in the file and in the model. One that the file lacks
+        would be random.
+    tensor, fix
+        Words of the error.
+    """
+    missing: list[str] = []
+    unexpected: list[str] = []
+    reshaped: list[str] = []
+    for name in sorted(file_shapes.keys() | model_shapes):
+        file_shape = file_shapes.get(name)
+        model_shape = model_shapes.get(name)
+        if file_shape is None:
+            missing.append(f"{shown(name)} is missing")
+        elif model_shape is None:
+            unexpected.append(f"{shown(name)} is unexpected")
+        elif tuple(file_shape) != tuple(model_shape):
+            shapes = f"has shape {[*file_shape]}, the model needs {[*model_shape]}"
+            reshaped.append(f"{shown(name)} {shapes}")
+
+    differences = missing or unexpected or reshaped
+    if differences:
+        more = ""
+        if len(differences) > 1:
+            more = f" (and {len(differences) - 1} more)"
+        raise CheckpointError(f"{tensor} {differences[0]}{more}", fix=fix)
+
+
+def refuse_other_names(
+    state: Mapping[str, torch.Tensor], *, model_type: str = ""
+) -> None:
+    """Refuse weights by the names of Meta, Mistral or torchtune.
+
+    Parameters
+    ----------
+    model_type
+        That of a folder which transformers reads: a few classes are saved by such names
+        (Mistral Large 4), and transformers knows the way back.
+
+    Raises
+    ------
+    CheckpointError
+        With the command that renames them as transformers does.
+    """
+    if _NOT_TRANSFORMERS not in state or _is_renamed(model_type):
+        return
+    what = "its tensors have the names of Meta, Mistral or torchtune "
+    what += f"({_NOT_TRANSFORMERS}), not those of transformers"
+    fix = "give the folder in Hugging Face's format: convert Meta's by python -m "
+    fix += "transformers.models.llama.convert_llama_weights_to_hf --input_dir FOLDER "
+    fix += "--output_dir OUT, save torchtune's by FullModelHFCheckpointer"
+    raise CheckpointError(what, fix=fix)
+
+
+def _is_renamed(model_type: str) -> bool:
+    """Return whether transformers renames such tensors of a class when it loads it.
+
+    A release that keeps its renamings elsewhere, or in another form, renames none as
+    far as is known here: the weights are then refused.
+    """
+    try:
+        conversion_mapping = import_module("transformers.conversion_mapping")
+    except ImportError:
+        return False
+    mapping_of = getattr(conversion_mapping, "get_checkpoint_conversion_mapping", None)
+    if mapping_of is None:
+        return False
+
+    for conversion in mapping_of(model_type) or ():
+        patterns = getattr(conversion, "source_patterns", ())
+        if isinstance(patterns, str):
+            patterns = [patterns]
+        for pattern in patterns:
+            # A pattern that takes in any name is not about these.
+            names_it = "tok_embeddings" in pattern
+            if names_it and re.search(pattern, _NOT_TRANSFORMERS):
+                return True
+    return False

@@ -1,0 +1,71 @@
+"""Choose the tokenizer of a checkpoint: the given one, its own, or its base's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from spark_audit.checkpoints.checkpoint import Checkpoint
+from spark_audit.checkpoints.tokenizer import TokenizerRead
+from spark_audit.checkpoints.untrusted import locate
+from spark_audit.errors import CheckpointError
+
+_VOCABULARY_FILES = ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
+
+
+def choose_tokenizer(
+    checkpoint: Checkpoint, read: Callable[[Path], TokenizerRead]
+) -> TokenizerRead:
+    """Return the tokenizer of a checkpoint, with a note that says where it is from.
+
+    The checkpoint's own comes first, then the base's; a bare vocabulary, as TRACE
+    saves it, counts only where there is nothing else.
+
+    Parameters
+    ----------
+    read
+        :func:`~spark_audit.checkpoints.tokenizer.read_tokenizer`, or what remembers it.
+
+    Raises
+    ------
+    CheckpointError
+        If there is none, or it cannot be loaded.
+    """
+    given = checkpoint.loading.tokenizer
+    if given is not None:
+        return _with_note(read(locate(given)), "tokenizer: from --tokenizer")
+
+    owners = {checkpoint.folder: "the checkpoint's own"}
+    if checkpoint.base_folder is not None:
+        owners.setdefault(checkpoint.base_folder, "the base's")
+    complete_folders: list[Path] = []
+    vocabulary_folders: list[Path] = []
+    for folder in owners:
+        has_vocabulary = any((folder / name).exists() for name in _VOCABULARY_FILES)
+        has_settings = (folder / "tokenizer_config.json").exists()
+        if (has_vocabulary and has_settings) or (folder / "tokenizer.json").exists():
+            complete_folders.append(folder)
+        elif has_vocabulary:
+            vocabulary_folders.append(folder)
+
+    if complete_folders:
+        folder = complete_folders[0]
+        tokenizer = read(folder)
+        note = f"tokenizer: {owners[folder]}"
+        if len(complete_folders) > 1:
+            base_tokenizer = read(complete_folders[1])
+            if base_tokenizer.sha256 != tokenizer.sha256:
+                note += ", which is not the base's"
+        return _with_note(tokenizer, note)
+
+    if vocabulary_folders:
+        note = "tokenizer: made from a bare vocabulary file"
+        return _with_note(read(vocabulary_folders[0]), note)
+
+    fix = "give its base by --base, or a folder with tokenizer.json by --tokenizer"
+    raise CheckpointError("has no tokenizer", fix=fix)
+
+
+def _with_note(tokenizer: TokenizerRead, note: str) -> TokenizerRead:
+    """Return a tokenizer that was read, with this note in front of its own."""
+    return tokenizer._replace(notes=[note, *tokenizer.notes])
