@@ -50,8 +50,8 @@ class Folder:
         self.stages = path / "stages"
         self.metrics = path / "metrics.jsonl"
         self.accuracy = path / "accuracy.csv"
-        self._record = path / run_record.RECORD
-        self._state = path / run_record.STATE
+        self._record = path / run_record.RECORD_FILE
+        self._state = path / run_record.STATE_FILE
         self._lines: list[str] = []
 
     def read(self) -> RunRecord | None:
@@ -68,8 +68,8 @@ class Folder:
             foreign = sorted(path.name for path in self.path.glob("[!.]*"))
             if foreign:
                 raise InputError(
-                    f"holds {foreign[0]} and no {run_record.RECORD}: it is not the "
-                    "folder of a run",
+                    f"holds {foreign[0]} and no {run_record.RECORD_FILE}: it is not "
+                    "the folder of a run",
                     where=str(self.path),
                     fix="give another -o, or empty the folder",
                 )

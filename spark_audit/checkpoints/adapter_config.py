@@ -70,11 +70,15 @@ def adapter_config(raw: Mapping[str, object]) -> PeftConfig:
 
     peft_type = adapter_type(raw)
     if peft_type not in OPENED:
-        what = f"adapters of the type {shown(peft_type)!r} are not opened (only "
-        raise CheckpointError(f"{what}{', '.join(OPENED)})", fix=_MERGE_WHERE_TRAINED)
+        problem = (
+            f"adapters of the type {shown(peft_type)!r} are not opened (only "
+            f"{', '.join(OPENED)})"
+        )
+        raise CheckpointError(problem, fix=_MERGE_WHERE_TRAINED)
     _check_variant(raw)
 
-    config_class: Any = peft.mapping.PEFT_TYPE_TO_CONFIG_MAPPING[peft_type]
+    class_by_type: Any = peft.mapping.PEFT_TYPE_TO_CONFIG_MAPPING
+    config_class = class_by_type[peft_type]
     fields = _opened_fields(raw, peft_type, config_class)
     _check_values(fields)
 
@@ -99,15 +103,19 @@ def _check_variant(raw: Mapping[str, object]) -> None:
     """
     start = raw.get("init_lora_weights")
     if isinstance(start, str) and start.lower() in _LOSES_BASE:
-        what = f"training began with {start.lower()} (init_lora_weights), which "
-        what += "changed the base's weights: what it left of them is not in this folder"
-        raise CheckpointError(what, fix=_CONVERT_ADAPTER)
+        problem = (
+            f"training began with {start.lower()} (init_lora_weights), which "
+            "changed the base's weights: what it left of them is not in this folder"
+        )
+        raise CheckpointError(problem, fix=_CONVERT_ADAPTER)
 
     if raw.get("alora_invocation_tokens"):
-        what = "an activated LoRA (alora_invocation_tokens) acts only behind a string "
-        what += "that starts it: a text without that string has its base's figures"
-        fix = "audit its base, or an adapter that always acts"
-        raise CheckpointError(what, fix=fix)
+        problem = (
+            "an activated LoRA (alora_invocation_tokens) acts only behind a string "
+            "that starts it: a text without that string has its base's figures"
+        )
+        remedy = "audit its base, or an adapter that always acts"
+        raise CheckpointError(problem, fix=remedy)
 
 
 def _opened_fields(
@@ -137,9 +145,11 @@ def _opened_fields(
 
         # A field that is unknown here does no harm where it is off, or as by default.
         if not (is_off(value) or value == defaults.get(name)):
-            what = f"adapter_config.json sets {shown(name)}, which is not opened, or "
-            what += f"unknown to PEFT {peft.__version__}"
-            raise CheckpointError(what, fix=_MERGE_WHERE_TRAINED)
+            problem = (
+                f"adapter_config.json sets {shown(name)}, which is not opened, or "
+                f"unknown to PEFT {peft.__version__}"
+            )
+            raise CheckpointError(problem, fix=_MERGE_WHERE_TRAINED)
     return fields
 
 
@@ -159,16 +169,19 @@ def _check_values(fields: Mapping[str, Any]) -> None:
         quoted = ""
         if type(fields[name]) in (int, float, bool):
             quoted = f" {fields[name]}"
-        what = f"adapter_config.json gives {name} a value{quoted} that is not opened"
-        raise CheckpointError(what, fix=SAVED_CONFIG) from error
+        problem = f"adapter_config.json gives {name} a value{quoted} that is not opened"
+        raise CheckpointError(problem, fix=SAVED_CONFIG) from error
 
     # Each pair says from which layer up to which one, layers are repeated.
     layer_ranges = validated.layer_replication
     if layer_ranges is not None:
         n_layers = sum(max(end - start, 0) for start, end in layer_ranges)
         if not 0 < n_layers <= MAX_ADAPTED_LAYERS:
-            what = "adapter_config.json gives layer_replication a value of "
-            raise CheckpointError(f"{what}{n_layers} layers", fix=SAVED_CONFIG)
+            problem = (
+                "adapter_config.json gives layer_replication a value of "
+                f"{n_layers} layers"
+            )
+            raise CheckpointError(problem, fix=SAVED_CONFIG)
 
 
 def prepared(raw: dict[str, object], state: tensor_checks.State) -> PreparedAdapter:
@@ -195,14 +208,16 @@ def prepared(raw: dict[str, object], state: tensor_checks.State) -> PreparedAdap
     # LoRA begins with B = 0: it then computes what its base does.
     b_tensors = [folded.state[key] for key in folded.state if _LORA_B.search(key)]
     if b_tensors and not any(bool(tensor.any()) for tensor in b_tensors):
-        what = "every lora_B is zero: the adapter is untrained, and equals its base"
-        raise CheckpointError(what, fix=NOT_TRAINED)
+        problem = "every lora_B is zero: the adapter is untrained, and equals its base"
+        raise CheckpointError(problem, fix=NOT_TRAINED)
 
     notes = list(folded.notes)
     is_vera = adapter_type(folded.config) == "VERA"
     if is_vera and folded.config.get("save_projection") is False:
-        note = "VeRA without its projections: they are drawn again from its key, which "
-        notes.append(f"{note}another version of torch or PEFT may do otherwise")
+        notes.append(
+            "VeRA without its projections: they are drawn again from its key, which "
+            "another version of torch or PEFT may do otherwise"
+        )
     return PreparedAdapter(folded.config, folded.state, notes)
 
 

@@ -168,6 +168,7 @@ def is_beginning(name: str, value: object) -> bool:
     known_fields = _BEGINNINGS.get(name)
     if known_fields is None or not isinstance(value, dict):
         return False
+    # A field that is not known may do anything.
     if not value.keys() <= known_fields:
         return False
 
@@ -178,6 +179,7 @@ def is_beginning(name: str, value: object) -> bool:
 
 def as_number(value: object) -> object:
     """Return a number that is written as text as a number; anything else as it is."""
+    # Short ones: a longer number is no rank and no scale, and Python may refuse it.
     if isinstance(value, str) and re.fullmatch(r"\d{1,9}", value):
         return int(value)
     if isinstance(value, str) and re.fullmatch(r"\d{1,9}\.\d{1,9}", value):

@@ -69,8 +69,8 @@ def resolve(
             continue
 
         if repeats_layers:
-            what = f"{field} is an expression, and layers are repeated"
-            raise CheckpointError(f"adapter_config.json: {what}", fix=_LIST_NAMES)
+            problem = f"{field} is an expression, and layers are repeated"
+            raise CheckpointError(f"adapter_config.json: {problem}", fix=_LIST_NAMES)
         matched = _matching(value, [*modules, *module_of_expert.values()], field)
         # PEFT knows experts by their last name alone.
         experts = {
@@ -143,6 +143,6 @@ def _matching(pattern: str, names: Sequence[str], field: str) -> set[str]:
         failure = f"cannot be matched ({type(error).__name__})"
 
     if not matched and field != "exclude_modules":
-        what = f"what {field} gives {failure} ({shown(pattern, 80)})"
-        raise CheckpointError(f"adapter_config.json: {what}", fix=_LIST_NAMES)
+        problem = f"{field} {failure} ({shown(pattern, 80)})"
+        raise CheckpointError(f"adapter_config.json: {problem}", fix=_LIST_NAMES)
     return matched

@@ -116,8 +116,8 @@ class AdapterHost:
         # A causal model says the same in front of the token that differs.
         before_change = self._plain[:, :-1]
         if not torch.allclose(before_change[0], before_change[1], rtol=1e-2, atol=1e-2):
-            what = "the model reads ahead: a later token changes earlier predictions"
-            raise CheckpointError(what, fix="give a causal language model")
+            problem = "the model reads ahead: a later token changes earlier predictions"
+            raise CheckpointError(problem, fix="give a causal language model")
 
     def config_of(self, name: str) -> PeftConfig:
         """Return PEFT's configuration of an adapter that is attached."""
@@ -238,15 +238,17 @@ class AdapterHost:
         needed_shapes = {
             key: tensor.shape for key, tensor in self._tensors(name).items()
         }
-        fix = f"{OTHER_BASE}, with the adapter_config.json of these weights, or "
-        fix += "merge adapter and base where they were trained, and give the result"
+        remedy = (
+            f"{OTHER_BASE}, with the adapter_config.json of these weights, or "
+            "merge adapter and base where they were trained, and give the result"
+        )
         if is_part(file_shapes, needed_shapes):
-            fix = GATHER
+            remedy = GATHER
         tensor_checks.refuse_differences(
             file_shapes,
             needed_shapes,
             tensor=f"does not fit the base {base_source}: adapter tensor",
-            fix=fix,
+            fix=remedy,
         )
 
     def _fill(self, name: str, state: tensor_checks.State) -> None:
@@ -268,16 +270,18 @@ class AdapterHost:
             with self.using(None):
                 logits_off = logits(self.model, ids)  # (2, n, V)
             if not torch.allclose(logits_off, self._plain, rtol=1e-4, atol=1e-4):
-                what = "attaching the adapter changed the base's own weights"
-                raise CheckpointError(what, fix="merge it and give the merged folder")
+                problem = "attaching the adapter changed the base's own weights"
+                raise CheckpointError(
+                    problem, fix="merge it and give the merged folder"
+                )
 
         with self.using(name):
             logits_on = logits(self.peft, ids, whose="the model with the adapter")
         # A vocabulary that the adapter brings may be larger.
         n_common = min(logits_on.shape[-1], self._plain.shape[-1])
         if torch.equal(logits_on[..., :n_common], self._plain[..., :n_common]):
-            what = "the adapter changes nothing: the model's output is its base's"
-            raise CheckpointError(what, fix=NOT_TRAINED)
+            problem = "the adapter changes nothing: the model's output is its base's"
+            raise CheckpointError(problem, fix=NOT_TRAINED)
 
     @contextlib.contextmanager
     def using(
@@ -439,10 +443,10 @@ def logits(
     with foreign("the model cannot be run"), torch.inference_mode():
         output: torch.Tensor = model(input_ids=ids.to(device), use_cache=False).logits
     if not bool(torch.isfinite(output).all()):
-        fix = None
+        remedy = None
         if output.dtype != torch.float32:
-            fix = "its dtype may be too narrow: try --dtype float32"
-        raise CheckpointError(f"{whose} gives NaN or infinite logits", fix=fix)
+            remedy = "its dtype may be too narrow: try --dtype float32"
+        raise CheckpointError(f"{whose} gives NaN or infinite logits", fix=remedy)
     return output.float().clone()
 
 

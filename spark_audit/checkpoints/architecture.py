@@ -74,8 +74,8 @@ def read_architecture(
         text_config = config.get_text_config()
         limit = getattr(text_config, "max_position_embeddings", None)
     if limit is not None and (type(limit) is not int or not 0 <= limit < _MAX_CONTEXT):
-        what = "config.json: max_position_embeddings is not a valid context length"
-        raise CheckpointError(what, fix=ITS_OWN)
+        problem = "config.json: max_position_embeddings is not a valid context length"
+        raise CheckpointError(problem, fix=ITS_OWN)
 
     # Code of its own runs only where that is trusted: else it was refused before.
     own_class = (getattr(config, "auto_map", None) or {}).get("AutoModelForCausalLM")
@@ -104,8 +104,8 @@ def read_architecture(
     buffers = empty(config, model_class).buffers()
     n_bytes = sum(buffer.nbytes for buffer in buffers)
     if n_bytes > MOST_BUFFERS:
-        what = f"config.json needs {n_bytes:.3g} bytes beside the weights"
-        raise CheckpointError(what, fix=ITS_OWN)
+        problem = f"config.json needs {n_bytes:.3g} bytes beside the weights"
+        raise CheckpointError(problem, fix=ITS_OWN)
     return config, model_class
 
 
@@ -178,14 +178,16 @@ def _no_language_model(
     import transformers
 
     name = shown(listed[0]) if listed else type(config).__name__
-    what = f"{name} is not a causal language model (decoder only)"
+    problem = f"{name} is not a causal language model (decoder only)"
     if not listed or hasattr(transformers, listed[0]):
-        return CheckpointError(what)
+        return CheckpointError(problem)
 
-    what += f", or unknown to transformers {transformers.__version__}"
-    fix = "if it computes as a class of transformers does, name that class under "
-    fix += "architectures in config.json; else merge or convert it into one"
-    return CheckpointError(what, fix=fix)
+    problem += f", or unknown to transformers {transformers.__version__}"
+    remedy = (
+        "if it computes as a class of transformers does, name that class under "
+        "architectures in config.json; else merge or convert it into one"
+    )
+    return CheckpointError(problem, fix=remedy)
 
 
 def configurations_beside_text(config: PreTrainedConfig) -> list[str]:

@@ -36,12 +36,14 @@ def check_base(loaded: Loaded, base: Loaded) -> None:
         return
 
     first = differing[0]
-    what = f"does not fit the base: {first} ({facts.get(first)} here, "
-    what += f"{base_facts.get(first)} in {base.source})"
+    problem = (
+        f"does not fit the base: {first} ({facts.get(first)} here, "
+        f"{base_facts.get(first)} in {base.source})"
+    )
     if len(differing) > 1:
-        what += f" and {len(differing) - 1} facts more"
-    fix = "give the one that it was trained from by --base"
-    raise CheckpointError(what, where=loaded.source, fix=fix)
+        problem += f" and {len(differing) - 1} facts more"
+    remedy = "give the one that it was trained from by --base"
+    raise CheckpointError(problem, where=loaded.source, fix=remedy)
 
 
 def _facts(loaded: Loaded) -> dict[str, object]:

@@ -34,6 +34,7 @@ def with_named_base(specs: Sequence[Spec], loading: Loading) -> Loading:
     InputError
         If several bases are named, or ``--base`` names another one.
     """
+    # A name may be given with several paths, as for seeds.
     sources: list[str] = []
     for spec in specs:
         if spec.name == BASE:
@@ -63,6 +64,7 @@ def read_call(specs: Sequence[Spec], loading: Loading) -> list[Checkpoint]:
     InputError
         If ``--lora-alpha`` applies to none of them, or the base is a series.
     """
+    # The base is read last: which one it is may depend on the adapters.
     checkpoints: list[Checkpoint] = []
     for spec in specs:
         if spec.name == BASE:
@@ -70,6 +72,7 @@ def read_call(specs: Sequence[Spec], loading: Loading) -> list[Checkpoint]:
         names = seeds_of(spec.name, len(spec.sources))
         for name, source in zip(names, spec.sources, strict=True):
             checkpoints.append(replace(read_headers(source, loading), name=name))
+
     _check_lora_alpha(checkpoints, loading)
     _check_base_is_one_model(loading.base)
 
@@ -105,6 +108,7 @@ def _base_path(checkpoints: Sequence[Checkpoint], loading: Loading) -> str | Non
     if base_path is None and named_bases:
         base_path = named_bases[0]
 
+    # Adapters on two bases could not be compared in one report.
     for named_base in named_bases:
         if not same_path(str(base_path), named_base):
             raise CheckpointError(

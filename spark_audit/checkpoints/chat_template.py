@@ -37,10 +37,12 @@ def read_chat_template(
     path = Path(source)
     if not path.is_file():
         if tokenizer is not None:
-            what = "is for a file with a template, and --chat-template is a checkpoint"
-            raise InputError(what, where="option --tokenizer", fix="leave it out")
-        fix = "give a checkpoint whose folder holds a tokenizer.json that loads"
-        return _tokenizer_of(untrusted.locate(source), fix), None
+            problem = (
+                "is for a file with a template, and --chat-template is a checkpoint"
+            )
+            raise InputError(problem, where="option --tokenizer", fix="leave it out")
+        remedy = "give a checkpoint whose folder holds a tokenizer.json that loads"
+        return _tokenizer_of(untrusted.locate(source), remedy), None
 
     # A wrong template is refused before the tokenizer, which takes seconds, is read.
     template = _template_in(path)
@@ -48,20 +50,20 @@ def read_chat_template(
     if tokenizer is not None:
         folder = untrusted.locate(tokenizer)
     elif not (folder / "tokenizer.json").exists():
-        what = "no tokenizer lies beside the template"
-        fix = "give the checkpoint by --tokenizer"
-        raise InputError(what, where=str(path), fix=fix)
-    fix = "give a checkpoint with a tokenizer.json that loads by --tokenizer"
-    return _tokenizer_of(folder, fix), template
+        problem = "no tokenizer lies beside the template"
+        remedy = "give the checkpoint by --tokenizer"
+        raise InputError(problem, where=str(path), fix=remedy)
+    remedy = "give a checkpoint with a tokenizer.json that loads by --tokenizer"
+    return _tokenizer_of(folder, remedy), template
 
 
-def _tokenizer_of(folder: Path, fix: str) -> PreTrainedTokenizerFast:
+def _tokenizer_of(folder: Path, remedy: str) -> PreTrainedTokenizerFast:
     """Return the tokenizer of a folder; an error names the folder and what to do."""
     try:
         return read_tokenizer(folder).tokenizer
     except CheckpointError as error:
         # What the reader of tokenizers advises (--base) does not exist here.
-        raise CheckpointError(error.what, where=str(folder), fix=fix) from error
+        raise CheckpointError(error.what, where=str(folder), fix=remedy) from error
 
 
 def _template_in(path: Path) -> str:
@@ -69,13 +71,13 @@ def _template_in(path: Path) -> str:
     if path.suffix == ".json":
         template = untrusted.read_json(path).get("chat_template")
         if not isinstance(template, str):
-            fix = "give a file with the template"
-            raise InputError("holds no chat template", where=str(path), fix=fix)
+            remedy = "give a file with the template"
+            raise InputError("holds no chat template", where=str(path), fix=remedy)
         return template
 
     try:
         content = read_regular(path, follow=True, most=SETTINGS_BYTES)
         return content.decode()
     except (OSError, UnicodeDecodeError) as error:
-        what = "is no text, or cannot be read"
-        raise InputError(what, where=str(path)) from error
+        problem = "is no text, or cannot be read"
+        raise InputError(problem, where=str(path)) from error

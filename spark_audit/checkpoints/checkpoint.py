@@ -254,6 +254,7 @@ class Checkpoint:
         # A system may tell no free memory: then nothing is refused.
         available = max(free_on_gpus, default=free_by_device.get("cpu", needed))
         if self.loading.device_map is not None:
+            # Spread, a model may take all of them.
             available = sum(free_by_device.values())
 
         listed = ", ".join(
@@ -263,9 +264,11 @@ class Checkpoint:
         dtype = "their own dtype" if self.dtype == "auto" else self.dtype
         answer = f"weights of {memory_size(needed)} in {dtype}; free: {listed}"
         if needed > available:
-            fix = "try --dtype bfloat16, --device-map auto (slow), or a machine with "
-            fix += memory_size(needed + MAX_COPY_BYTES)
-            raise CheckpointError(f"does not fit: {answer}", fix=fix)
+            remedy = (
+                "try --dtype bfloat16, --device-map auto (slow), or a machine with "
+            )
+            remedy += memory_size(needed + MAX_COPY_BYTES)
+            raise CheckpointError(f"does not fit: {answer}", fix=remedy)
         return answer
 
     def hashes(
@@ -359,9 +362,13 @@ class Checkpoint:
             most = MOST_LAYERS
             if key in _LAYER_COUNT_FIELDS:
                 most = min(n_tensors, MOST_LAYERS)
+
             if value > most:
-                what = f"config.json says {shown(key)} {str(value)[:20]}, the weights "
-                raise CheckpointError(f"{what}are {n_tensors} tensors", fix=ITS_OWN)
+                problem = (
+                    f"config.json says {shown(key)} {str(value)[:20]}, the weights "
+                    f"are {n_tensors} tensors"
+                )
+                raise CheckpointError(problem, fix=ITS_OWN)
 
     def _check_quantised(self) -> None:
         """Refuse weights that are stored in a way which cannot be read here.
@@ -373,10 +380,11 @@ class Checkpoint:
 
         quantizer = auto.AutoHfQuantizer
         settings = self.architecture.quantization_config
+        # Whether the package of the method is here is asked before anything is read.
         with untrusted.foreign("transformers cannot load it"):
             if not quantizer.supports_quant_method(settings):
-                what = "config.json names a quant_method unknown to transformers"
-                raise CheckpointError(what, fix="upgrade transformers")
+                problem = "config.json names a quant_method unknown to transformers"
+                raise CheckpointError(problem, fix="upgrade transformers")
             device_map = None if self.device == "cpu" else {"": self.device}
             method = quantizer.from_config(settings, pre_quantized=True)
             method.validate_environment(device_map=device_map, weights_only=True)
@@ -459,20 +467,21 @@ class Checkpoint:
             With the name of the tensor that is missing, unexpected or of another shape.
         """
         architecture, model_class = self._architecture
-        attention: str | dict[str, str] = "eager"
+        attention = "eager"
         if getattr(model_class, "_supports_sdpa", False):
             attention = "sdpa"
         # Encoders that no text passes through need not know how to do it.
+        attention_by_part: str | dict[str, str] = attention
         beside_text = configurations_beside_text(architecture)
         if beside_text:
-            attention = {"": attention, **dict.fromkeys(beside_text, "eager")}
+            attention_by_part = {"": attention, **dict.fromkeys(beside_text, "eager")}
 
         with untrusted.foreign("transformers cannot load it"):
             model, info = model_class.from_pretrained(
                 self.config_folder if state is None else None,
                 state_dict=state,
                 config=architecture,
-                attn_implementation=attention,
+                attn_implementation=attention_by_part,
                 dtype=getattr(torch, self.dtype, "auto"),
                 output_loading_info=True,
                 # Differences are listed in `info`, and refused below by name.
@@ -495,6 +504,7 @@ class Checkpoint:
             shapes_in_model[name] = model_shape
         tensor_checks.refuse_differences(shapes_in_files, shapes_in_model)
 
+        # Transformers lists what it could not convert, and goes on.
         for message in info["error_msgs"]:
             raise CheckpointError(str(message).split("\n")[0])
         return model.eval()
@@ -505,6 +515,7 @@ class Checkpoint:
         """Return tensors that the module has no place for, and that may matter."""
         unknown = [name for name in names if name not in self.unused]
         stored = self.read() if unknown else {}
+
         for name in unknown:
             # Transformers may call it otherwise than the file, by what stands in front.
             same_end = [key for key in stored if f".{name}".endswith(f".{key}")]
@@ -513,9 +524,11 @@ class Checkpoint:
                 tensor = stored[same_end[0]]
             if tensor is None:
                 continue
+
             unused_kind = unused_tensors.kind_of_unused(name, tensor, architecture)
             if unused_kind is not None:
                 self.unused[name] = unused_kind
+
         return [name for name in names if name not in self.unused]
 
 
@@ -550,6 +563,7 @@ def _filled_padding_rows(
         saved = stored.get(f"{name}.weight")  # (rows, width)
         if saved is None or saved.shape != module.weight.shape:
             continue
+
         row = saved[module.padding_idx]  # (width,)
         if bool(row.any()):
             rows[name] = row.clone()
@@ -565,6 +579,8 @@ def _check_rotations(buffers: Mapping[str, torch.Tensor]) -> None:
         if not name.endswith("inv_freq") or table.is_meta:
             continue
         if not bool(torch.isfinite(table).all()):
-            what = "config.json gives positions that are no numbers "
-            what += f"(rope settings, {shown(name)})"
-            raise CheckpointError(what, fix=ITS_OWN)
+            problem = (
+                "config.json gives rotary frequencies that are not finite "
+                f"(rope settings, {shown(name)})"
+            )
+            raise CheckpointError(problem, fix=ITS_OWN)

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 RANK = 16
 SCALE = 2.0
 """Rank of the LoRA, and the factor of its product (``alpha / rank``)."""
-ROWS = 8
-LONGEST = 512
+ROWS_PER_STEP = 8
+MAX_ROW_TOKENS = 512
 """Rows of a step, and tokens of a row at most: the rest is left out."""
 _MAX_GRADIENT_NORM = 1.0
 WEIGHTS_PER_SCALE = 32
@@ -76,12 +76,12 @@ class Relearning:
     @property
     def sha256(self) -> str:
         """Hash of all that decides what comes of a checkpoint, besides itself."""
-        return sha256_json([vars(self), RANK, SCALE, ROWS, LONGEST])
+        return sha256_json([vars(self), RANK, SCALE, ROWS_PER_STEP, MAX_ROW_TOKENS])
 
     @property
     def note(self) -> str:
         """A note with what a reader of the report must know."""
-        n_rows = min(ROWS, len(self.texts))
+        n_rows = min(ROWS_PER_STEP, len(self.texts))
         return (
             f"trained for {self.steps} steps of {n_rows} rows on {len(self.texts)} "
             f"other rows: LoRA of rank {RANK} on all linear layers, rate {self.lr:g}"
@@ -175,7 +175,7 @@ def train(
     CheckpointError
         If its loss is not finite.
     """
-    most_tokens = min(longest or LONGEST, LONGEST)
+    most_tokens = min(longest or MAX_ROW_TOKENS, MAX_ROW_TOKENS)
     end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     rows = [(ids + end)[:most_tokens] for ids in token_ids(tokenizer, relearning.texts)]
 
@@ -193,6 +193,7 @@ def train(
             for layer in layers
         ]
         stack.enter_context(swapped(merged))
+
         for layer in layers:
             lora = _fresh_lora(layer, generator)
             loras.append(lora)
@@ -208,6 +209,7 @@ def train(
 def _fresh_lora(layer: LinearLayer, generator: torch.Generator) -> _Lora:
     """Return a LoRA that does not yet change its layer: ``up`` is zero."""
     device = layer.weight.device
+    # Drawn on the CPU, so that it is the same on every device.
     uniform = torch.rand((RANK, layer.n_inputs), generator=generator) * 2 - 1
     down = (uniform / math.sqrt(layer.n_inputs)).to(device).requires_grad_()
     up = torch.zeros((layer.n_outputs, RANK), device=device, requires_grad=True)
@@ -234,7 +236,7 @@ def _descend(
 
     # So many passes over all rows that each step has its rows.
     rng = np.random.default_rng(seed_for(relearning.seed, "relearn", "order"))
-    batch_size = min(ROWS, len(rows))
+    batch_size = min(ROWS_PER_STEP, len(rows))
     n_passes = math.ceil(relearning.steps * batch_size / len(rows))
     order = np.concatenate([rng.permutation(len(rows)) for _ in range(n_passes)])
 
@@ -244,8 +246,8 @@ def _descend(
         loss = _loss(model, [torch.tensor(rows[i], device=device) for i in batch])
         value = float(loss.detach())
         if not math.isfinite(value):
-            what = f"gives a loss of {value} in training, step {step + 1}"
-            raise CheckpointError(what, fix="give a smaller --relearn-lr")
+            problem = f"gives a loss of {value} in training, step {step + 1}"
+            raise CheckpointError(problem, fix="give a smaller --relearn-lr")
 
         optimizer.zero_grad()
         # Of these alone; a layer that the rows do not pass through has none.
@@ -312,6 +314,7 @@ def rounded(model: PreTrainedModel, adapter: str | None, kind: str) -> Rounded:
             weight_dtype=getattr(torch, kind), granularity=granularity
         )
         quantize_(linear, config)
+
         value = layer.in_its_layout(linear.weight.dequantize())
         value = value.to(layer.module.weight).contiguous()
         replaced.append((layer.module.weight, value))
@@ -340,6 +343,7 @@ def merged_weights(
             continue
 
         weight = module.weight.detach().float()
+        # PEFT puts its layer around the base's own.
         adapted_layer = model.get_submodule(name.removesuffix(".base_layer"))
         if adapter in getattr(adapted_layer, "lora_A", {}):
             change = adapted_layer.get_delta_weight(adapter)
@@ -369,8 +373,8 @@ def check_mergeable(model: PreTrainedModel, config: PeftConfig | None) -> None:
         With what stands in the way; it shows on the meta device, too.
     """
     if getattr(model.config, "quantization_config", None) is not None:
-        fix = "leave --quantize and --relearn out"
-        raise CheckpointError("is quantised already", fix=fix)
+        remedy = "leave --quantize and --relearn out"
+        raise CheckpointError("is quantised already", fix=remedy)
     if config is None:
         return
 
@@ -382,8 +386,9 @@ def check_mergeable(model: PreTrainedModel, config: PeftConfig | None) -> None:
     ]
     if peft_type == "LORA" and not in_the_way:
         return
-    what = f"a {peft_type} adapter"
+
+    problem = f"a {peft_type} adapter"
     if in_the_way:
-        what += f" with {', '.join(in_the_way)}"
-    fix = "merge it and give the merged folder"
-    raise CheckpointError(f"{what} cannot be merged here", fix=fix)
+        problem += f" with {', '.join(in_the_way)}"
+    remedy = "merge it and give the merged folder"
+    raise CheckpointError(f"{problem} cannot be merged here", fix=remedy)

@@ -36,7 +36,7 @@ _N_NAMED = 5
 
 
 @dataclass(frozen=True)
-class Format:
+class RecognisedFormat:
     """A format that a path is of.
 
     Attributes
@@ -67,17 +67,20 @@ def read_headers(source: str, loading: specs.Loading) -> Checkpoint:
         formats = formats_of(path)
         if half is not None and "task-series" not in formats:
             formats = _chosen_half(formats, half)
+        # Either nothing is recognised, or it is not said which of several is meant.
         if len(formats) != 1:
             raise _not_one_checkpoint(path, formats)
 
         ((name, found),) = formats.items()
         if found.read is None:
             return _read_stage(path, source, loading)
+
         if number is not None:
-            what = f"is one checkpoint, not a series: @{number} does not apply"
-            raise CheckpointError(what)
+            problem = f"is one checkpoint, not a series: @{number} does not apply"
+            raise CheckpointError(problem)
         if found.path != path:
             untrusted.check_inside(found.path)
+        # A file may be one of several shards, which its suffix does not tell.
         if found.path.is_file():
             shards.refuse_shards(found.path)
         checkpoint = found.read(found.path, loading)
@@ -140,7 +143,7 @@ def _described(
     )
 
 
-def formats_of(path: Path) -> dict[str, Format]:
+def formats_of(path: Path) -> dict[str, RecognisedFormat]:
     """Return the formats that a path is of, by its content; one is as it should be."""
     has_config = (path / MODEL_CONFIG).exists()
     has_adapter_config = (path / ADAPTER_CONFIG).exists()
@@ -164,19 +167,19 @@ def formats_of(path: Path) -> dict[str, Format]:
         is_model = is_model and not has_adapter_config and not is_of_adapters
     is_mlx = has_adapter_config and is_mlx_adapter(path)
 
-    formats: dict[str, Format] = {}
+    formats: dict[str, RecognisedFormat] = {}
     if bare_path is not None:
-        formats["bare-weights"] = Format(bare_path, bare_weights)
+        formats["bare-weights"] = RecognisedFormat(bare_path, bare_weights)
     if gguf_path is not None:
-        formats["gguf-file"] = Format(gguf_path, gguf_file)
+        formats["gguf-file"] = RecognisedFormat(gguf_path, gguf_file)
     if is_model:
-        formats["hf-folder"] = Format(path, hf_folder)
+        formats["hf-folder"] = RecognisedFormat(path, hf_folder)
     if is_mlx:
-        formats["mlx-adapter"] = Format(path, mlx_adapter)
+        formats["mlx-adapter"] = RecognisedFormat(path, mlx_adapter)
     if has_adapter_config and not is_mlx:
-        formats["peft-adapter"] = Format(path, peft_adapter)
+        formats["peft-adapter"] = RecognisedFormat(path, peft_adapter)
     if task_series.is_series(path):
-        formats["task-series"] = Format(path, None)
+        formats["task-series"] = RecognisedFormat(path, None)
     return formats
 
 
@@ -185,7 +188,9 @@ def _holds_adapters(path: Path) -> bool:
     return any(path.glob(f"*/{ADAPTER_CONFIG}"))
 
 
-def _chosen_half(formats: dict[str, Format], half: str) -> dict[str, Format]:
+def _chosen_half(
+    formats: dict[str, RecognisedFormat], half: str
+) -> dict[str, RecognisedFormat]:
     """Return the format that ``@full`` or ``@adapter`` selects.
 
     Raises
@@ -200,37 +205,47 @@ def _chosen_half(formats: dict[str, Format], half: str) -> dict[str, Format]:
     return chosen
 
 
-def _not_one_checkpoint(path: Path, formats: dict[str, Format]) -> CheckpointError:
+def _not_one_checkpoint(
+    path: Path, formats: dict[str, RecognisedFormat]
+) -> CheckpointError:
     """Return why a path is not exactly one checkpoint, and what to write instead."""
+    # A run folder without a stage is of no format yet.
     run = {} if formats else run_record.read_run(path)
     if run.get("status") == "running":
-        what = "is a run of spark-train that has not finished a stage"
-        fix = f"give the same `spark-train run -o {shown(str(path))}` again: it goes on"
-        return CheckpointError(what, fix=fix)
+        problem = "is a run of spark-train that has not finished a stage"
+        remedy = (
+            f"give the same `spark-train run -o {shown(str(path))}` again: it goes on"
+        )
+        return CheckpointError(problem, fix=remedy)
 
     adapter_weights = weight_files.weights_of(path, weight_files.ADAPTER_FILES)
     if "peft-adapter" in formats and adapter_weights is None:
-        what = f"holds full weights, and an {ADAPTER_CONFIG} without its weights"
-        fix = f"write {path.name}@full if the adapter's tensors are in the full "
-        fix += "weights (as accelerate saves a PEFT model), or copy "
-        fix += "adapter_model.safetensors there"
-        return CheckpointError(what, fix=fix)
+        problem = f"holds full weights, and an {ADAPTER_CONFIG} without its weights"
+        remedy = (
+            f"write {path.name}@full if the adapter's tensors are in the full "
+            "weights (as accelerate saves a PEFT model), or copy "
+            "adapter_model.safetensors there"
+        )
+        return CheckpointError(problem, fix=remedy)
 
+    # With an adapter there is always a second format: the full weights beside it.
     if "peft-adapter" in formats or "mlx-adapter" in formats:
-        what = "holds full weights and an adapter: which of them is meant?"
-        fix = f"write {path.name}@full for the weights as they are (torchtune's are "
-        fix += f"merged), or {path.name}@adapter for the adapter, with its --base"
-        return CheckpointError(what, fix=fix)
+        problem = "holds full weights and an adapter: which of them is meant?"
+        remedy = (
+            f"write {path.name}@full for the weights as they are (torchtune's are "
+            f"merged), or {path.name}@adapter for the adapter, with its --base"
+        )
+        return CheckpointError(problem, fix=remedy)
 
     if formats:
-        what = f"reads as {' and as '.join(formats)}"
+        problem = f"reads as {' and as '.join(formats)}"
     else:
         shards.refuse_shards(path)
-        what = "is no checkpoint"
-    return _with_content_of(path, what)
+        problem = "is no checkpoint"
+    return _with_content_of(path, problem)
 
 
-def _with_content_of(path: Path, what: str) -> CheckpointError:
+def _with_content_of(path: Path, problem: str) -> CheckpointError:
     """Return an error that names the checkpoints in a path, if there are any."""
     names = [str(folder.relative_to(path)) for folder in _checkpoints_in(path)]
     found_kind = "folders"
@@ -243,9 +258,9 @@ def _with_content_of(path: Path, what: str) -> CheckpointError:
     advice = f"give a folder with {MODEL_CONFIG} or {ADAPTER_CONFIG}, or weights"
     if names:
         listed = ", ".join(names[:_N_NAMED])
-        what += f" (these {found_kind} in it are: {listed})"
+        problem += f" (these {found_kind} in it are: {listed})"
         advice = f"give one of them, such as {path.name}/{names[0]}"
-    return CheckpointError(what, fix=instead(path, advice))
+    return CheckpointError(problem, fix=instead(path, advice))
 
 
 def _checkpoints_in(path: Path) -> list[Path]:

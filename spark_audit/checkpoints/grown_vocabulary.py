@@ -62,6 +62,7 @@ def growth_since(
     """
     if sha256 == base.tokenizer_sha256:
         return None
+    # Nothing was added, or the tokenizers differ in more than that.
     if not added_ids(tokenizer, base.tokenizer):
         return None
 
@@ -122,8 +123,10 @@ def notes_on_growth(
     usable, added
         Shape ``(rows,)``, bool: tokens of both vocabularies, and those added.
     """
-    counts = f"vocabulary: {added.sum()} tokens more than the base's; ranks and NLL "
-    notes = [f"{counts}are over the {usable.sum()} of both"]
+    notes = [
+        f"vocabulary: {added.sum()} tokens more than the base's; ranks and NLL "
+        f"are over the {usable.sum()} of both"
+    ]
 
     added_ends = [
         token_id

@@ -120,8 +120,10 @@ def named_as_in_base(
         if _ADAPTER_PART.search(key):
             adapted.add(path)
 
-    note = f"the adapter was trained on another class of its base: its {front}layers "
-    note += f"are {decoder_front}layers here, one to one"
+    note = (
+        f"the adapter was trained on another class of its base: its {front}layers "
+        f"are {decoder_front}layers here, one to one"
+    )
     renamed = {new_keys.get(key, key): tensor for key, tensor in state.items()}
     new_config = _renamed_config(config, adapted, new_path)
     return NamedAdapter(new_config, renamed, new_keys, [note])
@@ -171,6 +173,7 @@ def _values_by_module(
     """
     from peft.utils.other import get_pattern_key
 
+    # Listed module by module, in the place of patterns.
     values: dict[str, object] = {}
     for path in sorted(adapted):
         pattern = get_pattern_key(list(values_by_pattern), path)

@@ -186,18 +186,22 @@ def live(
         # FSDP and tensor parallelism mark parameters by the first, ZeRO-3 by the other.
         for parameter in model.parameters():
             if hasattr(parameter, "full_tensor") or hasattr(parameter, "ds_id"):
-                what = "its parameters are shards (FSDP, ZeRO-3, tensor parallel)"
-                raise CheckpointError(what, fix="audit the checkpoints that are saved")
+                problem = "its parameters are shards (FSDP, ZeRO-3, tensor parallel)"
+                raise CheckpointError(
+                    problem, fix="audit the checkpoints that are saved"
+                )
         if not getattr(tokenizer, "is_fast", False):
             raise CheckpointError("has no fast tokenizer", fix="give one as tokenizer=")
 
         base_model = model
         if hasattr(model, "get_base_model"):
             base_model = model.get_base_model()
+
         adapter = getattr(model, "active_peft_config", None)
         # Whoever trains may use theirs with a padding and a truncation of its own.
         tokenizer = copy.deepcopy(tokenizer)
         facts = module_facts(base_model, tokenizer, adapter)
+
         return Loaded(
             name=name,
             source="a model in memory",
@@ -242,6 +246,7 @@ def module_facts(
     limit = max_positions(model.config)
     if limit is not None and adapter is not None and adapter.is_prompt_learning:
         limit -= adapter.num_virtual_tokens
+
     return ModuleFacts(
         architecture=type(model).__name__,
         usable=usable_rows(tokenizer, head_rows(model)),
@@ -300,6 +305,7 @@ def end_token_ids(
         getattr(model, "generation_config", None),
         tokenizer,
     )
+
     end_ids: set[int] = set()
     for holder in settings:
         # It may be one id, a list of them, or none.
@@ -340,6 +346,7 @@ def entry_device(model: PreTrainedModel) -> torch.device:
 
 def offload_hook(layer: torch.nn.Module) -> AlignDevicesHook | None:
     """Return accelerate's hook that brings a layer's weights, among those it has."""
+    # A layer has one hook, or a sequence of them.
     hook = getattr(layer, "_hf_hook", None)
     for candidate in (hook, *getattr(hook, "hooks", ())):
         if hasattr(candidate, "execution_device"):
@@ -361,6 +368,7 @@ def weight_of(layer: torch.nn.Module, name: str = "weight") -> torch.Tensor | No
 
     hook = offload_hook(layer)
     weights_map = getattr(hook, "weights_map", None)
+    # On the meta device here, its numbers lie in the hook's map.
     if hook is not None and tensor.is_meta and weights_map is not None:
         tensor = weights_map[name].to(hook.execution_device)
     return tensor.detach()

@@ -47,6 +47,7 @@ def frozen_noise(
     CheckpointError
         If it is missing, not as it was written, of another shape, or not finite.
     """
+    # spark-train writes it beside an adapter, and into the adapter's own header.
     sha256 = check_whole(folder).get("noise_sha256")
     for file in files:
         if sha256 is None and file.suffix == ".safetensors":
@@ -55,8 +56,11 @@ def frozen_noise(
     if os.path.lexists(folder / NOISE_FILE):
         return _read_noise(folder / NOISE_FILE, sha256, shape)
     if sha256 is not None:
-        what = f"{NOISE_FILE} is missing: it was trained with noise on its input "
-        raise CheckpointError(f"{what}embeddings", fix=_COPY)
+        problem = (
+            f"{NOISE_FILE} is missing: it was trained with noise on its input "
+            "embeddings"
+        )
+        raise CheckpointError(problem, fix=_COPY)
     return None
 
 
@@ -79,7 +83,8 @@ def _read_noise(path: Path, sha256: object, shape: Iterable[int]) -> torch.Tenso
     )
     check_finite(state)
 
+    # Noise of the same shape may be that of another run.
     if sha256 is not None and sha256_file(path) != sha256:
-        what = f"{NOISE_FILE} is not the file that it was trained with"
-        raise CheckpointError(what, fix=_COPY)
+        problem = f"{NOISE_FILE} is not the file that it was trained with"
+        raise CheckpointError(problem, fix=_COPY)
     return state["noise"]

@@ -63,11 +63,11 @@ def fold_olora(config: dict[str, object], state: State) -> PreparedAdapter:
     new_keys = [key for key in state if ".loranew_" in key]
     for new_key in new_keys:
         key = new_key.replace(".loranew_", ".lora_")
-        parts = [folded.pop(name) for name in (key, new_key) if name in folded]
+        tensors = [folded.pop(name) for name in (key, new_key) if name in folded]
         # lora_A is (rank, in), lora_B (out, rank): both grow along the rank.
         rank_dim = 0 if ".loranew_A" in new_key else 1
         with foreign(f"tensor {shown(new_key)} does not fit {shown(key)}"):
-            folded[key] = torch.cat(parts, dim=rank_dim)
+            folded[key] = torch.cat(tensors, dim=rank_dim)
     if new_keys:
         notes.append(
             f"O-LoRA: {len(new_keys)} loranew tensors added to the earlier ones"
@@ -114,15 +114,19 @@ def _widened(
 
     fits = is_joined and width % rank == 0 and not config.get("use_dora")
     if not fits or not isinstance(alpha, int | float):
-        what = f"lora_A has rank {width}, adapter_config.json says r={config.get('r')}"
-        fix = f"{SAVED_CONFIG} (that of O-LoRA says r_sum, too)"
-        raise CheckpointError(what, fix=fix)
+        problem = (
+            f"lora_A has rank {width}, adapter_config.json says r={config.get('r')}"
+        )
+        remedy = f"{SAVED_CONFIG} (that of O-LoRA says r_sum, too)"
+        raise CheckpointError(problem, fix=remedy)
 
     times = width // rank
     # rsLoRA scales by the square root of the rank.
     alpha *= math.sqrt(times) if config.get("use_rslora") else times
-    note = f"O-LoRA: rank {width} = {times} x {rank}, loaded with alpha {alpha:g} (the "
-    note += f"scale stays alpha/r of the configuration, {reason})"
+    note = (
+        f"O-LoRA: rank {width} = {times} x {rank}, loaded with alpha {alpha:g} (the "
+        f"scale stays alpha/r of the configuration, {reason})"
+    )
     return {**config, "r": width, "lora_alpha": alpha}, note
 
 

@@ -112,7 +112,7 @@ class _OnModule:
         The adapter on ``host``; ``None``: full weights alone.
     noise
         Shape ``(rows, width)``: what is added to input embeddings.
-    read
+    tokenizer_read
         Its tokenizer.
     growth
         How its vocabulary has grown since the base's; ``None``: it has not.
@@ -122,7 +122,7 @@ class _OnModule:
     checkpoint: Checkpoint
     attached: AttachedAdapter | None
     noise: torch.Tensor | None
-    read: TokenizerRead
+    tokenizer_read: TokenizerRead
     facts: ModuleFacts
     growth: Growth | None
 
@@ -158,14 +158,20 @@ class _OnModule:
             notes += self.attached.notes
         if self.noise is not None:
             notes.append("the frozen noise next to it is added to input embeddings")
-        notes += self.read.notes
+        notes += self.tokenizer_read.notes
         notes.append(f"loaded as {self.dtype}, attention {self.attention}")
         notes += remarks(
-            full_weights.architecture, model, self.read.tokenizer, self.facts.usable
+            full_weights.architecture,
+            model,
+            self.tokenizer_read.tokenizer,
+            self.facts.usable,
         )
         if self.growth is not None:
             notes += notes_on_growth(
-                model, self.read.tokenizer, self.growth.usable, self.growth.added
+                model,
+                self.tokenizer_read.tokenizer,
+                self.growth.usable,
+                self.growth.added,
             )
         return notes
 
@@ -251,6 +257,7 @@ class OpenCheckpoints:
 
             self._server, specs = served(specs, loading, relearn=bool(relearning))
         loading = with_named_base(specs, loading)
+
         self._loading = loading
         self._relearning = relearning
 
@@ -362,20 +369,28 @@ class OpenCheckpoints:
         if noise is not None:
             noise = noise.to(checkpoint.device)
 
+        # The adapter is attached first: it may bring new rows of embeddings and head.
         attached = None
         peft_config: PeftConfig | None = None
         if checkpoint.is_adapter:
             attached = host.attach(checkpoint)
             peft_config = host.config_of(attached.name)
 
-        read = choose_tokenizer(checkpoint, self._read_tokenizer)
-        facts = module_facts(host.model, read.tokenizer, peft_config)
+        tokenizer_read = choose_tokenizer(checkpoint, self._read_tokenizer)
+        facts = module_facts(host.model, tokenizer_read.tokenizer, peft_config)
+
+        # The base itself is opened first, and has none to be compared with.
         growth = None
         if self._base is not None:
             growth = growth_since(
-                self._base, read.tokenizer, sha256=read.sha256, usable=facts.usable
+                self._base,
+                tokenizer_read.tokenizer,
+                sha256=tokenizer_read.sha256,
+                usable=facts.usable,
             )
-        return _OnModule(host, checkpoint, attached, noise, read, facts, growth)
+        return _OnModule(
+            host, checkpoint, attached, noise, tokenizer_read, facts, growth
+        )
 
     def _is_base(self, checkpoint: Checkpoint) -> bool:
         """Return whether a checkpoint is the base of the call itself.
@@ -412,12 +427,15 @@ class OpenCheckpoints:
         facts = on_module.facts
         growth = on_module.growth
 
+        # Everything that decides a score besides weights and token ids.
         computed = {
             "dtype": on_module.dtype,
             "attention": on_module.attention,
             "eos": repr(full_weights.eos(host.model)),
         }
         notes = on_module.notes()
+
+        # Scoring switches the module to this checkpoint by calling it.
         activate = partial(
             host.using, on_module.adapter_name, noise=on_module.noise, weights=None
         )
@@ -431,6 +449,7 @@ class OpenCheckpoints:
 
         adapter_config = None if attached is None else attached.config
         hashes = checkpoint.hashes(adapter_config, **computed)
+        # Full weights say nowhere which base they were trained from.
         has_unknown_base = checkpoint.has_full_weights and not self._is_base(checkpoint)
         has_adapter_on = attached is not None and not derived_kind
         loaded = Loaded(
@@ -440,14 +459,14 @@ class OpenCheckpoints:
             base=None if checkpoint.has_full_weights else full_weights.source,
             base_sha256=None if has_unknown_base else full_weights.sha256,
             model=host.peft if has_adapter_on else host.model,
-            tokenizer=on_module.read.tokenizer,
+            tokenizer=on_module.tokenizer_read.tokenizer,
             architecture=facts.architecture,
             usable=facts.usable if growth is None else growth.usable,
             max_positions=facts.max_positions,
             dtype=on_module.dtype,
             device=checkpoint.device,
             weights_sha256=hashes.weights_sha256,
-            tokenizer_sha256=on_module.read.sha256,
+            tokenizer_sha256=on_module.tokenizer_read.sha256,
             model_id="" if on_module.is_packed else hashes.model_id,
             parameters=None if full_weights.quantised else host.parameters,
             notes=tuple(notes),
@@ -487,7 +506,7 @@ class OpenCheckpoints:
                     derived.train,
                     host.model,
                     adapter_name,
-                    on_module.read.tokenizer,
+                    on_module.tokenizer_read.tokenizer,
                     on_module.facts.max_positions,
                     relearning,
                 ),

@@ -43,6 +43,7 @@ def _note_on_special_tokens(
     encoded = tokenizer("a", return_special_tokens_mask=True)
     ids = encoded["input_ids"]
     is_special = encoded["special_tokens_mask"]
+
     # A tokenizer may read nothing of the text.
     text_positions = [i for i, special in enumerate(is_special) if not special]
     if not text_positions:
@@ -71,8 +72,11 @@ def _notes_on_padding(usable: np.ndarray) -> list[str]:
     n_padded = int((~usable).sum())
     if not n_padded:
         return []
-    rows = f"{n_padded} of {len(usable)} rows of the head"
-    return [f"{rows} are no token: left out of softmax and ranks"]
+
+    return [
+        f"{n_padded} of {len(usable)} rows of the head are no token: "
+        "left out of softmax and ranks"
+    ]
 
 
 def _notes_on_class(config: PreTrainedConfig, model: PreTrainedModel) -> list[str]:
@@ -81,13 +85,17 @@ def _notes_on_class(config: PreTrainedConfig, model: PreTrainedModel) -> list[st
     listed = [str(name) for name in getattr(config, "architectures", None) or ()]
     class_name = type(model).__name__
     if listed and class_name not in listed:
-        note = f"config.json names the class {shown(listed[0])}"
-        notes.append(f"{note}, opened as {class_name}")
+        named_class = shown(listed[0])
+        notes.append(
+            f"config.json names the class {named_class}, opened as {class_name}"
+        )
 
     beside_text = parts_beside_text(model)
     if beside_text:
-        note = "text alone is scored, by the model's own forward: nothing passes "
-        note += f"through its encoders of other media ({', '.join(beside_text)})"
+        note = (
+            "text alone is scored, by the model's own forward: nothing passes "
+            f"through its encoders of other media ({', '.join(beside_text)})"
+        )
         notes.append(note)
     return notes
 
@@ -102,8 +110,10 @@ def _notes_on_weights(config: PreTrainedConfig, model: PreTrainedModel) -> list[
     embeddings_weight = model.get_input_embeddings().weight
     is_tied = head_weight is None or head_weight is embeddings_weight
     if is_said_tied and not is_tied:
-        note = "the configuration ties head and embeddings, the file holds two "
-        notes.append(f"{note}different ones: used as they are")
+        notes.append(
+            "the configuration ties head and embeddings, the file holds two "
+            "different ones: used as they are"
+        )
 
     quantisation = getattr(config, "quantization_config", None)
     if quantisation:

@@ -16,8 +16,8 @@ from spark_audit.files import (
     read_regular,
 )
 
-RECORD = "run.json"
-STATE = "state.safetensors"
+RECORD_FILE = "run.json"
+STATE_FILE = "state.safetensors"
 """What a run is, and where one that goes on stands: both hold checksums of the rest."""
 _FIELD_TYPES = {
     "status": str,
@@ -44,7 +44,7 @@ def read_run(path: Path) -> dict[str, Any]:
     OutputError
         If it is not as it was written, or no JSON beside a folder ``stages``.
     """
-    record_file = _run_folder(path) / RECORD
+    record_file = _run_folder(path) / RECORD_FILE
     record: object = {}
     try:
         data = read_regular(record_file)
@@ -55,9 +55,11 @@ def read_run(path: Path) -> dict[str, Any]:
     except (OSError, InputError):
         # Without stages it may be anyone's file.
         is_damaged = (record_file.parent / "stages").is_dir()
+
     if is_damaged:
         raise _damaged(record_file, DAMAGED)
 
+    # Other programs have files of this name, too.
     if not isinstance(record, dict) or record.get("kind") != "spark-train-run":
         return {}
     return {
@@ -80,13 +82,16 @@ def check_run(path: Path) -> dict[str, Any]:
     """
     run = read_run(path)
     run_folder = _run_folder(path)
+
+    # Until a run is complete, its state has the checksums of the rest.
     goes_on = run.get("status") != "complete"
     checksums = run.get("files")
     if run and goes_on:
         checksums = None
         # Without a state it has only begun, or has just ended.
         with suppress(FileNotFoundError):
-            checksums = read_state(run_folder / STATE).get("files")
+            checksums = read_state(run_folder / STATE_FILE).get("files")
+
     check_files(run_folder, checksums, grows=goes_on)
     return run
 
@@ -114,10 +119,12 @@ def check_files(home: Path, files: object, *, grows: bool) -> None:
 
     for name, facts in files.items():
         file = home / name
+        # What a damaged record names is not opened elsewhere.
         if ".." in Path(name).parts or Path(name).is_absolute():
-            raise _damaged(home / RECORD, "names a file outside its folder")
+            raise _damaged(home / RECORD_FILE, "names a file outside its folder")
         if file.parent != home and not file.exists():
             continue
+
         damage = fault(file, facts, grows=grows)
         if damage is not None:
             raise _damaged(file, damage)
@@ -138,6 +145,7 @@ def read_state(path: Path) -> dict[str, Any]:
     try:
         if intact_file(path) is False:
             raise _damaged(path, DAMAGED)
+
         with safe_open(path, framework="np") as file:
             header = file.metadata()["state"].encode()
         return dict(parse_json(header, place=str(path), finite=False))
@@ -147,10 +155,10 @@ def read_state(path: Path) -> dict[str, Any]:
         raise _damaged(path, "is damaged or no state of a run") from error
 
 
-def _damaged(path: Path, what: str) -> OutputError:
+def _damaged(path: Path, problem: str) -> OutputError:
     """Return the error about a file that is not as it was written."""
-    fix = "copy the run folder again, or remove it and train again"
-    return OutputError(what, where=str(path), fix=fix)
+    remedy = "copy the run folder again, or remove it and train again"
+    return OutputError(problem, where=str(path), fix=remedy)
 
 
 def trained_order(path: Path) -> tuple[str, ...]:

@@ -78,8 +78,10 @@ def api_key() -> str:
     key = os.environ.get(KEY, "").strip()
     if key.isascii() and key.isprintable():
         return key
-    fix = "set it to the key alone, in one line"
-    raise errors.InputError("holds other characters than a key has", where=KEY, fix=fix)
+    remedy = "set it to the key alone, in one line"
+    raise errors.InputError(
+        "holds other characters than a key has", where=KEY, fix=remedy
+    )
 
 
 @dataclass(frozen=True)
@@ -123,15 +125,19 @@ class Server:
         with errors.at(self.url):
             names = self._listed_models()
             if not names:
+                # A short text shows whether it scores at all.
                 self._complete("a")
             elif self.model not in names:
                 printed = [errors.shown(name) for name in names]
                 choices = errors.choose(self.model, printed)
-                what = f"serves no model {errors.shown(self.model)}"
-                raise errors.CheckpointError(what, fix=f"give --model NAME: {choices}")
+                problem = f"serves no model {errors.shown(self.model)}"
+                raise errors.CheckpointError(
+                    problem, fix=f"give --model NAME: {choices}"
+                )
 
     def _listed_models(self) -> list[Any]:
         """Return the names of the models that a server lists; none if it lists none."""
+        # An answer of another form is that of a server which lists none.
         with suppress(errors.InputError, TypeError, KeyError):
             answer = self._ask("/models", None, FIRST_ANSWER_SECONDS)
             if answer.status == 200:
@@ -164,17 +170,20 @@ class Server:
                     [float(value) for value in listed[1:n_tokens]]
                 )  # (tokens - 1,)
             except (TypeError, KeyError, IndexError, ValueError, AttributeError):
-                what = "gives no log-probabilities of the prompt"
-                raise errors.CheckpointError(what, fix=_NEEDS) from None
+                problem = "gives no log-probabilities of the prompt"
+                raise errors.CheckpointError(problem, fix=_NEEDS) from None
 
+            # A server that tokenises again, or cuts, has read another text.
             if n_read != n_tokens or len(log_probabilities) != n_tokens - 1:
-                what = f"reads {n_read} tokens where {n_tokens} were meant"
-                raise errors.CheckpointError(what, fix=_NEEDS)
+                problem = f"reads {n_read} tokens where {n_tokens} were meant"
+                raise errors.CheckpointError(problem, fix=_NEEDS)
+
             is_valid = np.isfinite(log_probabilities)
             is_valid &= log_probabilities < _MAX_LOG_PROBABILITY
             if not is_valid.all():
-                what = "gives log-probabilities that are none"
-                raise errors.CheckpointError(what, fix=_NEEDS)
+                problem = "gives log-probabilities that are not finite, or above 0"
+                raise errors.CheckpointError(problem, fix=_NEEDS)
+
             return -log_probabilities
 
     def _ask(self, path: str, data: bytes | None, seconds: float) -> _Answer:
@@ -189,6 +198,7 @@ class Server:
         key = api_key()
         if key:
             headers["Authorization"] = f"Bearer {key}"
+
         pending: Future[_Answer] = Future()
 
         def ask() -> None:
@@ -198,6 +208,7 @@ class Server:
                 with _OPENER.open(request, timeout=seconds) as response:
                     content = response.read(ANSWER_BYTES)
                     pending.set_result(_Answer(response.status, content))
+            # Whatever happens in the thread is raised where its result is awaited.
             except BaseException as error:
                 pending.set_exception(error)
 
@@ -206,10 +217,11 @@ class Server:
         try:
             return pending.result(timeout=seconds)
         except (OSError, http.client.HTTPException, ValueError) as error:
+            # urllib wraps the error of the socket.
             reason = getattr(error, "reason", error)
             if isinstance(reason, TimeoutError):
-                what = f"has not answered for {seconds} s"
-                raise errors.CheckpointError(what, fix=_SERVER_GONE) from error
+                problem = f"has not answered for {seconds} s"
+                raise errors.CheckpointError(problem, fix=_SERVER_GONE) from error
             return _Answer(0, errors.first_line(Exception(reason)).encode())
 
     def _complete(self, prompt: list[int] | str, pauses: Sequence[float] = ()) -> Any:
@@ -227,6 +239,8 @@ class Server:
         """
         request = {**COMPLETION_REQUEST, "model": self.model, "prompt": prompt}
         data = json.dumps(request).encode()
+
+        # The last try has no pause behind it.
         for pause in (*pauses, None):
             answer = self._ask("/completions", data, ANSWER_SECONDS)
             if 200 <= answer.status < 300:
@@ -234,6 +248,7 @@ class Server:
                 with suppress(errors.InputError):
                     return parse_json(answer.content, place="the answer", finite=False)
 
+            # What is busy, away, or broke off may answer after a while.
             may_pass = answer.status in (0, *BUSY) or 200 <= answer.status < 300
             if pause is None or not may_pass:
                 raise _failure(answer, resumes=may_pass and bool(pauses))
@@ -252,18 +267,19 @@ def _failure(answer: _Answer, *, resumes: bool) -> errors.CheckpointError:
         Whether the same command goes on from here, once the server is back.
     """
     if answer.status == 0:
-        what = f"cannot be reached ({answer.content.decode()})"
-        fix = _SERVER_GONE
+        problem = f"cannot be reached ({answer.content.decode()})"
+        remedy = _SERVER_GONE
     elif 200 <= answer.status < 300:
-        what = "answers something else than JSON"
-        fix = _NEEDS
+        problem = "answers something else than JSON"
+        remedy = _NEEDS
     else:
         reason = http.client.responses.get(answer.status, "")
-        what = f"answers {answer.status} {reason}"
-        fix = f"check --model and the server's log; {_HOW_ADDRESSES_END}"
+        problem = f"answers {answer.status} {reason}"
+        remedy = f"check --model and the server's log; {_HOW_ADDRESSES_END}"
+
     if resumes:
-        fix += "; the same command resumes there"
-    return errors.CheckpointError(what, fix=fix)
+        remedy += "; the same command resumes there"
+    return errors.CheckpointError(problem, fix=remedy)
 
 
 def served(
@@ -294,11 +310,14 @@ def served(
     addresses: list[str] = []
     for spec in served_specs:
         addresses += spec.paths
+
     _check_flags(addresses, loading, relearn=relearn)
 
     (served_spec,) = served_specs
     server = Server(addresses[0], str(loading.model), served_spec.name)
     server.reach()
+
+    # What the server scores is opened here, too, as what it must agree with.
     local_copy = Spec(served_spec.name, (str(loading.agree),))
     return server, [local_copy if spec is served_spec else spec for spec in specs]
 
@@ -316,6 +335,7 @@ def _check_flags(addresses: Sequence[str], loading: Loading, *, relearn: bool) -
             "is for --ckpt http://HOST:PORT/v1",
             where="--agree" if loading.model is None else "--model",
         )
+    # A password would stand in logs, and a query would be cut off.
     if any(mark in address for address in addresses for mark in "@?#"):
         raise errors.InputError(
             "an address with a password, a query or a fragment is not taken",
@@ -335,6 +355,7 @@ def _check_flags(addresses: Sequence[str], loading: Loading, *, relearn: bool) -
             fix="write a model on the hub as hf:ORG/NAME; a server's address ends in "
             "/v1, and needs --model NAME, and --agree PATH: the same checkpoint here",
         )
+    # Other weights than the server's cannot be scored there.
     if loading.quantize or relearn:
         raise errors.InputError(
             "does not go with a server",

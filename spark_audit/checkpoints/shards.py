@@ -38,6 +38,7 @@ def refuse_shards(path: Path) -> None:
 
 def _entries(folder: Path) -> Iterator[Path]:
     """Yield a folder, what is in it, and what is in the folders in it."""
+    # Two levels down: tools put parts into a folder for each step.
     yield folder
     inner = sorted(folder.iterdir())
     yield from inner
@@ -48,11 +49,12 @@ def _entries(folder: Path) -> Iterator[Path]:
 
 def _error_about(entry: Path) -> CheckpointError | None:
     """Return the error about a file or folder of one of these tools' parts."""
+    # No tool writes names of another's parts: the first that fits is right.
     name = entry.name
     is_folder = entry.is_dir()
     if is_folder and _FSDP_FOLDER.fullmatch(name):
-        what = f"holds FSDP shards ({shown(name)}), a part of the weights each"
-        return _with_command(what, f"accelerate merge-weights {_path(entry)} OUT")
+        problem = f"holds FSDP shards ({shown(name)}), a part of the weights each"
+        return _with_command(problem, f"accelerate merge-weights {_path(entry)} OUT")
 
     if name.endswith(".distcp"):
         return _error_about_distributed(entry)
@@ -62,44 +64,50 @@ def _error_about(entry: Path) -> CheckpointError | None:
         # DeepSpeed puts its script beside the folders of steps.
         run_folder = entry.parent if is_zero_folder else entry.parent.parent
         script = _path(run_folder / "zero_to_fp32.py")
-        what = f"holds DeepSpeed ZeRO shards ({shown(name)}), a part of the weights "
-        command = f"python {script} {_path(run_folder)} OUT (DeepSpeed wrote the "
-        return _with_command(f"{what}each", f"{command}script)")
+        problem = (
+            f"holds DeepSpeed ZeRO shards ({shown(name)}), a part of the weights each"
+        )
+        command = (
+            f"python {script} {_path(run_folder)} OUT (DeepSpeed wrote the script)"
+        )
+        return _with_command(problem, command)
 
     if _RANK_FILE.fullmatch(name):
-        what = f"holds shards of verl ({shown(name)}), a part of the weights each"
+        problem = f"holds shards of verl ({shown(name)}), a part of the weights each"
         command = "python -m verl.model_merger merge --backend fsdp --local_dir "
         command += f"{_path(entry.parent)} --target_dir OUT"
-        return _with_command(what, command)
+        return _with_command(problem, command)
 
     if _META_FILE.fullmatch(name):
-        what = f"holds Meta's shards ({shown(name)}), a slice of each tensor"
+        problem = f"holds Meta's shards ({shown(name)}), a slice of each tensor"
         command = "python -m transformers.models.llama.convert_llama_weights_to_hf "
         command += f"--input_dir {_path(entry.parent)} --output_dir OUT"
-        fix = f"convert them: {command}, then give OUT"
-        return CheckpointError(what, fix=fix)
+        remedy = f"convert them: {command}, then give OUT"
+        return CheckpointError(problem, fix=remedy)
 
     if is_folder and _MEGATRON.fullmatch(name):
-        what = f"holds Megatron's shards ({shown(name)}), a slice of each tensor"
-        fix = "export them to Hugging Face's format with Megatron Bridge "
-        fix += "(AutoBridge.export_ckpt), then give the result"
-        return CheckpointError(what, fix=fix)
+        problem = f"holds Megatron's shards ({shown(name)}), a slice of each tensor"
+        remedy = (
+            "export them to Hugging Face's format with Megatron Bridge "
+            "(AutoBridge.export_ckpt), then give the result"
+        )
+        return CheckpointError(problem, fix=remedy)
     return None
 
 
 def _error_about_distributed(file: Path) -> CheckpointError:
     """Return the error about a shard of torch.distributed.checkpoint."""
-    what = f"holds shards of torch.distributed.checkpoint ({shown(file.name)})"
+    problem = f"holds shards of torch.distributed.checkpoint ({shown(file.name)})"
     if _FSDP_FOLDER.fullmatch(file.parent.name):
         command = f"accelerate merge-weights {_path(file.parent)} OUT"
-        return _with_command(what, command)
+        return _with_command(problem, command)
     command = "python -m torch.distributed.checkpoint.format_utils dcp_to_torch "
-    return _with_command(what, f"{command}{_path(file.parent)} OUT.pt")
+    return _with_command(problem, f"{command}{_path(file.parent)} OUT.pt")
 
 
-def _with_command(what: str, command: str) -> CheckpointError:
+def _with_command(problem: str, command: str) -> CheckpointError:
     """Return an error that names the command which puts parts together."""
-    return CheckpointError(what, fix=f"put them together: {command}, {_RESULT}")
+    return CheckpointError(problem, fix=f"put them together: {command}, {_RESULT}")
 
 
 def _path(path: Path) -> str:

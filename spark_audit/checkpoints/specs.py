@@ -105,14 +105,16 @@ class Loading:
     def __post_init__(self) -> None:
         # Refused here, before PyTorch is imported, which takes seconds.
         if not DEVICES.fullmatch(self.device):
-            what = f"unknown device {self.device!r}"
-            raise InputError(what, where="--device", fix="give auto, cpu or cuda[:N]")
+            problem = f"unknown device {self.device!r}"
+            raise InputError(
+                problem, where="--device", fix="give auto, cpu or cuda[:N]"
+            )
         errors.one_of(self.dtype, "--dtype", DTYPES)
 
         # Layers of a spread model may lie on the disk, without numbers to round.
         if self.device_map and self.quantize:
-            what = "rounds whole models, not models spread by --device-map"
-            raise InputError(what, where="--quantize")
+            problem = "rounds whole models, not models spread by --device-map"
+            raise InputError(problem, where="--quantize")
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,7 @@ def split_half(stage: str | None) -> tuple[str | None, str | None]:
     number, _, half = stage.partition(":")
     if half in HALVES:
         return number, half
+
     # The rest, ":task", goes with the number.
     return stage, None
 
@@ -204,6 +207,7 @@ def parse_specs(texts: Sequence[str]) -> list[Spec]:
         for match in _matches(text):
             drafts.append(_draft(match))
 
+    # Names first, as default names keep clear of them.
     names: set[str] = set()
     unnamed: list[tuple[str, ...]] = []
     path_by_parts: dict[tuple[str, ...], str] = {}
@@ -299,6 +303,7 @@ def _draft(text: str) -> Spec:
         value = named[2].strip()
 
     is_path = exists(value)
+    # "my model=PATH" is taken for a path, as its name has a blank.
     wrong_name, _, path = value.partition("=")
     if not name and not is_path and exists(path.strip()):
         raise InputError(
@@ -312,6 +317,7 @@ def _draft(text: str) -> Spec:
     if is_list:
         sources = [source.strip() for source in value[1:-1].split(",")]
     split_sources = [split_stage(source) for source in sources]
+
     if not all(sources):
         raise InputError("is empty", where=where, fix="give a path")
     if is_list and not name:
@@ -326,6 +332,7 @@ def _draft(text: str) -> Spec:
             where=where,
             fix="give every path the same @K, or none",
         )
+
     (stage,) = stages
     return Spec(name, tuple(path for path, _ in split_sources), stage)
 
@@ -352,7 +359,7 @@ def _distinct_suffix(
     """Return the shortest suffix that one path alone has, and that is not taken."""
     for n_parts in range(1, len(path) + 1):
         suffix = path[-n_parts:]
-        suffixes = [other[-n_parts:] for other in paths]
+        suffixes = [other_path[-n_parts:] for other_path in paths]
         name = "/".join(suffix)
         if suffixes.count(suffix) == 1 and name not in taken:
             return name

@@ -77,12 +77,14 @@ def own_tables(
     for key, table in state.items():
         if not key.endswith(".weight") or table.ndim != 2:
             continue
+        # Neither the adapter's own tensors, nor a second copy of a module.
         if _OF_ADAPTER.search(key) or _SAVED_TWICE.search(key):
             continue
 
         path = path_of(key)
         base = base or read_base()
         base_table = _base_table(path, base, base_rows)
+        # Of another width it is refused later, as a tensor of no place.
         if base_table is None or base_table.shape[1:] != table.shape[1:]:
             continue
         if _is_equal(table, base_table):
@@ -141,10 +143,12 @@ def _check_related(key: str, table: torch.Tensor, base_table: torch.Tensor) -> N
     # NaN on either side is refused, too.
     is_alike = product > LEAST_LIKENESS * (square * base_square) ** 0.5
     if not is_alike:
-        what = f"adapter tensor {shown(key)} is unlike the base's own: it was trained "
-        what += "on another base"
-        fix = "give the model that it was trained on by --base"
-        raise CheckpointError(what, fix=fix)
+        problem = (
+            f"adapter tensor {shown(key)} is unlike the base's own: it was trained "
+            "on another base"
+        )
+        remedy = "give the model that it was trained on by --base"
+        raise CheckpointError(problem, fix=remedy)
 
 
 def _note_on_rows(path: str, table: torch.Tensor, base_table: torch.Tensor) -> str:
@@ -153,8 +157,10 @@ def _note_on_rows(path: str, table: torch.Tensor, base_table: torch.Tensor) -> s
     for rows, base_rows in _common_rows(table, base_table):
         n_changed += int((rows != base_rows).any(1).sum())
 
-    note = f"{path}: the adapter's own, in place of the base's "
-    note += f"({n_changed} of {len(base_table)} rows differ"
+    note = (
+        f"{path}: the adapter's own, in place of the base's "
+        f"({n_changed} of {len(base_table)} rows differ"
+    )
     n_more = len(table) - len(base_table)
     if n_more > 0:
         note += f", {n_more} more"
@@ -194,14 +200,19 @@ def grow(
         rows_by_path = {path_of(key): len(state[key]) for key in note_by_key}
         for label, table in (("input embeddings", embeddings), ("output head", head)):
             if _rows_in_file(model, table, rows_by_path) != n_rows:
-                what = f"its vocabulary has {n_rows - n_base_rows} rows more than the "
-                what += f"base's, and its file lacks those of the {label}"
-                raise CheckpointError(what, fix=_ALL_ROWS_DIFFER)
+                problem = (
+                    f"its vocabulary has {n_rows - n_base_rows} rows more than the "
+                    f"base's, and its file lacks those of the {label}"
+                )
+                raise CheckpointError(problem, fix=_ALL_ROWS_DIFFER)
 
     if getattr(head, "bias", None) is not None:
-        what = "its vocabulary has grown, and its head has a bias, whose new numbers "
-        fix = "merge it where it was trained, and give the merged folder"
-        raise CheckpointError(f"{what}PEFT does not save", fix=fix)
+        problem = (
+            "its vocabulary has grown, and its head has a bias, whose new numbers "
+            "PEFT does not save"
+        )
+        remedy = "merge it where it was trained, and give the merged folder"
+        raise CheckpointError(problem, fix=remedy)
     model.resize_token_embeddings(n_rows, mean_resizing=False)
 
 
@@ -248,6 +259,7 @@ def take(
         If two copies of a tied table differ.
     """
     notes = list(note_by_key.values())
+    # PEFT would put these into the base, or refuse them.
     unwanted = sorted(state.keys() - wanted.keys())
     if not unwanted:
         return notes
@@ -332,8 +344,11 @@ def _fill(
     """
     earlier = filled.setdefault(id(parameter), table)
     if not _is_equal(earlier, table):
-        what = "its file holds two different tables, and its base ties embeddings and "
-        raise CheckpointError(f"{what}head: which of them counts is not known")
+        problem = (
+            "its file holds two different tables, and its base ties embeddings and "
+            "head: which of them counts is not known"
+        )
+        raise CheckpointError(problem)
     if not parameter.is_meta:
         with torch.no_grad():
             parameter.copy_(table)

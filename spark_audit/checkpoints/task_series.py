@@ -55,6 +55,7 @@ def series(source: str) -> dict[Path, dict[str, Path]]:
     with at(source):
         if is_server(source):
             return {}
+
         path = untrusted.locate(split_stage(source)[0])
         return stages_of(path) if is_series(path) else {}
 
@@ -69,6 +70,7 @@ def expand(spec: Spec) -> tuple[Spec, ...]:
     """
     sources: list[tuple[str, str | None]] = []
     if len(spec.paths) > 1:
+        # Its paths are the stages, in the order in which they are written.
         sources = [(path, spec.stage) for path in spec.paths]
     elif spec.stage is None:
         (path,) = spec.paths
@@ -113,13 +115,14 @@ def stages_of(path: Path) -> dict[Path, dict[str, Path]]:
     """
     # Listed in a text file, stages may lie anywhere.
     stages = _listed_stages(path) if path.is_file() else _stages_in_folder(path)
+
     checkpoints_by_stage: dict[Path, dict[str, Path]] = {}
     for stage in stages:
         checkpoints = _checkpoints_of_stage(stage)
         if not checkpoints:
-            what = f"stage folder {stage.name} holds no checkpoint"
-            fix = "wait until its training is done, or move the folder away"
-            raise CheckpointError(what, fix=fix)
+            problem = f"stage folder {stage.name} holds no checkpoint"
+            remedy = "wait until its training is done, or move the folder away"
+            raise CheckpointError(problem, fix=remedy)
         checkpoints_by_stage[stage] = checkpoints
     return checkpoints_by_stage
 
@@ -150,15 +153,18 @@ def choose_stage(path: Path, number: str | None) -> tuple[Path, tuple[str, ...]]
     checkpoints: dict[str, Path] = {}
     if index < len(names):
         checkpoints = list(stages.values())[index]
+        # The first part is what the stage is: the corrected one before the other.
         own_part = next(iter(checkpoints))
         chosen = checkpoints.get(asked_part or own_part)
+
     if chosen is None:
-        what = f"has {len(stages)} stages, and no checkpoint @{asked}"
-        raise CheckpointError(what, fix=f"write @1 to @{len(stages)}")
+        problem = f"has {len(stages)} stages, and no checkpoint @{asked}"
+        raise CheckpointError(problem, fix=f"write @1 to @{len(stages)}")
 
     note = f"stage {stage_number} of {len(stages)}: {names[index]}"
     if "task" in checkpoints:
         note += f" ({chosen.name}/)"
+
     run = check_run(path)
     corrects = _corrects_each_stage(run)
     if corrects and not asked_part and own_part == "task":
@@ -200,13 +206,14 @@ def _notes_on_run(
         f"{stage.name}/{next(iter(checkpoints))}"
         for stage, checkpoints in stages.items()
     }
+
     if status == "complete":
         # Seconds are by phase; a method may learn all tasks in one.
         for phase in run.get("seconds", ()):
             if phase.endswith(last_part) and phase not in present:
-                what = f"stage {shown(phase)} of the finished run is gone"
-                fix = "copy the run folder again, or give the folder of one stage"
-                raise CheckpointError(what, fix=fix)
+                problem = f"stage {shown(phase)} of the finished run is gone"
+                remedy = "copy the run folder again, or give the folder of one stage"
+                raise CheckpointError(problem, fix=remedy)
     if status != "running":
         return []
 
@@ -233,6 +240,7 @@ def _numbered_folders(root: Path) -> list[_NumberedFolder]:
     for folder in root.iterdir():
         match = _NUMBERED.fullmatch(folder.name)
         if match and folder.is_dir():
+            # Without a word in front, "1" and "1-name" are two styles.
             style = match[1].lower() or str(bool(match[3]))
             numbered.append(_NumberedFolder(style, int(match[2]), folder))
     return sorted(numbered)
@@ -249,6 +257,8 @@ def _stages_in_folder(path: Path) -> list[Path]:
     root = _stages_folder(path)
     numbered = _numbered_folders(root)
     folders = [stage.folder for stage in numbered]
+
+    # Every folder that a stage may be read from must lie in the series.
     opened = [root, *folders]
     for folder in folders:
         opened += [folder / name for name in _STAGE_PARTS]
@@ -256,16 +266,18 @@ def _stages_in_folder(path: Path) -> list[Path]:
         if entry != path and os.path.lexists(entry):
             untrusted.check_inside(entry, within=path)
 
+    # Sorted by style and number, neighbours show what is wrong.
     for stage, following in pairwise(numbered):
         if stage.style != following.style:
-            what = "numbers stages in two ways"
+            problem = "numbers stages in two ways"
         elif stage.number == following.number:
-            what = "two stages have one number"
+            problem = "two stages have one number"
         else:
             continue
-        what += f": {stage.folder.name}, {following.folder.name}"
-        fix = "list the paths in a text file, one stage a line"
-        raise CheckpointError(what, fix=fix)
+
+        problem += f": {stage.folder.name}, {following.folder.name}"
+        remedy = "list the paths in a text file, one stage a line"
+        raise CheckpointError(problem, fix=remedy)
     return folders
 
 
@@ -303,16 +315,19 @@ def _listed_stages(path: Path) -> list[Path]:
         text = line.partition("#")[0].strip()
         if not text:
             continue
+
         stage = path.parent / Path(text).expanduser()
         # A list in a list is none of checkpoints.
         if not stage.exists() or stage.suffix == path.suffix:
-            what = f"{_AS_LIST}, and line {number} names no checkpoint that exists"
-            raise CheckpointError(what, fix=_LIST)
+            problem = f"{_AS_LIST}, and line {number} names no checkpoint that exists"
+            raise CheckpointError(problem, fix=_LIST)
         if os.path.abspath(stage) in listed:
-            what = f"{_AS_LIST}, and line {number} names a checkpoint again"
-            raise CheckpointError(what, fix=_LIST)
+            problem = f"{_AS_LIST}, and line {number} names a checkpoint again"
+            raise CheckpointError(problem, fix=_LIST)
+
         listed.add(os.path.abspath(stage))
         stages.append(stage)
+
     if not stages:
         raise CheckpointError(f"{_AS_LIST}, and holds no path", fix=_LIST)
     return stages

@@ -18,42 +18,44 @@ ITS_OWN = "give the config.json that was saved with these weights"
 _NOT_TRANSFORMERS = "tok_embeddings.weight"
 
 
-def only_tensors(content: object, *, what: str = "", fix: str) -> State:
+def only_tensors(content: object, *, prefix: str = "", fix: str) -> State:
     """Return a state dictionary, each tensor dense; anything else is refused.
 
     Parameters
     ----------
     content
         What a file held.
-    what, fix
+    prefix, fix
         Words of the error: in front of it, and what to do.
     """
     if not isinstance(content, dict):
-        raise CheckpointError(f"{what}holds no state dictionary", fix=fix)
+        raise CheckpointError(f"{prefix}holds no state dictionary", fix=fix)
 
     for key, value in content.items():
         if not isinstance(value, torch.Tensor):
-            what += f"holds something else than tensors ({shown(key)})"
-            raise CheckpointError(what, fix=fix)
+            problem = f"{prefix}holds something else than tensors ({shown(key)})"
+            raise CheckpointError(problem, fix=fix)
+
         is_dense = value.layout == torch.strided and not value.is_quantized
         # A pickle can name a tensor that is larger than what is stored for it.
         if not is_dense or value.nbytes > value.untyped_storage().nbytes():
-            what = f"tensor {shown(key)} is not stored number by number"
-            raise CheckpointError(what, fix="save contiguous, dense tensors")
+            problem = f"tensor {shown(key)} is not stored number by number"
+            raise CheckpointError(problem, fix="save contiguous, dense tensors")
     return {str(key): value for key, value in content.items()}
 
 
 def check_filled(state: Mapping[str, torch.Tensor]) -> None:
     """Refuse empty tensors and files without any."""
-    what = "holds no tensors" if not state else ""
+    problem = "holds no tensors" if not state else ""
     for name, tensor in state.items():
         if tensor.numel() == 0:
-            what = f"tensor {shown(name)} is empty"
+            problem = f"tensor {shown(name)} is empty"
             break
-    if what:
-        what += ": DeepSpeed ZeRO-3 saves that when it does not gather its shards"
-        fix = "run zero_to_fp32.py on the training folder and give its result"
-        raise CheckpointError(what, fix=fix)
+
+    if problem:
+        problem += ": DeepSpeed ZeRO-3 saves that when it does not gather its shards"
+        remedy = "run zero_to_fp32.py on the training folder and give its result"
+        raise CheckpointError(problem, fix=remedy)
 
 
 def check_floats(state: Mapping[str, torch.Tensor]) -> None:
@@ -61,9 +63,11 @@ def check_floats(state: Mapping[str, torch.Tensor]) -> None:
     for name, tensor in state.items():
         if tensor.dtype not in FLOATS:
             dtype = str(tensor.dtype).removeprefix("torch.")
-            what = f"tensor {shown(name)} holds {dtype}, not floating-point numbers of "
-            what += "16 bits or more"
-            raise CheckpointError(what, fix="save it as it was trained")
+            problem = (
+                f"tensor {shown(name)} holds {dtype}, not floating-point numbers of "
+                "16 bits or more"
+            )
+            raise CheckpointError(problem, fix="save it as it was trained")
 
 
 def check_finite(state: Mapping[str, torch.Tensor]) -> None:
@@ -75,10 +79,14 @@ def check_finite(state: Mapping[str, torch.Tensor]) -> None:
         ends = torch.stack(torch.aminmax(tensor))  # (2,)
         if bool(torch.isfinite(ends).all()):
             continue
+
+        # Each number is asked only now, for the words of the error.
         found = "NaN" if bool(torch.isnan(tensor).any()) else "infinite numbers"
-        fix = "training diverged, or the dtype is too narrow: leave it out, give "
-        fix += "an earlier checkpoint, or try --dtype float32"
-        raise CheckpointError(f"tensor {shown(name)} holds {found}", fix=fix)
+        remedy = (
+            "training diverged, or the dtype is too narrow: leave it out, give "
+            "an earlier checkpoint, or try --dtype float32"
+        )
+        raise CheckpointError(f"tensor {shown(name)} holds {found}", fix=remedy)
 
 
 def refuse_differences(
@@ -101,6 +109,7 @@ def refuse_differences(
     tensor, fix
         Words of the error.
     """
+    # One list for each way of not fitting: the first that is not empty is raised.
     missing: list[str] = []
     unexpected: list[str] = []
     reshaped: list[str] = []
@@ -141,12 +150,17 @@ def refuse_other_names(
     """
     if _NOT_TRANSFORMERS not in state or _is_renamed(model_type):
         return
-    what = "its tensors have the names of Meta, Mistral or torchtune "
-    what += f"({_NOT_TRANSFORMERS}), not those of transformers"
-    fix = "give the folder in Hugging Face's format: convert Meta's by python -m "
-    fix += "transformers.models.llama.convert_llama_weights_to_hf --input_dir FOLDER "
-    fix += "--output_dir OUT, save torchtune's by FullModelHFCheckpointer"
-    raise CheckpointError(what, fix=fix)
+
+    problem = (
+        "its tensors have the names of Meta, Mistral or torchtune "
+        f"({_NOT_TRANSFORMERS}), not those of transformers"
+    )
+    remedy = (
+        "give the folder in Hugging Face's format: convert Meta's by python -m "
+        "transformers.models.llama.convert_llama_weights_to_hf --input_dir FOLDER "
+        "--output_dir OUT, save torchtune's by FullModelHFCheckpointer"
+    )
+    raise CheckpointError(problem, fix=remedy)
 
 
 def _is_renamed(model_type: str) -> bool:
@@ -163,6 +177,7 @@ def _is_renamed(model_type: str) -> bool:
     if mapping_of is None:
         return False
 
+    # Each conversion has one pattern of names, or several.
     for conversion in mapping_of(model_type) or ():
         patterns = getattr(conversion, "source_patterns", ())
         if isinstance(patterns, str):

@@ -63,10 +63,13 @@ def read_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Tokenize
         failure = failure_in_trial(folder / "tokenizer.json")
         if failure is not None:
             raise _unloadable(failure)
+
     settings = settings_files[0]
     if settings.get("auto_map") and not trust_remote_code:
-        fix = "read the code, then add --trust-remote-code"
-        raise CheckpointError("the tokenizer brings its own code (auto_map)", fix=fix)
+        remedy = "read the code, then add --trust-remote-code"
+        raise CheckpointError(
+            "the tokenizer brings its own code (auto_map)", fix=remedy
+        )
 
     try:
         tokenizer, notes = _load(folder, content, trust_remote_code=trust_remote_code)
@@ -76,9 +79,10 @@ def read_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Tokenize
         raise _unloadable(f"{type(error).__name__}: {error}") from error
 
     if not getattr(tokenizer, "is_fast", False):
-        what = f"{type(tokenizer).__name__} is slow: it gives no character offsets"
-        fix = "give a folder that its fast version has saved by --tokenizer"
-        raise CheckpointError(what, fix=fix)
+        problem = f"{type(tokenizer).__name__} is slow: it gives no character offsets"
+        remedy = "give a folder that its fast version has saved by --tokenizer"
+        raise CheckpointError(problem, fix=remedy)
+
     return TokenizerRead(tokenizer, tokenizer_sha256(tokenizer), notes)
 
 
@@ -158,10 +162,16 @@ def usable_rows(tokenizer: PreTrainedTokenizerFast, rows: int) -> np.ndarray:
     ids = np.fromiter(set(tokenizer.get_vocab().values()), dtype=np.int64)  # (tokens,)
     if not len(ids):
         raise CheckpointError("the tokenizer's vocabulary is empty")
+
     if ids.max() >= rows:
-        what = f"the tokenizer has ids up to {ids.max()}, the model's head only {rows} "
-        fix = f"{GIVE_TOKENIZER}, the adapter's base by --base, or, if its vocabulary "
-        fix += "has grown since, an adapter that was saved with "
-        fix += "save_embedding_layers=True"
-        raise CheckpointError(f"{what}rows", fix=fix)
+        problem = (
+            f"the tokenizer has ids up to {ids.max()}, the model's head only {rows} "
+            "rows"
+        )
+        remedy = (
+            f"{GIVE_TOKENIZER}, the adapter's base by --base, or, if its vocabulary "
+            "has grown since, an adapter that was saved with "
+            "save_embedding_layers=True"
+        )
+        raise CheckpointError(problem, fix=remedy)
     return np.isin(np.arange(rows), ids)

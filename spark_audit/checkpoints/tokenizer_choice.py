@@ -35,9 +35,11 @@ def choose_tokenizer(
     if given is not None:
         return _with_note(read(locate(given)), "tokenizer: from --tokenizer")
 
+    # In order of preference; base and checkpoint may share a folder.
     owners = {checkpoint.folder: "the checkpoint's own"}
     if checkpoint.base_folder is not None:
         owners.setdefault(checkpoint.base_folder, "the base's")
+
     complete_folders: list[Path] = []
     vocabulary_folders: list[Path] = []
     for folder in owners:
@@ -62,8 +64,8 @@ def choose_tokenizer(
         note = "tokenizer: made from a bare vocabulary file"
         return _with_note(read(vocabulary_folders[0]), note)
 
-    fix = "give its base by --base, or a folder with tokenizer.json by --tokenizer"
-    raise CheckpointError("has no tokenizer", fix=fix)
+    remedy = "give its base by --base, or a folder with tokenizer.json by --tokenizer"
+    raise CheckpointError("has no tokenizer", fix=remedy)
 
 
 def _with_note(tokenizer: TokenizerRead, note: str) -> TokenizerRead:

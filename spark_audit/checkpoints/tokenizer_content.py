@@ -75,8 +75,8 @@ def vocabulary_of(content: dict[str, object]) -> dict[str, int]:
     return tokens
 
 
-def _harmful(what: str) -> CheckpointError:
-    return CheckpointError(f"the tokenizer {what}", fix=GIVE_TOKENIZER)
+def _harmful(problem: str) -> CheckpointError:
+    return CheckpointError(f"the tokenizer {problem}", fix=GIVE_TOKENIZER)
 
 
 def _check_token_fields(settings_files: Iterable[dict[str, object]]) -> None:
@@ -95,7 +95,9 @@ def _check_text_steps(content: dict[str, object]) -> None:
     for step in untrusted.objects(steps):
         if "Regex" in step and _nests_repetitions(str(step["Regex"])):
             raise _harmful("repeats what repeats, which may match without end")
+        # Steps follow one another: their factors multiply.
         growth *= _growth_factor(step)
+
     if growth > _MAX_GROWTH:
         raise _harmful(f"makes a text {growth:.3g} times as long")
 
@@ -141,6 +143,7 @@ def _nests_repetitions(pattern: str) -> bool:
 
 def _check_template(content: dict[str, object]) -> None:
     """Refuse a template that puts the text in again, or adds many tokens."""
+    # Each special token of the template may stand for several ids.
     n_added = 0
     pieces = Counter[str]()
     for step in untrusted.objects(content.get("post_processor")):
@@ -166,4 +169,6 @@ def _check_ids(content: dict[str, object]) -> None:
 
     for token_id in ids:
         if type(token_id) is not int or not 0 <= token_id < _MAX_IDS:
-            raise _harmful("has a vocabulary that cannot be")
+            raise _harmful(
+                f"has an id that is not a whole number from 0 to {_MAX_IDS - 1}"
+            )

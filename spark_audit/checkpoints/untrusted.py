@@ -102,27 +102,32 @@ def missing(source: str) -> InputError:
     """Return the error about a checkpoint whose path does not exist."""
     several = _several_models(source)
     if several:
-        what = f"is {several}, and one model is asked for here"
-        return InputError(what, where=source, fix="give the path of one model")
+        problem = f"is {several}, and one model is asked for here"
+        return InputError(problem, where=source, fix="give the path of one model")
 
     name, _, named_path = source.partition("=")
     if named_path and expanded(named_path).exists():
-        what = f"has the name {name!r} in front, and a path alone is asked for here"
-        return InputError(what, where=source, fix=f"give {named_path}")
+        problem = f"has the name {name!r} in front, and a path alone is asked for here"
+        return InputError(problem, where=source, fix=f"give {named_path}")
 
-    fix = wrong_paths.instead(source, "check the path")
+    # Not every program takes addresses: it is said where they belong.
+    remedy = wrong_paths.instead(source, "check the path")
     if "://" in source:
-        fix = f"a model on the hub is written {HUB}ORG/NAME; audits read a server: "
-        fix += "--ckpt http://HOST:PORT/v1 --model NAME"
+        remedy = (
+            f"a model on the hub is written {HUB}ORG/NAME; audits read a server: "
+            "--ckpt http://HOST:PORT/v1 --model NAME"
+        )
     if _HUB_ID.fullmatch(source) and not source.endswith(WEIGHT_SUFFIXES):
-        fix += f" (a model on the hub is written {HUB}{source})"
-    return InputError("there is no such file or folder", where=source, fix=fix)
+        remedy += f" (a model on the hub is written {HUB}{source})"
+    return InputError("there is no such file or folder", where=source, fix=remedy)
 
 
 def _several_models(source: str) -> str:
     """Return in which way a text that is no path names several models; empty: none."""
     if source.endswith("]") and "[" in source and "://" not in source:
         return "a list"
+
+    # Without brackets it is a list if each of its parts is there.
     paths = [path.strip() for path in source.split(",")]
     if len(paths) > 1 and all(path and expanded(path).exists() for path in paths):
         return "a list"
@@ -162,10 +167,11 @@ def check_folder(path: Path) -> None:
         subject = "is" if entry == path else f"holds {shown(entry.name)}, which is"
         if not (entry.is_file() or entry.is_dir()):
             raise CheckpointError(f"{subject} neither file nor folder")
+
         is_large = entry.stat().st_size > WORDS_BYTES
         if is_large and _READ_WHOLE.fullmatch(entry.name):
-            what = f"{subject} larger than {WORDS_BYTES / 1e6:.0f} MB"
-            raise CheckpointError(what)
+            problem = f"{subject} larger than {WORDS_BYTES / 1e6:.0f} MB"
+            raise CheckpointError(problem)
 
 
 def _fetched(source: str, *, revision: str | None, code: bool) -> Path:
@@ -180,16 +186,19 @@ def _fetched(source: str, *, revision: str | None, code: bool) -> Path:
 
     named = _HUB_ID.fullmatch(source.removeprefix(HUB))
     if named is None:
-        fix = f"write {HUB}ORG/NAME[@REVISION]"
-        raise CheckpointError("is no model on the hub", fix=fix)
+        remedy = f"write {HUB}ORG/NAME[@REVISION]"
+        raise CheckpointError("is no model on the hub", fix=remedy)
+
     name = named[1]
+    # A revision in the name is of this model; the option is of all.
     own_revision = named[2] or revision
 
     patterns = [*_FETCHED_FILES]
     if code:
         patterns.append("*.py")
-    fix = "check the name and the network, or give a local folder"
-    with foreign("cannot be fetched from the hub", fix=fix), online():
+
+    remedy = "check the name and the network, or give a local folder"
+    with foreign("cannot be fetched from the hub", fix=remedy), online():
         folder = Path(
             snapshot_download(name, revision=own_revision, allow_patterns=patterns)
         )
@@ -215,23 +224,25 @@ def printable(source: str) -> str:
     path = Path(source).expanduser()
     if not path.exists():
         return source
+
+    # "." and ".." have no name of their own.
     return path.name if path.name not in ("", "..") else path.resolve().name
 
 
 @contextmanager
-def readable(what: str = "") -> Iterator[None]:
+def readable(prefix: str = "") -> Iterator[None]:
     """Raise what keeps a file or folder from being read as a ``CheckpointError``.
 
     Parameters
     ----------
-    what
+    prefix
         In front of the error's words.
     """
     try:
         yield
     except OSError as error:
         reason = error.strerror or errors.one_line(error)
-        raise CheckpointError(f"{what}cannot be read ({reason})") from error
+        raise CheckpointError(f"{prefix}cannot be read ({reason})") from error
 
 
 def read_json(path: Path, *, most: int = files.SETTINGS_BYTES) -> dict[str, object]:
@@ -248,30 +259,32 @@ def read_json(path: Path, *, most: int = files.SETTINGS_BYTES) -> dict[str, obje
             raw = files.read_regular(path, most=most)
         content = files.parse_json(raw, place=path.name, finite=False)
     except errors.InputError as error:
-        what = f"{path.name} cannot be read: it {error.what}"
-        raise CheckpointError(what, fix=error.fix) from error
+        problem = f"{path.name} cannot be read: it {error.what}"
+        raise CheckpointError(problem, fix=error.fix) from error
+
     if not isinstance(content, dict):
-        raise CheckpointError(f"{path.name} is no JSON object")
+        raise CheckpointError(f"{path.name} is not a JSON object")
     return content
 
 
 def check_inside(path: Path, *, within: Path | None = None) -> None:
     """Refuse what leads out of a folder, by default its own (the hub's cache apart)."""
     if not files.lies_inside(path, within=within):
-        fix = "copy the file into the folder, or give its folder"
-        raise CheckpointError(f"{shown(path.name)} leads out of the folder", fix=fix)
+        remedy = "copy the file into the folder, or give its folder"
+        raise CheckpointError(f"{shown(path.name)} leads out of the folder", fix=remedy)
 
 
 def refuse_code(config: Mapping[str, object], folder: Path) -> None:
     """Refuse what would run code of the checkpoint (no ``--trust-remote-code``)."""
-    fix = "read the code, then add --trust-remote-code"
+    remedy = "read the code, then add --trust-remote-code"
     for settings in objects(config):
         if settings.get("auto_map"):
-            raise CheckpointError("brings its own code (auto_map)", fix=fix)
+            raise CheckpointError("brings its own code (auto_map)", fix=remedy)
+
     # The folder's name alone makes transformers import it.
     scripts = sorted(folder.glob("custom_generate/*.py"))
     if scripts:
-        raise CheckpointError(f"brings its own code ({scripts[0].name})", fix=fix)
+        raise CheckpointError(f"brings its own code ({scripts[0].name})", fix=remedy)
 
 
 def notes_on_code(folder: Path) -> list[str]:
@@ -279,6 +292,7 @@ def notes_on_code(folder: Path) -> list[str]:
     names = sorted(shown(script.name) for script in folder.glob("*.py"))
     if not names:
         return []
+
     listed = ", ".join(names[:_MAX_LISTED])
     if len(names) > _MAX_LISTED:
         listed += " ..."
@@ -305,20 +319,21 @@ def read_config(folder: Path, *, trusted: bool) -> dict[str, object]:
         refuse_code(config, folder)
 
     for key, value in walk(config):
-        fix = f"remove {key} from config.json"
+        remedy = f"remove {key} from config.json"
         # An implementation "ORG/NAME" is fetched from the hub, and runs.
         names_code = key.endswith("attn_implementation")
         names_code = names_code or key == "experts_implementation"
         if names_code and "/" in json.dumps(value):
-            what = f"config.json takes its attention code from the hub ({key})"
-            raise CheckpointError(what, fix=fix)
+            problem = f"config.json takes its attention code from the hub ({key})"
+            raise CheckpointError(problem, fix=remedy)
         if key == "transformers_weights" and value:
-            raise CheckpointError(f"config.json names a file ({key})", fix=fix)
+            raise CheckpointError(f"config.json names a file ({key})", fix=remedy)
     return config
 
 
 def objects(value: object) -> Iterator[dict[str, object]]:
     """Yield every object of nested JSON; depth costs no recursion."""
+    # A list of what is still to be looked at, in the place of recursion.
     waiting: list[object] = [value]
     while waiting:
         inner = waiting.pop()
@@ -346,8 +361,10 @@ def online() -> Iterator[None]:
 
     hub = huggingface_hub.constants
     is_offline = hub.HF_HUB_OFFLINE
+    # The outermost `quiet` has met the hub as the user set it.
     if _was_offline:
         hub.HF_HUB_OFFLINE = _was_offline[0]
+
     try:
         yield
     finally:
@@ -381,6 +398,7 @@ def quiet() -> Iterator[None]:
     hub.HF_HUB_OFFLINE = True
     # With no seconds to answer, the question whether code may run is an error.
     dynamic.TIME_OUT_REMOTE_CODE = 0
+
     try:
         with warnings.catch_warnings(action="ignore"):
             yield
@@ -402,17 +420,17 @@ def refuse_end_of_memory(error: BaseException) -> None:
         If memory has ended.
     """
     if out_of_memory(error):
-        fix = "try --dtype bfloat16, --device-map auto or a larger device"
-        raise errors.IncompleteError("does not fit into memory", fix=fix) from error
+        remedy = "try --dtype bfloat16, --device-map auto or a larger device"
+        raise errors.IncompleteError("does not fit into memory", fix=remedy) from error
 
 
 @contextmanager
-def foreign(what: str, *, fix: str | None = None) -> Iterator[None]:
+def foreign(problem: str, *, fix: str | None = None) -> Iterator[None]:
     """Raise errors of other libraries, which share no class, as a ``CheckpointError``.
 
     Parameters
     ----------
-    what
+    problem
         In front of the library's own words.
     fix
         What the user can do.
@@ -430,4 +448,5 @@ def foreign(what: str, *, fix: str | None = None) -> Iterator[None]:
         refuse_end_of_memory(error)
         if fix is None and isinstance(error, ImportError):
             fix = "install the package that it names"
-        raise CheckpointError(f"{what} ({errors.one_line(error)})", fix=fix) from error
+        problem = f"{problem} ({errors.one_line(error)})"
+        raise CheckpointError(problem, fix=fix) from error

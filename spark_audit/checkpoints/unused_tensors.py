@@ -74,6 +74,8 @@ def kind_of_unused(
         return "value head"
     if _VERSION.search(name) and tensor.numel() == 1:
         return "version"
+
+    # What is put in the place of masked logits, and the masks themselves.
     if _FILL.search(name) and tensor.numel() == 1:
         if bool(tensor.max() <= _MASKED_LOGIT):
             return "mask"
@@ -117,13 +119,18 @@ def passed_over(
     for name in ignored:
         if {name, prefix + name, name.removeprefix(prefix)} & known:
             continue
+
         tensor = state[name]
         unused_kind = kind_of_unused(name, tensor, model.config)
         is_mask = _MASK.search(name) and tensor.ndim > 1
         if unused_kind is None and (is_mask or _TABLE.search(name)):
-            what = f"tensor {shown(name)} holds other numbers than config.json gives, "
-            what += "and transformers would leave it out"
-            raise CheckpointError(what, fix=ITS_OWN)
+            problem = (
+                f"tensor {shown(name)} holds other numbers than config.json gives, "
+                "and transformers would leave it out"
+            )
+            raise CheckpointError(problem, fix=ITS_OWN)
+
+        # Transformers' own list says that the rest does not matter.
         kinds[name] = unused_kind or "passed over"
     return kinds
 
@@ -139,6 +146,7 @@ def notes_on(unused: Mapping[str, str]) -> list[str]:
     names_by_kind: dict[str, list[str]] = {}
     for name, unused_kind in unused.items():
         names_by_kind.setdefault(unused_kind, []).append(name)
+
     return [
         f"left out: {_REASON_UNUSED[unused_kind]} "
         f"({len(names)} tensors, such as {shown(names[0])})"
@@ -166,9 +174,11 @@ def _is_causal_mask(tensor: torch.Tensor, config: PreTrainedConfig) -> bool:
     for key, value in walk(config.to_dict()):
         if "window" in key and type(value) is int:
             windows.add(value)
+
     if n_seen != len(mask) and n_seen not in windows:
         return False
 
+    # Below the diagonal, without what lies further back than the window.
     ones = torch.ones_like(mask)
     return torch.equal(mask, ones.tril() - ones.tril(-n_seen))
 
@@ -181,6 +191,7 @@ def _is_computed_table(
     if sinusoids is not None:
         return _is_sinusoidal(tensor, is_of_xglm=bool(sinusoids["xglm"]))
 
+    # Tables of text and of images may have other bases: any may fit.
     rotations = _ROTATIONS.search(name)
     for theta in _thetas(config):
         if _FREQUENCIES.search(name) and _has_frequencies(tensor, theta):
@@ -194,6 +205,7 @@ def _is_sinusoidal(tensor: torch.Tensor, *, is_of_xglm: bool) -> bool:
     """Return whether a table ``(positions, width)`` holds sinusoids at position 3."""
     if tensor.ndim != 2 or len(tensor) < _MIN_POSITIONS or tensor.shape[1] < 4:
         return False
+
     half = tensor.shape[1] // 2
     # XGLM spreads frequencies up to the last one, and leaves out padding.
     n_steps = half - 1 if is_of_xglm else half
@@ -230,6 +242,7 @@ def _has_rotations(tensor: torch.Tensor, theta: float, wave: str) -> bool:
     """
     if tensor.ndim < 2 or tensor.shape[-2] < _MIN_POSITIONS:
         return False
+
     half = tensor.shape[-1] // 2
     angles = 3 * theta ** (-torch.arange(half) / half)  # (half,)
     values = angles.cos() if wave == "cos" else angles.sin()
@@ -252,6 +265,7 @@ def _thetas(config: PreTrainedConfig) -> list[float]:
     for key, value in walk(config.to_dict()):
         if not isinstance(value, int | float) or isinstance(value, bool):
             continue
+        # Configurations of some types have several, as for sliding windows.
         if _THETA.search(key) and value > 0:
             thetas.add(float(value))
     # Encoders of images give theirs nowhere.

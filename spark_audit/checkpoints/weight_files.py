@@ -89,6 +89,7 @@ def files_of(
         folder.
     """
     path = weights_of(folder, names)
+    # Such shards have no index: which of them belong together is not known.
     if path is None or any(folder.glob("shard-*-model-*.safetensors")):
         shards.refuse_shards(folder)
         _refuse_other_frameworks(folder)
@@ -105,17 +106,23 @@ def files_of(
 
 def _no_weights(folder: Path, names: Sequence[str]) -> CheckpointError:
     """Return the error about a folder without weights of these names."""
-    what = f"has a configuration, but no whole {' or '.join(names)}"
+    problem = f"has a configuration, but no whole {' or '.join(names)}"
     suffixes = (*untrusted.WEIGHT_SUFFIXES, ".gguf")
     other_files = sorted(file.name for file in untrusted.weights_in(folder, suffixes))
     if len(other_files) > 1 and all(_SHARD.search(name) for name in other_files):
-        fix = f"add the {names[0]}.index.json that says which of {len(other_files)} "
-        fix += "files belong together, or give one that is whole, such as "
-        return CheckpointError(what, fix=f"{fix}{other_files[0]}")
+        remedy = (
+            f"add the {names[0]}.index.json that says which of {len(other_files)} "
+            "files belong together, or give one that is whole, such as "
+            f"{other_files[0]}"
+        )
+        return CheckpointError(problem, fix=remedy)
 
     example = other_files[0] if other_files else "none is there"
-    fix = "copy the weights there, put shards of a distributed run together, or "
-    return CheckpointError(what, fix=f"{fix}give a weights file itself ({example})")
+    remedy = (
+        "copy the weights there, put shards of a distributed run together, or "
+        f"give a weights file itself ({example})"
+    )
+    return CheckpointError(problem, fix=remedy)
 
 
 def _refuse_other_frameworks(folder: Path) -> None:
@@ -131,10 +138,11 @@ def _refuse_other_frameworks(folder: Path) -> None:
         paths = [folder / name, folder / f"{name}.index.json"]
         if not any(path.exists() for path in paths):
             continue
-        fix = "give the model that it was exported from"
+
+        remedy = "give the model that it was exported from"
         if call:
-            fix = f"convert it with transformers 4: {call}.save_pretrained(OUT)"
-        raise CheckpointError(f"holds weights of {framework} ({name})", fix=fix)
+            remedy = f"convert it with transformers 4: {call}.save_pretrained(OUT)"
+        raise CheckpointError(f"holds weights of {framework} ({name})", fix=remedy)
 
 
 def _files_of_index(index: Path) -> tuple[Path, ...]:
@@ -153,15 +161,15 @@ def _files_of_index(index: Path) -> tuple[Path, ...]:
     for name in names:
         # No system has such a file, and libraries fail on it in other ways.
         if not name.isprintable() or len(name.encode()) > _FILE_NAME_BYTES:
-            what = f"{index.name} names {shown(name, 60)!r}, which is no file's name"
-            raise CheckpointError(what, fix=COPY_AGAIN)
+            problem = f"{index.name} names {shown(name, 60)!r}, which is no file's name"
+            raise CheckpointError(problem, fix=COPY_AGAIN)
 
     files = tuple(index.parent / name for name in names)
     for file in files:
         untrusted.check_inside(file, within=index.parent)
         if not os.path.lexists(file):
-            what = f"{file.name}, which {index.name} names, is missing"
-            raise CheckpointError(what, fix=COPY_AGAIN)
+            problem = f"{file.name}, which {index.name} names, is missing"
+            raise CheckpointError(problem, fix=COPY_AGAIN)
     return files
 
 
@@ -187,9 +195,10 @@ def config_of(file: Path, loading: Loading) -> tuple[dict[str, object], Path, st
 
     if not (folder / "config.json").exists():
         if loading.base is None:
-            what = "full weights need a config.json, and none is next to the file"
-            fix = "give --base MODEL: only its architecture and tokenizer are used"
-            raise CheckpointError(what, fix=fix)
+            problem = "full weights need a config.json, and none is next to the file"
+            remedy = "give --base MODEL: only its architecture and tokenizer are used"
+            raise CheckpointError(problem, fix=remedy)
+
         folder = loading.locate(loading.base)
         base = untrusted.printable(loading.base)
         note = f"architecture: {base} (none of its weights)"
@@ -226,8 +235,8 @@ def merged(files: Iterable[Path]) -> State:
     """Return the tensors of all shards in one dictionary."""
     state: State = {}
     for path in files:
-        fix = f"give the file itself: {path.name}"
-        state |= only_tensors(read_tensors(path), what=f"{path.name} ", fix=fix)
+        remedy = f"give the file itself: {path.name}"
+        state |= only_tensors(read_tensors(path), prefix=f"{path.name} ", fix=remedy)
     return state
 
 
@@ -240,8 +249,8 @@ def _refuse_pointer(path: Path) -> None:
         With the command that fetches the file.
     """
     if path.stat().st_size <= _POINTER_BYTES and is_lfs_pointer(path.read_bytes()):
-        what = f"{path.name} is a pointer of Git LFS, and not the file itself"
-        raise CheckpointError(what, fix=LFS_PULL)
+        problem = f"{path.name} is a pointer of Git LFS, and not the file itself"
+        raise CheckpointError(problem, fix=LFS_PULL)
 
 
 def _read_pickle(path: Path) -> object:
@@ -259,14 +268,18 @@ def _read_pickle(path: Path) -> object:
         is_zip = zipfile.is_zipfile(path)
         if is_zip:
             _refuse_packed(path)
+
         try:
             # Only the zip format can be mapped; older files are read whole.
             return torch.load(path, "cpu", weights_only=True, mmap=is_zip or None)
         except pickle.UnpicklingError as error:
+            # The name of the code is shown, never what it would be called with.
             asked = _ASKED_GLOBAL.search(str(error))
             reason = f"asks for {asked[1]}" if asked else "is none of tensors alone"
-            what = f"{path.name} is refused: the pickle {reason}, which could run code"
-            raise CheckpointError(what, fix=_SAVE_AGAIN) from error
+            problem = (
+                f"{path.name} is refused: the pickle {reason}, which could run code"
+            )
+            raise CheckpointError(problem, fix=_SAVE_AGAIN) from error
 
 
 def _refuse_packed(path: Path) -> None:
@@ -279,6 +292,8 @@ def _refuse_packed(path: Path) -> None:
     """
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
+
+    # Parts may overlap in the file, so that they are larger together.
     is_packed = any(member.compress_type != zipfile.ZIP_STORED for member in members)
     n_bytes = sum(member.file_size for member in members)
     if is_packed or n_bytes > path.stat().st_size:
@@ -289,8 +304,8 @@ def read_safetensors(path: Path) -> tuple[State, dict[str, str]]:
     """Return the tensors of a safetensors file, mapped, and its header's metadata."""
     from safetensors import safe_open
 
-    what = f"{path.name} is damaged or no safetensors file"
-    with untrusted.foreign(what, fix=COPY_AGAIN):
+    problem = f"{path.name} is damaged or no safetensors file"
+    with untrusted.foreign(problem, fix=COPY_AGAIN):
         check_regular(path, follow=True)
         _refuse_pointer(path)
         with safe_open(path, framework="pt") as file:
@@ -352,6 +367,8 @@ def check_whole(folder: Path) -> dict[str, object]:
 
     if not is_intact or not _are_names_in_folder(files):
         raise _not_as_written(_TRAINED_ON, DAMAGED)
+
+    # The seal holds the checksums, and these the files.
     assert isinstance(files, dict)
     for name, facts in files.items():
         damage = fault(folder / name, facts)
@@ -368,5 +385,5 @@ def _are_names_in_folder(files: object) -> bool:
 
 
 def _not_as_written(name: str, damage: str) -> CheckpointError:
-    fix = "copy the adapter's folder again, or train again"
-    return CheckpointError(f"{name} {damage}", fix=fix)
+    remedy = "copy the adapter's folder again, or train again"
+    return CheckpointError(f"{name} {damage}", fix=remedy)

@@ -157,7 +157,7 @@ def test_files_that_are_refused(tuned, tiny_base, tmp_path):
         ({"lm_head.weight": 3}, "holds something else than tensors (lm_head.weight)"),
         (
             {"lm_head.weight": torch.ones(1), "module.lm_head.weight": torch.ones(1)},
-            "holds lm_head.weight twice",
+            "holds the tensor lm_head.weight twice",
         ),
         (
             {"model.layers.0.self_attn.k_proj.ia3_l.default": torch.ones(1)},

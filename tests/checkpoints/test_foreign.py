@@ -475,8 +475,8 @@ def test_a_file_of_holes(name, tiny_base, make_adapter, copied, tmp_path):
     ("content", "said"),
     [
         (b"\xff\xfe{\x00}\x00", "generation_config.json cannot be read"),
-        (b'{"eos_token_id": "</s>"}', "eos_token_id is no token's id"),
-        (b'{"eos_token_id": [1, null]}', "eos_token_id is no token's id"),
+        (b'{"eos_token_id": "</s>"}', "eos_token_id is not a token's id"),
+        (b'{"eos_token_id": [1, null]}', "eos_token_id is not a token's id"),
     ],
 )
 def test_settings_of_generation_that_are_none(content, said, tiny_base, copied):

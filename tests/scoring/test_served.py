@@ -120,7 +120,7 @@ def test_a_server_that_drops_the_adapter_is_caught(adapter, merged, texts, tiny_
         ("shifted", "its scores are not this checkpoint's"),
         ("chance", "its scores of all 120 tokens are one and the same"),
         ("none", "gives no log-probabilities of the prompt"),
-        ("nan", "gives log-probabilities that are none"),
+        ("nan", "gives log-probabilities that are not finite, or above 0"),
         ("short", "tokens where"),
         ("bos", "tokens where"),
         ("busy", "answers 503 Service Unavailable; check --model"),

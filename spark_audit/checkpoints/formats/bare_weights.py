@@ -87,6 +87,7 @@ def bare_weights(path: Path, loading: specs.Loading) -> Checkpoint:
     content = _read(files)
     notes = list(content.notes)
 
+    # Files are read again when they are loaded: so much memory is not held until then.
     full_weights = None
     if content.full:
         tensor_checks.check_filled(content.full)
@@ -106,8 +107,8 @@ def bare_weights(path: Path, loading: specs.Loading) -> Checkpoint:
     if full_weights is not None:
         notes.append("holds the base's weights and LoRA: both are the file's own")
     elif loading.base is None:
-        what = "holds LoRA weights without their base"
-        raise CheckpointError(what, fix="give --base")
+        problem = "holds LoRA weights without their base"
+        raise CheckpointError(problem, fix="give --base")
     return Checkpoint(
         config,
         files,
@@ -129,11 +130,13 @@ def _files_in(folder: Path) -> tuple[Path, ...]:
         If files of another one lie beside them, as accelerate leaves them.
     """
     files = weight_files.files_of(folder)
+
+    # Files in a folder of the usual name are that folder, seen from here.
     others = {*untrusted.weights_in(folder)}.difference(files, [files[0].parent])
     if others:
         names = sorted(shown(file.name) for file in {*files, *others})
-        what = f"holds weights of several models ({', '.join(names[:5])})"
-        raise CheckpointError(what, fix="give one of these files itself")
+        problem = f"holds weights of several models ({', '.join(names[:5])})"
+        raise CheckpointError(problem, fix="give one of these files itself")
     return files
 
 
@@ -149,11 +152,13 @@ def _read(files: Sequence[Path]) -> _Content:
         stored = weight_files.read_tensors(files[0])
     else:
         stored = weight_files.merged(files)
+
     stored, notes = _unwrapped(stored)
 
     # An empty dictionary is no state dictionary either.
     if isinstance(stored, dict) and not stored:
         stored = None
+
     state = tensor_checks.only_tensors(stored, fix=_SAVE_STATE_DICT)
     content = _Content(notes=notes)
     for key, tensor in state.items():
@@ -165,9 +170,10 @@ def _read(files: Sequence[Path]) -> _Content:
             f"counters of an average of weights are left out: {listed}"
         )
         if not content.full and not content.lora:
-            what = "holds no tensors but counters"
-            raise CheckpointError(what, fix=_SAVE_STATE_DICT)
+            problem = "holds no tensors but counters"
+            raise CheckpointError(problem, fix=_SAVE_STATE_DICT)
 
+    # A name that is not as it was has lost the front that a wrapper gave it.
     known_names = {*content.full, *content.lora, *content.counters}
     known_names.update(key.removeprefix(PEFT_PREFIX) for key in content.lora)
     if not state.keys() <= known_names:
@@ -189,9 +195,11 @@ def _unwrapped(stored: object) -> tuple[object, list[str]]:
         container = stored if isinstance(stored, dict) else {}
         states = _states_in(container)
         inside = [key for key in _CONTAINERS if isinstance(container.get(key), dict)]
+        # Without a usual name, the only dictionary of tensors is meant.
         inside = inside or states
         if not inside:
             break
+
         if len(inside) > 1:
             listed = ", ".join(shown(key) for key in inside)
             raise CheckpointError(f"holds several models: {listed}", fix=_ALONE)
@@ -199,6 +207,7 @@ def _unwrapped(stored: object) -> tuple[object, list[str]]:
         (key,) = inside
         stored = container[key]
         notes.append(f"taken from '{shown(key)}' in the file")
+
         left_out = [shown(name) for name in states if name != key]
         if left_out:
             listed = ", ".join(left_out[:3])
@@ -213,6 +222,7 @@ def _states_in(container: Mapping[object, object]) -> list[str]:
     """
     if any(isinstance(value, torch.Tensor) for value in container.values()):
         return []
+
     keys: list[str] = []
     for key, value in container.items():
         if not isinstance(key, str) or not isinstance(value, dict) or not value:
@@ -230,6 +240,7 @@ def _sort_in(content: _Content, key: str, tensor: torch.Tensor) -> None:
     CheckpointError
         If it is of another adapter, or there twice.
     """
+    # Either kind of name may hide the other.
     name = _ANYWHERE.sub("", _FRONT.sub("", _ANYWHERE.sub("", key)))
     name = name.removeprefix(PEFT_PREFIX)
     if name in _COUNTERS_OF_AVERAGES and tensor.numel() == 1:
@@ -238,9 +249,11 @@ def _sort_in(content: _Content, key: str, tensor: torch.Tensor) -> None:
 
     other_peft = _OTHER_PEFT.search("." + name)
     if other_peft is not None:
-        what = f"holds a PEFT adapter other than LoRA ({shown(key)}, {other_peft[1]})"
-        fix = "give the adapter's folder with its adapter_config.json"
-        raise CheckpointError(what, fix=fix)
+        problem = (
+            f"holds a PEFT adapter other than LoRA ({shown(key)}, {other_peft[1]})"
+        )
+        remedy = "give the adapter's folder with its adapter_config.json"
+        raise CheckpointError(problem, fix=remedy)
     _refuse_lora_of_other_tools(name)
 
     match = LORA.fullmatch(name) or SAVED_MODULE.fullmatch(name)
@@ -257,7 +270,7 @@ def _sort_in(content: _Content, key: str, tensor: torch.Tensor) -> None:
         listed = ", ".join(sorted(content.adapters))
         raise CheckpointError(f"holds several adapters ({listed})", fix=_ALONE)
     if name in target:
-        raise CheckpointError(f"holds {name} twice", fix=_ALONE)
+        raise CheckpointError(f"holds the tensor {shown(name)} twice", fix=_ALONE)
     target[name] = tensor
 
 
@@ -270,19 +283,19 @@ def _refuse_lora_of_other_tools(name: str) -> None:
         With the tool that wrote it, and what to give instead.
     """
     if _MLX_NAME.fullmatch(name):
-        what = f"holds LoRA of MLX ({shown(name)}) without its scale"
-        fix = (
+        problem = f"holds LoRA of MLX ({shown(name)}) without its scale"
+        remedy = (
             "name the file adapters.safetensors, in a folder with the "
             "adapter_config.json that MLX wrote, and give the folder"
         )
-        raise CheckpointError(what, fix=fix)
+        raise CheckpointError(problem, fix=remedy)
     if _TORCHTUNE_NAME.fullmatch(name):
-        what = f"holds LoRA in torchtune's names ({shown(name)})"
-        fix = (
+        problem = f"holds LoRA in torchtune's names ({shown(name)})"
+        remedy = (
             "give the folder with adapter_model and adapter_config.json that torchtune "
             "writes for PEFT, or its merged weights"
         )
-        raise CheckpointError(what, fix=fix)
+        raise CheckpointError(problem, fix=remedy)
 
 
 def _lora_config(
@@ -303,9 +316,10 @@ def _lora_config(
     if config_file.exists():
         note = "LoRA settings: adapter_config.json next to the file"
         return untrusted.read_json(config_file), note
+
     if loading.lora_alpha is None:
-        fix = "give --lora-alpha, or put adapter_config.json next to the file"
-        raise CheckpointError("holds LoRA weights without their alpha", fix=fix)
+        remedy = "give --lora-alpha, or put adapter_config.json next to the file"
+        raise CheckpointError("holds LoRA weights without their alpha", fix=remedy)
 
     rank_by_module: dict[str, int] = {}
     joined_rank = 0
@@ -316,11 +330,13 @@ def _lora_config(
             continue
         rank = lora[key].shape[:1].numel()
         rank_by_module[match[1].removeprefix(PEFT_PREFIX)] = rank
+        # O-LoRA writes down the rank of the earlier parts.
         is_newest_part = match[2] is not None
         if not is_newest_part:
             joined_rank = rank
+
     if not rank_by_module:
-        raise CheckpointError("has LoRA tensors, but no lora_A")
+        raise CheckpointError("holds LoRA tensors, but no lora_A")
 
     usual_rank = Counter(rank_by_module.values()).most_common(1)[0][0]
     config = {
@@ -335,6 +351,5 @@ def _lora_config(
         },
         "use_dora": any(key.endswith("magnitude_vector") for key in lora),
     }
-    note = f"LoRA: rank {usual_rank} from shapes, "
-    note += f"alpha {loading.lora_alpha:g} as given"
+    note = f"LoRA: rank {usual_rank} from shapes, alpha {loading.lora_alpha:g} as given"
     return config, note

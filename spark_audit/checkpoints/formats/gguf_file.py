@@ -61,8 +61,8 @@ def gguf_file(file: Path, loading: specs.Loading) -> Checkpoint:
     with untrusted.foreign(_UNREADABLE):
         content = _content(file)
     if "split.count" in reader.fields:
-        fix = "join its parts (llama-gguf-split --merge) and give the one file"
-        raise CheckpointError("is one part of a GGUF file", fix=fix)
+        remedy = "join its parts (llama-gguf-split --merge) and give the one file"
+        raise CheckpointError("is one part of a GGUF file", fix=remedy)
 
     # The file and the configuration, which came from elsewhere, must be of one model.
     _check_sizes(config, content["config"])
@@ -92,6 +92,7 @@ def _read_header(file: Path) -> GGUFReader:
             size = min(file.stat().st_size, _HEADER_BYTES)
             with mmap.mmap(opened.fileno(), size, access=mmap.ACCESS_READ) as data:
                 check_header(data)
+
         reader = gguf.GGUFReader(str(file))
         for tensor in reader.tensors:
             if not int(tensor.n_elements):
@@ -112,13 +113,14 @@ def _check_sizes(
     for name in _FIELDS_OF_BASE:
         value = config.get(name)
         file_value = file_config.get(name)
+        # What either does not state cannot differ.
         if not isinstance(value, int | float):
             continue
         if not isinstance(file_value, int | float):
             continue
         if not math.isclose(value, file_value, rel_tol=1e-5):
-            what = f"says {name} {file_value:g}, the configuration {value:g}"
-            raise CheckpointError(what, fix=_GIVE_BASE)
+            problem = f"says {name} {file_value:g}, the configuration {value:g}"
+            raise CheckpointError(problem, fix=_GIVE_BASE)
 
 
 def _check_heads(file_config: Mapping[str, object]) -> None:
@@ -130,8 +132,10 @@ def _check_heads(file_config: Mapping[str, object]) -> None:
         return
     for name in ("num_attention_heads", "num_key_value_heads"):
         if not isinstance(file_config.get(name), int):
-            what = f"does not say {name}, by which rows of query and key are arranged"
-            raise CheckpointError(what, fix="convert the model to GGUF again")
+            problem = (
+                f"does not say {name}, by which rows of query and key are arranged"
+            )
+            raise CheckpointError(problem, fix="convert the model to GGUF again")
 
 
 def _notes_on_types(reader: GGUFReader) -> list[str]:
@@ -180,9 +184,11 @@ def _compare_tokens(
         id_of.get(token, token_id) != token_id for token_id, token in enumerate(tokens)
     )
     if n_other_ids or max(id_of.values(), default=0) >= len(tokens):
-        what = f"the tokenizer ({len(id_of)} tokens) is not the file's: of its "
-        what += f"{len(tokens)} tokens {n_other_ids} have other ids"
-        raise CheckpointError(what, fix=_GIVE_BASE)
+        problem = (
+            f"the tokenizer ({len(id_of)} tokens) is not the file's: of its "
+            f"{len(tokens)} tokens {n_other_ids} have other ids"
+        )
+        raise CheckpointError(problem, fix=_GIVE_BASE)
     return []
 
 
@@ -202,8 +208,8 @@ def _read_tensors(
     # Rounded to 1.6 bits, a file holds 20 times its size; output may be tied.
     n_needed = sum(parameter.numel() for parameter in model.parameters())
     if n_numbers > 2 * n_needed:
-        what = f"holds {n_numbers:,} numbers, the base's model {n_needed:,}"
-        raise CheckpointError(what)
+        problem = f"holds {n_numbers:,} numbers, the base's model {n_needed:,}"
+        raise CheckpointError(problem)
 
     with untrusted.foreign(_UNREADABLE):
         content = _content(file, return_tensors=True, model_to_load=model)

@@ -40,9 +40,12 @@ def check_header(data: mmap.mmap) -> None:
 
     if header.number(_INT32) not in (2, 3):
         raise ValueError("only versions 2 and 3 are known")
+
+    # The count of tensors only has to be sane: they come behind the keys.
     header.number(_INT64, MAX_TENSORS)
     n_keys = header.number(_INT64, MAX_KEYS)
     for _ in range(n_keys):
+        # A key is a name, the type of its value, and the value.
         header.skip(header.number(_INT64))
         header.skip_values(header.number(_INT32), 1, is_in_array=False)
 
@@ -67,9 +70,10 @@ class _Header:
         """Read a number, which may be at most so large."""
         raw = self._data.read(struct.calcsize(code))
         number = int(struct.unpack(self._byte_order + code, raw)[0])
+
         if number > most:
-            what = "keys, tensors or elements: more than"
-            raise ValueError(f"{number} {what} {most} are not read")
+            problem = "keys, tensors or elements: more than"
+            raise ValueError(f"{number} {problem} {most} are not read")
         return number
 
     def skip(self, n_bytes: int) -> None:
@@ -79,12 +83,14 @@ class _Header:
     def skip_values(self, value_type: int, count: int, *, is_in_array: bool) -> None:
         """Pass over values of a type; an array of arrays is refused."""
         if value_type == _STRING_TYPE:
+            # A length, then so many bytes.
             for _ in range(count):
                 self.skip(self.number(_INT64))
         elif value_type in _SCALAR_BYTES:
             self.skip(_SCALAR_BYTES[value_type] * count)
         elif value_type == _ARRAY_TYPE and not is_in_array:
             element_type = self.number(_INT32)
+            # The bound is on all arrays of the file together.
             n_elements = self.number(_INT64, self._elements_left)
             self._elements_left -= n_elements
             self.skip_values(element_type, n_elements, is_in_array=True)

@@ -82,6 +82,7 @@ def gguf_lora(file: Path, reader: GGUFReader, loading: specs.Loading) -> Checkpo
             module = key.removeprefix(PEFT_PREFIX).removesuffix(".lora_A.weight")
             rank_by_module[module] = len(tensor)
 
+    # The usual rank is the adapter's; layers of another one are listed.
     rank = Counter(rank_by_module.values()).most_common(1)[0][0]
     config: dict[str, object] = {
         "peft_type": "LORA",
@@ -95,7 +96,8 @@ def gguf_lora(file: Path, reader: GGUFReader, loading: specs.Loading) -> Checkpo
             if own_rank != rank
         },
     }
-    note = f"GGUF: LoRA of rank {rank}, alpha {alpha:g}, on {len(rank_by_module)} "
+    n_layers = len(rank_by_module)
+    note = f"GGUF: LoRA of rank {rank}, alpha {alpha:g}, on {n_layers} layers"
     return Checkpoint(
         config,
         (file,),
@@ -103,7 +105,7 @@ def gguf_lora(file: Path, reader: GGUFReader, loading: specs.Loading) -> Checkpo
         folder,
         folder=file.parent,
         is_adapter=True,
-        notes=(f"{note}layers", note_on_types(reader)),
+        notes=(note, note_on_types(reader)),
     )
 
 
@@ -129,15 +131,15 @@ def _alpha(reader: GGUFReader) -> float:
         If the file states none, or is another adapter than plain LoRA.
     """
     if _field(reader, "adapter.type") != "lora":
-        what = "is an adapter in GGUF of another type than LoRA"
-        raise CheckpointError(what, fix=MERGE)
+        problem = "is an adapter in GGUF of another type than LoRA"
+        raise CheckpointError(problem, fix=MERGE)
     if _field(reader, "adapter.alora.invocation_tokens") is not None:
-        what = "is an activated LoRA, which acts only behind a string that starts it"
-        raise CheckpointError(what, fix="audit its base")
+        problem = "is an activated LoRA, which acts only behind a string that starts it"
+        raise CheckpointError(problem, fix="audit its base")
 
     alpha = _field(reader, "adapter.lora.alpha")
     if not isinstance(alpha, int | float) or not math.isfinite(alpha) or alpha <= 0:
-        raise CheckpointError("says no adapter.lora.alpha above 0", fix=MERGE)
+        raise CheckpointError("has no adapter.lora.alpha above 0", fix=MERGE)
     return float(alpha)
 
 
@@ -153,15 +155,17 @@ def _check_architecture(
     """
     model_types = _MODEL_TYPES.get(architecture)
     if model_types is None:
-        what = f"is LoRA in GGUF on {shown(architecture)}, whose layers GGUF may store "
-        what += f"otherwise (opened are: {', '.join(_MODEL_TYPES)})"
-        raise CheckpointError(what, fix=MERGE)
+        problem = (
+            f"is LoRA in GGUF on {shown(architecture)}, whose layers GGUF may store "
+            f"otherwise (opened are: {', '.join(_MODEL_TYPES)})"
+        )
+        raise CheckpointError(problem, fix=MERGE)
 
     base_type = model.config.model_type
     if base_type not in model_types:
         base_name = untrusted.printable(str(base))
-        what = f"is LoRA on {architecture}, and {base_name} is {base_type}"
-        raise CheckpointError(what, fix=_OTHER_BASE)
+        problem = f"is LoRA on {architecture}, and {base_name} is {base_type}"
+        raise CheckpointError(problem, fix=_OTHER_BASE)
 
 
 def _peft_tensors(
@@ -183,11 +187,14 @@ def _peft_tensors(
         match = _GGUF_LORA_TENSOR.fullmatch(name)
         path = path_of_layer.get(match["layer"]) if match else None
         if match is None or path is None:
-            what = f"holds {shown(name)}, which is no LoRA of a linear layer of the "
-            raise CheckpointError(f"{what}base", fix=MERGE)
+            problem = (
+                f"holds {shown(name)}, which is no LoRA of a linear layer of the base"
+            )
+            raise CheckpointError(problem, fix=MERGE)
 
         with untrusted.foreign(f"tensor {shown(name)} cannot be read"):
             values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+        # A copy, as the file is mapped and may not be written to.
         weight = torch.from_numpy(values.copy())
         is_a = match["part"] == "a"
         _check_fits(name, weight, model.get_submodule(path), is_a=is_a)
@@ -217,9 +224,11 @@ def _check_fits(
         return
     if weight.ndim == 2 and not is_a and weight.shape[0] == linear.out_features:
         return
-    what = f"tensor {shown(name)} does not fit the base's layer "
-    what += f"({linear.in_features} to {linear.out_features})"
-    raise CheckpointError(what, fix=_OTHER_BASE)
+    problem = (
+        f"tensor {shown(name)} does not fit the base's layer "
+        f"({linear.in_features} to {linear.out_features})"
+    )
+    raise CheckpointError(problem, fix=_OTHER_BASE)
 
 
 def _linear_layers(model: PreTrainedModel, architecture: str) -> dict[str, str]:
@@ -231,7 +240,7 @@ def _linear_layers(model: PreTrainedModel, architecture: str) -> dict[str, str]:
     gguf_names = gguf.get_tensor_name_map(key_of_name[architecture], n_layers)
     paths_by_name: dict[str, list[str]] = {}
     for path, module in model.named_modules():
-        name = gguf_names.get_name(path)
+        name = gguf_names.get_name(path)  # None for what GGUF does not store
         if name is not None and isinstance(module, torch.nn.Linear):
             paths_by_name.setdefault(name, []).append(path)
     return {name: paths[0] for name, paths in paths_by_name.items() if len(paths) == 1}

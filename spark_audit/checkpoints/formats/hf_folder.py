@@ -42,8 +42,8 @@ def hf_folder(path: Path, loading: specs.Loading) -> Checkpoint:
     )
     for name in state:
         if name.startswith(_WRAPPER_PREFIXES) or ".lora_" in name:
-            what = f"the weights are those of a wrapped model (tensor {name})"
-            raise CheckpointError(what, fix=f"give the file itself: {files[0].name}")
+            problem = f"the weights are those of a wrapped model (tensor {name})"
+            raise CheckpointError(problem, fix=f"give the file itself: {files[0].name}")
 
     # Transformers would attach an adapter that lies beside them, and looks for weights
     # in the folder itself alone.

@@ -48,13 +48,15 @@ def mlx_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
     """
     settings = untrusted.read_json(path / "adapter_config.json")
     untrusted.check_inside(path / MLX_ADAPTER_FILE)
+
+    # MLX trains whole weights, too, and saves them in a file of the same name.
     training_type = settings.get("fine_tune_type", "lora")
     if training_type not in ("lora", "dora"):
-        what = f"is a training of the type {shown(training_type)!r} by MLX, not LoRA"
-        raise CheckpointError(what, fix=_FUSE)
+        problem = f"is a training of the type {shown(training_type)!r} by MLX, not LoRA"
+        raise CheckpointError(problem, fix=_FUSE)
     if loading.base is None:
-        what = "the adapter of MLX names no base here"
-        raise CheckpointError(what, fix="give --base")
+        problem = "the adapter of MLX names no base here"
+        raise CheckpointError(problem, fix="give --base")
 
     read = partial(_peft_tensors, path / MLX_ADAPTER_FILE)
     state = read()
@@ -67,8 +69,9 @@ def mlx_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
         if key.endswith("lora_A.weight"):
             ranks[len(tensor)] += 1
     if len(ranks) != 1:
-        what = f"{MLX_ADAPTER_FILE} has no lora_a, or such of several ranks"
-        raise CheckpointError(what, fix=_FUSE)
+        problem = f"{MLX_ADAPTER_FILE} has no lora_a, or such of several ranks"
+        raise CheckpointError(problem, fix=_FUSE)
+
     (rank,) = ranks
     modules = {key.removeprefix(PEFT_PREFIX).rpartition(".lora_")[0] for key in state}
     _check_settings_fit(settings, rank, modules)
@@ -81,8 +84,10 @@ def mlx_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
         "target_modules": sorted(modules),
         "use_dora": training_type == "dora",
     }
-    note = f"MLX: {training_type} of rank {rank}, scale {scale:g}, "
-    note += f"on {len(modules)} layers"
+    note = (
+        f"MLX: {training_type} of rank {rank}, scale {scale:g}, "
+        f"on {len(modules)} layers"
+    )
     return Checkpoint(
         config,
         (path / MLX_ADAPTER_FILE,),
@@ -112,23 +117,30 @@ def _check_settings_fit(
     CheckpointError
         If the rank is another one, or a layer has tensors that ``keys`` does not name.
     """
-    fix = "give the file that MLX saved with these weights"
+    remedy = "give the file that MLX saved with these weights"
     parameters = _lora_parameters(settings)
+
     stated_rank = parameters.get("rank", rank)
     if stated_rank != rank:
-        what = f"adapter_config.json says rank {shown(stated_rank)}, "
-        raise CheckpointError(f"{what}lora_a has rank {rank}", fix=fix)
+        problem = (
+            f"adapter_config.json says rank {shown(stated_rank)}, "
+            f"lora_a has rank {rank}"
+        )
+        raise CheckpointError(problem, fix=remedy)
 
     # Without keys, MLX trains the modules that it always does.
     keys = parameters.get("keys")
     if not isinstance(keys, list):
         return
     for module in sorted(modules):
+        # Keys name a module as each layer does: "self_attn.q_proj".
         name_in_layer = _LAYER_FRONT.sub("", module)
         if name_in_layer not in keys:
-            what = f"{MLX_ADAPTER_FILE} has LoRA of {shown(module)}, "
-            what += "which adapter_config.json does not name in keys"
-            raise CheckpointError(what, fix=fix)
+            problem = (
+                f"{MLX_ADAPTER_FILE} has LoRA of {shown(module)}, "
+                "which adapter_config.json does not name in keys"
+            )
+            raise CheckpointError(problem, fix=remedy)
 
 
 def _scale(settings: Mapping[str, object]) -> float:
@@ -142,15 +154,17 @@ def _scale(settings: Mapping[str, object]) -> float:
     """
     parameters = _lora_parameters(settings)
     if "alpha" in parameters:
-        what = "lora_parameters has scale and alpha: old versions of MLX multiplied by "
-        what += "scale * alpha / rank, new ones by scale alone"
-        fix = "write the number that it was trained with as scale, and remove alpha"
-        raise CheckpointError(f"adapter_config.json: {what}", fix=fix)
+        problem = (
+            "lora_parameters has scale and alpha: old versions of MLX multiplied by "
+            "scale * alpha / rank, new ones by scale alone"
+        )
+        remedy = "write the number that it was trained with as scale, and remove alpha"
+        raise CheckpointError(f"adapter_config.json: {problem}", fix=remedy)
 
     scale = parameters.get("scale")
     if not isinstance(scale, int | float) or not math.isfinite(scale) or scale <= 0:
-        what = "adapter_config.json: lora_parameters has no scale above 0"
-        raise CheckpointError(what, fix="give the file that MLX saved")
+        problem = "adapter_config.json: lora_parameters has no scale above 0"
+        raise CheckpointError(problem, fix="give the file that MLX saved")
     return float(scale)
 
 
@@ -170,9 +184,11 @@ def _peft_tensors(file: Path) -> State:
         is_magnitude = match is not None and match["part"] == "m"
         n_dims = 1 if is_magnitude else 2
         if match is None or tensor.ndim != n_dims or is_embedding:
-            what = f"{MLX_ADAPTER_FILE} holds {shown(key)}, "
-            what += "which is no LoRA of a linear layer"
-            raise CheckpointError(what, fix=_FUSE)
+            problem = (
+                f"{MLX_ADAPTER_FILE} holds {shown(key)}, "
+                "which is no LoRA of a linear layer"
+            )
+            raise CheckpointError(problem, fix=_FUSE)
 
         module = f"{PEFT_PREFIX}{match['module']}"
         if is_magnitude:

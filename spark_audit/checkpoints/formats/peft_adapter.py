@@ -62,6 +62,7 @@ def peft_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
         untrusted.refuse_code({}, path)
     files = weight_files.files_of(path, weight_files.ADAPTER_FILES)
 
+    # Some tools write an empty name.
     base_name = config.get("base_model_name_or_path") or None
     if not isinstance(base_name, str | None):
         raise CheckpointError("base_model_name_or_path is not a text")
@@ -100,6 +101,7 @@ def _notes_on_base(path: Path, named: _NamedBase, loading: specs.Loading) -> lis
             raise _no_base(path, named)
         return [f"base: {shown(named.last_part)}, as the adapter names it"]
 
+    # Only last parts are compared: one model lies in other folders elsewhere.
     if not named.name or named.last_part == PurePath(loading.base).name:
         return []
     printed = untrusted.printable(loading.base)
@@ -111,21 +113,22 @@ def _notes_on_base(path: Path, named: _NamedBase, loading: specs.Loading) -> lis
 
 def _no_base(path: Path, named: _NamedBase) -> CheckpointError:
     """Return the error about an adapter whose base is not known, or not here."""
-    what = "the adapter names no base"
+    problem = "the adapter names no base"
     if named.name:
-        what = f"the adapter's base {shown(named.name)} is not here"
-    fix = f"give --base MODEL (a folder, or {untrusted.HUB}ORG/NAME)"
+        problem = f"the adapter's base {shown(named.name)} is not here"
+    remedy = f"give --base MODEL (a folder, or {untrusted.HUB}ORG/NAME)"
 
+    # Rounded weights are another model: the one that they were rounded from is meant.
     if named.is_quantised_copy:
-        what += ", a quantised copy of a model"
-        fix += ": the model in full precision, by its name "
-        fix += shown(named.full_precision_name)
-        return CheckpointError(what, fix=fix)
+        problem += ", a quantised copy of a model"
+        remedy += ": the model in full precision, by its name "
+        remedy += shown(named.full_precision_name)
+        return CheckpointError(problem, fix=remedy)
 
     sibling = _sibling_of_its_name(path, named.name)
     if sibling is not None:
-        fix += f", such as {shown(str(sibling))} if that is the base"
-    return CheckpointError(what, fix=fix)
+        remedy += f", such as {shown(str(sibling))} if that is the base"
+    return CheckpointError(problem, fix=remedy)
 
 
 def _sibling_of_its_name(path: Path, base_name: str) -> Path | None:
@@ -162,8 +165,8 @@ def _notes_on_trained_beside(folder: Path) -> list[str]:
         untrusted.check_inside(folder / name)
         for key in sorted(weight_files.merged((folder / name,))):
             if not _OF_IMAGES.search(key):
-                what = f"{name} holds weights of the language model ({shown(key)})"
-                fix = "merge adapter and weights with the tool that trained them"
-                raise CheckpointError(what, fix=fix)
+                problem = f"{name} holds weights of the language model ({shown(key)})"
+                remedy = "merge adapter and weights with the tool that trained them"
+                raise CheckpointError(problem, fix=remedy)
         notes.append(f"{name} is of images, which are not audited: left out")
     return notes

@@ -71,7 +71,7 @@ def without_adapter_name(state: State) -> State:
             saved_name = name_without_adapter(match)
         # "lora_A.weight" and "lora_A.default.weight" may both be there.
         if saved_name in renamed:
-            what = f"holds the tensor {shown(saved_name)} twice"
-            raise CheckpointError(what, fix=ONE_ADAPTER)
+            problem = f"holds the tensor {shown(saved_name)} twice"
+            raise CheckpointError(problem, fix=ONE_ADAPTER)
         renamed[saved_name] = state[key]
     return renamed
