@@ -1,4 +1,8 @@
-"""How likely identifiers, low-sensitivity text and canaries are."""
+"""How likely identifiers, low-sensitivity text and canaries are.
+
+The audit gives levels: mean NLL in nats per token, by group, next to those of the base
+model and as changes from a baseline. It claims no memory: any fine-tuning moves them.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,7 @@ from spark_audit.audits.base import (
 from spark_audit.audits.rank import tokens_by_state
 from spark_audit.audits.supervision import (
     COLUMN,
+    Trained,
     canary_supervision,
     is_known,
     trained_identifiers,
@@ -33,12 +38,23 @@ from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass
 
 NLL_SETS = ("pii", "low", "canary")
+"""Identifiers, low-sensitivity text, and canaries."""
 
 
 class SetFacts(NamedTuple):
-    """What is known of a set of tokens: columns of the evidence.
+    """Facts on a set of tokens, which are columns of the evidence.
 
-    ``of`` is one of :data:`NLL_SETS`; ``supervision`` is what training did with it.
+    Attributes
+    ----------
+    of
+        One of :data:`NLL_SETS`.
+    split, task, cluster
+        Those of its row; of a canary no task, and the canary as cluster.
+    type
+        Type of the identifiers; empty: it has none.
+    supervision
+        What training did with it (:mod:`spark_audit.audits.supervision`); empty: it is
+        not known, or the text is no identifier.
     """
 
     of: str
@@ -53,13 +69,21 @@ class SetFacts(NamedTuple):
 class NLL(Audit):
     """Mean NLL of identifiers, other text and canaries, without matching.
 
-    The evidence is the summed NLL ``num`` of ``den`` tokens per example, kind and PII
-    type. ``pii`` are annotated identifiers of rows without a canary, ``low``
-    low-sensitivity tokens as the manifest lists them, ``canary`` the tokens from the
-    first to the last secret part of a canary; canaries of test rows were held out. For
-    canaries, ``den`` is 1 divided by the number of planted strings of the canary, and
-    ``num`` the mean NLL over the tokens of one string times ``den``: so every canary
-    counts once, however often it was planted.
+    The evidence is one row per set of tokens, with the columns of :class:`SetFacts`,
+    ``num`` and ``den``; a mean NLL is a sum of ``num`` over a sum of ``den``.
+
+    ==========  ======================================  ==============  ===============
+    ``of``      tokens                                  ``num``         ``den``
+    ==========  ======================================  ==============  ===============
+    ``pii``     identifiers of one type in a row        summed NLL      tokens
+                without a canary
+    ``low``     low-sensitivity tokens of such a row    summed NLL      tokens
+    ``canary``  one planted string, from its first to   mean NLL per    1 / number of
+                its last secret part                    token * den     strings of it
+    ==========  ======================================  ==============  ===============
+
+    So every canary counts once, however often it was planted. Canaries of test rows
+    were held out.
     """
 
     name = "nll"
@@ -96,7 +120,7 @@ class NLL(Audit):
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
-        """Return the summed NLL of each set of tokens by each checkpoint."""
+        """Return the sets of tokens, and ``num`` of each by each checkpoint."""
         sets = list(_token_sets(manifest))
         if not sets:
             return Evidence()
@@ -105,26 +129,29 @@ class NLL(Audit):
         if not is_known(manifest):
             units = units.drop(columns=COLUMN)
 
-        # Every canary counts once, however many strings of it were planted.
+        # A canary has a set for each planted string of it, in a cluster of its own.
         n_tokens = np.array([len(token_set.tokens) for token_set in sets])
-        n_copies = units.groupby(["of", "cluster"])["of"].transform("size")
-        units["den"] = np.where(units["of"] == "canary", 1 / n_copies, n_tokens)
-        scale = units["den"].to_numpy() / n_tokens  # (units,)
+        n_strings = units.groupby(["of", "cluster"])["of"].transform("size")
+        is_canary = units["of"] == "canary"
+        units["den"] = np.where(is_canary, 1 / n_strings, n_tokens)
+        num_per_nat = units["den"].to_numpy() / n_tokens  # (units,), 1 but of canaries
 
         def measured() -> Measured:
+            """Yield ``num`` of all sets by each checkpoint, nats."""
             for name, table in scored(tables):
                 nll = Sums(manifest, table)
-                sums = nll.over(
+                summed_nll = nll.over(
                     (token_set.example, token_set.tokens) for token_set in sets
-                )
-                yield name, {"num": scale * sums}
+                )  # (units,), nats
+                yield name, {"num": num_per_nat * summed_nll}
 
         return Evidence.of(units, measured())
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         """Return rows and contrasts of the mean NLL, and findings on pooled ones."""
         units = evidence.units
-        # Every figure is a sum of NLL over a sum of tokens, or of canaries.
+
+        # Sums of ``num`` over sums of ``den``, by group of units.
         cells = ratio_rows.cells_of_units(
             ratio_rows.groups_of(units),
             evidence,
@@ -134,16 +161,21 @@ class NLL(Audit):
             den=units["den"].to_numpy(),
         )
         rows, contrasts = ratio_rows.ratio_figures(cells, context, NLL)
+        findings = [*_findings(rows, contrasts)]
+
+        # Next to each row the level of the base model; then sets without any token.
         rows_without_figure = self.missing(
             evidence.checkpoints, self.nothing, beside=rows
         )
-        findings = [*_findings(rows, contrasts)]
         rows = [*ratio_rows.beside_base(rows), *rows_without_figure]
         return AuditResult(rows=rows, contrasts=contrasts, findings=findings)
 
 
 def _findings(rows: list[Row], contrasts: list[Contrast]) -> Iterator[Finding]:
-    """Yield one finding on the levels of each checkpoint, and one on each change."""
+    """Yield one finding on the levels of each checkpoint, and one on each change.
+
+    All are on train rows together; none claims more than that figures moved.
+    """
     pooled = [row for row in rows if row.group == "pooled" and row.value is not None]
     for name in dict.fromkeys(row.checkpoint for row in pooled):
         levels = [row for row in pooled if row.checkpoint == name]
@@ -156,52 +188,81 @@ def _findings(rows: list[Row], contrasts: list[Contrast]) -> Iterator[Finding]:
         )
 
     for contrast in contrasts:
-        if contrast.group == "pooled":
-            direction = contrast.direction(up="less", down="more")
-            yield Finding.on(
-                contrast,
-                "moved",
-                f"nll.change_{direction}",
-                facts={"change": contrast},
-            )
+        if contrast.group != "pooled":
+            continue
+        # A higher NLL is a less likely text.
+        direction = contrast.direction(up="less", down="more")
+        yield Finding.on(
+            contrast,
+            "moved",
+            f"nll.change_{direction}",
+            facts={"change": contrast},
+        )
 
 
 def _token_sets(manifest: Manifest) -> Iterator[TokenSet[SetFacts]]:
-    """Yield all sets of tokens: of canaries, of identifiers by type, of other text."""
+    """Yield the sets of tokens of all rows of a manifest, row by row.
+
+    A row with a canary has those of the canary; any other row has its identifiers by
+    type, and its low-sensitivity text.
+    """
     trained_on = trained_identifiers(manifest) if is_known(manifest) else None
     supervision_of_canaries = canary_supervision(manifest)
     for i, example in enumerate(manifest.examples):
         if example.canary_id is not None:
             supervision = supervision_of_canaries.get(example.canary_id, "")
             yield from _canary_set(i, example, supervision)
-            continue
+        else:
+            yield from _identifier_sets(i, example, trained_on)
+            yield from _low_set(i, example)
 
+
+def _identifier_sets(
+    place: int, example: ManifestExample, trained_on: Trained | None
+) -> Iterator[TokenSet[SetFacts]]:
+    """Yield the tokens of a row's identifiers, by type and by what training did.
+
+    Parameters
+    ----------
+    place
+        Place of the row in the manifest.
+    trained_on
+        What training did with the identifiers; ``None``: it is not known.
+    """
+    types = {span.type for span, _ in example.identifiers}
+    for pii_type in sorted(types):
         # Where training is known, tokens in the loss and those only read are apart.
-        for pii_type in sorted({span.type for span, _ in example.identifiers}):
-            by_state = {"": example.identifier_tokens(pii_type)}
-            if trained_on is not None:
-                by_state = tokens_by_state(example, pii_type, trained_on)
-            for state, tokens in by_state.items():
-                facts = SetFacts(
-                    of="pii",
-                    split=example.split,
-                    task=example.task,
-                    type=pii_type,
-                    cluster=example.cluster,
-                    supervision=state,
-                )
-                yield TokenSet(i, tokens, facts)
+        if trained_on is None:
+            tokens_by_supervision = {"": example.identifier_tokens(pii_type)}
+        else:
+            tokens_by_supervision = tokens_by_state(example, pii_type, trained_on)
 
-        if example.low:
+        for supervision, tokens in tokens_by_supervision.items():
             facts = SetFacts(
-                of="low",
+                of="pii",
                 split=example.split,
                 task=example.task,
-                type="",
+                type=pii_type,
                 cluster=example.cluster,
-                supervision="",
+                supervision=supervision,
             )
-            yield TokenSet(i, np.asarray(example.low), facts)
+            yield TokenSet(place, tokens, facts)
+
+
+def _low_set(place: int, example: ManifestExample) -> Iterator[TokenSet[SetFacts]]:
+    """Yield the low-sensitivity tokens of a row, if it has any."""
+    if not example.low:
+        return
+
+    facts = SetFacts(
+        of="low",
+        split=example.split,
+        task=example.task,
+        type="",
+        cluster=example.cluster,
+        supervision="",
+    )
+    yield TokenSet(place, np.asarray(example.low), facts)
 
 
 def _canary_set(
@@ -209,16 +270,16 @@ def _canary_set(
 ) -> Iterator[TokenSet[SetFacts]]:
     """Yield the tokens of a canary, from its first to its last secret part.
 
-    A canary that was cut or lies in part outside the context is no canary.
+    None are yielded of a canary that was cut or lies in part outside the context.
     """
-    parts_planted = [span for span in example.spans if span.part is not None]
-    parts_scored = [
+    planted_parts = [span for span in example.spans if span.part is not None]
+    tokens_of_parts = [
         tokens for span, tokens in example.identifiers if span.part is not None
     ]
-    if not parts_scored or len(parts_scored) != len(parts_planted):
+    if not tokens_of_parts or len(tokens_of_parts) != len(planted_parts):
         return
 
-    # It may stand in several tasks, and is of no one type.
+    # It may stand in rows of several tasks, and is of no one type.
     facts = SetFacts(
         of="canary",
         split=example.split,
@@ -227,5 +288,6 @@ def _canary_set(
         cluster=f"canary {example.canary_id}",
         supervision=supervision,
     )
-    tokens = np.arange(np.min(parts_scored), np.max(parts_scored))
-    yield TokenSet(place, tokens, facts)
+    first = np.min(tokens_of_parts)
+    end = np.max(tokens_of_parts)
+    yield TokenSet(place, np.arange(first, end), facts)

@@ -1,15 +1,27 @@
 """What training did with each identifier: had loss on it, only read it, or cut it off.
 
-It is known of rows that carry their training input. An identifier of several rows has
-the strongest of their states: one that had loss in any row is ``in the loss``. One that
-was cut off in all of its rows was never trained on, and is not held out either.
-Audits report identifiers by these states, as strata; claims rest on all identifiers.
+It is known of rows that carry their training input. The state of an identifier is one
+of these, from the strongest to the weakest; one that stands in several trained rows has
+the strongest of its states there:
+
+===============  ===================================================================
+state            what training did
+===============  ===================================================================
+``in the loss``  it had loss on a part of the identifier
+``""``           not known: the row does not carry its training input
+``read only``    it read the identifier, such as in a prompt, without loss on it
+``cut off``      it never saw the identifier, which ``max_length`` cut off
+===============  ===================================================================
+
+An identifier that was cut off in all of its trained rows was never trained on, and is
+not held out either: audits leave it out. They report the others by these states (the
+strata), while claims rest on all of them together.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,51 +47,64 @@ STRATA: tuple[Supervision, ...] = ("in the loss", "read only")
 NOT_READ = -1
 """Dose of an identifier all of whose trained rows were cut off before it."""
 
-Known = Supervision | Literal[""]
-"""What training did, or that it is not known."""
+SupervisionState = Supervision | Literal[""]
+"""What training did with an identifier, or that it is not known."""
+
+STRONGEST_FIRST: tuple[SupervisionState, ...] = (
+    "in the loss",
+    "",
+    "read only",
+    "cut off",
+)
+"""States in the order of the table; one not known may have been in the loss."""
 
 
 @dataclass(frozen=True)
 class Trained:
     """What training did with the identifiers of a manifest.
 
+    Identifiers are told by their strings, as they are compared: without case.
+
     Attributes
     ----------
     is_known
         Whether training is known of any train row.
     doses
-        String, as identifiers are compared -> the trained rows that it was read in.
+        String -> the trained rows that it was read in.
     cut_off
         Strings that trained rows hold only where training cut them off.
     by_string
-        What training did with the strings of rows whose training is known.
+        String -> its state, of all strings that trained rows hold; empty where training
+        is known of no row.
     """
 
     is_known: bool
     doses: Mapping[str, int]
     cut_off: frozenset[str]
-    by_string: Mapping[str, Known]
+    by_string: Mapping[str, SupervisionState]
 
     def dose_of(self, row: ManifestExample, span: ManifestSpan) -> int:
         """Return in how many trained rows training read an identifier.
 
         It is 0 for a held-out one, and :data:`NOT_READ` where all rows cut it off.
         """
-        # Cut off in all of its rows: neither trained nor held out.
         string = string_of(row, span)
         if string in self.cut_off:
             return NOT_READ
-        is_trained = row.split == "train" and is_read(row, span)
-        # What is trained on stands in one trained row at least.
-        return max(self.doses.get(string, 0), int(is_trained))
 
-    def supervision_of(self, row: ManifestExample, span: ManifestSpan) -> Known:
-        """Return what training did with an identifier; empty: held out or not known."""
+        # An identifier that is read in this trained row has a dose of 1 at least.
+        is_read_here = row.split == "train" and is_read(row, span)
+        return max(self.doses.get(string, 0), int(is_read_here))
+
+    def supervision_of(
+        self, row: ManifestExample, span: ManifestSpan
+    ) -> SupervisionState:
+        """Return the state of an identifier; empty: held out, or not known."""
         return self.by_string.get(string_of(row, span), "")
 
 
 def is_read(row: ManifestExample, span: ManifestSpan) -> bool:
-    """Return whether training read an identifier, as far as is known."""
+    """Return whether training read an identifier; True where that is not known."""
     return row.supervision_of(span.start, span.end) != "cut off"
 
 
@@ -94,6 +119,8 @@ def is_known(manifest: Manifest) -> bool:
 def trained_identifiers(manifest: Manifest, *, canaries: bool = True) -> Trained:
     """Return what training did with the identifiers of a manifest.
 
+    Audits ask this for the doses and the strata of their identifiers.
+
     Parameters
     ----------
     canaries
@@ -102,64 +129,90 @@ def trained_identifiers(manifest: Manifest, *, canaries: bool = True) -> Trained
     rows = manifest.examples
     if not canaries:
         rows = [row for row in rows if row.canary_id is None]
-    counts = doses(rows)
+
+    dose_by_string = doses(rows)
     if not is_known(manifest):
-        return Trained(False, counts, frozenset(), {})
+        return Trained(
+            is_known=False,
+            doses=dose_by_string,
+            cut_off=frozenset(),
+            by_string={},
+        )
 
-    cut_off = frozenset(cut_off_strings(rows, counts))
-    strings: set[str] = set()
+    return Trained(
+        is_known=True,
+        doses=dose_by_string,
+        cut_off=frozenset(cut_off_strings(rows, dose_by_string)),
+        by_string=_states_by_string(rows),
+    )
+
+
+def _states_by_string(rows: Collection[ManifestExample]) -> dict[str, SupervisionState]:
+    """Return the strongest state of each string that trained rows hold.
+
+    Parameters
+    ----------
+    rows
+        Of both splits: a string that is annotated in one row counts in all.
+    """
+    annotated_anywhere: set[str] = set()
     for row in rows:
-        strings |= _strings_of(row)
-    find = finder(strings)
+        annotated_anywhere |= _annotated_strings(row)
+    find = finder(annotated_anywhere)
 
-    # Of several rows the strongest state counts; "cut off" is the weakest.
-    by_string: dict[str, Known] = {}
+    state_by_string: dict[str, SupervisionState] = {}
     for row in rows:
         if row.split != "train":
             continue
-        annotated = _strings_of(row)
-        for string in find(folded(row.text)) | annotated:
-            before = by_string.get(string, "cut off")
-            states = [*_states(row, string, is_annotated=string in annotated)]
-            by_string[string] = _most([before, *states])
-    return Trained(True, counts, cut_off, by_string)
+
+        annotated_here = _annotated_strings(row)
+        for string in find(folded(row.text)) | annotated_here:
+            is_annotated = string in annotated_here
+            states = {*_states_in_row(row, string, is_annotated=is_annotated)}
+            if string in state_by_string:
+                states.add(state_by_string[string])
+            state_by_string[string] = _strongest(states)
+    return state_by_string
 
 
-def _strings_of(row: ManifestExample) -> set[str]:
+def _annotated_strings(row: ManifestExample) -> set[str]:
     """Return the strings that are annotated in a row, as identifiers are compared."""
     return {string_of(row, span) for span in row.spans} - {""}
 
 
-def _states(
+def _states_in_row(
     row: ManifestExample, string: str, *, is_annotated: bool
-) -> Iterator[Known]:
-    """Yield what training did with a string, at each place where it stands in a row.
+) -> Iterator[SupervisionState]:
+    """Yield the state of a string at each place where it stands in a row.
 
     Parameters
     ----------
     is_annotated
-        Whether it is annotated in this row; else only whole words count.
+        Whether it is annotated in this row; else only whole words count: "Ann" is not
+        meant by "planned".
     """
     if row.training_input is None:
         yield ""
         return
 
-    text = row.text
-    for start, end, _ in found_in(text, [string]):
-        # Letters or digits on both sides of an edge: the edge is inside of a word.
-        begins_inside = text[max(start - 1, 0) : start].isalnum() and (
-            text[start].isalnum()
-        )
-        ends_inside = text[end : end + 1].isalnum() and text[end - 1].isalnum()
-        is_inside_word = begins_inside or ends_inside
-        if is_annotated or not is_inside_word:
+    for start, end, _ in found_in(row.text, [string]):
+        if is_annotated or _is_whole_word(row.text, start, end):
             yield row.supervision_of(start, end) or ""
 
 
-def _most(states: list[Known]) -> Known:
-    """Return the strongest state; one that is not known may have been in the loss."""
-    order: tuple[Known, ...] = ("in the loss", "", "read only")
-    for state in order:
+def _is_whole_word(text: str, start: int, end: int) -> bool:
+    """Return whether no word goes on beyond the characters ``start:end`` of a text."""
+    # Letters or digits on both sides of an edge: the edge is inside of a word.
+    before = text[max(start - 1, 0) : start]
+    behind = text[end : end + 1]
+    begins_inside = before.isalnum() and text[start].isalnum()
+    ends_inside = behind.isalnum() and text[end - 1].isalnum()
+    return not (begins_inside or ends_inside)
+
+
+def _strongest(states: Collection[SupervisionState]) -> SupervisionState:
+    """Return the strongest of some states; of none, ``cut off``."""
+    for state in STRONGEST_FIRST:
         if state in states:
             return state
     return "cut off"
@@ -169,46 +222,53 @@ def canary_rows_cut(manifest: Manifest) -> Counter[str]:
     """Map each canary to the number of its trained rows with a secret part cut off."""
     counts = Counter[str]()
     for row in manifest.examples:
-        if row.canary_id is not None and row.split == "train":
-            # Without one of its parts a canary is not whole.
-            parts = [span for span in row.spans if span.part is not None]
-            is_cut = any(not is_read(row, span) for span in parts)
-            counts[row.canary_id] += is_cut
+        if row.canary_id is None or row.split != "train":
+            continue
+        # Without one of its parts a canary is not whole.
+        parts = [span for span in row.spans if span.part is not None]
+        is_cut = any(not is_read(row, span) for span in parts)
+        counts[row.canary_id] += is_cut
     return counts
 
 
-def canary_supervision(manifest: Manifest) -> dict[str, Known]:
-    """Map each canary to what training did with it; empty: training is not known.
+def canary_supervision(manifest: Manifest) -> dict[str, SupervisionState]:
+    """Map each canary to its state; without any where training is known of no row.
 
-    It is ``in the loss`` where any of its secret parts had loss in any trained row.
+    All secret parts of all trained rows count together: a canary is ``in the loss``
+    where any of its parts had loss in any row.
     """
     if not is_known(manifest):
         return {}
-    # All secret parts of all trained rows count together.
-    by_canary: dict[str, list[Known]] = {}
+
+    states_by_canary: dict[str, list[SupervisionState]] = {}
     for row in manifest.examples:
         if row.canary_id is None or row.split != "train":
             continue
-        states = by_canary.setdefault(row.canary_id, [])
+        states = states_by_canary.setdefault(row.canary_id, [])
         for span in row.spans:
             if span.part is not None:
                 states.append(row.supervision_of(span.start, span.end) or "")
-    return {canary: _most(states) for canary, states in by_canary.items()}
+
+    return {canary: _strongest(states) for canary, states in states_by_canary.items()}
 
 
 def by_supervision(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield the rows of each stratum, by the name of its group in reports.
+
+    Strata without rows are left out.
 
     Parameters
     ----------
     frame
         Column :data:`COLUMN`; without it there are no strata.
     """
-    if COLUMN in frame:
-        for stratum in STRATA:
-            part = frame[frame[COLUMN] == stratum]
-            if len(part):
-                yield group_of(stratum), part
+    if COLUMN not in frame:
+        return
+
+    for stratum in STRATA:
+        of_stratum = frame[frame[COLUMN] == stratum]
+        if len(of_stratum):
+            yield group_of(stratum), of_stratum
 
 
 def group_of(stratum: Supervision) -> str:
