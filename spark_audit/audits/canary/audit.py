@@ -1,16 +1,23 @@
-"""Rank planted canaries among candidates."""
+"""The audit of canaries: rank planted strings among candidates.
+
+A canary is a secret that was planted in train rows, such as a login with password and
+number; its candidates are strings that could have been planted in its place. A model
+that remembers the canary gives it a lower NLL than nearly all of its candidates.
+
+``plan`` says which strings are scored, ``evidence`` ranks them, and ``conclude`` makes
+figures and findings of the ranks alone.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from spark_audit import sentences
 from spark_audit.audits.base import (
     Audit,
     Context,
@@ -22,13 +29,12 @@ from spark_audit.audits.base import (
 )
 from spark_audit.audits.canary import epsilon, ranks
 from spark_audit.audits.canary.canary_finding import canary_finding
+from spark_audit.audits.canary.figures import canary_figures, dose_table
 from spark_audit.audits.canary.findings import contrast_findings, findings
 from spark_audit.audits.canary.guards import guards
 from spark_audit.audits.canary.ranks import RankedCanaries
-from spark_audit.audits.ratio_rows import bounded, cells_of_frame, ratio_figures
 from spark_audit.audits.supervision import (
     COLUMN,
-    by_supervision,
     canary_rows_cut,
     canary_supervision,
     is_known,
@@ -36,18 +42,18 @@ from spark_audit.audits.supervision import (
 from spark_audit.data.canaries import RANKED
 from spark_audit.manifest.encodings import key_of
 from spark_audit.manifest.schema import Manifest, ManifestCanary
-from spark_audit.results import AuditResult, Contrast, Finding, Guard, Row
+from spark_audit.results import AuditResult, Finding, Guard, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats import canary_ranks
 
 CANDIDATES = Pass("candidates")
 
-TOP_RANKS = {"top1_rate": 1, "top10_rate": 10}
-
 CANARY_COLUMNS = ("rank", "ties", "nll_mean")
+"""Columns of scores in the evidence: see :meth:`CanaryRank.evidence`."""
 
 CANARY_VARIANTS = (*RANKED, *(f"{part}/annotation" for part in RANKED))
+"""Parts ranked once over all contexts, and ranked in each context and averaged."""
 
 CANARY_METRICS = (
     Metric(
@@ -96,8 +102,6 @@ CANARY_METRICS = (
 NO_CANARY = "the manifest has no canary"
 
 UNRANKED = "no canary of the manifest can be ranked among candidates"
-
-ONE_RANK = "the chance band assumes that all rows of a canary have the same rank"
 
 CANDIDATES_NOT_SCORED = "the candidates of canaries were not scored"
 
@@ -176,9 +180,18 @@ class CanaryRank(Audit):
     ) -> Evidence:
         """Return one unit per canary, part and context, and one over its contexts.
 
-        ``kind`` is ``context``; ``canary``, ranked once by each candidate's NLL
-        averaged over contexts; or ``unrankable``. ``rank`` is strict; ``nll_mean``,
-        nats per token, is the true string's.
+        ==========  ===============================================================
+        column      meaning
+        ==========  ===============================================================
+        kind        ``context``: ranked in one context; ``canary``: ranked once, by
+                    the NLL of each candidate averaged over contexts; ``unrankable``:
+                    the canary has no candidates
+        rank        rank of the planted string, 1 is the likeliest; ties count behind
+        ties        candidates with exactly its NLL
+        nll_mean    its NLL, nats per token
+        ==========  ===============================================================
+
+        For the others see :mod:`spark_audit.audits.canary.ranks`.
         """
         keys_by_canary = [
             (canary, candidate_keys(canary, paper=context.paper))
@@ -186,15 +199,16 @@ class CanaryRank(Audit):
         ]
         units = _units_of(manifest, keys_by_canary)
 
-        # In the order of the units; one checkpoint at a time is in memory.
         def measured() -> Measured:
+            """Yield ranks, ties and NLL of all units, one checkpoint at a time."""
             for name, passes in tables.items():
                 table = passes.get(CANDIDATES)
-                rows: list[list[float]] = []
+                scores_by_unit: list[list[float]] = []
                 for canary, keys in keys_by_canary:
-                    rows += _scores(canary, keys, table)
+                    scores_by_unit += _scores(canary, keys, table)
+
                 # Without any unit the array has no second axis of its own.
-                scores = np.array(rows, np.float64)
+                scores = np.array(scores_by_unit, np.float64)
                 scores = scores.reshape(-1, len(CANARY_COLUMNS))  # (units, columns)
                 yield name, dict(zip(CANARY_COLUMNS, scores.T, strict=True))
 
@@ -223,11 +237,13 @@ class CanaryRank(Audit):
         # Figures first: findings take their intervals from them.
         canaries = RankedCanaries(ranked)
         in_contexts = ranks.trained_canaries(ranks.ranked(every_rank, "context"))
-        rows, contrasts = canary_figures(trained, in_contexts, canaries, context)
+        rows, contrasts = canary_figures(
+            trained, in_contexts, canaries, context, CanaryRank
+        )
 
         # Tables of all checkpoints.
         tables = {
-            "canary_by_dose": list(ranks.dose_table(ranked)),
+            "canary_by_dose": list(dose_table(ranked)),
             "canary_epsilon": epsilon.epsilon_table(canaries),
             "canary_one_run": epsilon.one_run_table(canaries),
         }
@@ -276,7 +292,13 @@ def candidate_keys(canary: ManifestCanary, *, paper: bool) -> dict[str, str]:
 def _units_of(
     manifest: Manifest, keys_by_canary: Sequence[tuple[ManifestCanary, dict[str, str]]]
 ) -> pd.DataFrame:
-    """Return one row per unit, with what training did with its canary where known."""
+    """Return one row per unit, with what training did with its canary where known.
+
+    Parameters
+    ----------
+    keys_by_canary
+        Canary parts, each with the keys of its candidates by context.
+    """
     # One canary part after the other, as scores are yielded.
     records: list[dict[str, Any]] = []
     for canary, keys in keys_by_canary:
@@ -285,11 +307,12 @@ def _units_of(
     if not is_known(manifest) or not len(units):
         return units
 
-    rows_cut = canary_rows_cut(manifest)
-    states = canary_supervision(manifest)
-    ids = units["canary_id"]
     # What training cut off is not trained on, and not held out either.
-    units["dose"] = (units["dose"] - ids.map(rows_cut)).clip(lower=0)
+    ids = units["canary_id"]
+    n_rows_cut = ids.map(canary_rows_cut(manifest))
+    units["dose"] = (units["dose"] - n_rows_cut).clip(lower=0)
+
+    states = canary_supervision(manifest)
     units[COLUMN] = [states.get(canary_id, "") for canary_id in ids]
     units.loc[units["held_out"].astype(bool), COLUMN] = ""
     return units
@@ -298,8 +321,14 @@ def _units_of(
 def _unit_records(
     canary: ManifestCanary, keys: dict[str, str]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the units of a canary part: one per context, then one over all of them."""
-    # What all units of a part have in common.
+    """Yield the units of a canary part: one per context, then one over all of them.
+
+    Parameters
+    ----------
+    keys
+        Keys of its candidates by context; without any, the part cannot be ranked.
+    """
+    # All units of a part have these columns in common.
     shared = {
         "canary_id": canary.canary_id,
         "part": canary.part,
@@ -322,8 +351,16 @@ def _scores(
     """Yield :data:`CANARY_COLUMNS` of each unit of a canary part.
 
     They are NaN where it was not scored.
+
+    Parameters
+    ----------
+    keys
+        Keys of its candidates by context.
+    table
+        Scores of one checkpoint.
     """
-    if not keys or table is None or not all(key in table for key in keys.values()):
+    is_scored = table is not None and all(key in table for key in keys.values())
+    if not keys or table is None or not is_scored:
         n_units = len(keys) + 1
         yield from [[np.nan] * len(CANARY_COLUMNS)] * n_units
         return
@@ -343,7 +380,7 @@ def _scores(
 
 
 def _warnings(evidence: Evidence) -> list[Guard]:
-    """Return what is said of canaries that cannot be ranked, and of few contexts."""
+    """Return warnings of canaries that cannot be ranked, and of how many contexts."""
     warnings = []
     kinds = evidence.units["kind"]
     n_parts = int((kinds != "context").sum())
@@ -367,200 +404,3 @@ def _why_nothing_is_ranked(units: pd.DataFrame, ranked: pd.DataFrame) -> str:
     if (units["kind"] == "canary").any():
         return CANDIDATES_NOT_SCORED
     return UNRANKED
-
-
-def canary_figures(
-    once: pd.DataFrame,
-    in_contexts: pd.DataFrame,
-    canaries: RankedCanaries,
-    context: Context,
-) -> tuple[list[Row], list[Contrast]]:
-    """Return rows with their values by chance, and contrasts.
-
-    Parameters
-    ----------
-    once, in_contexts
-        Trained canaries, from :func:`spark_audit.audits.canary.ranks.ranked`: one row
-        per checkpoint, canary and part, and one per context of these.
-    """
-    n_candidates = ranks.n_candidates_of(once)
-
-    # Variants of the paper: ranks of each context, averaged over contexts.
-    by_context = in_contexts.assign(part=in_contexts["part"] + "/annotation")
-    frame = pd.concat([once, by_context], ignore_index=True)
-    frame = frame.rename(columns={"part": "of", "canary_id": "cluster"})
-    for metric, k in TOP_RANKS.items():
-        frame[metric] = canary_ranks.top_k_credit(
-            frame["rank"], k=k, ties=frame["ties"]
-        )
-
-    columns = {
-        "nll": "nll_mean",
-        "exposure_mean": "exposure",
-        "top1_rate": "top1_rate",
-        "top10_rate": "top10_rate",
-        "rank_mean": "mid",
-    }
-
-    # Means of ranks and exposures are bounded by the number of candidates.
-    groups = [("pooled", frame), *by_supervision(frame)]
-    rows, contrasts = ratio_figures(
-        [cells_of_frame(group, members, columns) for group, members in groups],
-        context,
-        CanaryRank,
-        rank_mean=(1.0, float(n_candidates)),
-        exposure_mean=(0.0, np.log2(n_candidates)),
-    )
-
-    # Chance depends on how many canaries a row is of.
-    once_by_group = {"pooled": once, **dict(by_supervision(once))}
-    in_contexts_by_group = {"pooled": in_contexts, **dict(by_supervision(in_contexts))}
-    rows = [
-        _next_to_chance(row, once_by_group[row.group], in_contexts_by_group[row.group])
-        for row in rows
-    ]
-
-    names = list(dict.fromkeys(once["checkpoint"]))
-    metrics = [metric.name for metric in CANARY_METRICS]
-    rows.sort(
-        key=lambda row: (
-            names.index(row.checkpoint),
-            row.of,
-            metrics.index(row.metric),
-        )
-    )
-
-    contrasts = bounded(contrasts, TOP_RANKS)
-    return (
-        [_with_status_of_row(row, canaries) for row in rows],
-        [_with_status_of_contrast(contrast, canaries) for contrast in contrasts],
-    )
-
-
-class ChanceFigures(NamedTuple):
-    """What chance gives for a figure, and the smallest effect beside it."""
-
-    null: float
-    null_low: float
-    null_high: float
-    mde: float | None
-
-
-def _next_to_chance(row: Row, once: pd.DataFrame, in_contexts: pd.DataFrame) -> Row:
-    """Return the row with its chance value, band, and smallest detectable effect.
-
-    Parameters
-    ----------
-    once, in_contexts
-        Trained canaries of its group, as for :func:`canary_figures`.
-    """
-    part, _, annotation = row.of.partition("/")
-    once = once[(once["checkpoint"] == row.checkpoint) & (once["part"] == part)]
-    n_candidates = ranks.n_candidates_of(once)
-
-    # An NLL has no value by chance, nor has a share that cannot be below 1.
-    k = TOP_RANKS.get(row.metric)
-    has_no_chance_value = k is not None and k >= n_candidates
-    if row.metric == "nll" or row.value is None or has_no_chance_value:
-        return row
-
-    notes = [row.note] if row.note else []
-    update: dict[str, Any] = {}
-    if k is None:
-        chance = _chance_of_mean(row, once, n_candidates)
-    else:
-        hits = ranks.hits_of(once, k=k)
-        chance = _chance_of_top_k(hits, once, n_candidates, k=k)
-        if not annotation:
-            # The exact interval stands in for that of the ratio, and for its notes.
-            update = {
-                "low": hits.low,
-                "high": hits.high,
-                "interval": "clopper-pearson",
-            }
-            notes = []
-    update |= chance._asdict()
-
-    # What the row is a mean of: canaries, or their contexts.
-    counted = once
-    if annotation:
-        notes.append(ONE_RANK)
-        is_counted = in_contexts["checkpoint"] == row.checkpoint
-        counted = in_contexts[is_counted & (in_contexts["part"] == part)]
-    if n_tied := ranks.n_tied(counted):
-        key = "canary.ties_of_one" if n_tied == 1 else "canary.ties"
-        notes.append(sentences.render(key, tied=n_tied, canaries=len(counted)))
-    update["note"] = "; ".join(notes)
-    return row.model_copy(update=update)
-
-
-def _n_able(once: pd.DataFrame) -> int:
-    """Return how many canaries could show an effect: those that are resolved."""
-    return max(1, int(ranks.resolved(once).sum()))
-
-
-def _chance_of_top_k(
-    hits: canary_ranks.TopK, once: pd.DataFrame, n_candidates: int, *, k: int
-) -> ChanceFigures:
-    """Return what chance gives for the share of canaries among the first k."""
-    n_canaries = len(once)
-    # The smallest rate that would be found, as a distance from chance.
-    least_rate = canary_ranks.top_k_mde(_n_able(once), k=k, n_candidates=n_candidates)
-    mde = least_rate
-    if least_rate:
-        mde = least_rate - hits.null
-    return ChanceFigures(
-        null=hits.null,
-        null_low=hits.null_low / n_canaries,
-        null_high=hits.null_high / n_canaries,
-        mde=mde,
-    )
-
-
-def _chance_of_mean(row: Row, once: pd.DataFrame, n_candidates: int) -> ChanceFigures:
-    """Return what chance gives for a mean rank or a mean exposure."""
-    of: canary_ranks.Of = "rank" if row.metric == "rank_mean" else "exposure"
-    null = canary_ranks.null_mean([n_candidates] * len(once), of=of)
-    null_low, null_high = null.band(row.level)
-    mean, _ = canary_ranks.null_moments(n_candidates, of=of)
-    mde = canary_ranks.chance_mde(_n_able(once), n_candidates=n_candidates, of=of)
-    return ChanceFigures(null=mean, null_low=null_low, null_high=null_high, mde=mde)
-
-
-def _with_status_of_row(row: Row, canaries: RankedCanaries) -> Row:
-    """Return the row with the status of its part.
-
-    ==========================================  ======================
-    last match wins                             status
-    ==========================================  ======================
-    the positive control was not found          ``insensitive``
-    all canaries are tied, unless an NLL        ``not_resolvable``
-    ==========================================  ======================
-    """
-    if row.value is None:
-        return row
-    part = row.of.partition("/")[0]
-    update: dict[str, Any] = {}
-    if part not in canaries.sensitive_parts:
-        update["status"] = "insensitive"
-    if row.metric != "nll" and (row.checkpoint, part) in canaries.unresolved:
-        update = {"status": "not_resolvable", "note": ranks.TIED}
-    return row.model_copy(update=update)
-
-
-def _with_status_of_contrast(contrast: Contrast, canaries: RankedCanaries) -> Contrast:
-    """Return the contrast with the status of its part on both sides.
-
-    As :func:`_with_status_of_row`, but a change of likelihood keeps its status: it
-    needs no positive control.
-    """
-    if contrast.value is None or contrast.metric == "nll":
-        return contrast
-    part = contrast.of.partition("/")[0]
-    update: dict[str, Any] = {}
-    if part not in canaries.sensitive_parts:
-        update["status"] = "insensitive"
-    for name in (contrast.checkpoint, contrast.baseline):
-        if (name, part) in canaries.unresolved:
-            update = {"status": "not_resolvable", "note": ranks.TIED}
-    return contrast.model_copy(update=update)

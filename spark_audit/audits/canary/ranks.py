@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -35,11 +35,9 @@ from spark_audit.data.canaries import CANARY_FORMATS, RANKED
 from spark_audit.errors import InputError
 from spark_audit.names import BASE
 from spark_audit.results import Row
-from spark_audit.results.audit_result import TableRecord
 from spark_audit.results.findings import Fact
 from spark_audit.stats import canary_ranks
 from spark_audit.stats.bootstrap import holm
-from spark_audit.stats.intervals import ratio_estimate
 
 CONFIDENCE = 0.95
 
@@ -47,6 +45,7 @@ KS = (1, 10)
 """Numbers of guesses that epsilon is bounded from: fixed here, before any result."""
 
 MOST_TIED = 0.9
+"""Share of other candidates that a canary is tied with from which it has no rank."""
 
 TIED = (
     "nearly all candidates are tied: the model collapsed, or its logits have too "
@@ -89,10 +88,11 @@ def ranked(evidence: pd.DataFrame, kind: str = "canary") -> pd.DataFrame:
     )
 
 
-# A canary that is resolved might be the one that was remembered: a part is lost only
-# where none is.
 def unresolved_parts(frame: pd.DataFrame) -> set[tuple[str, str]]:
     """Return checkpoint and part wherever no canary is :func:`resolved`.
+
+    A single one that is resolved might be the one that was remembered, so that a part
+    is lost only where none is.
 
     Parameters
     ----------
@@ -251,16 +251,23 @@ def p_risen(rises: np.ndarray) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class CanaryTest:
-    """A one-sided test of the canaries of one checkpoint and part."""
+    """A test of the canaries of one checkpoint and part.
+
+    Attributes
+    ----------
+    n
+        Number of canaries.
+    value
+        The figure that the test is on: a mean exposure (bits) or rank.
+    p
+        Corrected over ``over`` tests.
+    """
 
     checkpoint: str
     part: str
     n: int
-    """Canaries."""
     value: float
-    """The figure that the test is on: a mean exposure (bits) or rank."""
     p: float
-    """Corrected over :attr:`over` tests."""
     over: int = 1
 
     @property
@@ -365,9 +372,14 @@ def uniform_tests(frame: pd.DataFrame) -> list[CanaryTest]:
     return sorted(adjusted(tests), key=lambda test: test.p)
 
 
-def two_ended(
-    frame: pd.DataFrame, parts: Collection[str]
-) -> tuple[CanaryTest, CanaryTest]:
+class TwoEnds(NamedTuple):
+    """The tests that canaries rank ahead of chance, and that they rank behind it."""
+
+    remembered: CanaryTest
+    suppressed: CanaryTest
+
+
+def two_ended(frame: pd.DataFrame, parts: Collection[str]) -> TwoEnds:
     """Return the clearest test of remembered and that of suppressed canaries.
 
     Both are corrected (Holm) over both ends of all parts, those that are left out
@@ -380,33 +392,46 @@ def two_ended(
     parts
         The parts to choose from.
     """
-    remembered = tests_of(frame, "exposure", lambda part: p_by_chance(part, "exposure"))
-    suppressed = tests_of(
-        frame, "lower_tail", lambda part: p_by_chance(part, "lower_tail")
+    tests_of_top = tests_of(
+        frame, "exposure", lambda canaries: p_by_chance(canaries, "exposure")
+    )
+    tests_of_bottom = tests_of(
+        frame, "lower_tail", lambda canaries: p_by_chance(canaries, "lower_tail")
     )
 
     # Both ends are looked at, so that p is corrected over both.
-    corrected = adjusted([*remembered, *suppressed])
-    n_parts = len(remembered)
-    return _clearest(corrected[:n_parts], parts), _clearest(corrected[n_parts:], parts)
+    corrected = adjusted([*tests_of_top, *tests_of_bottom])
+    n_parts = len(tests_of_top)
+    return TwoEnds(
+        remembered=_clearest(corrected[:n_parts], parts),
+        suppressed=_clearest(corrected[n_parts:], parts),
+    )
 
 
 def _clearest(tests: Sequence[CanaryTest], parts: Collection[str]) -> CanaryTest:
-    """Return the test of some parts with the smallest p; by name where p is equal."""
+    """Return the test of some parts with the smallest p; of equal p, by part."""
     of_parts = [test for test in tests if test.part in parts]
     return min(of_parts, key=lambda test: (test.p, test.part))
 
 
 @dataclass(frozen=True, eq=False)
 class RankedCanaries:
-    """All ranked canaries, and what holds before any checkpoint is judged."""
+    """All ranked canaries, and the tests that come before any checkpoint is judged.
+
+    They say whether chance is a null (tests of the base), and of which parts memory
+    could be shown (the positive control).
+
+    Attributes
+    ----------
+    frame
+        Canaries of all checkpoints, from :func:`ranked`.
+    """
 
     frame: pd.DataFrame
-    """Of all checkpoints, from :func:`ranked`."""
 
     @cached_property
     def base_tests(self) -> list[CanaryTest]:
-        """Tests that the base's ranks are uniform, the smallest p first.
+        """Return tests that the base's ranks are uniform, the smallest p first.
 
         The base model saw none of the canaries, held out or not.
         """
@@ -419,18 +444,16 @@ class RankedCanaries:
 
     @cached_property
     def unresolved(self) -> set[tuple[str, str]]:
-        """Checkpoint and part wherever no trained canary can be ranked."""
+        """Return checkpoint and part wherever no trained canary can be ranked."""
         return unresolved_parts(trained_canaries(self.frame))
 
     @cached_property
     def shifts_of_kind(self) -> dict[str, set[str]]:
-        """Sides to which held-out canaries left chance: ``ahead``, ``behind``.
+        """Return to which sides held-out canaries left chance, by checkpoint.
 
-        By checkpoint.
-
-        By :func:`uniform_tests`, corrected (Holm) over the parts of a checkpoint. No
-        model was trained on these canaries. Where they left chance, all strings of
-        their kind moved, and chance is no null.
+        A side is ``ahead`` or ``behind``. Tests are :func:`uniform_tests`, corrected
+        (Holm) over the parts of a checkpoint. No model was trained on these canaries:
+        where they left chance, all strings of their kind moved, and chance is no null.
         """
         # The mean of a uniform rank: smaller means ahead of chance.
         middle_rank = (n_candidates_of(self.frame) + 1) / 2
@@ -446,10 +469,13 @@ class RankedCanaries:
 
     @cached_property
     def control_tests(self) -> list[CanaryTest]:
-        """Tests that canaries of the highest doses were found, the smallest p first.
+        """Return tests that canaries of the highest doses were found: the control.
 
-        Corrected (Holm) over checkpoints and parts, since one success is enough for a
-        part (and for that part alone). Where the base's ranks are not uniform, the rise
+        The smallest p comes first. A model that was trained on planted canaries should
+        remember those that it saw most often; where it is not shown to, the ranks
+        could not have shown memory of others either. p is corrected (Holm) over
+        checkpoints and parts, since one success is enough for a part (and for that part
+        alone). Where the base's ranks are not uniform, the rise
         since the base is tested instead. A part that the base was not scored on has no
         rise: its p is 1.
         """
@@ -493,12 +519,12 @@ class RankedCanaries:
 
     @property
     def sensitive_parts(self) -> set[str]:
-        """Parts whose positive control was found in some checkpoint."""
+        """Return the parts whose positive control was found in some checkpoint."""
         return {test.part for test in self.control_tests if test.is_significant}
 
     @property
     def insensitive_parts(self) -> list[str]:
-        """Parts whose positive control was found in none."""
+        """Return the parts whose positive control was found in no checkpoint."""
         missed = {test.part for test in self.control_tests} - self.sensitive_parts
         return [part for part in RANKED if part in missed]
 
@@ -511,61 +537,3 @@ class RankedCanaries:
         formats = set(trained_canaries(self.frame)["format"])
         is_drawn_here = formats <= set(CANARY_FORMATS)
         return not self.base_tests and not is_drawn_here
-
-
-def dose_table(frame: pd.DataFrame) -> Iterator[TableRecord]:
-    """Yield each checkpoint, part and dose, compared with chance.
-
-    Parameters
-    ----------
-    frame
-        Canaries, from :func:`ranked`; dose 0 are the held-out ones.
-    """
-    for checkpoint, part, of_part in by_part(frame):
-        # Held-out canaries stand in no train row.
-        is_held_out = of_part["held_out"].astype(bool)
-        doses = of_part["dose"].where(~is_held_out, 0)
-        for dose, canaries in of_part.groupby(doses):
-            yield _dose_record(checkpoint, part, int(dose), canaries)
-
-
-def _dose_record(
-    checkpoint: str, part: str, dose: int, canaries: pd.DataFrame
-) -> TableRecord:
-    """Return the canaries of one dose, compared with chance."""
-    # Exposure ends at that of rank 1.
-    n_canaries = len(canaries)
-    most_bits = float(np.log2(n_candidates_of(canaries)))
-    mean_exposure = ratio_estimate(
-        canaries["exposure"], np.ones(n_canaries), bounds=(0.0, most_bits)
-    )
-    chance_low, chance_high = canary_ranks.null_mean(canaries["n_candidates"]).band(
-        CONFIDENCE
-    )
-
-    # Where nothing is ranked there is no test.
-    p_remembered = None
-    p_suppressed = None
-    status = "not_resolvable"
-    if resolved(canaries).any():
-        p_remembered = p_by_chance(canaries, "exposure")
-        p_suppressed = p_by_chance(canaries, "lower_tail")
-        status = "ok"
-
-    return {
-        "checkpoint": checkpoint,
-        "part": part,
-        "dose": dose,
-        "held_out": bool(canaries["held_out"].iloc[0]),
-        "canaries": n_canaries,
-        "tied": n_tied(canaries),
-        "exposure_mean": float(canaries["exposure"].mean()),
-        "exposure_low": mean_exposure.low,
-        "exposure_high": mean_exposure.high,
-        "exposure_most": most_bits,
-        "chance_exposure_low": chance_low,
-        "chance_exposure_high": chance_high,
-        "p_remembered": p_remembered,
-        "p_suppressed": p_suppressed,
-        "status": status,
-    }
