@@ -1,4 +1,11 @@
-"""The audit of twins: rank identifiers among fresh strings of their kind."""
+"""The audit of twins: rank identifiers among fresh strings of their kind.
+
+A twin of an identifier is a made-up string of the same kind, such as another phone
+number, that is put in its place. Both are scored in the same rows: where a model has
+memorised an identifier, it comes ahead of its twins. As a rank also depends on how
+likely a string is anyway, what counts is the rise since the base model, and by how much
+it exceeds that of held-out identifiers.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +25,7 @@ from spark_audit.audits.supervision import COLUMN, Trained, trained_identifiers
 from spark_audit.audits.twins.figures import rank_figures, ranked
 from spark_audit.audits.twins.findings import rank_findings
 from spark_audit.manifest.encodings import key_of
-from spark_audit.manifest.schema import Manifest, ManifestTwins
+from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestTwins
 from spark_audit.names import NEVER, TRAINED
 from spark_audit.results import AuditResult, Finding, Guard, Hits
 from spark_audit.results.evidence import Evidence, Measured
@@ -29,8 +36,14 @@ from spark_audit.stats.duplicates import connected_components
 CANDIDATES = Pass("candidates")
 
 UNIT_COLUMNS = (
-    *("twins_id", "type", "cluster", "dose"),
-    *("contexts", "n_candidates", "injected", "stratum"),
+    "twins_id",
+    "type",
+    "cluster",
+    "dose",
+    "contexts",
+    "n_candidates",
+    "injected",
+    "stratum",
 )
 """Columns of the evidence but for ranks; the supervision follows where it is known."""
 
@@ -99,6 +112,11 @@ class Twins(Audit):
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
+        """Return the identifiers that have twins, with their rank by each checkpoint.
+
+        Columns are those that the class describes.
+        """
+
         def measured() -> Measured:
             """Yield the ranks by each checkpoint that scored all twins."""
             for name, table in scored(tables, CANDIDATES):
@@ -110,6 +128,7 @@ class Twins(Audit):
         return Evidence.of(_units(manifest), measured(), facts)
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
+        """Return figures, findings and guards from the evidence alone."""
         frame = ranked(evidence.frame())
         rows, contrasts = rank_figures(frame, context, Twins)
         return AuditResult(
@@ -120,6 +139,7 @@ class Twins(Audit):
         )
 
     def why_nothing(self, manifest: Manifest) -> str:
+        """Return why no identifier can be ranked among twins."""
         if "twins" in manifest.counts:
             return "no identifier of the manifest has twins"
         return "the manifest was built without twins: build it again"
@@ -135,32 +155,28 @@ def _units(manifest: Manifest) -> pd.DataFrame:
 
     Columns are :data:`UNIT_COLUMNS`, and the supervision where it is known.
     """
-    # Facts come by the place of the first context; clusters are joined at the end.
     trained_on = trained_identifiers(manifest)
     facts = identifier_facts(manifest, trained_on)
 
     records = []
-    clusters = []
+    clusters_by_identifier = []
     for twins in manifest.twins:
         rows = [manifest.by_id[context.example] for context in twins.contexts]
-        clusters.append([row.cluster for row in rows])
+        clusters_by_identifier.append([row.cluster for row in rows])
+
         # The stratum of an identifier is that in the first of its contexts.
         first = twins.contexts[0]
         stratum = facts[first.example, first.char_start, first.char_end].stratum
-        # Whether all of its type in its rows were drawn as twins are.
-        origins = {
-            span.origin for row in rows for span in row.spans if span.type == twins.type
-        }
+
         record = {
             "twins_id": twins.id,
             "type": twins.type,
             "dose": twins.dose,
             "contexts": len(twins.contexts),
             "n_candidates": len(twins.candidates),
-            "injected": origins == {"injected"},
+            "injected": _is_injected(rows, twins.type),
             "stratum": stratum,
         }
-
         if trained_on.is_known:
             record[COLUMN] = _supervision(trained_on, manifest, twins)
         records.append(record)
@@ -169,7 +185,19 @@ def _units(manifest: Manifest) -> pd.DataFrame:
     if trained_on.is_known:
         columns.append(COLUMN)
     units = pd.DataFrame(records, columns=columns)
-    return units.assign(cluster=_joined_clusters(clusters))
+    # An identifier with rows in several clusters joins these.
+    return units.assign(cluster=_joined_clusters(clusters_by_identifier))
+
+
+def _is_injected(rows: Sequence[ManifestExample], pii_type: str) -> bool:
+    """Return whether all identifiers of a type in some rows were injected.
+
+    Those were drawn in the same way as twins are.
+    """
+    origins = set()
+    for row in rows:
+        origins |= {span.origin for span in row.spans if span.type == pii_type}
+    return origins == {"injected"}
 
 
 def _supervision(trained_on: Trained, manifest: Manifest, twins: ManifestTwins) -> str:
@@ -177,15 +205,15 @@ def _supervision(trained_on: Trained, manifest: Manifest, twins: ManifestTwins) 
     if not twins.dose:
         return ""
 
-    # The span that the first context names.
+    # The span that the first context names stands for all of its contexts.
     context = twins.contexts[0]
     row = manifest.by_id[context.example]
-    (span, *_) = (
+    spans = [
         span
         for span in row.spans
         if (span.start, span.end) == (context.char_start, context.char_end)
-    )
-    return trained_on.supervision_of(row, span)
+    ]
+    return trained_on.supervision_of(row, spans[0])
 
 
 class Ranks(NamedTuple):
@@ -196,7 +224,10 @@ class Ranks(NamedTuple):
 
 
 def _ranks(table: TokenTable, all_twins: Sequence[ManifestTwins]) -> Ranks | None:
-    """Return the rank of each identifier by mean NLL; None: not all were scored."""
+    """Return the rank of each identifier by mean NLL.
+
+    ``None``: the table lacks some of the identifiers, so that nothing is ranked.
+    """
     keys_by_identifier = [_keys(twins) for twins in all_twins]
     for keys in keys_by_identifier:
         if not all(key in table for key in keys):
@@ -222,17 +253,24 @@ def _joined_clusters(clusters: Sequence[Sequence[str]]) -> list[str]:
     clusters
         The clusters of the rows of each identifier: its contexts may lie in several.
     """
-    names = sorted({name for of_identifier in clusters for name in of_identifier})
-    code = {name: i for i, name in enumerate(names)}
+    names_with_repeats: list[str] = []
+    for clusters_of_identifier in clusters:
+        names_with_repeats += clusters_of_identifier
+    names = sorted({*names_with_repeats})
+    number = {name: i for i, name in enumerate(names)}
 
-    # Two clusters of one identifier are one.
+    # Two clusters that hold rows of one identifier are one.
     edges = []
-    for of_identifier in clusters:
-        for first, second in combinations(of_identifier, 2):
-            edges.append((code[first], code[second]))
+    for clusters_of_identifier in clusters:
+        for first, second in combinations(clusters_of_identifier, 2):
+            edges.append((number[first], number[second]))
+    component = connected_components(len(names), edges)  # (names,), a place in names
 
-    components = connected_components(len(names), edges)  # (names,)
-    return [names[int(components[code[first]])] for first, *_ in clusters]
+    joined = []
+    for clusters_of_identifier in clusters:
+        first = clusters_of_identifier[0]
+        joined.append(names[int(component[number[first]])])
+    return joined
 
 
 def _guards(evidence: Evidence) -> Iterator[Guard]:

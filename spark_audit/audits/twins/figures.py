@@ -86,26 +86,27 @@ def rank_figures(
     Parameters
     ----------
     frame
-        As of :func:`ranked`.
+        From :func:`ranked`.
     audit
         The class of this audit.
     """
-    columns = {"exposure_mean": "exposure", "top1_rate": "top1"}
+    column_by_metric = {"exposure_mean": "exposure", "top1_rate": "top1"}
     if "rise" in frame:
-        columns["rise"] = "rise"
-    # Trained identifiers come first.
-    cells = frame.assign(of=frame["side"])
-    cells = cells.sort_values("of", ascending=False, kind="stable")
-    trained = cells[cells["side"] == TRAINED]
+        column_by_metric["rise"] = "rise"
+
+    # Trained identifiers come first; the variant of a figure is the side.
+    identifiers = frame.assign(of=frame["side"])
+    identifiers = identifiers.sort_values("of", ascending=False, kind="stable")
+    trained = identifiers[identifiers["side"] == TRAINED]
 
     # Held-out identifiers are in the pooled group only.
-    groups = [("pooled", cells)]
-    for name, of_type in trained.groupby("type"):
-        groups.append((f"type:{name}", of_type))
+    groups = [("pooled", identifiers)]
+    for pii_type, of_type in trained.groupby("type"):
+        groups.append((f"type:{pii_type}", of_type))
     groups += [*by_dose(trained), *by_supervision(trained)]
 
     rows, contrasts = ratio_figures(
-        (cells_of_frame(group, cells, columns) for group, cells in groups),
+        [cells_of_frame(group, members, column_by_metric) for group, members in groups],
         context,
         audit,
         exposure_mean=(0.0, max_exposure(frame)),
@@ -141,7 +142,7 @@ def _rows_beyond(frame: pd.DataFrame, name: str, audit: type[Audit]) -> Iterator
     Parameters
     ----------
     frame
-        Identifiers of one checkpoint, as of :func:`ranked`.
+        Identifiers of one checkpoint, from :func:`ranked`.
     """
     trained = frame[frame["side"] == TRAINED]
     held_out = comparable_held_out(frame)
@@ -165,10 +166,19 @@ def _rows_beyond(frame: pd.DataFrame, name: str, audit: type[Audit]) -> Iterator
 
 
 def _tie_note(collapsed_names: set[str]) -> Callable[[Row], str | None]:
-    """Return a function that gives the reason why a row cannot be resolved."""
+    """Return a function that gives the reason why a row cannot be resolved.
+
+    Parameters
+    ----------
+    collapsed_names
+        Checkpoints whose identifiers are all tied with their twins.
+    """
 
     def note(row: Row) -> str | None:
-        names = {row.checkpoint, getattr(row, "baseline", row.checkpoint)}
+        """Return the reason; ``None``: the row can be resolved."""
+        names = {row.checkpoint}
+        if isinstance(row, Contrast):
+            names.add(row.baseline)
         if row.metric in ("rise", "beyond"):
             names.add(BASE)
         return TIED if names & collapsed_names else None
@@ -208,7 +218,7 @@ def compared_sides(
     Parameters
     ----------
     trained, held_out
-        Identifiers of one checkpoint, as of :func:`ranked`.
+        Identifiers of one checkpoint, from :func:`ranked`.
     """
     if held_out["cluster"].nunique() < MIN_CONTROLS or trained.empty:
         return None

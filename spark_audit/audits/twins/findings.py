@@ -1,4 +1,11 @@
-"""Findings of the audit of twins: what ranks among made-up strings claim."""
+"""Findings of the audit of twins: what ranks among made-up strings claim.
+
+A checkpoint has one finding. It rests on tests of two groups of trained identifiers,
+all of them and those of the highest dose, and is on the group that shows a change.
+Identifiers that rise (above 0 bits) are remembered; those that fall further than
+held-out ones are betrayed by it. For the tests see
+:mod:`~spark_audit.audits.twins.rank_tests`.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +45,7 @@ def rank_findings(
     Parameters
     ----------
     frame
-        As of :func:`~spark_audit.audits.twins.figures.ranked`.
+        From :func:`~spark_audit.audits.twins.figures.ranked`.
     rows
         Figures of all checkpoints.
     """
@@ -68,10 +75,12 @@ def rank_findings(
 
 def _not_resolvable(name: str, *, is_at_base: bool) -> Finding:
     """Return that ranks are ties, of the checkpoint or of the base model."""
-    suffix = "_at_base" if is_at_base else ""
+    says = "twins.not_resolvable"
+    if is_at_base:
+        says = "twins.not_resolvable_at_base"
     return Finding.not_tested(
         "twins",
-        f"twins.not_resolvable{suffix}",
+        says,
         checkpoint=name,
         status="not_resolvable",
         reason=TIED,
@@ -87,7 +96,7 @@ def _finding(tests: Sequence[RankTest], frame: pd.DataFrame) -> Finding:
     tests
         Of all trained identifiers, and of the highest dose.
     frame
-        Identifiers of the checkpoint, as of
+        Identifiers of the checkpoint, from
         :func:`~spark_audit.audits.twins.figures.ranked`.
     """
     # The smallest p decides, corrected over both groups.
@@ -95,11 +104,19 @@ def _finding(tests: Sequence[RankTest], frame: pd.DataFrame) -> Finding:
     p = min(ps)
     pooled = tests[0]
     best = tests[ps.index(p)]
-    is_detected = (
-        p <= ALPHA and best.direction != 0 and side_of(best.row) == best.direction
+
+    # A change is detected where its interval agrees with its tests. The finding is on
+    # its group, and on all identifiers where none is.
+    do_tests_and_interval_agree = (
+        best.direction != 0 and side_of(best.row) == best.direction
     )
-    # The finding is on the group that is detected, and else on all identifiers.
-    shown = best if is_detected else pooled
+    is_detected = p <= ALPHA and do_tests_and_interval_agree
+    if is_detected:
+        shown = best
+        verdict = _detected_verdict(best)
+    else:
+        shown = pooled
+        verdict = _undetected_verdict(pooled)
 
     is_trained = frame["side"] == TRAINED
     n_left_out = frame[~is_trained & (frame["stratum"] < 0)]["cluster"].nunique()
@@ -111,12 +128,6 @@ def _finding(tests: Sequence[RankTest], frame: pd.DataFrame) -> Finding:
         "left_out": n_left_out,
     }
 
-    # What is claimed, and the remarks that follow.
-    if is_detected:
-        verdict = _detected_verdict(best)
-    else:
-        verdict = _undetected_verdict(pooled)
-
     if verdict.claim == "memory":
         facts |= _facts_beyond(best)
 
@@ -124,13 +135,15 @@ def _finding(tests: Sequence[RankTest], frame: pd.DataFrame) -> Finding:
     if not shown.n_held_out:
         remarks.append(_why_no_control(n_left_out))
 
-    # Both groups could have been claimed: their tests are corrected.
+    # Both groups could have been claimed: the smallest effect and the limit must allow
+    # for the correction, too.
     unit = shown.row.unit
     power = [replace(test, over=test.over * len(tests)) for test in shown.power]
     bounds = [replace(bound, over=len(tests)) for bound in shown.bounds]
     says = verdict.says
 
-    # A mean of 0 without an interval may be two that cancel.
+    # Where no rank has changed at all, as in a copy of the base, the sentence says so:
+    # a mean rise of 0 may also be two that cancel. Effects then count clusters.
     if pooled.row.metric == "rise" and not frame.loc[is_trained, "rise"].any():
         n_clusters = pooled.n_trained
         says = "still"
@@ -157,7 +170,7 @@ def _finding(tests: Sequence[RankTest], frame: pd.DataFrame) -> Finding:
 
 
 def _why_no_control(n_left_out: int) -> str:
-    """Return the key of why no held-out identifier can be compared.
+    """Return the key of the remark on why no held-out identifier can be compared.
 
     Parameters
     ----------
@@ -166,19 +179,21 @@ def _why_no_control(n_left_out: int) -> str:
     """
     if n_left_out == 0:
         return "none_held_out"
-    return "none_comparable_of_one" if n_left_out == 1 else "none_comparable"
+    if n_left_out == 1:
+        return "none_comparable_of_one"
+    return "none_comparable"
 
 
 def _detected_verdict(test: RankTest) -> RankVerdict:
-    """Return what a clear change of ranks claims; the first match wins.
+    """Return what a detected change of ranks claims; the first match wins.
 
-    ==========  ======================================================
-    sentence    condition
-    ==========  ======================================================
-    memory      the identifiers rose
-    betrays     they fell, also relative to held-out ones
-    fell        they fell, and there are no held-out ones (claim moved)
-    ==========  ======================================================
+    ========  =======  =====================================================
+    sentence  claim    condition
+    ========  =======  =====================================================
+    memory    memory   the identifiers rose
+    betrays   betrays  they fell, also relative to held-out ones
+    fell      moved    they fell, and there are no held-out ones
+    ========  =======  =====================================================
 
     The sentence of a dose has ``dose_`` in front.
     """
@@ -198,18 +213,18 @@ def _detected_verdict(test: RankTest) -> RankVerdict:
 
 
 def _undetected_verdict(pooled: RankTest) -> RankVerdict:
-    """Return what ranks without a detection claim; the first match wins.
+    """Return what ranks without a detected change claim; the first match wins.
 
-    ==========  =================================================================
-    sentence    condition
-    ==========  =================================================================
-    confounded  ranks changed, and a learned format cannot be excluded
-    kind        ranks changed, not beyond held-out ones (claim formats, or moved
-                if they fell)
-    nothing     ranks did not change
-    ==========  =================================================================
+    ==========  ==============  =====================================================
+    sentence    claim           condition
+    ==========  ==============  =====================================================
+    confounded  confounded      ranks changed since the base, and no held-out
+                                identifier tells whether a learned format explains it
+    kind        formats, moved  they rose, fell since the base, and not beyond
+                                held-out ones
+    nothing     nothing_shown   otherwise
+    ==========  ==============  =====================================================
     """
-    # Identifiers changed, but this is no memory by these tests.
     is_changed = pooled.ps.get("rise", 1.0) <= ALPHA
     if is_changed and "kind" in pooled.ps:
         return RankVerdict("confounded", "confounded", ("why_confounded",))
@@ -222,8 +237,9 @@ def _undetected_verdict(pooled: RankTest) -> RankVerdict:
 def _facts_beyond(test: RankTest) -> Mapping[str, Fact]:
     """Return the rise beyond held-out identifiers, and whether its interval is clear.
 
-    Of a rise only this part is no learned kind. Of few clusters its interval may hold 0
-    where the test, by permutations, does not.
+    Only this part of a rise cannot be a learned kind. Of few clusters its interval may
+    hold 0 where its test, by permutations, shows a difference. ``beyond`` is ``None``
+    where there is none, or where it is the row of the finding already.
     """
     beyond = test.beyond_row
     has_further_row = "beyond" in test.ps and test.row is not beyond
@@ -236,4 +252,6 @@ def _facts_beyond(test: RankTest) -> Mapping[str, Fact]:
 
 def _relation(row: Row) -> str:
     """Return the key of the remark on what a figure is relative to."""
-    return "since_base" if row.metric == "rise" else "beside_held_out"
+    if row.metric == "rise":
+        return "since_base"
+    return "beside_held_out"

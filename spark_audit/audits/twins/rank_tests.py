@@ -102,7 +102,7 @@ def rank_tests(
     Parameters
     ----------
     frame
-        Identifiers of one checkpoint, as of
+        Identifiers of one checkpoint, from
         :func:`~spark_audit.audits.twins.figures.ranked`.
     rows
         Its figures.
@@ -165,9 +165,12 @@ def _rank_test(
             if comparison.p is not None:
                 ps["beyond"] = comparison.p
 
-    rests_on = [row for row in (rise, beyond_row) if row is not None]
-    directions = {int(np.sign(row.value or 0.0)) for row in rests_on}
-    direction = directions.pop() if len(directions) == 1 else 0
+    # Both figures must point the same way.
+    figures = [row for row in (rise, beyond_row) if row is not None]
+    directions = {int(np.sign(row.value or 0.0)) for row in figures}
+    direction = 0
+    if len(directions) == 1:
+        direction = directions.pop()
 
     # Without held-out identifiers, a learned format must be excluded otherwise.
     if "beyond" not in ps:
@@ -176,7 +179,11 @@ def _rank_test(
         if direction > 0 and kind_test.p is not None:
             ps["kind"] = kind_test.p
 
-    row = rests_on[0]
+    # The claim rests on the rise; without a base, on that beyond held-out identifiers.
+    row = figures[0]
+    p = 1.0
+    if direction != 0:
+        p = max(ps.values(), default=1.0)
     return RankTest(
         row=row,
         beyond_row=beyond_row,
@@ -186,7 +193,7 @@ def _rank_test(
         ps=ps,
         power=power,
         bounds=_bounds(row, identifiers),
-        p=max(ps.values(), default=1.0) if direction else 1.0,
+        p=p,
     )
 
 
@@ -225,7 +232,8 @@ def _test_rise(identifiers: pd.DataFrame, seed: int) -> TestOutcome:
         se=se,
         df=n_clusters - 1,
         n=n_clusters,
-        # Of all signs of the clusters, two are as extreme as the most extreme ones.
+        # Of all signs that clusters could have, two are the most extreme: all up, and
+        # all down.
         least_p=2.0 ** (1 - n_clusters) if is_exact else FINEST,
         why="clusters" if is_exact else "draws",
     )
@@ -242,7 +250,7 @@ def _compare_sides(
     Parameters
     ----------
     trained, others
-        Identifiers of one checkpoint on either side, as of
+        Identifiers of one checkpoint on either side, from
         :func:`~spark_audit.audits.twins.figures.ranked`.
     """
     compared = compared_sides(trained, others)
@@ -298,15 +306,17 @@ def _test_beyond_kind(
         return TestOutcome(1.0, [Power(test="t", least_p=1.0, why="nobody")])
 
     # One-sided: a fall is no evidence of memory.
-    n_tests = len(tests)
-    ps = [
-        test.p if test.p is not None and (test.value or 0.0) > 0 else 1.0
-        for test in tests
-    ]
-    powers = [power for test in tests for power in test.power]
+    ps = []
+    powers: list[Power] = []
+    for test in tests:
+        has_risen = (test.value or 0.0) > 0
+        ps.append(test.p if has_risen and test.p is not None else 1.0)
+        powers += test.power
 
-    first = [replace(power, over=float(n_tests)) for power in powers[:1]]
-    return TestOutcome(min(1.0, n_tests * min(ps)), first)
+    # The smaller p counts, by Bonferroni.
+    n_tests = len(tests)
+    first_power = [replace(power, over=float(n_tests)) for power in powers[:1]]
+    return TestOutcome(min(1.0, n_tests * min(ps)), first_power)
 
 
 def hits_power(n_trained: int, n_held_out: int, *, over: float) -> Power:
