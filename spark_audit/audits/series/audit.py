@@ -1,11 +1,19 @@
-"""The audit of series: membership by all stages, compared with the last one alone."""
+"""The audit of series: membership by all stages, compared with the last one alone.
+
+A series is a model that was trained on one task after another, with a checkpoint after
+each stage. An attacker who has all checkpoints knows how the NLL of a row fell at each
+stage; one who has the last checkpoint alone knows less. Three attacks are compared
+(:class:`~spark_audit.audits.series.staged_rows.StagedRows`), with each other and with
+the best guess that needs no checkpoint. Canaries that rest on a coin bound epsilon
+(:mod:`~spark_audit.audits.series.coins`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -30,6 +38,7 @@ from spark_audit.manifest.schema import Manifest, ManifestCanary
 from spark_audit.names import BASE
 from spark_audit.provenance import seed_for
 from spark_audit.results import AuditResult, Finding, Row
+from spark_audit.results.audit_result import TableRecord
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.bootstrap import holm_by_key
@@ -37,6 +46,7 @@ from spark_audit.stats.clustered_roc import Design, auc_estimate
 from spark_audit.stats.estimate import Estimate
 
 STAGE_FPRS = {"tpr_at_fpr_10": 0.1, "tpr_at_fpr_1": 0.01}
+"""Metric -> the false-positive rate that its true-positive rate is at."""
 
 CANDIDATES = Pass("candidates")
 
@@ -103,12 +113,17 @@ class SeriesAttack(OfSeries):
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
-        places = self.places(tables, manifest)
+        """Return rows of both sides and coins, with their NLL by each stage.
+
+        ``place`` and ``texts`` are as the class describes them. The base stands for the
+        untrained model: it has the NLL before any stage, and the guesses.
+        """
+        place_of_task_by_stage = self.places(tables, manifest)
         ids = self.plan(manifest).get(Pass(), [])
-        if not ids or not places:
+        if not ids or not place_of_task_by_stage:
             return Evidence()
 
-        # Units: rows of both sides, then two for each canary.
+        # Units: rows of both sides, then two for each coin.
         texts = [scored_text(manifest.by_id[key]) for key in ids]
         facts_of_rows, *_ = without_model(
             manifest, texts, ids, seed=context.seed, permutations=0
@@ -125,20 +140,21 @@ class SeriesAttack(OfSeries):
             untrained[Pass()] = reference_table(manifest, ids)
         base_nll = _mean_nll(untrained, ids, coins)  # (units,), nats per token
 
-        # Coins need no guess: what was planted is a draw.
+        # Guesses are of rows: which string of a coin was planted is a draw.
+        n_rows = len(ids)
         unknown = np.full(len(units), np.nan)
-        guesses = unknown.copy()
-        guesses[: len(ids)] = best_guess(
+        guesses = unknown.copy()  # (units,), higher is a likelier member
+        guesses[:n_rows] = best_guess(
             texts,
             *labelled(facts_of_rows),
-            {"loss": -base_nll[: len(ids)]},
+            {"loss": -base_nll[:n_rows]},
             seed=seed_for(context.seed, "series", "texts"),
         )
 
         def measured() -> Measured:
             """Yield mean NLL, places and guesses of the base, then of each stage."""
             yield BASE, {"nll": base_nll, "place": unknown, "texts": guesses}
-            for name, place_by_task in places.items():
+            for name, place_by_task in place_of_task_by_stage.items():
                 place = units["task"].map(place_by_task).fillna(0)
                 nll = _mean_nll(tables[name], ids, coins)
                 yield name, {"nll": nll, "place": place, "texts": unknown}
@@ -148,11 +164,11 @@ class SeriesAttack(OfSeries):
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         """Return rows, findings, and membership by what there was after each stage."""
         # Figures by series, of all rows and of each task.
-        rows = list[Row]()
-        findings = list[Finding]()
-        by_stage = list[dict[str, Any]]()
-        results = dict[str, SeriesResult]()
-        coins = dict[str, StagedRows]()
+        rows: list[Row] = []
+        findings: list[Finding] = []
+        records_by_stage: list[TableRecord] = []
+        results: dict[str, SeriesResult] = {}
+        coins: dict[str, StagedRows] = {}
         for series in staged_series(evidence):
             name = series.name
             coins[name] = series.coins
@@ -172,7 +188,7 @@ class SeriesAttack(OfSeries):
                 if group.name == "pooled":
                     results[name] = SeriesResult(group, figures.rows, figures.gain_p)
 
-            by_stage += _records_by_stage(name, series.rows)
+            records_by_stage += _records_by_stage(name, series.rows)
 
         # Gains are corrected over all series.
         gain_ps = {name: result.gain_p for name, result in results.items()}
@@ -182,7 +198,7 @@ class SeriesAttack(OfSeries):
                 series_finding(name, result, gain_p=gain_p, n_series=len(results))
             )
 
-        tables = {"series_stages": by_stage}
+        tables = {"series_stages": records_by_stage}
         bounds = [*epsilon_table(coins)]
         if bounds:
             tables["series_epsilon"] = bounds
@@ -214,7 +230,8 @@ def _mean_nll(
     for i, key in enumerate(ids):
         if key in table:
             by_token = table.columns["nll"][table.rows(key)]  # (tokens,), nats
-            nll[i] = by_token.mean(dtype=np.float64) if len(by_token) else np.nan
+            if len(by_token):
+                nll[i] = by_token.mean(dtype=np.float64)
 
     candidates = scores.get(CANDIDATES)
     if candidates is None:
@@ -222,22 +239,26 @@ def _mean_nll(
     for i, (key, canary) in enumerate(coins.items()):
         if key in candidates and canary.coin:
             pair = candidates.columns["nll_mean"][candidates.rows(key)]  # (2,)
-            first = len(ids) + 2 * i
             # The planted string comes first.
             is_second_planted = canary.coin[1]
-            nll[first : first + 2] = pair[::-1] if is_second_planted else pair
+            if is_second_planted:
+                pair = pair[::-1]
+            first = len(ids) + 2 * i
+            nll[first : first + 2] = pair
     return nll
 
 
 def _groups(name: str, rows: StagedRows, context: Context) -> Iterator[MembershipGroup]:
     """Yield all rows of a series, then those of each task."""
-    # The best guess is one more score.
-    scores = {**rows.scores, "texts": rows.rows["texts"].to_numpy()}
-    places = {"pooled": np.arange(len(rows.rows))}
-    for task, numbers in rows.rows.groupby("task").indices.items():
-        places[f"task:{task}"] = np.asarray(numbers)
+    # The best guess is one more score, beside those of the attacks.
+    scores = {**rows.scores, "texts": rows.rows["texts"].to_numpy()}  # each (rows,)
 
-    for group, numbers in places.items():
+    # Group -> places of its rows, shape (n,).
+    places_by_group = {"pooled": np.arange(len(rows.rows))}
+    for task, places in rows.rows.groupby("task").indices.items():
+        places_by_group[f"task:{task}"] = np.asarray(places)
+
+    for group, places in places_by_group.items():
         yield MembershipGroup(
             facts=rows.rows,
             scores={name: scores},
@@ -245,20 +266,26 @@ def _groups(name: str, rows: StagedRows, context: Context) -> Iterator[Membershi
             fprs=STAGE_FPRS,
             chance_seed=context.seed,
             name=group,
-            rows=numbers,
+            rows=places,
             seed=seed_for(context.seed, "series"),
         )
 
 
 class _GroupFigures(NamedTuple):
-    """Figures of one group, and the p of no gain in AUC over the last stage."""
+    """Figures of one group, and the p of no gain in AUC over the last stage.
+
+    ``rows`` are by metric and attack; those of gains have no attack.
+    """
 
     rows: Figures
     gain_p: float
 
 
 def _figures(group: MembershipGroup, name: str) -> _GroupFigures:
-    """Return the figures of all attacks on a group, and what the series adds."""
+    """Return the AUC and TPR of all attacks on a group, and what the series adds.
+
+    A gain is the figure of the series minus that of its last checkpoint.
+    """
     figures: Figures = {}
     for attack in SERIES_ATTACKS:
         for metric in ("auc", *STAGE_FPRS):
@@ -294,7 +321,7 @@ def _attack_row(group: MembershipGroup, name: str, attack: str, metric: str) -> 
     )
 
 
-def _records_by_stage(name: str, staged: StagedRows) -> Iterator[dict[str, Any]]:
+def _records_by_stage(name: str, staged: StagedRows) -> Iterator[TableRecord]:
     """Yield the AUC of the last checkpoint and of the series, had the run ended there.
 
     One record for each stage, of the rows whose tasks were trained on by then.
@@ -307,7 +334,7 @@ def _records_by_stage(name: str, staged: StagedRows) -> Iterator[dict[str, Any]]
         if rows.empty:
             continue
 
-        record: dict[str, Any] = {
+        record: TableRecord = {
             "checkpoint": name,
             "stage": stage,
             "tasks": rows["place"].nunique(),

@@ -8,7 +8,6 @@ assumption.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,6 +18,7 @@ from spark_audit.audits.series.staged_rows import LAST, SERIES, StagedRows
 from spark_audit.data.canaries import CANARY_FORMATS
 from spark_audit.manifest.encodings import key_of, parts_of
 from spark_audit.manifest.schema import Manifest, ManifestCanary
+from spark_audit.results.audit_result import TableRecord
 from spark_audit.stats.epsilon_bounds import declared_guesses
 
 EPSILON_SIGNIFICANCE = 0.05
@@ -28,14 +28,15 @@ EPSILON_SIGNIFICANCE = 0.05
 def coins_of(manifest: Manifest) -> dict[str, ManifestCanary]:
     """Return the planted canaries that rest on a coin, by the key of their pair.
 
-    Their format must be one of this package: the bound rests on the draw.
+    The bound rests on the draw: only canaries count that are whole, of a format of this
+    package, and chosen by a coin.
     """
     coins = {}
     for canary in manifest.canaries:
-        # Planted by this package, whole, by a coin.
-        is_drawn_here = canary.part == "full" and canary.format in CANARY_FORMATS
+        is_whole = canary.part == "full"
+        is_drawn_here = canary.format in CANARY_FORMATS
         is_planted = canary.dose and not canary.held_out
-        if is_drawn_here and is_planted and canary.coin:
+        if is_whole and is_drawn_here and is_planted and canary.coin:
             first_example = min(context.example for context in canary.contexts)
             coins[key_of("coin", canary.canary_id, first_example)] = canary
     return coins
@@ -49,7 +50,7 @@ def coin_units(manifest: Manifest, coins: Mapping[str, ManifestCanary]) -> pd.Da
     Parameters
     ----------
     coins
-        As of :func:`coins_of`.
+        From :func:`coins_of`.
     """
     records = []
     for key, canary in coins.items():
@@ -67,7 +68,7 @@ def coin_units(manifest: Manifest, coins: Mapping[str, ManifestCanary]) -> pd.Da
     return pd.DataFrame.from_records(records)
 
 
-def epsilon_table(coins: Mapping[str, StagedRows]) -> Iterator[dict[str, Any]]:
+def epsilon_table(coins: Mapping[str, StagedRows]) -> Iterator[TableRecord]:
     """Yield lower bounds of epsilon: by all stages of a series, and by the last one.
 
     Half of the coins are guessed, those whose two scores lie furthest apart; a tie is a
@@ -90,8 +91,12 @@ def epsilon_table(coins: Mapping[str, StagedRows]) -> Iterator[dict[str, Any]]:
 
 def _epsilon_record(
     name: str, staged: StagedRows, attack: str, significance: float
-) -> dict[str, Any]:
-    """Return the bound of one series by one attack, with its sentence."""
+) -> TableRecord:
+    """Return the bound of one series by one attack, with its sentence.
+
+    For the columns see :mod:`spark_audit.audits.canary.epsilon`.
+    """
+    # Two units for each coin: the planted string, then the other one.
     planted, other = staged.scores[attack].reshape(-1, 2).T  # each (coins,)
     gap = planted - other  # (coins,), above 0: the planted one looks familiar
 
@@ -99,7 +104,7 @@ def _epsilon_record(
     n_guesses = declared_guesses(len(gap))
     surest = np.argsort(-np.abs(gap), kind="stable")[:n_guesses]
 
-    record: dict[str, Any] = {
+    record: TableRecord = {
         "checkpoint": name,
         "of": attack,
         "pairs": len(gap),

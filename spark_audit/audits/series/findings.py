@@ -43,12 +43,14 @@ def series_finding(
     gain_p
         p of no gain in AUC over the last stage, corrected over ``n_series``.
     """
-    # Two tests must hold: of chance, and of the best guess.
+    # Two tests must hold: against chance (``change_p``), and against the best guess.
     auc = result.figures["auc", SERIES]
     above = result.group.above_texts(name, SERIES)
     change_p = result.group.p(name, SERIES)
     if above is None or change_p is None:
-        reason = auc.note if auc.value is None else NO_TEXTS
+        reason = NO_TEXTS
+        if auc.value is None:
+            reason = auc.note
         return Finding.not_tested(
             "series", "series.missing", checkpoint=name, reason=reason
         )
@@ -85,6 +87,8 @@ def series_finding(
 def _verdict(above: AboveTexts, change_p: float, *, is_gain: bool) -> SeriesVerdict:
     """Return what a series claims; the first match wins.
 
+    The claim is in the name of the sentence.
+
     ================  ==============================================================
     sentence          condition
     ================  ==============================================================
@@ -98,15 +102,20 @@ def _verdict(above: AboveTexts, change_p: float, *, is_gain: bool) -> SeriesVerd
     Parameters
     ----------
     change_p
-        p of an AUC of 0.5.
+        p of an AUC of 0.5, that of chance.
     """
-    bar = "beyond_chance" if above.is_bar_chance else "beyond_texts"
-    gain = "adds" if is_gain else "adds_nothing"
+    looks_familiar = change_p < ALPHA
+    is_beyond_best_guess = above.p < ALPHA
 
-    if max(change_p, above.p) < ALPHA:
+    # Remarks on what the AUC must exceed, and on what the series adds.
+    on_bar = "beyond_chance" if above.is_bar_chance else "beyond_texts"
+    on_gain = "adds" if is_gain else "adds_nothing"
+
+    if looks_familiar and is_beyond_best_guess:
         says = "membership_added" if is_gain else "membership"
-        return SeriesVerdict("membership", says, ("pairs", bar, gain))
+        return SeriesVerdict("membership", says, ("pairs", on_bar, on_gain))
 
-    if change_p < ALPHA and above.sides_differ:
-        return SeriesVerdict("confounded", "confounded", ("pairs", bar))
-    return SeriesVerdict("nothing_shown", "nothing_shown", ("pairs", bar, gain))
+    if looks_familiar and above.sides_differ:
+        return SeriesVerdict("confounded", "confounded", ("pairs", on_bar))
+
+    return SeriesVerdict("nothing_shown", "nothing_shown", ("pairs", on_bar, on_gain))

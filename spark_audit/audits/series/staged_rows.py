@@ -1,4 +1,4 @@
-"""Rows of a series by stage: what three attacks make of their NLL."""
+"""Rows of a series by stage: the scores that three attacks give them from their NLL."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from spark_audit.names import BASE, CheckpointName, series_of
 from spark_audit.results.evidence import Evidence
 from spark_audit.results.rows import grouped
 
-SERIES, LAST, STEP = "series", "last", "step"
+SERIES = "series"
+LAST = "last"
+STEP = "step"
 
 SERIES_ATTACKS = (SERIES, LAST, STEP)
+"""Attacks by all stages, by the last one, and by a row's own stage."""
 
 MIN_ROWS_OF_TASK = 10
 """A task needs this many members and as many non-members to be estimated."""
@@ -77,7 +80,9 @@ class SeriesRows:
     Attributes
     ----------
     rows
-        Rows of both sides; ``None``: none can be tested, for the ``reason``.
+        Rows of both sides; ``None``: none can be tested.
+    reason
+        Why none can be tested; empty: some can.
     coins
         Canaries and what could have been planted in their place, in pairs.
     """
@@ -98,7 +103,10 @@ def staged_series(evidence: Evidence) -> Iterator[SeriesRows]:
     names = [name for name in evidence.checkpoints if name != BASE]
     for name, checkpoints in grouped(names, series_of).items():
         stages = sorted(checkpoints, key=_stage_of)
-        fall = np.stack([base - evidence.row(stage, "nll") for stage in stages])
+        falls = [base - evidence.row(stage, "nll") for stage in stages]
+        fall = np.stack(falls)  # (stages, units), nats per token
+
+        # The stage that trained on the task of each unit; 0: not known.
         place = evidence.row(stages[0], "place").astype(int)  # (units,)
         all_units = StagedRows(units.assign(place=place, texts=texts), fall)
 
@@ -106,10 +114,19 @@ def staged_series(evidence: Evidence) -> Iterator[SeriesRows]:
         is_known = (place > 0) & np.isfinite(fall).all(axis=0)  # (units,), bool
         is_of_large_task = _is_of_large_task(units, is_known & ~is_coin)
         is_row = is_known & ~is_coin & is_of_large_task
+
+        rows = None
+        reason = ""
+        if is_row.any():
+            rows = all_units.take(is_row)
+        elif (place > 0).any():
+            reason = TOO_FEW_ROWS
+        else:
+            reason = UNORDERED
         yield SeriesRows(
             name=name,
-            rows=all_units.take(is_row) if is_row.any() else None,
-            reason=TOO_FEW_ROWS if (place > 0).any() else UNORDERED,
+            rows=rows,
+            reason=reason,
             coins=all_units.take(is_known & is_coin),
         )
 
