@@ -1,4 +1,10 @@
-"""Where identifiers stand in the full vocabulary."""
+"""Where identifiers stand in the full vocabulary.
+
+The rank of a token is its place among all next tokens that the model could give, by
+probability: 1 is the model's first guess. Figures are of three sets of tokens: matched
+identifiers (``pii``), their equally hard controls (``control``), and all annotated
+identifiers (``pii_all``). The audit claims no memory: ranks move in any fine-tuning.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +46,16 @@ from spark_audit.stats.memory_contrast import memory
 
 
 class SpanFacts(NamedTuple):
-    """What is known of a span of tokens: columns of the evidence.
+    """Facts on a span of tokens, which are columns of the evidence.
 
     Attributes
     ----------
     set
-        ``pii``, ``control`` or ``pii_all``.
+        One of :data:`RANK_SETS`.
+    split, task, cluster
+        Those of its row.
+    type
+        Type of the identifier; of a control, that of its identifier.
     dose, form, cue, stratum
         Of ``pii_all``, as in :class:`~spark_audit.audits.identifiers.Facts`; else 0.
     supervision
@@ -77,6 +87,9 @@ SPAN_COLUMNS = {"rank": "rank_lo", "ties": "ties"}
 """Column of the evidence -> column of the scores."""
 
 RANK_SETS = ("pii", "control", "pii_all")
+
+OF_MATCHED = identifiers.Facts(dose=0, form=0, cue=0)
+"""Facts of matched identifiers and controls, whose figures need none."""
 
 HEAVY = "heavy-tailed: a 95% interval covers about 75%; only for comparison with SPARK"
 
@@ -163,7 +176,10 @@ class Rank(Audit):
 
     @classmethod
     def whole_of(cls, metric: str, of: str) -> tuple[str, str, str] | None:
-        """``pii`` are identifiers with a control, ``pii_all`` all of them."""
+        """Return ``pii_all`` for ``pii``, which are identifiers with a control.
+
+        See :meth:`spark_audit.audits.base.Audit.whole_of`.
+        """
         return (cls.name, metric, "pii_all") if of == "pii" else None
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
@@ -192,30 +208,32 @@ class Rank(Audit):
         tokens = units.loc[units.index.repeat(n_tokens)].reset_index(drop=True)
 
         def measured() -> Measured:
+            """Yield ranks and ties of all tokens, by checkpoints scored with them."""
             for name, table in scored(tables):
                 if "rank_lo" not in table.columns:
-                    # Scored without ranks.
                     continue
-                rows = []
+
+                # Places in the table, span by span: the order of the evidence.
+                places_by_span = []
                 for span in spans:
                     places = table.span(span.example, span.start, span.end)
-                    rows.append(np.arange(places.start, places.stop))
-                places_of_tokens = np.concatenate(rows)  # (tokens,)
-                yield (
-                    name,
-                    {
-                        column: table.columns[scored_column][places_of_tokens]
-                        for column, scored_column in SPAN_COLUMNS.items()
-                    },
-                )
+                    places_by_span.append(np.arange(places.start, places.stop))
+                places_of_tokens = np.concatenate(places_by_span)  # (tokens,)
+
+                values = {
+                    column: table.columns[scored_column][places_of_tokens]
+                    for column, scored_column in SPAN_COLUMNS.items()
+                }
+                yield name, values
 
         return Evidence.of(tokens, measured())
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         """Return rows of all metrics, contrasts, and findings on pooled figures."""
         groups = [*ratio_rows.groups_of(evidence.units)]
-        sets = evidence.units["set"].to_numpy()
-        # Means over tokens, then medians, each with those of the controls as null.
+        sets = evidence.units["set"].to_numpy()  # (tokens,)
+
+        # Means over tokens, then medians; the null of both is that of the controls.
         mean_cells = ratio_rows.cells_of_units(
             groups, evidence, "rank", metrics=PER_TOKEN, of=sets
         )
@@ -227,6 +245,8 @@ class Rank(Audit):
         for group, cells in median_cells:
             rows += _median_rows(group, cells, context)
         rows = ratio_rows.with_nulls(rows, _control_of)
+
+        # The change of Top-1 is against held-out identifiers: its null is 0.
         rows += _memory_rows(evidence)
 
         findings = [*_rank_findings(rows, contrasts)]
@@ -248,9 +268,11 @@ def tokens_by_state(
 
     Returns
     -------
-    State -> places of its tokens in the example, shape ``(tokens,)``.
+    State (:mod:`spark_audit.audits.supervision`) -> places of its tokens in the
+    example, shape ``(tokens,)``. States without a token are left out.
     """
-    states = np.full(len(example.unll), "-", object)  # (tokens,), "-": none
+    # From the last identifier to the first, which overwrites the others.
+    states = np.full(len(example.unll), "-", object)  # (tokens,), "-": no identifier
     for span, (start, end) in reversed(example.identifiers):
         if span.type == pii_type and trained_on.dose_of(example, span) != NOT_READ:
             states[start:end] = trained_on.supervision_of(example, span)
@@ -274,20 +296,14 @@ def _matched_spans(manifest: Manifest, trained_on: Trained) -> Iterator[RankedSp
 
     for pair in manifest.pairs:
         row = manifest.by_id[pair.example]
-        pii = pair.pii
-        state = supervision.get((row.id, pii.char_start, pii.char_end), "")
+        place = (row.id, pair.pii.char_start, pair.pii.char_end)
         for span_set, side in (("pii", pair.pii), ("control", pair.control)):
-            facts = SpanFacts(
-                set=span_set,
-                split=row.split,
-                task=row.task,
-                type=pii.type,
-                cluster=row.cluster,
-                dose=0,
-                form=0,
-                cue=0,
-                stratum=0,
-                supervision=state,
+            facts = _span_facts(
+                row,
+                span_set,
+                pii_type=pair.pii.type,
+                facts=OF_MATCHED,
+                supervision=supervision.get(place, ""),
             )
             yield RankedSpan(row.id, side.token_start, side.token_end, facts)
 
@@ -299,29 +315,57 @@ def _annotated_spans(manifest: Manifest, trained_on: Trained) -> Iterator[Ranked
         if row.canary_id is not None:
             continue
         for span, (start, end) in row.identifiers:
-            span_facts = facts_of[row.id, span.start, span.end]
-            state = ""
+            supervision = ""
             if trained_on.is_known:
-                state = trained_on.supervision_of(row, span)
-            facts = SpanFacts(
-                set="pii_all",
-                split=row.split,
-                task=row.task,
-                type=span.type,
-                cluster=row.cluster,
-                dose=span_facts.dose,
-                form=span_facts.form,
-                cue=span_facts.cue,
-                stratum=span_facts.stratum,
-                supervision=state,
+                supervision = trained_on.supervision_of(row, span)
+            facts = _span_facts(
+                row,
+                "pii_all",
+                pii_type=span.type,
+                facts=facts_of[row.id, span.start, span.end],
+                supervision=supervision,
             )
             yield RankedSpan(row.id, start, end, facts)
+
+
+def _span_facts(
+    row: ManifestExample,
+    span_set: str,
+    *,
+    pii_type: str,
+    facts: identifiers.Facts,
+    supervision: str,
+) -> SpanFacts:
+    """Return the facts on a span of a row.
+
+    Parameters
+    ----------
+    span_set
+        One of :data:`RANK_SETS`.
+    facts
+        Facts on the identifier, such as its dose.
+    """
+    return SpanFacts(
+        set=span_set,
+        split=row.split,
+        task=row.task,
+        type=pii_type,
+        cluster=row.cluster,
+        dose=facts.dose,
+        form=facts.form,
+        cue=facts.cue,
+        stratum=facts.stratum,
+        supervision=supervision,
+    )
 
 
 def _control_of(
     place: tuple[str, str, str, str],
 ) -> tuple[str, str, str, str] | None:
-    """Return the place of the figure of the controls, which is that of chance."""
+    """Return the place of the controls' figure, the null of one of ``pii``.
+
+    A place is checkpoint, group, metric and set.
+    """
     checkpoint, group, metric, of = place
     if of != "pii":
         return None
@@ -338,7 +382,8 @@ def _median_rows(
     Parameters
     ----------
     cells
-        Checkpoint, metric and set, with the ranks of the group's tokens.
+        Checkpoint, metric and set, with the ranks of the group's tokens, shape
+        ``(tokens,)``; NaN for those of other sets.
     """
     weights = group.weights(context)
     for (name, metric, of), ranks, _ in cells:
@@ -354,7 +399,10 @@ def _median_rows(
 
 
 def _names_with_ties(evidence: Evidence) -> list[str]:
-    """Return the checkpoints whose Top-1 rate depends on how ties are counted."""
+    """Return the checkpoints whose Top-1 rate depends on how ties are counted.
+
+    That is where more than :data:`TIES_MATTER` of the tokens of a set share rank 1.
+    """
     is_train = (evidence.units["split"] == "train").to_numpy()  # (tokens,)
     sets = evidence.units["set"].to_numpy()[is_train]
     is_first = evidence.values["rank"] == 1  # (checkpoints, tokens)
@@ -372,12 +420,14 @@ def _names_with_ties(evidence: Evidence) -> list[str]:
 def _memory_rows(evidence: Evidence) -> Iterator[Row]:
     """Yield the change of Top-1 since the base, trained beyond held-out identifiers.
 
-    A tie for the first place counts on the base alone: it makes no finding.
+    Rows are of all identifiers and of each stratum of supervision, by checkpoint; above
+    0, trained identifiers came to the top more often.
     """
+    # Identifiers of test rows that occur in trained rows are on no side.
     units = evidence.units
-    is_on_its_side = (units["split"] == "train") | (units["dose"] == 0)
-    annotated = units[(units["set"] == "pii_all") & is_on_its_side]
-    spans, differ = identifiers.comparable(annotated)
+    is_on_a_side = (units["split"] == "train") | (units["dose"] == 0)
+    annotated = units[(units["set"] == "pii_all") & is_on_a_side]
+    spans, is_told_by_text = identifiers.comparable(annotated)
 
     # All identifiers, and those of each stratum of supervision, beside all held-out.
     is_train = spans["split"] == "train"
@@ -388,30 +438,50 @@ def _memory_rows(evidence: Evidence) -> Iterator[Row]:
     for group, spans_of_group in groups:
         if spans_of_group.empty:
             continue
+
         sides = identifiers.sides_of(spans_of_group)
-        tokens = spans_of_group.index
-        for i, name in enumerate(evidence.checkpoints):
+        tokens = spans_of_group.index.to_numpy()  # places in the evidence
+        for name in evidence.checkpoints:
             if name == BASE:
                 continue
             if BASE not in evidence.checkpoints:
                 estimate = Estimate.missing(BASE_NOT_SCORED)
-            elif differ:
+            elif is_told_by_text:
                 estimate = Estimate.missing(identifiers.TOLD_APART)
             else:
-                rank = evidence.values["rank"][i][tokens]
-                ties = evidence.values["ties"][i][tokens]
-                base_rank = evidence.row(BASE, "rank")[tokens]
-                # 1: it came to the top since the base, -1: it fell from there.
-                is_sure = (rank == 1) & (ties == 0)
-                change = is_sure - (base_rank == 1).astype(np.float64)  # (tokens,)
+                change = _top1_change(evidence, name, tokens)
                 estimate = memory(change, sides).difference
             yield Rank.row(estimate, name, "top1_memory", "pii_all", group=group)
+
+
+def _top1_change(evidence: Evidence, name: str, tokens: np.ndarray) -> np.ndarray:
+    """Return how tokens came to the top since the base, shape ``(tokens,)``.
+
+    1: the token came to the top, -1: it fell from there, 0: neither.
+
+    Parameters
+    ----------
+    tokens
+        Places of the tokens in the evidence, shape ``(tokens,)``.
+    """
+    rank = evidence.row(name, "rank")[tokens]
+    ties = evidence.row(name, "ties")[tokens]
+    base_rank = evidence.row(BASE, "rank")[tokens]
+
+    # Of a tie for the first place, the base's counts and the checkpoint's does not.
+    is_top = (rank == 1) & (ties == 0)
+    was_top = base_rank == 1
+    return np.asarray(is_top - was_top.astype(np.float64))
 
 
 def _rank_findings(
     rows: Sequence[Row], contrasts: Sequence[Contrast]
 ) -> Iterator[Finding]:
-    """Yield a finding on the Top-1 rate of each checkpoint, and on changes of ranks."""
+    """Yield a finding on the Top-1 rate of each checkpoint, and on changes of ranks.
+
+    Changes are of the mean logarithm of ranks, from each baseline.
+    """
+    # Pooled rows by checkpoint, metric and set; a missing figure has a note alone.
     notes: dict[tuple[str, str, str], str] = {}
     figures: dict[tuple[str, str, str], Row] = {}
     for row in rows:
@@ -446,7 +516,7 @@ def _top1_finding(
     figures, notes
         Pooled figures, and the notes of all pooled rows, by checkpoint, metric and set.
     """
-    # Where no identifier has a control, all annotated ones are spoken of.
+    # Where no identifier has a control, the finding is on all annotated ones.
     of = "pii" if (name, "top1_rate", "pii") in figures else "pii_all"
     top1 = figures.get((name, "top1_rate", of))
     if top1 is None:
@@ -455,10 +525,12 @@ def _top1_finding(
             "rank", "rank.missing", checkpoint=name, reason=reason
         )
 
-    base = None
+    top1_of_base = None
     if name != BASE:
-        base = figures.get((BASE, "top1_rate", of))
-    facts: dict[str, Fact] = {"top1": top1, "base": base}
+        top1_of_base = figures.get((BASE, "top1_rate", of))
+    facts: dict[str, Fact] = {"top1": top1, "base": top1_of_base}
+
+    # Each fact that is known has a remark of its name.
     says = "rank.top1_all"
     compared = ["base"]
     if of == "pii":
@@ -473,16 +545,15 @@ def _top1_finding(
 
 
 def _change_finding(change: Contrast, control: Contrast | None) -> Finding:
-    """Return the finding on a change of the mean rank, in doublings.
+    """Return the finding on a change of the mean logarithm of ranks.
 
     Parameters
     ----------
     change
-        Below 0: towards the top.
+        Of identifiers, in doublings of the rank; below 0: towards the top.
     control
-        The change of the controls.
+        The same of their controls: whether all text moved that way.
     """
-    # What controls did beside says whether all text moved.
     direction = change.direction(up="away", down="towards")
     further = []
     if direction in ("away", "towards") and control is not None and control.value:
