@@ -1,10 +1,18 @@
-"""How noise on the embeddings changes what identifiers cost."""
+"""How noise on the input embeddings changes the probability of identifiers.
+
+Tokens that a model knows by heart may lose more of their probability under noise than
+other text does. Per scale of the noise (sigma) there are three figures: the change of
+the mean probability of identifiers (``dp_pii``) and of low-sensitivity text
+(``dp_nonpii``), in percent, and the ``gap``, by how many points identifiers lose more.
+The gap of the untrained model is no effect of training: that of a trained one is
+compared with it. The audit claims no memory.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
@@ -26,6 +34,8 @@ from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.intervals import Estimand, left_out
 
 SIGMAS = "0.01,0.05,0.1,0.5"
+"""Scales of the noise unless others are given."""
+
 DRAWS_OF_NOISE = 3
 
 WIPED_OUT = -99.0
@@ -40,7 +50,7 @@ NOISE_NOT_SCORED = "the texts were not scored both with and without noise"
 
 
 class NoiseFacts(NamedTuple):
-    """What is known of a set of tokens: columns of the evidence.
+    """Facts on a set of tokens, which are columns of the evidence.
 
     Attributes
     ----------
@@ -150,11 +160,17 @@ class Noise(base.Audit):
             )
 
         def measured() -> Measured:
+            """Yield the columns of all units by each checkpoint, pass by pass.
+
+            A checkpoint without a plain pass, or without any pass under noise, has
+            none; a pass that it lacks is NaN.
+            """
             for name, scored in tables.items():
                 is_scored = any(noise in scored for noise in passes)
                 if Pass() not in scored or not is_scored:
                     continue
 
+                # Each (passes, sets): the order of the units.
                 clean_of_sets = probability(scored[Pass()])
                 clean = np.full((len(passes), len(sets)), np.nan)
                 noisy = np.full((len(passes), len(sets)), np.nan)
@@ -165,14 +181,12 @@ class Noise(base.Audit):
                         clean[i] = clean_of_sets
                         noisy[i] = probability(table)
                         relative[i] = table.columns["relative"][0]
-                yield (
-                    name,
-                    {
-                        "clean": clean.ravel(),
-                        "noisy": noisy.ravel(),
-                        "relative": relative.ravel(),
-                    },
-                )
+                values = {
+                    "clean": clean.ravel(),
+                    "noisy": noisy.ravel(),
+                    "relative": relative.ravel(),
+                }
+                yield name, values
 
         return Evidence.of(units, measured())
 
@@ -196,19 +210,23 @@ class Noise(base.Audit):
         n_wiped_out = _n_wiped_out(rows)
 
         def why_blind(row: Row) -> str | None:
-            """Return why a gap shows nothing: on a side both groups lose nearly all."""
-            sides = (row.checkpoint, getattr(row, "baseline", row.checkpoint))
-            is_wiped_out = any(
-                n_wiped_out[side, row.group, row.of] > 1 for side in sides
-            )
-            if row.metric != "gap" or not is_wiped_out:
+            """Return why a gap shows nothing: both kinds of text lose nearly all."""
+            if row.metric != "gap":
                 return None
-            return "; ".join(note for note in (INSENSITIVE, row.note) if note)
+
+            # Of a contrast, either side is enough.
+            baseline = row.baseline if isinstance(row, Contrast) else row.checkpoint
+            for name in (row.checkpoint, baseline):
+                if n_wiped_out[name, row.group, row.of] > 1:
+                    notes = [INSENSITIVE, row.note] if row.note else [INSENSITIVE]
+                    return "; ".join(notes)
+            return None
 
         rows = marked(rows, "insensitive", why_blind)
         contrasts = marked(contrasts, "insensitive", why_blind)
 
-        # Relative to the embeddings, one sigma may be more noise for one than another.
+        # Relative to its embeddings, a sigma may be more noise for one checkpoint than
+        # for another.
         draws = frame.groupby(["checkpoint", "sigma"], sort=False).agg(
             relative=("relative", "first"), draws=("draw", "nunique")
         )
@@ -232,7 +250,7 @@ class Noise(base.Audit):
 
     @property
     def variants(self) -> Sequence[str]:
-        """Scales, as ``of`` of the rows names them."""
+        """Return the scales, as ``of`` of the rows names them."""
         return [f"{sigma:g}" for sigma in self._scales()]
 
 
@@ -312,14 +330,16 @@ def _n_wiped_out(rows: Sequence[Row]) -> Counter[tuple[str, str, str]]:
 def _estimands(frame: pd.DataFrame, size: int) -> dict[str, Estimand | Estimate]:
     """Return what each metric of a checkpoint and scale rests on, or why it has none.
 
-    Sums are over ``size`` clusters of noisy and clean probabilities, of identifiers and
-    of low-sensitivity tokens; under noise they are means over draws.
+    Each rests on sums of noisy and clean probabilities by cluster, which are means over
+    draws.
 
     Parameters
     ----------
     frame
-        Columns ``kind``, ``draw``, ``n``, ``code`` (of the cluster), ``noisy`` and
-        ``clean``.
+        Units of one checkpoint and scale: columns ``kind``, ``draw``, ``n``, ``code``
+        (of the cluster), ``noisy`` and ``clean``.
+    size
+        Number of clusters.
     """
 
     def change(sums: np.ndarray) -> np.ndarray:
@@ -332,18 +352,21 @@ def _estimands(frame: pd.DataFrame, size: int) -> dict[str, Estimand | Estimate]
     n_draws = frame["draw"].nunique()
     estimands: dict[str, Estimand] = {}
     missing: dict[str, Estimate] = {}
-    for token_kind, metric, name in (
+    for token_kind, metric, text in (
         ("pii", "dp_pii", "identifier"),
         ("low", "dp_nonpii", "low-sensitivity"),
     ):
-        rows = frame[frame["kind"] == token_kind]
-        sums = cluster_sums(
-            rows[["noisy", "clean"]] / n_draws, rows["code"], size
-        )  # (clusters, noisy and clean)
-        n_tokens = round(rows["n"].sum() / n_draws)
-        estimands[metric] = Estimand(sums, change, n_tokens, (-100.0, np.inf))
+        units = frame[frame["kind"] == token_kind]
+        means = units[["noisy", "clean"]] / n_draws
+        sums = cluster_sums(means, units["code"], size)  # (clusters, noisy and clean)
+        n_tokens = round(units["n"].sum() / n_draws)
+        estimands[metric] = Estimand(
+            sums=sums, statistic=change, n=n_tokens, bounds=(-100.0, np.inf)
+        )
+
+        # Without one of the two, there is no gap either.
         if not n_tokens:
-            reason = f"there is no {name} token in this group"
+            reason = f"there is no {text} token in this group"
             missing.setdefault("gap", Estimate.missing(reason))
             missing[metric] = Estimate.missing(reason)
 
@@ -379,35 +402,11 @@ def _findings(
         pooled = [
             row for row in rows if row.checkpoint == name and row.group == "pooled"
         ]
-        figures_of = grouped(
-            [row for row in pooled if row.value is not None], lambda row: row.metric
-        )
-        pii = figures_of.get("dp_pii", [])
-        other_text = figures_of.get("dp_nonpii", [])
-        gaps = figures_of.get("gap", [])
-        if not pii and not other_text:
-            yield Finding.not_tested(
-                "noise", "noise.missing", checkpoint=name, reason=pooled[0].note
-            )
-            continue
+        known = [row for row in pooled if row.value is not None]
+        rows_by_metric = grouped(known, lambda row: row.metric)
+        yield _probability_finding(name, pooled, rows_by_metric)
 
-        # The sentence is on the first scale, the remarks on the others.
-        sigmas = list(dict.fromkeys(row.of for row in pooled))
-        says = "noise.probabilities" if pii else "noise.probabilities_of_other"
-        further = []
-        if len(pii) > 1:
-            further.append("noise.identifiers_further")
-        if pii and other_text:
-            further.append("noise.other")
-        elif len(other_text) > 1:
-            further.append("noise.other_further")
-        yield Finding.on(
-            pooled[0],
-            "moved",
-            says,
-            facts={"pii": pii, "other": other_text, "sigmas": sigmas},
-            further=further,
-        )
+        gaps = rows_by_metric.get("gap")
         if gaps:
             yield _gap_finding(gaps, is_trained=name != BASE)
 
@@ -418,6 +417,44 @@ def _findings(
 
     if BASE not in names:
         yield Finding.not_tested("noise", "noise.no_null")
+
+
+def _probability_finding(
+    name: str, pooled: Sequence[Row], rows_by_metric: Mapping[str, Sequence[Row]]
+) -> Finding:
+    """Return the finding on probabilities of both kinds of text under noise.
+
+    The sentence is on the first scale, the remarks on the others.
+
+    Parameters
+    ----------
+    pooled
+        All pooled rows of a checkpoint, also those without a value.
+    rows_by_metric
+        Those with a value, one for each scale.
+    """
+    identifiers = rows_by_metric.get("dp_pii", [])
+    other_text = rows_by_metric.get("dp_nonpii", [])
+    if not identifiers and not other_text:
+        return Finding.not_tested(
+            "noise", "noise.missing", checkpoint=name, reason=pooled[0].note
+        )
+
+    further = []
+    if len(identifiers) > 1:
+        further.append("noise.identifiers_further")
+    if identifiers and other_text:
+        further.append("noise.other")
+    elif len(other_text) > 1:
+        further.append("noise.other_further")
+
+    facts: dict[str, Fact] = {
+        "pii": identifiers,
+        "other": other_text,
+        "sigmas": list(dict.fromkeys(row.of for row in pooled)),
+    }
+    says = "noise.probabilities" if identifiers else "noise.probabilities_of_other"
+    return Finding.on(pooled[0], "moved", says, facts=facts, further=further)
 
 
 def _gap_finding(gaps: Sequence[Row], *, is_trained: bool) -> Finding:
@@ -482,9 +519,19 @@ def _change_finding(name: str, baseline: str, changes: Sequence[Contrast]) -> Fi
 def _sigmas_by_outcome(rows: Sequence[Row]) -> dict[str, list[str]]:
     """Return the scales of rows by where their intervals lie.
 
-    ``insensitive``: both kinds of tokens lose nearly all probability. ``unknown``:
-    there is no interval. ``alike``: it contains 0. ``more`` and ``less``: it lies above
-    0, and below.
+    ===========  ===========================================================
+    outcome      condition, first match wins
+    ===========  ===========================================================
+    insensitive  both kinds of text lose nearly all probability
+    unknown      there is no value, or no interval
+    alike        the interval contains 0
+    more, less   it lies above 0, below 0: identifiers lose more, less
+    ===========  ===========================================================
+
+    Parameters
+    ----------
+    rows
+        Gaps, or changes of the gap, one for each scale.
     """
     sigmas: dict[str, list[str]] = {
         "insensitive": [],
