@@ -21,52 +21,64 @@ from spark_audit.results import Guard, Hits
 from spark_audit.results.findings import Fact
 
 CUT_OFF_GUARD = "cut_off"
+"""Name of the guard on identifiers, and key of its sentence."""
+
 CANARY_WITHOUT_LOSS = "canary_without_loss"
-"""Names of the two guards; their sentences have the same keys."""
+"""Name of the guard on canaries, and key of its sentence."""
 
 MIN_CUT_OFF_SHARE = 0.05
-"""From this share of cut-off identifiers on, a guard fails **[ours]**: no source gives
-one."""
+"""Share of cut-off identifiers from which on the guard fails **[ours]**."""
 
 
 def supervision_guards(manifest: Manifest) -> list[Guard]:
     """Return the guards that fail: identifiers cut off, and canaries without loss.
 
-    There are none where no row says what training read of it.
+    There are none where no row says what training read of it. The report shows them
+    with those of its audits.
     """
     if not is_known(manifest):
         return []
 
-    failed: list[Guard] = []
-    cut_off = _cut_off(manifest)
-    if cut_off.count and cut_off.count >= MIN_CUT_OFF_SHARE * cut_off.of:
-        facts = {"cut_off": cut_off}
-        failed.append(guard(CUT_OFF_GUARD, CUT_OFF_GUARD, facts, passed=False))
+    guards = [_cut_off_guard(manifest), _canary_guard(manifest)]
+    return [failed for failed in guards if failed is not None]
 
+
+def _cut_off_guard(manifest: Manifest) -> Guard | None:
+    """Return a failed guard if training cut off many identifiers, else ``None``."""
+    cut_off = _cut_off_hits(manifest)
+    if not cut_off.count or cut_off.count < MIN_CUT_OFF_SHARE * cut_off.of:
+        return None
+    return guard(CUT_OFF_GUARD, CUT_OFF_GUARD, {"cut_off": cut_off}, passed=False)
+
+
+def _canary_guard(manifest: Manifest) -> Guard | None:
+    """Return a failed guard if training had no loss on some canaries, else ``None``."""
     # Of a canary whose state is not known (""), nothing is said.
     states = [state for state in canary_supervision(manifest).values() if state]
     n_cut_off = states.count("cut off")
     n_without_loss = states.count("read only") + n_cut_off
-    if n_without_loss:
-        without_loss = Hits(count=n_without_loss, of=len(states))
-        canary_facts: dict[str, Fact] = {
-            "without_loss": without_loss,
-            "n_cut_off": n_cut_off,
-        }
-        reason = "canary_cut_off" if n_cut_off else "canary_masked"
-        without_loss_guard = guard(
-            CANARY_WITHOUT_LOSS,
-            CANARY_WITHOUT_LOSS,
-            canary_facts,
-            further=[reason],
-            passed=False,
-        )
-        failed.append(without_loss_guard)
-    return failed
+    if not n_without_loss:
+        return None
+
+    facts: dict[str, Fact] = {
+        "without_loss": Hits(count=n_without_loss, of=len(states)),
+        "n_cut_off": n_cut_off,
+    }
+    reason = "canary_cut_off" if n_cut_off else "canary_masked"
+    return guard(
+        CANARY_WITHOUT_LOSS,
+        CANARY_WITHOUT_LOSS,
+        facts,
+        further=[reason],
+        passed=False,
+    )
 
 
-def _cut_off(manifest: Manifest) -> Hits:
-    """Return how many identifiers of trained rows were cut off in all of them."""
+def _cut_off_hits(manifest: Manifest) -> Hits:
+    """Return how many strings of trained rows were cut off in all of these.
+
+    Canaries do not count: they have a guard of their own.
+    """
     trained_on = trained_identifiers(manifest, canaries=False)
     strings: set[str] = set()
     for row in manifest.examples:
@@ -77,19 +89,20 @@ def _cut_off(manifest: Manifest) -> Hits:
 
 
 def supervision_warnings(guards: Iterable[Guard]) -> list[str]:
-    """Return the sentences of the guards that failed, for the first lines of a screen.
+    """Return the sentences of the failed guards of this file, each once.
+
+    They are the first lines that a user sees of a report.
 
     Parameters
     ----------
     guards
-        Of a report.
+        All guards of a report.
     """
     sentences = [warning.detail for warning in guards if is_said_first(warning)]
     return list(dict.fromkeys(sentences))
 
 
 def is_said_first(warning: Guard) -> bool:
-    """Return whether it is a guard of this file, and failed."""
-    return (
-        warning.name in (CUT_OFF_GUARD, CANARY_WITHOUT_LOSS) and warning.passed is False
-    )
+    """Return whether a guard is one of this file, and failed."""
+    is_ours = warning.name in (CUT_OFF_GUARD, CANARY_WITHOUT_LOSS)
+    return is_ours and warning.passed is False

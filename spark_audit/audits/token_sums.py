@@ -36,10 +36,16 @@ class TokenSet(NamedTuple, Generic[FactsT]):
 
 
 class Sums:
-    """Sums over tokens of a manifest's examples.
+    """Sums of one value per token, over ranges or sets of tokens of examples.
 
-    Prefix sums over the full tokenisation of every scored example, so that a hundred
-    thousand ranges cost one subtraction each.
+    The values are the NLL by a checkpoint or by the reference model, or any other that
+    is given. The prefix sums of all examples stand one behind the other in one array,
+    so that a hundred thousand ranges cost one subtraction each:
+
+    ==============  =====================================================
+    ``_first[i]``   place of example ``i``'s first prefix sum, which is 0
+    ``_prefix``     prefix sums; NaN in examples that were not scored
+    ==============  =====================================================
     """
 
     def __init__(
@@ -48,16 +54,15 @@ class Sums:
         table: TokenTable | None = None,
         values: np.ndarray | None = None,
     ) -> None:
-        """Sum a checkpoint's NLL, or the reference model's if there is no table.
-
-        Sums over an example that the table lacks are refused.
+        """Prepare sums of a checkpoint's NLL, or of the reference model's.
 
         Parameters
         ----------
         table
-            Scores of a checkpoint; NLL in nats.
+            Scores of a checkpoint, NLL in nats; ``None``: those of the reference model,
+            which the manifest has. Sums over an example that it lacks are refused.
         values
-            Values of the table's tokens that are summed instead, shape ``(n,)``.
+            Summed instead of the NLL: a value per token of the table, shape ``(n,)``.
         """
         lengths = manifest.lengths  # (examples,), tokens
         # Each example has one place more than tokens: its first prefix sum is 0.
@@ -67,7 +72,8 @@ class Sums:
         if table is not None and values is None:
             values = table.columns["nll"]
 
-        # An example is made from its key, which takes longer than all else.
+        # The manifest makes an example from its key, which takes longer than all else:
+        # only the reference needs it.
         for i, key in enumerate(manifest.by_id):
             if table is None or values is None:
                 by_token = _reference_nll(manifest.by_id[key])
