@@ -42,15 +42,24 @@ TESTS_DISAGREE = "the interval and the sign-flip test disagree: no change"
 
 @dataclass(frozen=True)
 class UnitGroup:
-    """Units of one group of a report."""
+    """Units of one group of a report.
+
+    Attributes
+    ----------
+    name
+        Name of the group, such as ``pooled`` or ``type:NAME``.
+    units
+        Places of its units in the evidence, shape ``(n,)``.
+    codes
+        Clusters of its units, shape ``(n,)``: from 0, in the order of their labels.
+    size
+        Number of clusters.
+    """
 
     name: str
     units: np.ndarray
-    """Positions in the evidence, shape ``(n,)``."""
     codes: np.ndarray
-    """Clusters in the sorted order of their labels, shape ``(n,)``."""
     size: int
-    """Number of clusters."""
 
     def weights(self, context: Context) -> Weights:
         """Return the resamples of its clusters, the same ones for all figures."""
@@ -84,7 +93,7 @@ def groups_of(units: pd.DataFrame) -> Iterator[UnitGroup]:
         for name in names:
             groups.append((f"{column}:{name}", is_train & (values == name)))
 
-    # Whether training had a loss on them, read them, or cut them off.
+    # By what training did with them, where that is known.
     if supervision.COLUMN in units:
         states = units[supervision.COLUMN].to_numpy()
         for stratum in supervision.STRATA:
@@ -162,15 +171,16 @@ def cells_of_frame(
     """
     codes, clusters = pd.factorize(frame["cluster"], sort=True)
 
-    # Numbers of checkpoint and variant in the order of the rows.
+    # Checkpoints with their variants, numbered in the order of the rows.
     numbers = frame.groupby(["checkpoint", "of"], sort=False).ngroup().to_numpy()
     pairs = frame[["checkpoint", "of"]].drop_duplicates()
-    names = list(pairs.itertuples(index=False, name=None))
+    checkpoints_and_variants = list(pairs.itertuples(index=False, name=None))
     denominators = np.ones(len(frame))
 
     def cells() -> Iterator[Cell]:
+        """Yield one cell for each metric, checkpoint and variant."""
         for metric, column in metrics.items():
-            for number, (checkpoint, variant) in enumerate(names):
+            for number, (checkpoint, variant) in enumerate(checkpoints_and_variants):
                 numerators = np.where(numbers == number, frame[column], np.nan)
                 yield (checkpoint, metric, variant), numerators, denominators
 
@@ -221,7 +231,9 @@ def ratio_figures(
 def sums_apart(difference: Estimand) -> np.ndarray:
     """Return what each cluster adds to a difference of ratios, shape ``(clusters,)``.
 
-    All are 0 where both sides count differently.
+    Where both sides have the same denominators, their difference is one of sums, and
+    the sign-flip test can be made of what clusters add to it. All are 0 where they have
+    not, so that nothing is tested.
 
     Parameters
     ----------
@@ -363,6 +375,7 @@ def beside_base(rows: Sequence[Row]) -> list[Row]:
     """Return the rows with the untrained model's figure as their null value."""
 
     def place_at_base(place: RowPlace) -> RowPlace | None:
+        """Return the place of the same figure of the base; the base has none."""
         checkpoint, group, metric, of = place
         return None if checkpoint == BASE else (BASE, group, metric, of)
 
@@ -420,7 +433,7 @@ def _within_1(contrast: Contrast) -> Contrast:
         if end is not None:
             update[name] = min(1.0, max(-1.0, end))
 
-    # Significant only where both agree.
+    # A change may be claimed only where interval and test agree.
     low, high = contrast.ends
     if not low <= 0 <= high and not contrast.moved:
         update["note"] = TESTS_DISAGREE

@@ -79,7 +79,11 @@ class SeedsMemoryTest(NamedTuple):
 
 
 def with_entries(result: AuditResult) -> AuditResult:
-    """Return the result with rows and findings of every method that has replicates."""
+    """Return the result with rows and findings of every method that has replicates.
+
+    It is the result itself where no method has two. Replicates of a checkpoint have its
+    name with their number; see :func:`spark_audit.names.entry_of`.
+    """
     names = {row.checkpoint for row in (*result.rows, *result.contrasts)}
     n_seeds = Counter(entry_of(name) for name in names if entry_of(name) != name)
     if max(n_seeds.values(), default=0) < 2:
@@ -171,6 +175,7 @@ def _rows_of_figure(
     note = "; ".join(dict.fromkeys(bounds_met))
 
     def row_over(estimate: Estimate, over: Over, p: float | None = None) -> RowT:
+        """Return the method's row with an estimate over sources, seeds or both."""
         return _row_like(
             first,
             method,
@@ -318,17 +323,18 @@ def _clipped(estimate: Estimate, row: Row) -> Estimate:
         A row of the same figure, or a contrast, whose range is that of a difference.
     """
     # A difference of two figures may be twice as large, in both directions.
-    low, high = metric_of(row.audit, row.metric).range
+    least, most = metric_of(row.audit, row.metric).range
     if isinstance(row, Contrast):
-        low, high = low - high, high - low
+        least, most = least - most, most - least
     is_log = row.unit == LOG
 
-    def clipped(end: float | None) -> float | None:
-        if end is None:
+    def clipped(figure: float | None) -> float | None:
+        """Return a value or limit within the range; of a logarithm, its number."""
+        if figure is None:
             return None
         if is_log:
-            return float(10.0**end)
-        return float(min(max(end, low), high))
+            return float(10.0**figure)
+        return float(min(max(figure, least), most))
 
     return replace(
         estimate,
@@ -384,25 +390,27 @@ class Conclusion(NamedTuple):
 def _conclusion(row: Row, drift: Contrast | None) -> Conclusion:
     """Return what a headline over sources and seeds claims; the first match wins.
 
-    ======================================  ==============  =========================
-    row                                     claim           sentence
-    ======================================  ==============  =========================
-    no value                                not tested      missing
-    no contrast, of memory                  as memory says  memory
-    no contrast, of another metric          moved           headline
-    contrast without an interval            nothing shown   headline of the change
-    contrast whose interval contains 0      nothing shown   still
-    drift of other text is not known        nothing shown   drift unknown
-    drift of other text explains as much    nothing shown   drift unequal
-    contrast above 0, below 0               moved           less, more likely
-    ======================================  ==============  =========================
+    =====================================  ===============  =======================
+    row                                    claim            sentence
+    =====================================  ===============  =======================
+    no value                               not_tested       missing, of a contrast
+                                                            missing_change
+    no contrast, of memory                 that of          memory
+                                           ``memory_claim``
+    no contrast, of another metric         moved            headline
+    contrast without an interval           nothing_shown    headline_change
+    contrast whose interval contains 0     nothing_shown    did_still
+    drift of other text is not known       nothing_shown    did_drift_unknown
+    drift of other text explains as much   nothing_shown    did_drift_unequal
+    contrast above 0 (less likely)         moved            did_less
+    contrast below 0 (likelier)            moved            did_more
+    =====================================  ===============  =======================
 
     Parameters
     ----------
     drift
         That of low-sensitivity text between the two sides of a contrast.
     """
-    # The order of the table: the first match wins.
     is_contrast = isinstance(row, Contrast)
     if row.value is None:
         return Conclusion("not_tested", "missing_change" if is_contrast else "missing")
@@ -427,14 +435,17 @@ def _conclusion(row: Row, drift: Contrast | None) -> Conclusion:
 
 
 def _findings(rows: Sequence[Row], n_seeds: Mapping[str, int]) -> Iterator[Finding]:
-    """Yield the headlines of methods with several seeds, over sources and seeds.
+    """Yield the findings on the headline figures of methods, over sources and seeds.
 
-    Memory is a primary finding. Its p is read from the interval as one of Student's t
-    over seeds, which it is where they differ most: 0.05 where a limit lies on the null,
-    and above the true one beyond it.
+    A method has one for each figure that its audit declares to stand for it, and one
+    for each DiD. Memory alone is tested. Its p is read from the interval as one of
+    Student's t over seeds, which it is where they differ most: 0.05 where a limit lies
+    on the null, and above the true one beyond it.
 
     Parameters
     ----------
+    rows
+        Rows and contrasts of methods.
     n_seeds
         Method -> its replicates.
     """
@@ -445,8 +456,8 @@ def _findings(rows: Sequence[Row], n_seeds: Mapping[str, int]) -> Iterator[Findi
             drifts[row.checkpoint, row.baseline] = row
 
     for row in rows_over_both:
-        baseline = row.baseline if isinstance(row, Contrast) else ""
         # Each audit declares which of its figures stand for a method.
+        baseline = row.baseline if isinstance(row, Contrast) else ""
         is_headline = row.of in metric_of(row.audit, row.metric).headline
         is_other_contrast = bool(baseline) and row.metric != "did"
         if not is_headline or row.group != "pooled" or is_other_contrast:
