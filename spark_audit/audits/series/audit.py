@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -50,7 +49,19 @@ STAGE_FPRS = {"tpr_at_fpr_10": 0.1, "tpr_at_fpr_1": 0.01}
 
 CANDIDATES = Pass("candidates")
 
-_rate = partial(Metric, bounds=(0.0, 1.0), learned=1, variants=SERIES_ATTACKS)
+
+def _rate(
+    name: str, *, null: float | None = None, glance: tuple[str, ...] = ()
+) -> Metric:
+    """Return a metric from 0 to 1 of each attack; higher: rows look more familiar."""
+    return Metric(
+        name,
+        bounds=(0.0, 1.0),
+        learned=1,
+        variants=SERIES_ATTACKS,
+        null=null,
+        glance=glance,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
