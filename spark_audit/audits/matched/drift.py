@@ -1,4 +1,9 @@
-"""Changes of equally hard text and of text that looks like identifiers."""
+"""Changes of the NLL of other text, which identifiers are compared with.
+
+The change of low-sensitivity text is the drift of the checkpoint: any training moves
+it. The change of identifiers beyond text that looks alike is no change of all digits,
+or of all capital letters. All are nats per token; below 0, a text became likelier.
+"""
 
 from __future__ import annotations
 
@@ -77,6 +82,7 @@ def change_beyond_alike(train: pd.DataFrame, change: np.ndarray) -> Estimate:
     count_columns = [CLASS_NAMES[letter] for letter in letters]
     rare_columns = [name for name in CLASS_NAMES.values() if name not in count_columns]
 
+    # Identifiers with tokens of other classes have nothing to be compared with.
     has_common_tokens_only = (identifiers[rare_columns] == 0).all(axis=1)
     used = identifiers[has_common_tokens_only]
     if used.empty:
@@ -107,6 +113,7 @@ def change_beyond_alike(train: pd.DataFrame, change: np.ndarray) -> Estimate:
         expected = (counts * class_nats / class_tokens).sum(axis=-1)
         return np.asarray((totals[..., 0] - expected) / totals[..., 1])
 
+    # The note says how many identifiers had to be left out.
     n_tokens = int(used["n_tokens"].sum())
     estimate = intervals.estimate_of(sums, beyond_expected, n=n_tokens)
     n_left_out = len(identifiers) - len(used)

@@ -1,4 +1,7 @@
-"""Guards of the matched audit: conditions under which its figures can be read."""
+"""Guards of the matched audit: conditions under which its figures can be read.
+
+A guard passes, fails (what it is of is void), or warns, with ``passed=None``.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ from spark_audit.results.findings import Fact
 from spark_audit.stats import balance
 
 FEWEST_REPLICATES = 100
+"""Bootstrap replicates that a percentile interval needs at least."""
 
 UNBALANCED = 0.25
 """Standardised mean difference from which readers are warned (Stuart, 2010)."""
@@ -59,7 +63,7 @@ def matching_guards(scores: UnitScores) -> Iterator[Guard]:
     if pooled.difference_before.value is None:
         return
 
-    # Both sides are known: were they equally hard?
+    # There are both sides: were they equally hard?
     yield _difficulty_guard(pooled)
 
     is_annotated = pooled.spans["form"] == 0
@@ -107,14 +111,19 @@ def _text_guard(pooled: Occurrences) -> Guard:
     """
     is_told = pooled.is_told_by_text
     facts: dict[str, Fact] = {**pooled.text_facts(BASE), "apart": is_told}
+    are_too_few = "fewest" in facts
 
-    # What cannot be tested is a warning, not a failure.
     passed: bool | None = not is_told
-    says = "by_text_apart" if is_told else "by_text_alike"
-    if "fewest" in facts:
+    if are_too_few and is_told:
+        # What cannot be tested is a warning, not a failure.
+        passed = None
+
+    if are_too_few:
         says = "by_text_few"
-        if is_told:
-            passed = None
+    elif is_told:
+        says = "by_text_apart"
+    else:
+        says = "by_text_alike"
     return guard(
         "text of annotated identifiers",
         says,

@@ -1,4 +1,17 @@
-"""Rows of the memory contrast: identifiers of trained rows and held-out ones."""
+"""Rows of the memory contrast: identifiers of trained rows and held-out ones.
+
+All are changes of the NLL since the reference, nats per token: below 0 is likelier.
+
+==============  =====================================================================
+metric          meaning
+==============  =====================================================================
+``pii_change``  change of identifiers, of the variants ``trained``, ``never-trained``
+``memory``      trained minus held-out; the variant ``trend`` is its slope by dose
+``kind``        change of held-out identifiers minus that of their controls
+``specific``    memory minus the same difference of the controls
+``low_change``  change of low-sensitivity text: the drift
+==============  =====================================================================
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,22 @@
 """Figures of matched pairs, and contrasts of checkpoints with their baselines.
 
-A pair is an identifier and its control. Figures are estimated by group: all pairs of
-train rows, those of each task and type, and those of test rows.
+A pair is an identifier and its control, other text that was as hard for the reference
+model. These figures are in nats per token:
+
+===================  ================================================================
+metric               meaning
+===================  ================================================================
+``nll_pii``          mean NLL of the identifiers of pairs
+``nll_control``      mean NLL of their controls
+``delta_sel``        the first minus the second; ``change`` is that since the
+                     reference
+``did``              ``delta_sel`` of a checkpoint minus that of its baseline
+``rtm_bias``         what the difference would be by regression to the mean alone:
+                     see :mod:`spark_audit.stats.selectivity`
+===================  ================================================================
+
+They are estimated by group: all pairs of train rows, those of each task and type, and
+those of test rows.
 """
 
 from __future__ import annotations
@@ -45,7 +60,10 @@ PAIR_COLUMNS = ["role", "n_tokens", "ref_sum", "mean", "cell", "code"]
 
 
 class FigureKey(NamedTuple):
-    """What a figure of pairs is of; ``baseline`` is empty for a figure of one model."""
+    """Checkpoint, baseline, metric and variant of a figure of pairs.
+
+    ``baseline`` is empty for a figure of one checkpoint, ``of`` for the main variant.
+    """
 
     checkpoint: str
     baseline: str
@@ -260,7 +278,10 @@ def _pair_group(
 
 
 def _estimands(scores: UnitScores, group: PairGroup) -> Estimands:
-    """Return what the figures of a group are estimated from, checkpoints first."""
+    """Return what the figures of a group are estimated from, checkpoints first.
+
+    A group without pairs has its main variants alone, as missing.
+    """
     # Levels of checkpoints, then differences from their baselines.
     estimands: Estimands = {}
     for name in scores.nll:
@@ -268,10 +289,9 @@ def _estimands(scores: UnitScores, group: PairGroup) -> Estimands:
     for name, baseline in scores.context.baselines.items():
         estimands |= _estimands_of_did(scores, group, name, baseline)
 
-    # Without pairs only the main variants are reported, as missing.
-    if len(group.pii):
-        return estimands
-    return {key: NO_PAIRS for key in estimands if not key.of}
+    if not len(group.pii):
+        return {key: NO_PAIRS for key in estimands if not key.of}
+    return estimands
 
 
 def _estimands_of_checkpoint(
@@ -283,13 +303,17 @@ def _estimands_of_checkpoint(
     control_nll = nll[group.control.index]  # (pairs,), nats
 
     # The reference has no change, and no bias.
-    change: intervals.Estimand | Estimate = Estimate.missing(REFERENCE)
-    bias = change
-    bias_of_change = change
-    if name not in scores.references:
+    change: intervals.Estimand | Estimate
+    bias: intervals.Estimand | Estimate
+    if name in scores.references:
+        change = Estimate.missing(REFERENCE)
+        bias = Estimate.missing(REFERENCE)
+    else:
         change = group.mean(pii_nll - control_nll - group.gap_by_pair)
         bias = group.regression(nll)
-        bias_of_change = bias
+
+    # The bias of the change differs from that of the level by the residual of matching.
+    bias_of_change = bias
     if isinstance(bias, intervals.Estimand):
         # Without an effect, a pair that matching left ``d`` nats apart is expected at
         # ``(1 - beta) gap + beta d``, so its change at ``(1 - beta) (gap - d)``.
@@ -343,7 +367,10 @@ class PairFigures(NamedTuple):
 
 
 def pair_figures(scores: UnitScores) -> PairFigures:
-    """Return the figures of the matched pairs in every group of train and test rows."""
+    """Return the figures of the matched pairs in every group of train and test rows.
+
+    The audit calls this once, with all checkpoints.
+    """
     context = scores.context
 
     @cache
@@ -419,10 +446,10 @@ def _null(key: FigureKey, group: PairGroup) -> float | None:
 
 
 def _family(group: str, key: FigureKey) -> Family:
-    """Return whether a contrast is one of the tests that are corrected together.
+    """Return ``primary`` for a contrast whose p is corrected with others like it.
 
-    Single seeds are not, and neither is a checkpoint that was derived from its
-    baseline.
+    That is one of all pairs of train rows. Single seeds are exploratory, and so is a
+    checkpoint that was derived from its baseline.
     """
     is_method = entry_of(key.checkpoint) == key.checkpoint
     is_derived = original_of(key.checkpoint) == key.baseline

@@ -91,18 +91,21 @@ def other_pairs(
     """
     # Tokens of matched identifiers by row.
     matched = defaultdict[str, set[TokenRange]](set)
-    for pair in manifest.pairs:
-        matched[pair.example].add((pair.pii.token_start, pair.pii.token_end))
+    for known_pair in manifest.pairs:
+        pii = known_pair.pii
+        matched[known_pair.example].add((pii.token_start, pii.token_end))
 
     n_draws = min(draws, max(FEWEST_DRAWS, MAX_MATCHINGS // max(len(matched), 1)))
     has_placebo = len(matched) <= MAX_ROWS_FOR_PLACEBO
 
-    # Millions of tuples would take ten times the room.
+    # One pair behind the other, PAIR_RECORD each: millions of tuples would take ten
+    # times the room.
     records = array("i")
     for i, example, spans in audited_spans(manifest, ["train"]):
         ranges = [tokens for _, tokens in spans]
         paired = [tokens for tokens in ranges if tokens in matched[example.id]]
-        unll, eligible = example.unll, example.eligible
+        unll = example.unll  # (tokens,), micro-nats
+        eligible = example.eligible  # (tokens,), bool; worked out at each access
         tasks = _matching_tasks(
             manifest,
             example,
@@ -113,14 +116,13 @@ def other_pairs(
             seed=seed,
         )
         for setting, task in enumerate(tasks):
-            pairs_of_row = matching.match_spans(
+            matched_spans = matching.match_spans(
                 unll, eligible, task.spans, **task.options
-            ).pairs
-            for pair_of_row in pairs_of_row:
-                pii_start, _ = task.spans[pair_of_row.span]
-                length = pair_of_row.end - pair_of_row.start
-                record = (i, pii_start, pair_of_row.start, length, setting)
-                records.extend(record)
+            )
+            for pair in matched_spans.pairs:
+                pii_start, _ = task.spans[pair.span]
+                n_tokens = pair.end - pair.start
+                records.extend((i, pii_start, pair.start, n_tokens, setting))
 
     pairs = pd.DataFrame(
         np.asarray(records).reshape(-1, len(PAIR_RECORD)), columns=PAIR_RECORD
@@ -157,7 +159,8 @@ def _matching_tasks(
 
     # A task of each draw: windows that stand in for identifiers.
     rng = np.random.default_rng(seed_for(seed, "placebo", example.id))
-    unll, eligible = example.unll, example.eligible
+    unll = example.unll  # (tokens,), micro-nats
+    eligible = example.eligible  # (tokens,), bool; worked out at each access
     for _ in range(n_draws):
         windows = matching.placebo_spans(unll, eligible, paired, rng)
         yield MatchingTask(windows, own_options | {"controls": "any"})

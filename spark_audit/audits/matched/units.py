@@ -1,4 +1,10 @@
-"""Scores of the units that the matched audit measures, and tests of memory on them."""
+"""Scores of the units that the matched audit measures, and tests of memory on them.
+
+A unit is an identifier, its control, or other text; :class:`UnitScores` has the NLL of
+all units by each checkpoint. :class:`Occurrences` are the identifiers of one group on
+both sides, trained and held-out, and :meth:`Occurrences.test_memory` tests whether
+trained ones changed otherwise than held-out ones.
+"""
 
 from __future__ import annotations
 
@@ -79,33 +85,33 @@ class UnitScores:
 
     @cached_property
     def units(self) -> pd.DataFrame:
-        """Units of rows of the manifest."""
+        """Return the units of rows of the manifest, not of other matchings."""
         return self.all_units[self.all_units["split"] != ""]
 
     @cached_property
     def train(self) -> pd.DataFrame:
-        """Units of train rows."""
+        """Return the units of train rows."""
         return self.units[self.units["split"] == "train"]
 
     @cached_property
     def changes(self) -> dict[str, np.ndarray]:
-        """Checkpoint -> change of the NLL since the reference, ``(units,)``, nats."""
+        """Return each checkpoint's change since the reference, ``(units,)``, nats."""
         reference = self.all_units["ref_sum"].to_numpy()  # (units,), nats
         return {name: sums - reference for name, sums in self.nll.items()}
 
     @cached_property
     def groups(self) -> list[Occurrences]:
-        """Identifiers on either side by group: all first, the highest dose last."""
+        """Return identifiers of both sides by group: all first, highest dose last."""
         return [*groups_of_identifiers(self.units)]
 
     @property
     def pooled(self) -> Occurrences:
-        """All identifiers on either side."""
+        """Return all identifiers on either side."""
         return self.groups[0]
 
     @cached_property
     def largest_changes(self) -> dict[str, float]:
-        """Checkpoint -> largest change of a unit of a row, nats per token."""
+        """Return each checkpoint's largest change of a unit, nats per token."""
         # Per token: a long unit changes more in all.
         n_tokens = self.units["n_tokens"]
         largest = {}
@@ -116,7 +122,7 @@ class UnitScores:
 
     @cached_property
     def references(self) -> set[str]:
-        """Checkpoints that score as the matching reference does."""
+        """Return the checkpoints that score as the matching reference does."""
         return {
             name for name, size in self.largest_changes.items() if size <= REPRODUCED
         }
@@ -172,28 +178,31 @@ class Occurrences:
 
     @cached_property
     def sides(self) -> memory_contrast.Sides:
-        """Side, tokens, cluster and strata of each occurrence."""
+        """Return side, tokens, cluster and strata of each occurrence."""
         return sides_of(self.spans)
 
     @cached_property
     def with_control(self) -> Occurrences:
-        """Those that have a control."""
+        """Return the occurrences that have a control."""
         return Occurrences(self.group, self.spans.dropna(subset="control"))
 
     @cached_property
     def difference_before(self) -> Estimate:
-        """Trained minus held-out on the reference, nats per token."""
+        """Return trained minus held-out on the reference, nats per token."""
         reference = self.spans["ref_sum"].to_numpy()  # (occurrences,), nats
         return memory_contrast.memory(reference, self.sides).difference
 
     @cached_property
     def gap_before(self) -> float:
-        """Nats per token by which the sides clearly differed on the reference."""
+        """Return the nats per token by which sides clearly differed on the reference.
+
+        0 where they did not; memory must be larger than this gap.
+        """
         return clear_gap(self.difference_before)
 
     @property
     def is_told_by_text(self) -> bool:
-        """True if no difference of the sides can be memory, since their texts differ.
+        """Return whether no difference of the sides can be memory: their texts differ.
 
         A negative stratum marks identifiers that the text distinguishes, or that are
         too few to tell.
@@ -233,15 +242,18 @@ class Occurrences:
         difference = memory.difference
         gap = self.gap_before
 
+        # By Student's t, and by permutations where chance dealt identifiers to the
+        # sides, as it did injected ones: these are all that it could have dealt. The
+        # larger p counts.
         p = memory.t_p(null=gap)
         least_p = 0.0
-        is_injected = (self.spans["form"] > 0).all()
-        if seed is not None and p is not None and is_injected:
-            # Chance dealt injected identifiers to the sides: the permutations are all
-            # that it could have dealt. The larger p counts.
-            permuted = memory_contrast.permutation_p(own_change, self.sides, seed=seed)
-            if permuted is not None:
-                p = max(p, permuted)
+        are_all_injected = (self.spans["form"] > 0).all()
+        if seed is not None and p is not None and are_all_injected:
+            permuted_p = memory_contrast.permutation_p(
+                own_change, self.sides, seed=seed
+            )
+            if permuted_p is not None:
+                p = max(p, permuted_p)
                 least_p = memory_contrast.least_p(self.sides)
 
         # Without a spread there is no smallest effect.
