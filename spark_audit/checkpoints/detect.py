@@ -71,19 +71,19 @@ def read_headers(source: str, loading: specs.Loading) -> Checkpoint:
         if len(formats) != 1:
             raise _not_one_checkpoint(path, formats)
 
-        ((name, found),) = formats.items()
-        if found.read is None:
+        ((name, recognised),) = formats.items()
+        if recognised.read is None:
             return _read_stage(path, source, loading)
 
         if number is not None:
             problem = f"is one checkpoint, not a series: @{number} does not apply"
             raise CheckpointError(problem)
-        if found.path != path:
-            untrusted.check_inside(found.path)
+        if recognised.path != path:
+            untrusted.check_inside(recognised.path)
         # A file may be one of several shards, which its suffix does not tell.
-        if found.path.is_file():
-            shards.refuse_shards(found.path)
-        checkpoint = found.read(found.path, loading)
+        if recognised.path.is_file():
+            shards.refuse_shards(recognised.path)
+        checkpoint = recognised.read(recognised.path, loading)
 
     return _described(checkpoint, name, source, loading)
 

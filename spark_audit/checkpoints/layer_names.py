@@ -96,9 +96,9 @@ def named_as_in_base(
         return unchanged
 
     # All names that the base lacks must begin alike in front of the layers.
-    known = set(modules)
+    base_modules = set(modules)
     module_by_key = {key: _module_of(key) for key in state}
-    unknown = {path for path in module_by_key.values() if path not in known}
+    unknown = {path for path in module_by_key.values() if path not in base_modules}
     matches = [_FRONT_OF_LAYERS.match(path) for path in unknown]
     fronts = {match["front"] for match in matches if match is not None}
     if len(fronts) != 1:
@@ -108,7 +108,7 @@ def named_as_in_base(
     (front,) = fronts
     new_path = {path: decoder_front + path.removeprefix(front) for path in unknown}
     has_front = all(path.startswith(front) for path in unknown)
-    if not has_front or not known.issuperset(new_path.values()):
+    if not has_front or not base_modules.issuperset(new_path.values()):
         return unchanged
 
     new_keys: dict[str, str] = {}

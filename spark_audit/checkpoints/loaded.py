@@ -315,16 +315,16 @@ def end_token_ids(
     return frozenset(end_ids)
 
 
-def served_by(here: Loaded, server: Server, *, note: str) -> Loaded:
-    """Return a checkpoint that was opened here as what a server scores."""
-    identity = {"server": server.url, "model": server.model, "here": here.model_id}
+def served_by(local: Loaded, server: Server, *, note: str) -> Loaded:
+    """Return a local checkpoint as what a server scores."""
+    identity = {"server": server.url, "model": server.model, "here": local.model_id}
     return replace(
-        here,
+        local,
         source=f"{server.model} at {server.url}",
         format="server",
         model_id=sha256_json(identity),
         served=server,
-        notes=(*here.notes, note),
+        notes=(*local.notes, note),
     )
 
 

@@ -144,8 +144,8 @@ def choose_stage(path: Path, number: str | None) -> tuple[Path, tuple[str, ...]]
         If a file of a training run is not as it was written.
     """
     stages = stages_of(path)
-    asked = number or str(len(stages))
-    stage_number, _, asked_part = asked.partition(":")
+    wanted_stage = number or str(len(stages))
+    stage_number, _, wanted_part = wanted_stage.partition(":")
 
     names = stage_names(stages)
     index = int(stage_number) - 1
@@ -155,10 +155,10 @@ def choose_stage(path: Path, number: str | None) -> tuple[Path, tuple[str, ...]]
         checkpoints = list(stages.values())[index]
         # The first part is what the stage is: the corrected one before the other.
         own_part = next(iter(checkpoints))
-        chosen = checkpoints.get(asked_part or own_part)
+        chosen = checkpoints.get(wanted_part or own_part)
 
     if chosen is None:
-        problem = f"has {len(stages)} stages, and no checkpoint @{asked}"
+        problem = f"has {len(stages)} stages, and no checkpoint @{wanted_stage}"
         raise CheckpointError(problem, fix=f"write @1 to @{len(stages)}")
 
     note = f"stage {stage_number} of {len(stages)}: {names[index]}"
@@ -167,7 +167,7 @@ def choose_stage(path: Path, number: str | None) -> tuple[Path, tuple[str, ...]]
 
     run = check_run(path)
     corrects = _corrects_each_stage(run)
-    if corrects and not asked_part and own_part == "task":
+    if corrects and not wanted_part and own_part == "task":
         note += "; its method corrects each stage, this one was not yet"
     return chosen, (note, *_notes_on_run(run, stages, corrects=corrects))
 

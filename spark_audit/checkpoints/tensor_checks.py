@@ -81,12 +81,12 @@ def check_finite(state: Mapping[str, torch.Tensor]) -> None:
             continue
 
         # Each number is asked only now, for the words of the error.
-        found = "NaN" if bool(torch.isnan(tensor).any()) else "infinite numbers"
+        contents = "NaN" if bool(torch.isnan(tensor).any()) else "infinite numbers"
         remedy = (
             "training diverged, or the dtype is too narrow: leave it out, give "
             "an earlier checkpoint, or try --dtype float32"
         )
-        raise CheckpointError(f"tensor {shown(name)} holds {found}", fix=remedy)
+        raise CheckpointError(f"tensor {shown(name)} holds {contents}", fix=remedy)
 
 
 def refuse_differences(

@@ -31,9 +31,9 @@ def choose_tokenizer(
     CheckpointError
         If there is none, or it cannot be loaded.
     """
-    given = checkpoint.loading.tokenizer
-    if given is not None:
-        return _with_note(read(locate(given)), "tokenizer: from --tokenizer")
+    tokenizer_source = checkpoint.loading.tokenizer
+    if tokenizer_source is not None:
+        return _with_note(read(locate(tokenizer_source)), "tokenizer: from --tokenizer")
 
     # In order of preference; base and checkpoint may share a folder.
     owners = {checkpoint.folder: "the checkpoint's own"}

@@ -113,11 +113,11 @@ def passed_over(
         return {}
 
     # What the module has by any name is loaded, whatever the patterns say.
-    known = model.state_dict().keys()
+    known_names = model.state_dict().keys()
     prefix = f"{model.base_model_prefix}."
     kinds: dict[str, str] = {}
     for name in ignored:
-        if {name, prefix + name, name.removeprefix(prefix)} & known:
+        if {name, prefix + name, name.removeprefix(prefix)} & known_names:
             continue
 
         tensor = state[name]

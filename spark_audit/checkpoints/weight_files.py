@@ -274,8 +274,10 @@ def _read_pickle(path: Path) -> object:
             return torch.load(path, "cpu", weights_only=True, mmap=is_zip or None)
         except pickle.UnpicklingError as error:
             # The name of the code is shown, never what it would be called with.
-            asked = _ASKED_GLOBAL.search(str(error))
-            reason = f"asks for {asked[1]}" if asked else "is none of tensors alone"
+            named_code = _ASKED_GLOBAL.search(str(error))
+            reason = "is none of tensors alone"
+            if named_code is not None:
+                reason = f"asks for {named_code[1]}"
             problem = (
                 f"{path.name} is refused: the pickle {reason}, which could run code"
             )
