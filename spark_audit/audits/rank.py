@@ -83,7 +83,7 @@ class RankedSpan(NamedTuple):
     facts: SpanFacts
 
 
-SPAN_COLUMNS = {"rank": "rank_lo", "ties": "ties"}
+RANK_COLUMNS = {"rank": "rank_lo", "ties": "ties"}
 """Column of the evidence -> column of the scores."""
 
 RANK_SETS = ("pii", "control", "pii_all")
@@ -222,7 +222,7 @@ class Rank(Audit):
 
                 values = {
                     column: table.columns[scored_column][places_of_tokens]
-                    for column, scored_column in SPAN_COLUMNS.items()
+                    for column, scored_column in RANK_COLUMNS.items()
                 }
                 yield name, values
 

@@ -27,7 +27,7 @@ from spark_audit.audits.of_series import OfSeries, tasks_in_order
 from spark_audit.audits.series.coins import coin_units, coins_of, epsilon_table
 from spark_audit.audits.series.findings import Figures, SeriesResult, series_finding
 from spark_audit.audits.series.staged_rows import (
-    LAST,
+    LAST_STAGE,
     SERIES,
     SERIES_ATTACKS,
     StagedRows,
@@ -304,7 +304,7 @@ def _figures(group: MembershipGroup, name: str) -> _GroupFigures:
 
     # What all stages add to the last one.
     gain_p = 1.0
-    for metric, gain, p in group.differences((name, SERIES), (name, LAST)):
+    for metric, gain, p in group.differences((name, SERIES), (name, LAST_STAGE)):
         gain_metric = f"{metric}_gain"
         figures[gain_metric, ""] = SeriesAttack.row(
             gain, name, gain_metric, group=group.name, null=0.0
@@ -351,7 +351,7 @@ def _records_by_stage(name: str, staged: StagedRows) -> Iterator[TableRecord]:
             "tasks": rows["place"].nunique(),
         }
         design = Design.of(rows["member"], rows["cluster"], rows["task"])
-        for attack in (LAST, SERIES):
+        for attack in (LAST_STAGE, SERIES):
             auc, _ = auc_estimate(design, so_far.scores[attack])
             record[f"{attack}_value"] = auc.value
             record[f"{attack}_low"] = auc.low

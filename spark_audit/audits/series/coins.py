@@ -14,7 +14,7 @@ import pandas as pd
 
 from spark_audit import sentences
 from spark_audit.audits.canary.epsilon import coin_figures
-from spark_audit.audits.series.staged_rows import LAST, SERIES, StagedRows
+from spark_audit.audits.series.staged_rows import LAST_STAGE, SERIES, StagedRows
 from spark_audit.data.canaries import CANARY_FORMATS
 from spark_audit.manifest.encodings import key_of, parts_of
 from spark_audit.manifest.schema import Manifest, ManifestCanary
@@ -85,7 +85,7 @@ def epsilon_table(coins: Mapping[str, StagedRows]) -> Iterator[TableRecord]:
     significance = EPSILON_SIGNIFICANCE / (2 * max(len(with_coins), 1))
 
     for name, staged in with_coins.items():
-        for attack in (SERIES, LAST):
+        for attack in (SERIES, LAST_STAGE):
             yield _epsilon_record(name, staged, attack, significance)
 
 

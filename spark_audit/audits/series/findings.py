@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 from spark_audit.audits.claims import ALPHA
 from spark_audit.audits.mia.above_texts import AboveTexts
 from spark_audit.audits.mia.estimates import MembershipGroup
-from spark_audit.audits.series.staged_rows import LAST, SERIES
+from spark_audit.audits.series.staged_rows import LAST_STAGE, SERIES
 from spark_audit.results import Claim, Finding, Row
 from spark_audit.results.findings import Fact
 
@@ -62,7 +62,7 @@ def series_finding(
     is_member = result.group.facts["member"].astype(bool)
     facts: dict[str, Fact] = {
         **above.facts(name, SERIES, audit="series"),
-        "last": result.figures["auc", LAST],
+        "last": result.figures["auc", LAST_STAGE],
         "gain": gain,
         "gain_p": gain_p,
         "adds": is_gain,

@@ -14,10 +14,10 @@ from spark_audit.results.evidence import Evidence
 from spark_audit.results.rows import grouped
 
 SERIES = "series"
-LAST = "last"
+LAST_STAGE = "last"
 STEP = "step"
 
-SERIES_ATTACKS = (SERIES, LAST, STEP)
+SERIES_ATTACKS = (SERIES, LAST_STAGE, STEP)
 """Attacks by all stages, by the last one, and by a row's own stage."""
 
 MIN_ROWS_OF_TASK = 10
@@ -68,7 +68,7 @@ class StagedRows:
         steps = np.diff(self.fall, axis=0, prepend=0.0)  # (stages, rows)
         return {
             SERIES: fall_since_own.max(axis=0),
-            LAST: self.fall[-1],
+            LAST_STAGE: self.fall[-1],
             STEP: steps[own_stage, np.arange(n_rows)],
         }
 
