@@ -1,4 +1,9 @@
-"""Ranks of planted canaries next to those of never-inserted ones."""
+"""Ranks of planted canaries next to those of never-inserted ones.
+
+A canary that was drawn like the planted ones and never inserted has a uniform rank,
+unless training moved all strings of its kind. A difference of the two sides is then
+memory, and not the kind.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +26,16 @@ from spark_audit.stats.estimate import Power
 class HeldOutComparison(CanaryTest):
     """Ranks of planted canaries of one part next to those of never-inserted ones.
 
-    ``value`` is the share of pairs whose planted canary ranks ahead, ``p`` of no
-    difference (Mann-Whitney, two-sided), ``n`` the planted canaries.
+    ``value`` is the share of pairs (one of either side) whose planted canary ranks
+    ahead, ``p`` that of no difference (Mann-Whitney, two-sided), ``n`` the planted
+    canaries.
+
+    Attributes
+    ----------
+    trained_mean, held_out_mean
+        Mean rank of either side.
+    power
+        The inputs of the smallest difference that is detected.
     """
 
     trained_mean: Row
@@ -31,7 +44,7 @@ class HeldOutComparison(CanaryTest):
 
     @property
     def rank_facts(self) -> Mapping[str, Fact]:
-        """The facts of a sentence on both mean ranks."""
+        """Return the facts of a sentence on both mean ranks."""
         return {
             "trained": self.trained_mean,
             "held_out": self.held_out_mean,
@@ -53,23 +66,24 @@ def held_out_comparisons(frame: pd.DataFrame) -> list[HeldOutComparison]:
     """
     comparisons = []
     for name, part, of_part in ranks.by_part(frame):
-        trained_ranks = ranks.trained_canaries(of_part)["mid"]  # (n,)
-        held_out_ranks = ranks.held_out_canaries(of_part)["mid"]  # (m,)
-        n = len(trained_ranks)
-        m = len(held_out_ranks)
-        # Without one of the sides there is nothing to compare.
-        if not n or not m:
+        trained_ranks = ranks.trained_canaries(of_part)["mid"]  # (trained,)
+        held_out_ranks = ranks.held_out_canaries(of_part)["mid"]  # (held out,)
+        n_trained = len(trained_ranks)
+        n_held_out = len(held_out_ranks)
+        if n_trained == 0 or n_held_out == 0:
             continue
 
         comparison = HeldOutComparison(
             checkpoint=name,
             part=part,
-            n=n,
+            n=n_trained,
             value=_share_ahead(trained_ranks, held_out_ranks),
             p=_p_of_difference(trained_ranks, held_out_ranks),
             trained_mean=_mean_rank(name, part, trained_ranks),
             held_out_mean=_mean_rank(name, part, held_out_ranks),
-            power=_power_of_ranks(n, m, ranks.n_candidates_of(of_part)),
+            power=_power_of_ranks(
+                n_trained, n_held_out, n_candidates=ranks.n_candidates_of(of_part)
+            ),
         )
         comparisons.append(comparison)
     return sorted(ranks.adjusted(comparisons), key=lambda test: test.p)
@@ -106,22 +120,17 @@ def _mean_rank(name: str, part: str, side_ranks: pd.Series[float]) -> Row:
     )
 
 
-def _power_of_ranks(n: int, m: int, n_candidates: int) -> Power:
-    """Return the inputs of the smallest difference of mean ranks that is detected.
-
-    Parameters
-    ----------
-    n, m
-        Planted and held-out canaries.
-    """
+def _power_of_ranks(n_trained: int, n_held_out: int, *, n_candidates: int) -> Power:
+    """Return the inputs of the smallest difference of mean ranks that is detected."""
     # Ranks never trained on are uniform.
-    _, spread = canary_ranks.null_moments(n_candidates, of="rank")
+    _, sd_of_rank = canary_ranks.null_moments(n_candidates, of="rank")
 
-    # The smallest p is that of one of two extreme orders among all orders.
-    n_orders = float(scipy.special.comb(n + m, n))
+    # The smallest p is that of the two extreme orders among all orders of both sides:
+    # one side stands wholly ahead of the other.
+    n_orders = float(scipy.special.comb(n_trained + n_held_out, n_trained))
     return Power(
         test="t",
-        se=spread * np.sqrt(1 / n + 1 / m),
+        se=sd_of_rank * np.sqrt(1 / n_trained + 1 / n_held_out),
         least_p=min(1.0, 2 / n_orders),
         most=(n_candidates - 1) / 2,
     )
