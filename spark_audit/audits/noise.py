@@ -20,7 +20,13 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits import base
-from spark_audit.audits.ratio_rows import UnitGroup, beside_base, figures, marked
+from spark_audit.audits.ratio_rows import (
+    RatioKey,
+    UnitGroup,
+    beside_base,
+    figures,
+    marked,
+)
 from spark_audit.audits.token_sums import Sums, TokenSet
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
@@ -292,12 +298,12 @@ def _figures_of_group(
     codes, clusters = pd.factorize(frame["cluster"], sort=True)
     coded = frame.assign(code=codes)
 
-    estimands: dict[tuple[str, str, str], Estimand | Estimate] = {}
+    estimands: dict[RatioKey, Estimand | Estimate] = {}
     for (name, sigma), units_of_scale in coded.groupby(
         ["checkpoint", "sigma"], sort=False
     ):
         for metric, estimand in _estimands(units_of_scale, len(clusters)).items():
-            estimands[str(name), metric, f"{sigma:g}"] = estimand
+            estimands[RatioKey(str(name), metric, f"{sigma:g}")] = estimand
 
     units = UnitGroup(group, np.arange(len(frame)), codes, len(clusters))
     return figures(

@@ -25,6 +25,7 @@ from spark_audit.audits.base import (
     Tables,
     scored,
 )
+from spark_audit.audits.ratio_rows import RowPlace
 from spark_audit.audits.supervision import (
     COLUMN,
     NOT_READ,
@@ -359,22 +360,16 @@ def _span_facts(
     )
 
 
-def _control_of(
-    place: tuple[str, str, str, str],
-) -> tuple[str, str, str, str] | None:
-    """Return the place of the controls' figure, the null of one of ``pii``.
-
-    A place is checkpoint, group, metric and set.
-    """
-    checkpoint, group, metric, of = place
-    if of != "pii":
+def _control_of(place: RowPlace) -> RowPlace | None:
+    """Return the place of the controls' figure, the null of one of ``pii``."""
+    if place.of != "pii":
         return None
-    return checkpoint, group, metric, "control"
+    return place._replace(of="control")
 
 
 def _median_rows(
     group: ratio_rows.UnitGroup,
-    cells: Iterable[tuple[ratio_rows.Key, np.ndarray, np.ndarray]],
+    cells: Iterable[ratio_rows.Cell],
     context: Context,
 ) -> Iterator[Row]:
     """Yield the median ranks of one group.
@@ -382,16 +377,15 @@ def _median_rows(
     Parameters
     ----------
     cells
-        Checkpoint, metric and set, with the ranks of the group's tokens, shape
-        ``(tokens,)``; NaN for those of other sets.
+        Their numerators are the ranks of the group's tokens.
     """
     weights = group.weights(context)
-    for (name, metric, of), ranks, _ in cells:
-        is_ranked = ~np.isnan(ranks)  # (tokens,)
+    for (name, metric, of), rank_or_nan, _ in cells:
+        is_ranked = ~np.isnan(rank_or_nan)  # (tokens,)
         if not is_ranked.any():
             continue
 
-        ranks = ranks[is_ranked]
+        ranks = rank_or_nan[is_ranked]  # (ranked,)
         clusters = group.codes[is_ranked]
         replicates = median_replicates(weights, ranks, clusters)
         estimate = median_estimate(ranks, clusters, replicates=replicates)

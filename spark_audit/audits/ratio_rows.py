@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -28,16 +28,33 @@ from spark_audit.stats.estimate import Estimate, Status
 from spark_audit.stats.intervals import Estimand, estimates_of, ratio, replicates_of
 from spark_audit.stats.power import with_mde
 
-Key: TypeAlias = tuple[str, str, str]
-"""Checkpoint, metric and variant of a figure."""
-
-PairedKey: TypeAlias = tuple[str, str, str, str]
-"""Checkpoint, its baseline (of a row empty), metric and variant."""
-
-RowPlace: TypeAlias = tuple[str, str, str, str]
-"""Checkpoint, group, metric and variant of a row."""
-
 TESTS_DISAGREE = "the interval and the sign-flip test disagree: no change"
+
+
+class RatioKey(NamedTuple):
+    """Checkpoint, metric and variant of a figure, within one group."""
+
+    checkpoint: str
+    metric: str
+    of: str
+
+
+class PairedKey(NamedTuple):
+    """The same of a figure or of a difference; ``baseline`` is empty for a figure."""
+
+    checkpoint: str
+    baseline: str
+    metric: str
+    of: str
+
+
+class RowPlace(NamedTuple):
+    """What a row is of: no two rows of an audit have all four."""
+
+    checkpoint: str
+    group: str
+    metric: str
+    of: str
 
 
 @dataclass(frozen=True)
@@ -111,9 +128,22 @@ def groups_of(units: pd.DataFrame) -> Iterator[UnitGroup]:
         yield UnitGroup(group, positions, codes, len(clusters))
 
 
-Cell: TypeAlias = tuple[Key, np.ndarray, np.ndarray]
-"""A figure with the numerators (NaN: not scored) and denominators of a group's units,
-each of shape ``(n,)``."""
+class Cell(NamedTuple):
+    """What a figure of one group is a ratio of.
+
+    Attributes
+    ----------
+    key
+        Which figure it is.
+    numerators, denominators
+        Of the units of the group, shape ``(n,)``; numerators are NaN for units that
+        were not scored or are of another variant.
+    """
+
+    key: RatioKey
+    numerators: np.ndarray
+    denominators: np.ndarray
+
 
 Cells: TypeAlias = tuple[UnitGroup, Iterable[Cell]]
 """A group with the cells of all its figures."""
@@ -151,7 +181,8 @@ def cells_of_units(
                 numerators = numerator_of(scores)
                 for variant in dict.fromkeys(variants):
                     of_variant = np.where(variants == variant, numerators, np.nan)
-                    yield (checkpoint, metric, variant), of_variant, denominators
+                    key = RatioKey(checkpoint, metric, variant)
+                    yield Cell(key, of_variant, denominators)
 
     for group in groups:
         yield group, cells(group.units)
@@ -182,7 +213,8 @@ def cells_of_frame(
         for metric, column in metrics.items():
             for number, (checkpoint, variant) in enumerate(checkpoints_and_variants):
                 numerators = np.where(numbers == number, frame[column], np.nan)
-                yield (checkpoint, metric, variant), numerators, denominators
+                key = RatioKey(checkpoint, metric, variant)
+                yield Cell(key, numerators, denominators)
 
     return UnitGroup(group, np.arange(len(frame)), codes, len(clusters)), cells()
 
@@ -205,13 +237,13 @@ def ratio_figures(
     rows: list[Row] = []
     contrasts: list[Contrast] = []
     for group, cells in groups:
-        sums: dict[Key, Estimand] = {}
+        sums: dict[RatioKey, Estimand] = {}
         for key, numerators, denominators in cells:
             is_scored = ~np.isnan(numerators)  # (n,), bool
             if not is_scored.any():
                 continue
 
-            metric = audit.metric(key[1])
+            metric = audit.metric(key.metric)
             scored = np.stack([numerators, denominators], axis=1)[is_scored]
             by_cluster = cluster_sums(scored, group.codes[is_scored], group.size)
             sums[key] = Estimand(
@@ -249,7 +281,7 @@ def sums_apart(difference: Estimand) -> np.ndarray:
 
 def figures(
     group: UnitGroup,
-    sums: Mapping[Key, Estimand | Estimate],
+    sums: Mapping[RatioKey, Estimand | Estimate],
     context: Context,
     audit: type[Audit],
     *,
@@ -282,8 +314,9 @@ def figures(
     ps = _sign_flip_ps(differences, flipped, seed=context.seed)
 
     estimands: dict[PairedKey, Estimand | Estimate] = {}
-    for (name, metric_name, of), estimand in sums.items():
-        estimands[name, "", metric_name, of] = estimand
+    for ratio_key, estimand in sums.items():
+        of_figure = PairedKey(ratio_key.checkpoint, "", ratio_key.metric, ratio_key.of)
+        estimands[of_figure] = estimand
     estimands |= differences
 
     # All figures and differences are on the same resamples.
@@ -293,25 +326,28 @@ def figures(
     rows: list[Row] = []
     contrasts: list[Contrast] = []
     for key, undecided in estimates.items():
-        name, baseline, metric_name, of = key
-        metric = audit.metric(metric_name)
+        metric = audit.metric(key.metric)
+        is_difference = key.baseline != ""
 
-        # A row has no value of no effect of its own; a difference has 0.
-        estimate = with_mde(undecided, null=0.0 if baseline else None)
+        # Without an effect a difference is 0; a figure alone has no such value.
+        estimate = with_mde(undecided, null=0.0 if is_difference else None)
         estimate = estimate.decided(paper=context.paper and not metric.heavy)
-        if not baseline:
+        if not is_difference:
             if metric.note:
                 estimate = estimate.noting(metric.note)
-            rows.append(audit.row(estimate, name, metric_name, of, group=group.name))
+            row = audit.row(
+                estimate, key.checkpoint, key.metric, key.of, group=group.name
+            )
+            rows.append(row)
             continue
 
         contrast = Contrast.of_estimate(
             estimate,
             audit=audit.name,
-            checkpoint=name,
-            baseline=baseline,
-            metric=metric_name,
-            of=of,
+            checkpoint=key.checkpoint,
+            baseline=key.baseline,
+            metric=key.metric,
+            of=key.of,
             group=group.name,
             unit=metric.unit,
             null=0.0,
@@ -322,7 +358,7 @@ def figures(
 
 
 def _paired_differences(
-    sums: Mapping[Key, Estimand | Estimate],
+    sums: Mapping[RatioKey, Estimand | Estimate],
     pairs: Sequence[tuple[str, str]],
     audit: type[Audit],
 ) -> dict[PairedKey, Estimand | Estimate]:
@@ -332,13 +368,15 @@ def _paired_differences(
     """
     differences: dict[PairedKey, Estimand | Estimate] = {}
     for (checkpoint, metric, of), figure in sums.items():
+        # Some metrics are never compared with a baseline.
+        if audit.metric(metric).alone:
+            continue
         for name, baseline in pairs:
-            baseline_figure = sums.get((baseline, metric, of))
-            is_compared = name == checkpoint and not audit.metric(metric).alone
-            if not is_compared or baseline_figure is None:
+            baseline_figure = sums.get(RatioKey(baseline, metric, of))
+            if name != checkpoint or baseline_figure is None:
                 continue
 
-            key = (name, baseline, metric, of)
+            key = PairedKey(name, baseline, metric, of)
             if isinstance(figure, Estimate):
                 differences[key] = figure
             elif isinstance(baseline_figure, Estimate):
@@ -376,8 +414,9 @@ def beside_base(rows: Sequence[Row]) -> list[Row]:
 
     def place_at_base(place: RowPlace) -> RowPlace | None:
         """Return the place of the same figure of the base; the base has none."""
-        checkpoint, group, metric, of = place
-        return None if checkpoint == BASE else (BASE, group, metric, of)
+        if place.checkpoint == BASE:
+            return None
+        return place._replace(checkpoint=BASE)
 
     return with_nulls(rows, place_at_base)
 
@@ -393,11 +432,15 @@ def with_nulls(
         Gives the place of the row that is the null of another; None: it has none.
     """
     # One row per place: a later row replaces an earlier one.
-    by_place = {(row.checkpoint, row.group, row.metric, row.of): row for row in rows}
+    by_place = {
+        RowPlace(row.checkpoint, row.group, row.metric, row.of): row for row in rows
+    }
     with_null = []
     for place, row in by_place.items():
+        null = None
         null_place = null_of(place)
-        null = None if null_place is None else by_place.get(null_place)
+        if null_place is not None:
+            null = by_place.get(null_place)
         if null is not None:
             ends = {"null": null.value, "null_low": null.low, "null_high": null.high}
             row = row.model_copy(update=ends)
