@@ -121,6 +121,7 @@ class Noise(base.Audit):
                 where="--sigmas",
                 fix=f"write, for example, {SIGMAS}",
             )
+        # A scale that is given twice is scored once.
         return list(dict.fromkeys(scales))
 
     def _passes(self) -> list[Pass]:
@@ -151,6 +152,7 @@ class Noise(base.Audit):
         if not sets:
             return Evidence()
 
+        # All sets under the first scale and draw, then under the next one.
         facts = pd.DataFrame([token_set.facts for token_set in sets])
         units = pd.concat(
             [facts.assign(sigma=noise.sigma, draw=noise.draw) for noise in passes],
@@ -200,6 +202,7 @@ class Noise(base.Audit):
         """Return changes of probability, gaps, contrasts of gaps, and findings."""
         names = evidence.checkpoints
         frame = evidence.frame()
+        # Gaps are compared with those of the untrained model, too.
         pairs = base.with_base(names, context.baselines)
 
         rows: list[Row] = []
@@ -476,7 +479,8 @@ def _gap_finding(gaps: Sequence[Row], *, is_trained: bool) -> Finding:
     further = []
     if len(gaps) > 1:
         further.append("noise.gaps_further")
-    # Each scale with a gap of the untrained model is compared with that.
+
+    # Each scale with a gap of the untrained model is compared with that, and not with 0.
     beside_untrained = [gap for gap in gaps if gap.null is not None]
     if is_trained and beside_untrained:
         facts["untrained_gaps"] = beside_untrained
@@ -498,6 +502,7 @@ def _change_finding(name: str, baseline: str, changes: Sequence[Contrast]) -> Fi
     facts: dict[str, Fact] = {"baseline": baseline, "changes": changes}
     facts |= {f"{outcome}_at": scales for outcome, scales in sigmas.items()}
 
+    # The sentence is on the first scale, the remarks on the others.
     says = "noise.changes"
     if changes[0].value is None:
         says = "noise.changes_missing"

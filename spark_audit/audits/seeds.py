@@ -356,7 +356,10 @@ def _quadrature(sources: Estimate, seeds: Estimate) -> Estimate:
     def limit(
         origin: float, of_sources: float | None, of_seeds: float | None, direction: int
     ) -> float | None:
-        """Return a limit on one side (``direction``: 1 above, -1 below)."""
+        """Return the limit of both on one side of a value (``origin``).
+
+        ``direction`` is 1 above it and -1 below.
+        """
         if of_sources is None or of_seeds is None:
             return None
         half_width = math.hypot(of_sources - origin, of_seeds - origin)

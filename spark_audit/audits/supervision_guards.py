@@ -39,6 +39,7 @@ def supervision_guards(manifest: Manifest) -> list[Guard]:
     if not is_known(manifest):
         return []
 
+    # Each is None where there is nothing to warn of.
     guards = [_cut_off_guard(manifest), _canary_guard(manifest)]
     return [failed for failed in guards if failed is not None]
 
@@ -80,6 +81,8 @@ def _cut_off_hits(manifest: Manifest) -> Hits:
     Canaries do not count: they have a guard of their own.
     """
     trained_on = trained_identifiers(manifest, canaries=False)
+
+    # Strings count, not occurrences: one may stand in many rows.
     strings: set[str] = set()
     for row in manifest.examples:
         if row.split == "train" and row.canary_id is None:
