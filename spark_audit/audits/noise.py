@@ -31,7 +31,7 @@ from spark_audit.audits.token_sums import Sums, TokenSet
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import ANY_NAME, BASE
-from spark_audit.results import AuditResult, Contrast, Finding, Row, grouped
+from spark_audit.results import AuditResult, Contrast, Finding, Guard, Row, grouped
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.results.findings import Fact
 from spark_audit.scoring.table import Pass, TokenTable
@@ -219,32 +219,16 @@ class Noise(base.Audit):
         n_wiped_out = _n_wiped_out(rows)
 
         def why_blind(row: Row) -> str | None:
-            """Return why a gap shows nothing: both kinds of text lose nearly all."""
-            if row.metric != "gap":
-                return None
-
-            # Of a contrast, either side is enough.
-            baseline = row.baseline if isinstance(row, Contrast) else row.checkpoint
-            for name in (row.checkpoint, baseline):
-                if n_wiped_out[name, row.group, row.of] > 1:
-                    notes = [INSENSITIVE, row.note] if row.note else [INSENSITIVE]
-                    return "; ".join(notes)
-            return None
+            """Return why a gap shows nothing, if it does not."""
+            return _why_blind(row, n_wiped_out)
 
         rows = marked(rows, "insensitive", why_blind)
         contrasts = marked(contrasts, "insensitive", why_blind)
 
-        # Relative to its embeddings, a sigma may be more noise for one checkpoint than
-        # for another.
+        # How many draws there are, and how large each sigma is next to the embeddings.
         draws = frame.groupby(["checkpoint", "sigma"], sort=False).agg(
             relative=("relative", "first"), draws=("draw", "nunique")
         )
-        relative = draws["relative"].groupby("sigma")
-        largest_ratio = float((relative.max() / relative.min()).max())
-        guards = []
-        if largest_ratio > SAME_SIZE:
-            facts = {"ratio": largest_ratio}
-            guards.append(base.guard("same noise", "same_noise", facts))
 
         sigmas = [f"{sigma:g}" for sigma in evidence.units["sigma"].unique()]
         rows += self.missing(names, NOISE_NOT_SCORED, variants=sigmas, beside=rows)
@@ -252,7 +236,7 @@ class Noise(base.Audit):
         return AuditResult(
             rows=rows,
             contrasts=contrasts,
-            guards=guards,
+            guards=_noise_guards(draws["relative"]),
             findings=[*_findings(names, rows, contrasts)],
             tables=tables,
         )
@@ -261,6 +245,21 @@ class Noise(base.Audit):
     def variants(self) -> Sequence[str]:
         """Return the scales, as ``of`` of the rows names them."""
         return [f"{sigma:g}" for sigma in self._scales()]
+
+
+def _noise_guards(relative: pd.Series[float]) -> list[Guard]:
+    """Return a warning where one sigma is more noise for one checkpoint than another.
+
+    Parameters
+    ----------
+    relative
+        Sigma over the RMS of the embeddings, by checkpoint and sigma.
+    """
+    by_sigma = relative.groupby("sigma")
+    largest_ratio = float((by_sigma.max() / by_sigma.min()).max())
+    if largest_ratio > SAME_SIZE:
+        return [base.guard("same noise", "same_noise", {"ratio": largest_ratio})]
+    return []
 
 
 def _noisy_tokens(manifest: Manifest) -> Iterator[TokenSet[NoiseFacts]]:
@@ -334,6 +333,29 @@ def _n_wiped_out(rows: Sequence[Row]) -> Counter[tuple[str, str, str]]:
         if is_change and (row.value or 0.0) <= WIPED_OUT:
             counts[row.checkpoint, row.group, row.of] += 1
     return counts
+
+
+def _why_blind(row: Row, n_wiped_out: Mapping[tuple[str, str, str], int]) -> str | None:
+    """Return why a gap shows nothing: both kinds of text lose nearly all probability.
+
+    ``None``: it can show something, or is no gap.
+
+    Parameters
+    ----------
+    row
+        A row or contrast; of a contrast, either side is enough.
+    n_wiped_out
+        From :func:`_n_wiped_out`.
+    """
+    if row.metric != "gap":
+        return None
+
+    baseline = row.baseline if isinstance(row, Contrast) else row.checkpoint
+    for name in (row.checkpoint, baseline):
+        if n_wiped_out[name, row.group, row.of] > 1:
+            notes = [INSENSITIVE, row.note] if row.note else [INSENSITIVE]
+            return "; ".join(notes)
+    return None
 
 
 def _estimands(frame: pd.DataFrame, size: int) -> dict[str, Estimand | Estimate]:
@@ -480,7 +502,7 @@ def _gap_finding(gaps: Sequence[Row], *, is_trained: bool) -> Finding:
     if len(gaps) > 1:
         further.append("noise.gaps_further")
 
-    # Each scale with a gap of the untrained model is compared with that, and not with 0.
+    # A scale with a gap of the untrained model is compared with that, and not with 0.
     beside_untrained = [gap for gap in gaps if gap.null is not None]
     if is_trained and beside_untrained:
         facts["untrained_gaps"] = beside_untrained
