@@ -335,7 +335,7 @@ def _n_wiped_out(rows: Sequence[Row]) -> Counter[tuple[str, str, str]]:
     return counts
 
 
-def _why_blind(row: Row, n_wiped_out: Mapping[tuple[str, str, str], int]) -> str | None:
+def _why_blind(row: Row, n_wiped_out: Counter[tuple[str, str, str]]) -> str | None:
     """Return why a gap shows nothing: both kinds of text lose nearly all probability.
 
     ``None``: it can show something, or is no gap.

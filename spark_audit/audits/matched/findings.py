@@ -218,7 +218,7 @@ def _memory_findings(
 def _tested_findings(
     rows: RowsOfCheckpoint,
     tests: Mapping[str, MemoryTest],
-    pooled: Comparison,
+    comparison: Comparison,
     facts: Mapping[str, Fact],
     remarks: Sequence[str],
 ) -> Iterator[Finding]:
@@ -231,7 +231,7 @@ def _tested_findings(
 
     Parameters
     ----------
-    pooled
+    comparison
         The comparison of all identifiers.
     facts, remarks
         Facts of the finding on all identifiers, and its remarks but for those of the
@@ -255,11 +255,11 @@ def _tested_findings(
 
     # The claim on all trained identifiers.
     kind = rows["kind", "", "pooled"]
-    verdict = _pooled_verdict(pooled, kind)
+    verdict = _verdict_on_memory(comparison, kind)
     if verdict.claim == "formats":
         facts = {**facts, "kind": kind}
     yield matched_finding(
-        pooled.memory,
+        comparison.memory,
         verdict._replace(remarks=(*verdict.remarks, *remarks)),
         facts,
         is_declared=True,
@@ -273,7 +273,7 @@ def _tested_findings(
         yield _dose_finding(rows, doses[-1], tests[doses[-1]])
 
 
-def _pooled_verdict(pooled: Comparison, kind: Row) -> Verdict:
+def _verdict_on_memory(comparison: Comparison, kind: Row) -> Verdict:
     """Return what the memory of all trained identifiers claims; first match wins.
 
     ===========  =============  =======================================================
@@ -294,18 +294,18 @@ def _pooled_verdict(pooled: Comparison, kind: Row) -> Verdict:
     kind
         Change of held-out identifiers minus that of equally hard text, nats per token.
     """
-    claim = memory_claim(pooled.memory)
+    claim = memory_claim(comparison.memory)
     if claim != "nothing_shown":
         return Verdict(claim, claim)
 
-    if pooled.memory.ends is None:
+    if comparison.memory.ends is None:
         return Verdict("nothing_shown", "no_interval")
-    if side_of(pooled.memory):
+    if side_of(comparison.memory):
         return Verdict("nothing_shown", "unequal", ("difference_before",))
 
     # Held-out ones must be likelier by themselves too: next to text that became less
     # likely, identifiers that did not change look learned.
-    became_likelier = direction_of(pooled.held_out) < 0
+    became_likelier = direction_of(comparison.held_out) < 0
     became_likelier_than_controls = direction_of(kind) < 0
     if became_likelier and became_likelier_than_controls:
         return Verdict("formats", "formats", ("kind",))
