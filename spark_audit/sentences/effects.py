@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import math
 
-from spark_audit.sentences.renderer import effect, number, render, unit_name
+from spark_audit.sentences.renderer import (
+    MAX_RATIO,
+    RATIO_OF_PERCENT,
+    effect,
+    number,
+    render,
+    unit_name,
+)
 
-MAX_RATIO = 1000.0
-"""Ratios above it are shown as more than it."""
+PER_100 = {"AUC": 100.0, "points": 1.0}
+"""Units that are shown as so many of 100, and what makes them that."""
 
-RATIO_OF_PERCENT = 2.0
-"""Below this a likelihood is so many per cent higher, from here on so many times."""
+MIN_SHOWN_SIZE = 0.05
+"""From here on what rounds to 0 is shown with one decimal."""
 
 
 def signed_effect(size: float, unit: str) -> str:
@@ -36,16 +43,16 @@ def signed_effect(size: float, unit: str) -> str:
     ('×1.5', '+27')
     """
     if unit == "nats":
+        # Cut just above what is shown as more than it, before it overflows.
         ratio = math.exp(min(size, math.log(MAX_RATIO) + 1))
         if ratio >= RATIO_OF_PERCENT:
             return _times(ratio)
         return f"{_signed(100 * (ratio - 1))}%"
+
     if unit == "bits":
         return _times(2.0 ** min(size, math.log2(MAX_RATIO) + 1))
-    if unit == "AUC":
-        return _signed(100 * size)
-    if unit == "points":
-        return _signed(size)
+    if unit in PER_100:
+        return _signed(PER_100[unit] * size)
     return f"{number(size)} {unit_name(unit)}".strip()
 
 
@@ -62,9 +69,8 @@ def effect_in_words(size: float, unit: str) -> str:
     >>> effect_in_words(0.28, "AUC"), effect_in_words(60.0, "points")
     ('28 more of 100 pairs', '60 more of 100 identifiers')
     """
-    of_100 = {"AUC": 100.0, "points": 1.0}
-    if unit in of_100:
-        return render(f"word.{unit}", size=number(of_100[unit] * size, 0))
+    if unit in PER_100:
+        return render(f"word.{unit}", size=number(PER_100[unit] * size, 0))
     return effect(size, unit, brief=True)
 
 
@@ -72,6 +78,7 @@ def _times(ratio: float) -> str:
     """Return ``×7.0``; two digits, as a glance needs no more."""
     if ratio > MAX_RATIO:
         return f"> ×{MAX_RATIO:g}"
+
     digits = 1 if ratio < 10 else 0
     return f"×{number(ratio, digits)}"
 
@@ -79,7 +86,7 @@ def _times(ratio: float) -> str:
 def _signed(value: float) -> str:
     """Return a whole number with its sign; what is not 0 is never shown as 0."""
     rounded = round(value)
-    if rounded == 0 and abs(value) >= 0.05:
-        return f"{value:+.1f}".replace("-", "\N{MINUS SIGN}")
-    text = f"{rounded:+d}" if rounded else "0"
+    text = f"{rounded:+d}"
+    if rounded == 0:
+        text = f"{value:+.1f}" if abs(value) >= MIN_SHOWN_SIZE else "0"
     return text.replace("-", "\N{MINUS SIGN}")

@@ -4,6 +4,9 @@ The files of ``en/`` hold the templates (Jinja). A key such as ``matched.memory`
 table: ``text``, ``withdrawn`` (once the correction over the report took the claim away)
 and ``subject`` (the checkpoint, where there is none). Templates include one another by
 their keys, ``{% include "matched.compared" %}``. Line breaks are spaces.
+
+First stand the functions that write figures, which templates call as filters by their
+names (``{{ row | percent }}``); then what finds a template and renders it.
 """
 
 from __future__ import annotations
@@ -24,16 +27,26 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-TWICE = 2.0
-"""A likelihood is so many per cent higher below this ratio, so many times from it on.
-"""
+RATIO_OF_PERCENT = 2.0
+"""Below this a likelihood is so many per cent higher, from here on so many times."""
 
-MOST = 1000.0
+MAX_RATIO = 1000.0
 """Ratios above it are shown as more than it."""
 
 DECIMALS = {"bits": 2, "points": 1, "ranks": 1, "clusters": 1}
 """Decimals of a unit, where they are not three."""
 
+HUGE = 1e6
+"""From here on figures have four digits: no reader compares more."""
+
+ROUNDING_ERROR_SHOWN = 1e-9
+"""Below this a figure is rounding error and shown as 0."""
+
+MIN_SHOWN_P = 0.0001
+"""Below this readers of a sentence learn nothing more from a p."""
+
+MISSING = "-"
+"""What stands where there is no figure."""
 
 Figure: TypeAlias = Any
 """A value with limits: a row, a contrast, an estimate, a finding."""
@@ -41,18 +54,13 @@ Figure: TypeAlias = Any
 Counted: TypeAlias = Any
 """A count of so many: hits, with those that are tied."""
 
-HUGE = 1e6
-"""From here on figures have four digits: no reader compares more."""
-ROUNDING_ERROR_SHOWN = 1e-9
-"""Below this a figure is rounding error and shown as 0."""
-MIN_SHOWN_P = 0.0001
-"""Below this readers of a sentence learn nothing more from a p."""
-
 
 def number(value: float | None, digits: int = 3) -> str:
     """Return a figure as readers see it everywhere."""
     if value is None:
-        return "-"
+        return MISSING
+
+    # What is not 0 is never shown as 0.
     if ROUNDING_ERROR_SHOWN < abs(value) < 0.5 * 10**-digits:
         return f"{value:.1g}"
     if abs(value) >= HUGE:
@@ -81,14 +89,22 @@ def figure(
         -1 turns the figure round: the value and both limits.
     """
     if row.value is None:
-        return _lacking(row)
-    low, high = (row.low, row.high) if sign > 0 else (row.high, row.low)
-    value = number(sign * scale * row.value, digits)
-    return f"{value}{unit}{limits(low, high, digits=digits, scale=sign * scale)}"
+        return _text_without_value(row)
+
+    low, high = row.low, row.high
+    if sign < 0:
+        low, high = high, low
+    value_text = number(sign * scale * row.value, digits)
+    interval = limits(low, high, digits=digits, scale=sign * scale)
+    return f"{value_text}{unit}{interval}"
 
 
-def _lacking(row: Figure) -> str:
-    return render("word.withheld") if getattr(row, "withheld", False) else "-"
+def _text_without_value(row: Figure) -> str:
+    """Return what stands for a figure that is withheld, or that there is none of."""
+    # An estimate of our own is no row, and cannot be withheld.
+    if getattr(row, "withheld", False):
+        return render("word.withheld")
+    return MISSING
 
 
 def points(row: Figure) -> str:
@@ -104,13 +120,17 @@ def percent(row: Figure) -> str:
 def value(row: Figure, digits: int = 3, *, scale: float = 1) -> str:
     """Return the value without its interval."""
     if row.value is None:
-        return _lacking(row)
+        return _text_without_value(row)
     return number(scale * row.value, digits)
 
 
 def drifted(row: Figure | None) -> str:
     """Return a drift; nothing has drifted on the reference itself."""
-    if row is None or (row.value is None and not getattr(row, "withheld", False)):
+    if row is None:
+        return number(0.0)
+
+    is_withheld = getattr(row, "withheld", False)
+    if row.value is None and not is_withheld:
         return number(0.0)
     return value(row)
 
@@ -119,42 +139,60 @@ def likelier(row: Figure) -> str:
     """Return a change of NLL, nats per token, in words: ``12% more likely``."""
     if row.value is None:
         return value(row)
+
     ratio = _ratio(row.value)
-    if ratio >= TWICE:
+    if ratio >= RATIO_OF_PERCENT:
         return render("word.times_as_likely", ratio=_times(ratio))
-    way = "more" if ratio >= 1 else "less"
-    return render(f"word.{way}_likely", percent=number(100 * abs(ratio - 1), 0))
+    percentage = number(100 * abs(ratio - 1), 0)
+    if ratio >= 1:
+        return render("word.more_likely", percent=percentage)
+    return render("word.less_likely", percent=percentage)
 
 
 def likelier_interval(row: Figure) -> str:
     """Return the interval of :func:`likelier`: in times, or in per cent with signs."""
-    low, high = _ratio(row.high), _ratio(row.low)
-    if _ratio(row.value) >= TWICE:
+    # The row is a change of NLL: its high end is the least likely.
+    low = _ratio(row.high)
+    high = _ratio(row.low)
+    if _ratio(row.value) >= RATIO_OF_PERCENT:
         ratio = render("word.from_to", low=_times(low), high=_times(high))
         return render("word.times", ratio=ratio)
-    signed = [f"{'+' * (end >= 1)}{number(100 * (end - 1), 0)}%" for end in (low, high)]
-    return render("word.from_to", low=signed[0], high=signed[1])
+
+    return render("word.from_to", low=_signed_percent(low), high=_signed_percent(high))
+
+
+def _signed_percent(ratio: float) -> str:
+    """Return how many per cent more likely, with a sign: ``+12%``, ``-3%``."""
+    percentage = number(100 * (ratio - 1), 0)
+    # A figure has its minus already, but no plus.
+    return f"+{percentage}%" if ratio >= 1 else f"{percentage}%"
 
 
 def _ratio(change: float) -> float:
-    """Return how many times as likely per token."""
-    return math.exp(min(-change, 2 * math.log(MOST)))
+    """Return how many times as likely per token, of a change of NLL in nats."""
+    # Cut where it is shown as more than MAX_RATIO anyway, before it overflows.
+    return math.exp(min(-change, 2 * math.log(MAX_RATIO)))
 
 
 def _times(ratio: float) -> str:
-    return render("word.over", most=f"{MOST:g}") if ratio > MOST else number(ratio, 1)
+    """Return a ratio with one decimal; a very large one as more than MAX_RATIO."""
+    if ratio > MAX_RATIO:
+        return render("word.over", most=f"{MAX_RATIO:g}")
+    return number(ratio, 1)
 
 
 def share(part: float | None) -> str:
     """Return a share in per cent, without its sign."""
-    return number(None if part is None else 100 * part, DECIMALS["points"])
+    if part is None:
+        return MISSING
+    return number(100 * part, DECIMALS["points"])
 
 
 def probability(p: float) -> str:
     """Return two significant digits; below 0.0001 only that it is below."""
-    return (
-        f"{p:.2g}" if p >= MIN_SHOWN_P else render("word.below", least=f"{MIN_SHOWN_P}")
-    )
+    if p >= MIN_SHOWN_P:
+        return f"{p:.2g}"
+    return render("word.below", least=f"{MIN_SHOWN_P}")
 
 
 def p_value(p: float) -> str:
@@ -164,14 +202,18 @@ def p_value(p: float) -> str:
 
 def adjusted_p(p: float, tests: int) -> str:
     """Return a p value that was adjusted over so many tests."""
-    key = "word.adjusted_of_one" if tests == 1 else "word.adjusted"
-    return render(key, p=p, tests=tests)
+    if tests == 1:
+        return render("word.adjusted_of_one", p=p, tests=tests)
+    return render("word.adjusted", p=p, tests=tests)
 
 
 def listed(names: Sequence[str]) -> str:
     """Return ``a, b and c``."""
-    last = f" {render('word.and')} "
-    return last.join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+    if len(names) < 2:
+        return "".join(names)
+
+    first_names = ", ".join(names[:-1])
+    return f"{first_names} {render('word.and')} {names[-1]}"
 
 
 def of_rows(dose: str) -> str:
@@ -180,8 +222,10 @@ def of_rows(dose: str) -> str:
     if numbers.endswith("+"):
         return render("word.or_more", least=numbers.removesuffix("+"))
 
-    low, dash, high = numbers.partition("-")
-    return render("word.from_to", low=low, high=high) if dash else low
+    if "-" not in numbers:
+        return numbers
+    low, _, high = numbers.partition("-")
+    return render("word.from_to", low=low, high=high)
 
 
 def effect(mde: float, unit: str, *, brief: bool = False) -> str:
@@ -192,18 +236,26 @@ def effect(mde: float, unit: str, *, brief: bool = False) -> str:
     brief
         In words only.
     """
-    scale, digits = (100, 1) if "AUC" in unit else (1, DECIMALS.get(unit, 3))
-    size, words = number(scale * mde, digits), ""
+    if "AUC" in unit:
+        size = number(100 * mde, 1)
+    else:
+        size = number(mde, DECIMALS.get(unit, 3))
+
+    words = ""
     if unit == "nats":
+        # More likely is a change of NLL below 0.
         words = likelier(SimpleNamespace(value=-mde, low=None, high=None))
     elif unit == "bits":
         words = render("word.ahead", times=number(2**mde, 1))
     elif brief and knows(f"word.{unit}"):
         words = render(f"word.{unit}", size=size)
+
     if words and brief:
         return words
-    shown = f"{size} {unit_name(unit)}".strip()
-    return f"{shown} ({words})" if words else shown
+    size_with_unit = f"{size} {unit_name(unit)}".strip()
+    if not words:
+        return size_with_unit
+    return f"{size_with_unit} ({words})"
 
 
 def unit_name(unit: str) -> str:
@@ -242,51 +294,13 @@ FIGURE_FUNCTIONS = (
     *(figure, points, percent, value, drifted, share, number),
     *(probability, p_value, likelier, likelier_interval, effect),
 )
+"""Filters of templates that write figures."""
+
 TEMPLATE_FUNCTIONS = (
     *(of_rows, unit_name, hits, sure_hits, capitalised, adjusted_p, listed),
     each,
 )
-"""Filters of templates: of figures, and others."""
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, part in table.items():
-        if isinstance(part, str):
-            yield f"{prefix}{key}".removesuffix(".text"), part
-        else:
-            yield from _flat(part, f"{prefix}{key}.")
-
-
-@lru_cache
-def _known() -> dict[str, str]:
-    """Return all templates by their keys."""
-    templates: dict[str, str] = {}
-    for file in _files():
-        templates |= _flat(tomllib.loads(file.read_text(encoding="utf-8")))
-    return templates
-
-
-def _files() -> Iterator[Traversable]:
-    """Yield our files, and those of other packages, as ``surprise.en.toml``."""
-    yield from files("spark_audit.sentences").joinpath("en").iterdir()
-    for point in entry_points(group="spark_audit.audits"):
-        with suppress(ImportError):
-            module = find_spec(point.module)
-            path = Path(module.origin if module and module.origin else "")
-            if (beside := path.with_suffix(".en.toml")).is_file():
-                yield beside
-
-
-@lru_cache
-def _environment() -> Environment:
-    from jinja2 import DictLoader, Environment, StrictUndefined
-
-    loader = DictLoader(_known())
-    made = Environment(loader=loader, undefined=StrictUndefined)
-    made.filters |= {
-        one.__name__: one for one in (*FIGURE_FUNCTIONS, *TEMPLATE_FUNCTIONS)
-    }
-    return made
+"""Further filters of templates."""
 
 
 def knows(key: str) -> bool:
@@ -303,6 +317,7 @@ def render(key: str, /, **facts: object) -> str:
         If there is no such sentence, or it lacks a fact.
     """
     template = _environment().get_template(key)
+    # Templates break lines where their file does; a sentence has none.
     return " ".join(template.render(facts).split())
 
 
@@ -323,9 +338,58 @@ def under(prefix: str, **facts: object) -> list[str]:
 
 def terms(group: str, **facts: object) -> list[tuple[str, str]]:
     """Return the terms of a group and what they mean."""
-    keys = [key[:-5] for key in _known() if key.endswith(".term")]
-    return [
-        (render(f"{key}.term"), render(key, **facts))
-        for key in keys
-        if key.startswith(f"{group}.")
-    ]
+    suffix = ".term"
+    meanings = []
+    for key in _known():
+        if not key.endswith(suffix):
+            continue
+
+        # The term stands beside the sentence that says what it means.
+        key_of_meaning = key.removesuffix(suffix)
+        if key_of_meaning.startswith(f"{group}."):
+            meanings.append((render(key), render(key_of_meaning, **facts)))
+    return meanings
+
+
+@lru_cache
+def _environment() -> Environment:
+    """Return Jinja with all templates and filters; it refuses to lack a fact."""
+    from jinja2 import DictLoader, Environment, StrictUndefined
+
+    environment = Environment(loader=DictLoader(_known()), undefined=StrictUndefined)
+    for function in (*FIGURE_FUNCTIONS, *TEMPLATE_FUNCTIONS):
+        environment.filters[function.__name__] = function
+    return environment
+
+
+@lru_cache
+def _known() -> dict[str, str]:
+    """Return all templates by their keys."""
+    templates: dict[str, str] = {}
+    for file in _files():
+        templates |= _flat(tomllib.loads(file.read_text(encoding="utf-8")))
+    return templates
+
+
+def _files() -> Iterator[Traversable]:
+    """Yield our files, and those of other packages, as ``surprise.en.toml``."""
+    yield from files("spark_audit.sentences").joinpath("en").iterdir()
+    for point in entry_points(group="spark_audit.audits"):
+        # A package that is not installed whole must not break our reports.
+        with suppress(ImportError):
+            module = find_spec(point.module)
+            if module is None or module.origin is None:
+                continue
+
+            sentence_file = Path(module.origin).with_suffix(".en.toml")
+            if sentence_file.is_file():
+                yield sentence_file
+
+
+def _flat(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield key and template of a table of tables; ``text`` is that of the table."""
+    for key, entry in table.items():
+        if isinstance(entry, str):
+            yield f"{prefix}{key}".removesuffix(".text"), entry
+        elif isinstance(entry, Mapping):
+            yield from _flat(entry, f"{prefix}{key}.")
