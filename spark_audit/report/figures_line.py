@@ -24,10 +24,12 @@ def with_figures(report: ReportT) -> ReportT:
     """
     findings = []
     for finding in report.findings:
+        # A finding that stays as it was is not validated again.
         line = figures_line(finding)
         if finding.figures != line:
             finding = finding.model_copy(update={"figures": line})
         findings.append(finding)
+
     return report.model_copy(update={"findings": findings})
 
 
@@ -42,14 +44,14 @@ def figures_line(finding: Finding) -> str:
     ``+12% [+8%, +16%] per token · without a leak 0% · p 0.0001, corrected 0.003 · 207
     trained, 102 held out · at most +21%``
     """
-    parts = [
+    figures = [
         _estimate(finding),
         _null(finding),
         _p(finding),
         _sides(finding),
         _at_most(finding),
     ]
-    return SEPARATOR.join(filter(None, parts))
+    return SEPARATOR.join(figure for figure in figures if figure)
 
 
 def plain_figures(finding: Finding) -> str:
@@ -59,6 +61,7 @@ def plain_figures(finding: Finding) -> str:
     """
     if finding.value is None:
         return ""
+
     estimate = limited(finding.value, finding.low, finding.high)
     return f"{estimate} {unit_name(finding.unit)}".rstrip()
 
@@ -70,19 +73,22 @@ def _estimate(finding: Finding) -> str:
     if not _has_scale(finding):
         return percent(finding) if _is_rate(finding) else plain_figures(finding)
 
-    audit = finding.audit
-    value = effect_size(finding, finding.value)
-    if value is None:
+    # A null that is withheld leaves the size of the effect unknown, too.
+    size = effect_size(finding, finding.value)
+    if size is None:
         return ""
-    estimate = effect_text(audit, value, finding.unit)
+    estimate = effect_text(finding.audit, size, finding.unit)
 
-    low, high = effect_size(finding, finding.low), effect_size(finding, finding.high)
+    low = effect_size(finding, finding.low)
+    high = effect_size(finding, finding.high)
     if low is not None and high is not None:
         # A change of NLL below 0 is a leak: its limits change places.
-        ends = [effect_text(audit, end, finding.unit) for end in sorted([low, high])]
-        estimate += f" [{', '.join(ends)}]"
+        near, far = sorted([low, high])
+        near_text = effect_text(finding.audit, near, finding.unit)
+        far_text = effect_text(finding.audit, far, finding.unit)
+        estimate += f" [{near_text}, {far_text}]"
 
-    scale = optional(f"audit.{audit}.scale")
+    scale = optional(f"audit.{finding.audit}.scale")
     return f"{estimate} {scale}".rstrip()
 
 
@@ -106,6 +112,8 @@ def _null(finding: Finding) -> str:
     """Return the figure of no effect; empty where the figure is none of a leak."""
     if finding.value is None or not _has_scale(finding):
         return ""
+
+    # On the scale of an effect, no effect is 0, whatever its null is.
     null = effect_text(finding.audit, 0.0, finding.unit)
     return render("matrix.figures.null", null=null)
 
@@ -117,6 +125,7 @@ def _p(finding: Finding) -> str:
     p = probability(finding.p)
     if finding.p_adjusted is None:
         return render("matrix.figures.p", p=p)
+
     adjusted = probability(finding.p_adjusted)
     return render("matrix.figures.p_corrected", p=p, adjusted=adjusted)
 
@@ -134,19 +143,22 @@ def _sides(finding: Finding) -> str:
 def sides_of(finding: Finding) -> tuple[int | None, int | None]:
     """Return how many trained and held-out units a test compares; None: not known."""
     audit = about(finding.audit)
-    trained, held_out = audit.sides
+    trained_fact, held_out_fact = audit.sides  # the facts that hold the sizes
     return (
-        audit.size_of(finding.facts.get(trained)),
-        audit.size_of(finding.facts.get(held_out)),
+        audit.size_of(finding.facts.get(trained_fact)),
+        audit.size_of(finding.facts.get(held_out_fact)),
     )
 
 
 def _at_most(finding: Finding) -> str:
     """Return how much could still be there, where nothing was found."""
+    # What was found is said by its estimate: a limit of it would say less.
     if finding.detected or finding.at_most is None:
         return ""
+
     size = effect_size(finding, finding.at_most)
     if size is None:
         return ""
+
     limit = limit_text(finding.audit, size, finding.unit)
     return render("matrix.figures.at_most", limit=limit)

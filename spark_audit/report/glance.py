@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from spark_audit import sentences
 from spark_audit.audits import about, in_order
 from spark_audit.audits.claims import carriers
 from spark_audit.names import ANY_NAME, entry_of
-from spark_audit.results import Contrast, Report, Row, grouped
-
-if TYPE_CHECKING:
-    pass
 from spark_audit.report.cells import (
     EMPTY_CELL,
     Cell,
@@ -22,96 +18,186 @@ from spark_audit.report.cells import (
     limited,
     line_name,
 )
+from spark_audit.results import Contrast, Report, Row, grouped
+
+SCORE_WITHOUT_FINDING = "loss"
+"""Score that stands for a checkpoint where its finding rests on none."""
 
 
-def main_rows(report: Report) -> Iterator[tuple[str, str, list[Row]]]:
-    """The main figures: title, variant as it was declared, rows of all checkpoints.
+class MainFigure(NamedTuple):
+    """One column of the table: a figure with the rows of all checkpoints.
+
+    Attributes
+    ----------
+    variant
+        As the metric declares it: :data:`~spark_audit.names.ANY_NAME` where each
+        checkpoint has the variant that its finding rests on.
+    """
+
+    title: str
+    variant: str
+    rows: list[Row]
+
+
+def main_rows(report: Report) -> Iterator[MainFigure]:
+    """Yield the main figures: title, variant as it was declared, rows.
 
     Of several scores it is the one that the verdict rests on, where it rests on none
     the loss.
     """
-    rows = grouped(_pooled(report), lambda row: (row.audit, row.metric))
-    for audit in in_order({audit for audit, _ in rows}):
+    by_metric = grouped(_pooled(report), lambda row: (row.audit, row.metric))
+    for audit in in_order({audit for audit, _ in by_metric}):
         for metric in about(audit).metrics:
-            for of in metric.glance:
-                mine = rows.get((audit, metric.name), [])
-                if of == ANY_NAME:
-                    resting = carriers(report.findings, audit)
-                    mine = [
-                        row
-                        for row in mine
-                        if not isinstance(row, Contrast)
-                        and row.of == resting.get(entry_of(row.checkpoint), "loss")
-                    ]
+            candidates = by_metric.get((audit, metric.name), [])
+            for variant in metric.glance:
+                if variant == ANY_NAME:
+                    rows = _rows_of_verdict(report, audit, candidates)
                 else:
-                    mine = [row for row in mine if row.of == of]
-                if mine:
-                    key = f"metric.{audit}.{metric.name}.glance.{of}"
-                    yield sentences.render(key), of, mine
+                    rows = [row for row in candidates if row.of == variant]
+
+                # An audit that did not run, or found nothing to measure, has no column.
+                if rows:
+                    key = f"metric.{audit}.{metric.name}.glance.{variant}"
+                    yield MainFigure(sentences.render(key), variant, rows)
+
+
+def _rows_of_verdict(
+    report: Report, audit: str, candidates: Sequence[Row]
+) -> list[Row]:
+    """Return each checkpoint's row of the score that its finding rests on."""
+    score_by_name = carriers(report.findings, audit)
+    rows = []
+    for row in candidates:
+        # A difference between checkpoints has no score of one of them.
+        if isinstance(row, Contrast):
+            continue
+
+        score = score_by_name.get(entry_of(row.checkpoint), SCORE_WITHOUT_FINDING)
+        if row.of == score:
+            rows.append(row)
+    return rows
 
 
 def _pooled(report: Report) -> list[Row]:
-    rows = (*report.results, *report.contrasts)
-    return [row for row in rows if row.group == "pooled"]
+    """Return the rows and contrasts of all groups together."""
+    pooled = []
+    for row in (*report.results, *report.contrasts):
+        if row.group == "pooled":
+            pooled.append(row)
+    return pooled
 
 
 def glance(report: Report) -> ReportTable | None:
-    """One line a checkpoint, one figure an audit; ``None`` where there is none.
+    """Return one line a checkpoint, one figure an audit; ``None`` without figures.
 
     Figures are chosen beforehand, never by what came out (:func:`main_rows`).
     """
     columns: dict[str, dict[str, Cell]] = {}
-    chance: list[Cell] = []
-    for title, variant, mine in main_rows(report):
-        columns[title] = {}
-        for row in mine:
-            named = f"{row.of} " if variant == ANY_NAME else ""
-            columns[title].setdefault(line_name(row), figure(row, before=named))
-        own = [row for row in mine if not isinstance(row, Contrast)]
-        chance.append(chance_cell(own) if about(mine[0].audit).chance else EMPTY_CELL)
-    rows = _pooled(report)
-    several = {row.checkpoint for row in rows if row.over == "both"}
-    whose: dict[str, str] = {}
-    for row in sorted(rows, key=lambda row: row.over == "both"):
-        # Of several seeds one line stands for all, with the widest interval there is.
-        if row.over == "both" or entry_of(row.checkpoint) not in several:
-            whose[line_name(row)] = row.checkpoint
+    chance_cells: list[Cell] = []
+    for main_figure in main_rows(report):
+        columns[main_figure.title] = _column(main_figure)
+        chance_cells.append(_chance_of(main_figure.rows))
+
     lines = []
-    for who, name in whose.items():
-        cells = [column.get(who) for column in columns.values()]
-        if any(cells):
-            lines.append(
-                TableLine((Cell(who), *(one or EMPTY_CELL for one in cells)), name)
-            )
+    for line, checkpoint in _checkpoint_by_line(_pooled(report)).items():
+        # A checkpoint that only other figures are of has no line here.
+        cells = [column.get(line, EMPTY_CELL) for column in columns.values()]
+        if any(cell is not EMPTY_CELL for cell in cells):
+            lines.append(TableLine((Cell(line), *cells), checkpoint))
     if not lines:
         return None
-    if not all(cell.missing for cell in chance):
-        lines.append(TableLine((Cell(sentences.render("table.chance")), *chance)))
-    names = ("checkpoint", *columns)
+
+    # Chance stands below the checkpoints, where any figure has a null.
+    if not all(cell.missing for cell in chance_cells):
+        label = Cell(sentences.render("table.chance"))
+        lines.append(TableLine((label, *chance_cells)))
+
+    header = []
+    for name in ("checkpoint", *columns):
+        header.append(sentences.translated("column", name))
     return ReportTable(
         title=sentences.render("page.glance"),
-        header=tuple(sentences.translated("column", name) for name in names),
+        header=tuple(header),
         rows=lines_with_figures(lines),
         remarks=(sentences.render("page.glance_remark"),),
         key="glance",
     )
 
 
+def _column(main_figure: MainFigure) -> dict[str, Cell]:
+    """Return line -> cell; a cell names its variant where checkpoints differ in it."""
+    cells: dict[str, Cell] = {}
+    for row in main_figure.rows:
+        variant = ""
+        if main_figure.variant == ANY_NAME:
+            variant = f"{row.of} "
+        # Of several rows of a line, the first stands for it.
+        cells.setdefault(line_name(row), figure(row, before=variant))
+    return cells
+
+
+def _chance_of(rows: Sequence[Row]) -> Cell:
+    """Return the cell of chance of a figure; empty where its audit has no chance."""
+    if not about(rows[0].audit).chance:
+        return EMPTY_CELL
+
+    # The null of a difference between checkpoints is not chance.
+    of_checkpoints = []
+    for row in rows:
+        if not isinstance(row, Contrast):
+            of_checkpoints.append(row)
+    return chance_cell(of_checkpoints)
+
+
+def _checkpoint_by_line(rows: Sequence[Row]) -> Mapping[str, str]:
+    """Return line -> the checkpoint that it is of.
+
+    Of several seeds one line stands for all, with the widest interval there is.
+    """
+    with_seeds = set()
+    for row in rows:
+        if row.over == "both":
+            with_seeds.add(row.checkpoint)
+
+    # Rows over sources and seeds come last: of equal lines theirs stays.
+    checkpoint_by_line: dict[str, str] = {}
+    for row in sorted(rows, key=lambda row: row.over == "both"):
+        is_of_seeds = entry_of(row.checkpoint) in with_seeds
+        if row.over == "both" or not is_of_seeds:
+            checkpoint_by_line[line_name(row)] = row.checkpoint
+    return checkpoint_by_line
+
+
 def chance_cell(rows: Sequence[Row]) -> Cell:
-    """The null value and its band where all checkpoints have the same; else nothing."""
-    bands = {(r.null, r.null_low, r.null_high) for r in rows if r.value is not None}
-    null, low, high = bands.pop() if len(bands) == 1 else (None, None, None)
-    return EMPTY_CELL if null is None else Cell(limited(null, low, high), numeric=True)
+    """Return the null and its band; nothing where checkpoints have different ones."""
+    bands = set()
+    for row in rows:
+        if row.value is not None:
+            bands.add((row.null, row.null_low, row.null_high))
+    if len(bands) != 1:
+        return EMPTY_CELL
+
+    null, low, high = bands.pop()
+    if null is None:
+        return EMPTY_CELL
+    return Cell(limited(null, low, high), numeric=True)
 
 
 def lines_with_figures(lines: Sequence[TableLine]) -> tuple[TableLine, ...]:
-    """Lines with a figure that is estimable, or withheld; all where there is none.
+    """Return the lines with a figure that is estimable, or withheld; all if none has.
 
     Why the others have none stands below the table.
     """
-    telling = []
+    lines_with_any = []
     for line in lines:
-        rows = [cell.row for cell in line.cells if cell.row]
-        if not rows or any(row.value is not None or row.withheld for row in rows):
-            telling.append(line)
-    return tuple(telling or lines)
+        n_rows = 0
+        n_figures = 0
+        for cell in line.cells:
+            if cell.row is not None:
+                n_rows += 1
+                n_figures += cell.row.value is not None or cell.row.withheld
+
+        # Lines without rows, such as that of chance, are no checkpoint's.
+        if n_figures or not n_rows:
+            lines_with_any.append(line)
+    return tuple(lines_with_any or lines)

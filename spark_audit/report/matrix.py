@@ -134,6 +134,7 @@ class Matrix:
     @property
     def _n_first(self) -> int:
         """Return how many rows a glance shows."""
+        # The line that counts the others takes the room of a row.
         return MAX_ROWS if len(self.rows) <= MAX_ROWS else ROWS_OF_MORE
 
     @property
@@ -142,17 +143,23 @@ class Matrix:
         if not self.further_rows:
             return ""
 
+        # One line stands for all of them: the page has the whole matrix.
         return render("glance.more_rows", count=len(self.further_rows))
 
     @property
     def legend(self) -> list[tuple[str, str]]:
         """Return the marks that there are, each with what it means."""
-        used = {cell.kind for row in self.rows for cell in row.cells}
-        return [
-            (CELL_MARKS[kind], render(f"matrix.legend.{kind.replace(' ', '_')}"))
-            for kind in CELL_KINDS
-            if kind in used
-        ]
+        used: set[CellKind] = set()
+        for row in self.rows:
+            used.update(cell.kind for cell in row.cells)
+
+        # A mark that no cell has needs no word.
+        legend = []
+        for kind in CELL_KINDS:
+            if kind in used:
+                meaning = render(f"matrix.legend.{kind.replace(' ', '_')}")
+                legend.append((CELL_MARKS[kind], meaning))
+        return legend
 
 
 def few_names(names: Sequence[str]) -> str:
@@ -160,16 +167,17 @@ def few_names(names: Sequence[str]) -> str:
     if len(names) <= MAX_NAMES:
         return listed(names)
 
-    shown = ", ".join(names[: MAX_NAMES - 1])
-    n_more = len(names) - MAX_NAMES + 1
-    return render("glance.more_names", names=shown, more=n_more)
+    # The words "and N more" take the room of one name.
+    first_names = names[: MAX_NAMES - 1]
+    n_more = len(names) - len(first_names)
+    return render("glance.more_names", names=", ".join(first_names), more=n_more)
 
 
 def names_or_count(names: Sequence[str]) -> str:
     """Return checkpoints in a list, and of many how many they are: a row names each."""
-    if len(names) > MAX_NAMES:
-        return render("glance.count", count=len(names))
-    return listed(names)
+    if len(names) <= MAX_NAMES:
+        return listed(names)
+    return render("glance.count", count=len(names))
 
 
 def matrix_of(standings: Sequence[Standing]) -> Matrix:
@@ -178,52 +186,70 @@ def matrix_of(standings: Sequence[Standing]) -> Matrix:
     An attack that was tried on none of them, and found nothing, still has its column:
     what was not tested is an answer, too.
     """
-    audits = [tried.audit for tried in standings[0].tried] if standings else []
-    columns = tuple(
-        MatrixColumn(
-            audit=audit,
-            attack=optional(f"audit.{audit}.attack") or audit,
-            head=optional(f"audit.{audit}.head"),
-            scale=optional(f"audit.{audit}.scale"),
-            question=optional(f"audit.{audit}.asks"),
-        )
-        for audit in audits
+    columns: list[MatrixColumn] = []
+    rows: list[MatrixRow] = []
+    for standing in standings:
+        # Each checkpoint has all attacks, in one order: the first names the columns.
+        if not columns:
+            columns = [column_of(tried.audit) for tried in standing.tried]
+
+        cells = tuple(cell_of(tried) for tried in standing.tried)
+        rows.append(MatrixRow(name=standing.name, state=standing.state, cells=cells))
+    return Matrix(tuple(columns), tuple(rows))
+
+
+def column_of(audit: str) -> MatrixColumn:
+    """Return the column of an attack; what it has no words for stays empty."""
+    return MatrixColumn(
+        audit=audit,
+        attack=optional(f"audit.{audit}.attack") or audit,
+        head=optional(f"audit.{audit}.head"),
+        scale=optional(f"audit.{audit}.scale"),
+        question=optional(f"audit.{audit}.asks"),
     )
-    rows = tuple(
-        MatrixRow(
-            name=standing.name,
-            state=standing.state,
-            cells=tuple(cell_of(tried) for tried in standing.tried),
-        )
-        for standing in standings
-    )
-    return Matrix(columns, rows)
 
 
 def cell_of(tried: Tried) -> MatrixCell:
-    """Return the cell of one attack on one checkpoint."""
-    finding = tried.finding
-    if tried.outcome == "FOUND" and finding is not None:
-        size = effect_size(finding, finding.value)
-        return MatrixCell(
-            audit=tried.audit,
-            kind="less" if finding.claim == "betrays" else "found",
-            effect=effect_text(tried.audit, size, finding.unit),
-            reason=tried.seed,
-            strength=strength_of(size, finding.unit),
-        )
+    """Return the cell of one attack on one checkpoint.
 
+    ==============  =======================================================
+    outcome         cell
+    ==============  =======================================================
+    ``FOUND``       ``found``, or ``less`` where strings became less likely
+    ``not shown``   ``nothing``, and at most how much could still be there
+    ``not tested``  ``not tested``, and why
+    any other       ``void``, and why
+    ==============  =======================================================
+    """
+    if tried.outcome == "FOUND" and tried.finding is not None:
+        return _cell_of_found(tried, tried.finding)
     if tried.outcome == "not shown":
-        effect = ""
-        if tried.bounded is not None:
-            size = effect_size(tried.bounded, tried.bounded.at_most)
-            limit = limit_text(tried.audit, size, tried.bounded.unit)
-            effect = render("matrix.at_most", limit=limit) if limit else ""
-        return MatrixCell(audit=tried.audit, kind="nothing", effect=effect)
-
+        return MatrixCell(audit=tried.audit, kind="nothing", effect=_at_most(tried))
     if tried.outcome == "not tested":
         return MatrixCell(audit=tried.audit, kind="not tested", reason=_why(tried))
     return MatrixCell(audit=tried.audit, kind="void", reason=_why(tried))
+
+
+def _cell_of_found(tried: Tried, finding: Finding) -> MatrixCell:
+    """Return the cell of an attack that found something."""
+    size = effect_size(finding, finding.value)
+    return MatrixCell(
+        audit=tried.audit,
+        kind="less" if finding.claim == "betrays" else "found",
+        effect=effect_text(tried.audit, size, finding.unit),
+        reason=tried.seed,
+        strength=strength_of(size, finding.unit),
+    )
+
+
+def _at_most(tried: Tried) -> str:
+    """Return at most how much could still be there; empty where it is not known."""
+    if tried.bounded is None:
+        return ""
+
+    size = effect_size(tried.bounded, tried.bounded.at_most)
+    limit = limit_text(tried.audit, size, tried.bounded.unit)
+    return render("matrix.at_most", limit=limit) if limit else ""
 
 
 def _why(tried: Tried) -> str:
@@ -232,7 +258,9 @@ def _why(tried: Tried) -> str:
         return render("dossier.not_run")
     if tried.outcome == "confounded":
         return render("outcome.confounded")
-    return "" if tried.finding is None else tried.finding.text
+    if tried.finding is None:
+        return ""
+    return tried.finding.text
 
 
 def effect_size(finding: Finding, end: float | None) -> float | None:
@@ -242,6 +270,7 @@ def effect_size(finding: Finding, end: float | None) -> float | None:
     """
     if end is None or finding.null is None:
         return None
+
     return leak_of(finding, end)
 
 
@@ -264,7 +293,11 @@ def strength_of(size: float | None, unit: str) -> int:
     """Return the shade of what was found, from 1 to 3."""
     if size is None:
         return 1
-    second, third = STRENGTH_STEPS.get(unit, (math.inf, math.inf))
-    if abs(size) >= third:
+
+    # Of a unit without steps, nothing is said to be stronger than anything else.
+    second_step, third_step = STRENGTH_STEPS.get(unit, (math.inf, math.inf))
+    if abs(size) >= third_step:
         return 3
-    return 2 if abs(size) >= second else 1
+    if abs(size) >= second_step:
+        return 2
+    return 1
