@@ -9,6 +9,7 @@ from spark_audit import sentences
 from spark_audit.audits import about
 from spark_audit.cli.glance import show_glance
 from spark_audit.report import attacks, first_screen, standings
+from spark_audit.report.advice import advice
 from spark_audit.report.at_a_glance import glance_of
 from spark_audit.report.cells import ReportTable, records_table
 from spark_audit.report.disclosure.shared import rounded_for_owner
@@ -78,7 +79,7 @@ def _show_standings(report: Report) -> None:
     tested = attacks.attack_table(attacks.attacks(report, stand))
     for attack, _, on, _, least in (line.texts for line in tested.rows):
         show_line(f"{attack}: {on}; {tested.header[-1]}: {least}")
-    for state, text in first_screen.advice(stand).items():
+    for state, text in advice(stand).items():
         show_line(f"{standings.SHAPES[state]} {text}")
     show_line(sentences.render("page.without_rules", does=first_screen.gate(stand)))
 

@@ -129,8 +129,9 @@ class Glance:
     @property
     def exposed_label(self) -> str:
         """Return whether the exposed kinds became more or less likely, in words."""
-        is_less_likely = any(kind.is_less_likely for kind in self.exposed)
-        return render("glance.less_likely" if is_less_likely else "glance.most_exposed")
+        if any(kind.is_less_likely for kind in self.exposed):
+            return render("glance.less_likely")
+        return render("glance.most_exposed")
 
     @property
     def whose_kinds(self) -> str:
@@ -144,6 +145,7 @@ def glance_of(report: Report) -> Glance | None:
     if not all_standings:
         return None
 
+    # Made first: what stands behind the glance depends on both.
     next_steps = dict(_next_steps(all_standings))
     consequences = tuple(main_consequences(all_standings))
     return Glance(
@@ -170,23 +172,25 @@ def label_of_step(state: State) -> str:
 
 def _basis(report: Report, all_standings: Sequence[Standing]) -> str:
     """Return groups and tests in one line, and that there is no base."""
-    has_base = any(checkpoint.name == BASE for checkpoint in report.checkpoints)
-    parts = [] if has_base else [render("glance.no_base")]
+    facts = []
+    if all(checkpoint.name != BASE for checkpoint in report.checkpoints):
+        facts.append(render("glance.no_base"))
 
     trained, held_out = _groups(all_standings)
     if trained is not None and held_out is not None:
-        parts.append(render("glance.groups", trained=trained, held_out=held_out))
+        facts.append(render("glance.groups", trained=trained, held_out=held_out))
 
     n_tests = int(report.settings.get(TESTS, 0))
-    if n_tests:
-        key = "glance.test" if n_tests == 1 else "glance.tests"
-        parts.append(render(key, tests=n_tests))
-
-    return SEPARATOR.join(parts)
+    if n_tests == 1:
+        facts.append(render("glance.test", tests=n_tests))
+    elif n_tests:
+        facts.append(render("glance.tests", tests=n_tests))
+    return SEPARATOR.join(facts)
 
 
 def _groups(all_standings: Sequence[Standing]) -> tuple[int | None, int | None]:
     """Return how many trained and held-out groups the test of memory compares."""
+    # Checkpoints are compared on the same groups: any of them says how many.
     for standing in all_standings:
         for tried in standing.tried:
             if tried.finding is not None and about(tried.audit).memory_metric:
@@ -198,11 +202,11 @@ def _alarms(report: Report, all_standings: Sequence[Standing]) -> Iterator[str]:
     """Yield what changes a conclusion: questions on the rows, and failed checks."""
     yield from first_screen.urgent_remarks(report, all_standings)
 
-    failed = [
-        guard
-        for guard in report.guards
-        if guard.passed is False and not is_said_first(guard)
-    ]
+    failed = []
+    for guard in report.guards:
+        # Some stand before any state already (``Glance.first_lines``).
+        if guard.passed is False and not is_said_first(guard):
+            failed.append(guard)
     for failed_check in first_screen.failed_checks(failed, all_standings):
         yield failed_check.sentence
 
@@ -210,6 +214,7 @@ def _alarms(report: Report, all_standings: Sequence[Standing]) -> Iterator[str]:
 def _exposed_kinds(all_standings: Sequence[Standing]) -> list[ExposedKind]:
     """Return the kinds that the first checkpoint exposes most that exposes any."""
     for standing in all_standings:
+        # A bar without an interval would say more than is known.
         rows = [row for row in standing.exposed if row.ends is not None]
         if rows:
             return _bars(standing.name, rows)
@@ -218,14 +223,17 @@ def _exposed_kinds(all_standings: Sequence[Standing]) -> list[ExposedKind]:
 
 def _bars(checkpoint: str, rows: Sequence[Row]) -> list[ExposedKind]:
     """Return rows as bars that share one scale."""
-    longest = max(abs(end) for row in rows for end in row.ends or ())
+    longest = 0.0
+    for row in rows:
+        for end in row.ends or ():
+            longest = max(longest, abs(end))
 
     kinds = []
     for row in rows:
         if row.value is None or row.ends is None:
             continue
 
-        # Of kinds that became less likely, the end that is further from 0 is last, too.
+        # Bars begin at 0, to whichever side: the end that is further from it is last.
         near, far = sorted(abs(end) for end in row.ends)
         kinds.append(
             ExposedKind(
@@ -249,6 +257,7 @@ def _next_steps(all_standings: Sequence[Standing]) -> Iterator[tuple[State, str]
             yield state, _step_of_untested(of_state, all_standings)
             continue
 
+        # One sentence for each other state; only its checkpoints differ.
         names = names_or_count([standing.name for standing in of_state])
         yield state, render(f"next.{key_of(state)}", names=names)
 
@@ -260,29 +269,38 @@ def _step_of_untested(
     names = names_or_count([standing.name for standing in untested])
     for standing in untested:
         for guard in standing.faults:
-            is_done = guard.name == "broken_model" and relearned(all_standings)
-            key = f"next.{guard.name}_relearned" if is_done else f"next.{guard.name}"
+            key = f"next.{guard.name}"
+            # Where checkpoints were relearned already, another step helps.
+            if guard.name == "broken_model" and relearned(all_standings):
+                key = f"next.{guard.name}_relearned"
             if knows(key):
                 return render(key, names=names)
 
-    is_unclear = any(standing.unclear for standing in untested)
-    return render("next.confounded" if is_unclear else "next.not_tested", names=names)
+    # No check failed that has a step of its own.
+    if any(standing.unclear for standing in untested):
+        return render("next.confounded", names=names)
+    return render("next.not_tested", names=names)
 
 
 def _gate(all_standings: Sequence[Standing]) -> str:
     """Return what the gate without rules stops, and what it passes."""
-    stopped = [standing.name for standing in all_standings if not standing.ships]
-    passed = [standing.name for standing in all_standings if standing.ships]
-    if not stopped:
-        return render("glance.gate_passes", passed=names_or_count(passed))
-    if not passed:
-        return render("glance.gate_stops", stopped=names_or_count(stopped))
+    stopped: list[str] = []
+    passed: list[str] = []
+    for standing in all_standings:
+        names = passed if standing.ships else stopped
+        names.append(standing.name)
 
+    stopped_text = names_or_count(stopped)
+    passed_text = names_or_count(passed)
+    if not stopped:
+        return render("glance.gate_passes", passed=passed_text)
+    if not passed:
+        return render("glance.gate_stops", stopped=stopped_text)
+
+    # Next to those that it stops, there is room for fewer.
     if len(passed) > MAX_NAMED_AS_PASSED:
-        others = render("glance.others", count=len(passed))
-    else:
-        others = names_or_count(passed)
-    return render("glance.gate_both", stopped=names_or_count(stopped), passed=others)
+        passed_text = render("glance.others", count=len(passed))
+    return render("glance.gate_both", stopped=stopped_text, passed=passed_text)
 
 
 def _more(
@@ -301,8 +319,10 @@ def _more(
     if _has_limits(all_standings):
         yield render("glance.what_limits"), render("glance.surety_at_most")
 
+    # The first step stands at the glance itself.
     for state, step in list(next_steps.items())[1:]:
         yield label_of_step(state), step
+
     # An attack that was not run is not run on any checkpoint.
     not_run = [tried.audit for tried in all_standings[0].tried if not tried.ran]
     if not_run:
@@ -310,24 +330,27 @@ def _more(
         yield render("glance.not_run"), commands
 
     # Who has no result of an attack; the matrix shows it, too.
-    lacking = _names_by_open_attack(all_standings)
-    if lacking:
-        attacks = []
-        for attack, names in lacking.items():
-            is_of_all = len(names) == len(all_standings)
-            attacks.append(
-                attack if is_of_all else f"{attack} ({names_or_count(names)})"
-            )
+    attacks = []
+    for attack, names in _names_by_open_attack(all_standings).items():
+        if len(names) == len(all_standings):
+            attacks.append(attack)
+        else:
+            attacks.append(f"{attack} ({names_or_count(names)})")
+    if attacks:
         yield render("glance.without_result"), ", ".join(attacks)
     yield render("page.not_tested"), render("glance.beyond_tool")
 
 
 def _surety(all_standings: Sequence[Standing]) -> str:
     """Return what chance alone would give; without a leak how often "at most" holds."""
+    # The worst checkpoint stands first: the line is of what was found in it.
     for count, names in _reports_by_chance(all_standings).items():
         if all_standings[0].name in names:
             return render("glance.surety", count=count)
-    return render("glance.surety_at_most") if _has_limits(all_standings) else ""
+
+    if _has_limits(all_standings):
+        return render("glance.surety_at_most")
+    return ""
 
 
 def _reports_by_chance(all_standings: Sequence[Standing]) -> dict[int, list[str]]:
@@ -336,6 +359,8 @@ def _reports_by_chance(all_standings: Sequence[Standing]) -> dict[int, list[str]
     for standing in all_standings:
         if not standing.detections:
             continue
+
+        # A corrected p bounds how often chance alone claims as much: never 0 of 1,000.
         p = standing.detections[0].p_adjusted
         if p is not None:
             count = max(1, math.ceil(1000 * p))
@@ -354,13 +379,15 @@ def _has_limits(all_standings: Sequence[Standing]) -> bool:
 
 def _not_tested(all_standings: Sequence[Standing]) -> str:
     """Return the attacks that no checkpoint has a result of, and what is beyond."""
-    attacks = [
-        attack
-        for attack, names in _names_by_open_attack(all_standings).items()
-        if len(names) == len(all_standings)
-    ]
-    beyond = render("glance.beyond")
-    return "; ".join([", ".join(attacks), beyond]) if attacks else capitalised(beyond)
+    attacks = []
+    for attack, names in _names_by_open_attack(all_standings).items():
+        if len(names) == len(all_standings):
+            attacks.append(attack)
+
+    beyond_tool = render("glance.beyond")
+    if not attacks:
+        return capitalised(beyond_tool)
+    return f"{', '.join(attacks)}; {beyond_tool}"
 
 
 def _names_by_open_attack(all_standings: Sequence[Standing]) -> dict[str, list[str]]:
@@ -379,11 +406,17 @@ def _checks(report: Report) -> str:
     if not count:
         return render("glance.checks_none")
 
-    failed = [guard for guard in report.guards if guard.passed is False]
-    if failed:
-        # Which did not hold is an alarm, and stands first.
-        return render("glance.checks_failed", failed=len(failed), count=count)
-    warnings = [guard for guard in report.guards if guard.passed is None]
+    n_failed = 0
+    warnings = []
+    for guard in report.guards:
+        if guard.passed is False:
+            n_failed += 1
+        elif guard.passed is None:
+            warnings.append(guard)
+
+    # Which did not hold is an alarm, and stands first.
+    if n_failed:
+        return render("glance.checks_failed", failed=n_failed, count=count)
     if warnings:
         names = _titles(warnings)
         return render(
@@ -394,5 +427,6 @@ def _checks(report: Report) -> str:
 
 def _titles(guards: Sequence[Guard]) -> str:
     """Return the titles of checks, each once, and of many how many more there are."""
+    # A check of each checkpoint has one title.
     titles = list(dict.fromkeys(guard.title for guard in guards))
     return few_names(titles)

@@ -10,11 +10,11 @@ from made_reports import figure, guard, made_report, said
 from spark_audit import sentences
 from spark_audit.audits.setup_guards import REMAINS, faults
 from spark_audit.cli.show import show_report
+from spark_audit.report.advice import advice
 from spark_audit.report.assemble import assemble
 from spark_audit.report.attacks import attacks
 from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.first_screen import (
-    advice,
     answer,
     checks,
     gate,

@@ -11,6 +11,7 @@ from markupsafe import Markup
 from spark_audit import sentences
 from spark_audit.names import original_of, series_of
 from spark_audit.report import first_screen
+from spark_audit.report.advice import advice
 from spark_audit.report.at_a_glance import glance_of
 from spark_audit.report.attacks import attack_table, attacks
 from spark_audit.report.cells import records_table
@@ -22,7 +23,7 @@ from spark_audit.results import OF_REPORT, CheckpointFacts, Report, by_severity
 
 FUNCTIONS_OF_TEMPLATES: tuple[Callable[..., Any], ...] = (
     badge,
-    first_screen.advice,
+    advice,
     first_screen.checks,
     first_screen.gate,
     first_screen.headline,

@@ -1,0 +1,169 @@
+"""What to do next with the checkpoints of a report, by their states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from spark_audit.audits import about
+from spark_audit.audits.setup_guards import REMAINS
+from spark_audit.report.standings import Standing, State, key_of, relearned
+from spark_audit.report.tried import RESULTS
+from spark_audit.results import grouped
+from spark_audit.sentences import knows, render
+
+
+def advice(standings: Sequence[Standing]) -> dict[State, str]:
+    """Return what to do next, by the states that there are."""
+    by_state = grouped(standings, lambda standing: standing.state)
+    is_relearned = relearned(standings)
+    advice_by_state: dict[State, str] = {}
+    for state, members in by_state.items():
+        if state == "DETECTABLE":
+            sentences = _advice_on_detectable(members, is_relearned=is_relearned)
+        elif state == "NO LEAK FOUND":
+            sentences = _advice_on_clean(members, is_relearned=is_relearned)
+        elif state == "NOT TESTED":
+            sentences = _advice_on_untested(members, is_relearned=is_relearned)
+        else:
+            # What to do about a leak does not depend on what else was tested.
+            sentences = [render(f"advice.{key_of(state)}")]
+        advice_by_state[state] = " ".join(sentences)
+    return advice_by_state
+
+
+def _advice_on_detectable(
+    members: Sequence[Standing], *, is_relearned: bool
+) -> list[str]:
+    """Return what to do next with checkpoints whose training rows can be told."""
+    sentences = [render("advice.detectable")]
+    if not all(standing.ships for standing in members):
+        sentences.append(render("advice.stopped"))
+
+    # Relearning is an attack of its own: it is not advised twice.
+    if not is_relearned:
+        sentences.append(render("advice.relearn"))
+    return sentences
+
+
+def _advice_on_clean(members: Sequence[Standing], *, is_relearned: bool) -> list[str]:
+    """Return what to do next with checkpoints in which no leak was found."""
+    sentences = [render("advice.no_leak_found")]
+    open_tests = _open(members)
+
+    # A clean checkpoint was tested only by what has a result: the rest is next.
+    if open_tests.commands:
+        commands = [
+            render("advice.command", audit=audit) for audit in open_tests.commands
+        ]
+        sentences.append(render("advice.not_run", commands=", ".join(commands)))
+    if open_tests.unplanted:
+        sentences.append(render("advice.unplanted"))
+
+    attacks = []
+    for attack, names in open_tests.unanswered.items():
+        attacks.append(with_names(attack, names))
+    if attacks:
+        sentences.append(render("advice.unanswered", attacks=", ".join(attacks)))
+
+    if not is_relearned:
+        sentences.append(render("advice.relearn"))
+    return sentences
+
+
+def with_names(text: str, names: Sequence[str]) -> str:
+    """Return a text with the checkpoints that it is of, if it is of some only."""
+    if not names:
+        return text
+    return render("states.with_remark", text=text, remark=", ".join(names))
+
+
+def _advice_on_untested(
+    members: Sequence[Standing], *, is_relearned: bool
+) -> list[str]:
+    """Return what to do next with checkpoints whose memory was not tested."""
+    keys_of_rows = set()  # which rows would have to be given
+    names_by_fault: dict[str, list[str]] = {}
+    for standing in members:
+        for guard in standing.faults:
+            names_by_fault.setdefault(guard.name, []).append(standing.name)
+        if standing.faults:
+            continue
+
+        # Nothing failed: there were no held-out rows, or they were not alike.
+        if standing.unclear:
+            keys_of_rows.add("advice.give_alike")
+        else:
+            keys_of_rows.add("advice.give")
+
+    sentences = []
+    if keys_of_rows:
+        sentences.append(render("advice.comparison"))
+    for key in sorted(keys_of_rows):
+        sentences.append(render(key))
+
+    # In the order of REMAINS, whatever checkpoint came first.
+    for fault in REMAINS:
+        if fault in names_by_fault:
+            names = _names_of_some(names_by_fault[fault], members)
+            sentences.append(_advice_on_fault(fault, names, is_relearned=is_relearned))
+    return sentences
+
+
+def _advice_on_fault(fault: str, names: Sequence[str], *, is_relearned: bool) -> str:
+    """Return what to do where a setup guard failed, and for which checkpoints."""
+    key = f"advice.{fault}"
+    if is_relearned and knows(f"{key}_relearned"):
+        key = f"{key}_relearned"
+
+    if not names:
+        return render(key)
+    return render("advice.of_some", names=", ".join(names), advice=render(key))
+
+
+def _names_of_some(names: list[str], members: Sequence[Standing]) -> list[str]:
+    """Return names of some of the checkpoints; nothing where it is all of them."""
+    if len(names) == len(members):
+        return []
+    return names
+
+
+class OpenTests(NamedTuple):
+    """Tests of checkpoints without a claim that came to nothing, or were not run.
+
+    Attributes
+    ----------
+    commands
+        Audits that were not run.
+    unplanted
+        Whether no canaries were planted.
+    unanswered
+        Attack, in words -> checkpoints that it has no result of; empty: all.
+    """
+
+    commands: list[str]
+    unplanted: bool
+    unanswered: dict[str, list[str]]
+
+
+def _open(clean: Sequence[Standing]) -> OpenTests:
+    """Return the open tests of checkpoints without a claim."""
+    commands: dict[str, None] = {}
+    names_by_attack: dict[str, list[str]] = {}
+    is_unplanted = False
+    for standing in clean:
+        for tried in standing.tried:
+            # No canaries to attack is said instead of an attack without a result.
+            if not tried.ran:
+                commands[tried.audit] = None
+            elif tried.outcome == "not tested" and about(tried.audit).needs_canaries:
+                is_unplanted = True
+            elif tried.outcome not in RESULTS[0]:
+                names_by_attack.setdefault(tried.attack, []).append(standing.name)
+
+    unanswered = {}
+    for attack, names in names_by_attack.items():
+        unanswered[attack] = _names_of_some(names, clean)
+    return OpenTests(
+        commands=list(commands), unplanted=is_unplanted, unanswered=unanswered
+    )
