@@ -86,43 +86,52 @@ def annotated(
 ) -> Annotated:
     """Annotate examples as :func:`annotate` does, and count what is left out."""
     find = detector_of(detector, patterns)
-    rows = [
-        replace(row, spans=tuple(resolved((*row.spans, *find(row.text)))))
-        for row in examples
-    ]
+    detected = []
+    for row in examples:
+        # Spans that a row has win over those that are found.
+        spans = resolved([*row.spans, *find(row.text)])
+        detected.append(replace(row, spans=tuple(spans)))
 
     # Fixed wording ends before the identifiers that were found, so it is looked for
     # where they are known.
-    wording = task_templates(rows)
-    kept_rows = []
-    n_in_wording = []
-    unknown_codes = []
+    wording = task_templates(detected)
+
+    rows = []
+    n_in_wording = 0
+    n_wording_rows = 0
+    n_codes = 0
+    n_code_rows = 0
     wording_types: dict[str, Counter[str]] = defaultdict(Counter)
-    for before, row in zip(examples, rows, strict=True):
-        fixed = merged(template_ranges(row, wording))
-        inside = [
+    for before, row in zip(examples, detected, strict=True):
+        fixed_ranges = merged(template_ranges(row, wording))
+        spans_in_wording = [
             span
             for span in row.spans
-            if span not in before.spans and _is_in(span, fixed)
+            if span not in before.spans and _is_inside(span, fixed_ranges)
         ]
-        n_in_wording.append(len(inside))
-        if inside:
-            wording_types[row.task].update({span.type for span in inside})
+        if spans_in_wording:
+            n_in_wording += len(spans_in_wording)
+            n_wording_rows += 1
+            wording_types[row.task].update({span.type for span in spans_in_wording})
 
         if not in_wording:
-            kept = [span for span in row.spans if span not in inside]
-            row = replace(row, spans=tuple(kept))
-        kept_rows.append(row)
-        unknown_codes.append(_unknown_codes(row, fixed))
+            own_spans = [span for span in row.spans if span not in spans_in_wording]
+            row = replace(row, spans=tuple(own_spans))
+        rows.append(row)
+
+        n_codes_of_row = _count_unknown_codes(row, fixed_ranges)
+        n_codes += n_codes_of_row
+        n_code_rows += n_codes_of_row > 0
+
     return Annotated(
-        examples=kept_rows,
-        in_wording=sum(n_in_wording),
-        wording_rows=sum(map(bool, n_in_wording)),
+        examples=rows,
+        in_wording=n_in_wording,
+        wording_rows=n_wording_rows,
         wording_types=dict(wording_types),
         task_rows=Counter(row.task for row in rows),
-        unknown_codes=sum(unknown_codes),
-        code_rows=sum(map(bool, unknown_codes)),
-        notes=lack_notes(rows, wording),
+        unknown_codes=n_codes,
+        code_rows=n_code_rows,
+        notes=lack_notes(detected, wording),
     )
 
 
@@ -131,21 +140,25 @@ def wording_notes(result: Annotated) -> Iterator[str]:
     for task, rows_by_type in sorted(result.wording_types.items()):
         n_rows = result.task_rows[task]
         counted = ", ".join(
-            f"{kind} in {n} of {n_rows} rows"
-            for kind, n in sorted(rows_by_type.items())
+            f"{type} in {n} of {n_rows} rows"
+            for type, n in sorted(rows_by_type.items())
         )
         yield f"task {task}: {counted} in the fixed wording that most rows share"
 
 
-def _unknown_codes(row: Example, fixed: Iterable[tuple[int, int]]) -> int:
+def _count_unknown_codes(row: Example, fixed_ranges: Iterable[tuple[int, int]]) -> int:
     """Return how many codes of a row are neither a span nor in fixed wording."""
-    known = [(span.start, span.end) for span in row.spans]
-    known += fixed
-    return sum(
-        not any(start < code.end() and code.start() < end for start, end in known)
-        for code in _CODE_PATTERN.finditer(row.text)
-    )
+    known_ranges = [(span.start, span.end) for span in row.spans]
+    known_ranges += fixed_ranges
+
+    n_unknown = 0
+    for code in _CODE_PATTERN.finditer(row.text):
+        low, high = code.span()
+        is_known = any(start < high and low < end for start, end in known_ranges)
+        n_unknown += not is_known
+    return n_unknown
 
 
-def _is_in(span: Span, ranges: Iterable[tuple[int, int]]) -> bool:
+def _is_inside(span: Span, ranges: Iterable[tuple[int, int]]) -> bool:
+    """Return whether a span stands wholly in one of the ranges."""
     return any(start <= span.start and span.end <= end for start, end in ranges)

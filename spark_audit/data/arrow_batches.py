@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,8 +20,14 @@ if TYPE_CHECKING:
 CELL_BYTES = 1 << 24
 """The longest text of a cell that is read."""
 
-SLICE_ROWS, SLICE_BYTES = 1024, 1 << 26
-"""Rows that are made into Python objects at once, and bytes of them."""
+ARROW_SLICE_ROWS = 1024
+"""Rows that are made into Python objects at once."""
+
+ARROW_SLICE_BYTES = 1 << 26
+"""Bytes of text that are made into Python objects at once."""
+
+_BYTES_OF_NUMBER = 8
+"""So many bytes a value counts that is no text, such as a number or a date."""
 
 
 def rows_of_batches(
@@ -40,23 +45,22 @@ def rows_of_batches(
     """
     import pyarrow as pa
 
-    number = n_decoded = 0
+    number = 0
+    n_decoded = 0
     try:
         for batch in batches:
             batch.validate(full=True)
-            labels = _labels(batch.schema, place)
-            lengths = _row_bytes(batch, place)
-            n_decoded += int(lengths.sum())
+            label_names = _label_names(batch.schema, place)
+            row_bytes = _row_bytes(batch, place)  # (rows,)
+            n_decoded += int(row_bytes.sum())
             if size is not None:
                 check_decoded(n_decoded, size=size, place=place)
-            slices = (batch.slice(low, n) for low, n in _slices(lengths))
-            for row in chain.from_iterable(part.to_pylist() for part in slices):
-                for column, names in labels.items():
-                    # -1 is how `datasets` writes a missing label.
-                    known = row[column] is not None and row[column] >= 0
-                    row[column] = names[row[column]] if known else None
-                number += 1
-                yield f"{place}, row {number}", row
+
+            for first, n_rows in _slices(row_bytes):
+                for row in batch.slice(first, n_rows).to_pylist():
+                    _name_labels(row, label_names)
+                    number += 1
+                    yield f"{place}, row {number}", row
     except SparkError:
         raise
     # Text that is no UTF-8, dates that no calendar has, labels without a name.
@@ -68,23 +72,38 @@ def rows_of_batches(
         LookupError,
         struct.error,
     ) as error:
-        raise InputError("is not readable as Parquet or Arrow", where=place) from error
+        raise InputError(
+            "is not readable as Parquet or Arrow",
+            where=place,
+            fix="copy or export it again",
+        ) from error
 
 
-def _slices(lengths: np.ndarray) -> Iterator[tuple[int, int]]:
-    """First row and number of rows of slices that are not too large."""
-    low = n_bytes = 0
-    for i, length in enumerate(lengths.tolist()):
-        if i > low and (i - low == SLICE_ROWS or n_bytes + length > SLICE_BYTES):
-            yield low, i - low
-            low, n_bytes = i, 0
+def _slices(row_bytes: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Yield the first row and the number of rows of slices that are not too large.
+
+    Parameters
+    ----------
+    row_bytes
+        Bytes of each row, shape ``(rows,)``. A row that is too large is a slice alone.
+    """
+    first = 0
+    n_bytes = 0
+    for i, length in enumerate(row_bytes.tolist()):
+        is_full = i - first == ARROW_SLICE_ROWS or n_bytes + length > ARROW_SLICE_BYTES
+        if i > first and is_full:
+            yield first, i - first
+            first = i
+            n_bytes = 0
         n_bytes += length
-    if low < len(lengths):
-        yield low, len(lengths) - low
+
+    n_rows = len(row_bytes)
+    if first < n_rows:
+        yield first, n_rows - first
 
 
 def _row_bytes(batch: pa.RecordBatch, place: str) -> np.ndarray:
-    """Bytes of text in each row, shape ``(rows,)``, without making the text."""
+    """Return bytes of text in each row, shape ``(rows,)``, without making the text."""
     total = np.zeros(batch.num_rows, np.int64)
     for column in batch.columns:
         total += _text_bytes(column, place)
@@ -92,82 +111,153 @@ def _row_bytes(batch: pa.RecordBatch, place: str) -> np.ndarray:
 
 
 def _text_bytes(array: pa.Array, place: str) -> np.ndarray:
-    """Bytes of text in each value of a column, nested ones included."""
+    """Return bytes of text in each value of a column, nested ones included.
+
+    Raises
+    ------
+    InputError
+        If a text is longer than is read.
+    ValueError
+        If the column is of a type that no tool writes data in.
+    """
+    import pyarrow as pa
+
+    data_type = array.type
+    if isinstance(array, pa.ExtensionArray):
+        return _text_bytes(array.storage, place)
+    if pa.types.is_dictionary(data_type):
+        return _bytes_of_dictionary(array, place)
+    if pa.types.is_struct(data_type):
+        total = np.zeros(len(array), np.int64)
+        for field in array.flatten():
+            total = total + _text_bytes(field, place)
+        return total
+    if _is_list(data_type):
+        return _bytes_of_lists(array, place)
+    if _is_text(data_type):
+        return _bytes_of_texts(array, place)
+    if data_type.num_fields:
+        # Unions, and values that several rows share: no tool writes data so.
+        raise ValueError(f"a column of {data_type}")
+    return np.full(len(array), _BYTES_OF_NUMBER, np.int64)
+
+
+def _is_list(data_type: pa.DataType) -> bool:
+    """Return whether values are lists or maps."""
+    import pyarrow as pa
+
+    return (
+        pa.types.is_list(data_type)
+        or pa.types.is_large_list(data_type)
+        or pa.types.is_map(data_type)
+        or pa.types.is_fixed_size_list(data_type)
+    )
+
+
+def _is_text(data_type: pa.DataType) -> bool:
+    """Return whether values are texts or bytes."""
+    import pyarrow as pa
+
+    return (
+        data_type in (pa.string_view(), pa.binary_view())
+        or pa.types.is_string(data_type)
+        or pa.types.is_large_string(data_type)
+        or pa.types.is_binary(data_type)
+        or pa.types.is_large_binary(data_type)
+    )
+
+
+def _bytes_of_texts(array: pa.Array, place: str) -> np.ndarray:
+    """Return the bytes of each text, shape ``(values,)``; refuse one that is too long.
+
+    A null counts nothing.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    kind = array.type
-    if isinstance(array, pa.ExtensionArray):
-        return _text_bytes(array.storage, place)
-    if pa.types.is_dictionary(kind):
-        values = _text_bytes(array.dictionary, place)
-        codes = pc.fill_null(array.indices.cast(pa.int64()), -1).to_numpy()
-        return np.asarray(np.append(values, 0)[codes])
-    if pa.types.is_struct(kind):
-        fields = [_text_bytes(one, place) for one in array.flatten()]
-        return np.asarray(sum(fields, np.zeros(len(array), np.int64)))
-    if (
-        pa.types.is_list(kind)
-        or pa.types.is_large_list(kind)
-        or pa.types.is_map(kind)
-        or pa.types.is_fixed_size_list(kind)
-    ):
-        return _bytes_of_lists(array, place)
-    if kind in (pa.string_view(), pa.binary_view()):
+    if array.type in (pa.string_view(), pa.binary_view()):
+        # Arrow has no function for the length of a view: of its four numbers of 32
+        # bits the first is that.
         views = np.frombuffer(array.buffers()[1], np.int32)[0::4]
-        lengths = views[array.offset : array.offset + len(array)].astype(np.int64)
-    elif (
-        pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-    ):
-        found = pc.fill_null(pc.binary_length(array), 0).cast(pa.int64())
-        lengths = found.to_numpy(zero_copy_only=False)
-    elif kind.num_fields:
-        # Values that several rows share, and unions: no tool writes data so.
-        raise ValueError(f"a column of {kind}")
+        n_bytes = views[array.offset : array.offset + len(array)].astype(np.int64)
     else:
-        return np.full(len(array), 8, np.int64)
-    if len(lengths) and int(lengths.max()) > CELL_BYTES:
-        what = f"holds a text of more than {CELL_BYTES:,} bytes"
-        raise InputError(what, where=place, fix="leave the row out")
-    return np.asarray(lengths)
+        lengths = pc.fill_null(pc.binary_length(array), 0).cast(pa.int64())
+        n_bytes = lengths.to_numpy(zero_copy_only=False)
+
+    if len(n_bytes) and int(n_bytes.max()) > CELL_BYTES:
+        raise InputError(
+            f"holds a text of more than {CELL_BYTES:,} bytes",
+            where=place,
+            fix="leave the row out",
+        )
+    return np.asarray(n_bytes)
+
+
+def _bytes_of_dictionary(array: pa.Array, place: str) -> np.ndarray:
+    """Return the bytes of each value, shape ``(values,)``, of those that it points to.
+
+    One long text that each of many rows points to is small in the file only.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    bytes_of_entry = _text_bytes(array.dictionary, place)
+    entries = pc.fill_null(array.indices.cast(pa.int64()), -1).to_numpy()
+    # A null points to the 0 that is put behind the entries.
+    return np.asarray(np.append(bytes_of_entry, 0)[entries])
 
 
 def _bytes_of_lists(array: pa.Array, place: str) -> np.ndarray:
+    """Return the bytes of text in each list or map, shape ``(values,)``."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if pa.types.is_map(array.type):
-        offsets = array.offsets
-        keys, items = (
-            pa.ListArray.from_arrays(offsets, values)
-            for values in (array.keys, array.items)
-        )
-        sizes = _bytes_of_lists(keys, place) + _bytes_of_lists(items, place)
-        return np.asarray(sizes)
-    values = array.flatten()
-    parents = pc.list_parent_indices(array).to_numpy(zero_copy_only=False)
-    n_bytes = np.bincount(parents, _text_bytes(values, place), minlength=len(array))
+        keys = pa.ListArray.from_arrays(array.offsets, array.keys)
+        items = pa.ListArray.from_arrays(array.offsets, array.items)
+        n_bytes = _bytes_of_lists(keys, place) + _bytes_of_lists(items, place)
+        return np.asarray(n_bytes)
+
+    item_bytes = _text_bytes(array.flatten(), place)  # (items of all lists,)
+    list_of_item = pc.list_parent_indices(array).to_numpy(zero_copy_only=False)
+    n_bytes = np.bincount(list_of_item, item_bytes, minlength=len(array))
     return np.asarray(n_bytes, np.int64)
 
 
-def _labels(schema: pa.Schema, place: str) -> dict[str, list[str]]:
-    """Column of whole numbers -> what they stand for, as far as `datasets` wrote it."""
+def _label_names(schema: pa.Schema, place: str) -> dict[str, list[str]]:
+    """Return what the numbers of columns stand for, as far as `datasets` wrote it.
+
+    Returns
+    -------
+    dict
+        Column -> the name of label 0, 1, ...
+    """
     import pyarrow as pa
 
-    labels = {}
-    told = (schema.metadata or {}).get(b"huggingface", b"{}")
-    match parse_json(told, place=place):
+    label_names: dict[str, list[str]] = {}
+    written = (schema.metadata or {}).get(b"huggingface", b"{}")
+    match parse_json(written, place=place):
         case {"info": {"features": dict(features)}}:
-            for column, feature in features.items():
-                index = schema.get_field_index(column)  # -1: none, or several
-                match feature:
-                    case {"_type": "ClassLabel", "names": [*names]} if (
-                        index >= 0
-                        and pa.types.is_integer(schema.field(index).type)
-                        and all(isinstance(name, str) for name in names)
-                    ):
-                        labels[column] = names
-    return labels
+            pass
+        case _:
+            return label_names
+
+    for column, feature in features.items():
+        index = schema.get_field_index(column)  # -1: none, or several
+        if index < 0 or not pa.types.is_integer(schema.field(index).type):
+            continue
+        match feature:
+            case {"_type": "ClassLabel", "names": [*names]} if all(
+                isinstance(name, str) for name in names
+            ):
+                label_names[column] = names
+    return label_names
+
+
+def _name_labels(row: Row, label_names: dict[str, list[str]]) -> None:
+    """Put the names of labels in the place of their numbers."""
+    for column, names in label_names.items():
+        label = row[column]
+        # -1 is how `datasets` writes a missing label.
+        has_label = label is not None and label >= 0
+        row[column] = names[label] if has_label else None

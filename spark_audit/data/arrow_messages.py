@@ -1,4 +1,8 @@
-"""Messages of Arrow: what they decode to, by what is written before each buffer."""
+"""Messages of Arrow: what they decode to, by what is written before each buffer.
+
+A message is a head, in FlatBuffers' format, and a body of buffers. A compressed buffer
+begins with its length when decoded, so the sum is known before anything is decoded.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,18 @@ ARROW = b"ARROW1"
 
 _STREAM_START = 8
 """Where the messages of an Arrow file begin, behind its magic."""
+
+# Numbers of fields in Arrow's tables, as its Message.fbs declares them.
+_MESSAGE_HEADER = 2
+_DICTIONARY_DATA = 1
+_BATCH_BUFFERS = 2
+_BATCH_COMPRESSION = 3
+
+_LENGTH_BYTES = 8
+"""Bytes before a compressed buffer that give its decoded length."""
+
+_NOT_COMPRESSED = -1
+"""The length of a buffer that stands as it is, among compressed ones."""
 
 
 def open_messages(buffer: pa.Buffer, *, is_file: bool) -> pa.RecordBatchReader:
@@ -42,8 +58,9 @@ def check_messages(buffer: pa.Buffer, *, size: int, place: str, is_file: bool) -
 
     if is_file and buffer[-len(ARROW) :].to_pybytes() != ARROW:
         raise ValueError("its end is missing")
-    n_bytes = 0
+
     stream = buffer[_STREAM_START:] if is_file else buffer
+    n_bytes = 0
     for message in pa.ipc.MessageReader.open_stream(pa.BufferReader(stream)):
         if message.type in ("record batch", "dictionary"):
             n_bytes += _decoded_bytes(message)
@@ -51,56 +68,72 @@ def check_messages(buffer: pa.Buffer, *, size: int, place: str, is_file: bool) -
 
 
 def _decoded_bytes(message: pa.Message) -> int:
-    """Bytes that the buffers of a message decode to, by what is written before each."""
-    head = _Flat(message.metadata.to_pybytes())
-    batch = head.table(head.root(), 2)
+    """Return the bytes that the buffers of a message decode to."""
+    head = _FlatBuffer(message.metadata.to_pybytes())
+    batch = head.table(head.root(), _MESSAGE_HEADER)
     if message.type == "dictionary":
-        batch = head.table(batch, 1)
+        batch = head.table(batch, _DICTIONARY_DATA)
+
     body = message.body
-    if head.field(batch, 3) is None:  # not compressed
+    is_compressed = head.field(batch, _BATCH_COMPRESSION) is not None
+    if not is_compressed:
         return int(body.size)
 
     n_bytes = 0
-    for offset, length in head.pairs(batch, 2):
-        if length >= 8:
-            (decoded,) = struct.unpack("<q", body[offset : offset + 8].to_pybytes())
-            n_bytes += length if decoded == -1 else decoded
-            if decoded < -1:
-                raise ValueError("a buffer of negative length")
+    for offset, length in head.pairs(batch, _BATCH_BUFFERS):
+        if length < _LENGTH_BYTES:
+            continue  # an empty buffer
+        length_bytes = body[offset : offset + _LENGTH_BYTES].to_pybytes()
+        (decoded_length,) = struct.unpack("<q", length_bytes)
+        if decoded_length == _NOT_COMPRESSED:
+            n_bytes += length
+        elif decoded_length >= 0:
+            n_bytes += decoded_length
+        else:
+            raise ValueError("a buffer of negative length")
     return n_bytes
 
 
-class _Flat:
-    """The few of FlatBuffers' structures that a message's head needs."""
+class _FlatBuffer:
+    """The few of FlatBuffers' structures that a message's head needs.
+
+    Places are numbers of bytes. A table begins with how far before it its list of
+    fields stands (the "vtable"), which says how far behind it each field stands.
+    """
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
 
     def root(self) -> int:
+        """Return where the outermost table stands."""
         return self._number("<I", 0)
 
     def field(self, table: int, index: int) -> int | None:
-        """Where a field of a table stands; ``None`` if it is left out."""
+        """Return where a field of a table stands; ``None`` if it is left out."""
         vtable = table - self._number("<i", table)
-        at = 4 + 2 * index
-        if at >= self._number("<H", vtable):
+        n_vtable_bytes = self._number("<H", vtable)
+        # The vtable's own length and the table's length stand before the fields.
+        entry = 4 + 2 * index
+        if entry >= n_vtable_bytes:
             return None
-        offset = self._number("<H", vtable + at)
+
+        offset = self._number("<H", vtable + entry)
         return table + offset if offset else None
 
     def table(self, table: int, index: int) -> int:
-        """The table that a field refers to."""
-        place = self.field(table, index)
-        if place is None:
+        """Return where the table stands that a field refers to."""
+        field = self.field(table, index)
+        if field is None:
             raise ValueError("a message without a head")
-        return place + self._number("<I", place)
+        return field + self._number("<I", field)
 
     def pairs(self, table: int, index: int) -> Iterator[tuple[int, int]]:
-        """The pairs of 64-bit numbers in the vector that a field refers to."""
+        """Yield the pairs of 64-bit numbers in the vector that a field refers to."""
         vector = self.table(table, index)
-        for i in range(self._number("<I", vector)):
-            at = vector + 4 + 16 * i
-            yield self._number("<q", at), self._number("<q", at + 8)
+        n_pairs = self._number("<I", vector)
+        for i in range(n_pairs):
+            pair = vector + 4 + 16 * i
+            yield self._number("<q", pair), self._number("<q", pair + 8)
 
-    def _number(self, form: str, at: int) -> int:
-        return int(struct.unpack_from(form, self._raw, at)[0])
+    def _number(self, format: str, place: int) -> int:
+        return int(struct.unpack_from(format, self._raw, place)[0])

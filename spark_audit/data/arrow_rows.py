@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from spark_audit.data.arrow_batches import SLICE_ROWS, rows_of_batches
+from spark_audit.data.arrow_batches import ARROW_SLICE_ROWS, rows_of_batches
 from spark_audit.data.arrow_messages import ARROW, check_messages, open_messages
 from spark_audit.data.data_files import check_decoded, reading
 from spark_audit.data.parquet_process import parquet_batches
@@ -35,23 +35,26 @@ def arrow_rows(path: Path) -> Iterator[tuple[str, Row]]:
 
 
 def _batches(path: Path) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of a file, each checked before it is decoded."""
     import pyarrow as pa
 
     with reading(path):
         file = open_regular(path, follow=True)
     with file:
         size = path.stat().st_size
-        if file.peek(4).startswith(PARQUET):
+        if file.peek(len(PARQUET)).startswith(PARQUET):
             batches = _parquet_batches(file, size, str(path))
         else:
-            is_file = file.peek(6).startswith(ARROW)
+            is_file = file.peek(len(ARROW)).startswith(ARROW)
             buffer = pa.memory_map(str(path)).read_buffer()
             check_messages(buffer, size=size, place=str(path), is_file=is_file)
             batches = iter(open_messages(buffer, is_file=is_file))
-        rows_left = size
+
+        # Rows that differ take more than a byte each.
+        n_rows = 0
         for batch in batches:
-            rows_left -= batch.num_rows
-            if rows_left < 0:  # rows that differ take more than a byte
+            n_rows += batch.num_rows
+            if n_rows > size:
                 raise ValueError("it has more rows than bytes")
             yield batch
 
@@ -59,10 +62,19 @@ def _batches(path: Path) -> Iterator[pa.RecordBatch]:
 def _parquet_batches(
     file: IO[bytes], size: int, place: str
 ) -> Iterator[pa.RecordBatch]:
+    """Return the batches of Parquet; refuse it where its index says too much.
+
+    Raises
+    ------
+    InputError
+        If a column decodes to too much for the file's size.
+    ValueError
+        If it has more rows than bytes.
+    """
     import pyarrow.parquet as pq
 
     metadata = pq.ParquetFile(file).metadata
-    if metadata.num_rows > size:  # before a batch is decoded
+    if metadata.num_rows > size:
         raise ValueError("it has more rows than bytes")
 
     for i in range(metadata.num_row_groups):
@@ -72,9 +84,11 @@ def _parquet_batches(
             check_decoded(n_bytes, size=size, place=place)
 
     # Texts that a file holds once for many rows are held once here, too.
-    texts = [
-        metadata.schema.column(i).path
-        for i in range(len(metadata.schema))
-        if metadata.schema.column(i).physical_type == "BYTE_ARRAY"
-    ]
-    return parquet_batches(file, size=size, place=place, texts=texts, n_rows=SLICE_ROWS)
+    text_columns = []
+    for i in range(len(metadata.schema)):
+        column = metadata.schema.column(i)
+        if column.physical_type == "BYTE_ARRAY":
+            text_columns.append(column.path)
+    return parquet_batches(
+        file, size=size, place=place, texts=text_columns, n_rows=ARROW_SLICE_ROWS
+    )

@@ -47,13 +47,6 @@ PASSWORD_LENGTH = 10
 HOSTS = ("example.com", "example.net", "example.org")
 
 
-def pick(rng: np.random.Generator, choices: Sequence[T], n: int) -> list[T]:
-    """Return ``n`` of the choices, drawn uniformly; an only one takes no number."""
-    if len(choices) == 1:
-        return [choices[0]] * n
-    return [choices[i] for i in rng.integers(len(choices), size=n)]
-
-
 _FORMS: Mapping[str, str] = {
     "NAME": "{} {}",
     "EMAIL": "{1}.{2}{3:02}@{0}",
@@ -63,6 +56,13 @@ _FORMS: Mapping[str, str] = {
     "ADDRESS": "{0} {4} {2}, {5}ville, {3} {1:05}",
 }
 """What identifiers look like, all but passwords, with their parts by number."""
+
+
+def pick(rng: np.random.Generator, choices: Sequence[T], n: int) -> list[T]:
+    """Return ``n`` of the choices, drawn uniformly; an only one takes no number."""
+    if len(choices) == 1:
+        return [choices[0]] * n
+    return [choices[i] for i in rng.integers(len(choices), size=n)]
 
 
 @lru_cache(maxsize=1)
@@ -117,11 +117,18 @@ def draw(type: str, rng: np.random.Generator, n: int) -> list[str]:
         rows = np.reshape(letters, (n, -1))  # (n, letters of a password)
         return ["".join(row) for row in rows]
 
+    # The order of drawing is that of the parts: a seed gives the same strings for ever.
     columns = [pick(rng, choices, n) for choices in _parts()[type]]
     drawn = [_FORMS[type].format(*row) for row in zip(*columns, strict=True)]
-    if type == "CREDIT_CARD":
-        return [" ".join(re.findall("....", checked(body))) for body in drawn]
-    return drawn
+    if type != "CREDIT_CARD":
+        return drawn
+
+    # A card is written in groups of four digits.
+    cards = []
+    for body in drawn:
+        groups = re.findall("....", checked(body))
+        cards.append(" ".join(groups))
+    return cards
 
 
 def checked(body: str) -> str:
@@ -167,18 +174,21 @@ def canary_ranges(example: Example) -> dict[str, tuple[int, int]]:
     InputError
         If the row holds no canary, or not the one that its annotation tells of.
     """
-    part_ranges = {
-        span.part: (span.start, span.end)
-        for span in example.spans
-        if span.part is not None
-    }
+    part_ranges: dict[Part, tuple[int, int]] = {}
+    part_texts: dict[Part, str] = {}
+    for span in example.spans:
+        if span.part is not None:
+            part_ranges[span.part] = (span.start, span.end)
+            part_texts[span.part] = example.text[span.start : span.end]
     if example.canary is None or set(part_ranges) != set(CANARY_PARTS):
-        raise InputError("holds no whole canary", where=f"example {example.id!r}")
+        raise InputError(
+            "holds no whole canary",
+            where=f"example {example.id!r}",
+            fix="inject again",
+        )
 
-    parts = {
-        part: example.text[start:end] for part, (start, end) in part_ranges.items()
-    }
-    text, spans = render(example.canary.format, parts)
+    # The sentence is written anew: where its parts stand tells where it begins.
+    text, spans = render(example.canary.format, part_texts)
     first_part_in_row = min(start for start, _ in part_ranges.values())
     first_part_in_text = min(span.start for span in spans.values())
     start = first_part_in_row - first_part_in_text
@@ -202,10 +212,12 @@ def redrawn(
     if part != "full":
         return draw(CANARY_PARTS[part], rng, size)
 
-    names, passwords, numbers = [
-        draw(type, rng, size) for type in CANARY_PARTS.values()
-    ]
-    return [
-        CANARY_FORMATS[format].format(name=name, password=password, ssn=number)
-        for name, password, number in zip(names, passwords, numbers, strict=True)
-    ]
+    # Drawn in the order of the parts, as the true canary's are.
+    names = draw(CANARY_PARTS["name"], rng, size)
+    passwords = draw(CANARY_PARTS["password"], rng, size)
+    numbers = draw(CANARY_PARTS["ssn"], rng, size)
+    frame = CANARY_FORMATS[format]
+    sentences = []
+    for name, password, number in zip(names, passwords, numbers, strict=True):
+        sentences.append(frame.format(name=name, password=password, ssn=number))
+    return sentences

@@ -6,8 +6,9 @@ import csv
 import io
 import re
 from collections.abc import Iterator
-from itertools import chain
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple, TextIO
 
 from spark_audit.data.data_files import open_data
 from spark_audit.data.json_rows import (
@@ -54,68 +55,141 @@ def csv_rows(
     note
         Is told of columns that are left out, and of blank lines between rows.
     """
+    # Without it a long cell is an error of the library's.
     csv.field_size_limit(LINE_BYTES)
+
     with open_data(path, encoding=encoding) as raw:
         # Ends of line inside of quotes are the cell's.
-        file = io.TextIOWrapper(raw, encoding="utf-8", newline="")
-        lines, number = iter(lambda: file.readline(LINE_BYTES), ""), 1
-        try:
-            head, separator, n_before = _first_line(lines)
-            if not head:
+        lines = _Lines(io.TextIOWrapper(raw, encoding="utf-8", newline=""))
+        with _csv_errors(path, lines):
+            head = _read_head(lines)
+            if not head.line:
                 return
-            number = n_before + 1
-            blank_lines = BlankLines(note)
-            reader = csv.reader(chain([head], lines), delimiter=separator, strict=True)
-            names = [name.strip() for name in next(reader, [])]
-            columns = _Columns(names, f"{path}:{number}")
-            for cells in reader:
-                number = n_before + reader.line_num
-                place = f"{path}:{number}"
-                is_blank = len(cells) == 1 < len(names) and not cells[0].strip()
-                if not cells or is_blank:
-                    blank_lines.add(place)
-                    continue
-                if separator == "|" and all(map(_MARKDOWN_RULE.fullmatch, cells)):
-                    what, fix = "is a table of Markdown", "save it as CSV"
-                    raise InputError(what, where=place, fix=fix)
-                blank_lines.end_at_row()
-                yield place, columns.row(cells, place)
-            columns.tell(path, note)
-            blank_lines.tell()
-        except UnicodeDecodeError as error:
-            where = f"{path}, behind line {number}"
-            raise InputError("is not UTF-8", where=where, fix=ENCODING_FIX) from error
-        except csv.Error as error:
-            where = f"{path}, behind line {number}"
-            fix = "close every quote, and double one that is text"
-            raise InputError("has a quote that is not CSV", where=where, fix=fix) from (
-                error
-            )
+            yield from _rows_below(head, lines, path, note)
 
 
-def _first_line(lines: Iterator[str]) -> tuple[str, str, int]:
-    """Return the line of names, the separator, and how many lines stand before it."""
-    head = next(lines, "")
-    setting = head.strip("\r\n")
+def _rows_below(
+    head: _Head, lines: _Lines, path: Path, note: Note
+) -> Iterator[tuple[str, Row]]:
+    """Yield the rows below the line of names."""
+    lines.put_back(head.line)
+    reader = csv.reader(lines, delimiter=head.separator, strict=True)
+    names = [name.strip() for name in next(reader, [])]
+    columns = _Columns(names, f"{path}:{head.n_before + 1}")
+    blank_lines = BlankLines(note)
+
+    for cells in reader:
+        # A row may go over several lines, of which the last is named.
+        lines.n_read = head.n_before + reader.line_num
+        place = f"{path}:{lines.n_read}"
+        is_blank = len(cells) == 1 < len(names) and not cells[0].strip()
+        if not cells or is_blank:
+            blank_lines.add(place)
+            continue
+
+        if head.separator == "|":
+            _refuse_markdown(cells, place)
+        blank_lines.end_at_row()
+        yield place, columns.row(cells, place)
+
+    columns.tell(path, note)
+    blank_lines.tell()
+
+
+def _refuse_markdown(cells: list[str], place: str) -> None:
+    """Refuse the line of dashes below the names of a Markdown table."""
+    if all(_MARKDOWN_RULE.fullmatch(cell) for cell in cells):
+        raise InputError("is a table of Markdown", where=place, fix="save it as CSV")
+
+
+class _Lines:
+    """The lines of a file, none longer than is read.
+
+    Attributes
+    ----------
+    n_read
+        Lines up to the end of the last row that was read: errors name it.
+    """
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._waiting = ""
+        self.n_read = 1
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        line = self._waiting or self._file.readline(LINE_BYTES)
+        self._waiting = ""
+        if not line:
+            raise StopIteration
+        return line
+
+    def put_back(self, line: str) -> None:
+        """Give a line once more."""
+        self._waiting = line
+
+
+@contextmanager
+def _csv_errors(path: Path, lines: _Lines) -> Iterator[None]:
+    """Raise ``InputError`` where the text is not UTF-8, or its quotes are not CSV."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise InputError(
+            "is not UTF-8",
+            where=f"{path}, behind line {lines.n_read}",
+            fix=ENCODING_FIX,
+        ) from error
+    except csv.Error as error:
+        raise InputError(
+            "has a quote that is not CSV",
+            where=f"{path}, behind line {lines.n_read}",
+            fix="close every quote, and double one that is text",
+        ) from error
+
+
+class _Head(NamedTuple):
+    """The line of names, the separator, and how many lines stand before it."""
+
+    line: str
+    separator: str
+    n_before: int
+
+
+def _read_head(lines: _Lines) -> _Head:
+    """Read the line of names, and a line before it that names the separator."""
+    line = next(lines, "")
+
+    # Excel reads and writes "sep=;", in quotes or not.
+    setting = line.strip("\r\n")
     if setting.startswith('"') and setting.endswith('"'):
         setting = setting[1:-1]
     if setting.lower().startswith("sep=") and len(setting) == 5:
-        return next(lines, ""), setting[4], 1
-    return head, max(SEPARATORS, key=head.count), 0
+        head = _Head(next(lines, ""), setting[4], n_before=1)
+        lines.n_read = 2
+        return head
+    return _Head(line, max(SEPARATORS, key=line.count), n_before=0)
 
 
 class _Columns:
     """The columns of a CSV, and those of them that are left out."""
 
     def __init__(self, names: list[str], place: str) -> None:
-        self._place = place
-        # Behind each line's last separator stands an empty column.
-        self._n_named = len(names)
-        while self._n_named > 1 and not names[self._n_named - 1]:
-            self._n_named -= 1
         self._n_all = len(names)
+
+        # Behind each line's last separator stands an empty column.
+        n_named = len(names)
+        while n_named > 1 and not names[n_named - 1]:
+            n_named -= 1
+        self._names = names[:n_named]
+
+        # A first column without a name may be the index that pandas writes.
         self._has_index = len(names) > 1 and not names[0]
-        self._names = names[: self._n_named]
+        self._next_index: int | None = None
+        self._n_trailing = 0
+
         named = self._names[1:] if self._has_index else self._names
         if not named or not all(named) or len(set(named)) < len(named):
             raise InputError(
@@ -124,24 +198,26 @@ class _Columns:
                 fix="name each column there once; of pandas, leave out an index of "
                 "several columns (index=False)",
             )
-        self._next_index: int | None = None
-        self._n_trailing = 0
 
     def row(self, cells: list[str], place: str) -> Row:
         """Return a line's cells by name."""
-        behind = cells[self._n_named :]
-        is_short = len(cells) < self._n_named
-        if is_short or any(behind):
-            what = f"has {len(cells)} cells where the first line has {self._n_all}"
-            fix = "quote cells with separators"
+        n_named = len(self._names)
+        unnamed_cells = cells[n_named:]
+        if len(cells) < n_named or any(unnamed_cells):
+            advice = "quote cells with separators"
             if self._n_all == 1:
-                fix += ", and remove what stands before the line of names"
-            raise InputError(what, where=place, fix=fix)
-        self._n_trailing += bool(behind)
+                advice += ", and remove what stands before the line of names"
+            raise InputError(
+                f"has {len(cells)} cells where the first line has {self._n_all}",
+                where=place,
+                fix=advice,
+            )
+
+        self._n_trailing += bool(unnamed_cells)
         if self._has_index:
             self._check_index(cells[0], place)
-            return dict(zip(self._names[1:], cells[1:], strict=False))
-        return dict(zip(self._names, cells, strict=False))
+            return dict(zip(self._names[1:], cells[1:n_named], strict=True))
+        return dict(zip(self._names, cells[:n_named], strict=True))
 
     def _check_index(self, cell: str, place: str) -> None:
         """Refuse a column without a name that does not number the rows."""
@@ -149,8 +225,11 @@ class _Columns:
             return
         number = int(cell) if cell.isdecimal() else None
         if number is None or self._next_index not in (None, number):
-            what = "the first column has no name, and does not number the rows"
-            raise InputError(what, where=place, fix="name every column")
+            raise InputError(
+                "the first column has no name, and does not number the rows",
+                where=place,
+                fix="name every column",
+            )
         self._next_index = number + 1
 
     def tell(self, path: Path, note: Note) -> None:

@@ -45,6 +45,11 @@ _STREET_BEHIND = re.compile(
 )
 
 
+_LETTERS_BEFORE = 40
+_LETTERS_BEHIND = 80
+"""So much of the text beside a match is looked at."""
+
+
 def is_cut(text: str, start: int, end: int, type: str) -> bool:
     """Return whether a name or an address goes on before or behind a match.
 
@@ -57,34 +62,41 @@ def is_cut(text: str, start: int, end: int, type: str) -> bool:
     type
         ``NAME``, ``EMAIL`` or ``ADDRESS``; of others no match is said to be cut.
     """
-    before, behind = text[max(start - 40, 0) : start], text[end : end + 80]
+    before = text[max(start - _LETTERS_BEFORE, 0) : start]
+    behind = text[end : end + _LETTERS_BEHIND]
+
+    # An accent behind the last letter belongs to it, so the match ends inside a letter.
     if behind and unicodedata.category(behind[0]).startswith("M"):
         return type in ("NAME", "EMAIL", "ADDRESS")
+
     if type == "NAME":
-        return bool(
-            _letter_stands_before(before)
-            or _NAME_BEFORE.search(before)
-            or _letter_stands_behind(behind)
-            or _NAME_BEHIND.match(behind)
-        )
+        goes_back = _ends_in_letter(before) or bool(_NAME_BEFORE.search(before))
+        goes_on = _begins_with_letter(behind) or bool(_NAME_BEHIND.match(behind))
+        return goes_back or goes_on
     if type == "EMAIL":
-        goes_on = _DOMAIN_BEHIND.match(behind) and not re.match(r"-(?!-*\w)", behind)
-        return bool(_LOCAL_BEFORE.search(before) and _is_latin(before[-1:])) or bool(
-            goes_on
-        )
+        goes_back = bool(_LOCAL_BEFORE.search(before)) and _is_latin(before[-1:])
+        return goes_back or _domain_goes_on(behind)
     if type == "ADDRESS":
-        return bool(_STREET_BEHIND.match(behind) or before.endswith("/"))
+        return bool(_STREET_BEHIND.match(behind)) or before.endswith("/")
     return False
 
 
-def _letter_stands_before(before: str) -> bool:
-    found = _INSIDE_BEFORE.search(before)
-    return found is not None and _is_latin(found[0][0])
+def _domain_goes_on(behind: str) -> bool:
+    """Return whether a domain goes on; a dash that no word follows is a mark."""
+    is_dash_alone = re.match(r"-(?!-*\w)", behind) is not None
+    return _DOMAIN_BEHIND.match(behind) is not None and not is_dash_alone
 
 
-def _letter_stands_behind(behind: str) -> bool:
-    found = _INSIDE_BEHIND.match(behind)
-    return found is not None and _is_latin(found[0][-1])
+def _ends_in_letter(before: str) -> bool:
+    """Return whether a Latin letter stands before a match, a hyphen between or not."""
+    match = _INSIDE_BEFORE.search(before)
+    return match is not None and _is_latin(match[0][0])
+
+
+def _begins_with_letter(behind: str) -> bool:
+    """Return whether a Latin letter stands behind a match, a hyphen between or not."""
+    match = _INSIDE_BEHIND.match(behind)
+    return match is not None and _is_latin(match[0][-1])
 
 
 def _is_latin(letter: str) -> bool:
@@ -103,17 +115,20 @@ def composed(text: str) -> tuple[str, list[int]] | None:
     """
     if text.isascii() or unicodedata.is_normalized("NFC", text):
         return None
-    starts = [
-        at
-        for at, letter in enumerate(text)
-        if at == 0 or not unicodedata.combining(letter)
+
+    # A letter goes up to the next character that is no accent.
+    letter_starts = [
+        i
+        for i, character in enumerate(text)
+        if i == 0 or not unicodedata.combining(character)
     ]
-    parts, origins = list[str](), list[int]()
-    for start, end in pairwise([*starts, len(text)]):
-        part = unicodedata.normalize("NFC", text[start:end])
-        if len(part) > end - start:
-            part = text[start:end]
-        parts.append(part)
+    letters: list[str] = []
+    origins: list[int] = []
+    for start, end in pairwise([*letter_starts, len(text)]):
+        letter = unicodedata.normalize("NFC", text[start:end])
+        if len(letter) > end - start:
+            letter = text[start:end]
+        letters.append(letter)
         # What does not compose keeps its characters.
-        origins += [start] + [start + at for at in range(1, len(part))]
-    return "".join(parts), [*origins, len(text)]
+        origins.extend(range(start, start + len(letter)))
+    return "".join(letters), [*origins, len(text)]

@@ -33,16 +33,15 @@ FREE_BYTES = 1 << 28
 MOST_TIMES = 200
 """A file may decode to so many times its size, or to :data:`FREE_BYTES`."""
 CHUNK_BYTES = 1 << 20
-_TOO_LARGE = f"decodes to more than {MOST_TIMES} times its size"
-# In this order: the mark of UTF-32 begins with that of UTF-16.
-_MARKS = {
+_ENCODING_OF_MARK = {
+    # In this order: the mark of UTF-32 begins with that of UTF-16.
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-# Which of the first bytes are zero where a file begins with letters of ASCII.
-_ZEROS: dict[tuple[bool, ...], str] = {
+_ENCODING_OF_ZEROS: dict[tuple[bool, ...], str] = {
+    # Which of the first bytes are zero where a file begins with letters of ASCII.
     (False, True, True, True): "utf-32-le",
     (True, True, True, False): "utf-32-be",
     (False, True, False, True): "utf-16-le",
@@ -52,14 +51,15 @@ _ZEROS: dict[tuple[bool, ...], str] = {
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Raise ``InputError`` of a file that is not there, else ``OutputError``."""
+    """Raise ``InputError`` for a file that is not there, else ``OutputError``."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError) as error:
         raise no_such_path(path) from error
     except OSError as error:
-        what = f"cannot be read ({error.strerror or error})"
-        raise OutputError(what, where=str(path)) from error
+        raise OutputError(
+            f"cannot be read ({error.strerror or error})", where=str(path)
+        ) from error
 
 
 def most_decoded(size: int) -> int:
@@ -76,8 +76,11 @@ def check_decoded(n_bytes: int, *, size: int, place: str) -> None:
         If it is more than :func:`most_decoded`.
     """
     if n_bytes > most_decoded(size):
-        fix = "decode it yourself, if you trust it, and give the decoded file"
-        raise InputError(_TOO_LARGE, where=place, fix=fix)
+        raise InputError(
+            f"decodes to more than {MOST_TIMES} times its size",
+            where=place,
+            fix="decode it yourself, if you trust it, and give the decoded file",
+        )
 
 
 def check_encoding(name: str | None) -> None:
@@ -90,21 +93,28 @@ def check_encoding(name: str | None) -> None:
     """
     if name is None:
         return
+
     try:
-        # Of an encoding that is no text's, such as base64, decoding is a LookupError.
+        # An encoding that is not for text, such as base64, gives a LookupError.
         b" ".decode(name)
     except UnicodeError:
-        return  # a blank is not whole in UTF-16
+        return  # the encoding exists: a blank is half a letter of UTF-16
     except (LookupError, ValueError) as error:
-        names = {one for one in {*aliases, *aliases.values()} if not one.isdecimal()}
-        known = get_close_matches(name.lower().replace("-", "_"), sorted(names), n=1)
-        fix = "use a name such as cp1252, latin-1, utf-16, shift_jis"
-        if known:
-            fix = f"did you mean {known[0].replace('_', '-')}?"
-        where = "option --encoding"
-        raise InputError("is no encoding that is known", where=where, fix=fix) from (
-            error
-        )
+        raise InputError(
+            "is not a known encoding",
+            where="option --encoding",
+            fix=_encoding_advice(name),
+        ) from error
+
+
+def _encoding_advice(name: str) -> str:
+    """Return what to give in place of an encoding that is not known."""
+    # Python also has names of digits alone, of old code pages.
+    names = {alias for alias in (*aliases, *aliases.values()) if not alias.isdecimal()}
+    nearest = get_close_matches(name.lower().replace("-", "_"), sorted(names), n=1)
+    if nearest:
+        return f"did you mean {nearest[0].replace('_', '-')}?"
+    return "use a name such as cp1252, latin-1, utf-16, shift_jis"
 
 
 @contextmanager
@@ -128,51 +138,67 @@ def open_data(path: Path, *, encoding: str | None = None) -> Iterator[IO[bytes]]
     with reading(path), open_regular(path, follow=True) as file:
         head = file.peek(file_kinds.HEAD_BYTES)
         file_kinds.check_kind(path, head)
+
         stream: IO[bytes] = file
         if head.startswith((GZIP, ZSTD)):
             stream = io.BufferedReader(_Decoded(file, path, head))
         if encoding is not None:
             stream = io.BufferedReader(_Recoded(stream, path, encoding))
-        first = stream.peek(4)[:4]  # type: ignore[attr-defined]
-        other_encoding = _wide_encoding(first)
-        if encoding is None and other_encoding is not None:
-            fix = f"give --encoding {other_encoding}, or save as UTF-8"
-            raise InputError("is not UTF-8", where=str(path), fix=fix)
-        if first.startswith(codecs.BOM_UTF8):
+
+        # UTF-16 without --encoding would be an error of its first letter, or read as
+        # letters with zeros between them.
+        first_bytes = stream.peek(4)[:4]  # type: ignore[attr-defined]
+        wide_encoding = _wide_encoding(first_bytes)
+        if encoding is None and wide_encoding is not None:
+            raise InputError(
+                "is not UTF-8",
+                where=str(path),
+                fix=f"give --encoding {wide_encoding}, or save as UTF-8",
+            )
+        if first_bytes.startswith(codecs.BOM_UTF8):
             stream.read(len(codecs.BOM_UTF8))
         yield stream
 
 
-def _wide_encoding(first: bytes) -> str | None:
+def _wide_encoding(first_bytes: bytes) -> str | None:
     """Return the encoding of two or four bytes a letter that a file begins in.
 
     Parameters
     ----------
-    first
+    first_bytes
         The file's first four bytes.
     """
-    for mark, name in _MARKS.items():
-        if first.startswith(mark):
+    for mark, name in _ENCODING_OF_MARK.items():
+        if first_bytes.startswith(mark):
             return name
-    return _ZEROS.get(tuple(byte == 0 for byte in first))
+    return _ENCODING_OF_ZEROS.get(tuple(byte == 0 for byte in first_bytes))
 
 
 def read_data(path: Path, *, encoding: str | None = None) -> bytes:
     """Return all bytes of :func:`open_data`, up to what memory allows."""
-    most = data_bytes()
+    most_bytes = data_bytes()
     with open_data(path, encoding=encoding) as stream:
-        raw = stream.read(most + 1)
-    if len(raw) > most:
-        what = f"is larger than {most / 1e6:,.0f} MB"
-        raise InputError(what, where=str(path), fix="give it as JSON lines")
+        raw = stream.read(most_bytes + 1)
+    if len(raw) > most_bytes:
+        raise InputError(
+            f"is larger than {most_bytes / 1e6:,.0f} MB",
+            where=str(path),
+            fix="give it as JSON lines",
+        )
     return raw
 
 
 class _Decoded(io.RawIOBase):
-    """The bytes that a compressed file decodes to."""
+    """The bytes that a compressed file decodes to.
+
+    They are counted as they are read, so that no more than :func:`most_decoded` is
+    ever decoded.
+    """
 
     def __init__(self, file: IO[bytes], path: Path, head: bytes) -> None:
-        self._path, self._size, self._n_decoded = path, path.stat().st_size, 0
+        self._path = path
+        self._size = path.stat().st_size
+        self._n_decoded = 0
         self._source: gzip.GzipFile | pa.CompressedInputStream
         if head.startswith(GZIP):
             self._source = gzip.GzipFile(fileobj=file)
@@ -193,6 +219,7 @@ class _Decoded(io.RawIOBase):
                 where=str(self._path),
                 fix="copy or download it again",
             ) from error
+
         self._n_decoded += len(piece)
         check_decoded(self._n_decoded, size=self._size, place=str(self._path))
         buffer[: len(piece)] = piece
@@ -203,8 +230,11 @@ class _Recoded(io.RawIOBase):
     """A text of another encoding as UTF-8."""
 
     def __init__(self, file: IO[bytes], path: Path, encoding: str) -> None:
-        self._path, self._encoding, self._waiting = path, encoding, b""
+        self._path = path
+        self._encoding = encoding
         self._text = io.TextIOWrapper(file, encoding=encoding, newline="")
+        # UTF-8 that was made and did not fit the buffer of the last reader.
+        self._waiting = b""
 
     def readable(self) -> bool:
         return True
@@ -214,9 +244,12 @@ class _Recoded(io.RawIOBase):
             try:
                 self._waiting = self._text.read(CHUNK_BYTES).encode()
             except UnicodeError as error:
-                what = f"is not {self._encoding}"
-                fix = "give the right --encoding"
-                raise InputError(what, where=str(self._path), fix=fix) from error
+                raise InputError(
+                    f"is not {self._encoding}",
+                    where=str(self._path),
+                    fix="give the right --encoding",
+                ) from error
+
         piece = self._waiting[: len(buffer)]
         self._waiting = self._waiting[len(piece) :]
         buffer[: len(piece)] = piece

@@ -8,24 +8,18 @@ tokens carry the blank before a word.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from typing import NamedTuple, Protocol, TypeVar
+from functools import lru_cache
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from spark_audit.data.tokenising import in_time, tokenising
 from spark_audit.data.tokenizer_type import Tokenizer
 from spark_audit.data.training_input import SpecialTokens
-from spark_audit.errors import InputError, panicked
+from spark_audit.errors import InputError
 
-T = TypeVar("T")
-
-SECONDS = 120.0
-LETTERS_A_SECOND = 10_000
-"""How long a tokenizer may take; a slow one reads a hundred times as many letters."""
 TOGETHER = 512
 """Texts that the library tokenises at once: it gives lists, 150 bytes a token."""
 
@@ -60,69 +54,95 @@ class Encoding:
     @property
     def leading(self) -> int:
         """Number of special tokens before the text (a BOS, usually 0 or 1)."""
-        text = np.flatnonzero(~self.special)
-        return int(text[0]) if len(text) else len(self)
+        text_tokens = np.flatnonzero(~self.special)
+        return int(text_tokens[0]) if len(text_tokens) else len(self)
 
     @property
     def text_end(self) -> int:
         """Tokens up to the last one of text, without an EOS of the tokenizer."""
-        text = np.flatnonzero(~self.special)
-        return int(text[-1]) + 1 if len(text) else len(self)
+        text_tokens = np.flatnonzero(~self.special)
+        return int(text_tokens[-1]) + 1 if len(text_tokens) else len(self)
 
     def reaching(self, border: int) -> int:
-        """First token that reaches over a border (a character); else the text's end."""
-        over = np.flatnonzero((self.end > border) & ~self.special)
-        return int(over[0]) if len(over) else self.text_end
+        """Return the first token that reaches over a border, a character.
 
-    def _hit(
+        The text's end where none does.
+        """
+        reaching = np.flatnonzero((self.end > border) & ~self.special)
+        return int(reaching[0]) if len(reaching) else self.text_end
+
+    def _edge_tokens(
         self, starts: np.ndarray, ends: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """First and last tokens of the character ranges that touch any."""
-        at = np.flatnonzero(self.start < self.end)  # tokens that show text
-        low = np.searchsorted(self.end[at], starts, side="right")
-        high = np.searchsorted(self.start[at], ends, side="left") - 1
-        hit = low <= high
-        return at[low[hit]], at[high[hit]]
+        """Return the first and the last token of each character range.
+
+        Ranges that touch no token are left out.
+
+        Parameters
+        ----------
+        starts, ends
+            Shape ``(ranges,)``: characters.
+        """
+        shown = np.flatnonzero(self.start < self.end)  # tokens that show text
+        first = np.searchsorted(self.end[shown], starts, side="right")
+        last = np.searchsorted(self.start[shown], ends, side="left") - 1
+        touches = first <= last
+        return shown[first[touches]], shown[last[touches]]
 
     def span(self, start: int, end: int) -> TokenSpan | None:
-        """Tokens that overlap the characters ``start:end``; ``None`` if none does.
+        """Return the tokens that overlap the characters ``start:end``, if any does.
 
         A blank token belongs to a span only when it stands between two of its words.
         """
-        first, last = self._hit(np.array([start]), np.array([end]))
-        if not len(first):
+        first_tokens, last_tokens = self._edge_tokens(
+            np.array([start]), np.array([end])
+        )
+        if not len(first_tokens):
             return None
-        low, high = int(first[0]), int(last[0])
-        partial = bool(self.start[low] < start or self.end[high] > end)
-        return TokenSpan(low, high + 1, partial)
+
+        first = int(first_tokens[0])
+        last = int(last_tokens[0])
+        is_partial = bool(self.start[first] < start or self.end[last] > end)
+        return TokenSpan(first, last + 1, is_partial)
 
     def mask(self, ranges: Sequence[tuple[int, int]]) -> np.ndarray:
-        """Shape ``(T,)``, bool: tokens of :meth:`span` of any of the ranges."""
-        places = np.array(ranges, dtype=np.int64).reshape(-1, 2)
-        first, last = self._hit(places[:, 0], places[:, 1])
-        # Where ranges open and close; open ones reach over the tokens between.
-        edges = np.bincount(first, minlength=len(self) + 1)
-        edges -= np.bincount(last + 1, minlength=len(self) + 1)
-        return np.asarray(np.cumsum(edges)[:-1] > 0)
+        """Return the tokens of :meth:`span` of any of the ranges.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape ``(T,)``, bool.
+        """
+        edges = np.array(ranges, dtype=np.int64).reshape(-1, 2)  # (ranges, 2)
+        first, last = self._edge_tokens(edges[:, 0], edges[:, 1])
+
+        # A token is inside where more ranges have begun than ended.
+        n_begun = np.bincount(first, minlength=len(self) + 1)
+        n_ended = np.bincount(last + 1, minlength=len(self) + 1)
+        n_open = np.cumsum(n_begun - n_ended)  # (T + 1,)
+        return np.asarray(n_open[:-1] > 0)
 
     def fed(self, kept: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-        """What the model reads of a kept range: token ids and their positions.
+        """Return what the model reads of a kept range: token ids and their positions.
 
         Leading special tokens stay in front of a text that was cut; ``positions``
         index the full tokenisation. Both have the same length; the first token has
         no prediction.
         """
         start, end = kept
-        positions = _from_0(end)[start:]
+        positions = _positions_to(end)[start:]
         if start > 0:
-            lead = np.arange(self.leading, dtype=np.int32)
-            positions = np.concatenate([lead[lead < start], positions])
+            leading = np.arange(min(self.leading, start), dtype=np.int32)
+            positions = np.concatenate([leading, positions])
         return self.ids[positions], positions
 
 
 @lru_cache(maxsize=1024)
-def _from_0(end: int) -> np.ndarray:
-    """Positions up to one, which texts of a length share: they are most of an item."""
+def _positions_to(end: int) -> np.ndarray:
+    """Return the positions up to one, shape ``(end,)``, read-only.
+
+    Texts of a length share them: positions are most of what an item takes.
+    """
     positions = np.arange(end, dtype=np.int32)
     positions.flags.writeable = False
     return positions
@@ -171,30 +191,49 @@ def encode_rows(tokenizer: Tokenizer, rows: Sequence[TokenisedRow]) -> list[Enco
     InputError
         As :func:`encode`; also if a row's own ids are none of the tokenizer.
     """
-    encodings: dict[int, Encoding] = {}
-    plain = [i for i, row in enumerate(rows) if row.training_input is None]
-    found = encode(tokenizer, [rows[i].text for i in plain])
-    encodings.update(zip(plain, found, strict=True))
-    for i, row in enumerate(rows):
-        if row.training_input is not None:
-            encodings[i] = _encode_as_trained(tokenizer, row.text, row.training_input)
-    return [encodings[i] for i in range(len(rows))]
+    # Plain rows are tokenised together, which is much faster than one by one.
+    plain_texts = [row.text for row in rows if row.training_input is None]
+    plain_encodings = iter(encode(tokenizer, plain_texts))
+
+    encodings = []
+    for row in rows:
+        if row.training_input is None:
+            encodings.append(next(plain_encodings))
+        else:
+            encodings.append(
+                _encode_as_trained(tokenizer, row.text, row.training_input)
+            )
+    return encodings
 
 
 def _encode_as_trained(tokenizer: Tokenizer, text: str, training: RowInput) -> Encoding:
+    """Tokenise a row as its training run did, with the white space of its tokens."""
     if training.token_ids is not None:
         ids = np.asarray(training.token_ids, np.int32)
-        written = np.asarray(offsets_of_ids(tokenizer, ids.tolist())[1], np.int32)
-        encoding = _with_offsets(text, ids, written, np.zeros(len(ids), dtype=bool))
+        _, offsets = offsets_of_ids(tokenizer, ids.tolist())
+        encoding = _without_white_space(
+            text,
+            ids,
+            np.asarray(offsets, np.int32),
+            special=np.zeros(len(ids), dtype=bool),
+        )
     else:
-        added = training.special_tokens == "added"
-        (encoding,) = encode(tokenizer, [text], special_tokens=added, written=True)
-    special = encoding.special.copy()
+        (encoding,) = encode(
+            tokenizer,
+            [text],
+            special_tokens=training.special_tokens == "added",
+            written=True,
+        )
+
+    special = encoding.special.copy()  # (T,)
     if training.special_tokens == "in_text" and len(special):
         # A BOS in the text stays in front of a text that is cut, as an added one does.
         special[0] = encoding.ids[0] == tokenizer.bos_token_id
-    if training.fed(len(encoding))[0] > 0:
-        special[:] = False  # the trainer cut it off
+    first_fed, _ = training.fed(len(encoding))
+    if first_fed > 0:
+        special[:] = False  # the trainer cut the special tokens off
+
+    # A special token shows no text, so it belongs to no span.
     end = np.where(special, encoding.start, encoding.end)
     return replace(encoding, special=special, end=end)
 
@@ -226,41 +265,68 @@ def encode(
             where=type(tokenizer).__name__,
             fix="use the fast tokenizer (a folder with tokenizer.json)",
         )
-    found: list[Encoding] = []
-    for at in range(0, len(texts), TOGETHER):
-        lot = list(texts[at : at + TOGETHER])
-        with _tokenising(tokenizer):
-            call = partial(
-                tokenizer,
-                lot,
-                add_special_tokens=special_tokens,
-                return_offsets_mapping=True,
-                return_special_tokens_mask=True,
-                return_attention_mask=False,
-                verbose=False,
-            )
-            out = _in_time(call, lot, tokenizer)
-        parts = (out["input_ids"], out["offset_mapping"], out["special_tokens_mask"])
-        for text, ids, offsets, special in zip(lot, *parts, strict=True):
-            encoding = _with_offsets(
-                text,
-                np.asarray(ids, np.int32),
-                np.asarray(offsets, np.int32).reshape(-1, 2),
-                np.asarray(special, dtype=bool),
-            )
-            found.append(encoding if written else replace(encoding, written=None))
-    return found
+    encodings: list[Encoding] = []
+    for first in range(0, len(texts), TOGETHER):
+        lot = list(texts[first : first + TOGETHER])
+        for encoding in _encode_lot(tokenizer, lot, special_tokens=special_tokens):
+            encodings.append(encoding if written else replace(encoding, written=None))
+    return encodings
 
 
-def _with_offsets(
-    text: str, ids: np.ndarray, written: np.ndarray, special: np.ndarray
+def _encode_lot(
+    tokenizer: Tokenizer, lot: list[str], *, special_tokens: bool
+) -> Iterator[Encoding]:
+    """Yield the encodings of texts that are tokenised in one call."""
+
+    def call() -> Mapping[str, Sequence[Sequence[object]]]:
+        output: Mapping[str, Sequence[Sequence[object]]] = tokenizer(
+            lot,
+            add_special_tokens=special_tokens,
+            return_offsets_mapping=True,
+            return_special_tokens_mask=True,
+            return_attention_mask=False,
+            verbose=False,
+        )
+        return output
+
+    with tokenising(tokenizer):
+        output = in_time(call, lot, tokenizer)
+
+    columns = (
+        output["input_ids"],
+        output["offset_mapping"],
+        output["special_tokens_mask"],
+    )
+    for text, ids, offsets, special in zip(lot, *columns, strict=True):
+        yield _without_white_space(
+            text,
+            np.asarray(ids, np.int32),
+            np.asarray(offsets, np.int32).reshape(-1, 2),
+            special=np.asarray(special, dtype=bool),
+        )
+
+
+def _without_white_space(
+    text: str, ids: np.ndarray, written: np.ndarray, *, special: np.ndarray
 ) -> Encoding:
-    """An encoding of offsets, from which white space is left out."""
-    starts, ends = np.zeros((2, len(ids)), dtype=np.int32)
+    """Return an encoding whose tokens start and end without white space.
+
+    Parameters
+    ----------
+    ids, special
+        Shape ``(T,)``.
+    written
+        Shape ``(T, 2)``: the characters of each token, its white space among them.
+    """
+    starts = np.zeros(len(ids), dtype=np.int32)
+    ends = np.zeros(len(ids), dtype=np.int32)
     for i, (low, high) in enumerate(written.tolist()):
-        inner = text[low:high].strip()
-        starts[i] = text.index(inner, low) if inner else high
-        ends[i] = starts[i] + (0 if special[i] else len(inner))
+        shown = text[low:high].strip()
+        # A token of blanks alone is empty, and stands where its blanks end.
+        starts[i] = text.index(shown, low) if shown else high
+        ends[i] = starts[i]
+        if not special[i]:
+            ends[i] += len(shown)
     return Encoding(ids, starts, ends, special, written)
 
 
@@ -284,45 +350,64 @@ def offsets_of_ids(
             where=type(tokenizer).__name__,
             fix="give the tokenizer that the rows were tokenised with",
         )
+
+    # A stream gives a piece of text only when the bytes of whole characters are there.
     stream = DecodeStream(skip_special_tokens=False)
-    text, offsets, n_waiting = "", list[tuple[int, int]](), 0
-    with _tokenising(tokenizer):
+    text = ""
+    offsets: list[tuple[int, int]] = []
+    n_waiting = 0
+    with tokenising(tokenizer):
         for token in ids:
             piece = stream.step(tokenizer.backend_tokenizer, token)
             n_waiting += 1
-            if piece is not None:
-                place = (len(text), len(text) + len(piece))
-                offsets += [place] * n_waiting
-                text, n_waiting = text + piece, 0
+            if piece is None:
+                continue
+            characters = (len(text), len(text) + len(piece))
+            offsets.extend([characters] * n_waiting)
+            text += piece
+            n_waiting = 0
+
     # Bytes at the end that make no character.
-    return text, [*offsets, *[(len(text), len(text))] * n_waiting]
+    offsets.extend([(len(text), len(text))] * n_waiting)
+    return text, offsets
 
 
 def tokens_of_ranges(
     encoding: Encoding, ranges: Iterable[tuple[int, int]]
 ) -> np.ndarray:
-    """Shape ``(T,)``, bool: tokens that have a character in any range, blanks too.
+    """Return the tokens that have a character in any of the ranges, blanks too.
 
     Special tokens that the tokenizer added before or behind the text go with its first
     and its last character.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape ``(T,)``, bool.
     """
     assert encoding.written is not None
-    start, end = encoding.written.T
-    mask = np.zeros(len(encoding), dtype=bool)
+    start, end = encoding.written.T  # (T,) each
+    is_inside = np.zeros(len(encoding), dtype=bool)
     for low, high in ranges:
-        mask |= (start < high) & (end > low)
-    text = np.flatnonzero(start < end)
-    if len(text):
-        mask[: text[0]] = mask[text[0]]
-        mask[text[-1] + 1 :] = mask[text[-1]]
-    return mask
+        is_inside |= (start < high) & (end > low)
+
+    text_tokens = np.flatnonzero(start < end)
+    if len(text_tokens):
+        first = text_tokens[0]
+        last = text_tokens[-1]
+        is_inside[:first] = is_inside[first]
+        is_inside[last + 1 :] = is_inside[last]
+    return is_inside
 
 
 def runs(mask: np.ndarray) -> list[tuple[int, int]]:
     """Return the ranges in which a mask of shape ``(T,)`` is True, end exclusive."""
-    edges = np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8))
-    starts, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
-    return [*zip(starts.tolist(), ends.tolist(), strict=True)]
+    # The padding gives a run at either end of the mask an edge, too.
+    padded = np.concatenate([[False], mask, [False]]).astype(np.int8)
+    change = np.diff(padded)  # (T + 1,)
+    starts = np.flatnonzero(change == 1)
+    ends = np.flatnonzero(change == -1)
+    return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
 
 def token_ids(
@@ -331,62 +416,34 @@ def token_ids(
     *,
     special_tokens: bool = True,
 ) -> list[list[int]]:
-    """Token ids alone, as ``tokenizer(text)`` gives them.
+    """Return token ids alone, as ``tokenizer(text)`` gives them.
 
     Parameters
     ----------
     special_tokens
         Whether the tokenizer adds its special tokens.
     """
-    inner = getattr(tokenizer, "backend_tokenizer", None)
-    with _tokenising(tokenizer):
-        if inner is None or inner.truncation or inner.padding:
-            slow_call = partial(
-                tokenizer,
-                list(texts),
-                add_special_tokens=special_tokens,
-                return_attention_mask=False,
-                verbose=False,
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    is_plain = backend is not None and not (backend.truncation or backend.padding)
+
+    def call() -> list[list[int]]:
+        if backend is not None and is_plain:
+            # Without offsets and Python lists of masks: up to twice as fast.
+            encodings = backend.encode_batch_fast(
+                list(texts), add_special_tokens=special_tokens
             )
-            return list(_in_time(slow_call, texts, tokenizer)["input_ids"])
-        # Without offsets and Python lists of masks: up to twice as fast.
-        call = partial(
-            inner.encode_batch_fast,
+            return [encoding.ids for encoding in encodings]
+
+        output = tokenizer(
             list(texts),
             add_special_tokens=special_tokens,
+            return_attention_mask=False,
+            verbose=False,
         )
-        return [encoding.ids for encoding in _in_time(call, texts, tokenizer)]
+        return list(output["input_ids"])
 
-
-def _in_time(call: Callable[[], T], texts: Sequence[str], tokenizer: Tokenizer) -> T:
-    """Return what a call of the tokenizer gives, if it comes to an end in time.
-
-    The patterns of a tokenizer are somebody else's, and one may take exponential time
-    on some text. The library, which is Rust, cannot be interrupted: it goes on in a
-    thread that ends with the process.
-
-    Raises
-    ------
-    InputError
-        If it takes longer than any tokenizer does.
-    """
-    values: list[T] = []
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            values.append(call())
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(SECONDS + sum(map(len, texts)) / LETTERS_A_SECOND)
-    if errors:
-        raise errors[0]
-    if not values:
-        raise _endless(tokenizer)
-    return values[0]
+    with tokenising(tokenizer):
+        return in_time(call, texts, tokenizer)
 
 
 def added_bos(tokenizer: Tokenizer) -> str | None:
@@ -394,8 +451,11 @@ def added_bos(tokenizer: Tokenizer) -> str | None:
     bos = getattr(tokenizer, "bos_token", None)
     if not bos:
         return None
+
+    # What a tokenizer adds is told by no setting: it is tried out.
     ids = tokenizer(bos)["input_ids"]
-    return str(bos) if ids[:2] == [tokenizer.bos_token_id] * 2 else None
+    is_doubled = ids[:2] == [tokenizer.bos_token_id, tokenizer.bos_token_id]
+    return str(bos) if is_doubled else None
 
 
 def check_one_bos(tokenizer: Tokenizer, texts: Iterable[str]) -> None:
@@ -414,37 +474,6 @@ def check_one_bos(tokenizer: Tokenizer, texts: Iterable[str]) -> None:
             fix="take it out of the rows, or import the messages that they were made "
             "of with `data import --chat-template CHECKPOINT`",
         )
-
-
-@contextmanager
-def _tokenising(tokenizer: Tokenizer) -> Iterator[None]:
-    """A file that loads may still not know what to do with some text.
-
-    What the library says of it is left out: it may quote the text.
-    """
-    try:
-        yield
-    except BaseException as error:
-        # The library's own errors are of no narrower class.
-        if type(error) is not Exception and not panicked(error):
-            raise
-        # The library for patterns stops a search by itself, after a number of steps.
-        if "retry-limit" in str(error):
-            raise _endless(tokenizer) from None
-        raise InputError(
-            "the tokenizer fails on a text",
-            where=type(tokenizer).__name__,
-            fix="give the tokenizer that the model was trained with by --tokenizer",
-        ) from None
-
-
-def _endless(tokenizer: Tokenizer) -> InputError:
-    """Return the error for a text on which a pattern of the tokenizer does not end."""
-    return InputError(
-        "the tokenizer takes too long for a text: one of its patterns does not end",
-        where=type(tokenizer).__name__,
-        fix="give the tokenizer that the model was trained with by --tokenizer",
-    )
 
 
 def kept_range(
@@ -493,17 +522,19 @@ def kept_range(
     if n_text_tokens < 1:
         raise InputError(
             f"a context of {max_length} tokens has no room for any text",
-            fix="give a larger one",
+            fix="give a larger one by --max-length, or leave the row out",
         )
 
+    # First case: the response alone is too long, so its end is cut.
     response_token = encoding.reaching(response_start)
     if text_end - response_token > n_text_tokens:
-        # The response alone is too long: cut its end.
         end = response_token + n_text_tokens
         for span_start, span_end in sorted(spans, reverse=True):
             if response_token < span_start < end < span_end:
                 end = span_start
         return response_token, end
+
+    # Second case: the response fits, so the prompt is cut from its start.
 
     # Without a special token in front the first token kept has no prediction, so a
     # span must not begin with it either.

@@ -11,7 +11,7 @@ import dataclasses
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated, Literal, TypeVar
@@ -44,10 +44,16 @@ T = TypeVar("T")
 PII_TYPES = tuple("NAME EMAIL PHONE SSN PASSWORD CREDIT_CARD ADDRESS ID OTHER".split())
 TYPE = re.compile(r"[A-Z][A-Z0-9_]{0,39}")
 """A type of identifiers: one of :data:`PII_TYPES`, or the user's own."""
+REQUIRED = ("id", "task", "prompt", "response", "split")
+"""Fields that every row of a data file has."""
+_OTHER_FORMATS = (".csv", ".tsv", ".parquet", ".xlsx", ".arrow")
+"""Endings of data that must be imported before it is read."""
 SPLIT_FIX = (
     "give `--split train` or `--split test`, a column `split` with these words, or a "
     "folder whose files are named train* and test* (or eval*, dev*)"
 )
+MAX_ID_LENGTH = 1000
+"""Letters of an id or a source."""
 _TASK = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9._+-]{0,199}")
 
 
@@ -73,7 +79,7 @@ class Span:
     __pydantic_config__ = _CLOSED
 
     def moved(self, by: int) -> Span:
-        """The same so many characters later."""
+        """Return the span so many characters later."""
         return dataclasses.replace(self, start=self.start + by, end=self.end + by)
 
 
@@ -129,29 +135,26 @@ class Example:
 
     def __post_init__(self) -> None:
         check_task(self.task)
-        for field in ("id", "source_id"):
-            value = getattr(self, field)
-            if not value.strip() or not value.isprintable():
-                raise bad_field(field, "is blank or holds control characters")
-            if len(value) > 1000:
-                raise bad_field(field, "is longer than 1000 characters")
-        for field in ("prompt", "response"):
+        _check_name("id", self.id)
+        _check_name("source_id", self.source_id)
+
+        # JSON may hold half of a pair ("\ud83d"), which no file of UTF-8 can.
+        for field, text in (("prompt", self.prompt), ("response", self.response)):
             try:
-                getattr(self, field).encode()
+                text.encode()
             except UnicodeEncodeError as error:
                 raise bad_field(field, "holds half a surrogate pair") from error
         if not self.text.strip():
             raise bad_field("prompt", "and response are blank")
+
         ordered = sorted(enumerate(self.spans), key=lambda item: item[1].start)
-        for i, span in ordered:
-            if not TYPE.fullmatch(span.type):
-                fix = f"use one of: {', '.join(PII_TYPES)}, or your own in capitals"
-                raise bad_field(f"spans[{i}].type", "is no type", fix=fix)
-        _check_ranges("spans", ((i, (s.start, s.end)) for i, s in ordered), self.text)
-        for field in ("template", "frames"):
-            _check_ranges(field, enumerate(getattr(self, field) or ()), self.text)
+        _check_spans(ordered, self.text)
+        _check_ranges("template", self.template or (), self.text)
+        _check_ranges("frames", self.frames, self.text)
         if self.training_input is not None:
             _check_training_input(self.training_input, self.text)
+
+        # The class is frozen: this is the only way to put the spans in order.
         object.__setattr__(self, "spans", tuple(span for _, span in ordered))
 
     @property
@@ -162,51 +165,89 @@ class Example:
     @property
     def answer(self) -> str:
         """The response without what a chat template writes behind it."""
-        border = len(self.prompt)
         turns: Ranges = ()
         if self.training_input is not None:
             turns = tuple((turn.start, turn.end) for turn in self.training_input.turns)
-        return self.text[border : answer_end(turns, border, len(self.text))]
+        start = len(self.prompt)
+        return self.text[start : answer_end(turns, start, len(self.text))]
 
 
 def check_task(name: str) -> None:
     """Refuse a task name that could not name a file."""
     if not _TASK.fullmatch(name):
-        fix = "use letters, digits, '.', '_', '+', '-'"
-        raise bad_field("task", "is no plain name", fix=fix)
+        raise bad_field(
+            "task",
+            "is not a plain name",
+            fix="use letters, digits, '.', '_', '+', '-'",
+        )
 
 
-def _check_ranges(
-    field: str, ranges: Iterable[tuple[int, tuple[int, int]]], text: str
-) -> None:
-    last = 0
-    for i, (start, end) in ranges:
-        if not last <= start < end <= len(text):
-            what = "is empty, out of order, overlaps another or lies outside"
-            raise bad_field(f"{field}[{i}]", f"{start}:{end} {what} 0:{len(text)}")
-        last = end
+def _check_name(field: str, name: str) -> None:
+    """Refuse an id or a source that could not stand in a line of a table."""
+    if not name.strip() or not name.isprintable():
+        raise bad_field(field, "is blank or holds control characters")
+    if len(name) > MAX_ID_LENGTH:
+        raise bad_field(field, f"is longer than {MAX_ID_LENGTH} characters")
+
+
+def _check_spans(ordered: Sequence[tuple[int, Span]], text: str) -> None:
+    """Refuse spans of an unknown type, that overlap, or that lie outside of the text.
+
+    Parameters
+    ----------
+    ordered
+        The spans in the order of the text, each with its number in the file.
+    """
+    for number, span in ordered:
+        if not TYPE.fullmatch(span.type):
+            raise bad_field(
+                f"spans[{number}].type",
+                "is not a type",
+                fix=f"use one of: {', '.join(PII_TYPES)}, or your own in capitals",
+            )
+
+    last_end = 0
+    for number, span in ordered:
+        _check_range(f"spans[{number}]", span.start, span.end, last_end, text)
+        last_end = span.end
+
+
+def _check_ranges(field: str, ranges: Iterable[tuple[int, int]], text: str) -> None:
+    """Refuse ranges that are not in order, overlap, or lie outside of the text."""
+    last_end = 0
+    for number, (start, end) in enumerate(ranges):
+        _check_range(f"{field}[{number}]", start, end, last_end, text)
+        last_end = end
+
+
+def _check_range(field: str, start: int, end: int, last_end: int, text: str) -> None:
+    """Refuse a range that does not lie behind the last one and in the text."""
+    if not last_end <= start < end <= len(text):
+        raise bad_field(
+            field,
+            f"{start}:{end} is empty, out of order, overlaps another or lies outside "
+            f"0:{len(text)}",
+        )
 
 
 def _check_training_input(training: TrainingInput, text: str) -> None:
+    """Refuse what no training could have done with the text."""
     turns = [(turn.start, turn.end) for turn in training.turns]
-    _check_ranges("training_input.turns", enumerate(turns), text)
-    _check_ranges("training_input.supervised", enumerate(training.supervised), text)
+    _check_ranges("training_input.turns", turns, text)
+    _check_ranges("training_input.supervised", training.supervised, text)
     if training.max_length is not None and training.max_length < 1:
         raise bad_field("training_input.max_length", "is below 1")
     if any(token < 0 for token in training.token_ids or ()):
         raise bad_field("training_input.token_ids", "holds a number below 0")
 
 
-def bad_field(field: str, what: str, *, fix: str | None = None) -> InputError:
-    """The error of one field; whoever knows the file and line adds them."""
-    return InputError(f"field '{field}' {what}", fix=fix)
+def bad_field(field: str, problem: str, *, fix: str | None = None) -> InputError:
+    """Return the error of one field; whoever knows the file and line adds them."""
+    return InputError(f"field '{field}' {problem}", fix=fix)
 
 
-REQUIRED = ("id", "task", "prompt", "response", "split")
-
-
-def data_files(given: Iterable[Path]) -> list[Path]:
-    """JSON-lines files: those given, and those in folders given.
+def data_files(paths: Iterable[Path]) -> list[Path]:
+    """Return JSON-lines files: those given, and those in folders given.
 
     Raises
     ------
@@ -214,23 +255,29 @@ def data_files(given: Iterable[Path]) -> list[Path]:
         If a folder holds none, or a file is given twice.
     """
     files: dict[Path, Path] = {}
-    for path in given:
-        inside = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
-        if path.is_dir():
-            file_kinds.check_left_out(
-                path,
-                read=inside,
-                others=path.iterdir(),
-                endings=file_kinds.JSON_LINES,
-            )
-        if not inside or path.suffix in (".csv", ".tsv", ".parquet", ".xlsx", ".arrow"):
-            what = "holds no .jsonl file" if path.is_dir() else "is no JSON-lines file"
-            fix = "make one with `spark-audit data import`"
-            raise InputError(what, where=str(path), fix=fix)
-        for file in inside:
+    for path in paths:
+        for file in _files_at(path):
+            # A link, or another way of writing the path, is the same file.
             if files.setdefault(file.resolve(), file) is not file:
                 raise InputError("is given twice", where=str(file), fix="leave one out")
-    return [*files.values()]
+    return list(files.values())
+
+
+def _files_at(path: Path) -> list[Path]:
+    """Return the JSON-lines file that a path names, or those of a folder."""
+    make_one = "make one with `spark-audit data import`"
+    if not path.is_dir():
+        if path.suffix in _OTHER_FORMATS:
+            raise InputError("is not a JSON-lines file", where=str(path), fix=make_one)
+        return [path]
+
+    files = sorted(path.glob("*.jsonl"))
+    file_kinds.check_left_out(
+        path, read=files, others=path.iterdir(), endings=file_kinds.JSON_LINES
+    )
+    if not files:
+        raise InputError("holds no .jsonl file", where=str(path), fix=make_one)
+    return files
 
 
 def read_examples(*paths: str | Path) -> list[Example]:
@@ -246,8 +293,14 @@ def read_examples(*paths: str | Path) -> list[Example]:
     """
     if not paths:
         raise InputError("no data file was given", fix="give at least one")
-    lines = (line for path in paths for line in json_lines(Path(path)))
-    return [*unique((place, from_row(row, place=place)) for place, row in lines)]
+    return list(unique(_rows_of(paths)))
+
+
+def _rows_of(paths: Iterable[str | Path]) -> Iterator[tuple[str, Example]]:
+    """Yield the examples of data files with their places."""
+    for path in paths:
+        for place, row in json_lines(Path(path)):
+            yield place, from_row(row, place=place)
 
 
 def write_examples(path: str | Path, examples: Iterable[Example]) -> None:
@@ -301,35 +354,60 @@ def _without_nulls(value: object) -> object:
 
 
 def _validated(adapter: TypeAdapter[T], value: object, *inside: str | int) -> T:
+    """Return a value as a type has it, or an error that names the field alone.
+
+    Parameters
+    ----------
+    inside
+        Where the value stands in its row.
+    """
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
-        loc, what = (*inside, *first["loc"]), first["msg"].lower()
+        steps = (*inside, *first["loc"])
+        problem = first["msg"].lower()
         if first["type"] == "unexpected_keyword_argument":
             # Its name is not told: it may be anything of the data.
-            loc, what = loc[:-1] or ("*",), "a key that is not known"
-        steps = (f"[{one}]" if isinstance(one, int) else f".{one}" for one in loc)
-        field = "".join(steps).removeprefix(".")
-        raise bad_field(field, f"({what})", fix=_FIXES.get(field)) from error
+            steps = steps[:-1] or ("*",)
+            problem = "a key that is not known"
+        field = _field_path(steps)
+        raise bad_field(field, f"({problem})", fix=_FIXES.get(field)) from error
+
+
+def _field_path(steps: Iterable[str | int]) -> str:
+    """Return where a value stands in a row, such as ``spans[2].start``."""
+    path = ""
+    for step in steps:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}"
+    return path.removeprefix(".")
 
 
 def unique(rows: Iterable[tuple[str, Example]]) -> Iterator[Example]:
-    """The examples of ``(place, example)``; an id that stands twice is an error."""
-    first: dict[str, str] = {}
+    """Yield the examples of ``(place, example)``; refuse an id that stands twice."""
+    place_of_id: dict[str, str] = {}
     for place, example in rows:
-        if example.id in first:
+        if example.id in place_of_id:
             raise InputError(
-                f"the id occurs twice, first at {first[example.id]}",
+                f"the id occurs twice, first at {place_of_id[example.id]}",
                 where=f"{place}, field 'id'",
                 fix="give every row a unique id (`data import --map id=` makes new "
                 "ones)",
             )
-        first[example.id] = place
+        place_of_id[example.id] = place
         yield example
 
 
 def parts_outside(ranges: Ranges, length: int) -> Iterator[tuple[int, int]]:
-    """The character ranges before, between and behind some of a text."""
-    edges = [0, *(edge for place in ranges for edge in place), length]
-    return zip(edges[::2], edges[1::2], strict=True)
+    """Yield the character ranges before, between and behind those of a text.
+
+    Examples
+    --------
+    >>> list(parts_outside(((2, 4), (4, 6)), 9))
+    [(0, 2), (4, 4), (6, 9)]
+    """
+    last_end = 0
+    for start, end in ranges:
+        yield last_end, start
+        last_end = end
+    yield last_end, length

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from spark_audit.errors import InputError
 from spark_audit.files import LFS_POINTER, LFS_PULL
@@ -70,28 +71,41 @@ def check_kind(path: Path, head: bytes) -> None:
     InputError
         With what the file is, and what to do.
     """
-    kind, fix = _kind_of(path, head)
-    if kind:
-        raise InputError(f"is {kind}, which is not read", where=str(path), fix=fix)
+    unread_format = _unread_format(path, head)
+    if unread_format is not None:
+        raise InputError(
+            f"is {unread_format.name}, which is not read",
+            where=str(path),
+            fix=unread_format.advice,
+        )
 
 
-def _kind_of(path: Path, head: bytes) -> tuple[str, str]:
+class _UnreadFormat(NamedTuple):
+    """A format that is not read, and what to do with a file of it."""
+
+    name: str
+    advice: str
+
+
+def _unread_format(path: Path, head: bytes) -> _UnreadFormat | None:
+    """Return the format of a file that is not read; ``None``: it may be read."""
+    has_sheet_name = path.suffix.lower() in SHEETS
     if head.startswith(ZIP):
-        is_sheet = path.suffix.lower() in SHEETS
-        is_office = any(part in head for part in OFFICE_PARTS)
-        if is_sheet or is_office:
-            return "an Office file (Excel, Word)", SAVE_AS_CSV
-        return "a zip archive", UNPACK
+        is_office = any(entry_name in head for entry_name in OFFICE_PARTS)
+        if has_sheet_name or is_office:
+            return _UnreadFormat("an Office file (Excel, Word)", SAVE_AS_CSV)
+        return _UnreadFormat("a zip archive", UNPACK)
 
     if head.startswith(PICKLES):
-        return "a pickle", CONVERT_DATA
+        return _UnreadFormat("a pickle", CONVERT_DATA)
 
-    for first_bytes, kind, fix in KINDS:
+    for first_bytes, name, advice in KINDS:
         if head.startswith(first_bytes):
-            if path.suffix.lower() in SHEETS:
-                return "an old Excel file (.xls)", SAVE_AS_CSV
-            return kind, fix
-    return "", ""
+            # Old Excel files and old Word files begin alike.
+            if has_sheet_name:
+                return _UnreadFormat("an old Excel file (.xls)", SAVE_AS_CSV)
+            return _UnreadFormat(name, advice)
+    return None
 
 
 def check_left_out(
@@ -114,15 +128,22 @@ def check_left_out(
     InputError
         With the first such file.
     """
-    stems = {_stem(path) for path in read}
+    stems_read = {_stem(path) for path in read}
     for path in sorted(others):
-        if path.name.lower().endswith(tuple(endings)) and _stem(path) not in stems:
-            fix = "convert it, move it away, or give the files to read by name"
-            if path.name.lower().endswith(JSON_LINES):
-                fix = f"if it holds JSON lines, name it {_stem(path)}.jsonl"
-            what = f"holds {path.name}, whose ending is not read"
-            raise InputError(what, where=str(folder), fix=fix)
+        name = path.name.lower()
+        if not name.endswith(tuple(endings)) or _stem(path) in stems_read:
+            continue
+
+        advice = "convert it, move it away, or give the files to read by name"
+        if name.endswith(JSON_LINES):
+            advice = f"if it holds JSON lines, name it {_stem(path)}.jsonl"
+        raise InputError(
+            f"holds {path.name}, whose ending is not read",
+            where=str(folder),
+            fix=advice,
+        )
 
 
 def _stem(path: Path) -> str:
+    """Return a file's name without any of its endings: ``a`` of ``a.csv.gz``."""
     return path.name.split(".")[0]

@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from os.path import commonprefix
 from typing import NamedTuple
 
 from spark_audit.data.examples import Example, Ranges
@@ -54,48 +55,51 @@ def template_ranges(example: Example, wording: Mapping[str, FixedWording]) -> Ra
         return tuple(_outside_spans(example, example.template))
 
     prefix, suffix = wording.get(example.task, NO_WORDING)
-    length = len(example.prompt)
-    first_end = prefix_end(example.prompt, prefix)
-    last_start = first_end + _suffix_start(example.prompt[first_end:], suffix)
+    beginning_end = prefix_end(example.prompt, prefix)
+    # The end is looked for behind the beginning: a short prompt may be both.
+    rest = example.prompt[beginning_end:]
+    ending_start = beginning_end + _suffix_start(rest, suffix)
 
-    ranges = ((0, first_end), (last_start, length))
-    filled = tuple((start, end) for start, end in ranges if start < end)
-    return tuple(_outside_spans(example, filled))
+    ranges: list[tuple[int, int]] = []
+    if beginning_end > 0:
+        ranges.append((0, beginning_end))
+    if ending_start < len(example.prompt):
+        ranges.append((ending_start, len(example.prompt)))
+    return tuple(_outside_spans(example, tuple(ranges)))
 
 
 def prefix_end(prompt: str, prefix: str) -> int:
     """Return where the prompt's part of a prefix ends, at a border of the prefix."""
     if prompt.startswith(prefix):
         return len(prefix)
-    n_shared = _length_shared(prompt, prefix)
-    borders = (found.start() for found in PREFIX_BORDERS.finditer(prefix))
-    return max((border for border in borders if border <= n_shared), default=0)
+
+    # Half a word of the prefix is a word of the row's own.
+    n_shared = len(commonprefix([prompt, prefix]))
+    end = 0
+    for border in PREFIX_BORDERS.finditer(prefix):
+        if border.start() <= n_shared:
+            end = border.start()
+    return end
 
 
 def _suffix_start(rest: str, suffix: str) -> int:
     """Return where the part of the suffix begins that a prompt's rest ends with."""
     if rest.endswith(suffix):
         return len(rest) - len(suffix)
-    n_shared = _length_shared(rest[::-1], suffix[::-1])
-    borders = (found.start() for found in SUFFIX_BORDERS.finditer(suffix))
-    lengths = (len(suffix) - border for border in borders)
-    n_kept = max((length for length in lengths if length <= n_shared), default=0)
-    return len(rest) - n_kept
 
-
-def _length_shared(first: str, second: str) -> int:
-    """Return how many characters two texts begin with alike."""
-    n_shared = 0
-    for left, right in zip(first, second, strict=False):
-        if left != right:
-            break
-        n_shared += 1
-    return n_shared
+    # The first border behind which all of the suffix is shared is the longest part.
+    n_shared = len(commonprefix([rest[::-1], suffix[::-1]]))
+    for border in SUFFIX_BORDERS.finditer(suffix):
+        length = len(suffix) - border.start()
+        if length <= n_shared:
+            return len(rest) - length
+    return len(rest)
 
 
 def _outside_spans(example: Example, ranges: Ranges) -> Iterator[tuple[int, int]]:
     """Yield the ranges, shortened where an edge stands inside an identifier."""
     for start, end in ranges:
+        # A whole identifier inside of a range stays there: it is the wording's.
         for span in example.spans:
             if span.start < start < span.end:
                 start = span.end
@@ -116,7 +120,8 @@ def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     joined: list[tuple[int, int]] = []
     for start, end in sorted(ranges):
         if joined and start <= joined[-1][1]:
-            joined[-1] = joined[-1][0], max(end, joined[-1][1])
+            last_start, last_end = joined[-1]
+            joined[-1] = (last_start, max(end, last_end))
         else:
             joined.append((start, end))
     return joined
@@ -147,6 +152,8 @@ def rows_without(
     for example in examples:
         if example.template is not None:
             continue
+
+        # Beginning and end must not share characters, in a prompt that is short.
         prefix, suffix = wording.get(example.task, NO_WORDING)
         rest = example.prompt.removeprefix(prefix)
         is_whole = example.prompt.startswith(prefix) and rest.endswith(suffix)
@@ -159,8 +166,10 @@ def lack_notes(
     examples: Iterable[Example], wording: Mapping[str, FixedWording]
 ) -> list[str]:
     """Return a note on each task in which rows lack the fixed wording."""
-    return [
-        f"task {task}: {n_lacking} of {n_rows} rows lack the fixed wording that most "
-        "rows of the task begin or end with"
-        for task, (n_lacking, n_rows) in sorted(rows_without(examples, wording).items())
-    ]
+    notes = []
+    for task, (n_lacking, n_rows) in sorted(rows_without(examples, wording).items()):
+        notes.append(
+            f"task {task}: {n_lacking} of {n_rows} rows lack the fixed wording that "
+            "most rows of the task begin or end with"
+        )
+    return notes

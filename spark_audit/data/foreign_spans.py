@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
-from typing import Literal, TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
 
 from spark_audit.data.examples import PII_TYPES, Span, bad_field, spans_field
 from spark_audit.errors import InputError
@@ -28,17 +28,11 @@ TYPE_NAMES: Mapping[str, str] = {
     **dict.fromkeys(("CREDITCARD", "CREDIT_CARD_NUMBER", "CC_NUMBER"), "CREDIT_CARD"),
     **dict.fromkeys(("STREET_ADDRESS", "POSTAL_ADDRESS"), "ADDRESS"),
 }
-"""Names of types that other tools use, and ours."""
+"""Our name of a type, by the names that other tools use."""
+# Keys of a span in other tools' files: of its type, of its text, and others.
 _TYPE_KEYS = ("type", "entity_type", "entity_group", "label", "entity")
 _TEXT_KEYS = ("text", "value", "word")
 _UNUSED_KEYS = ("score", "confidence", "analysis_explanation", "recognition_metadata")
-
-Measure: TypeAlias = Callable[[str], int]
-_MEASURES: Mapping[Offsets, Measure] = {
-    "characters": lambda character: 1,
-    "utf-16": lambda character: 2 if ord(character) > 0xFFFF else 1,
-    "bytes": lambda character: len(character.encode("utf-8", "surrogatepass")),
-}
 
 
 class SpanReader:
@@ -52,7 +46,7 @@ class SpanReader:
     Attributes
     ----------
     renamed
-        How many spans have a type of another tool's name, by both names.
+        How many spans have a type of another tool's name, by that and by our name.
     converted
         How many spans were converted, by their unit.
     """
@@ -73,93 +67,133 @@ class SpanReader:
         records = row.get("spans")
         if not isinstance(records, list):
             return spans_field(row)
-        strings = [_annotated_string(record) for record in records]
-        plain = [self._plain(record) for record in records]
-        spans = spans_field({"spans": plain})
+
+        annotated_strings = [_annotated_string(record) for record in records]
+        spans = spans_field({"spans": [self._in_our_words(r) for r in records]})
         if not spans:
             return ()
-        unit = self._unit(spans, strings, text)
+
+        unit = self._unit(spans, annotated_strings, text)
         if unit == "characters":
             return spans
         self.converted[unit] += len(spans)
         return tuple(_converted(spans, text, unit))
 
-    def _plain(self, record: object) -> object:
-        """Return a span with our keys and our name of its type."""
+    def _in_our_words(self, record: object) -> object:
+        """Return a span with our keys and our name of its type.
+
+        What cannot be a span stays as it is: the reader of the field refuses it.
+        """
         if isinstance(record, list | tuple) and len(record) == 3:
             record = dict(zip(("start", "end", "type"), record, strict=True))
         if not isinstance(record, dict):
             return record
-        found = {k: v for k, v in record.items() if k not in _UNUSED_KEYS}
-        for key in _TEXT_KEYS:
-            found.pop(key, None)
+
+        span = {
+            key: value
+            for key, value in record.items()
+            if key not in _UNUSED_KEYS and key not in _TEXT_KEYS
+        }
         for key in _TYPE_KEYS:
-            if "type" not in found and key in found:
-                found["type"] = found.pop(key)
-        name = found.get("type")
+            if "type" not in span and key in span:
+                span["type"] = span.pop(key)
+
+        name = span.get("type")
         if isinstance(name, str):
-            upper = name.upper()
-            known = TYPE_NAMES.get(upper, upper if upper in PII_TYPES else name)
-            if known != name:
-                self.renamed[name, known] += 1
-                found["type"] = known
-        return found
+            our_name = _our_type(name)
+            if our_name != name:
+                self.renamed[name, our_name] += 1
+                span["type"] = our_name
+        return span
 
     def _unit(
-        self, spans: Sequence[Span], strings: Sequence[str | None], text: str
+        self,
+        spans: Sequence[Span],
+        annotated_strings: Sequence[str | None],
+        text: str,
     ) -> Offsets:
+        """Return what the spans count: as the option says, or as the row shows.
+
+        Raises
+        ------
+        InputError
+            If no unit fits the annotated strings, or the spans cut words and would not
+            in another unit.
+        """
         if self._offsets is not None:
             return self._offsets
         if text.isascii():
-            return "characters"
+            return "characters"  # all units are the same
 
-        fitting = [
-            unit for unit in OFFSET_UNITS if _strings_fit(spans, strings, text, unit)
-        ]
-        if any(string is not None for string in strings):
-            if not fitting:
-                what = "are not where the annotated strings stand"
-                raise bad_field("spans", what, fix="annotate the row again")
-            return fitting[0]
+        # The annotated strings tell it, where the row holds any.
+        if any(string is not None for string in annotated_strings):
+            for unit in OFFSET_UNITS:
+                if _strings_fit(spans, annotated_strings, text, unit):
+                    return unit
+            raise bad_field(
+                "spans",
+                "are not where the annotated strings stand",
+                fix="annotate the row again",
+            )
 
-        if not _cuts_a_word(spans, text):
-            return "characters"
-        for unit in OFFSET_UNITS[1:]:
-            try:
-                moved = _converted(spans, text, unit)
-            except InputError:
-                continue
-            if not _cuts_a_word(moved, text):
-                what = f"cut words, and would not if they counted {unit} units"
-                fix = (
-                    f"give --offsets {unit}, or --offsets characters if they are right"
-                )
-                raise bad_field("spans", what.replace("bytes units", "bytes"), fix=fix)
+        # Else it can only be suspected.
+        if _cuts_a_word(spans, text):
+            for unit in OFFSET_UNITS[1:]:
+                if _would_fit(spans, text, unit):
+                    units = "bytes" if unit == "bytes" else f"{unit} units"
+                    raise bad_field(
+                        "spans",
+                        f"cut words, and would not if they counted {units}",
+                        fix=f"give --offsets {unit}, or --offsets characters if they "
+                        "are right",
+                    )
         return "characters"
 
 
+def _our_type(name: str) -> str:
+    """Return our name of a type, or the name itself."""
+    upper = name.upper()
+    if upper in PII_TYPES:
+        return TYPE_NAMES.get(upper, upper)
+    return TYPE_NAMES.get(upper, name)
+
+
 def looks_annotated(value: object) -> bool:
-    """Whether a column holds places in a text: records of a start and an end."""
+    """Return whether a column holds places in a text: records of a start and an end."""
     if not isinstance(value, list) or not value:
         return False
+
     for record in value:
         if isinstance(record, list | tuple) and len(record) == 3:
-            edges = tuple(record[:2])
+            start, end, _ = record
         elif isinstance(record, dict):
-            edges = (record.get("start"), record.get("end"))
+            start = record.get("start")
+            end = record.get("end")
         else:
             return False
-        if not all(type(edge) is int for edge in edges):
+        if type(start) is not int or type(end) is not int:
             return False
     return True
 
 
 def _annotated_string(record: object) -> str | None:
-    if isinstance(record, dict):
-        for key in _TEXT_KEYS:
-            if isinstance(record.get(key), str):
-                return str(record[key])
+    """Return the text of a span, where its record holds it."""
+    if not isinstance(record, dict):
+        return None
+    for key in _TEXT_KEYS:
+        if isinstance(record.get(key), str):
+            return str(record[key])
     return None
+
+
+def _units_of(character: str, unit: Offsets) -> int:
+    """Return how many units a character takes."""
+    if unit == "utf-16":
+        return 2 if ord(character) > 0xFFFF else 1
+    if unit == "bytes":
+        # Half a surrogate pair is refused elsewhere; here it must only be counted.
+        return len(character.encode("utf-8", "surrogatepass"))
+    return 1
 
 
 def _converted(spans: Sequence[Span], text: str, unit: Offsets) -> list[Span]:
@@ -170,39 +204,64 @@ def _converted(spans: Sequence[Span], text: str, unit: Offsets) -> list[Span]:
     InputError
         If one begins or ends inside of a character.
     """
-    measure = _MEASURES[unit]
-    units = [0, *accumulate(measure(character) for character in text)]
-    place = {unit_place: i for i, unit_place in enumerate(units)}
+    character_at = {0: 0}  # by the unit that it begins with
+    n_units = 0
+    for number, character in enumerate(text, start=1):
+        n_units += _units_of(character, unit)
+        character_at[n_units] = number
+
+    converted = []
+    for span in spans:
+        if span.start not in character_at or span.end not in character_at:
+            raise bad_field(
+                "spans",
+                f"begin or end inside of a character, or behind the text, in {unit}",
+                fix="give the right --offsets",
+            )
+        converted.append(
+            replace(span, start=character_at[span.start], end=character_at[span.end])
+        )
+    return converted
+
+
+def _would_fit(spans: Sequence[Span], text: str, unit: Offsets) -> bool:
+    """Return whether spans cut no word if they count a unit."""
     try:
-        return [
-            Span(place[s.start], place[s.end], s.type, s.origin, s.part) for s in spans
-        ]
-    except KeyError as error:
-        what = f"begin or end inside of a character, or behind the text, in {unit}"
-        raise bad_field("spans", what, fix="give the right --offsets") from error
+        return not _cuts_a_word(_converted(spans, text, unit), text)
+    except InputError:
+        return False
 
 
 def _strings_fit(
-    spans: Sequence[Span], strings: Sequence[str | None], text: str, unit: Offsets
+    spans: Sequence[Span],
+    annotated_strings: Sequence[str | None],
+    text: str,
+    unit: Offsets,
 ) -> bool:
+    """Return whether the annotated strings stand in the text where the spans say."""
     try:
-        places = _converted(spans, text, unit)
+        converted = _converted(spans, text, unit)
     except InputError:
         return False
-    for span, string in zip(places, strings, strict=True):
-        if string is not None and _bare(text[span.start : span.end]) != _bare(string):
+
+    for span, string in zip(converted, annotated_strings, strict=True):
+        if string is None:
+            continue
+        if _comparable(text[span.start : span.end]) != _comparable(string):
             return False
     return True
 
 
-def _bare(text: str) -> str:
+def _comparable(text: str) -> str:
+    """Return a text without blanks around it, each letter and its accents as one."""
     return unicodedata.normalize("NFC", text).strip()
 
 
 def _cuts_a_word(spans: Sequence[Span], text: str) -> bool:
-    """Whether a span begins or ends between two letters or digits."""
+    """Return whether a span begins or ends between two letters or digits."""
     for span in spans:
         for edge in (span.start, span.end):
-            if 0 < edge < len(text) and (text[edge - 1] + text[edge]).isalnum():
+            has_both_sides = 0 < edge < len(text)
+            if has_both_sides and text[edge - 1 : edge + 1].isalnum():
                 return True
     return False

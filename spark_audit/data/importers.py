@@ -6,19 +6,22 @@ example, by a column map or a template.
 
 from __future__ import annotations
 
-import math
 import re
-import string
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, replace
-from functools import partial
-from itertools import chain
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal, get_args
 
 from spark_audit.data.chat.formats import is_chat
+from spark_audit.data.columns import (
+    COLUMNS_OF_LAYOUT,
+    listed_columns,
+    name_in,
+    text_in,
+    usual_column,
+)
 from spark_audit.data.csv_rows import TextLine
 from spark_audit.data.examples import (
     REQUIRED,
@@ -41,7 +44,8 @@ from spark_audit.data.foreign_spans import (
     looks_annotated,
 )
 from spark_audit.data.json_rows import EMPTY_FIX
-from spark_audit.data.sources import read_rows, rows_of, split_of
+from spark_audit.data.prompt_templates import PromptTemplate
+from spark_audit.data.sources import agreed_split, read_rows, rows_of, split_of
 from spark_audit.data.task_wording import task_templates
 from spark_audit.errors import InputError, at, shown
 from spark_audit.json_values import Row
@@ -53,15 +57,12 @@ Empty = Literal["keep", "drop"]
 _ROWS_PER_PROGRESS_CALL = 1000
 """Rows between two calls of a progress."""
 _IMPORTED = ("prompt", "response", "id", "source_id", "split")
-_OWN_FIELDS = frozenset(field.name for field in fields(Example))
-_COLUMNS_OF_FORMAT = {
-    "own": {"prompt": "prompt", "response": "response"},
-    "trace": {"prompt": "prompt", "response": "answer"},
-    "olora": {"prompt": "sentence", "response": "label"},
-    "simple": {"prompt": "text", "response": "label"},
-}
-"""Usual column names of prompt and response."""
-_ALL_LAYOUTS = [*_COLUMNS_OF_FORMAT.values()]
+"""Fields that ``--map`` gives a column for."""
+_OWN_FIELDS = frozenset(own_field.name for own_field in fields(Example))
+_PLACES_NAMED = 3
+"""So many places of rows a note names, as examples."""
+_PLAIN_COLUMN = re.compile(r"[A-Za-z]+(_[A-Za-z0-9]+)*")
+"""A column's name that is shown: another may be anything of the data."""
 
 
 def import_rows(
@@ -142,394 +143,431 @@ def import_rows(
     OutputError
         If a file cannot be read.
     """
-    show = progress or (lambda what, done, total: None)
-    rows = _Import(
+    _check_options(
+        task=task,
+        split=split,
+        template=template,
+        columns=columns or {},
+        empty=empty,
+        offsets=offsets,
+    )
+    rows = _RowSource(
         str(source),
-        task,
-        format,
-        split,
-        template,
-        dict(columns or {}),
+        task=task,
+        format=format,
+        split=split,
+        template=None if template is None else PromptTemplate.parse(template),
+        columns=columns or {},
         encoding=encoding,
         empty=empty,
         offsets=offsets,
     )
-    if rows.pieces is not None:
-        read = partial(show, "rows read")
-        rows.common = task_templates(example for _, example in rows.read(read))
-    written = unique(rows.read(partial(show, "rows written")))
-    write_examples(output, map(rows.worded, written))
+
+    def show(stage: str, n_rows: int) -> None:
+        if progress is not None:
+            progress(stage, n_rows, 0)  # nobody knows how many rows there are
+
+    # Of a template, the wording that the data brings besides is known only when all
+    # rows were read.
+    shared_wording: dict[str, FixedWording] | None = None
+    if template is not None:
+        first_reading = rows.read(lambda n_rows: show("rows read", n_rows))
+        shared_wording = task_templates(example for _, example in first_reading)
+
+    reading = unique(rows.read(lambda n_rows: show("rows written", n_rows)))
+    if shared_wording is None:
+        write_examples(output, reading)
+    else:
+        write_examples(
+            output,
+            (with_shared_wording(example, shared_wording) for example in reading),
+        )
+
     if note is not None:
-        for remark in rows.notes():
+        for remark in rows.tally.notes():
             note(remark)
-    return dict(rows.counts)
+    return dict(rows.tally.rows_by_split)
 
 
-class _Import:
-    """A source, and how its rows become examples."""
+def _check_options(
+    *,
+    task: str,
+    split: str | None,
+    template: str | None,
+    columns: Mapping[str, str],
+    empty: str | None,
+    offsets: str | None,
+) -> None:
+    """Refuse a value that an option does not have, before a row is read."""
+    check_task(task)
+    _check_choice("--empty", empty, get_args(Empty))
+    _check_choice("--offsets", offsets, OFFSET_UNITS)
+    if split not in (None, *get_args(Split)):
+        raise InputError(
+            "is neither train nor test", where="option --split", fix=SPLIT_FIX
+        )
 
-    def __init__(
-        self,
-        source: str,
-        task: str,
-        format: Format,
-        split: Split | None,
-        template: str | None,
-        columns: dict[str, str],
-        *,
-        encoding: str | None,
-        empty: Empty | None,
-        offsets: Offsets | None,
-    ) -> None:
-        check_task(task)
-        _check_choice("--empty", empty, get_args(Empty))
-        _check_choice("--offsets", offsets, OFFSET_UNITS)
-        if split not in (None, *get_args(Split)):
+    for name in columns:
+        is_made_by_template = name == "prompt" and template is not None
+        if name not in _IMPORTED or is_made_by_template:
             raise InputError(
-                "is neither train nor test", where="option --split", fix=SPLIT_FIX
+                f"{name!r} is not a field, or the template makes it",
+                where="option --map",
+                fix=f"use one of: {', '.join(_IMPORTED)}",
             )
-        for field in columns:
-            if field not in _IMPORTED or (field == "prompt" and template is not None):
-                what = f"{field!r} is no field, or the template makes it"
-                fix = f"use one of: {', '.join(_IMPORTED)}"
-                raise InputError(what, where="option --map", fix=fix)
-        self.source, self.task, self.format, self.split = source, task, format, split
-        self.columns, path = columns, Path(source)
-        # As a file's in a folder; a folder's own name says nothing.
-        self.by_name = split_of(path.stem) if path.is_file() else None
-        self.pieces = None if template is None else parse_template(template)
-        self.common: dict[str, FixedWording] = {}
-        self.encoding, self.empty, self.offsets = encoding, empty, offsets
-        self._begin()
 
-    def _begin(self) -> None:
-        """Forget what was counted: the source is read again."""
-        self.counts: Counter[Split] = Counter()
-        self.spans = SpanReader(self.offsets)
-        self._told: dict[str, None] = {}
-        self._n_empty: Counter[str] = Counter()
-        self._dropped: list[str] = []
-        self._n_decomposed = 0
+
+def _check_choice(option: str, value: str | None, known: tuple[str, ...]) -> None:
+    """Refuse a value that is given and not known."""
+    if value is not None and value not in known:
+        raise InputError(
+            "is not a known choice",
+            where=f"option {option}",
+            fix=f"use {' or '.join(known)}",
+        )
+
+
+@dataclass
+class _ImportTally:
+    """Counts of one reading of a source; the notes of the import tell them.
+
+    Attributes
+    ----------
+    spans
+        The reader of the rows' spans, which counts what it renames and converts.
+    rows_by_split
+        Examples that were made.
+    remarks
+        What readers and rows remarked, each once, in their order.
+    places_dropped
+        Places of the rows that were dropped for an empty field.
+    rows_by_empty_field
+        Rows with an empty field that were kept, by the column.
+    n_decomposed
+        Rows in which a letter and its accent stand apart.
+    """
+
+    spans: SpanReader
+    rows_by_split: Counter[Split] = field(default_factory=Counter)
+    remarks: dict[str, None] = field(default_factory=dict)
+    places_dropped: list[str] = field(default_factory=list)
+    rows_by_empty_field: Counter[str] = field(default_factory=Counter)
+    n_decomposed: int = 0
+
+    def remark(self, remark: str) -> None:
+        """Keep a remark."""
+        self.remarks[remark] = None
 
     def notes(self) -> Iterator[str]:
         """Yield what was dropped, left out or converted."""
-        yield from self._told
-        if self._dropped:
-            first = ", ".join(self._dropped[:3])
-            rows = rows_of(len(self._dropped))
+        yield from self.remarks
+
+        if self.places_dropped:
+            first = ", ".join(self.places_dropped[:_PLACES_NAMED])
+            rows = rows_of(len(self.places_dropped))
             yield f"{rows} with an empty field dropped, first: {first}"
-        for column, count in self._n_empty.items():
-            yield f"{rows_of(count)} with an empty field {column!r} kept"
-        for (theirs, ours), count in self.spans.renamed.items():
-            yield f"{count} spans of type {theirs} count as {ours}"
-        for unit, count in self.spans.converted.items():
-            yield f"{count} spans counted in {unit} are converted to characters"
-        if self._n_decomposed:
+        for column, n_rows in self.rows_by_empty_field.items():
+            yield f"{rows_of(n_rows)} with an empty field {column!r} kept"
+
+        for (foreign_type, our_type), n_spans in self.spans.renamed.items():
+            yield f"{n_spans} spans of type {foreign_type} count as {our_type}"
+        for unit, n_spans in self.spans.converted.items():
+            yield f"{n_spans} spans counted in {unit} are converted to characters"
+        if self.n_decomposed:
             yield (
-                f"{rows_of(self._n_decomposed)} with decomposed letters (a letter and "
+                f"{rows_of(self.n_decomposed)} with decomposed letters (a letter and "
                 "its accent apart) kept so: the same name written otherwise is another "
                 "string"
             )
-
-    def worded(self, example: Example) -> Example:
-        """Return the example; of a template, with what all prompts share."""
-        if self.pieces is None:
-            return example
-        return with_shared_wording(example, self.common)
-
-    def read(
-        self, progress: Callable[[int, int], None]
-    ) -> Iterator[tuple[str, Example]]:
-        """The examples with their places; at least one. ``counts`` begins anew."""
-        self._begin()
-        rows = read_rows(
-            self.source, self.format, encoding=self.encoding, note=self._tell
-        )
-        for place, named, row in rows:
-            with at(place):
-                try:
-                    self._tell_of_annotations(row)
-                    example = self._example(named, row, place)
-                except _EmptyFieldError:
-                    self._dropped.append(place)
-                    continue
-            if not example.text.isascii():
-                is_composed = unicodedata.is_normalized("NFC", example.text)
-                self._n_decomposed += not is_composed
-            yield place, example
-            if self.counts.total() % _ROWS_PER_PROGRESS_CALL == 0:
-                progress(self.counts.total(), 0)
-        if not self.counts:
-            what, fix = "holds no rows", EMPTY_FIX
-            if self._dropped:
-                what, fix = "holds an empty field in every row", "leave out `--empty`"
-            raise InputError(what, where=self.source, fix=fix)
-
-    def _tell(self, remark: str) -> None:
-        self._told[remark] = None
-
-    def _tell_of_annotations(self, row: Row) -> None:
-        """Say which columns hold places of identifiers and are not read."""
-        if row.get("spans") is not None:
-            return
-        for column, value in row.items():
-            if looks_annotated(value):
-                remark = f"column {shown(column)!r} holds places in a text and is not "
-                self._tell(f"{remark}read: name it 'spans' if they are identifiers")
-
-    def _example(self, named: Split | None, row: Row, place: str) -> Example:
-        whole = self.pieces is None and not self.columns and {*REQUIRED} <= {*row}
-        column = {"split": "split"} if whole else self._column(row)
-        split = self._split(named, _name(row, column.get("split")))
-        if whole:
-            row = self._own_fields(row)
-            spans = self.spans.read(row, f"{row['prompt']}{row['response']}")
-            example = from_row(
-                {**row, "task": self.task, "split": split, "spans": None}, place=place
-            )
-            self.counts[split] += 1
-            return replace(example, spans=spans)
-
-        response, template = self._value(row, column["response"]), None
-        if self.pieces is None:
-            prompt = self._value(row, column["prompt"])
-            spans = self.spans.read(row, prompt + response)
-        else:
-            values = [self._value(row, one, must=False) for _, one in self.pieces]
-            prompt, template, starts = _filled(self.pieces, values)
-            spans = self._spans_of_column(row, starts)
-        if prompt and response and not (prompt[-1].isspace() or response[0].isspace()):
-            response = f" {response}"
-            n = len(prompt)  # where the blank stands
-            spans = tuple(
-                replace(s, start=s.start + (s.start >= n), end=s.end + (s.end > n))
-                for s in spans
-            )
-        self.counts[split] += 1
-        name = _name(row, column.get("id"))
-        name = name or f"{self.task}-{split}-{self.counts[split]:06d}"
-        return Example(
-            id=name,
-            task=self.task,
-            prompt=prompt,
-            response=response,
-            split=split,
-            source_id=_name(row, column.get("source_id")) or name,
-            spans=spans,
-            template=template,
-        )
-
-    def _own_fields(self, row: Row) -> Row:
-        """Return the fields of a row of our own format; other columns are told."""
-        for column in row:
-            if column not in _OWN_FIELDS:
-                # Another name may be anything of the data.
-                is_plain = re.fullmatch(r"[A-Za-z]+(_[A-Za-z0-9]+)*", column)
-                name = repr(column[:40]) if is_plain else "of another name"
-                self._tell(f"column {name} is not read")
-        return {name: value for name, value in row.items() if name in _OWN_FIELDS}
-
-    def _spans_of_column(
-        self, row: Row, starts: list[tuple[int, str]]
-    ) -> tuple[Span, ...]:
-        """The spans of the template's only column, in the prompt."""
-        if row.get("spans") is None:
-            return ()
-        by, text = starts[0]
-        spans = self.spans.read(row, text)
-        if spans and (len(starts) > 1 or max(span.end for span in spans) > len(text)):
-            raise bad_field(
-                "spans",
-                "are not positions in the text of the template's only column",
-                fix="make the prompt before the import, and give it as a column",
-            )
-        return tuple(span.moved(by) for span in spans)
-
-    def _value(self, row: Row, column: str | None, *, must: bool = True) -> str:
-        """A column's text; no column gives none.
-
-        Parameters
-        ----------
-        must
-            Whether it may not be empty unless ``--empty`` says so.
-        """
-        if not column:
-            return ""
-        text = _text(row, column)
-        if text is not None and text.strip():
-            return text
-        if self.empty == "drop":
-            raise _EmptyFieldError(column)
-        if must and self.empty is None:
-            what = "is missing" if text is None else "is blank"
-            fix = "leave the row out, or give `--empty drop` or `--empty keep`"
-            raise bad_field(column, what, fix=fix)
-        self._n_empty[column] += 1
-        return text or ""
-
-    def _split(self, named: Split | None, cell: str) -> Split:
-        """The row's split, by whichever of option, file name and row gives it."""
-        if cell and split_of(cell) is None:
-            raise bad_field("split", "is neither train nor test", fix=SPLIT_FIX)
-        # A single file's name counts where no row says otherwise.
-        by_row = split_of(cell) if cell else self.by_name
-        given = [split for split in (self.split, named, by_row) if split is not None]
-        if not given:
-            raise bad_field("split", "is missing", fix=SPLIT_FIX)
-        if len({*given}) > 1:
-            what = "is one thing by the option and another by file name or row"
-            raise bad_field("split", what, fix="leave out `--split`")
-        return given[0]
-
-    def _column(self, row: Row) -> dict[str, str]:
-        """Field -> column: what was mapped, and else the columns with usual names."""
-        usual = ("id", "source_id", "split")
-        found: dict[str, str] = {name: name for name in usual if name in row}
-        if column_of_split := _usual_column(row, "split"):
-            found["split"] = column_of_split
-        if isinstance(row, TextLine):
-            found |= {"prompt": "text", "response": ""}
-        found |= self.columns
-        made = ["prompt"] if self.pieces else []  # by the template
-        needed = {"prompt", "response"}.difference(found, made)
-        layouts = (
-            [_COLUMNS_OF_FORMAT[self.format]]
-            if self.format in _COLUMNS_OF_FORMAT
-            else _ALL_LAYOUTS
-        )
-        for names in layouts:
-            columns = {field: _usual_column(row, names[field]) for field in needed}
-            if all(columns.values()):
-                return found | columns
-        if is_chat(row):
-            raise bad_field(
-                "prompt",
-                "has no column of a usual name: the row is chat data",
-                fix="give `--chat-template CHECKPOINT`, whose tokenizer it was "
-                "trained with, or name columns by `--map` and `--template`",
-            )
-        absent = {
-            field
-            for field in needed
-            if not any(_usual_column(row, names[field]) for names in layouts)
-        }
-        field = min(absent or needed)
-        other = " or `--template`" if field == "prompt" else ", or `--map response=`"
-        fix = f"give `--map {field}=COLUMN`{other}"
-        what = f"has no column of a usual name ({_listed(row)})"
-        raise bad_field(field, what, fix=fix)
-
-
-def _usual_column(row: Row, name: str) -> str:
-    """Return the column of a usual name, or the only one that differs in case alone.
-
-    Empty where there is none, or several differ in case.
-    """
-    if name in row:
-        return name
-    columns = [column for column in row if column.lower() == name]
-    return columns[0] if len(columns) == 1 else ""
-
-
-def _listed(row: Row) -> str:
-    """The row's columns, unless they may be text: a CSV may lack its line of names."""
-    usual = {*chain.from_iterable(names.values() for names in _ALL_LAYOUTS)}
-    columns = [*map(str, row)]
-    plain = (re.fullmatch(r"[a-z]+(_[a-z]+)*", name) for name in columns)
-    if not usual.isdisjoint(columns) or all(plain):
-        shown = (name[:40] for name in columns[:20] if name.isprintable())
-        return f"columns: {', '.join(shown)}"
-    told = "columns are not shown, as they may be data: does the first line hold names?"
-    return f"its {len(columns)} {told}"
 
 
 class _EmptyFieldError(Exception):
     """A row has an empty field, and such rows are dropped."""
 
 
-def _text(row: Row, column: str) -> str | None:
-    """A column's text; numbers and truth values as JSON writes them.
+class _RowSource:
+    """A source of rows that is read as often as it is asked, by the import's options.
 
-    ``None`` where the value is missing, as NaN is.
+    Attributes
+    ----------
+    tally
+        Counts of the last reading.
     """
-    if column not in row:
-        raise bad_field(column, f"is no column ({_listed(row)})")
-    value = row[column]
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        return repr(value) if math.isfinite(value) else None
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, int):
-        return str(value)
-    fix = "make the column one of text, numbers or truth values"
-    raise bad_field(column, "is not text", fix=fix)
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        task: str,
+        format: Format,
+        split: Split | None,
+        template: PromptTemplate | None,
+        columns: Mapping[str, str],
+        encoding: str | None,
+        empty: Empty | None,
+        offsets: Offsets | None,
+    ) -> None:
+        self._source = source
+        self._task = task
+        self._format = format
+        self._split_option = split
+        self._template = template
+        self._columns = columns
+        self._encoding = encoding
+        self._empty = empty
+        self._offsets = offsets
+
+        # A folder's own name says nothing of its rows.
+        path = Path(source)
+        self._split_of_file = split_of(path.stem) if path.is_file() else None
+        self.tally = _ImportTally(SpanReader(offsets))
+
+    def read(self, progress: Callable[[int], None]) -> Iterator[tuple[str, Example]]:
+        """Yield the examples with their places; the tally begins anew.
+
+        Raises
+        ------
+        InputError
+            Naming the first bad row; also if there is no example at all.
+        """
+        self.tally = _ImportTally(SpanReader(self._offsets))
+        rows = read_rows(
+            self._source, self._format, encoding=self._encoding, note=self.tally.remark
+        )
+        for place, split_of_part, row in rows:
+            with at(place):
+                try:
+                    self._remark_annotations(row)
+                    example = self._example(split_of_part, row, place)
+                except _EmptyFieldError:
+                    self.tally.places_dropped.append(place)
+                    continue
+
+            if not example.text.isascii():
+                is_composed = unicodedata.is_normalized("NFC", example.text)
+                self.tally.n_decomposed += not is_composed
+            yield place, example
+
+            n_rows = self.tally.rows_by_split.total()
+            if n_rows % _ROWS_PER_PROGRESS_CALL == 0:
+                progress(n_rows)
+
+        if not self.tally.rows_by_split:
+            raise self._no_rows()
+
+    def _no_rows(self) -> InputError:
+        """Return the error of a source that gives no example."""
+        if self.tally.places_dropped:
+            return InputError(
+                "holds an empty field in every row",
+                where=self._source,
+                fix="leave out `--empty`",
+            )
+        return InputError("holds no rows", where=self._source, fix=EMPTY_FIX)
+
+    def _remark_annotations(self, row: Row) -> None:
+        """Say which columns hold places of identifiers and are not read."""
+        if row.get("spans") is not None:
+            return
+        for column, value in row.items():
+            if looks_annotated(value):
+                self.tally.remark(
+                    f"column {shown(column)!r} holds places in a text and is not "
+                    "read: name it 'spans' if they are identifiers"
+                )
+
+    def _example(self, split_of_part: Split | None, row: Row, place: str) -> Example:
+        """Return the example of a row, as its columns and the options say."""
+        # A row that has all our fields is taken as it is, unless an option asks for
+        # something else.
+        has_own_fields = all(name in row for name in REQUIRED)
+        if has_own_fields and self._template is None and not self._columns:
+            split = self._split(split_of_part, name_in(row, "split"))
+            return self._own_example(row, split, place)
+
+        column_of_field = self._column_of_field(row)
+        split = self._split(split_of_part, name_in(row, column_of_field.get("split")))
+        response = self._required(row, column_of_field["response"])
+
+        template_ranges: Ranges | None = None
+        if self._template is None:
+            prompt = self._required(row, column_of_field["prompt"])
+            spans = self.tally.spans.read(row, prompt + response)
+        else:
+            values = [self._value(row, name) for name in self._template.columns]
+            filled = self._template.fill(values)
+            prompt = filled.text
+            template_ranges = filled.fixed_ranges
+            spans = self._spans_of_column(row, filled.column_starts, values)
+
+        has_white_space = prompt[-1:].isspace() or response[:1].isspace()
+        if prompt and response and not has_white_space:
+            response = f" {response}"
+            spans = _moved_behind(spans, border=len(prompt))
+
+        self.tally.rows_by_split[split] += 1
+        n_rows = self.tally.rows_by_split[split]
+        row_id = name_in(row, column_of_field.get("id"))
+        row_id = row_id or f"{self._task}-{split}-{n_rows:06d}"
+        source_id = name_in(row, column_of_field.get("source_id"))
+        return Example(
+            id=row_id,
+            task=self._task,
+            prompt=prompt,
+            response=response,
+            split=split,
+            source_id=source_id or row_id,
+            spans=spans,
+            template=template_ranges,
+        )
+
+    def _own_example(self, row: Row, split: Split, place: str) -> Example:
+        """Return the example of a row of our own format; other columns are told."""
+        for column in row:
+            if column not in _OWN_FIELDS:
+                is_plain = _PLAIN_COLUMN.fullmatch(column) is not None
+                name = repr(column[:40]) if is_plain else "of another name"
+                self.tally.remark(f"column {name} is not read")
+
+        own = {name: value for name, value in row.items() if name in _OWN_FIELDS}
+        spans = self.tally.spans.read(own, f"{row['prompt']}{row['response']}")
+        example = from_row(
+            {**own, "task": self._task, "split": split, "spans": None}, place=place
+        )
+        self.tally.rows_by_split[split] += 1
+        return replace(example, spans=spans)
+
+    def _split(self, split_of_part: Split | None, cell: str) -> Split:
+        return agreed_split(
+            option=self._split_option,
+            part=split_of_part,
+            cell=cell,
+            file=self._split_of_file,
+        )
+
+    def _spans_of_column(
+        self, row: Row, column_starts: list[int], values: list[str]
+    ) -> tuple[Span, ...]:
+        """Return the spans of the template's only column, in the prompt.
+
+        Parameters
+        ----------
+        column_starts, values
+            Where the template's columns stand in the prompt, and their texts.
+        """
+        if row.get("spans") is None:
+            return ()
+
+        spans = self.tally.spans.read(row, values[0])
+        last_end = max((span.end for span in spans), default=0)
+        if spans and (len(values) > 1 or last_end > len(values[0])):
+            raise bad_field(
+                "spans",
+                "are not positions in the text of the template's only column",
+                fix="make the prompt before the import, and give it as a column",
+            )
+        return tuple(span.moved(column_starts[0]) for span in spans)
+
+    def _required(self, row: Row, column: str) -> str:
+        """Return the text of a column that may be empty only if ``--empty`` says so.
+
+        No column gives no text.
+        """
+        if not column:
+            return ""
+
+        text = text_in(row, column)
+        is_empty = text is None or not text.strip()
+        if is_empty and self._empty is None:
+            raise bad_field(
+                column,
+                "is missing" if text is None else "is blank",
+                fix="leave the row out, or give `--empty drop` or `--empty keep`",
+            )
+        return self._value(row, column)
+
+    def _value(self, row: Row, column: str) -> str:
+        """Return a column's text; an empty one is counted, or drops the row."""
+        text = text_in(row, column)
+        if text is not None and text.strip():
+            return text
+        if self._empty == "drop":
+            raise _EmptyFieldError(column)
+        self.tally.rows_by_empty_field[column] += 1
+        return text or ""
+
+    def _column_of_field(self, row: Row) -> dict[str, str]:
+        """Return which column holds each field: what was mapped, else the usual names.
+
+        Raises
+        ------
+        InputError
+            If prompt or response have no column.
+        """
+        column_of_field = {
+            name: name for name in ("id", "source_id", "split") if name in row
+        }
+        column_of_split = usual_column(row, "split")
+        if column_of_split:
+            column_of_field["split"] = column_of_split
+        if isinstance(row, TextLine):
+            column_of_field |= {"prompt": "text", "response": ""}
+        column_of_field |= self._columns
+
+        needed = {"prompt", "response"} - column_of_field.keys()
+        if self._template is not None:
+            needed -= {"prompt"}
+
+        # One layout must have all that is needed: a "text" beside an "answer" may be
+        # anything.
+        layouts = list(COLUMNS_OF_LAYOUT.values())
+        if self._format in COLUMNS_OF_LAYOUT:
+            layouts = [COLUMNS_OF_LAYOUT[self._format]]
+        for usual_names in layouts:
+            columns = {name: usual_column(row, usual_names[name]) for name in needed}
+            if all(columns.values()):
+                return column_of_field | columns
+        raise _no_column(row, needed, layouts)
 
 
-def _name(row: Row, column: str | None) -> str:
-    """An id, a source or a split, which may be missing; whole numbers become text."""
-    if not column:
-        return ""
-    if column not in row:
-        raise bad_field(column, f"is no column ({_listed(row)})")
-    value = row[column]
-    if value is None or value == "":
-        return ""
-    if type(value) is int:
-        return str(value)
-    if not isinstance(value, str):
-        raise bad_field(column, "is not text")
-    if not value.strip():
-        raise bad_field(column, "is blank", fix="leave the row out")
-    return value
+def _no_column(row: Row, needed: set[str], layouts: list[dict[str, str]]) -> InputError:
+    """Return the error of a row without a column of a usual name.
 
-
-def _check_choice(option: str, value: object, known: tuple[str, ...]) -> None:
-    if value is not None and value not in known:
-        fix = f"use {' or '.join(known)}"
-        raise InputError("is not a known choice", where=f"option {option}", fix=fix)
-
-
-_ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}
-
-
-def parse_template(template: str) -> list[tuple[str, str | None]]:
-    """A template as (fixed wording, column behind it).
-
-    Of the language of ``str.format`` only fields and doubled braces are read, and a
-    field is looked up among the row's columns by its whole name: no attribute, no
-    index, no conversion, no format.
+    Parameters
+    ----------
+    needed
+        Fields of which one has no column.
+    layouts
+        Usual names of columns, by field.
     """
-    try:
-        pieces = [*string.Formatter().parse(template)]
-        if any(form or conversion for _, _, form, conversion in pieces):
-            raise ValueError("it has a field with ':' or '!'")
-        columns = [column for _, column, _, _ in pieces if column is not None]
-        if not columns or "" in columns:
-            raise ValueError("it names no column, or a field has no name")
-        return [
-            (re.sub(r"(?s)\\(.|$)", lambda found: _ESCAPES[found[1]], fixed), column)
-            for fixed, column, _, _ in pieces
-        ]
-    except (ValueError, KeyError) as error:
-        why = "a backslash" if isinstance(error, KeyError) else error
-        fix = "write it like 'Text: {text}\\nLabel:', with no other backslash"
-        raise InputError(
-            f"is no template ({why})", where="option --template", fix=fix
-        ) from error
+    if is_chat(row):
+        return bad_field(
+            "prompt",
+            "has no column of a usual name: the row is chat data",
+            fix="give `--chat-template CHECKPOINT`, whose tokenizer it was "
+            "trained with, or name columns by `--map` and `--template`",
+        )
+
+    # A field that no layout has a column for is named before one that only lacks its
+    # partner.
+    absent = set()
+    for name in needed:
+        if not any(usual_column(row, usual_names[name]) for usual_names in layouts):
+            absent.add(name)
+    missing = min(absent or needed)
+    otherwise = " or `--template`" if missing == "prompt" else ", or `--map response=`"
+    return bad_field(
+        missing,
+        f"has no column of a usual name ({listed_columns(row)})",
+        fix=f"give `--map {missing}=COLUMN`{otherwise}",
+    )
 
 
-def _filled(
-    pieces: list[tuple[str, str | None]], values: list[str]
-) -> tuple[str, Ranges, list[tuple[int, str]]]:
-    """The prompt, where the fixed wording stands in it, and where each column."""
-    prompt, ranges, starts = "", [], []
-    for (fixed, column), value in zip(pieces, values, strict=True):
-        if fixed:
-            ranges.append((len(prompt), len(prompt) + len(fixed)))
-        prompt += fixed
-        if column is not None:
-            starts.append((len(prompt), value))
-        prompt += value
-    return prompt, tuple(ranges), starts
+def _moved_behind(spans: tuple[Span, ...], *, border: int) -> tuple[Span, ...]:
+    """Return spans of a text into which one character was put at a border."""
+    moved = []
+    for span in spans:
+        start = span.start + (span.start >= border)
+        end = span.end + (span.end > border)
+        moved.append(replace(span, start=start, end=end))
+    return tuple(moved)

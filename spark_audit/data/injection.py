@@ -202,21 +202,25 @@ class _Plan:
     def __init__(self, examples: Sequence[Example], seed: int) -> None:
         self.seed = seed
         self.rows = {example.id: example for example in examples}
+        self.canaries: dict[Canary, list[str]] = {}
+
         templates = task_templates(examples)
         self.places = {
             name: _places(example, template_ranges(example, templates))
             for name, example in self.rows.items()
         }
-        self.sizes = Counter(map(self.group, self.rows))
+
+        # The order depends on ids alone: another row more changes no other row.
+        self.sizes = Counter(self.group(name) for name in self.rows)
         self.free: dict[Group, list[str]] = {group: [] for group in self.sizes}
         for name in sorted(self.rows, key=lambda name: seed_for(seed, "order", name)):
             if self.places[name]:
                 self.free[self.group(name)].append(name)
-        self.room = {
-            group: min(count // 3, len(self.free[group]))
-            for group, count in self.sizes.items()
-        }
-        self.canaries: dict[Canary, list[str]] = {}
+
+        # At most a third of a group's rows hold a canary.
+        self.room: dict[Group, int] = {}
+        for group, n_rows in self.sizes.items():
+            self.room[group] = min(n_rows // 3, len(self.free[group]))
 
     def group(self, name: str) -> Group:
         """Return task and split of a row."""
@@ -238,7 +242,10 @@ class _Plan:
         """
         if canary.pair is None or not seed_for(self.seed, "coin", canary.pair) % 2:
             return canary.id
-        return ("c" if canary.held_out else "h") + canary.id[1:]
+
+        # Ids begin with c for planted canaries and with h for held-out ones.
+        other_letter = "c" if canary.held_out else "h"
+        return other_letter + canary.id[1:]
 
 
 def _assign(plan: _Plan, canaries: int, doses: Sequence[int] | None) -> list[str]:
@@ -259,6 +266,7 @@ def _assign(plan: _Plan, canaries: int, doses: Sequence[int] | None) -> list[str
             planted[i] = names
             turn += dose
 
+    # Each planted canary has a held-out one, as far as there is room.
     held_out = dict[int, list[str]]()
     for i in planted:
         names = plan.take(test_tasks, "test")
@@ -332,14 +340,16 @@ def _places(example: Example, fixed: Ranges) -> list[int]:
         for sentence_end in _SENTENCE_END.finditer(segment):
             borders.add(start + sentence_end.end())
 
-    outside_spans = sorted(
-        place
-        for place in borders
-        if not any(span.start < place < span.end for span in example.spans)
-    )
+    places = []
+    for place in sorted(borders):
+        is_in_span = any(span.start < place < span.end for span in example.spans)
+        if not is_in_span:
+            places.append(place)
+
+    # Where the last sentence alone is longer, the last place is the nearest.
     earliest = len(prompt) - IDENTIFIER_REACH
-    near_end = [place for place in outside_spans if place >= earliest]
-    return near_end or outside_spans[-1:]
+    near_end = [place for place in places if place >= earliest]
+    return near_end or places[-1:]
 
 
 def _inserted(plan: _Plan, name: str, sentence: str, spans: list[Span]) -> Example:
@@ -354,12 +364,13 @@ def _inserted(plan: _Plan, name: str, sentence: str, spans: list[Span]) -> Examp
     places = plan.places[name]
     place = places[int(rng.integers(len(places)))]
 
+    # Blanks go beside the sentence where the text has none.
     example = plan.rows[name]
     before = example.prompt[:place]
     after = example.prompt[place:]
+    text_behind = after + example.response
     left = " " if before and not before[-1].isspace() else ""
-    behind = after + example.response
-    right = " " if behind and not behind[0].isspace() else ""
+    right = " " if text_behind and not text_behind[0].isspace() else ""
     added = left + sentence + right
 
     def shift(start: int) -> int:

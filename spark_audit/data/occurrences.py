@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import (
     Callable,
     Collection,
@@ -18,7 +18,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from spark_audit.data.examples import Example, Split
 from spark_audit.data.pii import find_identifiers
@@ -30,21 +30,23 @@ SHORT = 3
 DOSES = (1, 2, 4, 8, 16)
 """Lowest dose of each group that figures are given for."""
 
+_WORD_OR_MARK = re.compile(r"\w+|[^\w\s]")
+
 
 def identifier_ranges(example: Example) -> list[tuple[int, int]]:
-    """Character ranges of an example's identifiers, as far as they can be known.
+    """Return character ranges of an example's identifiers, as far as they are known.
 
     Its annotated spans, every repeat of their strings (:func:`repeats`) and what the
     rules find beside them **[ours]**: an identifier that nobody annotated is no plain
     text either. The ranges are in no order and may overlap.
     """
-    given = [(span.start, span.end) for span in example.spans]
-    found = [(span.start, span.end) for span in find_identifiers(example.text)]
-    return [*given, *repeats(example.text, given), *found]
+    annotated = [(span.start, span.end) for span in example.spans]
+    by_rules = [(span.start, span.end) for span in find_identifiers(example.text)]
+    return [*annotated, *repeats(example.text, annotated), *by_rules]
 
 
 def folded(text: str) -> str:
-    """What two strings have in common that are the same identifier: all but case."""
+    """Return a text without its case: two spellings of an identifier are equal so."""
     return text.casefold()
 
 
@@ -89,45 +91,49 @@ class AnnotatedRow(Protocol):
 
 
 def string_of(row: AnnotatedRow, span: AnnotatedSpan) -> str:
-    """An identifier as identifiers are compared: but for case and blanks around it."""
+    """Return an identifier as they are compared: without case and outer blanks."""
     return folded(row.text[span.start : span.end].strip())
 
 
 def dose_group(dose: int) -> str:
-    """Name of the group of a dose from 1 on: ``1``, ``2-3``, ... ``16+``."""
-    place = bisect_right(DOSES, dose)
-    low = DOSES[place - 1]
-    if place == len(DOSES):
+    """Return the name of the group of a dose from 1 on: ``1``, ``2-3``, ... ``16+``."""
+    next_group = bisect_right(DOSES, dose)
+    low = DOSES[next_group - 1]
+    if next_group == len(DOSES):
         return f"{low}+"
-    high = DOSES[place] - 1
+
+    high = DOSES[next_group] - 1
     return str(low) if low == high else f"{low}-{high}"
 
 
-_WORD_OR_MARK = re.compile(r"\w+|[^\w\s]")
-
-
 def finder(strings: Collection[str]) -> Callable[[str], set[str]]:
-    """A function that gives which of some identifiers stand in a text, as whole words.
+    """Return a function that finds which identifiers stand in a text, as whole words.
 
     Unlike :func:`repeats`, which looks for the identifiers of a text in that text: in
     other people's rows "Ann" is not meant by "planned". Identifiers and texts are as
     :func:`folded` gives them.
     """
-    lengths: dict[str, tuple[int, ...]] = {}
+    # To look each identifier up in each text would take hours: at each word of a text
+    # only those are tried that begin with this word.
+    lengths_by_first_word: dict[str, set[int]] = defaultdict(set)
     for string in strings:
-        if first := _WORD_OR_MARK.match(string):
-            lengths[first[0]] = tuple({*lengths.get(first[0], ()), len(string)})
+        first_word = _WORD_OR_MARK.match(string)
+        if first_word is not None:
+            lengths_by_first_word[first_word[0]].add(len(string))
 
-    def held(text: str) -> Iterator[str]:
+    def find(text: str) -> set[str]:
+        strings_in_text: set[str] = set()
         for word in _WORD_OR_MARK.finditer(text):
-            for length in lengths.get(word[0], ()):
-                end = word.start() + length
-                string, behind = text[word.start() : end], text[end : end + 1]
-                cut = string[-1].isalnum() and behind.isalnum()
-                if string in strings and not cut:
-                    yield string
+            start = word.start()
+            for length in lengths_by_first_word.get(word[0], ()):
+                string = text[start : start + length]
+                behind = text[start + length : start + length + 1]
+                ends_inside_word = string[-1].isalnum() and behind.isalnum()
+                if string in strings and not ends_inside_word:
+                    strings_in_text.add(string)
+        return strings_in_text
 
-    return lambda text: set(held(text))
+    return find
 
 
 def doses(
@@ -136,7 +142,7 @@ def doses(
     *,
     fed_texts: Mapping[str, tuple[int, int]] | None = None,
 ) -> Counter[str]:
-    """In how many trained rows each identifier stands, annotated there or not.
+    """Return in how many trained rows each identifier stands, annotated there or not.
 
     Text that training cut off does not count: nothing was trained on it.
 
@@ -151,14 +157,27 @@ def doses(
         rows of a manifest say.
     """
     if known is None:
-        rows = rows if isinstance(rows, Sequence) else [*rows]
-        known = {string_of(row, span) for row in rows for span in row.spans}
-    find, found = finder(known), Counter[str]()
+        # They are gone through twice. A manifest makes its rows as they are asked for:
+        # a list would keep them all in memory.
+        rows = rows if isinstance(rows, Sequence) else list(rows)
+        known = _all_strings(rows)
+
+    find = finder(known)
+    n_rows_by_string = Counter[str]()
     for row in rows:
         if row.split == "train":
-            text, annotated = _read_by_training(row, fed_texts)
-            found.update(find(folded(text)).union(annotated) - {""})
-    return found
+            read = _read_by_training(row, fed_texts)
+            strings = find(folded(read.text)) | read.annotated
+            n_rows_by_string.update(strings - {""})
+    return n_rows_by_string
+
+
+def _all_strings(rows: Iterable[AnnotatedRow]) -> set[str]:
+    """Return the strings that are annotated in any of the rows."""
+    strings: set[str] = set()
+    for row in rows:
+        strings.update(string_of(row, span) for span in row.spans)
+    return strings
 
 
 def cut_off_strings(
@@ -167,7 +186,7 @@ def cut_off_strings(
     *,
     fed_texts: Mapping[str, tuple[int, int]] | None = None,
 ) -> set[str]:
-    """Identifiers that trained rows hold only in text that training cut off.
+    """Return identifiers that trained rows hold only in text that training cut off.
 
     They were never trained on, and are not held out either: whoever built the training
     rows had them.
@@ -188,13 +207,14 @@ def cut_off_strings(
     ]
     if not cut_rows:
         return set()
-    known = {string_of(row, span) for row in rows for span in row.spans} - {""}
-    find = finder(known)
-    found = set[str]()
+
+    find = finder(_all_strings(rows) - {""})
+    strings_of_cut_rows = _all_strings(cut_rows)
     for row in cut_rows:
-        found |= find(folded(row.text))
-        found |= {string_of(row, span) for span in row.spans}
-    return {string for string in found - {""} if not counts.get(string, 0)}
+        strings_of_cut_rows |= find(folded(row.text))
+    return {
+        string for string in strings_of_cut_rows - {""} if not counts.get(string, 0)
+    }
 
 
 def fed_text_of(
@@ -211,6 +231,8 @@ def fed_text_of(
     """
     if fed_texts is not None:
         return fed_texts.get(row.id, (0, len(row.text)))
+
+    # Only rows of a manifest know it; a redacted one has no text that it could be of.
     fed_text = getattr(getattr(row, "training_input", None), "fed_text", None)
     if fed_text is None or not row.text:
         return 0, len(row.text)
@@ -218,32 +240,40 @@ def fed_text_of(
     return start, end
 
 
+class _ReadText(NamedTuple):
+    """The text of a row that training read, and the identifiers annotated in it."""
+
+    text: str
+    annotated: set[str]
+
+
 def _read_by_training(
     row: AnnotatedRow, fed_texts: Mapping[str, tuple[int, int]] | None
-) -> tuple[str, set[str]]:
-    """The text of a row that training read, and the identifiers annotated in it."""
+) -> _ReadText:
+    """Return what training read of a row."""
     start, end = fed_text_of(row, fed_texts)
     annotated = {
         string_of(row, span)
         for span in row.spans
         if start <= span.start and span.end <= end
     }
+
     # A word of which a part was cut off was not read.
     while start < end and is_inside_word(row.text, start):
         start += 1
     while start < end and is_inside_word(row.text, end):
         end -= 1
-    return row.text[start:end], annotated
+    return _ReadText(row.text[start:end], annotated)
 
 
 def is_inside_word(text: str, border: int) -> bool:
-    """Whether letters or digits stand on both sides of a border."""
-    beside = text[max(border - 1, 0) : border + 1]
-    return 0 < border < len(text) and beside.isalnum()
+    """Return whether letters or digits stand on both sides of a border."""
+    both_sides = text[max(border - 1, 0) : border + 1]
+    return 0 < border < len(text) and both_sides.isalnum()
 
 
 def repeats(text: str, places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Every place where one of the strings stands again, whatever its case.
+    """Return every place where one of the strings stands again, whatever its case.
 
     Parameters
     ----------
@@ -258,34 +288,55 @@ def repeats(text: str, places: Sequence[tuple[int, int]]) -> list[tuple[int, int
         Character ranges, the given ones among them but for blanks at their edges. A
         string of one or two characters counts only where it is a word of its own.
     """
-    wanted = {folded(text[start:end].strip()) for start, end in places}
-    return [(start, end) for start, end, _ in found_in(text, sorted(wanted - {""}))]
+    strings = {folded(text[start:end].strip()) for start, end in places}
+    return [(start, end) for start, end, _ in found_in(text, sorted(strings - {""}))]
 
 
 def found_in(text: str, strings: Iterable[str]) -> Iterator[tuple[int, int, str]]:
-    """Where strings stand in a text, as :func:`folded` gives them, and which it is."""
-    plain = folded(text)
+    """Yield where strings stand in a text, and which it is.
+
+    Parameters
+    ----------
+    strings
+        As :func:`folded` gives them.
+    """
+    folded_text = folded(text)
+    # Some characters fold to several: then places in the folded text are others.
     origin: Sequence[int] = range(len(text))
-    if len(plain) > len(text):  # some characters fold to several
-        origin = [i for i, char in enumerate(text) for _ in folded(char)]
+    if len(folded_text) > len(text):
+        origin = _origins_of_folded(text)
+
     for string in strings:
-        at = plain.find(string)
-        while at >= 0:
-            end = at + len(string)
-            beside = plain[max(at - 1, 0) : at] + plain[end : end + 1]
-            if len(string) >= SHORT or not any(map(str.isalnum, beside)):
-                yield origin[at], origin[end - 1] + 1, string
-            at = plain.find(string, at + 1)
+        start = folded_text.find(string)
+        while start >= 0:
+            end = start + len(string)
+            before = folded_text[max(start - 1, 0) : start]
+            behind = folded_text[end : end + 1]
+            is_word = not (before.isalnum() or behind.isalnum())
+            if len(string) >= SHORT or is_word:
+                yield origin[start], origin[end - 1] + 1, string
+            start = folded_text.find(string, start + 1)
+
+
+def _origins_of_folded(text: str) -> list[int]:
+    """Return for each character of a folded text the character that it comes from."""
+    origins: list[int] = []
+    for i, character in enumerate(text):
+        origins.extend([i] * len(folded(character)))
+    return origins
 
 
 def annotated_strings(examples: Iterable[AnnotatedRow]) -> dict[str, str]:
-    """The annotated strings of examples, canaries' among them, folded -> their type."""
-    types: dict[str, str] = {}
+    """Return the type of each annotated string, canaries' among them.
+
+    Strings are folded; one that has several types has the first.
+    """
+    type_of_string: dict[str, str] = {}
     for example in examples:
         for span in example.spans:
-            types.setdefault(string_of(example, span), span.type)
-    types.pop("", None)
-    return types
+            type_of_string.setdefault(string_of(example, span), span.type)
+    type_of_string.pop("", None)
+    return type_of_string
 
 
 def without_identifiers(
@@ -295,7 +346,7 @@ def without_identifiers(
     audited: Collection[AnnotatedRow] = (),
     where: str = "--data",
 ) -> tuple[list[Example], dict[str, int]]:
-    """The rows that hold no identifier, and how many others there are, and why.
+    """Return the rows that hold no identifier, and how many others there are, and why.
 
     A row is left out if it holds a canary (``canary``), an annotated span
     (``annotated``), anything that the rules find (``rules``), or a string that is
@@ -309,35 +360,53 @@ def without_identifiers(
     InputError
         If none is left, naming the option ``where``.
     """
-    annotated = annotated_strings([*examples, *audited])
-    texts = {row.text for row in audited}
-    sources = {row.source_id for row in audited}
-    reasons: dict[str, Callable[[Example], object]] = {
-        "audited": lambda row: row.text in texts or row.source_id in sources,
+    strings = annotated_strings([*examples, *audited])
+    audited_texts = {row.text for row in audited}
+    audited_sources = {row.source_id for row in audited}
+
+    # In this order a row is asked; the first reason that holds counts it.
+    reasons: dict[str, Callable[[Example], bool]] = {
+        "audited": lambda row: (
+            row.text in audited_texts or row.source_id in audited_sources
+        ),
         "canary": lambda row: row.canary is not None,
-        "annotated": lambda row: row.spans,
-        "rules": identifier_ranges,
-        "elsewhere": lambda row: next(found_in(row.text, annotated), None),
+        "annotated": lambda row: bool(row.spans),
+        "rules": lambda row: bool(identifier_ranges(row)),
+        "elsewhere": lambda row: any(True for _ in found_in(row.text, strings)),
         "blank": lambda row: not row.response.strip(),
     }
     if not audited:
         del reasons["audited"]
-    kept, left_out = [], dict.fromkeys(reasons, 0)
+
+    clean_rows = []
+    n_by_reason = dict.fromkeys(reasons, 0)
     for example in examples:
-        if example.split in splits:
-            why = next((n for n, holds in reasons.items() if holds(example)), None)
-            if why is None:
-                kept.append(example)
-            else:
-                left_out[why] += 1
-    if not kept:
-        listed = ", ".join(f"{name} {n}" for name, n in left_out.items() if n)
-        kind = "train row" if "test" not in splits else "row"
+        if example.split not in splits:
+            continue
+        for reason, holds in reasons.items():
+            if holds(example):
+                n_by_reason[reason] += 1
+                break
+        else:
+            clean_rows.append(example)
+
+    if not clean_rows:
+        raise _no_clean_row(splits, n_by_reason, where)
+    return clean_rows, n_by_reason
+
+
+def _no_clean_row(
+    splits: Sequence[Split], n_by_reason: Mapping[str, int], where: str
+) -> InputError:
+    """Return the error of data in which every row holds an identifier."""
+    counts = [f"{reason} {n}" for reason, n in n_by_reason.items() if n] or ["none"]
+    rows = "row" if "test" in splits else "train row"
+    advice = "give rows from before injection, or of another task"
+    if n_by_reason.get("audited"):
         # Rows of other data may bear the ids of sources that are audited.
-        own = ", with other texts and source ids" * bool(left_out.get("audited"))
-        raise InputError(
-            f"has no {kind} without an identifier (left out: {listed or 'none'})",
-            where=where,
-            fix=f"give rows from before injection, or of another task{own}",
-        )
-    return kept, left_out
+        advice += ", with other texts and source ids"
+    return InputError(
+        f"has no {rows} without an identifier (left out: {', '.join(counts)})",
+        where=where,
+        fix=advice,
+    )

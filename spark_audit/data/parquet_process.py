@@ -73,20 +73,47 @@ def parquet_batches(
     """
     import pyarrow as pa
 
+    process = _start_decoder(file, size=size, texts=texts, n_rows=n_rows)
+    try:
+        yield from pa.ipc.open_stream(process.stdout)
+        exit_code = process.wait()
+    except pa.ArrowException:
+        # A process that ended writes half a stream: its exit code says why.
+        exit_code = process.wait()
+        if not exit_code:
+            raise
+    finally:
+        # Also where the reader of the rows stops before the last of them.
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+    if exit_code == _NO_MEMORY:
+        # The limit is what the file may decode to: it decodes to more.
+        check_decoded(most_decoded(size) + 1, size=size, place=place)
+    if exit_code:
+        raise ValueError("its pages cannot be decoded")
+
+
+def _start_decoder(
+    file: IO[bytes], *, size: int, texts: Sequence[str], n_rows: int
+) -> subprocess.Popen[bytes]:
+    """Start the process that decodes a file and writes it as a stream of Arrow."""
     package = find_spec("pyarrow")
     assert package is not None
     assert package.origin is not None
     home = str(Path(package.origin).parents[1])
-    limit = str(most_decoded(size) + LIBRARY_BYTES)
+
     file.seek(0)
-    process = subprocess.Popen(
+    return subprocess.Popen(
         [
             sys.executable,
             "-I",
             "-c",
             _PARQUET_PROGRAM,
             home,
-            limit,
+            str(most_decoded(size) + LIBRARY_BYTES),
             str(n_rows),
             *texts,
         ],
@@ -94,19 +121,3 @@ def parquet_batches(
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
-    try:
-        yield from pa.ipc.open_stream(process.stdout)
-        exit_code = process.wait()
-    except pa.ArrowException:
-        exit_code = process.wait()
-        if not exit_code:
-            raise
-    finally:
-        process.kill()
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
-    if exit_code == _NO_MEMORY:
-        check_decoded(most_decoded(size) + 1, size=size, place=place)
-    if exit_code:
-        raise ValueError("its pages cannot be decoded")

@@ -1,4 +1,9 @@
-"""People's names in text, by lists of names and the words around them."""
+"""People's names in text, by lists of names and the words around them.
+
+A run is a row of capitalised words, such as "President John Smith". Names are searched
+from its first word on: :func:`_name_end` says where a name ends, :func:`_is_person` and
+:func:`_goes_on` refuse what the words around it make something else.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,14 @@ HEADLINE_WORDS = 5
 
 Range = tuple[int, int]
 
-Word = tuple[int, int, str]
+
+class Word(NamedTuple):
+    """A word of a run: its characters in the text, and how lists would write it."""
+
+    start: int
+    end: int
+    written: str
+
 
 _NAME_PART = r"(?:(?:Mc|Mac|O['\u2019]|D['\u2019])?[A-Z\u00c0-\u00de][^\W\d_]*)"
 
@@ -43,31 +55,39 @@ _WORD_LISTS = {
     ).items()
 }
 
-_ROLES, _FIRMS, _NOT_NAMES = (
-    _WORD_LISTS["roles"],
-    _WORD_LISTS["firms"],
-    _WORD_LISTS["not_names"],
-)
-
-_BEFORE_PLACES, _PLACES = _WORD_LISTS["before_places"], _WORD_LISTS["places"]
+_ROLE_WORDS = _WORD_LISTS["roles"]
+_FIRM_WORDS = _WORD_LISTS["firms"]
+_NOT_NAMES = _WORD_LISTS["not_names"]
+_BEFORE_PLACES = _WORD_LISTS["before_places"]
+_PLACE_WORDS = _WORD_LISTS["places"]
 
 
-class _Lists(NamedTuple):
+class _NameLists(NamedTuple):
+    """Faker's lists of names and words.
+
+    Attributes
+    ----------
+    given, surnames
+        Of all locales, the words of each.
+    usual_given, usual_surnames
+        Those of English-speaking places, which a text has alone, too.
+    places
+        Words of countries, states and cities.
+    ordinary
+        Ordinary words, in lower case.
+    """
+
     given: frozenset[str]
-    """Given names of all locales, the words of each."""
-    alone: frozenset[str]
-    """Those that a text has alone too: of English-speaking places."""
     surnames: frozenset[str]
-    english: frozenset[str]
-    """Surnames of the same places as ``alone``."""
+    usual_given: frozenset[str]
+    usual_surnames: frozenset[str]
     places: frozenset[str]
     ordinary: frozenset[str]
-    """Ordinary words, in lower case."""
 
 
 @lru_cache(maxsize=1)
 def providers() -> dict[str, type]:
-    """What Faker has of people's names, by locale."""
+    """Return what Faker has of people's names, by locale."""
     from faker.providers import person
 
     names = [module.name for module in pkgutil.iter_modules(person.__path__)]
@@ -78,7 +98,7 @@ def providers() -> dict[str, type]:
 
 
 def strings(value: object) -> Iterator[str]:
-    """The strings in a list of Faker's, whatever it holds them in."""
+    """Yield the strings in a list of Faker's, whatever it holds them in."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | tuple | list | set | frozenset):
@@ -86,215 +106,351 @@ def strings(value: object) -> Iterator[str]:
             yield from strings(item)
 
 
-def _words(values: Iterable[str]) -> frozenset[str]:
-    """Words in Latin letters with a capital, as text has them."""
-    return frozenset(
-        word
-        for value in values
-        for word in value.split()
-        if len(word) > 1 and word[0].isupper() and ord(word[0]) < 0x250
-    )
+def _capitalised_words(phrases: Iterable[str]) -> frozenset[str]:
+    """Return words in Latin letters with a capital, as text has them."""
+    words = set()
+    for phrase in phrases:
+        for word in phrase.split():
+            is_latin = ord(word[0]) < 0x250
+            if len(word) > 1 and word[0].isupper() and is_latin:
+                words.add(word)
+    return frozenset(words)
 
 
-def _listed(provider: type, start: str) -> Iterator[str]:
-    for name in dir(provider):
-        value = getattr(provider, name)
-        if name.startswith(start) and not callable(value):
-            yield from strings(value)
+def _names_of(locale_providers: Iterable[type], field_start: str) -> set[str]:
+    """Return the names in those lists of providers whose fields begin so."""
+    names: set[str] = set()
+    for provider in locale_providers:
+        for field in dir(provider):
+            value = getattr(provider, field)
+            if field.startswith(field_start) and not callable(value):
+                names.update(strings(value))
+    return names
 
 
 @lru_cache(maxsize=1)
-def _lists() -> _Lists:
-    """Faker's own lists: names of some 90 locales, cities, countries, word lists."""
-    from faker.providers.address.en_US import Provider as Address
-    from faker.providers.geo import Provider as Geo
+def _lists() -> _NameLists:
+    """Return Faker's own lists: names of some 90 locales, cities, countries, words."""
     from faker.providers.lorem.en_US import Provider as Lorem
 
     everywhere = providers().values()
     english = [providers()[f"en_{country}"] for country in ("US", "GB", "IE", "NZ")]
-    given, alone, surnames, usual = (
-        {name for provider in of for name in _listed(provider, start)}
-        for start in ("first_name", "last_name")
-        for of in (everywhere, english)
+    usual_given = _names_of(english, "first_name")
+    return _NameLists(
+        given=_capitalised_words(_names_of(everywhere, "first_name")),
+        surnames=_capitalised_words(_names_of(everywhere, "last_name")),
+        usual_given=_capitalised_words(usual_given),
+        usual_surnames=_capitalised_words(_names_of(english, "last_name")),
+        places=_capitalised_words(_place_words(usual_given)),
+        ordinary=frozenset(Lorem.word_list) | _NOT_NAMES | _FIRM_WORDS,
     )
+
+
+def _place_words(usual_given: set[str]) -> set[str]:
+    """Return the words of countries, states and cities.
+
+    "Santa Maria" makes no place of Maria: of several words those are left out that are
+    usual given names.
+    """
+    from faker.providers.address.en_US import Provider as Address
+    from faker.providers.geo import Provider as Geo
+
     places = {*Address.countries, *Address.states}
     for _, _, city, _, zone in Geo.land_coords:
-        places |= {city, zone.rpartition("/")[2].replace("_", " ")}
-    # "Santa Maria" makes no place of Maria.
-    words = {word for place in places if " " in place for word in place.split()} - alone
-    words |= {place for place in places if " " not in place} | _PLACES
-    lists = map(_words, (given, alone, surnames, usual, words))
-    ordinary = frozenset(Lorem.word_list) | _NOT_NAMES | _FIRMS
-    return _Lists._make((*lists, ordinary))
+        places.add(city)
+        places.add(zone.rpartition("/")[2].replace("_", " "))
+
+    words = set(_PLACE_WORDS)
+    for place in places:
+        if " " in place:
+            words.update(word for word in place.split() if word not in usual_given)
+        else:
+            words.add(place)
+    return words
 
 
-def _written(word: str, least: int = 4) -> str:
-    """A word as lists write it: capitals alone say nothing of case."""
-    return word.capitalize() if len(word) >= least and word.isupper() else word
+def _as_listed(word: str, min_length: int = 4) -> str:
+    """Return a word as lists write it: capitals alone say nothing of case.
+
+    A shorter word in capitals may be an acronym and stays.
+    """
+    if len(word) >= min_length and word.isupper():
+        return word.capitalize()
+    return word
+
+
+class _Coverage:
+    """Which characters of a text belong to a name already."""
+
+    def __init__(self, text: str) -> None:
+        self._is_covered = bytearray(len(text))
+
+    def __contains__(self, place: int) -> bool:
+        return bool(self._is_covered[place])
+
+    def add(self, start: int, end: int) -> None:
+        """Note that these characters belong to a name."""
+        self._is_covered[start:end] = b"\1" * (end - start)
 
 
 def names(text: str) -> list[Range]:
-    """Character ranges of people's names, in order, without overlaps.
+    """Return character ranges of people's names, in order, without overlaps.
 
     Blanks and hyphens are plain ones (``pii.plain`` makes them so).
     """
     lists = _lists()
-    found = list(_reversed(text, lists))
-    taken = bytearray(len(text))
-    for start, end in found:
-        taken[start:end] = b"\1" * (end - start)
+    covered = _Coverage(text)
+    ranges = list(_reversed_names(text, lists))
+    for start, end in ranges:
+        covered.add(start, end)
+
     for run in _RUN_OF_NAMES.finditer(text):
-        # Among words in capitals only, short ones are no acronyms.
-        least = 2 if run[0].isupper() and run[0].count(" ") > 1 else 4
-        words = [
-            (run.start() + w.start(), run.start() + w.end(), _written(w[0], least))
-            for w in _NON_SPACES.finditer(run[0])
-        ]
-        if taken[run.start()]:
+        if run.start() in covered:
             continue
-        for start, end in _of_run(text, words, lists):
-            found.append((start, end))
-            taken[start:end] = b"\1" * (end - start)
-    return sorted([*found, *_again(text, found, taken, lists)])
+        for start, end in _names_of_run(text, _words_of_run(run), lists):
+            ranges.append((start, end))
+            covered.add(start, end)
+
+    repeated = _repeated_names(text, ranges, covered, lists)
+    return sorted([*ranges, *repeated])
+
+
+def _words_of_run(run: re.Match[str]) -> list[Word]:
+    """Return the words of a run of capitalised words."""
+    # Among words in capitals only, short ones are no acronyms.
+    is_in_capitals = run[0].isupper() and run[0].count(" ") > 1
+    min_length = 2 if is_in_capitals else 4
+    return [
+        Word(
+            start=run.start() + word.start(),
+            end=run.start() + word.end(),
+            written=_as_listed(word[0], min_length),
+        )
+        for word in _NON_SPACES.finditer(run[0])
+    ]
 
 
 def shortened(text: str, start: int, end: int) -> Range:
-    """A range behind a cue, to the first ordinary word: "JOHN SMITH AND" is a man."""
+    """Return a range up to its first ordinary word: "JOHN SMITH AND" is a man.
+
+    The range is what a cue was followed by, such as "my name is".
+    """
     lists = _lists()
-    for word in list(_NON_SPACES.finditer(text, start, end))[1:]:
-        plain = word[0].lower() in _NOT_NAMES
-        if plain and word[0].capitalize() not in lists.alone | lists.english:
+    _, *later_words = _NON_SPACES.finditer(text, start, end)
+    for word in later_words:
+        is_ordinary = word[0].lower() in _NOT_NAMES
+        capitalised = word[0].capitalize()
+        is_usual_name = (
+            capitalised in lists.usual_given or capitalised in lists.usual_surnames
+        )
+        if is_ordinary and not is_usual_name:
             return start, word.start() - 1
     return start, end
 
 
-def _reversed(text: str, lists: _Lists) -> Iterator[Range]:
-    """A surname, a comma, a given name: both listed, and nothing else."""
+def _reversed_names(text: str, lists: _NameLists) -> Iterator[Range]:
+    """Yield a surname, a comma, a given name: both listed, and nothing else."""
     for pair in _REVERSED.finditer(text):
-        surname, first = (_written(word) for word in pair.groups())
-        listed = surname in lists.surnames and first in lists.given
-        both = (surname, first)
-        plain = not any(w.lower() in lists.ordinary or w in lists.places for w in both)
-        if listed and plain and not _before(text, pair.start())[:1].isupper():
+        surname = _as_listed(pair[1])
+        given_name = _as_listed(pair[2])
+        if surname not in lists.surnames or given_name not in lists.given:
+            continue
+        if _is_other_word(surname, lists) or _is_other_word(given_name, lists):
+            continue
+        # A capitalised word before it: a list of names, or "Paris, London, Rome".
+        if not _word_before(text, pair.start())[:1].isupper():
             yield pair.span()
 
 
-def _of_run(text: str, words: list[Word], lists: _Lists) -> Iterator[Range]:
-    """Names among the words of one run."""
-    i, before = 0, _before(text, words[0][0])
-    while i < len(words):
-        role = before.lower() in _ROLES
-        end = 0 if before in _BEFORE_PLACES else _name_end(words, i, lists, role=role)
-        start, stop = words[i][0], words[max(end, 1) - 1][1]
-        is_person = end and _is_person(text, words, i, end, role=role)
-        if is_person and not _goes_on(text, words, i, end, lists):
-            yield start, stop
-        end = end or i + 1
-        before, i = words[end - 1][2].rstrip("."), end
+def _is_other_word(word: str, lists: _NameLists) -> bool:
+    """Return whether a word is an ordinary word or a place as well."""
+    return word.lower() in lists.ordinary or word in lists.places
 
 
-def _is_person(text: str, words: list[Word], i: int, end: int, *, role: bool) -> bool:
-    """Not a firm, a place or a prize, as the word behind tells; no lone capitals."""
+def _names_of_run(text: str, words: list[Word], lists: _NameLists) -> Iterator[Range]:
+    """Yield the names among the words of one run."""
+    first = 0
+    before = _word_before(text, words[0].start)
+    while first < len(words):
+        # "President John Smith": behind a role a word is a name that is none alone.
+        has_role = before.lower() in _ROLE_WORDS
+        end = 0
+        if before not in _BEFORE_PLACES:
+            end = _name_end(words, first, lists, has_role=has_role)
+
+        if end and _is_person(text, words, first, end, has_role=has_role):
+            if not _goes_on(text, words, first, end, lists):
+                yield words[first].start, words[end - 1].end
+
+        # Where no name begins, the next word is tried.
+        first = end or first + 1
+        before = words[first - 1].written.rstrip(".")
+
+
+def _is_person(
+    text: str, words: list[Word], first: int, end: int, *, has_role: bool
+) -> bool:
+    """Return whether words are not a firm, a place or a prize.
+
+    The word behind tells; a word in capitals alone is nobody.
+    """
     if end < len(words):
-        return words[end][2].lower() not in _FIRMS
-    start, stop = words[i][0], words[end - 1][1]
-    lone = end - i == 1 and not role
-    # An acronym, and "Faith 7", "Jack in the Box": no lone given name is so certain.
-    if lone and (
-        text[start:stop].isupper() or re.match(r" (?:\d|in the\b)", text[stop:])
-    ):
-        return False
-    return not re.match(r"(?:['\u2019]s)?[ ](?:&|amp;)", text[stop:])
+        return words[end].written.lower() not in _FIRM_WORDS
+
+    behind = words[end - 1].end
+    is_single = end - first == 1 and not has_role
+    if is_single:
+        # An acronym, and "Faith 7", "Jack in the Box": no given name alone is certain.
+        is_in_capitals = text[words[first].start : behind].isupper()
+        if is_in_capitals or re.match(r" (?:\d|in the\b)", text[behind:]):
+            return False
+    # "Johnson & Johnson" is a firm.
+    return not re.match(r"(?:['\u2019]s)?[ ](?:&|amp;)", text[behind:])
 
 
-def _goes_on(text: str, words: list[Word], i: int, end: int, lists: _Lists) -> bool:
+def _goes_on(
+    text: str, words: list[Word], first: int, end: int, lists: _NameLists
+) -> bool:
     """Return whether a word beside a full name seems to be a part of it.
 
     In a headline, where every word has its capital, and among words in capitals only,
     nothing tells.
     """
-    is_in_capitals = text[words[i][0] : words[end - 1][1]].isupper()
-    if len(words) > HEADLINE_WORDS or end - i < 2 or is_in_capitals:
+    is_in_capitals = text[words[first].start : words[end - 1].end].isupper()
+    if len(words) > HEADLINE_WORDS or end - first < 2 or is_in_capitals:
         return False
 
-    def may_be_a_name(word: str) -> bool:
-        is_known = word.lower() in lists.ordinary | _ROLES | _FIRMS
+    def may_be_name(word: str) -> bool:
+        is_known = word.lower() in lists.ordinary | _ROLE_WORDS | _FIRM_WORDS
         is_place = word in lists.places | _BEFORE_PLACES
         is_word = word[:1].isupper() and not word.isupper() and len(word) > 1
         return is_word and not is_known and not is_place
 
-    before = words[i - 1][2] if i else ""
-    behind = words[end][2] if end < len(words) else ""
-    return may_be_a_name(before) or may_be_a_name(behind)
+    before = words[first - 1].written if first else ""
+    behind = words[end].written if end < len(words) else ""
+    return may_be_name(before) or may_be_name(behind)
 
 
-def _before(text: str, at: int) -> str:
-    """The word that stands before a place in the text, on its line."""
-    found = re.search(r"(\w+)\.?,?[ ]\**$", text[max(at - 30, 0) : at])
-    return found[1] if found else ""
+def _word_before(text: str, place: int) -> str:
+    """Return the word that stands before a place in the text, on its line."""
+    match = re.search(r"(\w+)\.?,?[ ]\**$", text[max(place - 30, 0) : place])
+    return match[1] if match else ""
 
 
-def _name_end(words: list[Word], i: int, lists: _Lists, *, role: bool) -> int:
-    """Where a name that begins with word i ends (exclusive); 0 if none does."""
-    first, n = words[i][2], len(words) - i
-    if first.lower() in lists.ordinary or first.lower() in _ROLES:
+def _name_end(
+    words: list[Word], first: int, lists: _NameLists, *, has_role: bool
+) -> int:
+    """Return where a name that begins with a word ends (exclusive); 0 if none does.
+
+    ::
+
+        given name, initials or particles, surname, second surname   a full name
+        the only word of its run                                     a name alone
+        a listed word behind a role                                  a name alone
+    """
+    first_word = words[first].written
+    if first_word.lower() in lists.ordinary or first_word.lower() in _ROLE_WORDS:
         return 0
-    j = i + 1
-    while j < len(words) and (_initial(words[j][2]) or words[j][2].islower()):
-        j += 1
-    if j < len(words) and _surname(words[j][2], first, lists, role=role, n=n):
-        j += 1
-        # A second surname, but not in a headline, where every word has its capital.
-        second = words[j][2] if j < len(words) < 5 else ""
-        return j + (second in lists.surnames and second.lower() not in lists.ordinary)
-    if len(words) == 1 and first not in lists.places and not _initial(first):
-        # "The driver PGgTYdDl": a code has its capitals anywhere.
-        plain = first in lists.surnames or first == first.capitalize()
-        return i + 1 if (role and plain) or first in lists.alone else 0
-    return i + 1 if role and first in lists.given | lists.surnames else 0
+
+    next_word = first + 1
+    while next_word < len(words):
+        written = words[next_word].written
+        if not _is_initial(written) and not written.islower():
+            break
+        next_word += 1
+
+    if next_word < len(words):
+        n_words = len(words) - first
+        surname = words[next_word].written
+        if _is_surname(surname, first_word, lists, has_role=has_role, n_words=n_words):
+            return _end_of_surnames(words, next_word, lists)
+
+    if len(words) == 1 and first_word not in lists.places:
+        if not _is_initial(first_word):
+            # "The driver PGgTYdDl": a code has its capitals anywhere.
+            is_capitalised = first_word == first_word.capitalize()
+            may_be_surname = first_word in lists.surnames or is_capitalised
+            is_name = (has_role and may_be_surname) or first_word in lists.usual_given
+            return first + 1 if is_name else 0
+
+    is_listed = first_word in lists.given or first_word in lists.surnames
+    return first + 1 if has_role and is_listed else 0
 
 
-def _surname(word: str, first: str, lists: _Lists, *, role: bool, n: int) -> bool:
-    """Whether a word is the surname behind a first one, of n words that are left."""
-    headline = n > 4
+def _end_of_surnames(words: list[Word], surname: int, lists: _NameLists) -> int:
+    """Return where a name ends (exclusive) whose surname is known.
+
+    A second surname belongs to it, but not in a headline, where every word has its
+    capital.
+    """
+    end = surname + 1
+    if end < len(words) < HEADLINE_WORDS:
+        second = words[end].written
+        if second in lists.surnames and second.lower() not in lists.ordinary:
+            return end + 1
+    return end
+
+
+def _is_surname(
+    word: str, first_word: str, lists: _NameLists, *, has_role: bool, n_words: int
+) -> bool:
+    """Return whether a word is the surname behind the first word of a name.
+
+    Parameters
+    ----------
+    n_words
+        Words of the run from the first word on.
+    """
+    is_headline = n_words >= HEADLINE_WORDS
     if word.lower() in lists.ordinary:
         # "Sandra Price": a usual name with a usual surname, which is a word too.
-        usual = first in lists.alone - lists.places and word in lists.english
-        return usual and not headline and word.lower() not in _NOT_NAMES | _FIRMS
-    listed = any(part in lists.surnames for part in word.split("-"))
-    if _initial(first):
-        return listed or (first.endswith(".") and n <= 3 and len(word) > 3)
-    if first in lists.places:
-        return word in lists.english and word not in lists.places
-    if first not in lists.given and not role:
+        is_usual = (
+            first_word in lists.usual_given
+            and first_word not in lists.places
+            and word in lists.usual_surnames
+        )
+        is_never_name = word.lower() in _NOT_NAMES or word.lower() in _FIRM_WORDS
+        return is_usual and not is_headline and not is_never_name
+
+    is_listed = any(surname in lists.surnames for surname in word.split("-"))
+    if _is_initial(first_word):
+        is_long = n_words <= 3 and len(word) > 3
+        return is_listed or (first_word.endswith(".") and is_long)
+    if first_word in lists.places:
+        return word in lists.usual_surnames and word not in lists.places
+    if first_word not in lists.given and not has_role:
         return False
-    return listed or (not headline and word not in lists.places and len(word) > 2)
+
+    may_be_surname = not is_headline and word not in lists.places and len(word) > 2
+    return is_listed or may_be_surname
 
 
-def _again(
-    text: str, found: list[Range], taken: bytearray, lists: _Lists
+def _repeated_names(
+    text: str, ranges: list[Range], covered: _Coverage, lists: _NameLists
 ) -> Iterator[Range]:
-    """Where else the words of names stand: a headline, a surname alone."""
-    known = {
-        part
-        for start, end in found
-        for part in re.findall(r"[^\W\d_]{3,}", text[start:end])
-        if part[0].isupper() and part.lower() not in lists.ordinary
-    }
-    start = end = -1
-    for word in re.finditer(r"(?<![\w-])[^\W\d_]{3,}(?![\w-])", text):
-        if word[0] not in known or taken[word.start()]:
+    """Yield where else the words of names stand: a headline, a surname alone."""
+    words_of_names: set[str] = set()
+    for start, end in ranges:
+        for word in re.findall(r"[^\W\d_]{3,}", text[start:end]):
+            if word[0].isupper() and word.lower() not in lists.ordinary:
+                words_of_names.add(word)
+
+    start = -1
+    end = -1
+    for match in re.finditer(r"(?<![\w-])[^\W\d_]{3,}(?![\w-])", text):
+        if match[0] not in words_of_names or match.start() in covered:
             continue
         # Words that stand side by side are one name.
-        if start >= 0 and text[end : word.start()] == " ":
-            end = word.end()
+        if start >= 0 and text[end : match.start()] == " ":
+            end = match.end()
             continue
         if start >= 0:
             yield start, end
-        start, end = word.span()
+        start, end = match.span()
     if start >= 0:
         yield start, end
 
 
-def _initial(word: str) -> bool:
+def _is_initial(word: str) -> bool:
+    """Return whether a word is a letter, with or without a point, or two capitals."""
     return len(word.rstrip(".")) == 1 or (len(word) == 2 and word.isupper())

@@ -31,64 +31,88 @@ NAMES_MISSED = (
 _PATTERN_SECONDS = 2.0
 """How long a user's own pattern may take on one text."""
 
-
-def luhn(digits: str) -> bool:
-    """Whether the last digit is the check digit of ISO/IEC 7812."""
-    from faker.utils.checksums import luhn_checksum
-
-    return luhn_checksum(int(digits)) == 0
-
-
 _CARDS = re.compile(
     r"4\d{12}(?:\d{3}){0,2}|5\d{15}|2[2-7]\d{14}|6\d{15,18}|3[47]\d{13}|35\d{14}|3[068]\d{12}|(?:2131|1800)\d{11}"
 )
+"""Digits of the cards of known payment networks, by how they begin."""
 
+_NO_HOME = re.compile(
+    r"\b(?:Wall St|(?:Supreme|High|District|Federal|Circuit|Appeals) C)"
+)
+"""Courts and the stock exchange: they are counted in news, not lived in."""
 
-def _card(found: str) -> bool:
-    digits = re.sub(r"\D", "", found)
-    return bool(_CARDS.fullmatch(digits)) and len(set(digits)) > 1 and luhn(digits)
-
-
-def _iban(found: str) -> bool:
-    """The check digits of ISO 13616: letters as 10 to 35, remainder 1 modulo 97."""
-    code = found.replace(" ", "")
-    number = "".join(str(int(c, 36)) for c in code[4:] + code[:4])
-    return 15 <= len(code) <= 34 and int(number) % 97 == 1
-
-
-def _secret(found: str) -> bool:
-    """Not a plain word: "the password is required" names no password."""
-    inner = found[1:]
-    return (
-        any(c.isdigit() for c in found)
-        or any(not c.isalnum() and c not in "-'\u2019." for c in found)
-        or (any(c.isupper() for c in inner) and any(c.islower() for c in inner))
-    )
-
-
-# Courts and the stock exchange are counted in news, not lived in.
-_NO_HOME = r"\b(?:Wall St|(?:Supreme|High|District|Federal|Circuit|Appeals) C)"
-
-_NOT_A_PERSON = (
+_NOT_A_PERSON = re.compile(
     r"\b(?:Pepper|Coffee|Clean|Potato|Scholl|Customer|Service|Support|Sales"
     r"|Department|Center|Bank|Inc|Team|Office)\b"
 )
 
 
-def _ip(found: str) -> bool:
-    numbers = found.split(".")
-    plain = all(str(int(each)) == each and int(each) < 256 for each in numbers)
-    return plain and max(map(int, numbers)) >= 10
+def luhn(digits: str) -> bool:
+    """Return whether the last digit is the check digit of ISO/IEC 7812."""
+    from faker.utils.checksums import luhn_checksum
+
+    return luhn_checksum(int(digits)) == 0
+
+
+def _is_card(text: str) -> bool:
+    """Return whether a match is a card's number, with its check digit."""
+    digits = re.sub(r"\D", "", text)
+    has_known_form = _CARDS.fullmatch(digits) is not None
+    # 0000 0000 0000 0000 has a right check digit, too.
+    return has_known_form and len(set(digits)) > 1 and luhn(digits)
+
+
+def _is_iban(text: str) -> bool:
+    """Return whether the check digits of ISO 13616 are right.
+
+    Letters count as 10 to 35, and the remainder of the number modulo 97 is 1.
+    """
+    code = text.replace(" ", "")
+    rotated = code[4:] + code[:4]
+    number = "".join(str(int(character, 36)) for character in rotated)
+    return 15 <= len(code) <= 34 and int(number) % 97 == 1
+
+
+def _is_secret(text: str) -> bool:
+    """Return whether a match is no plain word, as in "the password is required"."""
+    has_digit = any(character.isdigit() for character in text)
+    has_mark = any(
+        not character.isalnum() and character not in "-'\u2019." for character in text
+    )
+    # A word may begin with a capital, but has none inside of it.
+    inner = text[1:]
+    has_upper = any(character.isupper() for character in inner)
+    has_lower = any(character.islower() for character in inner)
+    return has_digit or has_mark or (has_upper and has_lower)
+
+
+def _is_address(text: str) -> bool:
+    """Return whether somebody may live there."""
+    return _NO_HOME.search(text) is None
+
+
+def _is_person(text: str) -> bool:
+    """Return whether a match behind a title or a cue may be somebody's name."""
+    return _NOT_A_PERSON.search(text) is None
+
+
+def _is_ip(text: str) -> bool:
+    """Return whether four numbers are an address, and not a version such as 1.2.3.4."""
+    pieces = text.split(".")
+    numbers = [int(piece) for piece in pieces]
+    has_leading_zero = pieces != [str(number) for number in numbers]
+    return not has_leading_zero and 10 <= max(numbers) < 256
 
 
 _CHECKS: Mapping[str, Callable[[str], bool]] = {
-    "card": _card,
-    "iban": _iban,
-    "secret": _secret,
-    "address": lambda found: not re.search(_NO_HOME, found),
-    "person": lambda found: not re.search(_NOT_A_PERSON, found),
-    "ip": _ip,
+    "card": _is_card,
+    "iban": _is_iban,
+    "secret": _is_secret,
+    "address": _is_address,
+    "person": _is_person,
+    "ip": _is_ip,
 }
+"""What the group of a rule must satisfy, by the group's name; ``pii`` needs nothing."""
 
 _CAPITAL_WORD = r"[A-Z][^\W\d_]*(?:(?:-|['\u2019](?!s\b))[^\W\d_]+)*"
 
@@ -206,37 +230,57 @@ RULES = tuple(
 
 
 def matches(text: str, pattern: str) -> Iterator[tuple[int, int]]:
-    """Where a pattern of :data:`RULES` finds identifiers."""
+    """Yield the characters of the identifiers that a pattern of :data:`RULES` finds."""
     # Compiled when it is first looked for: all rules take a tenth of a second.
-    for found in re.finditer(pattern, text, re.VERBOSE):
-        group = next(iter(found.re.groupindex))
-        if group not in _CHECKS or _CHECKS[group](found[group]):
-            yield found.span(group)
+    for match in re.finditer(pattern, text, re.VERBOSE):
+        group = next(iter(match.re.groupindex))
+        if group not in _CHECKS or _CHECKS[group](match[group]):
+            yield match.span(group)
 
 
 def find_identifiers(text: str) -> list[Span]:
-    """Identifiers of a text by the rules, in order, without overlaps."""
+    """Return the identifiers of a text by the rules, in order, without overlaps."""
     return resolved(_by_rules(text))
 
 
-def resolved(found: Iterable[Span]) -> list[Span]:
-    """Spans in the order of the text; of those that overlap the first given stays."""
-    spans, taken = list[Span](), set[int]()
-    for span in found:
-        own = range(span.start, span.end)
-        if taken.isdisjoint(own):
-            spans.append(span)
-            taken.update(own)
-    return sorted(spans, key=lambda span: span.start)
+def resolved(spans: Iterable[Span]) -> list[Span]:
+    """Return spans in the order of the text; of those that overlap the first stays.
+
+    Examples
+    --------
+    >>> spans = resolved([Span(5, 9, "NAME"), Span(0, 6, "EMAIL"), Span(0, 4, "ID")])
+    >>> [span.type for span in spans]
+    ['ID', 'NAME']
+    """
+    disjoint_spans: list[Span] = []
+    covered: set[int] = set()
+    for span in spans:
+        characters = range(span.start, span.end)
+        if covered.isdisjoint(characters):
+            disjoint_spans.append(span)
+            covered.update(characters)
+    return sorted(disjoint_spans, key=lambda span: span.start)
 
 
-_EQUAL_CHARACTERS = {
-    **dict.fromkeys(map(ord, "\u00a0\u1680\u202f\u205f\u3000"), " "),
-    **dict.fromkeys(range(0x2000, 0x200B), " "),
-    **dict.fromkeys(range(0x2010, 0x2013), "-"),
-    **dict(enumerate(map(chr, range(0x21, 0x7F)), start=0xFF01)),
-}
-"""Blanks and hyphens that do not break, and full-width forms, as plain ones."""
+def _equal_characters() -> dict[int, str]:
+    """Return blanks and hyphens that do not break, and full-width forms, as plain ones.
+
+    The table is for ``str.translate``.
+    """
+    plain_of: dict[int, str] = {}
+    for blank in "\u00a0\u1680\u202f\u205f\u3000":
+        plain_of[ord(blank)] = " "
+    for code in range(0x2000, 0x200B):
+        plain_of[code] = " "
+    for code in range(0x2010, 0x2013):
+        plain_of[code] = "-"
+    # Full-width forms stand in the order of ASCII.
+    for code in range(0x21, 0x7F):
+        plain_of[code - 0x21 + 0xFF01] = chr(code)
+    return plain_of
+
+
+_EQUAL_CHARACTERS = _equal_characters()
 
 _EMPHASIS = re.compile(
     r"(?<![\w.%+@/-])_+(?=[^\W_])|(?<=[^\W_])_+(?![\w@%+-]|\.\w)"
@@ -251,13 +295,17 @@ _NO_BLANKS = re.compile(
 
 
 def plain(text: str) -> str:
-    """The text, character by character, as the rules read it; as long as it was."""
+    """Return the text, character by character, as the rules read it.
+
+    It is as long as it was, so that places in it are places in the text.
+    """
     return _NO_BLANKS.sub("\u3002", _without_emphasis(text))
 
 
 def _without_emphasis(text: str) -> str:
+    """Return the text with plain blanks and hyphens, and with ``*`` for emphasis."""
     return _EMPHASIS.sub(
-        lambda found: "*" * len(found[0]), text.translate(_EQUAL_CHARACTERS)
+        lambda marks: "*" * len(marks[0]), text.translate(_EQUAL_CHARACTERS)
     )
 
 
@@ -266,16 +314,18 @@ def _by_rules(text: str) -> Iterator[Span]:
 
     A name or an address that goes on beyond a match is left out.
     """
-    whole = composed(text)
-    if whole is None:
+    composition = composed(text)
+    if composition is None:
         yield from _whole_matches(text)
         return
-    composed_text, origins = whole
+
+    composed_text, origins = composition
     for span in _whole_matches(composed_text):
         yield Span(origins[span.start], origins[span.end], span.type)
 
 
 def _whole_matches(text: str) -> Iterator[Span]:
+    """Yield what the rules find, without matches that go on in the text."""
     # Marks of emphasis are no part of a name; letters of Asia may stand close to one.
     written = _without_emphasis(text)
     for span in _matches_of_rules(text):
@@ -284,28 +334,45 @@ def _whole_matches(text: str) -> Iterator[Span]:
 
 
 def _matches_of_rules(text: str) -> Iterator[Span]:
-    """By forms and cues first; names from lists take what is left."""
-    read = plain(text)
+    """Yield matches by forms and cues first; names from lists take what is left."""
+    plain_text = plain(text)
     for type, pattern in RULES:
         # A password is as it is written, marks of emphasis and all.
-        for start, end in matches(text if type == "PASSWORD" else read, pattern):
+        searched = text if type == "PASSWORD" else plain_text
+        for start, end in matches(searched, pattern):
             if type == "NAME":
-                start, end = shortened(read, start, end)
+                start, end = shortened(plain_text, start, end)
             yield Span(start, end, type)
-    for start, end in names(read):
+
+    for start, end in names(plain_text):
         yield Span(start, end, "NAME")
 
 
 def _by_pattern(type: str, pattern: str) -> Find:
-    """Matches of a user's own regular expression, which may take exponential time."""
+    """Return a detector by a user's own regular expression, with a limit on time.
+
+    It may take exponential time on some text.
+
+    Raises
+    ------
+    InputError
+        If the type's name or the expression is not valid.
+    """
     where = f"--pattern {type}"
     if not TYPE.fullmatch(type):
-        fix = "write it as ORDER='ORD-[0-9]{7}', the type in capitals"
-        raise InputError("is no name of a type", where=where, fix=fix)
+        raise InputError(
+            "is not the name of a type",
+            where=where,
+            fix="write it as ORDER='ORD-[0-9]{7}', the type in capitals",
+        )
     try:
         compiled = regex.compile(pattern)
     except regex.error as error:
-        raise InputError(f"is no regular expression ({error})", where=where) from error
+        raise InputError(
+            f"is not a regular expression ({error})",
+            where=where,
+            fix="write it as Python's module `regex` reads it",
+        ) from error
 
     def find(text: str) -> Iterator[Span]:
         try:
@@ -313,16 +380,27 @@ def _by_pattern(type: str, pattern: str) -> Find:
                 if match.end() > match.start():
                     yield Span(match.start(), match.end(), type)
         except TimeoutError as error:
-            what = f"takes more than {_PATTERN_SECONDS:g} s on one text"
-            fix = "repeat no group that itself repeats"
-            raise InputError(what, where=where, fix=fix) from error
+            raise InputError(
+                f"takes more than {_PATTERN_SECONDS:g} s on one text",
+                where=where,
+                fix="repeat no group that itself repeats",
+            ) from error
 
     return find
 
 
 def detector_of(name: str, patterns: Mapping[str, str] | None = None) -> Find:
-    """The detector of a name, as a function of a text; own patterns come first."""
+    """Return the detector of a name, a function of a text; own patterns come first."""
     one_of(name, "--detector", ("rules", "presidio"))
-    find: Find = _by_rules if name == "rules" else by_presidio()
-    finders = [*(_by_pattern(*pair) for pair in (patterns or {}).items()), find]
-    return lambda text: (span for each in finders for span in each(text))
+    named_detector: Find = _by_rules if name == "rules" else by_presidio()
+
+    detectors = []
+    for type, pattern in (patterns or {}).items():
+        detectors.append(_by_pattern(type, pattern))
+    detectors.append(named_detector)
+
+    def find(text: str) -> Iterator[Span]:
+        for detector in detectors:
+            yield from detector(text)
+
+    return find

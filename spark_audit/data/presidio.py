@@ -45,7 +45,9 @@ def by_presidio() -> Find:
         import spacy
         from presidio_analyzer import predefined_recognizers
 
-        model = spacy.load(next(filter(spacy.util.is_package, _SPACY_MODELS)))
+        # The best of the models that are installed.
+        installed = (name for name in _SPACY_MODELS if spacy.util.is_package(name))
+        model = spacy.load(next(installed))
     except (ImportError, StopIteration) as error:
         raise InputError(
             "Presidio, or a model of spaCy that finds names, is not installed",
@@ -60,9 +62,16 @@ def by_presidio() -> Find:
     def find(text: str) -> Iterator[Span]:
         for recogniser, type in recognisers:
             results = recogniser.analyze(text, recogniser.supported_entities, None)
-            results = [r for r in results or () if r.score >= _MIN_PRESIDIO_SCORE]
-            for found in sorted(results, key=lambda r: (-r.score, r.start, -r.end)):
-                yield Span(found.start, found.end, type)
+            likely = [
+                result
+                for result in results or ()
+                if result.score >= _MIN_PRESIDIO_SCORE
+            ]
+            # Of results that overlap the first stays: the likeliest, then the longest.
+            likely.sort(key=lambda result: (-result.score, result.start, -result.end))
+            for result in likely:
+                yield Span(result.start, result.end, type)
+
         for entity in model(text).ents:
             if entity.label_ == "PERSON":
                 yield Span(entity.start_char, entity.end_char, "NAME")

@@ -42,10 +42,13 @@ def score2(counts: ArrayLike) -> np.ndarray:
     np.ndarray
         Shape ``(V,)``, float64, natural logarithms.
     """
-    table = np.asarray(counts, dtype=np.float64)
-    share = table / table.max(axis=1, keepdims=True)
-    present = (share >= FREQUENT).sum(axis=0)
-    return np.asarray(share.mean(axis=0) * (np.log(len(table)) - np.log1p(present)))
+    counts_by_task = np.asarray(counts, dtype=np.float64)  # (N, V)
+    most_frequent = counts_by_task.max(axis=1, keepdims=True)  # (N, 1)
+    share = counts_by_task / most_frequent  # (N, V), p_n(t)
+
+    n_present = (share >= FREQUENT).sum(axis=0)  # (V,), d(t)
+    rarity = np.log(len(counts_by_task)) - np.log1p(n_present)  # log(N / (1 + d(t)))
+    return np.asarray(share.mean(axis=0) * rarity)
 
 
 def sensitivity(
@@ -86,14 +89,18 @@ def sensitivity(
     InputError
         If an NLL is NaN.
     """
-    first = np.asarray(nll, dtype=np.float64)
-    if np.isnan(first).any():
+    score1 = np.asarray(nll, dtype=np.float64)  # (T,)
+    if np.isnan(score1).any():
         raise InputError("a token has no NLL", where="sensitivity")
+
     # 0 * inf: an alpha of 0 must not turn an impossible token into NaN.
-    second = (1 - alpha) * np.asarray(token_score2)
-    weighted = (alpha * first if alpha else 0.0) + second
+    weighted = (1 - alpha) * np.asarray(token_score2)  # (T,)
+    if alpha:
+        weighted = alpha * score1 + weighted
+
     score = np.clip(-np.expm1(-weighted), 0.0, 1.0)
-    return np.where(pii_mask, 1.0, np.where(zero_mask, 0.0, score))
+    score = np.where(zero_mask, 0.0, score)
+    return np.where(pii_mask, 1.0, score)
 
 
 def stop_word_ranges(text: str) -> list[tuple[int, int]]:
@@ -104,15 +111,17 @@ def stop_word_ranges(text: str) -> list[tuple[int, int]]:
     word is none, and a stop word counts however the tokenizer cuts it **[ours]**. Map
     the ranges to tokens by the offsets.
     """
-    return [
-        found.span()
-        for found in _LETTERS_OF_WORD.finditer(text)
-        if found[0].lower().replace("'", "").replace("\u2019", "") in _stop_words()
-    ]
+    ranges = []
+    for match in _LETTERS_OF_WORD.finditer(text):
+        word = match[0].lower().replace("'", "").replace("\u2019", "")
+        if word in _stop_words():
+            ranges.append(match.span())
+    return ranges
 
 
 @lru_cache(maxsize=1)
 def _stop_words() -> frozenset[str]:
+    """Return scikit-learn's English stop words."""
     # The file alone, where it is: the package around it takes a second and 30 MB.
     package = find_spec("sklearn")
     assert package is not None

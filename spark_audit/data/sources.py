@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from spark_audit.data import file_kinds
 from spark_audit.data.arrow_batches import rows_of_batches
@@ -17,7 +18,7 @@ from spark_audit.data.data_files import (
     open_data,
     reading,
 )
-from spark_audit.data.examples import Split
+from spark_audit.data.examples import SPLIT_FIX, Split, bad_field
 from spark_audit.data.json_rows import Note, json_lines, json_list, json_rows
 from spark_audit.errors import InputError
 from spark_audit.files import lies_inside, open_regular, parse_json, read_regular
@@ -26,6 +27,17 @@ from spark_audit.wrong_paths import no_such_path
 
 HUB = "hf:"
 SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
+"""Endings of the files that are read from a folder."""
+_TEST_WORDS = r"tests?|testing|eval(?:uation)?|dev|val(?:id(?:ation)?)?"
+_SPLIT_WORD = re.compile(rf"(?:(train(?:ing)?)|{_TEST_WORDS})(?![a-z])")
+"""The word that names a split; the group is there for train rows."""
+
+
+class _SplitFile(NamedTuple):
+    """A file of rows, and the split that its name or its folder's name gives."""
+
+    path: Path
+    split: Split | None
 
 
 def read_rows(
@@ -38,44 +50,97 @@ def read_rows(
     encoding
         What files of text are written in; ``None``: UTF-8.
     note
-        Is told what a reader left out, or where it found the rows.
+        Is told what a reader left out, or where the rows stand.
     """
     check_encoding(encoding)
     if source.startswith(HUB):
-        yield from _hub(source)
+        yield from _rows_of_hub(source)
         return
+
     path = Path(source)
     if not path.exists():
         error = no_such_path(path, otherwise="give a file or a folder")
-        fix = f"{error.fix} (a data set on the hub is written {HUB}OWNER/NAME[:CONFIG])"
-        raise InputError(error.what, where=source, fix=fix)
-    files: list[tuple[Path, Split | None]] = [(path, None)]
+        raise InputError(
+            error.what,
+            where=source,
+            fix=f"{error.fix} (a data set on the hub is written "
+            f"{HUB}OWNER/NAME[:CONFIG])",
+        )
+
+    files = [_SplitFile(path, None)]
     if path.is_dir():
         files = _files_in(path, format)
-    for file, split in sorted(files, key=lambda item: item[1] == "test"):
-        for place, row in _rows_of_file(file, format, encoding=encoding, note=note):
-            yield place, split, row
+    # Train rows come first, whatever the names: examples are numbered as they are read.
+    for file in sorted(files, key=lambda file: file.split == "test"):
+        rows = _rows_of_file(file.path, format, encoding=encoding, note=note)
+        for place, row in rows:
+            yield place, file.split, row
 
 
-def _files_in(folder: Path, format: str) -> list[tuple[Path, Split | None]]:
-    saved = _saved(folder) if format in ("auto", "datasets") else []
-    named = saved or [
-        (file, split_of(file.name))
-        for file in sorted(folder.iterdir())
-        if _suffix(file) in SUFFIXES
-    ]
-    files: list[tuple[Path, Split | None]] = [
-        (file, split) for file, split in named if split
-    ]
-    files = files or saved
-    if not saved:
-        others = [file for file in folder.iterdir() if split_of(file.name)]
-        file_kinds.check_left_out(
-            folder,
-            read=[file for file, _ in files],
-            others=others,
-            endings=file_kinds.UNREAD,
+def agreed_split(
+    *, option: Split | None, part: Split | None, cell: str, file: Split | None
+) -> Split:
+    """Return a row's split, by whichever of option, file name and row gives it.
+
+    Parameters
+    ----------
+    option
+        Given by ``--split``.
+    part
+        By the name of the row's file in a folder, or of its part of a data set.
+    cell
+        The row's own column ``split``; empty: it has none.
+    file
+        By the name of a single file, which counts only where the row says nothing.
+
+    Raises
+    ------
+    InputError
+        If none of them gives a split, or two give different ones.
+    """
+    of_row = split_of(cell) if cell else file
+    if cell and of_row is None:
+        raise bad_field("split", "is neither train nor test", fix=SPLIT_FIX)
+
+    splits = [split for split in (option, part, of_row) if split is not None]
+    if not splits:
+        raise bad_field("split", "is missing", fix=SPLIT_FIX)
+    if len(set(splits)) > 1:
+        raise bad_field(
+            "split",
+            "is one thing by the option and another by file name or row",
+            fix="leave out `--split`",
         )
+    return splits[0]
+
+
+def _files_in(folder: Path, format: str) -> list[_SplitFile]:
+    """Return the files of rows in a folder; refuse a folder without any.
+
+    They are the parts of a data set that ``datasets`` saved there, or files that are
+    named for a split.
+    """
+    saved = _saved_files(folder) if format in ("auto", "datasets") else []
+    if saved:
+        # A part without a split's name is read only if no part has one.
+        return [file for file in saved if file.split] or saved
+
+    files: list[_SplitFile] = []
+    paths_of_splits: list[Path] = []
+    for path in sorted(folder.iterdir()):
+        split = split_of(path.name)
+        if split is None:
+            continue
+        paths_of_splits.append(path)
+        if _suffix(path) in SUFFIXES:
+            files.append(_SplitFile(path, split))
+
+    file_kinds.check_left_out(
+        folder,
+        read=[file.path for file in files],
+        others=paths_of_splits,
+        endings=file_kinds.UNREAD,
+    )
     if not files:
         raise InputError(
             "has no data file named train*, test*, eval*, dev* or val*",
@@ -86,7 +151,7 @@ def _files_in(folder: Path, format: str) -> list[tuple[Path, Split | None]]:
 
 
 def _suffix(path: Path) -> str:
-    """A file's ending, without that of its compression."""
+    """Return a file's ending, without that of its compression."""
     suffix = path.suffix.lower()
     return Path(path.stem).suffix.lower() if suffix in COMPRESSED else suffix
 
@@ -94,16 +159,21 @@ def _suffix(path: Path) -> str:
 def _rows_of_file(
     path: Path, format: str, *, encoding: str | None, note: Note
 ) -> Iterator[tuple[str, Row]]:
+    """Return the rows of a file, by its format or by what it begins with."""
     with reading(path), open_regular(path, follow=True) as file:
         first_bytes = file.read(file_kinds.HEAD_BYTES)
     file_kinds.check_kind(path, first_bytes)
-    is_arrow = first_bytes.startswith((PARQUET, ARROW))
-    is_arrow = is_arrow or path.suffix in (".parquet", ".arrow")
-    if format in ("parquet", "datasets") or (format == "auto" and is_arrow):
+
+    has_arrow_mark = first_bytes.startswith((PARQUET, ARROW))
+    has_arrow_name = path.suffix in (".parquet", ".arrow")
+    is_arrow = format == "auto" and (has_arrow_mark or has_arrow_name)
+    if format in ("parquet", "datasets") or is_arrow:
         if encoding is not None:
-            fix = "leave out `--encoding`"
-            raise InputError("is no file of text", where=str(path), fix=fix)
+            raise InputError(
+                "is not a file of text", where=str(path), fix="leave out `--encoding`"
+            )
         return arrow_rows(path)
+
     if format == "csv":
         return csv_rows(path, encoding=encoding, note=note)
     if format == "text":
@@ -113,6 +183,7 @@ def _rows_of_file(
     if format == "jsonl":
         return json_lines(path, encoding=encoding, finite=False, note=note)
 
+    # Files of JSON are often named .txt or .csv: what they begin with counts more.
     with open_data(path, encoding=encoding) as stream:
         head = stream.read(file_kinds.HEAD_BYTES).lstrip()
     if head.startswith((b"[", b"{")) or _suffix(path) in (".jsonl", ".json"):
@@ -123,51 +194,67 @@ def _rows_of_file(
 
 
 def split_of(name: str) -> Split | None:
-    """The split that a file, a part or a cell is named for by its first word."""
-    test = r"tests?|testing|eval(?:uation)?|dev|val(?:id(?:ation)?)?"
-    found = re.match(rf"(?:(train(?:ing)?)|{test})(?![a-z])", name.lower())
-    return None if found is None else "train" if found[1] else "test"
+    """Return the split that a file, a part or a cell is named for by its first word."""
+    match = _SPLIT_WORD.match(name.lower())
+    if match is None:
+        return None
+    return "train" if match[1] else "test"
 
 
-def _saved(folder: Path) -> list[tuple[Path, Split | None]]:
-    """Data files of a folder that `datasets` saved, and their part's split.
+def _saved_files(folder: Path) -> list[_SplitFile]:
+    """Return data files of a folder that `datasets` saved, and their part's split.
 
     What it left there of an earlier ``map`` is not listed, and no data.
     """
-    parts: list[tuple[Path, Split | None]] = []
-    if (index := folder / "dataset_dict.json").exists():
-        parts = [(part, split_of(part.name)) for part in _named(index, "splits")]
+    index = folder / "dataset_dict.json"
+    split_by_folder: dict[Path, Split | None] = {}
+    if index.exists():
+        for part_folder in _listed_paths(index, "splits"):
+            split_by_folder[part_folder] = split_of(part_folder.name)
     elif (folder / "state.json").exists():
-        parts = [(folder, None)]
-    return [
-        (file, split)
-        for part, split in parts
-        for file in _named(part / "state.json", "_data_files")
-    ]
+        split_by_folder[folder] = None
+
+    files = []
+    for part_folder, split in split_by_folder.items():
+        for path in _listed_paths(part_folder / "state.json", "_data_files"):
+            files.append(_SplitFile(path, split))
+    return files
 
 
-def _named(path: Path, key: str) -> list[Path]:
-    """What a file of `datasets` names under a key: each lies beside it."""
+def _listed_paths(path: Path, key: str) -> list[Path]:
+    """Return what a file of `datasets` names under a key: each lies beside it.
+
+    Raises
+    ------
+    InputError
+        If it names nothing, or a path that leads elsewhere.
+    """
     with reading(path):
         raw = read_regular(path)
     try:
-        listed = parse_json(raw, place=str(path))[key]
-        names = [one["filename"] for one in listed] if key == "_data_files" else listed
-        found = [path.with_name(name) for name in names]  # a ValueError for a path
-        if all(lies_inside(one) for one in found):
-            return found
+        names = parse_json(raw, place=str(path))[key]
+        if key == "_data_files":
+            names = [entry["filename"] for entry in names]
+        # with_name raises a ValueError for what is a path and not a name.
+        paths = [path.with_name(name) for name in names]
+        if all(lies_inside(listed) for listed in paths):
+            return paths
     except (AttributeError, LookupError, TypeError, ValueError):
         pass
-    what = "names no data, or data outside of its folder"
-    raise InputError(what, where=str(path), fix="copy the data into the folder")
+    raise InputError(
+        "names no data, or data outside of its folder",
+        where=str(path),
+        fix="copy the data into the folder",
+    )
 
 
-def _hub(source: str) -> Iterator[tuple[str, Split | None, Row]]:
+def _rows_of_hub(source: str) -> Iterator[tuple[str, Split | None, Row]]:
+    """Yield the rows of a data set on the hub, by its parts."""
     try:
         import datasets
 
         hub_id, _, config = source.removeprefix(HUB).partition(":")
-        found = datasets.load_dataset(hub_id, config or None)
+        loaded = datasets.load_dataset(hub_id, config or None)
     except Exception as error:  # its own kinds, the hub's, and the network's
         raise InputError(
             f"is nothing that `datasets` can load ({type(error).__name__})",
@@ -175,9 +262,11 @@ def _hub(source: str) -> Iterator[tuple[str, Split | None, Row]]:
             fix=f"give {HUB}OWNER/NAME[:CONFIG]; the package comes, where spark-audit "
             "lies, by pip install '.[hub]'",
         ) from error
-    parts = dict(found) if isinstance(found, Mapping) else {"": found}
-    # Not an "unsupervised" part beside train and test.
-    for name in [name for name in parts if split_of(name)] or parts:
+
+    parts = dict(loaded) if isinstance(loaded, Mapping) else {"": loaded}
+    # An "unsupervised" part beside train and test is left out.
+    names = [name for name in parts if split_of(name)] or list(parts)
+    for name in names:
         batches = iter(parts[name].data.to_batches())
         for place, row in rows_of_batches(batches, f"{source} ({name})"):
             yield place, split_of(name), row

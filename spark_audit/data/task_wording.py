@@ -94,20 +94,24 @@ def _samples(examples: Iterable[Example]) -> dict[str, list[Example]]:
         prompt = example.prompt.encode()
         digest = int.from_bytes(blake2b(prompt, digest_size=8).digest())
         heap = heaps[example.task]
-        known = digests[example.task]
-        if digest in known:
+        digests_in_heap = digests[example.task]
+        if digest in digests_in_heap:
             continue
 
         # The heap has the largest digest on top, which leaves first.
         entry = (-digest, number, _edges_of(example))
         if len(heap) < SAMPLE:
             heappush(heap, entry)
-            known.add(digest)
+            digests_in_heap.add(digest)
         elif digest < -heap[0][0]:
             largest, *_ = heapreplace(heap, entry)
-            known.remove(-largest)
-            known.add(digest)
-    return {task: [example for *_, example in heap] for task, heap in heaps.items()}
+            digests_in_heap.remove(-largest)
+            digests_in_heap.add(digest)
+
+    samples: dict[str, list[Example]] = {}
+    for task, heap in heaps.items():
+        samples[task] = [example for _, _, example in heap]
+    return samples
 
 
 def _edges_of(example: Example) -> Example:
@@ -163,13 +167,15 @@ class _Search:
         borders
             Where ``text`` has a border, in order.
         """
+        # What a beginning lacks, all that are longer lack too: the first that most
+        # texts lack is found by halving.
         lengths = [border for border in borders if border > 0]
-        # What a beginning lacks, all that are longer lack too.
         n_in_most = bisect_left(
             lengths, True, key=lambda length: not self._is_in_most(length)
         )
         lengths = lengths[:n_in_most]
 
+        # Each try goes through all texts: the longest few are enough.
         fields = [length for length in lengths if self.is_field(length)]
         tried_fields = set(fields[-TRIES:])
         tried = {*lengths[-TRIES:], *tried_fields}
@@ -217,16 +223,18 @@ def _shared_prefix(sample: Sequence[Example]) -> str:
         )
 
     search = _Search(middle, prompts, ends_field, n_whole)
-    length = search.longest(found.start() for found in PREFIX_BORDERS.finditer(middle))
-    return middle[:length]
+    borders = [border.start() for border in PREFIX_BORDERS.finditer(middle)]
+    return middle[: search.longest(borders)]
 
 
 def _shared_suffix(sample: Sequence[Example], prefix: str) -> str:
     """Return the longest end that enough prompts have behind their beginning."""
     rests = []
     for example in sample:
-        begins = prefix_end(example.prompt, prefix)
-        rests.append((example, example.prompt[begins:]))
+        rest_start = prefix_end(example.prompt, prefix)
+        rests.append((example, example.prompt[rest_start:]))
+
+    # An end is a beginning of the reversed text: they are sorted and compared so.
     reversed_rests = sorted(rest[::-1] for _, rest in rests)
     reversed_middle = reversed_rests[len(rests) // 2][:EDGE]
     middle = reversed_middle[::-1]
@@ -242,10 +250,11 @@ def _shared_suffix(sample: Sequence[Example], prefix: str) -> str:
             for example, rest in rests
         )
 
+    # Counted from the end, borders are lengths of endings; the shortest comes first.
+    borders = [border.start() for border in SUFFIX_BORDERS.finditer(middle)]
+    lengths = [len(middle) - border for border in reversed(borders)]
     search = _Search(reversed_middle, reversed_rests, begins_field, n_whole)
-    starts = [found.start() for found in SUFFIX_BORDERS.finditer(middle)]
-    length = search.longest(len(middle) - start for start in reversed(starts))
-    return middle[len(middle) - length :]
+    return middle[len(middle) - search.longest(lengths) :]
 
 
 def _crosses(example: Example, border: int) -> bool:
@@ -261,9 +270,9 @@ def _crosses(example: Example, border: int) -> bool:
 
     # The part of the text that is searched begins with a whole word.
     low = max(border - MAX_WORDING_REACH, 0)
-    lowest = border - 2 * MAX_WORDING_REACH
-    while low > max(lowest, 0) and not text[low - 1].isspace():
+    lowest = max(border - 2 * MAX_WORDING_REACH, 0)
+    while low > lowest and not text[low - 1].isspace():
         low -= 1
-    found = find_identifiers(text[low : border + MAX_WORDING_REACH])
-    place = border - low
-    return any(span.start < place < span.end for span in found)
+    spans = find_identifiers(text[low : border + MAX_WORDING_REACH])
+    border_in_part = border - low
+    return any(span.start < border_in_part < span.end for span in spans)

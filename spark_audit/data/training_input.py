@@ -89,6 +89,7 @@ class TrainingInput:
         """
         if self.max_length is None or n_tokens <= self.max_length:
             return 0, n_tokens
+
         if self.truncation == "end":
             return 0, self.max_length
         return n_tokens - self.max_length, n_tokens
@@ -118,20 +119,24 @@ def with_insertion(training: TrainingInput, place: int, length: int) -> Training
             "a row that was tokenised before cannot get other text",
             fix="plant identifiers in the rows that it was made of",
         )
-    turns = tuple(
-        Turn(
-            turn.start + length * (turn.start > place),
-            turn.end + length * (turn.end >= place),
-            turn.role,
-        )
-        for turn in training.turns
-    )
-    is_in_turn = any(turn.start == place for turn in training.turns)
+
+    # A turn that begins or ends at the place takes the new text in.
+    turns = []
+    for turn in training.turns:
+        start = turn.start + length if turn.start > place else turn.start
+        end = turn.end + length if turn.end >= place else turn.end
+        turns.append(Turn(start, end, turn.role))
+
+    # A supervised range that begins at the place takes the text in only where a turn
+    # does, or at the beginning of the row.
+    begins_turn = any(turn.start == place for turn in training.turns)
     supervised = []
     for start, end in training.supervised:
-        is_behind = start > place or (start == place > 0 and not is_in_turn)
-        supervised.append((start + length * is_behind, end + length * (end > place)))
-    return replace(training, turns=turns, supervised=tuple(supervised))
+        is_moved = start > place or (start == place > 0 and not begins_turn)
+        new_start = start + length if is_moved else start
+        new_end = end + length if end > place else end
+        supervised.append((new_start, new_end))
+    return replace(training, turns=tuple(turns), supervised=tuple(supervised))
 
 
 def supervision_of(
@@ -162,8 +167,10 @@ def supervision_of(
     >>> supervision_of(8, 12, supervised=[(5, 20)], fed_text=(0, 10))
     'cut off'
     """
-    if start < fed_text[0] or end > fed_text[1]:
+    fed_start, fed_end = fed_text
+    if start < fed_start or end > fed_end:
         return "cut off"
+
     for low, high in supervised:
         if low < end and start < high:
             return "in the loss"
@@ -190,4 +197,6 @@ def answer_end(
         has_turns = True
         if start == response_start:
             return end
+
+    # Turns that are elsewhere: the template writes all of the response.
     return response_start if has_turns else length

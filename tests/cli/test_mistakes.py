@@ -155,13 +155,13 @@ MISTAKES = [
         "data import t.csv --task t -o x.jsonl --split train --template 'T: {txt}' "
         "--map response=label",
         2,
-        "is no column (columns: text, label)",
+        "is not a column (columns: text, label)",
     ),
     (
         "data import t.csv --task t -o x.jsonl --split train --map prompt=txt "
         "response=lbl",
         2,
-        "is no column (columns: text, label)",
+        "is not a column (columns: text, label)",
     ),
     (
         "data import u.csv --task t -o x.jsonl --split train",

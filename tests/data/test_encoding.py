@@ -6,7 +6,7 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from spark_audit.checkpoints.tokenizer import read_tokenizer
-from spark_audit.data import encoding
+from spark_audit.data import tokenising
 from spark_audit.data.encoding import (
     Encoding,
     TokenSpan,
@@ -209,7 +209,7 @@ def tokenizer_with(pattern):
 def test_a_pattern_that_takes_too_long_on_a_text_is_an_error(
     call, seconds, monkeypatch
 ):
-    monkeypatch.setattr(encoding, "SECONDS", seconds)
+    monkeypatch.setattr(tokenising, "SECONDS", seconds)
     slow = tokenizer_with("[a-z]+ ([a-z ]|[a-z ])*#")
     secret = "the quick brown fox jumps over the lazy dog again"
     with pytest.raises(InputError, match="takes too long") as caught:

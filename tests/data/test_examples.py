@@ -89,8 +89,8 @@ def test_spans_are_put_in_order():
         ({"source_id": 1.5}, "field 'source_id' (input should be a valid string"),
         ({"id": " "}, "field 'id' is blank or holds control"),
         ({"id": "a\nb"}, "field 'id' is blank or holds control"),
-        ({"task": "../x"}, "field 'task' is no plain name"),
-        ({"task": ".x"}, "field 'task' is no plain name"),
+        ({"task": "../x"}, "field 'task' is not a plain name"),
+        ({"task": ".x"}, "field 'task' is not a plain name"),
         ({"split": None}, f"field 'split' (field required); {SPLIT_FIX}"),
         ({"split": "dev"}, "field 'split' (input should be 'train' or 'test'"),
         (
@@ -139,7 +139,7 @@ def test_bad_fields(tmp_path, change, message):
         ({"start": 14}, "field 'spans[1]' 14:14 is empty, out of order,"),
         ({"start": 15}, "field 'spans[1]' 15:14 is empty, out of order,"),
         ({"start": 3}, "field 'spans[1]' 3:14 is empty, out of order,"),
-        ({"type": "iban"}, "field 'spans[1].type' is no type; use one of: NAME"),
+        ({"type": "iban"}, "field 'spans[1].type' is not a type; use one of: NAME"),
         ({"origin": "real"}, "field 'spans[1].origin' (input should be 'natural' or"),
         (
             {"part": "mail"},

@@ -319,7 +319,7 @@ def test_an_encoding_that_is_unknown_or_wrong_is_refused(tmp_path):
     assert "--encoding" in refusal(path, encoding="base64")
     assert "is not utf-8" in refusal(path, encoding="utf-8")
     TABLE.to_parquet(tmp_path / "x.parquet")
-    assert "no file of text" in refusal(tmp_path / "x.parquet", encoding="cp1252")
+    assert "not a file of text" in refusal(tmp_path / "x.parquet", encoding="cp1252")
 
 
 def test_nul_and_quotes_are_text(tmp_path):

@@ -373,7 +373,7 @@ def test_bad_templates(tmp_path, template, message):
     source = lines(tmp_path / "x.jsonl")
     got = refusal(source, split="train", template=template)
     assert got.startswith(
-        f"option --template: is no template ({message}); write it like"
+        f"option --template: is not a template ({message}); write it like"
     )
 
 
@@ -381,7 +381,7 @@ def test_bad_templates(tmp_path, template, message):
 def test_a_template_reaches_columns_only(tmp_path, field):
     source = lines(tmp_path / "x.jsonl")
     assert refusal(source, split="train", template=f"{{{field}}}") == (
-        f"SOURCE:1: field '{field}' is no column (columns: id, text, label)"
+        f"SOURCE:1: field '{field}' is not a column (columns: id, text, label)"
     )
 
 
@@ -494,15 +494,16 @@ def test_source_and_options(tmp_path):
     )
     assert refusal(tmp_path).startswith("SOURCE: has no data file named train*")
     source = lines(tmp_path / "x.jsonl")
-    assert refusal(source, task="a/b").startswith("field 'task' is no plain name")
+    assert refusal(source, task="a/b").startswith("field 'task' is not a plain name")
     assert refusal(source, columns={"text": "x"}).startswith(
-        "option --map: 'text' is no field, or the template makes it; use one of: prompt"
+        "option --map: 'text' is not a field, or the template makes it; "
+        "use one of: prompt"
     )
     assert refusal(source, columns={"prompt": "text"}, template="{text}").startswith(
-        "option --map: 'prompt' is no field, or the template makes it"
+        "option --map: 'prompt' is not a field, or the template makes it"
     )
     assert refusal(source, split="train", columns={"response": "stars"}) == (
-        "SOURCE:1: field 'stars' is no column (columns: id, text, label)"
+        "SOURCE:1: field 'stars' is not a column (columns: id, text, label)"
     )
 
 

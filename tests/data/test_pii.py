@@ -278,8 +278,8 @@ def test_own_patterns_win():
     ("patterns", "message"),
     [
         ({"ORDER": "(a+)+$"}, "--pattern ORDER: takes more than 0.1 s on one text"),
-        ({"ORDER": "("}, "--pattern ORDER: is no regular expression"),
-        ({"order": "a"}, "--pattern order: is no name of a type"),
+        ({"ORDER": "("}, "--pattern ORDER: is not a regular expression"),
+        ({"order": "a"}, "--pattern order: is not the name of a type"),
     ],
 )
 def test_own_patterns_that_cannot_be_used(patterns, message, monkeypatch):

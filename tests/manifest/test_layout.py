@@ -96,7 +96,7 @@ def test_no_room_names_the_example(tiny_tokenizer):
         laid_out([make_example("e7", "The food")], tiny_tokenizer, max_length=1)
     assert str(caught.value) == (
         "example 'e7': a context of 1 tokens has no room for any text; "
-        "give a larger one"
+        "give a larger one by --max-length, or leave the row out"
     )
 
 

@@ -70,13 +70,13 @@ class UnreadableRowError(Exception):
 
 
 def is_chat(row: JsonObject) -> bool:
-    """Whether a row is of a format that needs a chat template."""
-    if any(row.get(key) is not None for key in (*LISTS, "chosen")):
+    """Return whether a row is of a format that needs a chat template."""
+    if any(row.get(key) is not None for key in (*LISTS, "chosen", "input_ids")):
         return True
-    if row.get("input_ids") is not None:
-        return True
-    keys = {*row}
-    return {"prompt", "completion"} <= keys or {"instruction", "output"} <= keys
+
+    is_completion = "prompt" in row and "completion" in row
+    is_instruction = "instruction" in row and "output" in row
+    return is_completion or is_instruction
 
 
 def conversation_of(row: JsonObject) -> Conversation:
@@ -92,9 +92,15 @@ def conversation_of(row: JsonObject) -> Conversation:
     tools = _json_field(row, "tools")
     variables = _json_field(row, "chat_template_kwargs") or {}
     if not isinstance(variables, Mapping):
-        raise bad_field("chat_template_kwargs", "is not an object")
+        raise bad_field(
+            "chat_template_kwargs",
+            "is not an object",
+            fix="give the names and values of the template's variables",
+        )
     if tools is not None and not isinstance(tools, Sequence):
-        raise bad_field("tools", "is not a list")
+        raise bad_field(
+            "tools", "is not a list", fix="give a list of descriptions of tools"
+        )
 
     return replace(
         _without_tools(row),
@@ -104,18 +110,24 @@ def conversation_of(row: JsonObject) -> Conversation:
 
 
 def _without_tools(row: JsonObject) -> Conversation:
-    """Return a row as a conversation, as if its template got nothing besides."""
+    """Return a row as a conversation, as if its template got nothing besides.
+
+    The first of these columns that the row has decides: ``chosen``, a list of messages,
+    ``completion``, ``instruction``, ``text``.
+    """
+    # A preference may hold its prompt as messages, too.
     if row.get("chosen") is not None:
         return _preference(row)
 
-    for key in LISTS:
-        if row.get(key) is not None:
-            return _listed_messages(row, key)
+    for column in LISTS:
+        if row.get(column) is not None:
+            return _listed_messages(row, column)
 
     if "completion" in row:
         return _completion(row, "completion")
     if "instruction" in row:
         return _instruction(row)
+
     text = row.get("text")
     if isinstance(text, str):
         return Conversation(completion=text, supervised="all")
@@ -129,11 +141,14 @@ def _without_tools(row: JsonObject) -> Conversation:
 def _listed_messages(row: JsonObject, column: str) -> Conversation:
     """Return the conversation of a column with a list of messages."""
     messages, unsupervised = _messages(row, column)
+
+    # ShareGPT files may give the system message as a column of its own.
     system = row.get("system")
     if isinstance(system, str) and system and messages[0]["role"] != "system":
         messages = ({"role": "system", "content": system}, *messages)
         unsupervised = frozenset(i + 1 for i in unsupervised)
 
+    # TRL trains on all tokens of `messages`, LLaMA-Factory on what an assistant says.
     supervised: Supervised = "assistant"
     if column == "messages" and not _marks_its_loss(row, column):
         supervised = "all"
@@ -143,11 +158,12 @@ def _listed_messages(row: JsonObject, column: str) -> Conversation:
 
 
 def _marks_its_loss(row: JsonObject, column: str) -> bool:
-    """Whether a row itself says of its messages which are in the loss."""
+    """Return whether a row itself says of its messages which are in the loss."""
     messages = _json_field(row, column)
-    assert isinstance(messages, list)
+    assert isinstance(messages, list)  # _messages refuses anything else
     return any(
-        name in message for message in messages for name in ("weight", "train", "loss")
+        "weight" in message or "train" in message or "loss" in message
+        for message in messages
     )
 
 
@@ -160,15 +176,16 @@ def _preference(row: JsonObject) -> Conversation:
     # The prompt is what both answers begin with.
     messages, _ = _messages(row, "chosen")
     rejected, _ = _messages(row, "rejected")
-    n_prompt = 0
+    n_shared = 0
     for preferred_message, rejected_message in zip(messages, rejected, strict=False):
         if preferred_message != rejected_message:
             break
-        n_prompt += 1
+        n_shared += 1
 
+    # Two answers that are alike are answers all the same: the last message is one.
     return Conversation(
         messages=messages,
-        n_prompt=min(n_prompt, len(messages) - 1),
+        n_prompt=min(n_shared, len(messages) - 1),
         supervised="completion",
         preferred=True,
     )
@@ -188,17 +205,19 @@ def _completion(
             preferred=preferred,
         )
 
-    before, _ = _messages(row, "prompt")
+    prompt_messages, _ = _messages(row, "prompt")
+    n_prompt = len(prompt_messages)
     if isinstance(completion, str):
         answer: tuple[Message, ...] = ({"role": ASSISTANT, "content": completion},)
         unsupervised = frozenset[int]()
     else:
         answer, unsupervised = _messages(row, column)
+
     return Conversation(
-        messages=(*before, *answer),
-        n_prompt=len(before),
+        messages=(*prompt_messages, *answer),
+        n_prompt=n_prompt,
         supervised="completion",
-        unsupervised=frozenset(len(before) + i for i in unsupervised),
+        unsupervised=frozenset(n_prompt + i for i in unsupervised),
         preferred=preferred,
     )
 
@@ -212,19 +231,30 @@ def _instruction(row: JsonObject) -> Conversation:
 
     history = _json_field(row, "history") or []
     if not isinstance(history, Sequence) or isinstance(history, str):
-        raise bad_field("history", "is no list of pairs")
+        raise bad_field(
+            "history",
+            "is not a list of pairs",
+            fix="give a list of [question, answer]",
+        )
     for i, pair in enumerate(history):
         if not isinstance(pair, Sequence) or len(pair) != 2:
-            raise bad_field(f"history[{i}]", "is no pair of a question and an answer")
-        for role, text in zip(("user", ASSISTANT), pair, strict=True):
-            messages.append({"role": role, "content": _string(text, "history")})
+            raise bad_field(
+                f"history[{i}]",
+                "is not a pair of a question and an answer",
+                fix="give a list of [question, answer]",
+            )
+        question, answer = pair
+        messages.append({"role": "user", "content": _string(question, "history")})
+        messages.append({"role": ASSISTANT, "content": _string(answer, "history")})
 
+    # LLaMA-Factory puts the input on a line below the instruction.
     question = _string(row["instruction"], "instruction")
     if row.get("input"):
         question += "\n" + _string(row["input"], "input")
     messages.append({"role": "user", "content": question})
-    answer = _string(row.get("output"), "output")
-    messages.append({"role": ASSISTANT, "content": answer})
+
+    output = _string(row.get("output"), "output")
+    messages.append({"role": ASSISTANT, "content": output})
     return Conversation(messages=tuple(messages), supervised="assistant")
 
 
@@ -234,22 +264,26 @@ def _messages(
     """Return the messages of a column, and which the row takes out of the loss."""
     value = _json_field(row, column)
     if not isinstance(value, list) or not value:
-        fix = "give a list of messages, each with a role and its content"
+        advice = "give a list of messages, each with a role and its content"
         if column in ("prompt", "completion"):
-            fix = "give prompt and completion both as text, or both as messages"
-        raise bad_field(column, "is no list of messages", fix=fix)
+            advice = "give prompt and completion both as text, or both as messages"
+        raise bad_field(column, "is not a list of messages", fix=advice)
 
     messages: list[Message] = []
     unsupervised: set[int] = set()
     for i, raw in enumerate(value):
         field_name = f"{column}[{i}]"
         if not isinstance(raw, Mapping):
-            raise bad_field(field_name, "is no message (an object with a role)")
+            raise bad_field(
+                field_name,
+                "is not a message",
+                fix="give an object with `role` and `content`",
+            )
         messages.append(_message(raw, field_name))
 
-        weight = raw.get("weight", 1)
-        marks = (raw.get("train"), raw.get("loss"))
-        if weight in (0, False) or any(mark is False for mark in marks):
+        # OpenAI's format gives a message's weight, others say yes or no.
+        has_no_weight = raw.get("weight", 1) in (0, False)
+        if has_no_weight or raw.get("train") is False or raw.get("loss") is False:
             unsupervised.add(i)
     return tuple(messages), frozenset(unsupervised)
 
@@ -258,7 +292,9 @@ def _message(raw: JsonObject, field_name: str) -> Message:
     """Return a message as templates read it, from one of any format."""
     role = raw.get("role", raw.get("from"))
     if not isinstance(role, str) or not role:
-        raise bad_field(field_name, "has no role")
+        raise bad_field(
+            field_name, "has no role", fix="give it `role`, such as user or assistant"
+        )
     if "role" not in raw:
         role = role.lower()  # ShareGPT files write "Human" and "GPT", too
     message: Message = {"role": ROLES.get(role, role)}
@@ -267,6 +303,7 @@ def _message(raw: JsonObject, field_name: str) -> Message:
         if key not in (*_UNREAD_KEYS, "role") and value is not None:
             message[key] = _without_nulls(value)
 
+    # Only a message that calls tools may be without content.
     content = raw.get("content", raw.get("value"))
     if content is None and not raw.get("tool_calls"):
         content = ""
@@ -283,20 +320,21 @@ def _content(content: object, field_name: str) -> str | list[dict[str, str]]:
         return content
     if not isinstance(content, list):
         raise bad_field(f"{field_name}.content", "is neither text nor a list of parts")
-    parts: list[dict[str, str]] = []
-    for part in content:
-        text = part.get("text") if isinstance(part, Mapping) else None
+
+    text_parts: list[dict[str, str]] = []
+    for content_part in content:
+        text = content_part.get("text") if isinstance(content_part, Mapping) else None
         if not isinstance(text, str):
             raise UnreadableRowError(f"{field_name}.content")
-        parts.append({"type": "text", "text": text})
-    return parts
+        text_parts.append({"type": "text", "text": text})
+    return text_parts
 
 
 def text_of(message: JsonObject) -> str:
     """Return a message's text, its parts joined."""
     content = message.get("content", "")
     if isinstance(content, list):
-        return "".join(part["text"] for part in content)
+        return "".join(text_part["text"] for text_part in content)
     return str(content)
 
 
@@ -306,6 +344,7 @@ def _json_field(row: JsonObject, column: str) -> object:
     if not isinstance(value, str) or value.lstrip()[:1] not in ("[", "{"):
         return value
 
+    # A text may begin with a bracket, too: only a list of messages is read as JSON.
     may_be_text = column in ("prompt", "completion", "chosen", "rejected")
     parsed: object
     try:
@@ -313,7 +352,9 @@ def _json_field(row: JsonObject, column: str) -> object:
     except (ValueError, RecursionError) as error:
         if may_be_text:
             return value
-        raise bad_field(column, "is not JSON") from error
+        raise bad_field(
+            column, "is not JSON", fix="write the column as JSON, or as a list"
+        ) from error
 
     is_messages = isinstance(parsed, list) and all(
         isinstance(message, dict) for message in parsed
@@ -323,8 +364,10 @@ def _json_field(row: JsonObject, column: str) -> object:
 
 def _string(value: object, column: str) -> str:
     """Return a cell that must be text."""
+    if value is None:
+        raise bad_field(column, "is missing")
     if not isinstance(value, str):
-        raise bad_field(column, "is missing" if value is None else "is not text")
+        raise bad_field(column, "is not text")
     return value
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
 from spark_audit.data.chat.formats import (
     TEMPLATE_ROLES,
+    Conversation,
     Supervised,
     UnreadableRowError,
     conversation_of,
@@ -33,7 +34,7 @@ from spark_audit.data.examples import (
 )
 from spark_audit.data.fixed_wording import with_shared_wording
 from spark_audit.data.json_rows import EMPTY_FIX
-from spark_audit.data.sources import read_rows, rows_of, split_of
+from spark_audit.data.sources import agreed_split, read_rows, rows_of, split_of
 from spark_audit.data.task_wording import task_templates
 from spark_audit.data.tokenizer_type import Tokenizer
 from spark_audit.data.training_input import Truncation
@@ -41,8 +42,22 @@ from spark_audit.errors import InputError, at
 from spark_audit.json_values import Row
 
 _NOT_LOCATABLE = "an assistant's message is not locatable"
-_EVERY = 100
-"""Rows between two calls of a progress."""
+_NOT_TEXT = "a message holds more than text"
+"""Reasons for which a row is left out, as notes and errors name them."""
+
+_CHAT_ROWS_PER_PROGRESS_CALL = 100
+"""Rows between two calls of a progress: a template takes its time."""
+
+_PLACES_NAMED = 3
+"""So many places of rows a note names, as examples."""
+
+_LOSS_IN_WORDS = {
+    "all": "all tokens",
+    "completion": "the completion",
+    "assistant": "the assistant's messages",
+    "last": "the last message of the assistant",
+}
+"""What had loss, as a note tells it, by the value of ``--supervised``."""
 
 
 def import_chat(
@@ -88,244 +103,359 @@ def import_chat(
     InputError
         Naming file, row and field of the first bad row; if the template fails.
     """
+    _check_options(
+        task=task,
+        supervised=supervised,
+        max_length=max_length,
+        truncation=truncation,
+        split=split,
+    )
+    rows = _ChatSource(
+        str(source),
+        task=task,
+        format=format,
+        split=split,
+        encoding=encoding,
+        tokenizer=tokenizer,
+        template=template,
+        settings=Settings(supervised, max_length, truncation),
+    )
+
+    def show(stage: str, n_rows: int) -> None:
+        if progress is not None:
+            progress(stage, n_rows, 0)  # nobody knows how many rows there are
+
+    # The source is read twice: what all rows of a task share, such as a system
+    # message, is known only when the last of them was read.
+    first_reading = rows.read(lambda n_rows: show("rows read", n_rows))
+    shared_wording = task_templates(example for _, example in first_reading)
+
+    second_reading = unique(rows.read(lambda n_rows: show("rows written", n_rows)))
+    write_examples(
+        output,
+        (with_shared_wording(example, shared_wording) for example in second_reading),
+    )
+
+    if note is not None:
+        for remark in rows.tally.notes():
+            note(remark)
+    return dict(rows.tally.rows_by_split)
+
+
+def _check_options(
+    *,
+    task: str,
+    supervised: str | None,
+    max_length: int | None,
+    truncation: str,
+    split: str | None,
+) -> None:
+    """Refuse a value that an option does not have, before a row is read."""
     check_task(task)
+
     if supervised not in (None, *get_args(Supervised)):
-        fix = f"use one of: {', '.join(get_args(Supervised))}"
-        raise InputError("is unknown", where="option --supervised", fix=fix)
+        raise InputError(
+            "is unknown",
+            where="option --supervised",
+            fix=f"use one of: {', '.join(get_args(Supervised))}",
+        )
     if truncation not in get_args(Truncation):
-        fix = f"use one of: {', '.join(get_args(Truncation))}"
-        raise InputError("is unknown", where="option --truncation", fix=fix)
+        raise InputError(
+            "is unknown",
+            where="option --truncation",
+            fix=f"use one of: {', '.join(get_args(Truncation))}",
+        )
     if max_length is not None and max_length < 2:
-        raise InputError("is below 2", where="option --max-length")
+        raise InputError(
+            "is below 2",
+            where="option --max-length",
+            fix="give the number of tokens that the trainer read of a row",
+        )
     if split not in (None, *get_args(Split)):
         raise InputError(
             "is neither train nor test", where="option --split", fix=SPLIT_FIX
         )
 
-    show = progress or (lambda what, done, total: None)
-    settings = Settings(supervised, max_length, truncation)
-    rows = _ChatRows(
-        str(source),
-        task,
-        format,
-        split,
-        encoding,
-        tokenizer=tokenizer,
-        template=template,
-        settings=settings,
-    )
-    # What all rows of a task share, such as a system message, is known at the end.
-    shared = task_templates(
-        example for _, example in rows.read(partial(show, "rows read"))
-    )
-    written = unique(rows.read(partial(show, "rows written")))
-    write_examples(
-        output, (with_shared_wording(example, shared) for example in written)
-    )
-    if note is not None:
-        for remark in rows.notes():
-            note(remark)
-    return dict(rows.counts)
 
+@dataclass
+class _ChatTally:
+    """Counts of one reading of a source; the notes of the import tell them.
 
-class _ChatRows:
-    """A source of chat data, and how its rows become examples."""
+    Attributes
+    ----------
+    rows_by_split
+        Examples that were made.
+    reader_notes
+        Remarks of the file's reader, each once, in their order.
+    places_left_out
+        Places of the rows that were left out, by the reason.
+    places_of_odd_roles
+        Places of rows with a role that templates seldom know.
+    places_with_inner_bos
+        Places of tokenised rows that may hold several documents.
+    rows_by_loss
+        Rows by what is taken to have had loss, in words.
+    n_documents
+        Examples that come of a row with several documents.
+    n_preferences, n_not_located, n_unsupervised, n_inexact
+        Rows of preferences; with messages that are not locatable; without a supervised
+        token; with a loss that begins inside of a character.
+    writes_date
+        Whether a template writes the date of today.
+    """
 
-    def __init__(
-        self,
-        source: str,
-        task: str,
-        format: str,
-        split: Split | None,
-        encoding: str | None,
-        *,
-        tokenizer: Tokenizer,
-        template: str | None,
-        settings: Settings,
-    ) -> None:
-        self.source, self.task, self.format = source, task, format
-        self.split, self.encoding = split, encoding
-        self._tokenizer, self._settings = tokenizer, settings
-        path = Path(source)
-        self._split_of_name = split_of(path.stem) if path.is_file() else None
-        self._renderer: Renderer | None = None
-        if template is not None or getattr(tokenizer, "chat_template", None):
-            self._renderer = Renderer(tokenizer, template)
-        self._preparer = Preparer(tokenizer, self._renderer, settings)
-        self._begin()
+    rows_by_split: Counter[Split] = field(default_factory=Counter)
+    reader_notes: dict[str, None] = field(default_factory=dict)
+    places_left_out: dict[str, list[str]] = field(default_factory=dict)
+    places_of_odd_roles: list[str] = field(default_factory=list)
+    places_with_inner_bos: list[str] = field(default_factory=list)
+    rows_by_loss: Counter[str] = field(default_factory=Counter)
+    n_documents: int = 0
+    n_preferences: int = 0
+    n_not_located: int = 0
+    n_unsupervised: int = 0
+    n_inexact: int = 0
+    writes_date: bool = False
 
-    def _begin(self) -> None:
-        self.counts: Counter[Split] = Counter()
-        self._told: dict[str, None] = {}
-        self._left_out: dict[str, list[str]] = {}
-        self._unknown_roles: list[str] = []
-        self._joined: list[str] = []
-        self._masks: Counter[str] = Counter()
-        self._n_preferred = self._n_unlocated = self._n_unsupervised = 0
-        self._n_inexact = self._n_documents = 0
-        self._writes_date = False
+    def leave_out(self, reason: str, place: str) -> None:
+        """Count a row that is left out."""
+        self.places_left_out.setdefault(reason, []).append(place)
 
     def notes(self) -> Iterator[str]:
         """Yield what was left out, and what was taken to have had loss."""
-        yield from self._told
-        for reason, places in self._left_out.items():
-            first = ", ".join(places[:3])
+        yield from self.reader_notes
+
+        for reason, places in self.places_left_out.items():
+            first = ", ".join(places[:_PLACES_NAMED])
             yield f"{rows_of(len(places))} left out ({reason}), first: {first}"
-        for mask, count in self._masks.items():
-            yield f"{rows_of(count)}: loss on {mask}"
-        if self._n_documents > self.counts.total():
-            yield f"packed rows were taken apart into {self._n_documents} documents"
-        if self._joined:
-            first = ", ".join(self._joined[:3])
+        for loss, n_rows in self.rows_by_loss.items():
+            yield f"{rows_of(n_rows)}: loss on {loss}"
+
+        yield from self._notes_on_documents()
+        if self.places_of_odd_roles:
+            first = ", ".join(self.places_of_odd_roles[:_PLACES_NAMED])
             yield (
-                f"{rows_of(len(self._joined))} with a BOS in the middle, first: "
-                f"{first}; if several documents are packed into a row, add "
-                "`seq_lengths` or "
-                "`position_ids`, by which they are taken apart"
-            )
-        if self._unknown_roles:
-            first = ", ".join(self._unknown_roles[:3])
-            yield (
-                f"{rows_of(len(self._unknown_roles))} with a role that templates "
+                f"{rows_of(len(self.places_of_odd_roles))} with a role that templates "
                 f"seldom know, first: {first}; its messages count as none of the "
                 "assistant's"
             )
-        if self._writes_date:
+        if self.writes_date:
             yield (
                 "the template writes the date of today: rows that were trained on "
                 "another day read otherwise"
             )
-        if self._n_preferred:
-            yield f"{rows_of(self._n_preferred)} of preferences: `chosen` is imported"
-        if self._n_unlocated:
+        yield from self._notes_on_rows()
+
+    def _notes_on_documents(self) -> Iterator[str]:
+        """Yield notes on tokenised rows that hold several documents, or may."""
+        if self.n_documents > self.rows_by_split.total():
+            yield f"packed rows were taken apart into {self.n_documents} documents"
+
+        if self.places_with_inner_bos:
+            first = ", ".join(self.places_with_inner_bos[:_PLACES_NAMED])
             yield (
-                f"{rows_of(self._n_unlocated)} with messages that are not locatable: "
+                f"{rows_of(len(self.places_with_inner_bos))} with a BOS in the middle, "
+                f"first: {first}; if several documents are packed into a row, add "
+                "`seq_lengths` or `position_ids`, by which they are taken apart"
+            )
+
+    def _notes_on_rows(self) -> Iterator[str]:
+        """Yield notes on how many rows were read otherwise than they stand there."""
+        if self.n_preferences:
+            yield f"{rows_of(self.n_preferences)} of preferences: `chosen` is imported"
+        if self.n_not_located:
+            yield (
+                f"{rows_of(self.n_not_located)} with messages that are not locatable: "
                 "the template writes a conversation's beginning otherwise when it "
                 "goes on"
             )
-        if self._n_unsupervised:
-            yield f"{rows_of(self._n_unsupervised)} without any supervised token"
-        if self._n_inexact:
-            yield f"{rows_of(self._n_inexact)} whose loss begins inside of a character"
+        if self.n_unsupervised:
+            yield f"{rows_of(self.n_unsupervised)} without any supervised token"
+        if self.n_inexact:
+            yield f"{rows_of(self.n_inexact)} whose loss begins inside of a character"
 
-    def read(
-        self, progress: Callable[[int, int], None]
-    ) -> Iterator[tuple[str, Example]]:
-        """Yield the examples with their places; at least one."""
-        self._begin()
+
+class _ChatSource:
+    """A source of chat data that is read row by row, as often as it is asked.
+
+    Attributes
+    ----------
+    tally
+        Counts of the last reading.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        task: str,
+        format: str,
+        split: Split | None,
+        encoding: str | None,
+        tokenizer: Tokenizer,
+        template: str | None,
+        settings: Settings,
+    ) -> None:
+        self._source = source
+        self._task = task
+        self._format = format
+        self._split_option = split
+        self._encoding = encoding
+        self._tokenizer = tokenizer
+        self._settings = settings
+
+        path = Path(source)
+        self._split_of_file = split_of(path.stem) if path.is_file() else None
+        # Rows of text and of tokens need no template: without one, only a row with
+        # messages is refused, when it is read.
+        self._renderer: Renderer | None = None
+        if template is not None or getattr(tokenizer, "chat_template", None):
+            self._renderer = Renderer(tokenizer, template)
+        self._preparer = Preparer(tokenizer, self._renderer, settings)
+        self.tally = _ChatTally()
+
+    def read(self, progress: Callable[[int], None]) -> Iterator[tuple[str, Example]]:
+        """Yield the examples with their places; the tally begins anew.
+
+        Raises
+        ------
+        InputError
+            Naming the first bad row; also if there is no example at all.
+        """
+        self.tally = _ChatTally()
         rows = read_rows(
-            self.source, self.format, encoding=self.encoding, note=self._tell
+            self._source, self._format, encoding=self._encoding, note=self._remark
         )
-        for place, named, row in rows:
+        for place, split_of_part, row in rows:
             with at(place):
-                split = self._split_of_row(named, row)
-                prepared = self._prepared(row, place)
-                examples = self._examples(prepared, row, split)
+                split = self._split(split_of_part, row)
+                documents = self._documents(row, place)
+                examples = self._examples(documents, row, split)
             for example in examples:
                 yield place, example
-            if self.counts.total() % _EVERY == 0:
-                progress(self.counts.total(), 0)
-        if not self.counts:
-            what, fix = "holds no rows", EMPTY_FIX
-            if self._left_out:
-                what = f"every row was left out ({', '.join(self._left_out)})"
-                fix = "give rows whose messages are text"
-                if _NOT_LOCATABLE in self._left_out:
-                    fix = "give other rows, or `--supervised all`"
-            raise InputError(what, where=self.source, fix=fix)
 
-    def _tell(self, remark: str) -> None:
-        self._told[remark] = None
+            n_rows = self.tally.rows_by_split.total()
+            if n_rows % _CHAT_ROWS_PER_PROGRESS_CALL == 0:
+                progress(n_rows)
 
-    def _prepared(self, row: Row, place: str) -> list[Prepared]:
-        """The row's documents; none where it is left out."""
+        if not self.tally.rows_by_split:
+            raise self._no_rows()
+
+    def _no_rows(self) -> InputError:
+        """Return the error of a source that gives no example."""
+        reasons = self.tally.places_left_out
+        if not reasons:
+            return InputError("holds no rows", where=self._source, fix=EMPTY_FIX)
+
+        fix = "give rows whose messages are text"
+        if _NOT_LOCATABLE in reasons:
+            fix = "give other rows, or `--supervised all`"
+        return InputError(
+            f"every row was left out ({', '.join(reasons)})",
+            where=self._source,
+            fix=fix,
+        )
+
+    def _remark(self, remark: str) -> None:
+        self.tally.reader_notes[remark] = None
+
+    def _split(self, split_of_part: Split | None, row: Row) -> Split:
+        return agreed_split(
+            option=self._split_option,
+            part=split_of_part,
+            cell=_name(row, "split"),
+            file=self._split_of_file,
+        )
+
+    def _documents(self, row: Row, place: str) -> list[Prepared]:
+        """Return the documents of a row; none where it is left out."""
         if row.get("input_ids") is not None:
-            documents = [*documents_of(row, self._tokenizer)]
-            self._n_inexact += sum(not is_exact for _, is_exact in documents)
-            bos = self._tokenizer.bos_token_id
-            ids = row["input_ids"]
-            assert isinstance(ids, list)  # or it has no documents
-            if len(documents) == 1 and bos is not None and bos in ids[1:]:
-                self._joined.append(place)
-            self._masks["what its labels say"] += 1
-            return [prepared for prepared, _ in documents]
+            return self._tokenised_documents(row, place)
+
         try:
             conversation = conversation_of(row)
             if conversation.messages and self._renderer is None:
-                # Says that there is no template.
+                # Only now a template is needed: this raises what says that there is
+                # none.
                 self._renderer = Renderer(self._tokenizer)
-            prepared = self._preparer.prepare(conversation, place)
+            document = self._preparer.prepare(conversation, place)
         except UnreadableRowError:
-            self._leave_out("a message holds more than text", place)
+            self.tally.leave_out(_NOT_TEXT, place)
             return []
         except NotLocatableError:
-            self._leave_out(_NOT_LOCATABLE, place)
+            self.tally.leave_out(_NOT_LOCATABLE, place)
             return []
-        self._masks[
-            _MASK_OPTIONS[self._settings.supervised or conversation.supervised]
-        ] += 1
-        self._n_preferred += conversation.preferred
+
+        self._count_conversation(conversation, document, place)
+        return [document]
+
+    def _tokenised_documents(self, row: Row, place: str) -> list[Prepared]:
+        """Return the documents of a row that was tokenised before."""
+        documents = []
+        for document in documents_of(row, self._tokenizer):
+            documents.append(document.prepared)
+            self.tally.n_inexact += not document.is_exact
+
+        ids = row["input_ids"]
+        assert isinstance(ids, list)  # documents_of refuses anything else
+        bos = self._tokenizer.bos_token_id
+        if len(documents) == 1 and bos is not None and bos in ids[1:]:
+            self.tally.places_with_inner_bos.append(place)
+        self.tally.rows_by_loss["what its labels say"] += 1
+        return documents
+
+    def _count_conversation(
+        self, conversation: Conversation, document: Prepared, place: str
+    ) -> None:
+        """Count of a conversation what a note tells."""
+        supervised = self._settings.supervised or conversation.supervised
+        self.tally.rows_by_loss[_LOSS_IN_WORDS[supervised]] += 1
+        self.tally.n_preferences += conversation.preferred
+        self.tally.n_not_located += bool(document.not_located)
+
         if self._renderer is not None and conversation.messages:
             template = self._renderer.template_for(conversation.tools)
-            self._writes_date |= "strftime_now" in template
-        self._n_unlocated += bool(prepared.not_located)
+            self.tally.writes_date |= "strftime_now" in template
+
         roles = {str(message["role"]) for message in conversation.messages}
         if roles - TEMPLATE_ROLES:
-            self._unknown_roles.append(place)
-        return [prepared]
-
-    def _leave_out(self, reason: str, place: str) -> None:
-        self._left_out.setdefault(reason, []).append(place)
+            self.tally.places_of_odd_roles.append(place)
 
     def _examples(
         self, documents: list[Prepared], row: Row, split: Split
     ) -> list[Example]:
-        name, source = _name(row, "id"), _name(row, "source_id")
-        found = []
-        for i, document in enumerate(documents):
-            self.counts[split] += 1
-            self._n_documents += len(documents) > 1
-            self._n_unsupervised += not document.training_input.supervised
-            key = name or f"{self.task}-{split}-{self.counts[split]:06d}"
-            if name and len(documents) > 1:
-                key = f"{name}-{i + 1}"
-            found.append(
+        """Return an example of each document of a row."""
+        row_id = _name(row, "id")
+        source_id = _name(row, "source_id")
+        is_packed = len(documents) > 1
+
+        examples = []
+        for number, document in enumerate(documents, start=1):
+            self.tally.rows_by_split[split] += 1
+            self.tally.n_documents += is_packed
+            self.tally.n_unsupervised += not document.training_input.supervised
+
+            n_rows = self.tally.rows_by_split[split]
+            example_id = row_id or f"{self._task}-{split}-{n_rows:06d}"
+            if row_id and is_packed:
+                example_id = f"{row_id}-{number}"
+            examples.append(
                 Example(
-                    id=key,
-                    task=self.task,
+                    id=example_id,
+                    task=self._task,
                     prompt=document.prompt,
                     response=document.response,
                     split=split,
-                    source_id=source or key,
+                    source_id=source_id or example_id,
                     template=document.template,
                     training_input=document.training_input,
                 )
             )
-        return found
-
-    def _split_of_row(self, named: Split | None, row: Row) -> Split:
-        cell = _name(row, "split")
-        by_row = split_of(cell) if cell else self._split_of_name
-        if cell and by_row is None:
-            raise bad_field("split", "is neither train nor test", fix=SPLIT_FIX)
-        given = [one for one in (self.split, named, by_row) if one is not None]
-        if not given:
-            raise bad_field("split", "is missing", fix=SPLIT_FIX)
-        if len({*given}) > 1:
-            what = "is one thing by the option and another by file name or row"
-            raise bad_field("split", what, fix="leave out `--split`")
-        return given[0]
-
-
-_MASK_OPTIONS = {
-    "all": "all tokens",
-    "completion": "the completion",
-    "assistant": "the assistant's messages",
-    "last": "the last message of the assistant",
-}
+        return examples
 
 
 def _name(row: Row, column: str) -> str:
+    """Return an id, a source or a split; empty where the row has none."""
     value = row.get(column)
     if value is None or value == "":
         return ""

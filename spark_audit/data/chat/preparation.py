@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from os.path import commonprefix
 
 import numpy as np
 
@@ -83,15 +84,46 @@ class NotLocatableError(Exception):
     """What had loss cannot be told: an assistant's message cannot be located."""
 
 
-@dataclass
-class _Places:
-    """Where the messages of a conversation stand in its text.
+@dataclass(frozen=True)
+class _Renderings:
+    """A conversation as the template writes it, and its beginnings.
 
-    ``whole`` are the ranges of messages with what the template writes around them,
-    ``written`` those of what an assistant generates, ``content`` of their contents.
+    Attributes
+    ----------
+    whole
+        All messages.
+    beginnings
+        The first ``n`` messages, by ``n`` from 0 on; the last is the whole.
+    prompts
+        The same with a generation prompt behind them: what a model continues.
     """
 
-    whole: dict[int, tuple[int, int]] = field(default_factory=dict)
+    whole: RenderedConversation
+    beginnings: list[RenderedConversation]
+    prompts: list[RenderedConversation]
+
+    def is_beginning(self, rendering: RenderedConversation) -> bool:
+        """Return whether the whole text begins with a rendering."""
+        return not rendering.failure and self.whole.text.startswith(rendering.text)
+
+
+@dataclass
+class _MessageRanges:
+    """Where the messages of a conversation stand in its text, by their numbers.
+
+    A message without an entry could not be located.
+
+    Attributes
+    ----------
+    with_template
+        A message with what the template writes around it.
+    written
+        What an assistant generates: its message, up to the token that ends its turn.
+    content
+        The content alone; an empty one is an empty range.
+    """
+
+    with_template: dict[int, tuple[int, int]] = field(default_factory=dict)
     written: dict[int, tuple[int, int]] = field(default_factory=dict)
     content: dict[int, tuple[int, int]] = field(default_factory=dict)
 
@@ -105,6 +137,8 @@ class Preparer:
         The tokenizer of the training run.
     renderer
         Renders its chat template; ``None`` where rows hold no messages.
+    settings
+        What the trainer was told.
     """
 
     def __init__(
@@ -113,11 +147,13 @@ class Preparer:
         renderer: Renderer | None,
         settings: Settings,
     ) -> None:
-        self._tokenizer, self._renderer, self.settings = tokenizer, renderer, settings
-        # Names of tokens with which a turn may end.
-        self._marks = tuple(
-            sorted((token for token in tokenizer.get_added_vocab() if token), key=len)
-        )
+        self._tokenizer = tokenizer
+        self._renderer = renderer
+        self.settings = settings
+
+        # Strings of added tokens: one of them may end an assistant's turn.
+        added_tokens = sorted(filter(None, tokenizer.get_added_vocab()), key=len)
+        self._turn_ends = tuple(added_tokens)
 
     def prepare(self, row: Conversation, place: str) -> Prepared:
         """Return a row as the trainer prepares it.
@@ -134,67 +170,76 @@ class Preparer:
         return self._text(row)
 
     def _text(self, row: Conversation) -> Prepared:
+        """Return a row that holds text: it gets EOS, and the tokenizer's specials."""
         eos = self._tokenizer.eos_token or ""
         completion = row.completion
         if not completion.endswith(eos):
             completion += eos
-        check_one_bos(self._tokenizer, [row.prompt + completion])
         text = row.prompt + completion
+        check_one_bos(self._tokenizer, [text])
+
         supervised: Ranges = ((0, len(text)),)
-        kind = self.settings.supervised or row.supervised
-        if kind != "all":
-            whole, alone = encode(self._tokenizer, [text, row.prompt], written=True)
-            supervised = _from_divergence(whole, alone.ids.tolist(), len(text))
-        training = self._training("added", supervised)
-        return Prepared(row.prompt, completion, training)
+        if (self.settings.supervised or row.supervised) != "all":
+            whole, prompt = encode(self._tokenizer, [text, row.prompt], written=True)
+            supervised = _behind_shared_tokens(whole, prompt, len(text))
+        return Prepared(row.prompt, completion, self._training("added", supervised))
 
     def _conversation(self, row: Conversation, place: str) -> Prepared:
-        whole, before, prompts = self._renderings(row, place)
-        text = whole.text
+        """Return a row that holds messages: its text is what the template writes."""
+        renderings = self._renderings(row, place)
+        text = renderings.whole.text
         if not text:
-            raise InputError("the chat template writes nothing", where=place)
-        places = self._places(row, text, before, prompts)
-        kind = self.settings.supervised or row.supervised
-        supervised = self._supervised(kind, row, whole, places, prompts)
+            raise InputError(
+                "the chat template writes nothing for the row",
+                where=place,
+                fix="leave the row out, or give the template that it was trained with",
+            )
 
+        ranges = self._message_ranges(row, renderings)
+        supervised = self._supervised(row, renderings, ranges)
         turns = [
-            Turn(*places.content[i], str(row.messages[i]["role"]))
-            for i in sorted(places.content)
-            if places.content[i][0] < places.content[i][1]
+            Turn(*ranges.content[i], str(row.messages[i]["role"]))
+            for i in sorted(ranges.content)
+            if ranges.content[i][0] < ranges.content[i][1]
         ]
-        border = self._response_start(row, places, len(text))
         not_located = tuple(
-            i for i in range(len(row.messages)) if i not in places.whole
+            i for i in range(len(row.messages)) if i not in ranges.with_template
         )
-        scaffold = np.ones(len(text), dtype=bool)
+
+        # The template wrote what is no message's content; which that is, is not known
+        # where a message could not be located.
+        is_template = np.ones(len(text), dtype=bool)  # (characters,)
         for turn in turns:
-            scaffold[turn.start : turn.end] = False
+            is_template[turn.start : turn.end] = False
         if not_located:
-            scaffold[:] = False  # what the template wrote is not known
+            is_template[:] = False
+
+        response_start = _response_start(row, ranges, len(text))
         return Prepared(
-            text[:border],
-            text[border:],
+            text[:response_start],
+            text[response_start:],
             self._training("in_text", supervised, turns),
-            template=tuple(runs(scaffold)),
+            template=tuple(runs(is_template)),
             not_located=not_located,
         )
 
-    def _renderings(
-        self, row: Conversation, place: str
-    ) -> tuple[
-        RenderedConversation, list[RenderedConversation], list[RenderedConversation]
-    ]:
-        """The whole, each beginning of it, and each with a generation prompt."""
+    def _renderings(self, row: Conversation, place: str) -> _Renderings:
+        """Render a conversation and all its beginnings, in one request.
+
+        Raises
+        ------
+        InputError
+            If the whole cannot be rendered; a beginning may fail.
+        """
         assert self._renderer is not None
         n = len(row.messages)
+        requests = [self._request(row, n)]
+        for n_messages in range(1, n):
+            requests.append(self._request(row, n_messages))
+        for n_messages in range(1, n + 1):
+            requests.append(self._request(row, n_messages, add_generation_prompt=True))
 
-        def wanted(end: int, *, prompt: bool) -> Wanted:
-            return Wanted(row.messages[:end], row.tools, row.variables, prompt)
-
-        asked = [wanted(n, prompt=False)]
-        asked += [wanted(end, prompt=False) for end in range(1, n)]
-        asked += [wanted(end, prompt=True) for end in range(1, n + 1)]
-        whole, *rest = self._renderer.render(asked, place)
+        whole, *others = self._renderer.render(requests, place)
         if whole.failure.startswith(NOT_VALID):
             raise InputError(
                 f"the chat template cannot be used: {shown(whole.failure)}",
@@ -207,123 +252,159 @@ class Preparer:
                 where=place,
                 fix="leave the row out, or give the template that it was trained with",
             )
-        empty = RenderedConversation("")
-        # By how many messages come before.
-        before = [empty, *rest[: n - 1], whole]
-        prompts = [empty, *rest[n - 1 :]]
-        return whole, before, prompts
 
-    def _places(
-        self,
-        row: Conversation,
-        text: str,
-        before: Sequence[RenderedConversation],
-        prompts: Sequence[RenderedConversation],
-    ) -> _Places:
-        found = _Places()
+        nothing = RenderedConversation("")
+        return _Renderings(
+            whole=whole,
+            beginnings=[nothing, *others[: n - 1], whole],
+            prompts=[nothing, *others[n - 1 :]],
+        )
+
+    def _request(
+        self, row: Conversation, n_messages: int, *, add_generation_prompt: bool = False
+    ) -> Wanted:
+        """Return the request to render the first messages of a conversation."""
+        return Wanted(
+            row.messages[:n_messages], row.tools, row.variables, add_generation_prompt
+        )
+
+    def _message_ranges(
+        self, row: Conversation, renderings: _Renderings
+    ) -> _MessageRanges:
+        """Return where the messages stand in the text.
+
+        A message stands between the rendering of those before it and the rendering
+        that ends with it, if the whole text begins with both: ::
+
+            beginnings[i]      |<user>Hi</s>
+            prompts[i]         |<user>Hi</s><bot>
+            beginnings[i + 1]  |<user>Hi</s><bot>Hello</s>
+            message i                       |low          |high
+        """
+        text = renderings.whole.text
+        ranges = _MessageRanges()
         for i, message in enumerate(row.messages):
-            ahead, behind = before[i], before[i + 1]
-            starts = not ahead.failure and text.startswith(ahead.text)
-            ends = not behind.failure and text.startswith(behind.text)
-            if not starts or not ends or len(behind.text) < len(ahead.text):
+            before = renderings.beginnings[i]
+            behind = renderings.beginnings[i + 1]
+            if not renderings.is_beginning(before):
                 continue
-            low, high = len(ahead.text), len(behind.text)
-            found.whole[i] = low, high
+            if not renderings.is_beginning(behind):
+                continue
+
+            low = len(before.text)
+            high = len(behind.text)
+            if high < low:
+                continue
+            ranges.with_template[i] = low, high
+
+            # What an assistant writes begins behind the generation prompt.
             header_end = low
             if message["role"] == ASSISTANT and i > 0:
-                prompt = prompts[i]
-                is_prefix = not prompt.failure and text.startswith(prompt.text)
-                if is_prefix and low <= len(prompt.text) <= high:
-                    header_end = len(prompt.text)
-                    found.written[i] = (
-                        header_end,
-                        self._written_end(text, header_end, high),
-                    )
+                prompt = renderings.prompts[i]
+                prompt_end = len(prompt.text)
+                if renderings.is_beginning(prompt) and low <= prompt_end <= high:
+                    header_end = prompt_end
+                    written_end = self._written_end(text, header_end, high)
+                    ranges.written[i] = header_end, written_end
+
             content = text_of(message)
             if content.strip() or message.keys() - _PLAIN_KEYS:
-                found.content[i] = _content_in(text, header_end, high, content)
+                ranges.content[i] = _content_in(text, header_end, high, content)
             else:
-                found.content[i] = header_end, header_end
-        return found
+                ranges.content[i] = header_end, header_end
+        return ranges
 
     def _written_end(self, text: str, start: int, end: int) -> int:
-        """Where an assistant's turn ends: behind its last token, without a line end."""
-        bare = text[start:end].rstrip()
-        if bare.endswith(self._marks):
-            return start + len(bare)
+        """Return where an assistant's turn ends: behind the token that ends it.
+
+        A line end that the template writes behind that token is not generated.
+        """
+        without_line_end = text[start:end].rstrip()
+        if without_line_end.endswith(self._turn_ends):
+            return start + len(without_line_end)
         return end
 
     def _supervised(
-        self,
-        kind: Supervised,
-        row: Conversation,
-        whole: RenderedConversation,
-        places: _Places,
-        prompts: Sequence[RenderedConversation],
+        self, row: Conversation, renderings: _Renderings, ranges: _MessageRanges
     ) -> Ranges:
-        text = whole.text
-        if kind == "all":
-            return ((0, len(text)),)
+        """Return the characters that had loss.
 
-        answers = [i for i, m in enumerate(row.messages) if m["role"] == ASSISTANT]
-        if kind == "completion" and row.n_prompt is not None:
-            prompt = prompts[row.n_prompt]
+        Raises
+        ------
+        NotLocatableError
+            If they cannot be told.
+        """
+        whole = renderings.whole
+        supervised = self.settings.supervised or row.supervised
+        if supervised == "all":
+            return ((0, len(whole.text)),)
+
+        if supervised == "completion" and row.n_prompt is not None:
+            prompt = renderings.prompts[row.n_prompt]
             if prompt.failure:
                 raise NotLocatableError
-            (encoding, alone) = encode(
-                self._tokenizer, [text, prompt.text], special_tokens=False, written=True
+            encoding, prompt_encoding = encode(
+                self._tokenizer,
+                [whole.text, prompt.text],
+                special_tokens=False,
+                written=True,
             )
-            return _from_divergence(encoding, alone.ids.tolist(), len(text))
-        if kind in ("completion", "last"):
+            return _behind_shared_tokens(encoding, prompt_encoding, len(whole.text))
+
+        answers = _answers(row)
+        if supervised in ("completion", "last"):
             answers = answers[-1:]
         answers = [i for i in answers if i not in row.unsupervised]
-        return self._written(answers, row, whole, places)
+        return self._written(answers, row, whole, ranges)
 
     def _written(
         self,
         answers: Sequence[int],
         row: Conversation,
         whole: RenderedConversation,
-        places: _Places,
+        ranges: _MessageRanges,
     ) -> Ranges:
-        """What an assistant wrote, of some messages; by the template's own marks."""
-        assert self._renderer is not None
-        all_answers = [i for i, m in enumerate(row.messages) if m["role"] == ASSISTANT]
-        if self._renderer.has_generation_blocks(row.tools):
-            ranges = self._as_tokens(whole)
-            if len(answers) == len(all_answers):
-                return ranges
-            if len(whole.generated) == len(all_answers):
-                chosen = [whole.generated[all_answers.index(i)] for i in answers]
-                return self._as_tokens(RenderedConversation(whole.text, tuple(chosen)))
-            raise NotLocatableError
-        if any(i not in places.written for i in answers):
-            raise NotLocatableError
-        return tuple(places.written[i] for i in answers)
+        """Return what an assistant wrote of some messages.
 
-    def _as_tokens(self, whole: RenderedConversation) -> Ranges:
-        """Generation blocks as transformers maps them to tokens, in characters."""
-        with_offsets = self._tokenizer(
-            whole.text, add_special_tokens=False, return_offsets_mapping=True
+        The template's own marks of what is generated count where it has any.
+        """
+        assert self._renderer is not None
+        if not self._renderer.has_generation_blocks(row.tools):
+            if any(i not in ranges.written for i in answers):
+                raise NotLocatableError
+            return tuple(ranges.written[i] for i in answers)
+
+        all_answers = _answers(row)
+        if len(answers) == len(all_answers):
+            return self._generated(whole.text, whole.generated)
+
+        # Of some messages their blocks are known only if each message has one.
+        if len(whole.generated) != len(all_answers):
+            raise NotLocatableError
+        blocks = [whole.generated[all_answers.index(i)] for i in answers]
+        return self._generated(whole.text, blocks)
+
+    def _generated(self, text: str, blocks: Sequence[tuple[int, int]]) -> Ranges:
+        """Return generation blocks as transformers maps them to tokens, in characters.
+
+        It is its ``apply_chat_template`` with ``return_assistant_tokens_mask``.
+        """
+        tokens = self._tokenizer(
+            text, add_special_tokens=False, return_offsets_mapping=True
         )
-        offsets = with_offsets["offset_mapping"]
-        mask = np.zeros(len(offsets), dtype=bool)
-        for low, high in whole.generated:
+        offsets = np.asarray(tokens["offset_mapping"]).reshape(-1, 2)
+        is_generated = np.zeros(len(offsets), dtype=bool)
+        for low, high in blocks:
             if low == high:
                 continue
-            first = with_offsets.char_to_token(low)
-            last = with_offsets.char_to_token(high - 1)
+            first = tokens.char_to_token(low)
+            last = tokens.char_to_token(high - 1)
             if first is None:
                 break
-            mask[first : (last + 1) if last else len(mask)] = True
-        return char_ranges(mask, np.asarray(offsets).reshape(-1, 2))
-
-    def _response_start(self, row: Conversation, places: _Places, length: int) -> int:
-        """Where the last assistant's message begins; the text's end without one."""
-        for i in reversed(range(len(row.messages))):
-            if row.messages[i]["role"] == ASSISTANT and i in places.content:
-                return places.content[i][0]
-        return length
+            # Where the last character has no token, transformers marks all the rest.
+            end = last + 1 if last else len(is_generated)
+            is_generated[first:end] = True
+        return char_ranges(is_generated, offsets)
 
     def _training(
         self,
@@ -331,6 +412,7 @@ class Preparer:
         supervised: Ranges,
         turns: Sequence[Turn] = (),
     ) -> TrainingInput:
+        """Return what is known of the row's training."""
         return TrainingInput(
             special_tokens,
             turns=tuple(sorted(turns, key=lambda turn: turn.start)),
@@ -340,8 +422,21 @@ class Preparer:
         )
 
 
+def _answers(row: Conversation) -> list[int]:
+    """Return the numbers of an assistant's messages."""
+    return [i for i, message in enumerate(row.messages) if message["role"] == ASSISTANT]
+
+
+def _response_start(row: Conversation, ranges: _MessageRanges, length: int) -> int:
+    """Return where the last assistant's message begins; the text's end without one."""
+    for i in reversed(_answers(row)):
+        if i in ranges.content:
+            return ranges.content[i][0]
+    return length
+
+
 def char_ranges(mask: np.ndarray, offsets: np.ndarray) -> Ranges:
-    """Return the characters of the tokens of a mask.
+    """Return the characters of the tokens of a mask, as ranges that do not touch.
 
     Parameters
     ----------
@@ -350,37 +445,48 @@ def char_ranges(mask: np.ndarray, offsets: np.ndarray) -> Ranges:
     offsets
         Shape ``(T, 2)``: characters of each token.
     """
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for first, end in runs(mask):
-        places = offsets[first:end]
-        places = places[places[:, 0] < places[:, 1]]
-        if len(places):
-            low, high = int(places[:, 0].min()), int(places[:, 1].max())
-            if found and low <= found[-1][1]:
-                low = found.pop()[0]
-            found.append((low, high))
-    return tuple(found)
+        run_offsets = offsets[first:end]  # (tokens of the run, 2)
+        shows_text = run_offsets[:, 0] < run_offsets[:, 1]
+        if not shows_text.any():
+            continue
+
+        low = int(run_offsets[shows_text, 0].min())
+        high = int(run_offsets[shows_text, 1].max())
+        # Two runs may share a character, whose bytes are in several tokens.
+        if ranges and low <= ranges[-1][1]:
+            low, _ = ranges.pop()
+        ranges.append((low, high))
+    return tuple(ranges)
 
 
-def _from_divergence(whole: Encoding, alone: list[int], length: int) -> Ranges:
-    """From the first token that the prompt alone has otherwise, to the end."""
-    ids = whole.ids.tolist()
-    n_shared = 0
-    for ours, theirs in zip(ids, alone, strict=False):
-        if ours != theirs:
-            break
-        n_shared += 1
-    assert whole.written is not None
-    if n_shared == len(ids):
+def _behind_shared_tokens(whole: Encoding, prompt: Encoding, length: int) -> Ranges:
+    """Return the text from the first token that the prompt alone has otherwise.
+
+    Parameters
+    ----------
+    whole, prompt
+        The whole text, with its characters of each token, and the prompt alone.
+    length
+        Characters of the whole text.
+    """
+    n_shared = len(commonprefix([whole.ids.tolist(), prompt.ids.tolist()]))
+    if n_shared == len(whole):
         return ()
+
+    assert whole.written is not None
     start = int(whole.written[n_shared, 0])
     return ((start, length),) if start < length else ()
 
 
 def _content_in(text: str, start: int, end: int, content: str) -> tuple[int, int]:
-    """Where a message's content stands between two places; all of it if not as such."""
-    bare = content.strip()
-    at = text.find(bare, start, end) if bare else -1
-    if at < 0:
+    """Return where a message's content stands between two places.
+
+    All between them counts where the template changes the content.
+    """
+    stripped = content.strip()
+    low = text.find(stripped, start, end) if stripped else -1
+    if low < 0:
         return start, end
-    return at, at + len(bare)
+    return low, low + len(stripped)

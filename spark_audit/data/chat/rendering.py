@@ -24,6 +24,8 @@ from spark_audit.json_values import JsonObject
 
 NOT_VALID = "it is not valid Jinja"
 """How the failure of a template begins that cannot be read at all."""
+_END_OF_GENERATION = "endgeneration"
+"""Stands in a template that marks what an assistant writes."""
 START_SECONDS = 120
 ROW_SECONDS = 10
 MEMORY_BYTES = 1 << 32
@@ -111,10 +113,10 @@ class Wanted:
 
 
 _Answer: TypeAlias = tuple[str, list[tuple[int, int]] | str]
-"""A text with the ranges that blocks generated, or nothing with why it failed."""
+"""A text with the ranges of its generation blocks, or an empty one with the failure."""
 
 
-class _Worker:
+class _RenderingProcess:
     """The process that renders; it is started when it is needed, and once."""
 
     def __init__(self) -> None:
@@ -122,72 +124,95 @@ class _Worker:
         atexit.register(self.end)
 
     def ask(self, line: str, place: str) -> list[_Answer]:
-        """Return the answers to a line.
+        """Send a line of requests, and return the answers to it.
+
+        Parameters
+        ----------
+        place
+            Of the row, for errors.
 
         Raises
         ------
         InputError
-            If there is none in time, or the process ends.
+            If there is no answer in time, or the process ends.
         """
         if self._process is None:
-            self._process = _started()
-            if self._answer(START_SECONDS) is None:
-                raise self._failed(place, "its process does not start")
+            self._process = _start_process()
+            # The first line of the process says that it has imported all it needs.
+            if self._read_line(START_SECONDS) is None:
+                raise self._failure(place, "its process does not start")
+
+        # A template may end the process, for example by its memory, at any moment.
         process = self._process
         assert process.stdin is not None
         try:
             process.stdin.write(line.encode() + b"\n")
         except OSError as error:
-            raise self._failed(place, "it ended its process") from error
-        answer = self._answer(ROW_SECONDS)
-        if answer is None:
-            why = f"it takes more than {ROW_SECONDS} s, or writes too much"
-            if process.poll() is not None:
-                why = "it ended its process"
-            raise self._failed(place, why)
-        answers: list[_Answer] = json.loads(answer)
+            raise self._failure(place, "it ended its process") from error
+
+        answer_line = self._read_line(ROW_SECONDS)
+        if answer_line is None and process.poll() is not None:
+            raise self._failure(place, "it ended its process")
+        if answer_line is None:
+            reason = f"it takes more than {ROW_SECONDS} s, or writes too much"
+            raise self._failure(place, reason)
+
+        answers: list[_Answer] = json.loads(answer_line)
         return answers
 
     def end(self) -> None:
         """End the process; the next question starts another."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            for stream in (self._process.stdin, self._process.stdout):
-                if stream is not None:
-                    stream.close()
-            self._process = None
+        if self._process is None:
+            return
 
-    def _failed(self, place: str, why: str) -> InputError:
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+        self._process = None
+
+    def _failure(self, place: str, reason: str) -> InputError:
+        """End the process, which may still work on the row, and return the error."""
         self.end()
-        fix = "give the template that the rows were trained with"
-        return InputError(f"the chat template fails: {why}", where=place, fix=fix)
+        return InputError(
+            f"the chat template fails: {reason}",
+            where=place,
+            fix="give the template that the rows were trained with",
+        )
 
-    def _answer(self, seconds: float) -> bytes | None:
-        """One line of the process; ``None`` if there is none in time."""
+    def _read_line(self, seconds: float) -> bytes | None:
+        """Return a line of the process; ``None`` if there is none in time."""
         assert self._process is not None
         stream = self._process.stdout
         assert stream is not None
+
         deadline = time.monotonic() + seconds
         pieces: list[bytes] = []
         n_bytes = 0
         while True:
-            left = max(deadline - time.monotonic(), 0)
-            ready, _, _ = select.select([stream], [], [], left)
+            # A blocking read would wait for a template that never ends.
+            seconds_left = max(deadline - time.monotonic(), 0)
+            ready, _, _ = select.select([stream], [], [], seconds_left)
             piece = stream.read(1 << 16) if ready else b""
+
+            # Nothing came in time, the process has ended, or it writes without end.
             n_bytes += len(piece)
             if not piece or n_bytes > MOST_BYTES:
                 return None
+
             pieces.append(piece)
             if piece.endswith(b"\n"):
                 return b"".join(pieces)
 
 
-def _started() -> subprocess.Popen[bytes]:
+def _start_process() -> subprocess.Popen[bytes]:
+    """Start the process that renders, with the folder of transformers on its path."""
     package = find_spec("transformers")
     assert package is not None
     assert package.origin is not None
     home = str(Path(package.origin).parents[1])
+    # An error's text may quote a row: what the process writes to stderr is not shown.
     return subprocess.Popen(
         [
             sys.executable,
@@ -205,7 +230,8 @@ def _started() -> subprocess.Popen[bytes]:
     )
 
 
-_worker = _Worker()
+# One process for all rows: to start it takes seconds.
+_rendering_process = _RenderingProcess()
 
 
 class Renderer:
@@ -225,7 +251,8 @@ class Renderer:
     """
 
     def __init__(self, tokenizer: Tokenizer, template: str | None = None) -> None:
-        self._tokenizer, self._template = tokenizer, template
+        self._tokenizer = tokenizer
+        self._template = template
         if template is None and not getattr(tokenizer, "chat_template", None):
             raise InputError(
                 "its tokenizer has no chat template",
@@ -235,13 +262,14 @@ class Renderer:
 
     def template_for(self, tools: Sequence[object] | None) -> str:
         """Return the template for a conversation with or without tools."""
+        # A tokenizer may have a template of its own for conversations with tools.
         if self._template is not None:
             return self._template
         return str(self._tokenizer.get_chat_template(None, tools or None))
 
     def has_generation_blocks(self, tools: Sequence[object] | None) -> bool:
-        """Whether the template marks what an assistant writes."""
-        return "endgeneration" in self.template_for(tools)
+        """Return whether the template marks what an assistant writes."""
+        return _END_OF_GENERATION in self.template_for(tools)
 
     def render(
         self, wanted: Sequence[Wanted], place: str
@@ -253,28 +281,29 @@ class Renderer:
         InputError
             If the template takes too long, or its process ends; with the row's place.
         """
-        request = []
-        for one in wanted:
-            template = self.template_for(one.tools)
-            request.append(
-                {
-                    "messages": [*one.messages],
-                    "tools": one.tools,
-                    "template": template,
-                    "track": "endgeneration" in template,
-                    "add_generation_prompt": one.add_generation_prompt,
-                    "variables": {
-                        **self._tokenizer.special_tokens_map,
-                        **one.variables,
-                    },
-                }
-            )
-        answers = _worker.ask(json.dumps(request), place)
+        requests = [self._request(conversation) for conversation in wanted]
+        answers = _rendering_process.ask(json.dumps(requests), place)
+
         conversations: list[RenderedConversation] = []
         for text, ranges in answers:
-            if isinstance(ranges, str):
+            if isinstance(ranges, str):  # why the template failed
                 conversations.append(RenderedConversation("", failure=ranges))
             else:
                 generated = tuple((low, high) for low, high in ranges)
                 conversations.append(RenderedConversation(text, generated))
         return conversations
+
+    def _request(self, conversation: Wanted) -> dict[str, object]:
+        """Return what the process is sent of a conversation."""
+        template = self.template_for(conversation.tools)
+        return {
+            "messages": [*conversation.messages],
+            "tools": conversation.tools,
+            "template": template,
+            "track": _END_OF_GENERATION in template,
+            "add_generation_prompt": conversation.add_generation_prompt,
+            "variables": {
+                **self._tokenizer.special_tokens_map,
+                **conversation.variables,
+            },
+        }

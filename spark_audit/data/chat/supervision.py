@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import get_args
 
-from spark_audit.data.encoding import TOGETHER, encode_rows
+from spark_audit.data.encoding import TOGETHER, Encoding, encode_rows
 from spark_audit.data.examples import Example
 from spark_audit.data.tokenizer_type import Tokenizer
-from spark_audit.data.training_input import Supervision, supervision_of
+from spark_audit.data.training_input import Supervision, TrainingInput, supervision_of
 
 SUPERVISION_STATES: tuple[Supervision, ...] = get_args(Supervision)
 
@@ -36,23 +36,23 @@ class SupervisionCount:
 
     @property
     def records(self) -> list[dict[str, object]]:
-        """One record a task and type."""
-        groups = sorted({(task, kind) for task, kind, _ in self.by_group})
-        return [
-            {
-                "task": task,
-                "type": kind,
-                **{
-                    state.replace(" ", "_"): self.by_group[task, kind, state]
-                    for state in SUPERVISION_STATES
-                },
-            }
-            for task, kind in groups
-        ]
+        """Return one record per task and type, with a column per state."""
+        groups = sorted({(task, type) for task, type, _ in self.by_group})
+        records = []
+        for task, type in groups:
+            record: dict[str, object] = {"task": task, "type": type}
+            for state in SUPERVISION_STATES:
+                record[state.replace(" ", "_")] = self.by_group[task, type, state]
+            records.append(record)
+        return records
 
     def total(self, state: Supervision) -> int:
         """Return the identifiers of a state, over all tasks and types."""
-        return sum(n for (_, _, one), n in self.by_group.items() if one == state)
+        return sum(
+            n
+            for (_, _, group_state), n in self.by_group.items()
+            if group_state == state
+        )
 
 
 def count_supervision(
@@ -65,41 +65,55 @@ def count_supervision(
     tokenizer
         That of the training run: what was cut off is counted in its tokens.
     """
-    counted = SupervisionCount()
     trained = [example for example in examples if example.split == "train"]
-    counted.n_rows = len(trained)
     known = [example for example in trained if example.training_input is not None]
-    counted.n_unknown = len(trained) - len(known)
-    for low in range(0, len(known), TOGETHER):
-        rows = known[low : low + TOGETHER]
+    counted = SupervisionCount(n_rows=len(trained), n_unknown=len(trained) - len(known))
+
+    for first in range(0, len(known), TOGETHER):
+        rows = known[first : first + TOGETHER]
         for example, encoding in zip(rows, encode_rows(tokenizer, rows), strict=True):
-            training, written = example.training_input, encoding.written
-            assert training is not None
-            assert written is not None
-            fed = training.fed(len(encoding))
-            fed_text = (0, len(example.text))
-            if fed != (0, len(encoding)):
-                places = written[slice(*fed)]
-                fed_text = int(places[:, 0].min()), int(places[:, 1].max())
-            is_supervised = any(
-                start < fed_text[1] and end > fed_text[0]
-                for start, end in training.supervised
-            )
-            if not is_supervised:
-                counted.unsupervised.append(example.id)
-            for span in example.spans:
-                state = supervision_of(
-                    span.start,
-                    span.end,
-                    supervised=training.supervised,
-                    fed_text=fed_text,
-                )
-                counted.by_group[example.task, span.type, state] += 1
+            _count_row(counted, example, encoding)
     return counted
 
 
+def _count_row(counted: SupervisionCount, example: Example, encoding: Encoding) -> None:
+    """Add a trained row, of whose training something is known, to the counts."""
+    training = example.training_input
+    assert training is not None
+    read_start, read_end = _characters_read(example, training, encoding)
+
+    is_supervised = any(
+        start < read_end and end > read_start for start, end in training.supervised
+    )
+    if not is_supervised:
+        counted.unsupervised.append(example.id)
+
+    for span in example.spans:
+        state = supervision_of(
+            span.start,
+            span.end,
+            supervised=training.supervised,
+            fed_text=(read_start, read_end),
+        )
+        counted.by_group[example.task, span.type, state] += 1
+
+
+def _characters_read(
+    example: Example, training: TrainingInput, encoding: Encoding
+) -> tuple[int, int]:
+    """Return the characters of a row that the trainer read."""
+    n_tokens = len(encoding)
+    first, end = training.fed(n_tokens)
+    if (first, end) == (0, n_tokens):
+        return 0, len(example.text)
+
+    assert encoding.written is not None  # it is kept where the training is known
+    characters = encoding.written[first:end]  # (tokens, 2): from and to
+    return int(characters[:, 0].min()), int(characters[:, 1].max())
+
+
 def supervision_notes(counted: SupervisionCount) -> Iterator[str]:
-    """Yield what was counted, in sentences; the first answers."""
+    """Yield what was counted, in sentences; the first is the answer."""
     if not counted.n_rows:
         yield "no trained row is among them: what had loss is asked of trained rows"
         return
@@ -109,7 +123,10 @@ def supervision_notes(counted: SupervisionCount) -> Iterator[str]:
             "with --chat-template"
         )
         return
-    in_loss, read_only, cut_off = (counted.total(state) for state in SUPERVISION_STATES)
+
+    in_loss = counted.total("in the loss")
+    read_only = counted.total("read only")
+    cut_off = counted.total("cut off")
     total = in_loss + read_only + cut_off
     if total:
         yield (
@@ -118,6 +135,7 @@ def supervision_notes(counted: SupervisionCount) -> Iterator[str]:
         )
     else:
         yield "no identifier is annotated yet: `data annotate`, then `data supervision`"
+
     if counted.n_unknown:
         yield f"of {counted.n_unknown} trained rows it is not known what had loss"
     if counted.unsupervised:

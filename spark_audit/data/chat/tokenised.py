@@ -8,12 +8,13 @@ several documents packed into a row.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from spark_audit.data.chat.preparation import Prepared, char_ranges
 from spark_audit.data.encoding import encode, offsets_of_ids
-from spark_audit.data.examples import bad_field
+from spark_audit.data.examples import Ranges, bad_field
 from spark_audit.data.tokenizer_type import Tokenizer
 from spark_audit.data.training_input import TrainingInput
 from spark_audit.json_values import JsonObject
@@ -21,94 +22,140 @@ from spark_audit.json_values import JsonObject
 IGNORED = -100
 """The label of a token without loss."""
 MASK_COLUMNS = ("completion_mask", "assistant_masks", "loss_mask")
+"""Columns that say by 0 and 1 which tokens had loss, where there are no labels."""
 
 
-def documents_of(
-    row: JsonObject, tokenizer: Tokenizer
-) -> Iterator[tuple[Prepared, bool]]:
+class TokenisedDocument(NamedTuple):
+    """A document of a row that was tokenised before.
+
+    ``is_exact`` says whether the edges of what had loss are exact in characters: an
+    edge inside of a character's bytes is not.
+    """
+
+    prepared: Prepared
+    is_exact: bool
+
+
+def documents_of(row: JsonObject, tokenizer: Tokenizer) -> Iterator[TokenisedDocument]:
     """Yield the documents that are packed into a row, in their order.
-
-    The second value says whether the edges of what had loss are exact: an edge inside
-    of a character's bytes is not.
 
     Raises
     ------
     InputError
         Naming the field that does not fit the others.
     """
-    ids = _numbers(row, "input_ids")
-    had_loss = _had_loss(row, ids)
+    ids = _numbers(row, "input_ids")  # (T,)
+    had_loss = _had_loss(row, ids)  # (T,), bool
+
+    # Padding is no text of any document.
     is_real = np.ones(len(ids), dtype=bool)
     if row.get("attention_mask") is not None:
         is_real = _numbers(row, "attention_mask", len(ids)) != 0
-    for start, end in _documents(row, len(ids)):
-        chosen = np.flatnonzero(is_real[start:end]) + start
-        if len(chosen):
-            yield _document(ids[chosen], had_loss[chosen], tokenizer)
+
+    for start, end in _document_ranges(row, len(ids)):
+        tokens = start + np.flatnonzero(is_real[start:end])
+        if len(tokens):
+            yield _document(ids[tokens], had_loss[tokens], tokenizer)
 
 
 def _had_loss(row: JsonObject, ids: np.ndarray) -> np.ndarray:
-    """Shape ``(T,)``, bool."""
+    """Return which tokens of a row had loss, shape ``(T,)``, bool."""
     if row.get("labels") is not None:
         labels = _numbers(row, "labels", len(ids))
-        if ((labels != ids) & (labels != IGNORED)).any():
-            what = "hold other tokens than `input_ids`"
-            raise bad_field("labels", what, fix="give labels that are not shifted")
-        return np.asarray(labels != IGNORED)
-    had_loss = np.ones(len(ids), dtype=bool)
+        has_loss = np.asarray(labels != IGNORED)
+        # A model shifts labels itself; labels of the next token would say something
+        # else of each token.
+        if ((labels != ids) & has_loss).any():
+            raise bad_field(
+                "labels",
+                "hold other tokens than `input_ids`",
+                fix="give labels that are not shifted",
+            )
+        return has_loss
+
+    has_loss = np.ones(len(ids), dtype=bool)
     for column in MASK_COLUMNS:
         if row.get(column) is not None:
-            had_loss &= _numbers(row, column, len(ids)) != 0
-    return had_loss
+            has_loss &= _numbers(row, column, len(ids)) != 0
+    return has_loss
 
 
-def _documents(row: JsonObject, n_tokens: int) -> list[tuple[int, int]]:
-    """Where the documents of a packed row begin and end."""
+def _document_ranges(row: JsonObject, n_tokens: int) -> list[tuple[int, int]]:
+    """Return where the documents of a packed row begin and end, in tokens."""
     if row.get("seq_lengths") is not None:
         lengths = _numbers(row, "seq_lengths")
         if (lengths < 1).any() or lengths.sum() != n_tokens:
             raise bad_field("seq_lengths", "do not add up to the tokens")
         ends = np.cumsum(lengths)
     elif row.get("position_ids") is not None:
+        # Positions are counted anew in each document.
         positions = _numbers(row, "position_ids", n_tokens)
         starts = np.flatnonzero(positions == 0)
         ends = np.append(starts[starts > 0], n_tokens)
     else:
         ends = np.array([n_tokens])
+
     starts = np.concatenate([[0], ends[:-1]])
-    return [*zip(starts.tolist(), ends.tolist(), strict=True)]
+    return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
 
 def _document(
     ids: np.ndarray, had_loss: np.ndarray, tokenizer: Tokenizer
-) -> tuple[Prepared, bool]:
-    text, offsets = offsets_of_ids(tokenizer, ids.tolist())
-    supervised = char_ranges(had_loss, np.asarray(offsets))
+) -> TokenisedDocument:
+    """Return the text of a document, with its training as the row says it.
+
+    Parameters
+    ----------
+    ids, had_loss
+        Shape ``(T,)``.
+    """
+    text, offset_pairs = offsets_of_ids(tokenizer, ids.tolist())
+    offsets = np.asarray(offset_pairs)  # (T, 2), characters
+    supervised = char_ranges(had_loss, offsets)
+
+    # The ids are kept only where the tokenizer would give others for the text.
     (encoding,) = encode(tokenizer, [text], special_tokens=False, written=True)
     is_same = encoding.ids.tolist() == ids.tolist()
-    # The answer: from the last stretch with loss on.
-    border = supervised[-1][0] if supervised else len(text)
+    if is_same:
+        assert encoding.written is not None
+        offsets = encoding.written
+
+    # The response is the last stretch with loss, and what follows it.
+    response_start = supervised[-1][0] if supervised else len(text)
     training = TrainingInput(
         "in_text",
         supervised=supervised,
         token_ids=None if is_same else tuple(ids.tolist()),
     )
-    again = np.zeros(len(ids), dtype=bool)
-    places = encoding.written if is_same else np.asarray(offsets)
-    assert places is not None
-    for low, high in supervised:
-        again |= (places[:, 0] < high) & (places[:, 1] > low)
-    is_exact = bool((again == had_loss)[1:].all())
-    return Prepared(text[:border], text[border:], training), is_exact
+    return TokenisedDocument(
+        prepared=Prepared(text[:response_start], text[response_start:], training),
+        is_exact=_is_exact(supervised, offsets, had_loss),
+    )
+
+
+def _is_exact(supervised: Ranges, offsets: np.ndarray, had_loss: np.ndarray) -> bool:
+    """Return whether characters with loss give the tokens with loss that there were.
+
+    Parameters
+    ----------
+    offsets
+        Shape ``(T, 2)``: characters of each token.
+    had_loss
+        Shape ``(T,)``, bool. The first token has no prediction and is left out.
+    """
+    is_supervised = np.zeros(len(had_loss), dtype=bool)
+    for start, end in supervised:
+        is_supervised |= (offsets[:, 0] < end) & (offsets[:, 1] > start)
+    return bool((is_supervised == had_loss)[1:].all())
 
 
 def _numbers(row: JsonObject, column: str, length: int | None = None) -> np.ndarray:
-    """A column of whole numbers, as many as there are tokens."""
+    """Return a column of whole numbers; refuse it if it has not so many."""
     value = row.get(column)
     if not isinstance(value, list) or not value:
-        raise bad_field(column, "is no list of whole numbers")
+        raise bad_field(column, "is not a list of whole numbers")
     if not all(type(number) in (int, bool) for number in value):
-        raise bad_field(column, "is no list of whole numbers")
+        raise bad_field(column, "is not a list of whole numbers")
     if length is not None and len(value) != length:
-        raise bad_field(column, "has not one number a token")
+        raise bad_field(column, "does not have one number per token")
     return np.asarray(value, np.int64)

@@ -1,0 +1,117 @@
+"""Columns of other people's rows: their usual names, and what stands in them.
+
+An error names the columns of a row only where they cannot be data themselves: a CSV
+without a line of names has its first row in that place.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from spark_audit.data.examples import bad_field
+from spark_audit.json_values import Row
+
+COLUMNS_OF_LAYOUT = {
+    "own": {"prompt": "prompt", "response": "response"},
+    "trace": {"prompt": "prompt", "response": "answer"},
+    "olora": {"prompt": "sentence", "response": "label"},
+    "simple": {"prompt": "text", "response": "label"},
+}
+"""Usual column names of prompt and response, by who uses them."""
+_USUAL_NAMES = frozenset(
+    name for names in COLUMNS_OF_LAYOUT.values() for name in names.values()
+)
+_PLAIN_LOWER_NAME = re.compile(r"[a-z]+(_[a-z]+)*")
+_MOST_LISTED = 20
+_MOST_LETTERS = 40
+"""So many columns an error lists, and so many letters of each."""
+
+
+def usual_column(row: Row, name: str) -> str:
+    """Return the column of a usual name, or the only one that differs in case alone.
+
+    Empty where there is none, or several differ in case.
+    """
+    if name in row:
+        return name
+    columns = [column for column in row if column.lower() == name]
+    return columns[0] if len(columns) == 1 else ""
+
+
+def listed_columns(row: Row) -> str:
+    """Return the row's columns for an error, unless they may be text of a row."""
+    columns = [str(column) for column in row]
+    has_usual_name = not _USUAL_NAMES.isdisjoint(columns)
+    are_plain = all(_PLAIN_LOWER_NAME.fullmatch(column) for column in columns)
+    if has_usual_name or are_plain:
+        names = [
+            column[:_MOST_LETTERS]
+            for column in columns[:_MOST_LISTED]
+            if column.isprintable()
+        ]
+        return f"columns: {', '.join(names)}"
+    return (
+        f"its {len(columns)} columns are not shown, as they may be data: does the "
+        "first line hold names?"
+    )
+
+
+def text_in(row: Row, column: str) -> str | None:
+    """Return a column's text; numbers and truth values as JSON writes them.
+
+    ``None`` where the value is missing, as NaN is.
+
+    Raises
+    ------
+    InputError
+        If there is no such column, or it holds something else.
+    """
+    if column not in row:
+        raise bad_field(column, f"is not a column ({listed_columns(row)})")
+
+    value = row[column]
+    # In this order: True is an int, too.
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else None
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, int):
+        return str(value)
+    raise bad_field(
+        column,
+        "is not text",
+        fix="make the column one of text, numbers or truth values",
+    )
+
+
+def name_in(row: Row, column: str | None) -> str:
+    """Return an id, a source or a split, which may be missing; whole numbers are text.
+
+    Parameters
+    ----------
+    column
+        ``None`` or empty: there is none.
+
+    Raises
+    ------
+    InputError
+        If there is no such column, or it holds something else.
+    """
+    if not column:
+        return ""
+    if column not in row:
+        raise bad_field(column, f"is not a column ({listed_columns(row)})")
+
+    value = row[column]
+    if value is None or value == "":
+        return ""
+    if type(value) is int:
+        return str(value)
+    if not isinstance(value, str):
+        raise bad_field(column, "is not text")
+    if not value.strip():
+        raise bad_field(column, "is blank", fix="leave the row out")
+    return value

@@ -1,0 +1,264 @@
+"""Objects of JSON that hold many rows, in the layouts that tools write.
+
+A single object may be a row, a list of rows under a key, or a table of pandas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from spark_audit.errors import InputError
+from spark_audit.json_values import Row
+
+Layout = Literal[
+    "row",
+    "split",
+    "wrapped",
+    "several",
+    "lists by column",
+    "by row",
+    "by column",
+    "objects",
+]
+
+WRAPPER_KEYS = frozenset(
+    "data rows records examples instances items samples results documents entries "
+    "train test validation dataset".split()
+)
+"""Keys under which tools write a list of rows."""
+_DESCRIPTIONS = ("features",)
+"""Keys under which the datasets server describes columns."""
+
+
+def layout_of(value: Row) -> Layout:
+    """Return how an object holds rows: the first layout that fits.
+
+    ::
+
+    split            {"columns": [names], "data": [[cells], ...]}
+    wrapped          one list of objects, under a usual key
+    several          several such lists: nothing says which are the rows
+    lists by column  {"a": [cells], "b": [cells]}, as pandas' orient="list"
+    by row           {"0": {row}, "1": {row}}, as orient="index"
+    by column        {"a": {"0": cell, "1": cell}}, as orient="columns"
+    objects          other objects: nothing says which are the rows
+    row              the object itself is a row
+    """
+    if _is_split(value):
+        return "split"
+    if _wrapper_key(value) is not None:
+        return "wrapped"
+
+    keys_of_lists = _lists_of_rows(value)
+    if len(keys_of_lists) > 1 and WRAPPER_KEYS.issuperset(keys_of_lists):
+        return "several"
+    if _is_table_of_lists(value):
+        return "lists by column"
+
+    objects = _objects_by_key(value)
+    if not value or len(objects) < len(value):
+        return "row"
+    if all(key.isdecimal() for key in value):
+        return "by row"
+    if all(_is_numbered(cells) for cells in objects.values()):
+        return "by column"
+    # Messages of a chat, by name, are parts of a row.
+    if any("role" in inner for inner in objects.values()):
+        return "row"
+    return "objects"
+
+
+def _is_split(value: Row) -> bool:
+    """Return whether an object has a list of names, and a list of rows of cells."""
+    names = value.get("columns")
+    rows = value.get("data")
+    if not isinstance(names, list) or not isinstance(rows, list):
+        return False
+    if not all(isinstance(name, str) for name in names):
+        return False
+    if len(set(names)) < len(names):
+        return False
+    return all(isinstance(cells, list) and len(cells) == len(names) for cells in rows)
+
+
+def _is_numbered(cells: Row) -> bool:
+    """Return whether the keys of an object are numbers of rows."""
+    return all(number.isdecimal() for number in cells)
+
+
+def _wrapper_key(value: Row) -> str | None:
+    """Return the key of the only list of objects, if it is one that tools use."""
+    keys = [key for key in _lists_of_rows(value) if key not in _DESCRIPTIONS]
+    if len(keys) == 1 and keys[0] in WRAPPER_KEYS:
+        return keys[0]
+    return None
+
+
+def _lists_of_rows(value: Row) -> list[str]:
+    """Return the keys under which an object has a list of objects."""
+    keys = []
+    for key, items in _lists_by_key(value).items():
+        if items and all(isinstance(item, dict) for item in items):
+            keys.append(key)
+    return keys
+
+
+def _is_table_of_lists(value: Row) -> bool:
+    """Return whether each key is a column, with a list of its cells, texts among them.
+
+    Token ids with their labels are lists, too, and one row: they are numbers alone.
+    """
+    columns = _lists_by_key(value)
+    if len(columns) < max(len(value), 2):
+        return False
+    lengths = {len(column) for column in columns.values()}
+    if len(lengths) > 1 or min(lengths) < 2:
+        return False
+
+    has_text = False
+    for column in columns.values():
+        for cell in column:
+            if isinstance(cell, dict | list):
+                return False
+            has_text = has_text or isinstance(cell, str)
+    return has_text
+
+
+def _lists_by_key(value: Row) -> dict[str, list[object]]:
+    """Return what an object holds that is a list."""
+    return {key: inner for key, inner in value.items() if isinstance(inner, list)}
+
+
+def _objects_by_key(value: Row) -> dict[str, Row]:
+    """Return what an object holds that is an object of at least one key."""
+    return {
+        key: inner for key, inner in value.items() if isinstance(inner, dict) and inner
+    }
+
+
+def rows_in_object(value: Row, path: Path, note: Callable[[str], None]) -> list[object]:
+    """Return the rows that an object holds; it may be a row itself.
+
+    Parameters
+    ----------
+    note
+        Is told where the rows stand, if it is not obvious.
+
+    Raises
+    ------
+    InputError
+        If nothing says which of its lists or objects are the rows.
+    """
+    layout = layout_of(value)
+    if layout == "row":
+        return [value]
+    if layout == "several":
+        raise InputError(
+            f"holds several lists of rows ({', '.join(_lists_of_rows(value))})",
+            where=str(path),
+            fix="save each as a file of its own, such as train.json and test.json",
+        )
+    if layout == "objects":
+        raise InputError(
+            "is an object of objects, and does not say which of them are rows",
+            where=str(path),
+            fix="write its rows as a list of objects, such as orient='records' of "
+            "pandas",
+        )
+
+    if layout == "split":
+        note(f"{path}: rows are the lists under 'data', named by 'columns'")
+        return _split_rows(value)
+    if layout == "wrapped":
+        key = _wrapper_key(value)
+        assert key is not None  # or the layout were another
+        note(f"{path}: is an object, and its rows are those under '{key}'")
+        page = _rows_of_datasets_server(value, path, note)
+        return page or _lists_by_key(value)[key]
+    if layout == "lists by column":
+        note(f"{path}: is a table by column, with a list of cells each")
+        columns = _lists_by_key(value)
+        cells_by_row = zip(*columns.values(), strict=True)
+        return [dict(zip(columns, cells, strict=True)) for cells in cells_by_row]
+    if layout == "by row":
+        note(f"{path}: is an object of numbered rows")
+        return list(value.values())
+
+    rows = _rows_of_columns(value, path)
+    note(f"{path}: is a table by column, as pandas writes it")
+    return rows
+
+
+def _split_rows(value: Row) -> list[object]:
+    """Return the rows of pandas' orient="split"."""
+    lists = _lists_by_key(value)
+    names = lists["columns"]
+    rows: list[object] = []
+    for cells in lists["data"]:
+        assert isinstance(cells, list)  # or the layout were another
+        rows.append(dict(zip(names, cells, strict=True)))
+    return rows
+
+
+def _rows_of_columns(value: Row, path: Path) -> list[object]:
+    """Return the rows of pandas' orient="columns".
+
+    Raises
+    ------
+    InputError
+        If the columns number other rows.
+    """
+    columns = _objects_by_key(value)
+    row_numbers = list(next(iter(columns.values())))
+    if any(list(cells) != row_numbers for cells in columns.values()):
+        raise InputError(
+            "is a table whose columns are of different rows",
+            where=str(path),
+            fix="export it again",
+        )
+
+    rows: list[object] = []
+    for number in row_numbers:
+        rows.append({column: cells[number] for column, cells in columns.items()})
+    return rows
+
+
+def _rows_of_datasets_server(
+    value: Row, path: Path, note: Callable[[str], None]
+) -> list[object]:
+    """Return the rows of a page of Hugging Face's datasets server; empty: it is none.
+
+    Raises
+    ------
+    InputError
+        If the server has cut cells.
+    """
+    entries = value.get("rows")
+    if not isinstance(entries, list):
+        return []
+
+    rows: list[object] = []
+    has_cut_cells = False
+    for entry in entries:
+        if not isinstance(entry, dict) or "row_idx" not in entry:
+            return []
+        row = entry.get("row")
+        if not isinstance(row, dict):
+            return []
+        rows.append(row)
+        has_cut_cells = has_cut_cells or bool(entry.get("truncated_cells"))
+
+    # Half a text would be audited as if it were the whole.
+    if has_cut_cells:
+        raise InputError(
+            "holds rows whose cells the datasets server has cut",
+            where=str(path),
+            fix="give the data set itself: hf:OWNER/NAME, or its parquet files",
+        )
+
+    n_all = value.get("num_rows_total")
+    if type(n_all) is int and n_all > len(rows):
+        note(f"{path}: is a page of {len(rows)} of {n_all} rows")
+    return rows
