@@ -87,6 +87,7 @@ def _slices(row_bytes: np.ndarray) -> Iterator[tuple[int, int]]:
     row_bytes
         Bytes of each row, shape ``(rows,)``. A row that is too large is a slice alone.
     """
+    # Rows of a batch may be any number: as objects at once they would fill the memory.
     first = 0
     n_bytes = 0
     for i, length in enumerate(row_bytes.tolist()):
@@ -104,6 +105,7 @@ def _slices(row_bytes: np.ndarray) -> Iterator[tuple[int, int]]:
 
 def _row_bytes(batch: pa.RecordBatch, place: str) -> np.ndarray:
     """Return bytes of text in each row, shape ``(rows,)``, without making the text."""
+    # Offsets say how long each text is, without a look at the text.
     total = np.zeros(batch.num_rows, np.int64)
     for column in batch.columns:
         total += _text_bytes(column, place)
@@ -158,7 +160,7 @@ def _is_text(data_type: pa.DataType) -> bool:
     """Return whether values are texts or bytes."""
     import pyarrow as pa
 
-    return (
+    return bool(
         data_type in (pa.string_view(), pa.binary_view())
         or pa.types.is_string(data_type)
         or pa.types.is_large_string(data_type)
@@ -259,5 +261,7 @@ def _name_labels(row: Row, label_names: dict[str, list[str]]) -> None:
     for column, names in label_names.items():
         label = row[column]
         # -1 is how `datasets` writes a missing label.
-        has_label = label is not None and label >= 0
-        row[column] = names[label] if has_label else None
+        if isinstance(label, int) and label >= 0:
+            row[column] = names[label]
+        else:
+            row[column] = None

@@ -59,6 +59,7 @@ def check_messages(buffer: pa.Buffer, *, size: int, place: str, is_file: bool) -
     if is_file and buffer[-len(ARROW) :].to_pybytes() != ARROW:
         raise ValueError("its end is missing")
 
+    # Dictionaries are messages, too, and decode as batches do.
     stream = buffer[_STREAM_START:] if is_file else buffer
     n_bytes = 0
     for message in pa.ipc.MessageReader.open_stream(pa.BufferReader(stream)):
@@ -74,6 +75,7 @@ def _decoded_bytes(message: pa.Message) -> int:
     if message.type == "dictionary":
         batch = head.table(batch, _DICTIONARY_DATA)
 
+    # Without the field "compression" no buffer is compressed.
     body = message.body
     is_compressed = head.field(batch, _BATCH_COMPRESSION) is not None
     if not is_compressed:

@@ -41,6 +41,7 @@ def usual_column(row: Row, name: str) -> str:
 
 def listed_columns(row: Row) -> str:
     """Return the row's columns for an error, unless they may be text of a row."""
+    # One usual name shows that the first line holds names.
     columns = [str(column) for column in row]
     has_usual_name = not _USUAL_NAMES.isdisjoint(columns)
     are_plain = all(_PLAIN_LOWER_NAME.fullmatch(column) for column in columns)
@@ -68,7 +69,11 @@ def text_in(row: Row, column: str) -> str | None:
         If there is no such column, or it holds something else.
     """
     if column not in row:
-        raise bad_field(column, f"is not a column ({listed_columns(row)})")
+        raise bad_field(
+            column,
+            f"is not a column ({listed_columns(row)})",
+            fix="name a column of the row",
+        )
 
     value = row[column]
     # In this order: True is an int, too.
@@ -103,15 +108,21 @@ def name_in(row: Row, column: str | None) -> str:
     if not column:
         return ""
     if column not in row:
-        raise bad_field(column, f"is not a column ({listed_columns(row)})")
+        raise bad_field(
+            column,
+            f"is not a column ({listed_columns(row)})",
+            fix="name a column of the row",
+        )
 
+    # A truth value is an int, too, and no name.
     value = row[column]
     if value is None or value == "":
         return ""
     if type(value) is int:
         return str(value)
+
     if not isinstance(value, str):
-        raise bad_field(column, "is not text")
+        raise bad_field(column, "is not text", fix="make the column one of text")
     if not value.strip():
         raise bad_field(column, "is blank", fix="leave the row out")
     return value

@@ -139,6 +139,7 @@ def open_data(path: Path, *, encoding: str | None = None) -> Iterator[IO[bytes]]
         head = file.peek(file_kinds.HEAD_BYTES)
         file_kinds.check_kind(path, head)
 
+        # What a file begins with counts, and not its name.
         stream: IO[bytes] = file
         if head.startswith((GZIP, ZSTD)):
             stream = io.BufferedReader(_Decoded(file, path, head))
@@ -176,6 +177,7 @@ def _wide_encoding(first_bytes: bytes) -> str | None:
 
 def read_data(path: Path, *, encoding: str | None = None) -> bytes:
     """Return all bytes of :func:`open_data`, up to what memory allows."""
+    # One byte more shows that there are more.
     most_bytes = data_bytes()
     with open_data(path, encoding=encoding) as stream:
         raw = stream.read(most_bytes + 1)

@@ -143,9 +143,13 @@ class Example:
             try:
                 text.encode()
             except UnicodeEncodeError as error:
-                raise bad_field(field, "holds half a surrogate pair") from error
+                raise bad_field(
+                    field,
+                    "holds half a surrogate pair",
+                    fix="remove what stands for half a character",
+                ) from error
         if not self.text.strip():
-            raise bad_field("prompt", "and response are blank")
+            raise bad_field("prompt", "and response are blank", fix="leave the row out")
 
         ordered = sorted(enumerate(self.spans), key=lambda item: item[1].start)
         _check_spans(ordered, self.text)
@@ -185,9 +189,15 @@ def check_task(name: str) -> None:
 def _check_name(field: str, name: str) -> None:
     """Refuse an id or a source that could not stand in a line of a table."""
     if not name.strip() or not name.isprintable():
-        raise bad_field(field, "is blank or holds control characters")
+        raise bad_field(
+            field,
+            "is blank or holds control characters",
+            fix="give it letters and digits",
+        )
     if len(name) > MAX_ID_LENGTH:
-        raise bad_field(field, f"is longer than {MAX_ID_LENGTH} characters")
+        raise bad_field(
+            field, f"is longer than {MAX_ID_LENGTH} characters", fix="shorten it"
+        )
 
 
 def _check_spans(ordered: Sequence[tuple[int, Span]], text: str) -> None:
@@ -206,6 +216,7 @@ def _check_spans(ordered: Sequence[tuple[int, Span]], text: str) -> None:
                 fix=f"use one of: {', '.join(PII_TYPES)}, or your own in capitals",
             )
 
+    # In the order of the text, but an error names the number in the file.
     last_end = 0
     for number, span in ordered:
         _check_range(f"spans[{number}]", span.start, span.end, last_end, text)
@@ -271,6 +282,7 @@ def _files_at(path: Path) -> list[Path]:
             raise InputError("is not a JSON-lines file", where=str(path), fix=make_one)
         return [path]
 
+    # A file with another ending would be left out in silence.
     files = sorted(path.glob("*.jsonl"))
     file_kinds.check_left_out(
         path, read=files, others=path.iterdir(), endings=file_kinds.JSON_LINES
@@ -323,6 +335,7 @@ def from_row(row: JsonObject, *, place: str) -> Example:
     fields = {
         key: _without_nulls(value) for key, value in row.items() if value is not None
     }
+    # Without a source each row is one of its own.
     if "source_id" not in fields and "id" in fields:
         fields["source_id"] = fields["id"]
     with at(place):
@@ -364,6 +377,7 @@ def _validated(adapter: TypeAdapter[T], value: object, *inside: str | int) -> T:
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
+        # Without its input: that is text of the row.
         first = error.errors(include_input=False, include_url=False)[0]
         steps = (*inside, *first["loc"])
         problem = first["msg"].lower()

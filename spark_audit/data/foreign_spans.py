@@ -68,6 +68,7 @@ class SpanReader:
         if not isinstance(records, list):
             return spans_field(row)
 
+        # The strings go with the keys of other tools: they are taken before.
         annotated_strings = [_annotated_string(record) for record in records]
         spans = spans_field({"spans": [self._in_our_words(r) for r in records]})
         if not spans:
@@ -84,6 +85,7 @@ class SpanReader:
 
         What cannot be a span stays as it is: the reader of the field refuses it.
         """
+        # spaCy writes (start, end, type).
         if isinstance(record, list | tuple) and len(record) == 3:
             record = dict(zip(("start", "end", "type"), record, strict=True))
         if not isinstance(record, dict):
@@ -98,6 +100,7 @@ class SpanReader:
             if "type" not in span and key in span:
                 span["type"] = span.pop(key)
 
+        # What is counted is told: a wrong renaming would be audited in silence.
         name = span.get("type")
         if isinstance(name, str):
             our_name = _our_type(name)
@@ -244,6 +247,7 @@ def _strings_fit(
     except InputError:
         return False
 
+    # Tools strip blanks, and some compose letters with their accents.
     for span, string in zip(converted, annotated_strings, strict=True):
         if string is None:
             continue

@@ -217,13 +217,13 @@ def _check_options(
             )
 
 
-def _check_choice(option: str, value: str | None, known: tuple[str, ...]) -> None:
-    """Refuse a value that is given and not known."""
-    if value is not None and value not in known:
+def _check_choice(option: str, value: str | None, choices: tuple[str, ...]) -> None:
+    """Refuse a value that is given and is none of the choices."""
+    if value is not None and value not in choices:
         raise InputError(
             "is not a known choice",
             where=f"option {option}",
-            fix=f"use {' or '.join(known)}",
+            fix=f"use {' or '.join(choices)}",
         )
 
 
@@ -330,11 +330,13 @@ class _RowSource:
         InputError
             Naming the first bad row; also if there is no example at all.
         """
+        # Both readings of a source count alike; what is told is of the last.
         self.tally = _ImportTally(SpanReader(self._offsets))
         rows = read_rows(
             self._source, self._format, encoding=self._encoding, note=self.tally.remark
         )
         for place, split_of_part, row in rows:
+            # An error names the row, but not one that whoever takes the rows makes.
             with at(place):
                 try:
                     self._remark_annotations(row)
@@ -343,6 +345,7 @@ class _RowSource:
                     self.tally.places_dropped.append(place)
                     continue
 
+            # To normalise each text takes longer than to read it.
             if not example.text.isascii():
                 is_composed = unicodedata.is_normalized("NFC", example.text)
                 self.tally.n_decomposed += not is_composed
@@ -369,6 +372,7 @@ class _RowSource:
         """Say which columns hold places of identifiers and are not read."""
         if row.get("spans") is not None:
             return
+        # Whoever annotated them would think that they count.
         for column, value in row.items():
             if looks_annotated(value):
                 self.tally.remark(
@@ -385,6 +389,7 @@ class _RowSource:
             split = self._split(split_of_part, name_in(row, "split"))
             return self._own_example(row, split, place)
 
+        # Else the options or usual names say which column is what.
         column_of_field = self._column_of_field(row)
         split = self._split(split_of_part, name_in(row, column_of_field.get("split")))
         response = self._required(row, column_of_field["response"])
@@ -400,11 +405,13 @@ class _RowSource:
             template_ranges = filled.fixed_ranges
             spans = self._spans_of_column(row, filled.column_starts, values)
 
+        # As in most training scripts, a blank stands between prompt and response.
         has_white_space = prompt[-1:].isspace() or response[:1].isspace()
         if prompt and response and not has_white_space:
             response = f" {response}"
             spans = _moved_behind(spans, border=len(prompt))
 
+        # Rows without an id are numbered as they are read.
         self.tally.rows_by_split[split] += 1
         n_rows = self.tally.rows_by_split[split]
         row_id = name_in(row, column_of_field.get("id"))
@@ -429,10 +436,15 @@ class _RowSource:
                 name = repr(column[:40]) if is_plain else "of another name"
                 self.tally.remark(f"column {name} is not read")
 
-        own = {name: value for name, value in row.items() if name in _OWN_FIELDS}
-        spans = self.tally.spans.read(own, f"{row['prompt']}{row['response']}")
+        # Spans may be those of another tool, in its words and units.
+        fields_of_row = {
+            name: value for name, value in row.items() if name in _OWN_FIELDS
+        }
+        text = f"{row['prompt']}{row['response']}"
+        spans = self.tally.spans.read(fields_of_row, text)
         example = from_row(
-            {**own, "task": self._task, "split": split, "spans": None}, place=place
+            {**fields_of_row, "task": self._task, "split": split, "spans": None},
+            place=place,
         )
         self.tally.rows_by_split[split] += 1
         return replace(example, spans=spans)
@@ -458,6 +470,7 @@ class _RowSource:
         if row.get("spans") is None:
             return ()
 
+        # Of several columns nothing says which one is counted.
         spans = self.tally.spans.read(row, values[0])
         last_end = max((span.end for span in spans), default=0)
         if spans and (len(values) > 1 or last_end > len(values[0])):
@@ -507,6 +520,7 @@ class _RowSource:
         column_of_field = {
             name: name for name in ("id", "source_id", "split") if name in row
         }
+        # Options win over what is usual, and a file of lines has no columns at all.
         column_of_split = usual_column(row, "split")
         if column_of_split:
             column_of_field["split"] = column_of_split

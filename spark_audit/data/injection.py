@@ -124,6 +124,7 @@ def inject(
 
     rows_by_group: dict[Group, tuple[int, int, int]] = {}
     for group in sorted(plan.sizes):
+        # Rounded half up, so that train and test rows of one number get as many.
         task, split = group
         n_canary_rows = sum(plan.group(name) == group for name in injected)
         n_wanted = math.floor(rate * (plan.sizes[group] - n_canary_rows) + 0.5)
@@ -156,6 +157,7 @@ def _with_canaries(plan: _Plan, used: set[str]) -> dict[str, Example]:
     """Return the rows that hold a canary, by id; add their strings to ``used``."""
     rows: dict[str, Example] = {}
     for canary, names in plan.canaries.items():
+        # The coin of its pair says which of two strings it is.
         canary_seed = seed_for(plan.seed, plan.drawn_as(canary), 0)
         drawn = replace(canary, seed=canary_seed)
         parts = draw_parts(drawn.seed)
@@ -170,11 +172,23 @@ def _with_canaries(plan: _Plan, used: set[str]) -> dict[str, Example]:
 def _check_options(rate: float, canaries: int, doses: Sequence[int] | None) -> None:
     """Refuse a number that is out of range."""
     if not 0 <= rate <= 1:
-        raise InputError(f"{rate} is not between 0 and 1", where="option --rate")
+        raise InputError(
+            f"{rate} is not between 0 and 1",
+            where="option --rate",
+            fix="give the share of rows that get an identifier, such as 0.3",
+        )
     if canaries < 0:
-        raise InputError(f"{canaries} is negative", where="option --canaries")
+        raise InputError(
+            f"{canaries} is negative",
+            where="option --canaries",
+            fix="give the number of canaries, 0 for none",
+        )
     if doses is not None and min(doses, default=0) <= 0:
-        raise InputError(f"{doses} are below 1", where="option --doses")
+        raise InputError(
+            f"{doses} are below 1",
+            where="option --doses",
+            fix="give numbers of train rows, such as 1,4,16",
+        )
 
 
 def _check_rows(examples: Sequence[Example]) -> None:
@@ -228,6 +242,7 @@ class _Plan:
 
     def take(self, tasks: list[str], split: Split) -> list[str]:
         """Take one free row of each task named; none if there is no room for all."""
+        # A canary that stands in some of its tasks only would have another dose.
         needed = Counter((task, split) for task in tasks)
         if any(self.room[group] < count for group, count in needed.items()):
             return []
@@ -315,6 +330,7 @@ def _canary(number: int, *, dose: int, is_held_out: bool, pair: str | None) -> C
 
 def _with_identifier(plan: _Plan, name: str, type: str, used: set[str]) -> Example:
     """Return the row with an identifier of a type, whose string no other row has."""
+    # By the row's id: what other rows get does not change it.
     rng = np.random.default_rng(seed_for(plan.seed, "identifier", name))
     head, tail = FRAMES[type][int(rng.integers(len(FRAMES[type])))].split("{}")
     # The same string in a train and in a test row would be no secret of either.

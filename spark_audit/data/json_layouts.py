@@ -51,12 +51,14 @@ def layout_of(value: Row) -> Layout:
     if _wrapper_key(value) is not None:
         return "wrapped"
 
+    # {"train": [...], "test": [...]}: which split a row is of must not be guessed.
     keys_of_lists = _lists_of_rows(value)
     if len(keys_of_lists) > 1 and WRAPPER_KEYS.issuperset(keys_of_lists):
         return "several"
     if _is_table_of_lists(value):
         return "lists by column"
 
+    # What follows holds objects alone; a row has at least a text.
     objects = _objects_by_key(value)
     if not value or len(objects) < len(value):
         return "row"
@@ -90,6 +92,7 @@ def _is_numbered(cells: Row) -> bool:
 
 def _wrapper_key(value: Row) -> str | None:
     """Return the key of the only list of objects, if it is one that tools use."""
+    # A list under another key may be messages of a row.
     keys = [key for key in _lists_of_rows(value) if key not in _DESCRIPTIONS]
     if len(keys) == 1 and keys[0] in WRAPPER_KEYS:
         return keys[0]

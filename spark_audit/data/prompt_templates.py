@@ -70,6 +70,7 @@ class PromptTemplate:
 
     @classmethod
     def _parse(cls, template: str) -> Self:
+        # Wordings and columns in turn: a wording is closed by the column behind it.
         wordings: list[str] = []
         columns: list[str] = []
         wording = ""
@@ -95,6 +96,7 @@ class PromptTemplate:
         fixed_ranges: list[tuple[int, int]] = []
         column_starts: list[int] = []
         for i, wording in enumerate(self.wordings):
+            # An empty range is not valid in an example.
             if wording:
                 fixed_ranges.append((len(text), len(text) + len(wording)))
             text += wording

@@ -125,6 +125,7 @@ def _files_in(folder: Path, format: str) -> list[_SplitFile]:
         # A part without a split's name is read only if no part has one.
         return [file for file in saved if file.split] or saved
 
+    # A README or a script beside the data has no split's name and is not read.
     files: list[_SplitFile] = []
     paths_of_splits: list[Path] = []
     for path in sorted(folder.iterdir()):
@@ -160,6 +161,7 @@ def _rows_of_file(
     path: Path, format: str, *, encoding: str | None, note: Note
 ) -> Iterator[tuple[str, Row]]:
     """Return the rows of a file, by its format or by what it begins with."""
+    # What a file holds counts more than its name, unless the format is given.
     with reading(path), open_regular(path, follow=True) as file:
         first_bytes = file.read(file_kinds.HEAD_BYTES)
     file_kinds.check_kind(path, first_bytes)
@@ -207,6 +209,7 @@ def _saved_files(folder: Path) -> list[_SplitFile]:
     What it left there of an earlier ``map`` is not listed, and no data.
     """
     index = folder / "dataset_dict.json"
+    # Several parts stand in folders of their own, a single one in the folder itself.
     split_by_folder: dict[Path, Split | None] = {}
     if index.exists():
         for part_folder in _listed_paths(index, "splits"):
@@ -229,6 +232,7 @@ def _listed_paths(path: Path, key: str) -> list[Path]:
     InputError
         If it names nothing, or a path that leads elsewhere.
     """
+    # The file may be somebody else's: a name must not lead out of the folder.
     with reading(path):
         raw = read_regular(path)
     try:

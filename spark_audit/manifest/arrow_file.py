@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import pyarrow as pa
 
 from spark_audit import files
 from spark_audit.data.arrow_messages import check_messages, open_messages
 from spark_audit.json_values import JsonObject
+from spark_audit.manifest.content import MANIFEST_PARTS
 from spark_audit.manifest.packed_lists import Records
 from spark_audit.provenance import canonical_json
-
-if TYPE_CHECKING:
-    pass
-from spark_audit.manifest.content import MANIFEST_PARTS
 
 BATCH = pa.schema([("part", pa.string()), ("json", pa.binary())])
 """Records of one list as an Arrow file has them."""
@@ -30,22 +27,28 @@ def write_arrow(content: JsonObject, path: Path) -> None:
     OutputError
         If it cannot be written; a file that stood there before is as it was.
     """
-    tables = {k: v for k, v in content.items() if isinstance(v, Records)}
-    # A table without a record has no row that could name it.
-    head = {k: [] if k in tables else v for k, v in content.items()}
+    packed_lists: dict[str, Records[Any]] = {}
+    head: dict[str, object] = {}
+    for name, value in content.items():
+        if isinstance(value, Records):
+            packed_lists[name] = value
+            # A list without a record has no row that could name it.
+            head[name] = []
+        else:
+            head[name] = value
     schema = BATCH.with_metadata({"manifest": canonical_json(head)})
 
     def write(file: IO[bytes]) -> None:
         with pa.ipc.new_file(file, schema) as writer:
-            for name, table in tables.items():
-                for chunk in table.json.chunks:
+            for name, records in packed_lists.items():
+                for chunk in records.json.chunks:
                     writer.write_batch(as_batch(name, chunk))
 
     files.write_atomically(path, write, mode=0o600)
 
 
-def read_arrow(path: Path) -> Any:
-    """The content of :func:`write_arrow`; records stay on disk.
+def read_arrow(path: Path) -> JsonObject:
+    """Return the content that :func:`write_arrow` wrote; records stay on disk.
 
     Raises
     ------
@@ -57,6 +60,8 @@ def read_arrow(path: Path) -> Any:
     buffer = pa.memory_map(str(path)).read_buffer()
     size = path.stat().st_size
     check_messages(buffer, size=size, place=str(path), is_file=True)
+
+    # Somebody else may have made the file: offsets may lead anywhere.
     table = open_messages(buffer, is_file=True).read_all()
     table.validate(full=True)
     if not table.schema.equals(BATCH):
@@ -66,16 +71,24 @@ def read_arrow(path: Path) -> Any:
 
 
 def as_batch(part: str, chunk: pa.Array) -> pa.RecordBatch:
-    """Some records' JSON with the name of their list."""
+    """Return the JSON of some records, each beside the name of their list."""
     return pa.record_batch([pa.repeat(part, len(chunk)), chunk], schema=BATCH)
 
 
 def tables_of(batches: Iterable[pa.RecordBatch]) -> dict[str, Records[Any]]:
-    """The lists whose records stand in batches; another's name is a ``KeyError``."""
-    chunks: dict[str, list[pa.Array]] = {}
+    """Return the lists whose records stand in batches, by their names.
+
+    Raises
+    ------
+    KeyError
+        If a manifest has no list of a name.
+    """
+    # A batch holds records of one list alone: its first row names it.
+    chunks_by_list: dict[str, list[pa.Array]] = {}
     for batch in batches:
-        chunks.setdefault(batch["part"][0].as_py(), []).append(batch["json"])
+        name = batch["part"][0].as_py()
+        chunks_by_list.setdefault(name, []).append(batch["json"])
     return {
-        part: Records(MANIFEST_PARTS[part], own, name=part)
-        for part, own in chunks.items()
+        name: Records(MANIFEST_PARTS[name], chunks, name=name)
+        for name, chunks in chunks_by_list.items()
     }

@@ -69,6 +69,7 @@ class CuedIdentifier:
         if self.span.type not in TYPE_NOUNS:
             return ""
 
+        # Other identifiers of the row stand beside the name, as asides.
         nearest = self._nearest_of_other_types()
         name = nearest.pop("NAME", "")
         asides = [
@@ -150,6 +151,7 @@ def _association_item(
     tokens = encoding.span(start, start + len(identifier.text))
     assert tokens is not None  # it is annotated, and so it shows something
 
+    # A first token that reaches into the question belongs to the identifier.
     before = encoding.ids[: tokens.start]
     return _item(key, before, encoding, (tokens.start, tokens.end), start)
 
@@ -165,6 +167,7 @@ def _tail_item(
     assert span.tokens is not None
     lead, body = _before(identifier.example, span, texts)
 
+    # The cue alone stands behind another row's context, whose own cue is left out.
     context = body[:0]
     if prompt == "cue":
         assert identifier.other is not None
@@ -227,27 +230,26 @@ def _all_asked(manifest: schema.Manifest) -> dict[tuple[str, int], CuedIdentifie
         rows_of[row.task, row.split].append(row)
     folded_texts = {row.id: folded(row.text) for row in rows}
 
-    asked = {}
+    identifiers: dict[tuple[str, int], CuedIdentifier] = {}
     for number, row in enumerate(rows):
+        # Each row begins at another lender, so that no row lends to all.
         lenders = rows_of[row.task, "test"] or rows_of[row.task, "train"]
         turn = number % len(lenders)
+        lenders_in_turn = [*lenders[turn:], *lenders[:turn]]
         for span, _ in row.identifiers:
             if span.part is not None:
                 continue
 
+            other: schema.ManifestExample | None = None
             string = string_of(row, span)
-            other = next(
-                (
-                    lender
-                    for lender in (*lenders[turn:], *lenders[:turn])
-                    if lender.cluster != row.cluster
-                    and string not in folded_texts[lender.id]
-                    and _has_context(lender)
-                ),
-                None,
-            )
-            asked[row.id, span.start] = CuedIdentifier(row, span, other)
-    return asked
+            for lender in lenders_in_turn:
+                is_free_of_it = string not in folded_texts[lender.id]
+                is_foreign = lender.cluster != row.cluster
+                if is_foreign and is_free_of_it and _has_context(lender):
+                    other = lender
+                    break
+            identifiers[row.id, span.start] = CuedIdentifier(row, span, other)
+    return identifiers
 
 
 def _has_context(row: schema.ManifestExample) -> bool:

@@ -10,16 +10,16 @@ which can move an NLL by a few micro-nats.
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from spark_audit.data.canary_candidates import Encode
 from spark_audit.data.encoding import token_ids
 from spark_audit.data.examples import Example, unique
 from spark_audit.data.fixed_wording import lack_notes
@@ -92,97 +92,178 @@ def build_manifest(
         rows, a number is out of range, the tokenizer gives no offsets, or ``loaded`` is
         no base.
     """
-    show = progress or (lambda what, done, total: None)
     chosen = replace(settings or BuildSettings(), **options)
     recorded = chosen.recorded(max_positions=loaded.max_positions)
+    show = _stages(progress)
 
+    # What the rows are, before anything is scored.
     examples = checked(examples)
-    shared_notes = check_splits(examples)
+    notes_on_splits = check_splits(examples)
     rows = Rows(examples, loaded.tokenizer, max_length=recorded.max_length)
     groups = duplicates(rows)
-    units = clusters(examples, groups)
+    row_clusters = clusters(examples, groups)
 
-    store = store or Store(None)
-    names, by_task, remarks = _scored(
-        rows, loaded, store, batch_size=batch_size, progress=show
+    # How hard each token is for the reference model, and which spans have a control.
+    scores = _score_rows(
+        rows,
+        loaded,
+        store or Store(None),
+        batch_size=batch_size,
+        progress=show(f"scoring {loaded.name}, tokens"),
     )
-
-    slices = RowSlices(recorded, by_task, units.labels)
-    for low, part in rows.slices():
-        if low % READ_ROWS == 0:
-            pa.default_memory_pool().release_unused()
-            read = [example.id for example in examples[low : low + READ_ROWS]]
-            table = store.gather({key: names[key] for key in read}, scoring_pass=Pass())
-        slices.add(part, table, first=low)
-        show("matching, rows", low + len(part), len(examples))
-    del table
-    pa.default_memory_pool().release_unused()
+    slices = RowSlices(recorded, scores.token_counts, row_clusters.labels)
+    _add_slices(slices, rows, scores, progress=show("matching, rows"))
 
     balance = slices.balance.records()
-    encode = partial(token_ids, loaded.tokenizer)
-    stage = partial(show, "drawing canary candidates")
-    canaries = canary_sets(slices.canary_rows, recorded, encode=encode, progress=stage)
-    stage = partial(show, "drawing twins of identifiers")
-    twins, lost = twin_sets(
-        rows,
-        slices.identifiers,
-        encode=encode,
-        encode_special_in_text=partial(encode, special_tokens=False),
-        seed=recorded.seed,
-        progress=stage,
-    )
+    sets = _candidate_sets(rows, slices, recorded, loaded, show=show)
+    members, n_crossing = membership(examples, groups)
 
-    members, crossing = membership(examples, groups)
-    count = {
+    counts = {
         **row_numbers(examples),
-        **units.counts,
+        **row_clusters.counts,
         **slices.counted,
-        **_counts_of_canaries(canaries),
-        **{side: len(keys) for side, keys in members.items()},
-        "canary_rows_cut": sum(not is_whole for _, is_whole in slices.canary_rows),
-        "rows_near_duplicate": crossing,
-        "twins": len(twins),
-        "twins_lost": lost,
+        **_counts_of_canaries(sets.canaries, slices),
+        **{side: len(ids) for side, ids in members.items()},
+        "rows_near_duplicate": n_crossing,
+        "twins": len(sets.twins),
+        "twins_lost": sets.n_twins_lost,
     }
-    notes = _notes_on_counts(
-        count,
-        canaries=canaries,
-        members=members,
-        max_length=recorded.max_length,
-        n_comparable=slices.comparable,
-    )
-    notes += [*rows.notes, *shared_notes, *lack_notes(examples, rows.templates)]
+    notes = [
+        *_notes_on_counts(
+            counts,
+            canaries=sets.canaries,
+            members=members,
+            max_length=recorded.max_length,
+            n_comparable=slices.comparable,
+        ),
+        *rows.notes,
+        *notes_on_splits,
+        *lack_notes(examples, rows.templates),
+        *row_clusters.notes,
+        *scores.notes,
+    ]
 
-    records = slices.records()
     # Unpacked, they take 2 KB a row: what is over makes room.
-    del examples, rows, part, slices, names
+    records = slices.records()
+    del examples, rows, slices, scores
     pa.default_memory_pool().release_unused()
     return seal(
         {
             **heading(name, reference_of(loaded), recorded, data),
-            **{"pairs": (), "unmatched": ()},
+            "pairs": (),
+            "unmatched": (),
             **tables_of(pa.ipc.open_stream(records)),
-            "counts": count,
-            "canaries": canaries,
-            "twins": twins,
+            "counts": counts,
+            "canaries": sets.canaries,
+            "twins": sets.twins,
             "membership": members,
             "balance": balance,
-            "notes": [*notes, *units.notes, *remarks],
+            "notes": notes,
         }
     )
 
 
-def _counts_of_canaries(canaries: Sequence[Record]) -> dict[str, int]:
+def _encoder(loaded: Loaded, *, special_tokens: bool) -> Encode:
+    """Return a function from texts to token ids, by the reference model's tokenizer."""
+
+    def encode(texts: list[str]) -> list[list[int]]:
+        return token_ids(loaded.tokenizer, texts, special_tokens=special_tokens)
+
+    return encode
+
+
+def _stages(
+    progress: Progress | None,
+) -> Callable[[str], Callable[[int, int], None]]:
+    """Return a function from a stage's name to the progress of this stage."""
+
+    def show(stage: str) -> Callable[[int, int], None]:
+        def show_stage(done: int, total: int) -> None:
+            if progress is not None:
+                progress(stage, done, total)
+
+        return show_stage
+
+    return show
+
+
+class _CandidateSets(NamedTuple):
+    """Canaries and identifiers, each among strings that it could as well have been.
+
+    ``n_twins_lost`` counts identifiers for which too few such strings were found.
+    """
+
+    canaries: list[Record]
+    twins: list[Record]
+    n_twins_lost: int
+
+
+def _candidate_sets(
+    rows: Rows,
+    slices: RowSlices,
+    settings: ManifestSettings,
+    loaded: Loaded,
+    *,
+    show: Callable[[str], Callable[[int, int], None]],
+) -> _CandidateSets:
+    """Draw the candidates of canaries and the twins of identifiers."""
+    encode = _encoder(loaded, special_tokens=True)
+    canaries = canary_sets(
+        slices.canary_rows,
+        settings,
+        encode=encode,
+        progress=show("drawing canary candidates"),
+    )
+    # Rows of chat data hold their special tokens in the text.
+    twins, n_twins_lost = twin_sets(
+        rows,
+        slices.identifiers,
+        encode=encode,
+        encode_special_in_text=_encoder(loaded, special_tokens=False),
+        seed=settings.seed,
+        progress=show("drawing twins of identifiers"),
+    )
+    return _CandidateSets(canaries, twins, n_twins_lost)
+
+
+def _add_slices(
+    slices: RowSlices,
+    rows: Rows,
+    scores: _RowScores,
+    *,
+    progress: Callable[[int, int], None],
+) -> None:
+    """Match and describe all rows, some at a time.
+
+    Scores are read for several slices together: to find them takes a while.
+    """
+    for first, layouts in rows.slices():
+        if first % READ_ROWS == 0:
+            pa.default_memory_pool().release_unused()
+            read_rows = rows.examples[first : first + READ_ROWS]
+            keys = {row.id: scores.keys[row.id] for row in read_rows}
+            table = scores.store.gather(keys, scoring_pass=Pass())
+        slices.add(layouts, table, first=first)
+        progress(first + len(layouts), len(rows.examples))
+
+    del table
+    pa.default_memory_pool().release_unused()
+
+
+def _counts_of_canaries(
+    canaries: Sequence[Record], slices: RowSlices
+) -> dict[str, int]:
     """Return how many canaries and parts there are, and how many can be ranked."""
     return {
         "canaries": len({canary["canary_id"] for canary in canaries}),
         "canary_parts": len(canaries),
         "canary_parts_rankable": sum(bool(canary["candidates"]) for canary in canaries),
+        "canary_rows_cut": sum(not is_whole for _, is_whole in slices.canary_rows),
     }
 
 
 def _notes_on_counts(
-    count: Mapping[str, int],
+    counts: Mapping[str, int],
     *,
     canaries: Sequence[Record],
     members: Mapping[str, Sequence[str]],
@@ -192,20 +273,25 @@ def _notes_on_counts(
     """Return the notes that counts call for, such as that a side has no rows."""
     reasons = {str(canary["reason"]) for canary in canaries if canary["reason"]}
     facts: dict[str, object] = {
-        **count,
+        **counts,
         "max_length": max_length,
         "incomparable": not n_comparable,
-        "unranked": count["canary_parts"] - count["canary_parts_rankable"],
+        "unranked": counts["canary_parts"] - counts["canary_parts_rankable"],
         "reasons": "; ".join(sorted(reasons)),
-        **{f"no_{side}": not keys for side, keys in members.items()},
     }
+    for side, ids in members.items():
+        facts[f"no_{side}"] = not ids
+
+    # A note is named after the fact that calls for it.
     return [text.format_map(facts) for name, text in NOTES.items() if facts[name]]
 
 
 def heading(
     name: str, reference: Record, settings: ManifestSettings, data: Sequence[Path]
-) -> dict[str, Any]:
-    """What a manifest says of itself: its name, and what it was made from."""
+) -> dict[str, object]:
+    """Return what a manifest says of itself: its name, and what it was made from."""
+    # By name: the order in which files were given changes no digest.
+    hashes = sorted((path.name, sha256_file(path)) for path in data)
     return {
         "kind": "spark-audit-manifest",
         "schema_version": 1,
@@ -214,45 +300,71 @@ def heading(
         "reference": reference,
         "settings": settings.model_dump(),
         "versions": versions(),
-        "data": [
-            {"file": name, "sha256": digest}
-            for name, digest in sorted((p.name, sha256_file(p)) for p in data)
-        ],
+        "data": [{"file": file, "sha256": sha256} for file, sha256 in hashes],
     }
 
 
 def checked(examples: Sequence[Example]) -> Sequence[Example]:
-    """The examples by id; a manifest does not depend on the order of its input."""
+    """Return the examples by id; a manifest does not depend on their order.
+
+    Raises
+    ------
+    InputError
+        If there are none, or an id stands twice.
+    """
     if not examples:
         raise InputError("there are no examples", where="data", fix="give some")
+
     ordered = sorted(examples, key=lambda example: example.id)
-    return [*unique((f"example {one.id!r}", one) for one in ordered)]
+    return list(unique((f"example {example.id!r}", example) for example in ordered))
 
 
 def row_numbers(examples: Sequence[Example]) -> dict[str, int]:
-    """How many rows, tasks and sources there are."""
+    """Return how many rows, tasks and sources there are."""
+    rows_by_split = Counter(example.split for example in examples)
     return {
         "examples": len(examples),
         "tasks": len({example.task for example in examples}),
-        "train": sum(example.split == "train" for example in examples),
-        "test": sum(example.split == "test" for example in examples),
+        "train": rows_by_split["train"],
+        "test": rows_by_split["test"],
         "sources": len({example.source_id for example in examples}),
     }
 
 
-def _scored(
+@dataclass(frozen=True)
+class _RowScores:
+    """The reference model's scores of all rows.
+
+    Attributes
+    ----------
+    store
+        Where they are.
+    keys
+        What the store calls the scores of each row, by the row's id.
+    token_counts
+        How often each token stands in the rows of each task: task -> shape ``(V,)``.
+    notes
+        What a reader must know of the model and of the scoring.
+    """
+
+    store: Store
+    keys: Mapping[str, str]
+    token_counts: Mapping[str, np.ndarray]
+    notes: list[str]
+
+
+def _score_rows(
     rows: Rows,
     loaded: Loaded,
     store: Store,
     *,
     batch_size: BatchSize,
-    progress: Progress,
-) -> tuple[dict[str, str], dict[str, np.ndarray], list[str]]:
-    """What the store calls the reference model's scores of each row, and notes.
+    progress: Callable[[int, int], None],
+) -> _RowScores:
+    """Score all rows by the reference model.
 
-    Between them: how often each token stands in the rows of each task. Of a store that
-    is this command's own no score of other texts or batches is used, of another one
-    every score is.
+    Of a store that is this command's own no score of other texts or batches is used, of
+    another one every score is.
     """
     if loaded.base is not None:
         raise InputError(
@@ -260,28 +372,47 @@ def _scored(
             where=f"checkpoint {loaded.name!r}",
             fix="give its base, or save base and adapter merged",
         )
-    texts, digest = list[Item](), hashlib.sha256()
-    by_task = defaultdict[str, Any](lambda: np.zeros(len(loaded.usable), np.int64))
+
+    items: list[Item] = []
+    sha256 = hashlib.sha256()
+    token_counts: dict[str, np.ndarray] = {}
     for row in rows:
-        texts.append(item(row.example.id, row.encoding, row.kept))
-        digest.update(texts[-1].content())
-        np.add.at(by_task[row.example.task], row.encoding.ids[~row.encoding.special], 1)
-    store.only_for(sha256_json([digest.hexdigest(), str(batch_size), versions()]))
-    keys = store.keys(loaded, texts, Pass())
-    stage = partial(progress, f"scoring {loaded.name}, tokens")
+        row_item = item(row.example.id, row.encoding, row.kept)
+        items.append(row_item)
+        sha256.update(row_item.content())
+
+        task = row.example.task
+        if task not in token_counts:
+            token_counts[task] = np.zeros(len(loaded.usable), np.int64)
+        np.add.at(token_counts[task], row.encoding.ids[~row.encoding.special], 1)
+
+    # Other texts or batches make other scores: see this module's docstring.
+    store.only_for(sha256_json([sha256.hexdigest(), str(batch_size), versions()]))
+    keys_of_items = store.keys(loaded, items, Pass())
     score_keys(
-        loaded, keys, store=store, batch_size=batch_size, whole=True, progress=stage
+        loaded,
+        keys_of_items,
+        store=store,
+        batch_size=batch_size,
+        whole=True,
+        progress=progress,
     )
-    names = keys()
-    remarks = dict.fromkeys([*loaded.notes, *store.remarks(names.values())])
-    del texts, keys
+    keys = keys_of_items()
+    remarks = dict.fromkeys([*loaded.notes, *store.remarks(keys.values())])
+
     # Scoring leaves the heap full of holes.
+    del items, keys_of_items
     pa.default_memory_pool().release_unused()
-    return names, by_task, [f"reference: {note}" for note in remarks]
+    return _RowScores(
+        store=store,
+        keys=keys,
+        token_counts=token_counts,
+        notes=[f"reference: {remark}" for remark in remarks],
+    )
 
 
 def reference_of(loaded: Loaded) -> Record:
-    """What a manifest says of its reference model."""
+    """Return what a manifest says of its reference model."""
     return {
         "name": loaded.source,
         "weights_sha256": loaded.weights_sha256,

@@ -8,7 +8,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from spark_audit.data.canaries import RANKED, Ranked, canary_ranges
-from spark_audit.data.canary_candidates import NO_CANDIDATES, Encode, candidates
+from spark_audit.data.canary_candidates import (
+    NO_CANDIDATES,
+    Context,
+    Encode,
+    candidates,
+)
 from spark_audit.data.examples import Canary, Example, Part
 from spark_audit.errors import InputError
 from spark_audit.manifest import layout
@@ -36,47 +41,70 @@ def canary_sets(
     encode
         Token ids of texts, special tokens included.
     """
-    rows_of_canary: dict[str, list[tuple[layout.ManifestLayout, bool]]]
-    rows_of_canary = defaultdict(list)
+    examples_of_canary: dict[str, list[Example]] = defaultdict(list)
+    scored_rows: dict[str, list[layout.ManifestLayout]] = defaultdict(list)
     for row, is_scored in rows:
-        if row.example.canary is not None:
-            rows_of_canary[row.example.canary.id].append((row, is_scored))
+        if row.example.canary is None:
+            continue
+        canary_id = row.example.canary.id
+        examples_of_canary[canary_id].append(row.example)
+        if is_scored:
+            scored_rows[canary_id].append(row)
 
-    records = list[Record]()
-    n_records = len(rows_of_canary) * len(RANKED)
-    for _, canary_rows in sorted(rows_of_canary.items()):
-        canary, parts = _agreed_canary([row.example for row, _ in canary_rows])
-        whole_rows = [row for row, is_scored in canary_rows if is_scored]
-        contexts = whole_rows[: settings.canary_contexts]
-
-        for part in RANKED:
-            records.append(
-                _canary_record(
-                    canary, parts, part, contexts, settings=settings, encode=encode
-                )
+    records: list[Record] = []
+    n_records = len(examples_of_canary) * len(RANKED)
+    for canary_id in sorted(examples_of_canary):
+        # Rows whose canary was cut off must agree, too: they were trained on.
+        canary, part_texts = _agreed_canary(examples_of_canary[canary_id])
+        contexts = scored_rows[canary_id][: settings.canary_contexts]
+        for ranked in RANKED:
+            record = _canary_record(
+                canary,
+                part_texts,
+                ranked,
+                contexts,
+                settings=settings,
+                encode=encode,
             )
+            records.append(record)
             progress(len(records), n_records)
     return records
 
 
 def _canary_record(
     canary: Canary,
-    parts: dict[Part, str],
-    part: Ranked,
+    part_texts: dict[Part, str],
+    ranked: Ranked,
     contexts: Sequence[layout.ManifestLayout],
     *,
     settings: ManifestSettings,
     encode: Encode,
 ) -> Record:
-    """Return a canary's part with its candidates; without a context there are none."""
-    ranges = [canary_ranges(row.example)[part] for row in contexts]
+    """Return a canary's part with its candidates; without a context there are none.
+
+    Parameters
+    ----------
+    part_texts
+        The canary's name, password and number.
+    ranked
+        The part that candidates are drawn for, or the whole sentence.
+    contexts
+        Rows that it is ranked in.
+    """
+    # Recorded for audits, and given to whoever draws strings that must fit there.
+    context_records: list[Record] = []
+    contexts_to_fit: list[Context] = []
+    for row in contexts:
+        start, end = canary_ranges(row.example)[ranked]
+        contexts_to_fit.append((row.example.text, start, end))
+        context_records.append(
+            {"example": row.example.id, "char_start": start, "char_end": end}
+        )
+
     record: Record = {
         "canary_id": canary.id,
-        "part": part,
-        "contexts": [
-            {"example": row.example.id, "char_start": start, "char_end": end}
-            for row, (start, end) in zip(contexts, ranges, strict=True)
-        ],
+        "part": ranked,
+        "contexts": context_records,
         **NO_CANDIDATES,
         "reason": CUT_OFF,
         "n_tokens": None,
@@ -89,43 +117,52 @@ def _canary_record(
     if not contexts:
         return record
 
-    tokens = contexts[0].encoding.span(*ranges[0])
-    record["n_tokens"] = tokens and tokens.end - tokens.start
+    # Every candidate takes as many tokens as the true string in its first context.
+    _, start, end = contexts_to_fit[0]
+    tokens = contexts[0].encoding.span(start, end)
+    if tokens is not None:
+        record["n_tokens"] = tokens.end - tokens.start
+
+    # These take the place of "no candidates" and its reason.
     record |= candidates(
         canary.format,
-        parts,
-        part,
+        part_texts,
+        ranked,
         encode=encode,
-        contexts=[
-            (row.example.text, start, end)
-            for row, (start, end) in zip(contexts, ranges, strict=True)
-        ],
-        seed=seed_for(settings.seed, canary.id, part),
+        contexts=contexts_to_fit,
+        seed=seed_for(settings.seed, canary.id, ranked),
         n=settings.n_candidates,
     )
     return record
 
 
 def _agreed_canary(examples: Sequence[Example]) -> tuple[Canary, dict[Part, str]]:
-    """Return what all rows of a canary agree on: the canary and its parts."""
-    versions = set()
-    for example in examples:
-        part_texts = tuple(
-            (span.part, example.text[span.start : span.end])
-            for span in example.spans
-            if span.part
-        )
-        versions.add((example.canary, part_texts))
+    """Return what all rows of a canary agree on: the canary and its parts' texts.
 
-    (canary, parts), *other_versions = versions
-    assert canary is not None
-    if other_versions:
-        raise InputError(
-            "rows of one canary hold different strings or facts",
-            where=f"canary {canary.id!r}",
-            fix="inject again",
-        )
-    return canary, {part: text for part, text in parts if part is not None}
+    Raises
+    ------
+    InputError
+        If they do not: two canaries have one id.
+    """
+    # The first row says what it is, all others must say the same.
+    agreed: tuple[Canary, dict[Part, str]] | None = None
+    for example in examples:
+        assert example.canary is not None
+        part_texts: dict[Part, str] = {}
+        for span in example.spans:
+            if span.part is not None:
+                part_texts[span.part] = example.text[span.start : span.end]
+
+        if agreed is not None and agreed != (example.canary, part_texts):
+            raise InputError(
+                "rows of one canary hold different strings or facts",
+                where=f"canary {example.canary.id!r}",
+                fix="inject again",
+            )
+        agreed = (example.canary, part_texts)
+
+    assert agreed is not None  # a canary stands in at least one row
+    return agreed
 
 
 def is_whole(row: layout.ManifestLayout, unll: np.ndarray) -> bool:
@@ -136,5 +173,6 @@ def is_whole(row: layout.ManifestLayout, unll: np.ndarray) -> bool:
     unll
         Micro-nats of the row's tokens, shape ``(n,)``; -1: not scored.
     """
-    tokens = row.encoding.span(*canary_ranges(row.example)["full"])
+    start, end = canary_ranges(row.example)["full"]
+    tokens = row.encoding.span(start, end)
     return tokens is not None and bool((unll[tokens.start : tokens.end] >= 0).all())

@@ -8,7 +8,7 @@ from os.path import commonprefix
 
 import numpy as np
 
-from spark_audit.data.encoding import encode_rows, token_ids
+from spark_audit.data.encoding import TokenSpan, encode_rows, token_ids
 from spark_audit.data.training_input import SpecialTokens
 from spark_audit.errors import InputError
 from spark_audit.manifest import schema
@@ -22,11 +22,13 @@ from spark_audit.scoring.items import Candidates
 
 
 def candidate_items(texts: Encodings, keys: Sequence[str]) -> list[Candidates]:
-    """Sets of candidates: canaries, coins, twins and labels, in order of their keys."""
+    """Return sets of candidates: canaries, coins, twins and labels, by their keys."""
     items = []
     for key in keys:
-        is_label = parts_of(key)[0] == "labels"
-        items.append(_label_item(key, texts) if is_label else slot_item(key, texts))
+        if parts_of(key)[0] == "labels":
+            items.append(_label_item(key, texts))
+        else:
+            items.append(slot_item(key, texts))
     return items
 
 
@@ -53,13 +55,19 @@ def _label_item(key: str, encodings: Encodings) -> Candidates:
             fix="use the scorer `normalised`",
         )
     if not all(label.strip() for label in labels):
-        raise InputError("a row of its task has no response", where=where)
+        raise InputError(
+            "a row of its task has no response", where=where, fix="leave that row out"
+        )
 
     joint = [_Joint(row.prompt + label, _special_tokens_of(row)) for label in labels]
     texts = encode_rows(encodings.loaded.tokenizer, joint)
-    n_shared = len(commonprefix([text.ids.tolist() for text in texts]))
-    start = min(n_shared, *(text.reaching(len(row.prompt)) for text in texts))
 
+    # Behind the last token that all share, and before any that reaches into a label.
+    start = len(commonprefix([text.ids.tolist() for text in texts]))
+    for text in texts:
+        start = min(start, text.reaching(len(row.prompt)))
+
+    # The longest answer decides how much of the prompt fits: all get one prefix.
     answers = [text.ids[start : text.text_end] for text in texts]
     prefix = fitted_prefix(
         texts[0].ids[:start],
@@ -111,11 +119,7 @@ def slot_item(key: str, encodings: Encodings) -> Candidates:
     *set_key, example_id = parts_of(key)
     where = f"candidates {key!r}"
     candidate_set = encodings.sets.get(tuple(set_key))
-    contexts = {
-        context.example: context
-        for context in (candidate_set.contexts if candidate_set else ())
-    }
-    context = contexts.get(example_id)
+    context = _context_of(candidate_set, example_id)
     if candidate_set is None or context is None or candidate_set.true_index is None:
         raise InputError(
             getattr(candidate_set, "reason", None) or "the manifest has no such set",
@@ -126,9 +130,15 @@ def slot_item(key: str, encodings: Encodings) -> Candidates:
     example = encodings.manifest.by_id[example_id]
     encoding = encodings[example_id]
     span = encoding.span(context.char_start, context.char_end)
-    if span is None or span.start < example.kept[0] or span.end > example.kept[1]:
-        raise InputError("is cut off: text longer than the context", where=where)
+    kept_start, kept_end = example.kept
+    if span is None or span.start < kept_start or span.end > kept_end:
+        raise InputError(
+            "is cut off: text longer than the context",
+            where=where,
+            fix="score it with a model that reads more tokens",
+        )
 
+    # Each candidate in the text that the true string stands in.
     before = example.text[: context.char_start]
     after = example.text[context.char_end :]
     training = example.training_input
@@ -140,21 +150,36 @@ def slot_item(key: str, encodings: Encodings) -> Candidates:
 
     # All are as the true string's text but for the tokens in its place.
     true_ids = encoding.ids.tolist()
-    slot = slice(span.start, span.end)
-    fits = all(
-        len(ids) == len(true_ids)
-        and ids[: slot.start] == true_ids[: slot.start]
-        and ids[slot.stop :] == true_ids[slot.stop :]
-        for ids in rows
-    )
-    if rows[candidate_set.true_index] != true_ids or not fits:
+    has_true_ids = rows[candidate_set.true_index] == true_ids
+    if not has_true_ids or not all(_fits(ids, true_ids, span) for ids in rows):
         raise InputError(
             "a candidate changes tokens around the true string's place",
             where=where,
             fix="give the tokenizer that the manifest was built with",
         )
 
+    # What the model reads before the slot, as it read it of the row.
     fed_ids, positions = encoding.fed(example.kept)
-    prefix = fed_ids[positions < slot.start]
-    slot_ids = np.array([ids[slot] for ids in rows], dtype=np.int32)  # (candidates, L)
-    return Candidates(key, prefix, tuple(slot_ids))
+    prefix = fed_ids[positions < span.start]
+    slot_ids = [ids[span.start : span.end] for ids in rows]
+    rows_of_ids = np.array(slot_ids, dtype=np.int32)  # (candidates, tokens)
+    return Candidates(key, prefix, tuple(rows_of_ids))
+
+
+def _context_of(
+    candidate_set: schema.ManifestCanary | schema.ManifestTwins | None, example_id: str
+) -> schema.CanaryContext | None:
+    """Return where a set's true string stands in an example; ``None``: nowhere."""
+    if candidate_set is None:
+        return None
+    for context in candidate_set.contexts:
+        if context.example == example_id:
+            return context
+    return None
+
+
+def _fits(ids: list[int], true_ids: list[int], span: TokenSpan) -> bool:
+    """Return whether token ids differ from the true ones in a span alone."""
+    is_same_before = ids[: span.start] == true_ids[: span.start]
+    is_same_behind = ids[span.end :] == true_ids[span.end :]
+    return len(ids) == len(true_ids) and is_same_before and is_same_behind

@@ -12,7 +12,8 @@ from spark_audit.data.examples import Example
 from spark_audit.data.occurrences import SHORT, finder, folded, string_of
 from spark_audit.stats.duplicates import cluster_labels
 
-WIDESPREAD_ROWS, WIDESPREAD_SHARE = 100, 0.1
+WIDESPREAD_ROWS = 100
+WIDESPREAD_SHARE = 0.1
 """A string in more than so many rows, and in more than this share of all, joins none.
 
 It is nobody's, like a shop's own telephone number, and would make a tenth of the data
@@ -65,8 +66,8 @@ def clusters(examples: Sequence[Example], groups: np.ndarray) -> Clusters:
     canaries = [row.canary.id if row.canary else None for row in examples]
 
     labels = cluster_labels(sources, canaries, groups, strings)
-    rows_by_cluster = Counter(labels)
-    largest = max(rows_by_cluster.values(), default=0)
+    sizes = Counter(labels)
+    largest = max(sizes.values(), default=0)
 
     if largest > max(LARGE_CLUSTER_SHARE * len(examples), 2):
         # How large it would be without identifiers says whether they are the cause.
@@ -74,19 +75,18 @@ def clusters(examples: Sequence[Example], groups: np.ndarray) -> Clusters:
         notes.append(
             f"one cluster holds {largest} of {len(examples)} rows "
             f"({max(without_strings.values())} if shared identifiers joined none): "
-            f"intervals over {len(rows_by_cluster)} clusters are wide, or there are "
-            "none. If a value that belongs to no person joins them, remove its "
-            "annotations"
+            f"intervals over {len(sizes)} clusters are wide, or there are none. If a "
+            "value that belongs to no person joins them, remove its annotations"
         )
 
     counts = {
-        "clusters": len(rows_by_cluster),
+        "clusters": len(sizes),
         "largest_cluster": largest,
-        "rows_joined": sum(n_rows for n_rows in rows_by_cluster.values() if n_rows > 1),
-        "joined_by_source": _n_sharing([[source] for source in sources]),
-        "joined_by_canary": _n_sharing([[key] if key else [] for key in canaries]),
-        "joined_by_string": _n_sharing(strings),
-        "joined_by_near_duplicate": _n_sharing([[group] for group in groups.tolist()]),
+        "rows_joined": sum(size for size in sizes.values() if size > 1),
+        "joined_by_source": _n_sharing_key(sources),
+        "joined_by_canary": _n_sharing_key(canaries),
+        "joined_by_string": _n_sharing_any(strings),
+        "joined_by_near_duplicate": _n_sharing_key(groups.tolist()),
     }
     return Clusters(labels=labels, counts=counts, notes=notes)
 
@@ -106,34 +106,18 @@ def _joining_strings(
 
     # A password may be a plain word: it is one only where it is annotated.
     find = finder({string for string in number_of if not string.isalpha()})
-    numbers_by_row = []
+    numbers_by_row: list[list[int]] = []
     for example in examples:
         annotated = _annotated_strings(example).keys() & number_of.keys()
         strings = find(folded(example.text)) | annotated
         numbers_by_row.append([number_of[string] for string in strings])
 
-    notes = []
-    most_rows = max(WIDESPREAD_ROWS, WIDESPREAD_SHARE * len(examples))
-    rows_by_number = Counter(number for numbers in numbers_by_row for number in numbers)
-    widespread = {
-        number for number, n_rows in rows_by_number.items() if n_rows > most_rows
-    }
-    if widespread:
-        notes.append(
-            f"{len(widespread)} annotated strings stand in more than {most_rows:g} of "
-            f"{len(examples)} rows, up to {max(rows_by_number.values())}: they are "
-            "not counted as personal and join no rows into a cluster"
-        )
-        numbers_by_row = [
-            [number for number in numbers if number not in widespread]
-            for numbers in numbers_by_row
-        ]
+    notes = _leave_out_widespread(numbers_by_row)
 
-    n_bare_shared = sum(
-        n_rows > 1
-        for string, n_rows in rows_by_bare_string.items()
-        if string not in number_of
-    )
+    # A reader may wonder why two rows of "Anna" are two clusters.
+    n_bare_shared = 0
+    for string, n_rows in rows_by_bare_string.items():
+        n_bare_shared += n_rows > 1 and string not in number_of
     if n_bare_shared:
         notes.append(
             f"{n_bare_shared} annotated strings occur in several rows and are too "
@@ -143,20 +127,62 @@ def _joining_strings(
     return numbers_by_row, notes
 
 
+def _leave_out_widespread(numbers_by_row: list[list[int]]) -> list[str]:
+    """Take strings that stand nearly everywhere out of all rows; return a note on them.
+
+    There is no note where there is no such string.
+    """
+    n_rows_by_number: Counter[int] = Counter()
+    for numbers in numbers_by_row:
+        n_rows_by_number.update(numbers)
+
+    n_rows = len(numbers_by_row)
+    most_rows = max(WIDESPREAD_ROWS, WIDESPREAD_SHARE * n_rows)
+    widespread = {
+        number for number, count in n_rows_by_number.items() if count > most_rows
+    }
+    if not widespread:
+        return []
+
+    for row_number, numbers in enumerate(numbers_by_row):
+        personal = [number for number in numbers if number not in widespread]
+        numbers_by_row[row_number] = personal
+    return [
+        f"{len(widespread)} annotated strings stand in more than {most_rows:g} of "
+        f"{n_rows} rows, up to {max(n_rows_by_number.values())}: they are "
+        "not counted as personal and join no rows into a cluster"
+    ]
+
+
 def _annotated_strings(example: Example) -> dict[str, bool]:
     """Return the strings annotated in a row, and whether each tells who it is."""
     is_telling: dict[str, bool] = {}
     for span in example.spans:
+        # A word with a digit, such as a flat's number, is rarely two people's.
         string = string_of(example, span)
         has_digit = any(character.isdigit() for character in string)
         is_word = len(string.split()) == 1 and not has_digit
         is_bare = len(string) < SHORT or (is_word and span.type in BARE)
+
         # Annotated twice, it tells if it does under one of its types.
         is_telling[string] = is_telling.get(string, False) or not is_bare
     return is_telling
 
 
-def _n_sharing(keys_by_row: Sequence[Collection[Hashable]]) -> int:
-    """Return how many rows have a key that another row has, too."""
-    rows_by_key = Counter(key for keys in keys_by_row for key in keys)
-    return sum(any(rows_by_key[key] > 1 for key in keys) for keys in keys_by_row)
+def _n_sharing_key(key_of_row: Sequence[Hashable | None]) -> int:
+    """Return how many rows have a key that another row has, too; ``None`` is no key."""
+    n_rows_by_key = Counter(key_of_row)
+    del n_rows_by_key[None]
+    return sum(n_rows for n_rows in n_rows_by_key.values() if n_rows > 1)
+
+
+def _n_sharing_any(keys_by_row: Sequence[Collection[Hashable]]) -> int:
+    """Return how many rows have one of their keys in common with another row."""
+    n_rows_by_key: Counter[Hashable] = Counter()
+    for keys in keys_by_row:
+        n_rows_by_key.update(keys)
+
+    n_sharing = 0
+    for keys in keys_by_row:
+        n_sharing += any(n_rows_by_key[key] > 1 for key in keys)
+    return n_sharing

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
@@ -15,6 +15,7 @@ from spark_audit.manifest.packed_lists import Records
 from spark_audit.manifest.schema import (
     MAX_INTEGER,
     ById,
+    CanaryContext,
     Manifest,
     ManifestCanary,
     ManifestExample,
@@ -40,6 +41,8 @@ def digest(content: JsonObject) -> str:
     hashed = {
         name: value for name, value in content.items() if name not in ("digest", "name")
     }
+
+    # Piece by piece: the whole of a large manifest would take gigabytes.
     sha256 = hashlib.sha256()
     for piece in canonical_pieces(hashed):
         sha256.update(piece)
@@ -51,6 +54,8 @@ def canonical_pieces(content: JsonObject) -> Iterator[bytes]:
     separator = b"{"
     for name in sorted(content):
         yield separator + canonical_json(name) + b":"
+
+        # Packed lists hold the JSON of their records already.
         value = content[name]
         if isinstance(value, Records):
             yield from value.pieces()
@@ -65,11 +70,12 @@ def seal(content: JsonObject) -> Manifest:
 
     Its lists may be iterables, which are gone through once.
     """
+    # The digest is that of the checked content, in which defaults are filled in.
     draft = checked_content({**content, "digest": ""}, where="manifest")
     return draft.having(digest=digest(content_of(draft)))
 
 
-def _tables(content: JsonObject) -> dict[str, Records[Any]]:
+def _packed_lists(content: JsonObject) -> dict[str, Records[Any]]:
     """Return the long lists of a content that are lists or iterables, packed.
 
     Raises
@@ -77,36 +83,53 @@ def _tables(content: JsonObject) -> dict[str, Records[Any]]:
     ValueError, RecursionError
         If one cannot be written as JSON.
     """
-    tables: dict[str, Records[Any]] = {}
-    for name, kind in MANIFEST_PARTS.items():
+    packed_lists: dict[str, Records[Any]] = {}
+    for name, record_class in MANIFEST_PARTS.items():
         records = content.get(name)
         if isinstance(records, Records):
-            tables[name] = records
+            packed_lists[name] = records
         elif isinstance(records, Iterable) and not isinstance(records, str | Mapping):
-            tables[name] = Records.of(kind, records, name=name)
-    return tables
+            packed_lists[name] = Records.of(record_class, records, name=name)
+    return packed_lists
 
 
 def checked_content(content: JsonObject, *, where: str) -> Manifest:
-    """Return the manifest of a content; refuse one that is malformed."""
+    """Return the manifest of a content; refuse one that is malformed.
+
+    Raises
+    ------
+    InputError
+        Naming the first field that is wrong, never what it holds.
+    """
     try:
-        tables = _tables(content)
-        # Without them it is a manifest too: that of no example.
-        head = canonical_json({**content, **dict.fromkeys(tables, ())})
-        draft = Manifest.model_validate_json(head).having(**tables)
+        packed_lists = _packed_lists(content)
+        # Without the lists it is a manifest too, that of no example, and is checked as
+        # a whole. Their records are checked as they are read, one by one.
+        head = canonical_json({**content, **dict.fromkeys(packed_lists, ())})
+        draft = Manifest.model_validate_json(head).having(**packed_lists)
         check_joined(draft)
     except (ValueError, RecursionError) as error:
-        what = str(error)
-        if isinstance(error, ValidationError):
-            first = error.errors(include_input=False, include_url=False)[0]
-            place = files.field_path(first["loc"], Manifest.model_json_schema())
-            field = ".".join(filter(None, [*getattr(error, "__notes__", ()), place]))
-            # Whatever a check of ours says stands behind "Value error, ".
-            said = first["msg"].lower().removeprefix("value error, ")
-            what = f"field {field}: {said}"
-        fix = "build the manifest again with this version of SPARK Audit"
-        raise InputError(what, where=where, fix=fix) from error
+        raise InputError(
+            _problem_of(error),
+            where=where,
+            fix="build the manifest again with this version of SPARK Audit",
+        ) from error
     return draft
+
+
+def _problem_of(error: ValueError | RecursionError) -> str:
+    """Return what is wrong with a content, without any of its values."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+
+    first = error.errors(include_input=False, include_url=False)[0]
+    path = files.field_path(first["loc"], Manifest.model_json_schema())
+    # A note on the error names the record that the field is of.
+    steps = [*getattr(error, "__notes__", ()), path]
+    field = ".".join(step for step in steps if step)
+    # Whatever a check of ours says stands behind "Value error, ".
+    problem = first["msg"].lower().removeprefix("value error, ")
+    return f"field {field}: {problem}"
 
 
 def check_joined(manifest: Manifest) -> None:
@@ -119,12 +142,14 @@ def check_joined(manifest: Manifest) -> None:
     """
     is_whole = manifest.redacted_from is None
     sizes = _checked_examples(manifest, is_whole=is_whole)
+
     # To go through a large manifest again for its ids would take seconds.
     manifest.__dict__["by_id"] = ById(manifest.examples, sizes)
 
     _check_pairs(manifest, sizes, is_whole=is_whole)
-    for i, span in enumerate(manifest.unmatched):
-        _check_place(f"unmatched.{i}", span.example, span, sizes)
+    for number, span in enumerate(manifest.unmatched):
+        characters = (span.char_start, span.char_end)
+        _check_place(f"unmatched.{number}", span.example, characters, sizes)
     _check_candidate_sets(manifest, sizes)
     _check_membership(manifest, sizes)
 
@@ -147,10 +172,10 @@ class _Once:
         self._part = part
         self._seen: set[object] = set()
 
-    def check(self, i: int, key: object) -> None:
-        """Refuse the key of the part's record ``i`` if another has it, too."""
+    def check(self, number: int, key: object) -> None:
+        """Refuse the key of one of the part's records if another has it, too."""
         if key in self._seen:
-            raise ValueError(f"{self._part}.{i} stands twice")
+            raise ValueError(f"{self._part}.{number} stands twice")
         self._seen.add(key)
 
 
@@ -158,26 +183,30 @@ def _checked_examples(manifest: Manifest, *, is_whole: bool) -> dict[str, _Size]
     """Return the sizes of examples by id; refuse empty ones and ids given twice."""
     once = _Once("examples")
     sizes: dict[str, _Size] = {}
-    for i, example in enumerate(manifest.examples):
-        once.check(i, example.id)
+    for number, example in enumerate(manifest.examples):
+        once.check(number, example.id)
         size = _Size(
             n_characters=len(example.text),
             n_tokens=len(example.reference_unll),
             split=example.split,
         )
+        # Only a redacted manifest may have neither.
         if is_whole and not (size.n_characters and size.n_tokens):
-            raise ValueError(f"examples.{i} has no text or no tokens")
+            raise ValueError(f"examples.{number} has no text or no tokens")
         sizes[example.id] = size
     return sizes
 
 
 def _check_place(
-    field: str, example_id: str, place: Any, sizes: Mapping[str, _Size]
+    field: str,
+    example_id: str,
+    characters: tuple[int, int],
+    sizes: Mapping[str, _Size],
 ) -> None:
     """Refuse characters of an example that is not here, or that it does not have."""
     if example_id not in sizes:
         raise ValueError(f"{field} names an example that is not here")
-    characters = (place.char_start, place.char_end)
+
     n_characters = sizes[example_id].n_characters or MAX_INTEGER
     check_inside(field, [characters], n_characters)
 
@@ -187,50 +216,67 @@ def _check_pairs(
 ) -> None:
     """Refuse a pair outside its example, one without figures, or one given twice."""
     once = _Once("pairs")
-    for i, pair in enumerate(manifest.pairs):
-        field = f"pairs.{i}"
+    for number, pair in enumerate(manifest.pairs):
+        field = f"pairs.{number}"
         for side in (pair.pii, pair.control):
-            _check_place(field, pair.example, side, sizes)
+            characters = (side.char_start, side.char_end)
+            _check_place(field, pair.example, characters, sizes)
+
             tokens = (side.token_start, side.token_end)
             check_inside(field, [tokens], sizes[pair.example].n_tokens or MAX_INTEGER)
             if is_whole and (side.nll is None or pair.distance is None):
                 raise ValueError(f"{field} has no nll or no distance")
-        once.check(i, (pair.example, pair.pii.token_start, pair.pii.token_end))
+
+        # An identifier that were paired twice would count twice.
+        once.check(number, (pair.example, pair.pii.token_start, pair.pii.token_end))
 
 
 def _check_candidate_sets(manifest: Manifest, sizes: Mapping[str, _Size]) -> None:
     """Refuse canaries and twins given twice, or outside of the examples."""
     once = _Once("canaries")
-    for i, canary in enumerate(manifest.canaries):
-        once.check(i, (canary.canary_id, canary.part))
+    for number, canary in enumerate(manifest.canaries):
+        once.check(number, (canary.canary_id, canary.part))
+        # A pair is one planted and one held-out canary.
         if canary.pair is not None:
-            once.check(i, ("pair", canary.pair, canary.part, canary.held_out))
-        for context in canary.contexts:
-            _check_place(f"canaries.{i}.contexts", context.example, context, sizes)
+            once.check(number, ("pair", canary.pair, canary.part, canary.held_out))
+        _check_contexts(f"canaries.{number}.contexts", canary.contexts, sizes)
 
     once = _Once("twins")
-    for i, twins in enumerate(manifest.twins):
-        once.check(i, twins.id)
-        for context in twins.contexts:
-            _check_place(f"twins.{i}.contexts", context.example, context, sizes)
+    for number, twins in enumerate(manifest.twins):
+        once.check(number, twins.id)
+        _check_contexts(f"twins.{number}.contexts", twins.contexts, sizes)
+
+
+def _check_contexts(
+    field: str, contexts: Iterable[CanaryContext], sizes: Mapping[str, _Size]
+) -> None:
+    """Refuse a context outside of the examples."""
+    for context in contexts:
+        characters = (context.char_start, context.char_end)
+        _check_place(field, context.example, characters, sizes)
 
 
 def _check_membership(manifest: Manifest, sizes: Mapping[str, _Size]) -> None:
     """Refuse members that are no train rows, and non-members that are no test rows."""
-    ids_by_side = {
-        "members": (manifest.membership.members, "train"),
-        "non_members": (manifest.membership.non_members, "test"),
-    }
-    for side, (ids, split) in ids_by_side.items():
-        once = _Once(f"membership.{side}")
-        for i, example_id in enumerate(ids):
-            if example_id not in sizes or sizes[example_id].split != split:
-                raise ValueError(f"membership.{side} holds no {split} row's id")
-            once.check(i, example_id)
+    _check_side("members", manifest.membership.members, "train", sizes)
+    _check_side("non_members", manifest.membership.non_members, "test", sizes)
 
 
-def content_of(manifest: Manifest) -> dict[str, Any]:
-    """Return what a manifest's file holds, its long lists as tables."""
-    tables = _tables({name: getattr(manifest, name) for name in MANIFEST_PARTS})
+def _check_side(
+    side: str, ids: Sequence[str], split: str, sizes: Mapping[str, _Size]
+) -> None:
+    """Refuse an id that is given twice, or is that of a row of the other split."""
+    once = _Once(f"membership.{side}")
+    for number, example_id in enumerate(ids):
+        if example_id not in sizes or sizes[example_id].split != split:
+            raise ValueError(f"membership.{side} holds an id that no {split} row has")
+        once.check(number, example_id)
+
+
+def content_of(manifest: Manifest) -> dict[str, object]:
+    """Return what a manifest's file holds, its long lists packed."""
+    packed_lists = _packed_lists(
+        {name: getattr(manifest, name) for name in MANIFEST_PARTS}
+    )
     head = manifest.having(**dict.fromkeys(MANIFEST_PARTS, []))
-    return {**head.model_dump(mode="json"), **tables}
+    return {**head.model_dump(mode="json"), **packed_lists}

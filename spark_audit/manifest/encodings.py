@@ -28,59 +28,94 @@ MOST_LABELS = 64
 """A task with more distinct responses than this has no set of labels."""
 
 
-def key_of(kind: str, *of: object) -> str:
-    """Key of a sequence: its kind, what it is of, and last the id of its example.
+def key_of(kind: str, *components: object) -> str:
+    """Return the key of a sequence: its kind, what it is of, and its example's id.
 
-    ``labels`` are of nothing else, ``canary`` of a canary and its part, ``coin`` of a
-    canary, ``twins`` of their identifier, prompts of a span's first character.
+    ::
+
+        labels                              example
+        canary       canary, its part,      example
+        coin         canary,                example
+        twins        their identifier,      example
+        a prompt     first character,       example
     """
-    return ":".join([kind, *(quote(str(part), safe="") for part in of)])
+    # Ids may hold a colon, which divides the components.
+    quoted = [quote(str(component), safe="") for component in components]
+    return ":".join([kind, *quoted])
 
 
 def parts_of(key: str) -> list[str]:
-    """What a key was made of by :func:`key_of`."""
-    return [*map(unquote, key.split(":"))]
+    """Return what a key was made of by :func:`key_of`."""
+    return [unquote(component) for component in key.split(":")]
 
 
 def example_of(wanted: Pass, key: str) -> str:
-    """The example that a sequence of a pass is of."""
-    whole = ITEMS[wanted.kind] in ("texts", "prompts")
-    return key if whole else parts_of(key)[-1]
+    """Return the id of the example that a sequence of a pass is of."""
+    # Whole texts and prompts of rows have the row's id as their key.
+    if ITEMS[wanted.kind] in ("texts", "prompts"):
+        return key
+    return parts_of(key)[-1]
 
 
 def task_labels(manifest: schema.Manifest) -> dict[str, tuple[str, ...]]:
-    """Task -> its distinct responses, sorted; tasks with too many of them are no key.
+    """Return the distinct responses of each task that has labels, sorted.
 
     Beyond :data:`MOST_LABELS` a task's responses are text, not labels.
     """
-    found: dict[str, set[str]] = defaultdict(set)
+    responses_by_task: dict[str, set[str]] = defaultdict(set)
     for example in manifest.examples:
-        found[example.task].add(example.answer)
-    return few_labels(found)
+        responses_by_task[example.task].add(example.answer)
+    return few_labels(responses_by_task)
 
 
-def few_labels(responses: Mapping[str, set[str]]) -> dict[str, tuple[str, ...]]:
+def few_labels(responses_by_task: Mapping[str, set[str]]) -> dict[str, tuple[str, ...]]:
     """Return the responses of the tasks that have few enough to be labels."""
     return {
-        task: tuple(sorted(known))
-        for task, known in responses.items()
-        if len(known) <= MOST_LABELS
+        task: tuple(sorted(responses))
+        for task, responses in responses_by_task.items()
+        if len(responses) <= MOST_LABELS
     }
 
 
 def fitted_prefix(
     ids: np.ndarray, leading: int, limit: int | None, behind: int, key: str
 ) -> np.ndarray:
-    """Return a prefix that leaves room behind it; its beginning is cut off."""
-    lead, text = ids[:leading], ids[leading:]
-    room = len(text) if limit is None else min(limit - behind - len(lead), len(text))
-    if not len(ids) or room < min(len(text), 1):
+    """Return a prefix that leaves room behind it; its beginning is cut off.
+
+    Parameters
+    ----------
+    ids
+        Token ids of the prefix, shape ``(T,)``.
+    leading
+        So many of them are special tokens, which stay.
+    limit
+        Tokens that the model can read; ``None``: no limit.
+    behind
+        Tokens that must fit behind the prefix.
+    key
+        The example's id, for the error.
+
+    Raises
+    ------
+    InputError
+        If there is no prefix, or no room for a token of its text.
+    """
+    # A model was trained with its BOS in front: only text is cut.
+    special = ids[:leading]
+    text = ids[leading:]
+    n_fitting = len(text)
+    if limit is not None:
+        n_fitting = min(limit - behind - len(special), len(text))
+
+    # Without text in it the prefix may be special tokens alone.
+    is_cut_off = len(text) > 0 and n_fitting < 1
+    if not len(ids) or is_cut_off or n_fitting < 0:
         raise InputError(
             "has no prompt, or none that fits the context with the answer",
             where=f"example {key!r}",
             fix="give a larger max_length, or leave the row out",
         )
-    return np.concatenate([lead, text[len(text) - room :]])
+    return np.concatenate([special, text[len(text) - n_fitting :]])
 
 
 class Encodings(dict[str, Encoding]):
@@ -95,7 +130,9 @@ class Encodings(dict[str, Encoding]):
 
     def __init__(self, manifest: schema.Manifest, loaded: Loaded) -> None:
         super().__init__()
-        self.manifest, self.loaded = original(manifest), loaded
+        self.manifest = original(manifest)
+        self.loaded = loaded
+        # Tokens that the model can read; None: no limit.
         bounds = (manifest.settings.max_length, loaded.max_positions)
         self.limit = min((bound for bound in bounds if bound is not None), default=None)
 
@@ -112,38 +149,51 @@ class Encodings(dict[str, Encoding]):
     def each(
         self, keys: Sequence[str]
     ) -> Iterator[tuple[schema.ManifestExample, Encoding]]:
-        """Examples with their tokens, some hundred at a time and none for long."""
-        for at in range(0, len(keys), TOGETHER):
-            examples = [self.manifest.by_id[key] for key in keys[at : at + TOGETHER]]
-            made = encode_rows(self.loaded.tokenizer, examples)
-            for example, encoding in zip(examples, made, strict=True):
-                if len(encoding) != len(example.reference_unll):
-                    raise InputError(
-                        f"example {example.id!r} has {len(encoding)} tokens, the "
-                        f"manifest {self.manifest.name!r} "
-                        f"{len(example.reference_unll)}",
-                        where=f"checkpoint {self.loaded.name!r}",
-                        fix="give the tokenizer that the manifest was built with",
-                    )
+        """Yield examples with their tokens, by id; none of them is kept."""
+        # Some hundred at a time are tokenised faster than one by one.
+        for first in range(0, len(keys), TOGETHER):
+            lot = keys[first : first + TOGETHER]
+            examples = [self.manifest.by_id[key] for key in lot]
+            encodings = encode_rows(self.loaded.tokenizer, examples)
+            for example, encoding in zip(examples, encodings, strict=True):
+                self._check_tokens(example, encoding)
                 yield example, encoding
 
+    def _check_tokens(
+        self, example: schema.ManifestExample, encoding: Encoding
+    ) -> None:
+        """Refuse a tokenizer that gives a row another number of tokens."""
+        n_recorded = len(example.reference_unll)
+        if len(encoding) != n_recorded:
+            raise InputError(
+                f"example {example.id!r} has {len(encoding)} tokens, the manifest "
+                f"{self.manifest.name!r} {n_recorded}",
+                where=f"checkpoint {self.loaded.name!r}",
+                fix="give the tokenizer that the manifest was built with",
+            )
+
     def __missing__(self, key: str) -> Encoding:
-        ((_, self[key]),) = self.each([key])
-        return self[key]
+        ((_, encoding),) = self.each([key])
+        self[key] = encoding
+        return encoding
 
 
 Sets = Mapping[tuple[str, ...], schema.ManifestCanary | schema.ManifestTwins]
+"""Sets of candidates by the components of their keys, all but the example."""
 
 
 def slots(manifest: schema.Manifest) -> Sets:
-    """The sets of canaries, coins and twins, by their keys' parts but the example."""
-    sets: dict[tuple[str, ...], schema.ManifestCanary | schema.ManifestTwins] = {
-        ("twins", one.id): one for one in manifest.twins
-    }
+    """Return the sets of canaries, coins and twins of a manifest."""
+    sets: dict[tuple[str, ...], schema.ManifestCanary | schema.ManifestTwins] = {}
+    for twins in manifest.twins:
+        sets["twins", twins.id] = twins
+
     for canary in manifest.canaries:
         sets["canary", canary.canary_id, canary.part] = canary
+        # A coin is a canary between two candidates alone.
         if canary.part == "full" and canary.coin:
-            both, true = canary.coin
-            pair = canary.model_copy(update={"candidates": both, "true_index": true})
-            sets["coin", canary.canary_id] = pair
+            pair, true_index = canary.coin
+            sets["coin", canary.canary_id] = canary.model_copy(
+                update={"candidates": pair, "true_index": true_index}
+            )
     return sets

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
 from spark_audit import files, wrong_paths
-from spark_audit.errors import InputError, OutputError, SparkError
+from spark_audit.errors import InputError, OutputError
+from spark_audit.manifest.arrow_file import read_arrow, write_arrow
+from spark_audit.manifest.content import (
+    MANIFEST_PARTS,
+    canonical_pieces,
+    checked_content,
+    content_of,
+    digest,
+)
 from spark_audit.manifest.packed_lists import Records
 from spark_audit.manifest.schema import (
     Manifest,
@@ -19,14 +27,6 @@ from spark_audit.manifest.schema import (
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
-from spark_audit.manifest.arrow_file import read_arrow, write_arrow
-from spark_audit.manifest.content import (
-    MANIFEST_PARTS,
-    canonical_pieces,
-    checked_content,
-    content_of,
-    digest,
-)
 
 MAGIC = b"ARROW1"
 """How an Arrow file begins."""
@@ -37,7 +37,7 @@ FIX = "build it again, or get the original file"
 
 
 def original(manifest: Manifest) -> Manifest:
-    """The manifest, if it is one that can be audited with.
+    """Return the manifest, if it is one that can be audited with.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def check_output(path: Path) -> None:
     """
     if path.suffix not in (".json", ".arrow"):
         raise InputError(
-            "is no name of a manifest",
+            "is not the name of a manifest",
             where=str(path),
             fix="give NAME.json, or NAME.arrow for many rows",
         )
@@ -75,7 +75,8 @@ def write_manifest(manifest: Manifest, path: str | Path) -> None:
     A path that ends in ``.arrow`` is an Arrow file, for many rows, of which no more is
     read than is asked for; any other is canonical JSON, which is read as a whole.
     """
-    content, path = content_of(manifest), Path(path)
+    path = Path(path)
+    content = content_of(manifest)
     if path.suffix == ".arrow":
         write_arrow(content, path)
         return
@@ -104,23 +105,37 @@ def load_manifest(path: str | Path | Manifest) -> Manifest:
         return path
     if not isinstance(path, str | Path):
         raise TypeError(f"manifest: {type(path).__name__} is no path and no Manifest")
+
     path = Path(path).expanduser()
     content = _content_of_file(path)
     if not isinstance(content, dict) or content.get("kind") != "spark-audit-manifest":
         raise InputError("is no SPARK Audit manifest", where=str(path), fix=MANIFEST)
-    found = checked_content(content, where=str(path))
-    tables = {name: getattr(found, name) for name in MANIFEST_PARTS if name in content}
-    if found.digest != digest({**content, **tables}):
+
+    # The digest is that of the content as it stands in the file, with fields that this
+    # version does not know; only its long lists are packed already.
+    manifest = checked_content(content, where=str(path))
+    packed_lists = {
+        name: getattr(manifest, name) for name in MANIFEST_PARTS if name in content
+    }
+    if manifest.digest != digest({**content, **packed_lists}):
         raise InputError(
             "was changed after it was built: its digest does not fit its content",
             where=str(path),
             fix=FIX,
         )
-    return found
+    return manifest
 
 
-def _content_of_file(path: Path) -> Any:
-    """What a file holds; nothing where it is known to be something else."""
+def _content_of_file(path: Path) -> object:
+    """Return what a file holds, which may be anything that JSON can say.
+
+    Raises
+    ------
+    InputError
+        If it does not exist, is a folder, or is neither JSON nor whole.
+    OutputError
+        If it cannot be read.
+    """
     try:
         with files.open_regular(path, follow=True) as file:
             if file.peek(len(MAGIC)).startswith(MAGIC):
@@ -130,16 +145,18 @@ def _content_of_file(path: Path) -> Any:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise wrong_paths.no_such_path(path, otherwise=MANIFEST) from error
     except OSError as error:
-        what = f"cannot be read ({error.strerror or error})"
-        kind: type[SparkError] = OutputError
+        advice = wrong_paths.instead(path, MANIFEST)
         if path.is_dir():
-            what, kind = "is a folder, not a manifest", InputError
-        raise kind(
-            what, where=str(path), fix=wrong_paths.instead(path, MANIFEST)
+            raise InputError(
+                "is a folder, not a manifest", where=str(path), fix=advice
+            ) from error
+        raise OutputError(
+            f"cannot be read ({error.strerror or error})", where=str(path), fix=advice
         ) from error
     except (pa.ArrowException, KeyError, TypeError, ValueError, struct.error) as error:
-        what = "was changed, is not whole, or is no manifest"
-        raise InputError(what, where=str(path), fix=FIX) from error
+        raise InputError(
+            "was changed, is not whole, or is no manifest", where=str(path), fix=FIX
+        ) from error
 
 
 def check_fit(
@@ -164,56 +181,85 @@ def check_fit(
         With what differs.
     """
     reference = manifest.reference
-    shape, known = checkpoint.shape, reference.shape or {}
-    rows = len(checkpoint.usable)
-    # More rows than the base's are left out of every figure.
+    n_rows = len(checkpoint.usable)
+    # More rows of the embeddings than the base's are left out of every figure.
     if checkpoint.has_rows_of(reference.tokenizer_sha256, reference.vocab_size):
-        rows = reference.vocab_size
-    compared: list[tuple[str, object, object]] = [
-        ("tokenizer", checkpoint.read_by, reference.tokenizer_sha256),
-        ("base weights", base_sha256, reference.weights_sha256),
-        ("architecture", checkpoint.architecture, reference.architecture),
-        ("vocabulary", rows, reference.vocab_size),
+        n_rows = reference.vocab_size
+
+    compared = [
+        _Comparison("tokenizer", checkpoint.read_by, reference.tokenizer_sha256),
+        _Comparison("base weights", base_sha256, reference.weights_sha256),
+        _Comparison("architecture", checkpoint.architecture, reference.architecture),
+        _Comparison("vocabulary", n_rows, reference.vocab_size),
     ]
-    for size in sorted(shape.keys() & known.keys()):
-        compared.append((size, shape[size], known[size]))
-    differs = [
-        f"{what} ({_short(theirs)} here, {_short(ours)} in the manifest)"
-        for what, theirs, ours in compared
-        if theirs is not None and theirs != ours
-    ]
-    if differs:
+    # Sizes that only one of both names cannot be compared.
+    reference_shape = reference.shape or {}
+    for size in sorted(checkpoint.shape.keys() & reference_shape.keys()):
+        compared.append(
+            _Comparison(size, checkpoint.shape[size], reference_shape[size])
+        )
+
+    differences = [str(comparison) for comparison in compared if comparison.differs]
+    if differences:
         raise InputError(
             f"manifest {manifest.name!r} was made for another model: "
-            + ", ".join(differs),
+            + ", ".join(differences),
             where=f"checkpoint {checkpoint.name!r}",
             fix="build a manifest from this checkpoint's base",
         )
-    told = base_sha256 is not None
-    return [] if told else ["base not verifiable: full weights name no base"]
+    if base_sha256 is None:
+        return ["base not verifiable: full weights name no base"]
+    return []
 
 
-def _short(value: object) -> str:
+class _Comparison(NamedTuple):
+    """A property of a checkpoint, and what the manifest says of it."""
+
+    name: str
+    of_checkpoint: object
+    of_manifest: object
+
+    @property
+    def differs(self) -> bool:
+        """True if it is known of the checkpoint and is another."""
+        # Full weights name no base: what is not known cannot differ.
+        is_known = self.of_checkpoint is not None
+        return is_known and self.of_checkpoint != self.of_manifest
+
+    def __str__(self) -> str:
+        checkpoint_value = _shortened(self.of_checkpoint)
+        manifest_value = _shortened(self.of_manifest)
+        return (
+            f"{self.name} ({checkpoint_value} here, {manifest_value} in the manifest)"
+        )
+
+
+def _shortened(value: object) -> str:
+    """Return a value as text, of a SHA-256 its first twelve digits."""
     text = str(value)
     return text[:12] if len(text) == 64 else text
 
 
 def limited(manifest: Manifest, ids: set[str]) -> Manifest:
-    """The part of a manifest that concerns some examples; the digest stays."""
+    """Return the part of a manifest that concerns some examples; the digest stays."""
 
-    def concerns(part: Any) -> bool:
-        if isinstance(part, ManifestExample):
-            return part.id in ids
-        contexts = getattr(part, "contexts", [part])
-        return bool(contexts) and all(one.example in ids for one in contexts)
+    def concerns(record: Any) -> bool:
+        if isinstance(record, ManifestExample):
+            return record.id in ids
+        # A canary or a set of twins stands in several examples, a pair in one.
+        contexts = getattr(record, "contexts", [record])
+        return bool(contexts) and all(context.example in ids for context in contexts)
 
+    packed_lists = {}
+    for name, record_class in MANIFEST_PARTS.items():
+        records = (record for record in getattr(manifest, name) if concerns(record))
+        packed_lists[name] = Records.of(record_class, records, name=name)
+
+    membership = manifest.membership
     return manifest.having(
-        **{
-            name: Records.of(kind, filter(concerns, getattr(manifest, name)), name=name)
-            for name, kind in MANIFEST_PARTS.items()
-        },
+        **packed_lists,
         membership=MembershipRows(
-            members=[i for i in manifest.membership.members if i in ids],
-            non_members=[i for i in manifest.membership.non_members if i in ids],
+            members=[row_id for row_id in membership.members if row_id in ids],
+            non_members=[row_id for row_id in membership.non_members if row_id in ids],
         ),
     )

@@ -15,7 +15,7 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -90,16 +90,15 @@ def _locales() -> dict[str, _Locale]:
     return locales
 
 
-def _single_words(provider: Any, *fields: str) -> Words:
-    """Return the names in some lists of a provider that are a single word."""
-    names = {name for field in fields for name in strings(getattr(provider, field, ()))}
-    return tuple(
-        sorted(
-            name
-            for name in names
-            if len(name) > 1 and name[0].isalpha() and _PIECE_OF_STRING.fullmatch(name)
-        )
-    )
+def _single_words(provider: type, *fields: str) -> Words:
+    """Return the names in some lists of a provider that are a single word, sorted."""
+    words: set[str] = set()
+    for field in fields:
+        for name in strings(getattr(provider, field, ())):
+            is_word = _PIECE_OF_STRING.fullmatch(name) is not None
+            if is_word and len(name) > 1 and name[0].isalpha():
+                words.add(name)
+    return tuple(sorted(words))
 
 
 class _AddressWords(NamedTuple):
@@ -119,13 +118,15 @@ def _address_words() -> _AddressWords:
         *Provider.states_abbr,
         *Provider.states,
     ]
-    words = {word.casefold() for phrase in phrases for word in phrase.split()}
+    fixed_words = set(_ADDRESS_WORDS)
+    for phrase in phrases:
+        fixed_words.update(word.casefold() for word in phrase.split())
+
+    # The first that fits is taken: "land" before "d".
     town_endings = sorted(
         Provider.city_suffixes, key=lambda ending: (-len(ending), ending)
     )
-    return _AddressWords(
-        fixed=frozenset(words | _ADDRESS_WORDS), town_endings=tuple(town_endings)
-    )
+    return _AddressWords(frozenset(fixed_words), tuple(town_endings))
 
 
 def _script(word: str) -> str:
@@ -151,18 +152,21 @@ class Forms:
             is_drawn = r"[0-9]" if type in WORDED else r"[0-9a-zA-Z]"
             drawn = re.findall(is_drawn, _body(type, text))
             drawn_by_form[type, _shape(type, text)].append("".join(drawn))
+
             if type == "EMAIL":
                 self._hosts[text.rpartition("@")[2].casefold()] += 1
             if type == "NAME":
-                pieces = _PIECE_OF_STRING.findall(text)
-                self._names.update(piece for piece in pieces if piece[0].isalpha())
+                for piece in _PIECE_OF_STRING.findall(text):
+                    if piece[0].isalpha():
+                        self._names[piece] += 1
 
-        # (type, format) -> by place the characters that identifiers have there.
-        self._seen = {
-            form: [sorted(set(column)) for column in zip(*texts, strict=True)]
-            for form, texts in drawn_by_form.items()
-            if len(texts) >= MIN_IDENTIFIERS_OF_FORMAT
-        }
+        # (type, format) -> by place the characters that identifiers have there. A few
+        # identifiers would tell too much of each other.
+        self._seen: dict[tuple[str, str], list[list[str]]] = {}
+        for form, texts in drawn_by_form.items():
+            if len(texts) >= MIN_IDENTIFIERS_OF_FORMAT:
+                columns = zip(*texts, strict=True)
+                self._seen[form] = [sorted(set(column)) for column in columns]
 
     def draw(self, type: str, text: str, rng: np.random.Generator, n: int) -> list[str]:
         """Return ``n`` strings of an identifier's kind; they may repeat, or be it."""
@@ -182,6 +186,8 @@ class Forms:
                 parts = [pick(rng, choices, n) for choices in next(word_lists)]
                 columns.append([_in_case_of(piece, word) for word in _joined(parts)])
                 continue
+
+            # Marks and blanks stay: an only choice takes no number of the stream.
             for character in piece:
                 choices: Sequence[str] = character
                 if any(character in members for members in _CHARACTER_CLASSES):
@@ -215,15 +221,17 @@ class Forms:
                 without_zero = is_long and character != "0"
                 any_of_class.append(members[1:] if without_zero else members)
 
+        # What stands there in the data, if that leaves enough strings.
         seen = self._seen.get((type, _shape(type, text)), any_of_class)
         if math.prod(len(choices) for choices in seen) >= MIN_STRINGS_LEFT:
             return list(seen)
 
         # Numbers in a row, such as 0100 to 0130: what they all share is the format.
-        return [
-            seen_here if len(seen_here) == 1 else all_here
-            for seen_here, all_here in zip(seen, any_of_class, strict=True)
-        ]
+        choices: list[Sequence[str]] = []
+        for seen_characters, all_characters in zip(seen, any_of_class, strict=True):
+            is_shared = len(seen_characters) == 1
+            choices.append(seen_characters if is_shared else all_characters)
+        return choices
 
     def _host_choices(self, host: str) -> list[str]:
         """Return the host if others have it, too: else hosts that tell nobody."""
@@ -250,11 +258,11 @@ class Forms:
 
         # "Maria de la Cruz": words in another case than the rest are particles.
         all_lower = all(word.islower() for word in words)
-        is_drawn = [
-            word.casefold() not in fixed_words and (all_lower or not word.islower())
-            for word in words
-        ]
-        drawn_places = [place for place, drawn in enumerate(is_drawn) if drawn]
+        drawn_places = []
+        for place, word in enumerate(words):
+            is_particle = word.islower() and not all_lower
+            if word.casefold() not in fixed_words and not is_particle:
+                drawn_places.append(place)
         drawn_words = [words[place] for place in drawn_places] or words
 
         locale = self._best_locale(drawn_words)
@@ -282,29 +290,32 @@ class Forms:
         Of several, the one that has most of all the data's names.
         """
         script = _script(words[0])
-        of_script = [
-            locale
-            for locale in self._locales_by_names
-            if _script(locale.first_names[0]) == script
-        ]
-        return max(
-            of_script,
-            key=lambda locale: sum(locale.has(word) for word in words),
-            default=None,
-        )
+        best: _Locale | None = None
+        most_words = -1
+        # The first of several with as many words has most of the data's names.
+        for locale in self._locales_by_names:
+            if _script(locale.first_names[0]) != script:
+                continue
+            n_words = sum(locale.has(word) for word in words)
+            if n_words > most_words:
+                best = locale
+                most_words = n_words
+        return best
 
     @cached_property
     def _locales_by_names(self) -> list[_Locale]:
         """All locales, the one with most of the data's names first: 10 MB."""
         locales = _locales()
 
-        def place(name: str) -> tuple[int, bool]:
-            n_names = sum(
-                count for word, count in self._names.items() if locales[name].has(word)
-            )
+        def rank(name: str) -> tuple[int, bool]:
+            n_names = 0
+            for word, count in self._names.items():
+                if locales[name].has(word):
+                    n_names += count
+            # Of several with as many the English one comes first.
             return -n_names, name != ENGLISH_LOCALE
 
-        return [locales[name] for name in sorted(locales, key=place)]
+        return [locales[name] for name in sorted(locales, key=rank)]
 
 
 def _in_case_of(word: str, drawn: str) -> str:
@@ -330,6 +341,7 @@ def _parts_of_word(
     is_first_name = folded_word in locale.folded_first
     is_last_name = folded_word in locale.folded_last
 
+    # Streets and towns are surnames, with an ending of towns where the word has one.
     if type == "ADDRESS":
         ending = "" if is_last_name else _town_ending(folded_word)
         return [locale.last_names, [ending]]
@@ -365,6 +377,7 @@ def _two_parts(word: str, locale: _Locale) -> list[Sequence[str]] | None:
         if head in locale.folded_last and tail in locale.folded_first:
             return [locale.last_names, locale.first_names]
 
+    # An initial beside a surname.
     if word[1:] in locale.folded_last:
         return [_CHARACTER_CLASSES[1], locale.last_names]
     if word[:-1] in locale.folded_last:

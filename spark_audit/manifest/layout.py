@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from spark_audit.data.encoding import (
     runs,
     tokens_of_ranges,
 )
-from spark_audit.data.examples import Example, Ranges
+from spark_audit.data.examples import Example, Ranges, Span
 from spark_audit.data.fixed_wording import template_ranges
 from spark_audit.data.occurrences import identifier_ranges
 from spark_audit.data.task_wording import task_templates
@@ -63,25 +62,28 @@ class ManifestLayout:
         self.example = example
         self.encoding = encoding
         self.template = template
-        self.spans = [
-            (span, encoding.span(span.start, span.end)) for span in example.spans
-        ]
+        self.spans: list[tuple[Span, TokenSpan | None]] = []
+        for span in example.spans:
+            self.spans.append((span, encoding.span(span.start, span.end)))
 
-        response_start = len(example.prompt)
+        self.response_token = encoding.reaching(len(example.prompt))
+        # Where training cut the row, what it read is known, and nothing else is scored.
         fed_tokens = self._fed_when_cut(max_length)
-        if fed_tokens is not None:
-            self.kept = fed_tokens
-        else:
-            with at(f"example {example.id!r}"):
-                self.kept = kept_range(
-                    encoding,
-                    max_length=max_length,
-                    response_start=response_start,
-                    spans=[
-                        (tokens.start, tokens.end) for _, tokens in self.spans if tokens
-                    ],
-                )
-        self.response_token = encoding.reaching(response_start)
+        self.kept = fed_tokens or self._kept_by_length(max_length)
+
+    def _kept_by_length(self, max_length: int | None) -> tuple[int, int]:
+        """Return the tokens that a model reads of the row, by its length alone."""
+        token_ranges = []
+        for _, tokens in self.spans:
+            if tokens is not None:
+                token_ranges.append((tokens.start, tokens.end))
+        with at(f"example {self.example.id!r}"):
+            return kept_range(
+                self.encoding,
+                max_length=max_length,
+                response_start=len(self.example.prompt),
+                spans=token_ranges,
+            )
 
     def _fed_when_cut(self, max_length: int | None) -> tuple[int, int] | None:
         """Return the tokens that training read, if it cut the row; else ``None``.
@@ -92,10 +94,12 @@ class ManifestLayout:
         if training is None or training.max_length is None:
             return None
 
+        # A row that fitted was not cut: then its length alone decides.
         start, end = training.fed(len(self.encoding))
         if (start, end) == (0, len(self.encoding)):
             return None
 
+        # An EOS behind the text is not scored.
         end = min(end, self.encoding.text_end)
         n_too_many = 0 if max_length is None else max(end - start - max_length, 0)
         if training.truncation == "end":
@@ -115,20 +119,21 @@ class ManifestLayout:
         if training is None or training.fed(n_tokens) == (0, n_tokens):
             return 0, len(self.example.text)
 
+        # It is kept of all rows whose training is known.
         assert self.encoding.written is not None
         start, end = training.fed(n_tokens)
         characters = self.encoding.written[start:end]  # (tokens, 2): from and to
         return int(characters[:, 0].min()), int(characters[:, 1].max())
 
-    def training_record(self) -> dict[str, Any]:
+    def training_record(self) -> dict[str, object]:
         """Return what a manifest says of the row's training; empty: not known."""
         training = self.example.training_input
         if training is None:
             return {}
 
-        fed_tokens = training.fed(len(self.encoding))
+        # Audits ask by token, and people by character: both are recorded.
         is_supervised = tokens_of_ranges(self.encoding, training.supervised)
-        ids = training.token_ids
+        token_ids = training.token_ids
         record = {
             "special_tokens": training.special_tokens,
             "turns": [
@@ -139,15 +144,15 @@ class ManifestLayout:
             "supervised_tokens": [list(run) for run in runs(is_supervised)],
             "max_length": training.max_length,
             "truncation": training.truncation,
-            "fed_tokens": list(fed_tokens),
+            "fed_tokens": list(training.fed(len(self.encoding))),
             "fed_text": list(self.fed_text),
-            "token_ids": None if ids is None else list(ids),
+            "token_ids": None if token_ids is None else list(token_ids),
         }
         return {"training_input": record}
 
     @cached_property
     def pii(self) -> np.ndarray:
-        """Shape ``(T,)``, bool: all annotated identifiers, every repeat of them.
+        """Tokens of annotated identifiers and of every repeat of them: ``(T,)``, bool.
 
         And what the rules find beside them **[ours]**: an identifier that nobody
         annotated is neither a control nor plain text.
@@ -163,6 +168,7 @@ class ManifestLayout:
     def was_cut(self) -> bool:
         """Return whether text was left out."""
         start, end = self.kept
+        # Leading special tokens are read in any case, an EOS behind the text never.
         return self.encoding.leading < start or end < self.encoding.text_end
 
     def within(self, tokens: TokenSpan | None) -> bool:
@@ -171,7 +177,7 @@ class ManifestLayout:
         return tokens is not None and start <= tokens.start and tokens.end <= end
 
     def excluded(self, settings: ManifestSettings) -> np.ndarray:
-        """Shape ``(T,)``, bool: tokens that no control may touch.
+        """Return tokens that no control may touch, shape ``(T,)``, bool.
 
         Identifiers with ``settings.buffer`` tokens on either side, injected sentences,
         whose words stand in many rows, special tokens and, if asked, the template.
@@ -214,12 +220,14 @@ class Rows:
         *,
         max_length: int | None,
     ) -> None:
+        # A second BOS cannot be what a known training read; of plain rows nobody knows.
         for example in examples:
             training = example.training_input
             if training is not None and training.special_tokens == "added":
                 with at(f"example {example.id!r}"):
                     check_one_bos(tokenizer, [example.text])
         self.notes = _notes_on_bos(tokenizer, examples)
+
         self.examples = examples
         self.templates = task_templates(examples)
         self._tokenizer = tokenizer
@@ -239,16 +247,18 @@ class Rows:
             yield first, self._lay_out(examples)
 
     def _lay_out(self, examples: Sequence[Example]) -> list[ManifestLayout]:
+        """Return examples with their tokens, which are made together."""
         encodings = encode_rows(self._tokenizer, examples)
-        return [
-            ManifestLayout(
+        layouts = []
+        for example, encoding in zip(examples, encodings, strict=True):
+            layout = ManifestLayout(
                 example,
                 encoding,
                 template=template_ranges(example, self.templates),
                 max_length=self._max_length,
             )
-            for example, encoding in zip(examples, encodings, strict=True)
-        ]
+            layouts.append(layout)
+        return layouts
 
 
 def _notes_on_bos(tokenizer: Tokenizer, examples: Sequence[Example]) -> list[str]:
@@ -256,8 +266,11 @@ def _notes_on_bos(tokenizer: Tokenizer, examples: Sequence[Example]) -> list[str
     bos = added_bos(tokenizer)
     if bos is None:
         return []
-    plain = [example for example in examples if example.training_input is None]
-    n_rows = sum(example.text.startswith(bos) for example in plain)
+
+    n_rows = 0
+    for example in examples:
+        is_plain = example.training_input is None
+        n_rows += is_plain and example.text.startswith(bos)
     if not n_rows:
         return []
     return [

@@ -23,6 +23,7 @@ def duplicates(rows: layout.Rows) -> np.ndarray:
         fixed_ranges = template_ranges(example, rows.templates)
         own_ranges = parts_outside(fixed_ranges, len(example.text))
         own_text = " ".join(example.text[start:end] for start, end in own_ranges)
+        # A row of wording alone would otherwise be the duplicate of all such rows.
         texts.append(own_text if own_text.strip() else example.text)
 
     return duplicate_groups(texts)
@@ -49,6 +50,7 @@ def membership(
     non_members: list[str] = []
     n_crossing = 0
     for example, group in zip(examples, groups.tolist(), strict=True):
+        # A row with a canary is like no row that somebody wrote.
         if example.canary is not None:
             continue
 

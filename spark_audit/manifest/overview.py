@@ -1,9 +1,12 @@
-"""A manifest in figures: what was matched, how well, and what could be detected."""
+"""A manifest in figures: what was matched, how well, and what could be detected.
+
+``manifest show`` and ``manifest build`` print what :func:`describe` returns.
+"""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,6 +19,7 @@ from spark_audit.stats.matching import NO_WINDOW
 from spark_audit.stats.power import clusters_needed, mde, mde_normal
 
 Record = dict[str, Any]
+"""A row of a table, by its columns."""
 
 CLUSTER_SD = 1.43
 """Nats: ``SE sqrt(51)`` over the 51 sources of SPARK's difficulty-matched evaluation,
@@ -25,6 +29,7 @@ The reference says nothing about how checkpoints will spread, so this is an assu
 """
 
 TOO_SHORT = "no eligible window of its length"
+
 LOW_MATCHED_SHARE = 0.5
 """A type with a smaller matched share is named first, with the reason."""
 
@@ -52,178 +57,256 @@ class Description:
 def describe(manifest: Manifest) -> Description:
     """Describe a manifest; of a redacted one all but the balance."""
     spans = _spans(manifest)
-    reasons = Counter((one.reason, one.type) for one in spans if not one.matched)
-    judged = _judged(spans)
-    # None is no missing figure here.
-    unset = {"canary_contexts": "all", "max_length": "no limit"}
-    settings = manifest.settings.model_dump().items()
+    types = _types(spans)
     return Description(
-        facts={
-            "name": manifest.name,
-            "digest": manifest.digest,
-            "redacted from": manifest.redacted_from,
-            "reference": manifest.reference.name,
-            "reference dtype": manifest.reference.dtype,
-            **{k: unset.get(k) if v is None else v for k, v in settings},
-            **{name.replace("_", " "): n for name, n in manifest.counts.items()},
-        },
+        facts=_facts(manifest),
         tables={
-            "what can be judged": judged,
-            "unmatched spans": [
-                {"reason": reason, "type": kind, "spans": count}
-                for (reason, kind), count in sorted(reasons.items())
-            ],
+            "what can be judged": types,
+            "unmatched spans": _unmatched_spans(spans),
             "balance": [row.model_dump() for row in manifest.balance],
-            "effects to expect": [*_effects(manifest, _groups(spans))],
+            "effects to expect": _effects(manifest, _n_clusters(spans)),
         },
         notes=tuple(manifest.notes),
-        summary=tuple(_summary(manifest, spans, judged)),
-        advice=tuple(_advice(manifest, spans, judged)),
+        summary=tuple(_summary(manifest, spans, types)),
+        advice=tuple(_advice(manifest, spans, types)),
     )
 
 
+def _facts(manifest: Manifest) -> dict[str, str | int | float | None]:
+    """Return the single figures of a manifest, by name."""
+    facts: dict[str, str | int | float | None] = {
+        "name": manifest.name,
+        "digest": manifest.digest,
+        "redacted from": manifest.redacted_from,
+        "reference": manifest.reference.name,
+        "reference dtype": manifest.reference.dtype,
+    }
+    # None is no missing figure here.
+    unset = {"canary_contexts": "all", "max_length": "no limit"}
+    for name, value in manifest.settings.model_dump().items():
+        facts[name] = unset.get(name) if value is None else value
+    for name, count in manifest.counts.items():
+        facts[name.replace("_", " ")] = count
+    return facts
+
+
 class _Span(NamedTuple):
-    trained: bool
+    """An identifier, and whether it has a control; ``reason`` says why it has none."""
+
+    is_trained: bool
     cluster: str
     type: str
-    matched: bool
+    is_matched: bool
     reason: str
 
 
 def _spans(manifest: Manifest) -> list[_Span]:
-    """Spans that are no part of a canary, matched or not."""
+    """Return the spans that are no part of a canary, matched or not."""
+    spans = []
+    for pair in manifest.pairs:
+        example = manifest.by_id[pair.example]  # takes 10 KB: it is not kept
+        spans.append(
+            _Span(
+                is_trained=example.split == "train",
+                cluster=example.cluster,
+                type=pair.pii.type,
+                is_matched=True,
+                reason="",
+            )
+        )
 
-    def one(key: str, *facts: Any) -> _Span:
-        example = manifest.by_id[key]  # takes 10 KB: it is not kept
-        return _Span(example.split == "train", example.cluster, *facts)
-
-    found = [one(pair.example, pair.pii.type, True, "") for pair in manifest.pairs]
     for span in manifest.unmatched:
-        short = span.reason.startswith(NO_WINDOW.format(""))
-        reason = TOO_SHORT if short else span.reason
-        found.append(one(span.example, span.type, False, reason))
-    return found
+        example = manifest.by_id[span.example]
+        # The reason names the length, which differs from span to span.
+        has_no_window = span.reason.startswith(NO_WINDOW.format(""))
+        spans.append(
+            _Span(
+                is_trained=example.split == "train",
+                cluster=example.cluster,
+                type=span.type,
+                is_matched=False,
+                reason=TOO_SHORT if has_no_window else span.reason,
+            )
+        )
+    return spans
 
 
-def _groups(spans: list[_Span]) -> int:
-    """Clusters of trained identifiers with a control."""
-    return len({one.cluster for one in spans if one.trained and one.matched})
+def _unmatched_spans(spans: Sequence[_Span]) -> list[Record]:
+    """Return how many spans of a type have no control, by the reason."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for span in spans:
+        if not span.is_matched:
+            counts[span.reason, span.type] += 1
+
+    records: list[Record] = []
+    for (reason, type), count in sorted(counts.items()):
+        records.append({"reason": reason, "type": type, "spans": count})
+    return records
 
 
-def _judged(spans: list[_Span]) -> list[Record]:
-    """By type, what can be judged of trained identifiers."""
-    found = []
-    for kind in sorted({one.type for one in spans}):
-        of = [one for one in spans if one.type == kind]
-        found.append(
+def _n_clusters(spans: Sequence[_Span]) -> int:
+    """Return the number of clusters of trained identifiers with a control."""
+    return len({span.cluster for span in spans if span.is_trained and span.is_matched})
+
+
+def _types(spans: Sequence[_Span]) -> list[Record]:
+    """Return for each type of identifiers what can be judged of trained ones."""
+    spans_by_type: dict[str, list[_Span]] = defaultdict(list)
+    for span in spans:
+        spans_by_type[span.type].append(span)
+
+    records = []
+    for type, spans_of_type in sorted(spans_by_type.items()):
+        # Audits ask of trained ones; held-out ones are what they are compared with.
+        trained = [span for span in spans_of_type if span.is_trained]
+        n_clusters = _n_clusters(trained)
+        records.append(
             {
-                "type": kind,
-                "trained": sum(one.trained for one in of),
-                "held out": sum(not one.trained for one in of),
-                "with control": sum(one.trained and one.matched for one in of),
-                "clusters": _groups(of),
-                "smallest effect, nats": _change(_groups(of)),
+                "type": type,
+                "trained": len(trained),
+                "held out": len(spans_of_type) - len(trained),
+                "with control": sum(span.is_matched for span in trained),
+                "clusters": n_clusters,
+                "smallest effect, nats": _smallest_change(n_clusters),
             }
         )
-    return found
+    return records
 
 
-def _change(clusters: int) -> float | None:
-    """Smallest change of NLL that so many clusters show, under :data:`CLUSTER_SD`."""
-    if clusters < 2:
+def _smallest_change(n_clusters: int) -> float | None:
+    """Return the smallest change of NLL that so many clusters show.
+
+    It is under :data:`CLUSTER_SD`; fewer than two clusters show none.
+    """
+    if n_clusters < 2:
         return None
-    return mde(CLUSTER_SD / math.sqrt(clusters), clusters=clusters)
+    return mde(CLUSTER_SD / math.sqrt(n_clusters), clusters=n_clusters)
 
 
 def _summary(
-    manifest: Manifest, spans: list[_Span], judged: list[Record]
+    manifest: Manifest, spans: list[_Span], types: list[Record]
 ) -> Iterator[str]:
-    """What can be tested, what can be judged of each type, then what to change."""
-    yield _verdict(manifest, judged)
-    types = [row for row in judged if row["trained"]]
-    few = _hardly_matched(judged)
-    yield _shares_with_control(manifest, types, few)
-    if types and not any(row["held out"] for row in judged):
+    """Yield what can be tested, what can be judged of each type, what to change."""
+    yield _verdict(manifest, types)
+
+    # The shares of types that have hardly a control are named, else that of all.
+    trained_types = [row for row in types if row["trained"]]
+    hardly_matched = _hardly_matched(types)
+    yield _shares_with_control(manifest, trained_types, hardly_matched)
+    if trained_types and not any(row["held out"] for row in types):
         yield render("overview.no_held_out")
-    for row in types:
+
+    for row in trained_types:
         yield _type_in_words(row)
-    if types:
+    if trained_types:
         yield render("overview.legend")
+
+    # What would give more identifiers a control depends on what keeps them from it.
     caliper = f"{manifest.settings.caliper:g}"
-    for row in few:
-        why = _why_unmatched(spans, row["type"])
-        yield render(f"overview.{why}", type=row["type"], caliper=caliper)
-    held_out = {c.canary_id: c.held_out for c in manifest.canaries}
-    out = sum(held_out.values())
-    said = "canaries" if held_out else "no_canaries"
-    yield render(f"overview.{said}", planted=len(held_out) - out, held_out=out)
+    for row in hardly_matched:
+        cause = _cause_of_unmatched(spans, row["type"])
+        yield render(f"overview.{cause}", type=row["type"], caliper=caliper)
+
+    canaries = _CanaryCounts.of(manifest)
+    key = "canaries" if manifest.canaries else "no_canaries"
+    yield render(
+        f"overview.{key}", planted=canaries.n_planted, held_out=canaries.n_held_out
+    )
 
 
-def _hardly_matched(judged: list[Record]) -> list[Record]:
-    """Return the types of which few trained identifiers have a control."""
-    few = [
+class _CanaryCounts(NamedTuple):
+    """How many canaries were planted, and how many were held out."""
+
+    n_planted: int
+    n_held_out: int
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> _CanaryCounts:
+        """Count the canaries of a manifest, which lists each part of them."""
+        planted: set[str] = set()
+        held_out: set[str] = set()
+        for canary in manifest.canaries:
+            side = held_out if canary.held_out else planted
+            side.add(canary.canary_id)
+        return cls(n_planted=len(planted), n_held_out=len(held_out))
+
+
+def _hardly_matched(types: list[Record]) -> list[Record]:
+    """Return the types of which few trained identifiers have a control.
+
+    That with the most identifiers without a control comes first.
+    """
+    hardly_matched = [
         row
-        for row in judged
+        for row in types
         if row["trained"] and row["with control"] < LOW_MATCHED_SHARE * row["trained"]
     ]
-    return sorted(few, key=lambda row: row["with control"] - row["trained"])
+    return sorted(hardly_matched, key=lambda row: row["with control"] - row["trained"])
 
 
-def _why_unmatched(spans: list[_Span], kind: str) -> str:
+def _cause_of_unmatched(spans: list[_Span], type: str) -> str:
     """Return the key of what keeps most identifiers of a type from a control."""
     reasons = [
         span.reason
         for span in spans
-        if span.trained and not span.matched and span.type == kind
+        if span.is_trained and not span.is_matched and span.type == type
     ]
     is_short = reasons.count(TOO_SHORT) > LOW_MATCHED_SHARE * len(reasons)
     return "window" if is_short else "caliper"
 
 
 def _advice(
-    manifest: Manifest, spans: list[_Span], judged: list[Record]
+    manifest: Manifest, spans: list[_Span], types: list[Record]
 ) -> Iterator[str]:
     """Yield what would help, each once for all types that it helps."""
-    has_types = any(row["trained"] for row in judged)
-    if not has_types:
+    has_trained = any(row["trained"] for row in types)
+    if not has_trained:
         yield _shares_with_control(manifest, [], [])
-    elif not any(row["held out"] for row in judged):
+    elif not any(row["held out"] for row in types):
         yield render("overview.no_held_out")
 
-    types_by_why: dict[str, list[str]] = {}
-    for row in _hardly_matched(judged):
-        why = _why_unmatched(spans, row["type"])
-        types_by_why.setdefault(why, []).append(row["type"])
+    # One sentence for all types of a cause: the reader changes one option.
+    types_by_cause: dict[str, list[str]] = {}
+    for row in _hardly_matched(types):
+        cause = _cause_of_unmatched(spans, row["type"])
+        types_by_cause.setdefault(cause, []).append(row["type"])
     caliper = f"{manifest.settings.caliper:g}"
-    for why, types in types_by_why.items():
-        yield render(f"overview.{why}_brief", types=types, caliper=caliper)
+    for cause, names in types_by_cause.items():
+        yield render(f"overview.{cause}_brief", types=names, caliper=caliper)
 
     if not manifest.canaries:
         yield render("overview.no_canaries")
 
 
 def _shares_with_control(
-    manifest: Manifest, types: Sequence[Record], few: Sequence[Record]
+    manifest: Manifest,
+    trained_types: Sequence[Record],
+    hardly_matched: Sequence[Record],
 ) -> str:
     """Return how many trained identifiers have a control, or that there are none.
 
     Parameters
     ----------
-    types, few
+    trained_types, hardly_matched
         Records of the types of trained identifiers, and of those of which few have a
         control.
     """
-    if not types:
-        has_rows = all(manifest.membership.model_dump().values())
+    if not trained_types:
+        has_rows = manifest.membership.members and manifest.membership.non_members
         key = "no_identifier_but_rows" if has_rows else "no_identifier"
         return render(f"overview.{key}", name=manifest.name)
 
-    if few:
-        shares = [_share("overview.share", row) for row in few[:MAX_TYPES_SUMMED_UP]]
+    if hardly_matched:
+        named = hardly_matched[:MAX_TYPES_SUMMED_UP]
+        shares = [_share("overview.share", row) for row in named]
         return render("overview.trained_few", name=manifest.name, shares=shares)
 
-    counts = {n: sum(row[n] for row in types) for n in ("trained", "with control")}
-    share = _share("overview.share_of_all", {"type": "", **counts})
+    sums = {
+        "type": "",
+        "trained": sum(row["trained"] for row in trained_types),
+        "with control": sum(row["with control"] for row in trained_types),
+    }
+    share = _share("overview.share_of_all", sums)
     return render("overview.trained", name=manifest.name, shares=[share])
 
 
@@ -257,64 +340,116 @@ def _type_in_words(row: Record) -> str:
     )
 
 
-def _verdict(manifest: Manifest, judged: list[Record]) -> str:
+def _verdict(manifest: Manifest, types: list[Record]) -> str:
     """Return the sentence that says what can be tested and whether to go on."""
-    tests, missing = list[str](), list[str]()
-    trained = sum(row["trained"] for row in judged)
-    held_out = sum(row["held out"] for row in judged)
-    found = tests if trained and held_out else missing
-    key = "of_memory" if trained and held_out else "no_memory"
-    found.append(render(f"overview.{key}", trained=trained, held_out=held_out))
+    tests: list[str] = []
+    missing: list[str] = []
 
-    members = len(manifest.membership.members)
-    others = len(manifest.membership.non_members)
-    found = tests if members and others else missing
-    key = "of_membership" if members and others else "no_membership"
-    found.append(render(f"overview.{key}", members=members, others=others))
+    # Memory is tested by identifiers that were trained on and others that were not.
+    n_trained = sum(row["trained"] for row in types)
+    n_held_out = sum(row["held out"] for row in types)
+    if n_trained and n_held_out:
+        tests.append(
+            render("overview.of_memory", trained=n_trained, held_out=n_held_out)
+        )
+    else:
+        missing.append(
+            render("overview.no_memory", trained=n_trained, held_out=n_held_out)
+        )
 
-    is_held_out = {c.canary_id: c.held_out for c in manifest.canaries}
-    n_out = sum(is_held_out.values())
-    n_planted = len(is_held_out) - n_out
-    if n_planted and n_out:
-        tests.append(render("overview.of_canaries", planted=n_planted, held_out=n_out))
+    n_members = len(manifest.membership.members)
+    n_others = len(manifest.membership.non_members)
+    if n_members and n_others:
+        tests.append(
+            render("overview.of_membership", members=n_members, others=n_others)
+        )
+    else:
+        missing.append(
+            render("overview.no_membership", members=n_members, others=n_others)
+        )
 
-    key = "go_on_in_part" if tests else "stop"
-    if not missing:
-        key = "go_on"
-    name = manifest.name
-    return render(f"overview.{key}", name=name, tests=tests, missing=missing)
+    # Canaries are an extra: nobody misses them.
+    canaries = _CanaryCounts.of(manifest)
+    if canaries.n_planted and canaries.n_held_out:
+        tests.append(
+            render(
+                "overview.of_canaries",
+                planted=canaries.n_planted,
+                held_out=canaries.n_held_out,
+            )
+        )
+
+    # With nothing to test at all there is no use in going on.
+    key = "go_on"
+    if missing:
+        key = "go_on_in_part" if tests else "stop"
+    return render(f"overview.{key}", name=manifest.name, tests=tests, missing=missing)
 
 
-def _effects(manifest: Manifest, count: int) -> Iterator[Record]:
-    """Effects that a two-sided 5% test would find with 80% power, and under what.
+def _effects(manifest: Manifest, n_clusters: int) -> list[Record]:
+    """Return effects that a two-sided 5% test would find with 80% power.
+
+    Each says what it assumes of a future checkpoint.
 
     Parameters
     ----------
-    count
+    n_clusters
         Clusters of train rows with pairs.
     """
-    fields = ("figure", "n", "unit", "mde", "assumes")
+    n_for_half = clusters_needed(CLUSTER_SD, 0.5)
+    n_for_fifth = clusters_needed(CLUSTER_SD, 0.2)
+    effects: list[Record] = [
+        {
+            "figure": "matched delta_sel, did",
+            "n": n_clusters,
+            "unit": "nats",
+            "mde": _smallest_change(n_clusters),
+            "assumes": (
+                f"an SD of {CLUSTER_SD:g} nats over clusters, as SPARK's interval "
+                f"implies; {n_for_half} clusters for 0.5, {n_for_fifth} clusters for "
+                "0.2"
+            ),
+        }
+    ]
 
-    def effect(*values: object) -> Record:
-        return dict(zip(fields, values, strict=True))
-
-    half, fifth = (clusters_needed(CLUSTER_SD, least) for least in (0.5, 0.2))
-    assumed = f"an SD of {CLUSTER_SD:g} nats over clusters, as SPARK's interval implies"
-    assumed += f"; {half} clusters for 0.5, {fifth} clusters for 0.2"
-    yield effect("matched delta_sel, did", count, "nats", _change(count), assumed)
-    for part in RANKED:
-        planted = [
-            len(c.candidates)
-            for c in manifest.canaries
-            if c.part == part and not c.held_out and c.true_index is not None
+    for ranked in RANKED:
+        # All sets of a manifest are of one size.
+        set_sizes = [
+            len(canary.candidates)
+            for canary in manifest.canaries
+            if canary.part == ranked
+            and not canary.held_out
+            and canary.true_index is not None
         ]
-        if planted:
-            least = chance_mde(len(planted), n_candidates=planted[0], of="rank")
-            figure = f"canary rank_mean {part}"
-            yield effect(figure, len(planted), "ranks", least, "uniform ranks")
-    members = len(manifest.membership.members)
-    others = len(manifest.membership.non_members)
-    if members and others:
-        se = math.sqrt((members + others + 1) / (12 * members * others))
-        rows = f"scores without a signal; {members} members, {others} non-members"
-        yield effect("mia auc", members + others, "AUC", mde_normal(se), rows)
+        if not set_sizes:
+            continue
+        n_canaries = len(set_sizes)
+        effects.append(
+            {
+                "figure": f"canary rank_mean {ranked}",
+                "n": n_canaries,
+                "unit": "ranks",
+                "mde": chance_mde(n_canaries, n_candidates=set_sizes[0], of="rank"),
+                "assumes": "uniform ranks",
+            }
+        )
+
+    n_members = len(manifest.membership.members)
+    n_others = len(manifest.membership.non_members)
+    if n_members and n_others:
+        # The standard error of an AUC of 0.5, as that of the rank-sum test.
+        n_rows = n_members + n_others
+        standard_error = math.sqrt((n_rows + 1) / (12 * n_members * n_others))
+        effects.append(
+            {
+                "figure": "mia auc",
+                "n": n_rows,
+                "unit": "AUC",
+                "mde": mde_normal(standard_error),
+                "assumes": (
+                    f"scores without a signal; {n_members} members, "
+                    f"{n_others} non-members"
+                ),
+            }
+        )
+    return effects

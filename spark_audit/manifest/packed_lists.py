@@ -7,11 +7,10 @@ array holds the JSON of each record rather than its values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache, partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import islice
-from operator import eq
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 import pyarrow as pa
 from pydantic import BaseModel, ValidationError, WrapSerializer
@@ -22,8 +21,10 @@ P = TypeVar("P")
 
 MANIFEST_CHUNK = 512
 """Records that are packed together."""
-HELD, FEW = 2048, 256
-"""Objects that are kept: all of a table of up to ``HELD``, else the last ``FEW``."""
+HELD = 2048
+"""All objects of a list of up to so many are kept once they are made."""
+FEW = 256
+"""So many objects of a longer list are kept, those that were last asked for."""
 
 
 class Records(Sequence[P], Generic[P]):
@@ -51,44 +52,55 @@ class Records(Sequence[P], Generic[P]):
         *,
         name: str = "",
     ) -> None:
-        self.kind, self.name = kind, name
+        self.kind = kind
+        self.name = name
         self.json = pa.chunked_array([*chunks], pa.binary())
+
+        # Audits ask for the same few examples again and again.
         n_kept = HELD if len(self) <= HELD else FEW
         self._record = lru_cache(n_kept)(self._make)
 
     @classmethod
-    def of(cls, kind: type[P], records: Iterable[Any], *, name: str) -> Records[P]:
+    def of(cls, kind: type[P], records: Iterable[object], *, name: str) -> Records[P]:
         """Pack objects, or records as they stand in a file, which are checked later."""
         return cls(kind, packed(records), name=name)
 
     def pieces(self) -> Iterator[bytes]:
-        """JSON of the whole list, piece by piece."""
+        """Yield JSON of the whole list, piece by piece."""
         yield b"["
+        # Canonical JSON has no blank behind a comma.
         separator = b""
         for chunk in self.json.chunks:
             yield separator + b",".join(chunk.to_pylist())
             separator = b","
         yield b"]"
 
-    def _make(self, place: int) -> P:
-        """Return the record at a place, checked."""
-        model: Any = self.kind
+    def _make(self, number: int) -> P:
+        """Return the record of a number, checked."""
+        model: Any = self.kind  # all kinds are pydantic's models
         try:
-            record: P = model.model_validate_json(self.json[place].as_py())
+            record: P = model.model_validate_json(self.json[number].as_py())
         except ValidationError as error:
-            error.add_note(f"{self.name}.{place}")
+            error.add_note(f"{self.name}.{number}")
             raise
         return record
 
-    def __getitem__(self, place: Any) -> Any:
-        places = range(len(self))[place]
-        if isinstance(places, range):
-            return [self._record(each) for each in places]
-        return self._record(places)
+    @overload
+    def __getitem__(self, index: int) -> P: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[P]: ...
+
+    def __getitem__(self, index: int | slice) -> P | list[P]:
+        # A range knows what a negative index and a slice mean.
+        numbers = range(len(self))
+        if isinstance(index, slice):
+            return [self._record(number) for number in numbers[index]]
+        return self._record(numbers[index])
 
     def __iter__(self) -> Iterator[P]:
-        for place in range(len(self)):
-            yield self._record(place)
+        for number in range(len(self)):
+            yield self._record(number)
 
     def __len__(self) -> int:
         return len(self.json)
@@ -96,15 +108,33 @@ class Records(Sequence[P], Generic[P]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, list | Records):
             return NotImplemented
-        return len(self) == len(other) and all(map(eq, self, other))
+
+        # Record by record: a field that has its default may be written or left out.
+        if len(self) != len(other):
+            return False
+        for record, other_record in zip(self, other, strict=True):
+            if record != other_record:
+                return False
+        return True
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return partial(Records, name=self.name), (self.kind, self.json.chunks)
+    def __reduce__(
+        self,
+    ) -> tuple[
+        Callable[[type[P], list[pa.Array], str], Records[P]],
+        tuple[type[P], list[pa.Array], str],
+    ]:
+        # The cache cannot be pickled, and is not needed in another process.
+        return _unpickled, (self.kind, self.json.chunks, self.name)
 
 
-def packed(records: Iterable[Any]) -> Iterator[pa.Array]:
+def _unpickled(kind: type[P], chunks: list[pa.Array], name: str) -> Records[P]:
+    """Return records as another process had them."""
+    return Records(kind, chunks, name=name)
+
+
+def packed(records: Iterable[object]) -> Iterator[pa.Array]:
     """Yield canonical JSON of objects or records, some together.
 
     Raises
@@ -112,18 +142,19 @@ def packed(records: Iterable[Any]) -> Iterator[pa.Array]:
     ValueError, RecursionError
         If one cannot be written as JSON.
     """
-    lines = map(_json_line, records)
-    while chunk := list(islice(lines, MANIFEST_CHUNK)):
-        yield pa.array(chunk, pa.binary())
+    remaining = iter(records)
+    while chunk := list(islice(remaining, MANIFEST_CHUNK)):
+        yield pa.array([_json_line(record) for record in chunk], pa.binary())
 
 
-def _json_line(record: Any) -> bytes:
+def _json_line(record: object) -> bytes:
     """Return canonical JSON of an object or a record."""
     if isinstance(record, BaseModel):
         record = record.model_dump(mode="json")
     return canonical_json(record)
 
 
-Packed = WrapSerializer(lambda parts, serialised: serialised([*parts]))
-"""For a model's field of a list that may be a table: type checking knows nothing of
-it, and whoever reads a list reads either."""
+# Type checking takes Records for a list: whoever reads a list reads either. Written,
+# both are a list.
+Packed = WrapSerializer(lambda records, serialise: serialise([*records]))
+"""For a field of a model: a list that may be packed."""

@@ -16,6 +16,18 @@ from spark_audit.manifest.schema import ManifestSettings
 from spark_audit.stats.balance import balance_rows
 from spark_audit.stats.matching import match_spans
 
+NO_CONTROL_START = -1
+"""Stands for the first token of a control that there is none of."""
+
+CONTROLS_ONLY = {
+    "distance_to_pii": "tokens between the control and its span",
+    "control_before": "share of controls before their span",
+}
+"""Covariates of controls alone, and what is noted of them."""
+
+SIDES = ("spans", "pool", "matched", "controls")
+"""Spans, the windows that could have been controls, matched spans, their controls."""
+
 
 class SelectedPairs(NamedTuple):
     """Matched and unmatched spans as the manifest's records.
@@ -36,53 +48,87 @@ def match(
 
     Parameters
     ----------
+    texts
+        The rows' tokens on one axis, N in all.
     eligible
         Shape ``(N,)``, bool: tokens that a control may use.
     """
-    pairs = list[Record]()
-    unmatched = list[Record]()
-    places = list[int]()
+    pairs: list[Record] = []
+    unmatched: list[Record] = []
+    places: list[tuple[int, int, int, int]] = []
 
     for i, row in enumerate(texts.rows):
         unll = texts.unll[texts.of(i)]  # (tokens of the row,), micro-nats
-        spans = [(span, tokens) for span, tokens in row.spans if span.part is None]
-        matchable = [
-            (span, tokens) for span, tokens in spans if tokens and row.within(tokens)
-        ]
-        matching = match_spans(
-            unll,
-            eligible[texts.of(i)],
-            [(tokens.start, tokens.end) for _, tokens in matchable],
-            caliper_u=round(1e6 * settings.caliper),
-            distance=settings.distance,
-            controls=settings.controls,
-            shows=row.encoding.start < row.encoding.end,
-        )
-        # The matching numbers the spans that it was given.
-        control_starts = {
-            matchable[pair.span][0]: pair.start for pair in matching.pairs
-        }
-        reasons = {
-            matchable[number][0]: reason
-            for number, reason in matching.unmatched.items()
-        }
+        matching = _match_row(row, unll, eligible[texts.of(i)], settings)
+        for span, tokens in row.spans:
+            if span.part is not None:  # a canary is audited by itself
+                continue
 
-        for span, tokens in spans:
-            control_start = control_starts.get(span, -1)
+            # All spans that were scored count in the balance, matched or not.
+            control_start = matching.control_starts.get(span, NO_CONTROL_START)
             if tokens and (unll[tokens.start : tokens.end] >= 0).all():
                 length = tokens.end - tokens.start
-                places += [i, tokens.start, length, control_start]
+                places.append((i, tokens.start, length, control_start))
 
-            if tokens and control_start >= 0:
+            if tokens and control_start != NO_CONTROL_START:
                 pairs.append(_pair(row, span, tokens, control_start, unll))
             else:
-                reason = reasons.get(span, CUT_OFF if tokens else NO_TOKEN)
+                why_not_tried = CUT_OFF if tokens else NO_TOKEN
+                reason = matching.reasons.get(span, why_not_tried)
                 unmatched.append(_unmatched(row, span, reason))
 
     return SelectedPairs(
         pairs=pairs,
         unmatched=unmatched,
         places=np.array(places, np.int64).reshape(-1, 4),
+    )
+
+
+class _RowMatching(NamedTuple):
+    """The first token of a span's control, or why it has none, by the span."""
+
+    control_starts: dict[Span, int]
+    reasons: dict[Span, str]
+
+
+def _match_row(
+    row: layout.ManifestLayout,
+    unll: np.ndarray,
+    eligible: np.ndarray,
+    settings: ManifestSettings,
+) -> _RowMatching:
+    """Match the spans of a row that are no part of a canary and all of which is kept.
+
+    Parameters
+    ----------
+    unll
+        Micro-nats of the row's tokens, shape ``(n,)``; -1: not scored.
+    eligible
+        Tokens that a control may use, shape ``(n,)``, bool.
+    """
+    # A span of which a token was cut off has no mean NLL that could be matched.
+    spans: list[Span] = []
+    token_ranges: list[tuple[int, int]] = []
+    for span, tokens in row.spans:
+        if span.part is None and tokens and row.within(tokens):
+            spans.append(span)
+            token_ranges.append((tokens.start, tokens.end))
+
+    matching = match_spans(
+        unll,
+        eligible,
+        token_ranges,
+        caliper_u=round(1e6 * settings.caliper),
+        distance=settings.distance,
+        controls=settings.controls,
+        shows=row.encoding.start < row.encoding.end,
+    )
+    # The matching numbers the spans that it was given.
+    return _RowMatching(
+        control_starts={spans[pair.span]: pair.start for pair in matching.pairs},
+        reasons={
+            spans[number]: reason for number, reason in matching.unmatched.items()
+        },
     )
 
 
@@ -94,6 +140,7 @@ def _pair(
     unll: np.ndarray,
 ) -> Record:
     """Return the record of a span and of its control, which begins at a token."""
+    # Sums of whole micro-nats are the same on every machine.
     length = tokens.end - tokens.start
     control_end = control_start + length
     difference = unll[tokens.start : tokens.end] - unll[control_start:control_end]
@@ -137,22 +184,12 @@ def _unmatched(row: layout.ManifestLayout, span: Span, reason: str) -> Record:
     }
 
 
-CONTROLS_ONLY = {
-    "distance_to_pii": "tokens between the control and its span",
-    "control_before": "share of controls before their span",
-}
-"""Covariates of controls alone, and what is noted of them."""
-
-SIDES = ("spans", "pool", "matched", "controls")
-"""Spans, the windows that could have been controls, matched spans, their controls."""
-
-
 class Balance:
     """Balance over the train rows, which are what is audited, from slices of rows."""
 
     def __init__(self) -> None:
-        # By covariate and side: what one slice has after that of another.
-        self._parts: dict[tuple[str, str], list[np.ndarray]] = defaultdict(list)
+        # By covariate and side the values of each slice, one after the other.
+        self._values: dict[tuple[str, str], list[np.ndarray]] = defaultdict(list)
 
     def add(
         self,
@@ -160,7 +197,14 @@ class Balance:
         eligible: np.ndarray,
         pairs: SelectedPairs,
     ) -> None:
-        """Take a slice's spans, windows and pairs."""
+        """Take a slice's spans, windows and pairs.
+
+        Parameters
+        ----------
+        eligible
+            Shape ``(N,)``, bool: tokens that a control may use.
+        """
+        # Nothing is concluded from pairs of test rows alone.
         is_train = np.array([row.example.split == "train" for row in texts.rows])
         places = pairs.places[is_train[pairs.places[:, 0]]]
         if not len(places):
@@ -168,7 +212,7 @@ class Balance:
 
         # Ranges of tokens: example, first token, length.
         spans = places[:, :3]  # (spans, 3)
-        matched = places[places[:, 3] >= 0]  # (pairs, 4)
+        matched = places[places[:, 3] != NO_CONTROL_START]  # (pairs, 4)
         ranges_by_side = {
             "spans": spans,
             "pool": token_corpus.pool(eligible, texts, spans),
@@ -177,12 +221,12 @@ class Balance:
         }
         for side, ranges in ranges_by_side.items():
             for name, values in token_corpus.covariates(texts, ranges).items():
-                self._parts[name, side].append(values)
+                self._values[name, side].append(values)
 
         _, start, length, control_start = matched.T  # (pairs,) each
         tokens_between = np.abs(control_start - start) - length
-        self._parts["distance_to_pii", "controls"].append(tokens_between)
-        self._parts["control_before", "controls"].append(control_start < start)
+        self._values["distance_to_pii", "controls"].append(tokens_between)
+        self._values["control_before", "controls"].append(control_start < start)
 
     def records(self) -> list[Record]:
         """Return the rows of :func:`spark_audit.stats.balance.balance_rows`.
@@ -194,15 +238,21 @@ class Balance:
         afterwards.
         """
         rows: list[Record] = []
-        for name in dict.fromkeys(name for name, _ in self._parts):
-            spans, windows, matched, controls = (
-                {name: np.concatenate([*self._parts.pop((name, side), []), []])}
-                for side in SIDES
-            )
+        names = dict.fromkeys(name for name, _ in self._values)
+        for name in names:
+            # A side without values is an empty array.
+            values: dict[str, np.ndarray] = {}
+            for side in SIDES:
+                slices = self._values.pop((name, side), [])
+                values[side] = np.concatenate([*slices, []])
+
             for row in balance_rows(
-                spans, windows, controls, covariates_matched=matched
+                {name: values["spans"]},
+                {name: values["pool"]},
+                {name: values["controls"]},
+                covariates_matched={name: values["matched"]},
             ):
-                if name in CONTROLS_ONLY and len(controls[name]):
+                if name in CONTROLS_ONLY and len(values["controls"]):
                     row["note"] = CONTROLS_ONLY[name]
                 rows.append(_rounded(row))
         return rows

@@ -32,13 +32,18 @@ def low_sensitivity(
     numpy.ndarray
         Shape ``(N,)``, bool.
     """
-    rows = texts.rows
-    is_pii = np.concatenate([row.pii for row in rows])  # (N,), bool
-    is_fixed = np.concatenate([row.fixed for row in rows])  # (N,), bool
-    is_stop_word = np.concatenate(
-        [row.encoding.mask(stop_word_ranges(row.example.text)) for row in rows]
-    )
+    pii_by_row: list[np.ndarray] = []
+    fixed_by_row: list[np.ndarray] = []
+    stop_words_by_row: list[np.ndarray] = []
+    for row in texts.rows:
+        pii_by_row.append(row.pii)
+        fixed_by_row.append(row.fixed)
+        stop_words_by_row.append(row.encoding.mask(stop_word_ranges(row.example.text)))
+    is_pii = np.concatenate(pii_by_row)  # (N,), bool
+    is_fixed = np.concatenate(fixed_by_row)  # (N,), bool
+    is_stop_word = np.concatenate(stop_words_by_row)  # (N,), bool
 
+    # The order of the tasks must not move the last bit of a mean.
     score2_of_token = score2([counts[task] for task in sorted(counts)])  # (V,)
     score = sensitivity(
         texts.unll.clip(0) / 1e6,
@@ -47,5 +52,6 @@ def low_sensitivity(
         zero_mask=is_stop_word,
     )
 
+    # A token without a score has no NLL, and the -1 in its place means nothing.
     is_plain = ~(is_pii | is_fixed | texts.special) & (texts.unll >= 0)
     return np.asarray(is_plain & (score <= settings.tau))

@@ -1,4 +1,4 @@
-"""Slices of a manifest's rows: what some rows at a time give a manifest."""
+"""Slices of a manifest's rows: some rows at a time are matched, described, counted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import asdict
 import numpy as np
 import pyarrow as pa
 
-from spark_audit.data.examples import REQUIRED
+from spark_audit.data.encoding import TokenSpan, runs
+from spark_audit.data.examples import Span
 from spark_audit.manifest.arrow_file import BATCH, as_batch
 from spark_audit.manifest.canary_sets import is_whole
 from spark_audit.manifest.layout import ManifestLayout
@@ -27,21 +28,17 @@ def example_record(row: ManifestLayout, cluster: str) -> Record:
     """Return what a manifest says of an example before any token is scored."""
     example = row.example
     n_tokens = len(row.encoding)
-
-    spans = list[Record]()
-    for span, tokens in row.spans:
-        start, end, is_partial = None, None, False
-        if tokens and row.within(tokens):
-            start, end, is_partial = tokens
-        place = {"token_start": start, "token_end": end, "partial": is_partial}
-        spans.append({**asdict(span), **place})
-
     return {
-        **{name: getattr(example, name) for name in (*REQUIRED, "source_id")},
+        "id": example.id,
+        "task": example.task,
+        "prompt": example.prompt,
+        "response": example.response,
+        "split": example.split,
+        "source_id": example.source_id,
         "cluster": cluster,
-        "spans": spans,
+        "spans": [_span_record(row, span, tokens) for span, tokens in row.spans],
         "canary_id": example.canary.id if example.canary else None,
-        "template": [list(place) for place in row.template],
+        "template": [list(range_) for range_ in row.template],
         "kept": list(row.kept),
         "response_token": row.response_token,
         "reference_unll": [None] * n_tokens,
@@ -52,8 +49,23 @@ def example_record(row: ManifestLayout, cluster: str) -> Record:
     }
 
 
+def _span_record(row: ManifestLayout, span: Span, tokens: TokenSpan | None) -> Record:
+    """Return what a manifest says of a span; without tokens if any was cut off."""
+    record: Record = {
+        **asdict(span),
+        "token_start": None,
+        "token_end": None,
+        "partial": False,
+    }
+    if tokens is not None and row.within(tokens):
+        record["token_start"] = tokens.start
+        record["token_end"] = tokens.end
+        record["partial"] = tokens.partial
+    return record
+
+
 class RowSlices:
-    """What comes of the rows: they are matched, described and counted by slices.
+    """Records and counts of the rows, which are matched slice by slice.
 
     Parameters
     ----------
@@ -106,11 +118,12 @@ class RowSlices:
         texts = TokenCorpus(rows, table, counts=self._token_counts, before=self._before)
         self._before = texts.after()
 
-        # One element a token of these rows, (N,), bool.
+        # One element per token of these rows: (N,), bool.
         is_excluded = np.concatenate([row.excluded(settings) for row in rows])
         is_eligible = (texts.unll >= 0) & ~is_excluded
         is_low = low_sensitivity(texts, settings, counts=self._by_task)
 
+        # Written at once and packed: as objects they take six times as much.
         pairs = match(texts, is_eligible, settings)
         labels = self._labels[first : first + len(rows)]
         self._write("examples", self._examples(texts, is_excluded, is_low, labels))
@@ -120,6 +133,8 @@ class RowSlices:
         self._count(rows, texts, pairs)
         self.balance.add(texts, is_eligible, pairs)
         self.identifiers.add(texts, first=first)
+
+        # Canaries need all of their rows together, which are few.
         for i, row in enumerate(rows):
             if row.example.canary is not None:
                 is_scored = is_whole(row, texts.unll[texts.of(i)])
@@ -134,22 +149,27 @@ class RowSlices:
         self, rows: Sequence[ManifestLayout], texts: TokenCorpus, pairs: SelectedPairs
     ) -> None:
         """Count what a slice has of tokens, spans and pairs."""
-        spans = [span for row in rows for span, _ in row.spans]
-        tokens = [tokens for row in rows for _, tokens in row.spans]
         reasons = [record["reason"] for record in pairs.unmatched]
         self.counted.update(
             {
                 "tokens": len(texts.unll),
                 "tokens_scored": int((texts.unll >= 0).sum()),
                 "texts_cut": sum(row.was_cut for row in rows),
-                "spans": len(spans),
-                "spans_of_canaries": sum(span.part is not None for span in spans),
-                "spans_partial": sum(bool(at and at.partial) for at in tokens),
+                "spans": 0,
+                "spans_of_canaries": 0,
+                "spans_partial": 0,
                 "pairs": len(pairs.pairs),
                 "unmatched": len(pairs.unmatched),
                 "spans_cut": reasons.count(CUT_OFF),
             }
         )
+
+        # Spans of canaries are among them, and counted apart.
+        for row in rows:
+            for span, tokens in row.spans:
+                self.counted["spans"] += 1
+                self.counted["spans_of_canaries"] += span.part is not None
+                self.counted["spans_partial"] += tokens is not None and tokens.partial
         self.comparable += len(pairs.places)
 
     def records(self) -> pa.Buffer:
@@ -168,15 +188,12 @@ class RowSlices:
         classes = token_classes(texts).tobytes().decode("ascii")
         for i, row in enumerate(texts.rows):
             tokens = texts.of(i)
-            padded = np.concatenate([[False], is_excluded[tokens], [False]])
-            # Where it changes, a range begins or ends.
-            edges = np.flatnonzero(np.diff(padded))
+            unll = texts.unll[tokens].tolist()
+            # These take the place of what is said before any token is scored.
             yield {
                 **example_record(row, labels[i]),
-                "reference_unll": [
-                    unll if unll >= 0 else None for unll in texts.unll[tokens].tolist()
-                ],
-                "excluded": edges.reshape(-1, 2).tolist(),
+                "reference_unll": [value if value >= 0 else None for value in unll],
+                "excluded": [list(run) for run in runs(is_excluded[tokens])],
                 "classes": classes[tokens],
                 "low": np.flatnonzero(is_low[tokens]).tolist(),
             }

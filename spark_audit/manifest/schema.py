@@ -41,13 +41,15 @@ Split = Literal["train", "test"]
 TokenRange = tuple[int, int]
 
 
-def _plain(text: str) -> str:
+def _check_printable(text: str) -> str:
+    """Refuse a name that could not stand in a line of a table."""
     if not text.strip() or not text.isprintable():
         raise ValueError("is blank or holds control characters")
     return text
 
 
-def _once(values: list[str]) -> list[str]:
+def _check_distinct(values: list[str]) -> list[str]:
+    """Refuse a list in which a value stands twice."""
     if len(set(values)) < len(values):
         raise ValueError("holds something twice")
     return values
@@ -56,10 +58,10 @@ def _once(values: list[str]) -> list[str]:
 MAX_INTEGER = 10**9
 """No count, position or dose is larger: it is beyond any text or vocabulary."""
 
-Name = Annotated[str, Field(max_length=1000), AfterValidator(_plain)]
+Name = Annotated[str, Field(max_length=1000), AfterValidator(_check_printable)]
 """What names files, rows of tables and lines of a terminal."""
 
-Distinct = Annotated[list[str], AfterValidator(_once)]
+Distinct = Annotated[list[str], AfterValidator(_check_distinct)]
 
 MOST_NATS = 1e4
 """No token is this unlikely to a model whose logits are finite."""
@@ -147,7 +149,7 @@ class ManifestSpan(_Part):
     partial: bool
 
     @model_validator(mode="after")
-    def _whole(self) -> ManifestSpan:
+    def _check_tokens(self) -> ManifestSpan:
         if (self.token_start is None) != (self.token_end is None):
             raise ValueError("has one end of its tokens without the other")
         return self
@@ -155,6 +157,7 @@ class ManifestSpan(_Part):
     @property
     def tokens(self) -> TokenRange | None:
         """Its tokens; ``None`` when it was cut off or has none of its own."""
+        # Either both are set or none is.
         if self.token_start is None or self.token_end is None:
             return None
         return self.token_start, self.token_end
@@ -223,44 +226,52 @@ class ManifestExample(_Part):
     )
 
     @model_validator(mode="after")
-    def _fitting(self) -> ManifestExample:
-        """Every place lies in the text, and its tokens in the tokenisation.
+    def _check_places(self) -> ManifestExample:
+        """Refuse a place outside of the text, or tokens outside of the tokenisation."""
+        # A redacted manifest has neither text nor scores: then anything is inside.
+        # Whether that may be, the whole manifest says (see check_joined).
+        n_characters = len(self.text) or MAX_INTEGER
+        n_tokens = len(self.reference_unll) or MAX_INTEGER
 
-        A redacted manifest has neither; the whole says when that may be.
-        """
-        text = len(self.text) or MAX_INTEGER
-        tokens = len(self.reference_unll) or MAX_INTEGER
         if len(self.classes) != len(self.reference_unll):
             raise ValueError("classes and reference_unll are of different lengths")
-        if self.response_token > tokens:
+        if self.response_token > n_tokens:
             raise ValueError("response_token lies outside of the tokens")
-        if max(self.low, default=0) >= tokens or len(set(self.low)) < len(self.low):
+        if max(self.low, default=0) >= n_tokens or len(set(self.low)) < len(self.low):
             raise ValueError("low holds a token twice, or one outside of the tokens")
-        check_inside("kept", [self.kept], tokens)
-        check_inside("excluded", self.excluded, tokens)
-        check_inside("template", self.template, text)
-        ordered = sorted((span.start, span.end) for span in self.spans)
-        check_inside("spans", ordered, text)
-        if any(low[1] > high[0] for low, high in pairwise(ordered)):
-            raise ValueError("spans overlap")
-        own = [span.tokens for span in self.spans if span.tokens is not None]
-        check_inside("spans, tokens", own, tokens)
+        check_inside("kept", [self.kept], n_tokens)
+        check_inside("excluded", self.excluded, n_tokens)
+        check_inside("template", self.template, n_characters)
+
+        self._check_spans(n_characters, n_tokens)
         if self.training_input is not None:
-            self._check_training_input(self.training_input, text, tokens)
+            self._check_training_input(self.training_input, n_characters, n_tokens)
         return self
 
+    def _check_spans(self, n_characters: int, n_tokens: int) -> None:
+        """Refuse spans that overlap, or that lie outside of the text."""
+        ordered = sorted((span.start, span.end) for span in self.spans)
+        check_inside("spans", ordered, n_characters)
+        for (_, end), (next_start, _) in pairwise(ordered):
+            if end > next_start:
+                raise ValueError("spans overlap")
+
+        tokens = [span.tokens for span in self.spans if span.tokens is not None]
+        check_inside("spans, tokens", tokens, n_tokens)
+
     def _check_training_input(
-        self, training: ManifestTrainingInput, text: int, tokens: int
+        self, training: ManifestTrainingInput, n_characters: int, n_tokens: int
     ) -> None:
+        """Refuse what no training could have done with the text."""
         turns = [(turn.start, turn.end) for turn in training.turns]
-        check_inside("training_input.turns", turns, text)
-        check_inside("training_input.supervised", training.supervised, text)
+        check_inside("training_input.turns", turns, n_characters)
+        check_inside("training_input.supervised", training.supervised, n_characters)
         check_inside(
-            "training_input.supervised_tokens", training.supervised_tokens, tokens
+            "training_input.supervised_tokens", training.supervised_tokens, n_tokens
         )
-        check_inside("training_input.fed_tokens", [training.fed_tokens], tokens)
-        if training.token_ids is not None and len(training.token_ids) != tokens:
-            raise ValueError("training_input.token_ids: not one id a token")
+        check_inside("training_input.fed_tokens", [training.fed_tokens], n_tokens)
+        if training.token_ids is not None and len(training.token_ids) != n_tokens:
+            raise ValueError("training_input.token_ids: not one id per token")
 
     @property
     def answer(self) -> str:
@@ -268,11 +279,12 @@ class ManifestExample(_Part):
         turns: list[tuple[int, int]] = []
         if self.training_input is not None:
             turns = [(turn.start, turn.end) for turn in self.training_input.turns]
-        border = len(self.prompt)
-        return self.text[border : answer_end(turns, border, len(self.text))]
+        response_start = len(self.prompt)
+        response_end = answer_end(turns, response_start, len(self.text))
+        return self.text[response_start:response_end]
 
     def supervision_of(self, start: int, end: int) -> Supervision | None:
-        """What training did with characters ``start:end``; ``None``: it is not known.
+        """Return what training did with characters ``start:end``; ``None``: unknown.
 
         See :func:`spark_audit.data.training_input.supervision_of`.
         """
@@ -292,13 +304,16 @@ class ManifestExample(_Part):
         """
         if self.training_input is None:
             return None
-        mask = np.zeros(len(self.reference_unll), dtype=bool)
+
+        has_loss = np.zeros(len(self.reference_unll), dtype=bool)
         for start, end in self.training_input.supervised_tokens:
-            mask[start:end] = True
-        low, high = self.training_input.fed_tokens
-        mask[:low] = False
-        mask[high:] = False
-        return mask
+            has_loss[start:end] = True
+
+        # What was cut off was not read, supervised or not.
+        fed_start, fed_end = self.training_input.fed_tokens
+        has_loss[:fed_start] = False
+        has_loss[fed_end:] = False
+        return has_loss
 
     @property
     def text(self) -> str:
@@ -308,10 +323,11 @@ class ManifestExample(_Part):
     @cached_property
     def unll(self) -> np.ndarray:
         """Shape ``(T,)`` int64 micro-nats, -1 where nothing was scored; read-only."""
-        known = np.array(self.reference_unll, np.float64)  # NaN for null
-        values = np.nan_to_num(known, nan=-1).astype(np.int64)
-        values.flags.writeable = False
-        return values
+        with_nan = np.array(self.reference_unll, np.float64)  # NaN for null
+        unll = np.nan_to_num(with_nan, nan=-1).astype(np.int64)
+        # It is shared by all who ask: nobody may change it.
+        unll.flags.writeable = False
+        return unll
 
     @property
     def scored(self) -> np.ndarray:
@@ -325,35 +341,50 @@ class ManifestExample(_Part):
     @property
     def eligible(self) -> np.ndarray:
         """Shape ``(T,)`` bool: scored tokens that a control may use."""
-        mask = self.unll >= 0
+        is_eligible = self.unll >= 0
         for start, end in self.excluded:
-            mask[start:end] = False
-        return mask
+            is_eligible[start:end] = False
+        return is_eligible
 
     @cached_property
     def identifiers(self) -> list[tuple[ManifestSpan, TokenRange]]:
         """The annotated spans all of whose tokens were scored, with their tokens."""
-        found, scored = list[tuple[ManifestSpan, TokenRange]](), self.scored
+        # One that was cut in part has no score of its own.
+        is_scored = self.scored
+        identifiers = []
         for span in self.spans:
-            if (tokens := span.tokens) is not None and scored[slice(*tokens)].all():
-                found.append((span, tokens))
-        return found
+            if span.tokens is None:
+                continue
+            start, end = span.tokens
+            if is_scored[start:end].all():
+                identifiers.append((span, span.tokens))
+        return identifiers
 
     def identifier_tokens(self, kind: str | None = None) -> np.ndarray:
-        """Positions of the tokens of :attr:`identifiers`, of one type or of all."""
-        mask = np.zeros(len(self.unll), dtype=bool)
-        for span, tokens in self.identifiers:
+        """Return positions of the tokens of :attr:`identifiers`, shape ``(n,)``.
+
+        Parameters
+        ----------
+        kind
+            Only those of this type; ``None``: of all types.
+        """
+        is_identifier = np.zeros(len(self.unll), dtype=bool)
+        for span, (start, end) in self.identifiers:
             if kind in (None, span.type):
-                mask[slice(*tokens)] = True
-        return np.flatnonzero(mask)
+                is_identifier[start:end] = True
+        return np.flatnonzero(is_identifier)
 
 
 class ById(UserDict[str, Any]):
-    """Examples by id, each made when it is asked for; ``data`` holds their place."""
+    """Examples by id, each made when it is asked for.
+
+    ``data`` holds the number of each in the manifest's list: the examples themselves
+    would take 10 KB each.
+    """
 
     def __init__(self, examples: Sequence[ManifestExample], ids: Iterable[str]) -> None:
         self._examples = examples
-        self.data = {key: at for at, key in enumerate(ids)}
+        self.data = {example_id: number for number, example_id in enumerate(ids)}
 
     def __getitem__(self, key: str) -> ManifestExample:
         example: ManifestExample = self._examples[self.data[key]]
@@ -392,11 +423,16 @@ class ManifestPair(_Part):
     weight: Annotated[float, Field(gt=0, le=MAX_INTEGER, allow_inf_nan=False)]
 
     @model_validator(mode="after")
-    def _apart(self) -> ManifestPair:
-        pii, control = self.pii, self.control
+    def _check_sides(self) -> ManifestPair:
+        pii = self.pii
+        control = self.control
         if pii.token_start < control.token_end and control.token_start < pii.token_end:
             raise ValueError("the control overlaps the identifier")
-        if pii.token_end - pii.token_start != control.token_end - control.token_start:
+
+        # Sums over both are compared: that needs as many tokens.
+        pii_length = pii.token_end - pii.token_start
+        control_length = control.token_end - control.token_start
+        if pii_length != control_length:
             raise ValueError("the control is of another length")
         return self
 
@@ -425,11 +461,11 @@ class _Ranked(_Part):
     dose: Whole
 
     @model_validator(mode="after")
-    def _among(self) -> Self:
+    def _check_candidates(self) -> Self:
         if (self.true_index is not None) != bool(self.candidates):
             raise ValueError("candidates and true_index must both be set, or neither")
         if self.true_index is not None and self.true_index >= len(self.candidates):
-            raise ValueError("true_index is none of the candidates")
+            raise ValueError("true_index is not the number of a candidate")
         return self
 
 
@@ -449,13 +485,19 @@ class ManifestCanary(_Ranked):
 
     @property
     def coin(self) -> tuple[list[str], int] | None:
-        """The pair of neighbours among its candidates, and which is the true one."""
-        first = (self.true_index or 0) & ~1
-        both = self.candidates[first : first + 2]
-        return (both, (self.true_index or 0) & 1) if len(both) == 2 else None
+        """The pair of neighbours among its candidates, and which is the true one.
+
+        Candidates 0 and 1 are neighbours, 2 and 3, and so on; of an odd number the last
+        has none.
+        """
+        true_index = self.true_index or 0
+        which = true_index % 2
+        first = true_index - which
+        pair = self.candidates[first : first + 2]
+        return (pair, which) if len(pair) == 2 else None
 
     @model_validator(mode="after")
-    def _placed(self) -> Self:
+    def _check_contexts(self) -> Self:
         if self.candidates and not (self.contexts and self.n_tokens):
             raise ValueError("it has candidates, but no contexts or no tokens")
         return self
@@ -522,15 +564,15 @@ class Manifest(_Part):
     notes: list[str]
 
     def having(self, **parts: Any) -> Manifest:
-        """The manifest with some of its parts replaced; they are not checked."""
-        found = self.model_copy(update=parts)
+        """Return the manifest with some of its parts replaced; they are not checked."""
+        changed = self.model_copy(update=parts)
         # A copy takes along what was cached of the whole.
         for name in ("by_id", "lengths"):
-            found.__dict__.pop(name, None)
-        return found
+            changed.__dict__.pop(name, None)
+        return changed
 
-    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """What it is and how much it holds: a notebook prints the last value."""
+    def __repr_args__(self) -> Iterator[tuple[str | None, object]]:
+        """Yield name, digest and sizes: a notebook prints the last value."""
         yield "name", self.name
         yield "digest", self.digest[:12]
         for part in ("examples", "pairs", "unmatched", "canaries"):

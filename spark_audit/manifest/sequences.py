@@ -62,7 +62,7 @@ def items_for(
 
 def score(
     loaded: Loaded | str | Path,
-    texts: schema.Manifest | str | Path | Any,
+    texts: schema.Manifest | str | Path | Sequence[AnyItem],
     **options: Any,
 ) -> PassTables:
     """Score all texts of a manifest, or items; :func:`spark_audit.scoring.score.score`.
@@ -92,6 +92,7 @@ def plain_items(texts: Encodings, keys: Sequence[str]) -> list[Item]:
     """Return whole examples, by id: for the plain pass and for noise."""
     items = []
     for example, encoding in texts.each(keys):
+        # What was cut off of the text is not read, special tokens in front are.
         ids, positions = encoding.fed(example.kept)
         items.append(Item(example.id, ids, positions))
     return items
@@ -140,7 +141,7 @@ def row_prompts(
     """
     longest_response: dict[str, int] = {}  # tokens, by task
     responses: dict[str, set[str]] = defaultdict(set)
-    asked: dict[str, _AskedRow] = {}
+    rows_asked: dict[str, _AskedRow] = {}
     wanted = {*keys}
     for row, encoding in rows:
         response_start = encoding.reaching(len(row.prompt))
@@ -148,7 +149,7 @@ def row_prompts(
         longest_response[row.task] = max(longest_response.get(row.task, 1), n_tokens)
         responses[row.task].add(row.answer)
         if row.id in wanted:
-            asked[row.id] = _AskedRow(
+            rows_asked[row.id] = _AskedRow(
                 task=row.task,
                 response=row.answer,
                 ids=encoding.ids[:response_start],
@@ -158,9 +159,11 @@ def row_prompts(
     labels = few_labels(responses)
     prompts = []
     for key in keys:
-        row_asked = asked[key]
+        row_asked = rows_asked[key]
         if not row_asked.response.strip():
-            raise InputError("has no response", where=f"example {key!r}")
+            raise InputError(
+                "has no response", where=f"example {key!r}", fix="leave the row out"
+            )
 
         max_new_tokens = longest_response[row_asked.task] + MORE_TOKENS
         if limit is not None:

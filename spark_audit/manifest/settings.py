@@ -1,4 +1,4 @@
-"""What decides a manifest besides its data and its reference model."""
+"""Settings that decide a manifest, besides its data and its reference model."""
 
 from __future__ import annotations
 
@@ -61,30 +61,50 @@ class BuildSettings:
         self.recorded()
 
     def recorded(self, *, max_positions: int | None = None) -> ManifestSettings:
-        """What a manifest says of them: presets resolved, the model's context applied.
+        """Return what a manifest says: presets resolved, the model's context applied.
 
         Raises
         ------
         InputError
             If ``max_length`` does not fit into the model's context.
         """
-        buffer, contexts = PRESETS[one_of(self.preset, "preset", PRESETS)]
+        buffer, canary_contexts = PRESETS[one_of(self.preset, "preset", PRESETS)]
         if self.n_candidates < 2:
-            raise InputError(f"{self.n_candidates} is below 2", where="n_candidates")
-        length = max_positions if self.max_length is None else self.max_length
-        if max_positions is not None and length is not None and length > max_positions:
             raise InputError(
-                f"{length} tokens do not fit into the model's context of "
+                f"{self.n_candidates} is below 2",
+                where="n_candidates",
+                fix="rank a canary among at least one other string",
+            )
+
+        # The schema of the file refuses what is out of range.
+        try:
+            return ManifestSettings.model_validate(
+                {
+                    **vars(self),
+                    **FIXED_SETTINGS,
+                    "buffer": buffer,
+                    "canary_contexts": canary_contexts,
+                    "max_length": self._length_within(max_positions),
+                }
+            )
+        except ValidationError as error:
+            # The values are the user's options, so they may be shown.
+            first = error.errors(include_url=False)[0]
+            raise InputError(
+                f"{first['input']!r}: {first['msg'].lower()}",
+                where=str(first["loc"][0]),
+            ) from error
+
+    def _length_within(self, max_positions: int | None) -> int | None:
+        """Return the tokens that are read of a text; ``None``: no limit."""
+        if self.max_length is None or max_positions is None:
+            return max_positions if self.max_length is None else self.max_length
+
+        if self.max_length > max_positions:
+            raise InputError(
+                f"{self.max_length} tokens do not fit into the model's context of "
                 f"{max_positions}",
                 where="max_length",
                 fix=f"give at most {max_positions}",
             )
-        resolved = {"buffer": buffer, "canary_contexts": contexts, "max_length": length}
-        try:
-            return ManifestSettings.model_validate(
-                {**vars(self), **FIXED_SETTINGS, **resolved}
-            )
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            what = f"{first['input']!r}: {first['msg'].lower()}"
-            raise InputError(what, where=str(first["loc"][0])) from error
+        return self.max_length

@@ -78,8 +78,10 @@ class TokenCorpus:
         self.before = before
         encodings = [row.encoding for row in rows]
         texts = [row.example.text for row in rows]
-        lengths = [len(encoding) for encoding in encodings]
-        self.first = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+        # Tokens of all rows on one axis: (N,) each.
+        n_tokens = [len(encoding) for encoding in encodings]  # of each row
+        self.first = np.concatenate([[0], np.cumsum(n_tokens)]).astype(np.int64)
         self.start = np.concatenate([encoding.start for encoding in encodings])
         self.end = np.concatenate([encoding.end for encoding in encodings])
         self.tokens = np.concatenate([encoding.ids for encoding in encodings])
@@ -87,12 +89,13 @@ class TokenCorpus:
 
         # Characters of all texts on one axis, and each token's first and last there.
         text_starts = np.concatenate([[0], np.cumsum([len(text) for text in texts])])
-        text_start = np.repeat(text_starts[:-1], lengths)  # (N,)
+        text_start = np.repeat(text_starts[:-1], n_tokens)  # (N,)
         char_start = text_start + self.start
         char_end = text_start + self.end
         codes = np.frombuffer("".join(texts).encode("utf-32-le"), dtype="<u4")
         classes = _character_classes(codes)
 
+        # A blank in front of a text's first character is that of another text.
         follows_blank = np.concatenate([[True], classes.is_blank])[char_start]
         begins_word = follows_blank | (self.start == 0)
         self.word_start = begins_word & (self.start < self.end)
@@ -101,9 +104,10 @@ class TokenCorpus:
         self.letters = _counts_at(classes.is_letter, char_start, char_end)
 
         prompt_lengths = [len(row.example.prompt) for row in rows]
-        self.in_prompt = self.start < np.repeat(prompt_lengths, lengths)
+        self.in_prompt = self.start < np.repeat(prompt_lengths, n_tokens)
         self.log_frequency = self._log_frequency(counts)
 
+        # Tokens that the table does not have keep these values.
         self.unll = np.full(len(self.tokens), -1, np.int64)
         self.entropy = np.zeros(len(self.tokens))
         self.log2_rank = np.zeros(len(self.tokens))
@@ -112,28 +116,29 @@ class TokenCorpus:
     def _log_frequency(self, counts: np.ndarray) -> np.ndarray:
         """Return the log of each token's share of all tokens, shape ``(N,)``."""
         share = counts / max(1, int(counts.sum()))  # (V,)
+        # Special tokens are not counted: theirs may be 0.
         log_share = np.log(share, out=np.zeros(len(share)), where=share > 0)
         by_token = log_share[np.where(self.special, 0, self.tokens)]
         return np.where(self.special, 0.0, by_token)
 
     def _read_scores(self, table: TokenTable) -> None:
         """Fill in what the reference model says of the tokens that it scored."""
-        table_rows = [table.rows(row.example.id) for row in self.rows]
-        scored = np.concatenate(
-            [
-                first + table.position[rows]
-                for first, rows in zip(
-                    self.first[:-1].tolist(), table_rows, strict=True
-                )
-            ]
-        )
+        nll: list[np.ndarray] = []
+        mean_logp: list[np.ndarray] = []
+        rank_lo: list[np.ndarray] = []
+        scored: list[np.ndarray] = []
+        for first, row in zip(self.first[:-1].tolist(), self.rows, strict=True):
+            table_rows = table.rows(row.example.id)
+            scored.append(first + table.position[table_rows])
+            nll.append(table.columns["nll"][table_rows])
+            mean_logp.append(table.columns["mean_logp"][table_rows])
+            rank_lo.append(table.columns["rank_lo"][table_rows])
 
-        def column(name: str) -> np.ndarray:
-            return np.concatenate([table.columns[name][rows] for rows in table_rows])
-
-        self.unll[scored] = micro_nats(column("nll"))
-        self.entropy[scored] = -column("mean_logp")
-        self.log2_rank[scored] = np.log2(column("rank_lo"))
+        # Positions in a row's tokens become places on the common axis.
+        places = np.concatenate(scored)  # (scored tokens,)
+        self.unll[places] = micro_nats(np.concatenate(nll))
+        self.entropy[places] = -np.concatenate(mean_logp)
+        self.log2_rank[places] = np.log2(np.concatenate(rank_lo))
 
     def of(self, example: int) -> slice:
         """Return where the tokens of one example stand."""
@@ -141,8 +146,9 @@ class TokenCorpus:
 
     def sums(self, name: str) -> np.ndarray:
         """Return running sums of what is averaged, shape ``(N + 1,)``, float64."""
-        parts = [[self.before.get(name, 0.0)], getattr(self, name)]
-        return np.cumsum(np.concatenate(parts, dtype=np.float64))
+        # The sum of the slices before comes first, so that it is added first.
+        addends = [[self.before.get(name, 0.0)], getattr(self, name)]
+        return np.cumsum(np.concatenate(addends, dtype=np.float64))
 
     def after(self) -> dict[str, float]:
         """Return ``before`` of the examples that follow these."""
@@ -154,9 +160,18 @@ def token_classes(texts: TokenCorpus) -> np.ndarray:
 
     ``d`` has a digit, ``A`` a capital, ``a`` other letters, ``-`` neither.
     """
-    counts_by_class = (texts.digits, texts.capitals, texts.letters)  # (2, N) each
-    has_class = [at_end > at_start for at_start, at_end in counts_by_class]
-    letters = np.select(has_class, [ord(c) for c in "dAa"], ord("-"))
+
+    def holds(counts: np.ndarray) -> np.ndarray:
+        """Return which tokens hold characters that were counted, shape ``(N,)``."""
+        before_start, before_end = counts  # (N,) each
+        return np.asarray(before_end > before_start)
+
+    # The first class that a token holds is its own.
+    letters = np.select(
+        [holds(texts.digits), holds(texts.capitals), holds(texts.letters)],
+        [ord("d"), ord("A"), ord("a")],
+        ord("-"),
+    )
     return letters.astype(np.uint8)
 
 
@@ -175,7 +190,8 @@ def pool(eligible: np.ndarray, texts: TokenCorpus, spans: np.ndarray) -> np.ndar
         Token ranges of PII spans: windows of their lengths are taken from their
         examples.
     """
-    windows = []
+    # Two spans of one length in an example could have the same controls.
+    windows: list[tuple[int, int, int]] = []
     for example, length in np.unique(spans[:, [0, 2]], axis=0).tolist():
         is_eligible = eligible[texts.of(example)]
         for start in non_overlapping_windows(is_eligible, length):
@@ -204,6 +220,7 @@ def covariates(texts: TokenCorpus, ranges: np.ndarray) -> dict[str, np.ndarray]:
     last = high - 1
     n_tokens = length.astype(np.float64)
     n_tokens_of_text = np.diff(texts.first)[example]
+    # A range of special tokens has no characters.
     n_chars = np.maximum(texts.end[last] - texts.start[low], 1).astype(np.float64)
 
     def mean(name: str) -> np.ndarray:
@@ -211,6 +228,7 @@ def covariates(texts: TokenCorpus, ranges: np.ndarray) -> dict[str, np.ndarray]:
         return np.asarray((sums[high] - sums[low]) / n_tokens)
 
     def share(counts: np.ndarray) -> np.ndarray:
+        """Return the share of each range's characters, shape ``(n,)``."""
         # Characters before the end of the last token, minus those before the first.
         return np.asarray((counts[1, last] - counts[0, low]) / n_chars)
 
@@ -244,6 +262,7 @@ class _CharacterClasses(NamedTuple):
 
 def _character_classes(codes: np.ndarray) -> _CharacterClasses:
     """Return the classes of characters by their Unicode numbers, shape ``(n,)``."""
+    # Each character is asked once, however often it stands in the texts.
     distinct, inverse = np.unique(codes, return_inverse=True)
     characters = [chr(code) for code in distinct]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -29,18 +28,26 @@ from spark_audit.manifest.records import Record
 from spark_audit.manifest.token_corpus import TokenCorpus
 from spark_audit.provenance import seed_for
 
-MOST, HELD_OUT = 200, 50
-"""Identifiers that are drawn, at most, and how many of them are kept for those never
-trained on, where there are as many."""
+MOST_TWIN_SETS = 200
+"""Identifiers that are drawn, at most."""
 
-TWINS, FEWEST = 31, 8
-"""Twins of an identifier; one that finds fewer than the second is left out."""
+HELD_OUT = 50
+"""So many of them are kept for those never trained on, where there are as many."""
+
+TWINS = 31
+"""Twins of an identifier."""
+
+FEWEST = 8
+"""An identifier that finds fewer twins is left out."""
 
 CONTEXTS = 2
 """Rows that an identifier is read in, at most."""
 
-DRAWS, LOT = 1024, 128
-"""Strings that are drawn for an identifier, and how many at once."""
+DRAWS = 1024
+"""Strings that are drawn for an identifier, at most."""
+
+DRAWS_AT_ONCE = 128
+"""Strings that are drawn at once."""
 
 NEAR = 48
 """Characters beside the identifier that a string must fit between before whole texts
@@ -103,14 +110,15 @@ class _Frame(NamedTuple):
         if not strings:
             return []
 
+        fitting = []
         rows = self.encode([self.before + text + self.after for text in strings])
-        beside = self.ids[: self.token_start] + self.ids[self.token_end :]
-        return [
-            text
-            for text, ids in zip(strings, rows, strict=True)
-            if len(ids) == len(self.ids)
-            and ids[: self.token_start] + ids[self.token_end :] == beside
-        ]
+        for text, ids in zip(strings, rows, strict=True):
+            is_same_length = len(ids) == len(self.ids)
+            is_same_before = ids[: self.token_start] == self.ids[: self.token_start]
+            is_same_behind = ids[self.token_end :] == self.ids[self.token_end :]
+            if is_same_length and is_same_before and is_same_behind:
+                fitting.append(text)
+        return fitting
 
 
 class Identifiers:
@@ -125,6 +133,8 @@ class Identifiers:
         """Take a slice of rows, of which the first has this number among all."""
         for i, row in enumerate(texts.rows):
             is_scored = texts.unll[texts.of(i)] >= 0  # (tokens of the row,)
+
+            # Of cut rows, what training read is needed when all rows are there.
             if row.training_input is not None:
                 self._fed_texts[row.example.id] = row.fed_text
 
@@ -163,6 +173,7 @@ class Identifiers:
 
         identifiers = dict[str, _Identifier]()
         for string in sorted(self._places.keys() - cut_off):
+            # A trained identifier is read in trained rows, a held-out one in others.
             is_trained = dose_of[string] > 0
             place_by_row: dict[str, _Place] = {}
             for place in self._places_of(string):
@@ -170,33 +181,37 @@ class Identifiers:
                 if (example.split == "train") == is_trained:
                     place_by_row.setdefault(example.id, place)
 
+            # A hash is no favourite: neither the first row nor the shortest.
             by_hash = sorted(
                 place_by_row, key=lambda name: seed_for(seed, "twins", name)
             )
-            places = [place_by_row[name] for name in by_hash]
-            texts = [
-                examples[place.row].text[place.char_start : place.char_end]
-                for place in places
-            ]
-            alike = [
-                place
-                for place, text in zip(places, texts, strict=True)
-                if text == texts[0]
-            ]
-            if alike:
-                identifiers[string] = _Identifier(
-                    type=self._types[string],
-                    text=texts[0],
-                    dose=dose_of[string],
-                    places=alike[:CONTEXTS],
-                )
+            if not by_hash:
+                continue
+            first_text = _text_at(examples, place_by_row[by_hash[0]])
+            alike = []
+            for name in by_hash:
+                place = place_by_row[name]
+                if _text_at(examples, place) == first_text:
+                    alike.append(place)
+            identifiers[string] = _Identifier(
+                type=self._types[string],
+                text=first_text,
+                dose=dose_of[string],
+                places=alike[:CONTEXTS],
+            )
         return identifiers
 
     def _places_of(self, string: str) -> Iterator[_Place]:
         """Yield the places of a string, which are kept as numbers in a row."""
-        numbers = iter(self._places[string])
-        for five in zip(*[numbers] * len(_Place._fields), strict=True):
-            yield _Place(*five)
+        numbers = self._places[string]
+        n_fields = len(_Place._fields)
+        for first in range(0, len(numbers), n_fields):
+            yield _Place(*numbers[first : first + n_fields])
+
+
+def _text_at(examples: Sequence[Example], place: _Place) -> str:
+    """Return an identifier as it is written in a place."""
+    return examples[place.row].text[place.char_start : place.char_end]
 
 
 def twin_sets(
@@ -242,14 +257,16 @@ def twin_sets(
 
     records: list[Record] = []
     n_lost = 0
-    total = min(MOST, len(readable))
+    total = min(MOST_TWIN_SETS, len(readable))
     # What one side does not fill is left to the other.
-    most_trained = MOST - min(HELD_OUT, len(doses_of_held_out))
-    for dose_of, most in ((doses_of_trained, most_trained), (doses_of_held_out, MOST)):
+    most_trained = MOST_TWIN_SETS - min(HELD_OUT, len(doses_of_held_out))
+    sides = ((doses_of_trained, most_trained), (doses_of_held_out, MOST_TWIN_SETS))
+    for dose_of, n_records_of_side in sides:
         for string in _drawn_in_turn(dose_of, seed):
-            if len(records) == most:
+            if len(records) == n_records_of_side:
                 break
 
+            # A stream of its own: an identifier has the same twins beside any others.
             rng = np.random.default_rng(seed_for(seed, "twins", string))
             identifier = readable[string]
             layouts = [rows[place.row] for place in identifier.places]
@@ -264,6 +281,7 @@ def twin_sets(
             if len(records) < total:
                 progress(len(records), total)
 
+    # Some were lost, so that the total was not reached.
     if total:
         progress(total, total)
     return records, n_lost
@@ -309,8 +327,11 @@ def _drawn_in_turn(dose_of: Mapping[str, int], seed: int) -> Iterator[str]:
     for strings in bands.values():
         strings.sort(key=lambda string: seed_for(seed, "twins", string))
 
-    for one_of_each in zip_longest(*bands.values()):
-        yield from (string for string in one_of_each if string is not None)
+    longest = max((len(strings) for strings in bands.values()), default=0)
+    for turn in range(longest):
+        for strings in bands.values():
+            if turn < len(strings):
+                yield strings[turn]
 
 
 def _frames(
@@ -346,6 +367,7 @@ def _frames(
             )
         )
 
+        # Alone, all tokens are the place: only their number must be the same.
         near_before = before[-NEAR:]
         near_after = after[:NEAR]
         (near_ids,) = encode_row([near_before + identifier.text + near_after])
@@ -379,12 +401,14 @@ def _fresh_strings(
     twins = list[str]()
     seen = {identifier.text}
     n_near = len(frames) // 2
-    for n_drawn in range(0, DRAWS, LOT):
+    for n_drawn in range(0, DRAWS, DRAWS_AT_ONCE):
         # Where hardly one in a hundred fits, the rest of the draws gives no set.
         if n_drawn >= DRAWS // 4 and len(twins) < FEWEST // 4:
             break
 
-        drawn = dict.fromkeys(forms.draw(identifier.type, identifier.text, rng, LOT))
+        drawn = dict.fromkeys(
+            forms.draw(identifier.type, identifier.text, rng, DRAWS_AT_ONCE)
+        )
         fresh = [
             text
             for text in drawn
@@ -392,10 +416,13 @@ def _fresh_strings(
         ]
         seen.update(fresh)
 
-        for frames_of_reach in (frames[:n_near], frames[n_near:]):
-            for frame in frames_of_reach:
-                fresh = frame.fitting(fresh)
-            fresh = fresh[: TWINS - len(twins)]
+        # Whole rows take longest: no more strings are tried there than are needed.
+        n_needed = TWINS - len(twins)
+        for frame in frames[:n_near]:
+            fresh = frame.fitting(fresh)
+        fresh = fresh[:n_needed]
+        for frame in frames[n_near:]:
+            fresh = frame.fitting(fresh)
 
         twins += fresh
         if len(twins) == TWINS:

@@ -381,7 +381,8 @@ def test_bad_templates(tmp_path, template, message):
 def test_a_template_reaches_columns_only(tmp_path, field):
     source = lines(tmp_path / "x.jsonl")
     assert refusal(source, split="train", template=f"{{{field}}}") == (
-        f"SOURCE:1: field '{field}' is not a column (columns: id, text, label)"
+        f"SOURCE:1: field '{field}' is not a column (columns: id, text, label); "
+        "name a column of the row"
     )
 
 
@@ -503,7 +504,8 @@ def test_source_and_options(tmp_path):
         "option --map: 'prompt' is not a field, or the template makes it"
     )
     assert refusal(source, split="train", columns={"response": "stars"}) == (
-        "SOURCE:1: field 'stars' is not a column (columns: id, text, label)"
+        "SOURCE:1: field 'stars' is not a column (columns: id, text, label); "
+        "name a column of the row"
     )
 
 

@@ -203,7 +203,10 @@ def test_an_adapter_is_no_reference(build, reference):
     ("options", "message"),
     [
         ({"caliper": float("nan")}, "caliper: nan: input should be a finite number"),
-        ({"n_candidates": 1}, "n_candidates: 1 is below 2"),
+        (
+            {"n_candidates": 1},
+            "n_candidates: 1 is below 2; rank a canary among at least one other string",
+        ),
         (
             {"preset": "fast"},
             "preset: 'fast' is unknown; choose one of: robust, paper",

@@ -18,7 +18,7 @@ from spark_audit.manifest.layout import ManifestLayout, Rows
 from spark_audit.manifest.twins import (
     FEWEST,
     HELD_OUT,
-    MOST,
+    MOST_TWIN_SETS,
     TWINS,
     Identifiers,
     twin_sets,
@@ -122,7 +122,7 @@ def test_no_dose_is_lost_and_both_sides_have_room(twins):
     examples += [row(f"h{i}", x, split="test") for i, x in enumerate(strings[260:])]
     sets, _, lost = twins(examples)
     doses = Counter(one["dose"] for one in sets)
-    assert len(sets) == MOST
+    assert len(sets) == MOST_TWIN_SETS
     assert doses[0] == HELD_OUT
     assert {16: 1, 5: 1, 2: 2}.items() <= doses.items()
     assert lost == 0
@@ -144,7 +144,7 @@ def test_what_was_cut_off_or_finds_no_twins_is_left_out(twins):
 
 
 def test_the_end_is_told_once_however_many_are_lost(twins, monkeypatch):
-    monkeypatch.setattr("spark_audit.manifest.twins.MOST", 2)
+    monkeypatch.setattr("spark_audit.manifest.twins.MOST_TWIN_SETS", 2)
     monkeypatch.setattr("spark_audit.manifest.twins.FEWEST", 32)
     told: list[tuple[int, int]] = []
     examples = [row(str(i), x) for i, x in enumerate(numbers(5))]

@@ -169,6 +169,7 @@ def _marks_its_loss(row: JsonObject, column: str) -> bool:
 
 def _preference(row: JsonObject) -> Conversation:
     """Return the conversation with the answer that is preferred to another."""
+    # With a prompt of its own it is a prompt and a completion.
     chosen = _json_field(row, "chosen")
     if isinstance(chosen, str) or row.get("prompt") is not None:
         return _completion({**row, "chosen": chosen}, "chosen", preferred=True)
@@ -195,6 +196,7 @@ def _completion(
     row: JsonObject, column: str, *, preferred: bool = False
 ) -> Conversation:
     """Return the conversation of a prompt and a completion, texts or messages."""
+    # Both are texts, both are lists of messages, or the completion alone is text.
     prompt = _json_field(row, "prompt")
     completion = _json_field(row, column)
     if isinstance(prompt, str | None) and isinstance(completion, str):
@@ -224,6 +226,7 @@ def _completion(
 
 def _instruction(row: JsonObject) -> Conversation:
     """Return the conversation of Alpaca's columns as LLaMA-Factory joins them."""
+    # History, if there is any, stands between the system message and the question.
     messages: list[Message] = []
     system = row.get("system")
     if system:
@@ -309,6 +312,7 @@ def _message(raw: JsonObject, field_name: str) -> Message:
         content = ""
     if content is not None:
         message["content"] = _content(content, field_name)
+    # A CSV holds calls of tools as text.
     if isinstance(message.get("tool_calls"), str):
         message["tool_calls"] = _json_field(message, "tool_calls")
     return message
@@ -319,7 +323,11 @@ def _content(content: object, field_name: str) -> str | list[dict[str, str]]:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise bad_field(f"{field_name}.content", "is neither text nor a list of parts")
+        raise bad_field(
+            f"{field_name}.content",
+            "is neither text nor a list of parts",
+            fix="give text, or a list of parts with text",
+        )
 
     text_parts: list[dict[str, str]] = []
     for content_part in content:
@@ -365,9 +373,9 @@ def _json_field(row: JsonObject, column: str) -> object:
 def _string(value: object, column: str) -> str:
     """Return a cell that must be text."""
     if value is None:
-        raise bad_field(column, "is missing")
+        raise bad_field(column, "is missing", fix="give it text, or leave the row out")
     if not isinstance(value, str):
-        raise bad_field(column, "is not text")
+        raise bad_field(column, "is not text", fix="give it text, or leave the row out")
     return value
 
 

@@ -322,11 +322,13 @@ class _ChatSource:
         InputError
             Naming the first bad row; also if there is no example at all.
         """
+        # Both readings of the source count alike; what is told is of the last.
         self.tally = _ChatTally()
         rows = read_rows(
             self._source, self._format, encoding=self._encoding, note=self._remark
         )
         for place, split_of_part, row in rows:
+            # An error names the row, but not one that whoever takes the rows makes.
             with at(place):
                 split = self._split(split_of_part, row)
                 documents = self._documents(row, place)
@@ -347,13 +349,14 @@ class _ChatSource:
         if not reasons:
             return InputError("holds no rows", where=self._source, fix=EMPTY_FIX)
 
-        fix = "give rows whose messages are text"
+        # With loss on all tokens no message need be located.
+        advice = "give rows whose messages are text"
         if _NOT_LOCATABLE in reasons:
-            fix = "give other rows, or `--supervised all`"
+            advice = "give other rows, or `--supervised all`"
         return InputError(
             f"every row was left out ({', '.join(reasons)})",
             where=self._source,
-            fix=fix,
+            fix=advice,
         )
 
     def _remark(self, remark: str) -> None:
@@ -396,6 +399,7 @@ class _ChatSource:
             documents.append(document.prepared)
             self.tally.n_inexact += not document.is_exact
 
+        # A BOS inside of what counts as one document: it may be several.
         ids = row["input_ids"]
         assert isinstance(ids, list)  # documents_of refuses anything else
         bos = self._tokenizer.bos_token_id
@@ -413,6 +417,7 @@ class _ChatSource:
         self.tally.n_preferences += conversation.preferred
         self.tally.n_not_located += bool(document.not_located)
 
+        # transformers gives templates this function for the date of today.
         if self._renderer is not None and conversation.messages:
             template = self._renderer.template_for(conversation.tools)
             self.tally.writes_date |= "strftime_now" in template
@@ -435,6 +440,8 @@ class _ChatSource:
             self.tally.n_documents += is_packed
             self.tally.n_unsupervised += not document.training_input.supervised
 
+            # Rows without an id are numbered as they are read; documents of a row that
+            # has one, within the row.
             n_rows = self.tally.rows_by_split[split]
             example_id = row_id or f"{self._task}-{split}-{n_rows:06d}"
             if row_id and is_packed:
@@ -457,10 +464,11 @@ class _ChatSource:
 def _name(row: Row, column: str) -> str:
     """Return an id, a source or a split; empty where the row has none."""
     value = row.get(column)
+    # A truth value is an int, too, and no name.
     if value is None or value == "":
         return ""
     if type(value) is int:
         return str(value)
     if not isinstance(value, str):
-        raise bad_field(column, "is not text")
+        raise bad_field(column, "is not text", fix="make the column one of text")
     return value

@@ -171,6 +171,7 @@ class Preparer:
 
     def _text(self, row: Conversation) -> Prepared:
         """Return a row that holds text: it gets EOS, and the tokenizer's specials."""
+        # As TRL adds it, a second EOS is never written.
         eos = self._tokenizer.eos_token or ""
         completion = row.completion
         if not completion.endswith(eos):
@@ -197,6 +198,8 @@ class Preparer:
 
         ranges = self._message_ranges(row, renderings)
         supervised = self._supervised(row, renderings, ranges)
+
+        # An empty message, such as a call of tools alone, has no turn.
         turns = [
             Turn(*ranges.content[i], str(row.messages[i]["role"]))
             for i in sorted(ranges.content)
@@ -231,6 +234,7 @@ class Preparer:
         InputError
             If the whole cannot be rendered; a beginning may fail.
         """
+        # One request for all of them: to ask the process takes longer than to render.
         assert self._renderer is not None
         n = len(row.messages)
         requests = [self._request(row, n)]
@@ -307,6 +311,8 @@ class Preparer:
                     written_end = self._written_end(text, header_end, high)
                     ranges.written[i] = header_end, written_end
 
+            # A template may write more of a message than its content: what it writes of
+            # calls of tools is the message's, too.
             content = text_of(message)
             if content.strip() or message.keys() - _PLAIN_KEYS:
                 ranges.content[i] = _content_in(text, header_end, high, content)
@@ -339,6 +345,7 @@ class Preparer:
         if supervised == "all":
             return ((0, len(whole.text)),)
 
+        # TRL masks the ids that the prompt alone gives, too, whatever stands there.
         if supervised == "completion" and row.n_prompt is not None:
             prompt = renderings.prompts[row.n_prompt]
             if prompt.failure:
@@ -351,6 +358,7 @@ class Preparer:
             )
             return _behind_shared_tokens(encoding, prompt_encoding, len(whole.text))
 
+        # Of a conversation without a prompt of its own the last answer completes it.
         answers = _answers(row)
         if supervised in ("completion", "last"):
             answers = answers[-1:]
@@ -368,6 +376,7 @@ class Preparer:
 
         The template's own marks of what is generated count where it has any.
         """
+        # Without blocks, what an assistant wrote stands behind the generation prompt.
         assert self._renderer is not None
         if not self._renderer.has_generation_blocks(row.tools):
             if any(i not in ranges.written for i in answers):
@@ -395,7 +404,7 @@ class Preparer:
         offsets = np.asarray(tokens["offset_mapping"]).reshape(-1, 2)
         is_generated = np.zeros(len(offsets), dtype=bool)
         for low, high in blocks:
-            if low == high:
+            if low == high:  # a block that writes nothing
                 continue
             first = tokens.char_to_token(low)
             last = tokens.char_to_token(high - 1)
@@ -471,6 +480,7 @@ def _behind_shared_tokens(whole: Encoding, prompt: Encoding, length: int) -> Ran
     length
         Characters of the whole text.
     """
+    # A token that begins in the prompt and ends behind it is none of the prompt's.
     n_shared = len(commonprefix([whole.ids.tolist(), prompt.ids.tolist()]))
     if n_shared == len(whole):
         return ()
@@ -485,6 +495,7 @@ def _content_in(text: str, start: int, end: int, content: str) -> tuple[int, int
 
     All between them counts where the template changes the content.
     """
+    # Most templates strip white space around a content.
     stripped = content.strip()
     low = text.find(stripped, start, end) if stripped else -1
     if low < 0:

@@ -66,11 +66,13 @@ def count_supervision(
         That of the training run: what was cut off is counted in its tokens.
     """
     trained = [example for example in examples if example.split == "train"]
-    known = [example for example in trained if example.training_input is not None]
-    counted = SupervisionCount(n_rows=len(trained), n_unknown=len(trained) - len(known))
+    with_input = [example for example in trained if example.training_input is not None]
+    n_unknown = len(trained) - len(with_input)
+    counted = SupervisionCount(n_rows=len(trained), n_unknown=n_unknown)
 
-    for first in range(0, len(known), TOGETHER):
-        rows = known[first : first + TOGETHER]
+    # Some at a time: the tokens of all rows would take gigabytes.
+    for first in range(0, len(with_input), TOGETHER):
+        rows = with_input[first : first + TOGETHER]
         for example, encoding in zip(rows, encode_rows(tokenizer, rows), strict=True):
             _count_row(counted, example, encoding)
     return counted
@@ -82,6 +84,7 @@ def _count_row(counted: SupervisionCount, example: Example, encoding: Encoding) 
     assert training is not None
     read_start, read_end = _characters_read(example, training, encoding)
 
+    # A row whose supervised text was cut off taught nothing.
     is_supervised = any(
         start < read_end and end > read_start for start, end in training.supervised
     )
@@ -124,6 +127,7 @@ def supervision_notes(counted: SupervisionCount) -> Iterator[str]:
         )
         return
 
+    # The answer, of all identifiers.
     in_loss = counted.total("in the loss")
     read_only = counted.total("read only")
     cut_off = counted.total("cut off")
@@ -136,6 +140,7 @@ def supervision_notes(counted: SupervisionCount) -> Iterator[str]:
     else:
         yield "no identifier is annotated yet: `data annotate`, then `data supervision`"
 
+    # What the answer does not cover, and what it may be caused by.
     if counted.n_unknown:
         yield f"of {counted.n_unknown} trained rows it is not known what had loss"
     if counted.unsupervised:

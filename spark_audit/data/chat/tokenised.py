@@ -24,6 +24,8 @@ IGNORED = -100
 MASK_COLUMNS = ("completion_mask", "assistant_masks", "loss_mask")
 """Columns that say by 0 and 1 which tokens had loss, where there are no labels."""
 
+_NUMBERS_FIX = "give one number per token, as the trainer read them"
+
 
 class TokenisedDocument(NamedTuple):
     """A document of a row that was tokenised before.
@@ -85,7 +87,11 @@ def _document_ranges(row: JsonObject, n_tokens: int) -> list[tuple[int, int]]:
     if row.get("seq_lengths") is not None:
         lengths = _numbers(row, "seq_lengths")
         if (lengths < 1).any() or lengths.sum() != n_tokens:
-            raise bad_field("seq_lengths", "do not add up to the tokens")
+            raise bad_field(
+                "seq_lengths",
+                "do not add up to the tokens",
+                fix="give the tokens of each document, or leave the column out",
+            )
         ends = np.cumsum(lengths)
     elif row.get("position_ids") is not None:
         # Positions are counted anew in each document.
@@ -153,9 +159,9 @@ def _numbers(row: JsonObject, column: str, length: int | None = None) -> np.ndar
     """Return a column of whole numbers; refuse it if it has not so many."""
     value = row.get(column)
     if not isinstance(value, list) or not value:
-        raise bad_field(column, "is not a list of whole numbers")
+        raise bad_field(column, "is not a list of whole numbers", fix=_NUMBERS_FIX)
     if not all(type(number) in (int, bool) for number in value):
-        raise bad_field(column, "is not a list of whole numbers")
+        raise bad_field(column, "is not a list of whole numbers", fix=_NUMBERS_FIX)
     if length is not None and len(value) != length:
-        raise bad_field(column, "does not have one number per token")
+        raise bad_field(column, "does not have one number per token", fix=_NUMBERS_FIX)
     return np.asarray(value, np.int64)
