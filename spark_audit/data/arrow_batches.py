@@ -148,7 +148,7 @@ def _is_list(data_type: pa.DataType) -> bool:
     """Return whether values are lists or maps."""
     import pyarrow as pa
 
-    return (
+    return bool(
         pa.types.is_list(data_type)
         or pa.types.is_large_list(data_type)
         or pa.types.is_map(data_type)

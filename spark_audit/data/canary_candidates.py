@@ -25,6 +25,9 @@ GIVE_UP_DEVIATIONS = 6.0
 Context = tuple[str, int, int]
 """A text, and the characters of it that candidates replace, from and to."""
 
+Filter = Callable[[list[str]], list[str]]
+"""Returns those of some strings that fit."""
+
 
 def candidates(
     format: str,
@@ -73,10 +76,12 @@ def candidates(
     true_text = render(format, parts)[0] if part == "full" else parts[part]
     rng = np.random.default_rng(seed)
     n_tokens = len(encode([true_text])[0])
-    filters = [_filter_of(context, encode) for context in contexts]
-    strings = list[str]()
-    seen = {true_text}
+    filters = [_length_filter(n_tokens, encode)]
+    for context in contexts:
+        filters.append(_context_filter(context, encode))
 
+    strings: list[str] = []
+    seen = {true_text}
     n_drawn = 0
     while len(strings) < n - 1 and n_drawn < MAX_DRAWS:
         size = min(4 * n, MAX_DRAWS - n_drawn)
@@ -87,12 +92,6 @@ def candidates(
         # In small lots: in place a text is long, and most of them are not needed.
         for first in range(0, len(new), n // 2):
             lot = new[first : first + n // 2]
-            ids_of_lot = encode(lot)
-            lot = [
-                text
-                for text, ids in zip(lot, ids_of_lot, strict=True)
-                if len(ids) == n_tokens
-            ]
             for keep_fitting in filters:
                 lot = keep_fitting(lot)
             strings.extend(lot)
@@ -100,21 +99,45 @@ def candidates(
                 break
 
         n_drawn += size
-        # If all draws would just be enough, so many should be there by now.
-        expected = n_drawn * (n - 1) / MAX_DRAWS
-        if expected - len(strings) > GIVE_UP_DEVIATIONS * (1 + math.sqrt(expected)):
+        if _is_hopeless(n_drawn, len(strings), n - 1):
             break
 
     if len(strings) < n - 1:
         reason = f"{n_drawn} draws gave {len(strings) + 1} of {n} candidates"
         return NO_CANDIDATES | {"reason": f"{reason} of {n_tokens} tokens"}
 
+    # Each place in the set is as likely the true string's.
     true_index = int(rng.integers(n))
     strings[true_index:] = [true_text, *strings[true_index : n - 1]]
     return {"candidates": strings, "true_index": true_index, "reason": None}
 
 
-def _filter_of(context: Context, encode: Encode) -> Callable[[list[str]], list[str]]:
+def _is_hopeless(n_drawn: int, n_strings: int, n_needed: int) -> bool:
+    """Return whether all draws together would hardly give as many strings.
+
+    If they would just be enough, so many should be there by now as is their share of
+    the draws; far fewer are no accident.
+    """
+    expected = n_drawn * n_needed / MAX_DRAWS
+    deviation = 1 + math.sqrt(expected)
+    return expected - n_strings > GIVE_UP_DEVIATIONS * deviation
+
+
+def _length_filter(n_tokens: int, encode: Encode) -> Filter:
+    """Return a filter: strings of as many tokens, each alone."""
+
+    def keep_fitting(strings: list[str]) -> list[str]:
+        rows = encode(strings)
+        return [
+            string
+            for string, ids in zip(strings, rows, strict=True)
+            if len(ids) == n_tokens
+        ]
+
+    return keep_fitting
+
+
+def _context_filter(context: Context, encode: Encode) -> Filter:
     """Return a filter: strings that change only their own tokens in the context.
 
     Where a string's tokens begin and end is told by what the text shares with the

@@ -517,9 +517,11 @@ class _RowSource:
         InputError
             If prompt or response have no column.
         """
-        column_of_field = {
-            name: name for name in ("id", "source_id", "split") if name in row
-        }
+        column_of_field: dict[str, str] = {}
+        for name in ("id", "source_id", "split"):
+            if name in row:
+                column_of_field[name] = name
+
         # Options win over what is usual, and a file of lines has no columns at all.
         column_of_split = usual_column(row, "split")
         if column_of_split:
