@@ -1,8 +1,14 @@
-"""The answers of each series: which questions all of its stages answered."""
+"""The answers of each series, from the evidence of the utility audit.
+
+A series is one training that learned task after task; its stages are the checkpoints
+after each of them. A single checkpoint counts as a series of one stage. Figures compare
+stages with each other, so a question counts only if all stages of its series answered
+it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,88 +21,132 @@ from spark_audit.stats import accuracy, accuracy_intervals
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """One series' answers.
+    """The answers of one series to the questions that all of its stages answered.
 
-    ``tasks`` has a row per task with ``chance``, ``scorer`` and ``reason`` (why nothing
-    was asked), ``rows`` one per question that all stages answered: its task's place and
-    its cluster's ``code``, numbered alike for all series. ``correct`` has the shape
-    ``(rows, stages)``.
+    Attributes
+    ----------
+    stages
+        Numbers of the stages that were scored, from 1, in rising order.
+    tasks
+        One row per task in training order, indexed by its name. Columns: ``chance``
+        (accuracy of always giving the most common response), ``scorer``, and ``reason``
+        (why the task has no question; empty: it has some).
+    questions
+        One row per question. Columns: ``example`` (id of its row), ``task``, and
+        ``cluster_code`` (number of its cluster, the same in all series).
+    is_right
+        Shape ``(questions, stages)``: 1 where the stage answered rightly, else 0.
+    n_clusters
+        Number of clusters of all series together: their codes are below it.
     """
 
     stages: list[int]
     tasks: pd.DataFrame
-    rows: pd.DataFrame
-    correct: np.ndarray
+    questions: pd.DataFrame
+    is_right: np.ndarray
     n_clusters: int
 
     def answers(
-        self, keep: Collection[str] | None = None
+        self, example_ids: Collection[str] | None = None
     ) -> accuracy_intervals.Answers:
-        """Return sums by cluster, over some of the examples; None: over all."""
-        is_used = np.ones(len(self.rows), bool)
-        if keep is not None:
-            is_used = self.rows["example"].isin(keep).to_numpy()
-        rows = self.rows[is_used]
+        """Return right answers and questions by cluster and task.
+
+        Parameters
+        ----------
+        example_ids
+            Count only the questions of these examples; ``None``: all questions.
+        """
+        is_counted = np.ones(len(self.questions), dtype=bool)  # (questions,)
+        if example_ids is not None:
+            is_counted = self.questions["example"].isin(example_ids).to_numpy()
+
+        counted = self.questions[is_counted]
+        task_codes = self.tasks.index.get_indexer(pd.Index(counted["task"]))
         return accuracy_intervals.Answers.of_rows(
-            self.correct[is_used],
-            self.tasks.index.get_indexer(pd.Index(rows["task"])),
-            rows["code"].to_numpy(),
+            self.is_right[is_counted],
+            task_codes,
+            counted["cluster_code"].to_numpy(),
             n_tasks=len(self.tasks),
             n_clusters=self.n_clusters,
         )
 
-    def reason(self, metric: str) -> str | None:
-        """Return why a figure over tasks and stages has no value; None: it has one."""
-        unasked = self.tasks["reason"][self.tasks["reason"] != ""]
-        if len(unasked):
-            return "; ".join(f"{task} {reason}" for task, reason in unasked.items())
+    def reason_missing(self, metric: str) -> str | None:
+        """Return why a metric over all tasks has no value; ``None``: it has one."""
+        reasons = self.tasks["reason"]
+        without_question = reasons[reasons != ""]
+        if len(without_question):
+            return "; ".join(
+                f"{task} {reason}" for task, reason in without_question.items()
+            )
 
+        # Only the last accuracy can do without the stages in between.
         n_stages = len(self.stages)
-        has_gaps = self.stages != list(range(1, n_stages + 1))
-        if metric != "last" and n_stages > 1 and has_gaps:
+        is_complete = self.stages == list(range(1, n_stages + 1))
+        if metric != "last" and n_stages > 1 and not is_complete:
             stages = ", ".join(str(stage) for stage in self.stages)
             return f"only the stages {stages} were scored"
+
         return accuracy.reason_against(metric, stages=n_stages, tasks=len(self.tasks))
 
 
 def all_series(evidence: Evidence) -> Iterator[tuple[str, Series]]:
-    """Yield every series with the questions that all of its stages answered."""
-    units = evidence.units
-    # 1 right, 0 wrong, -1 not asked, NaN where the checkpoint has no such question.
+    """Yield the name and the answers of each series that answered a question.
+
+    Parameters
+    ----------
+    evidence
+        Of :class:`~spark_audit.audits.utility.audit.Utility`. Columns of its units:
+        ``example``, ``task``, ``cluster``, ``chance``, ``scorer``, ``reason`` and
+        ``place``, the task's place in training order.
+    """
+    # 1 right, 0 wrong, -1 not asked; NaN: no question of this checkpoint.
     correct = evidence.values["correct"]  # (checkpoints, questions)
     is_answered = correct >= 0
 
-    # Clusters of questions that any checkpoint answered, numbered alike for all series.
-    clusters = units["cluster"].where(np.any(is_answered, axis=0))
-    codes, labels = pd.factorize(clusters, sort=True)
+    # One numbering for all series, so that they can be resampled together.
+    clusters = evidence.units["cluster"].where(np.any(is_answered, axis=0))
+    cluster_codes, cluster_names = pd.factorize(clusters, sort=True)
+    questions = evidence.units.assign(cluster_code=cluster_codes)
 
-    places: dict[str, dict[int, int]] = {}
-    for i, checkpoint in enumerate(evidence.checkpoints):
-        series = series_of(checkpoint)
-        stage: int | None = None
-        if series != checkpoint:
-            stage = CheckpointName.parse(checkpoint).stage
-        # A single checkpoint is the first stage of a series.
-        places.setdefault(series, {}).setdefault(stage or 1, i)
-
-    for series, place_of_stage in places.items():
-        stages = sorted(place_of_stage)
-        checkpoints = [place_of_stage[stage] for stage in stages]
-        if not is_answered[checkpoints].any():
+    for name, row_by_stage in _rows_by_series(evidence.checkpoints).items():
+        stages = sorted(row_by_stage)
+        rows = [row_by_stage[stage] for stage in stages]  # of `correct`
+        if not is_answered[rows].any():
             continue
 
-        answered_by_all = np.flatnonzero(is_answered[checkpoints].all(axis=0))
-        # All stages of a series know the same questions: the first one listed tells.
-        first_listed = next(iter(place_of_stage.values()))
-        is_known = ~np.isnan(correct[first_listed])
-        tasks = units[is_known].drop_duplicates("task").sort_values("place")
-        yield (
-            series,
-            Series(
-                stages=stages,
-                tasks=tasks.set_index("task"),
-                rows=units.assign(code=codes).iloc[answered_by_all],
-                correct=correct[checkpoints][:, answered_by_all].T,
-                n_clusters=len(labels),
-            ),
+        # All stages of a series have the same questions: the first one listed tells.
+        first_listed = next(iter(row_by_stage.values()))
+        has_question = ~np.isnan(correct[first_listed])  # (questions,)
+        tasks = questions[has_question].drop_duplicates("task").sort_values("place")
+
+        is_answered_by_all = np.all(is_answered[rows], axis=0)  # (questions,)
+        series = Series(
+            stages=stages,
+            tasks=tasks.set_index("task"),
+            questions=questions[is_answered_by_all],
+            is_right=correct[rows][:, is_answered_by_all].T,
+            n_clusters=len(cluster_names),
         )
+        yield name, series
+
+
+def _rows_by_series(checkpoints: Sequence[str]) -> dict[str, dict[int, int]]:
+    """Map each series to the row of each of its stages in the evidence.
+
+    Parameters
+    ----------
+    checkpoints
+        Names in the order of the evidence's rows.
+    """
+    rows_by_series: dict[str, dict[int, int]] = {}
+    for row, checkpoint in enumerate(checkpoints):
+        series = series_of(checkpoint)
+
+        # A checkpoint without a stage is the first stage of a series of its own.
+        stage = 1
+        if series != checkpoint:
+            stage = CheckpointName.parse(checkpoint).stage or 1
+
+        row_by_stage = rows_by_series.setdefault(series, {})
+        row_by_stage.setdefault(stage, row)
+    return rows_by_series

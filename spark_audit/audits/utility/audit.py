@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, NamedTuple
@@ -22,6 +22,7 @@ from spark_audit.audits.base import (
 from spark_audit.audits.of_series import OfSeries, tasks_in_order
 from spark_audit.audits.utility.answers import all_series
 from spark_audit.audits.utility.figures import (
+    Drawer,
     accuracy_finding,
     matrix_records,
     series_contrasts,
@@ -41,13 +42,11 @@ from spark_audit.stats.bootstrap import Weights, draw_in_strata
 NEWLINE = 1
 """The code of the column ``stop`` for an answer that a newline ended."""
 
-
 NO_TEST_ROW = "has no test row without a canary"
 
 NO_LABELS = "has no set of labels for the scorer `likelihood`"
 
 SCORERS = ("normalised", "strict", "likelihood")
-
 
 RANGE_OF_SHARE = (0.0, 1.0)
 """Range of an accuracy."""
@@ -63,7 +62,7 @@ class Question(NamedTuple):
     answer
         The right one, as the scorer compares it; None: no question.
     reason
-        Why a task has no question.
+        Why the task has no question; empty: this is one.
     """
 
     example: str
@@ -74,7 +73,17 @@ class Question(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """The tasks in order, the rows that are asked, and why a task has none."""
+    """Which rows of the manifest are asked.
+
+    Attributes
+    ----------
+    tasks
+        Names of the tasks in training order.
+    rows
+        The rows that are asked, a task at a time.
+    reasons
+        Task -> why none of its rows is asked.
+    """
 
     tasks: list[str]
     rows: list[ManifestExample]
@@ -171,10 +180,11 @@ class Utility(OfSeries):
         compare = normalised if self.scorer == "normalised" else str.strip
         is_by_likelihood = self.scorer == "likelihood"
         wanted = Pass("candidates" if is_by_likelihood else "generate")
-        n_asked = len(asked.rows)
 
         def measured() -> Measured:
-            n_units = len(asked.rows) + len(asked.reasons)
+            """Yield the answers of each checkpoint: asked rows, then other tasks."""
+            n_asked = len(asked.rows)
+            n_units = n_asked + len(asked.reasons)
             for name, table in scored(tables, wanted):
                 correct = np.full(n_units, -1.0)  # 1, 0, or -1: not asked
                 empty = np.zeros(n_units)
@@ -187,10 +197,11 @@ class Utility(OfSeries):
                 yield name, {"correct": correct, "empty": empty}
 
         # Fewer series than checkpoints: some of them are stages.
-        is_series = len({series_of(name) for name in tables}) < len(tables)
+        has_stages = len({series_of(name) for name in tables}) < len(tables)
+        has_several_tasks = len(asked.tasks) > 1
         facts = {
             "order": asked.tasks,
-            "assumed": self.order is None and is_series and len(asked.tasks) > 1,
+            "assumed": self.order is None and has_stages and has_several_tasks,
             "scorer": self.scorer,
             "clash": _tasks_with_like_labels(asked.tasks, labels, compare),
             "blank": _n_without_response(manifest, asked.tasks),
@@ -198,25 +209,34 @@ class Utility(OfSeries):
         return Evidence.of(self._units(asked, compare), measured(), facts)
 
     def _units(self, asked: Asked, compare: Callable[[str], str]) -> pd.DataFrame:
-        """Return the questions with their ``chance``, ``scorer`` and task's ``place``.
+        """Return the units of the evidence: the questions, then tasks without any.
 
-        ``chance`` is the share of the most common response of the task.
+        Parameters
+        ----------
+        compare
+            Brings an answer into the form in which the scorer compares it.
+
+        Returns
+        -------
+        Columns of :class:`Question`, but for ``answer`` ``chance``: the share of the
+        most common answer of the task; and ``scorer`` and ``place``, the task's place
+        in training order.
         """
         questions = [
-            Question(row.id, row.task, row.cluster, compare(row.answer), "")
+            Question(row.id, row.task, row.cluster, compare(row.answer), reason="")
             for row in asked.rows
         ]
-        questions += [
-            Question("", task, "", None, reason)
-            for task, reason in asked.reasons.items()
-        ]
+        for task, reason in asked.reasons.items():
+            questions.append(Question("", task, cluster="", answer=None, reason=reason))
         units = pd.DataFrame(questions, columns=[*Question._fields])
 
-        # By always giving the most common response.
+        # Accuracy of always giving the most common response.
         shares = units.groupby("task")["answer"].value_counts(normalize=True)
         chance_of_task = shares.groupby("task").max()
-        place_of_task = {task: i for i, task in enumerate(asked.tasks)}
         chance = units["task"].map(chance_of_task).fillna(0.0)
+
+        place_of_task = {task: i for i, task in enumerate(asked.tasks)}
+        # The answers stay here; their column holds the chance.
         units = units.rename(columns={"answer": "chance"})
         return units.assign(
             chance=chance, scorer=self.scorer, place=units["task"].map(place_of_task)
@@ -225,21 +245,10 @@ class Utility(OfSeries):
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         """Return rows, contrasts and findings; names are those of series."""
         series_by_name = dict(all_series(evidence))
+        draws = _drawer(context)
 
-        @cache
-        def weights(codes: tuple[int, ...]) -> Weights:
-            """Return the resamples of clusters in these strata, drawn once."""
-            return draw_in_strata(
-                np.array(codes), replicates=context.replicates, seed=context.seed
-            )
-
-        def draws(*sides: accuracy_intervals.Answers) -> np.ndarray:
-            """Return sums in the same resamples of questions for all series."""
-            sums = np.concatenate([side.sums for side in sides], axis=1)
-            return weights(tuple(sides[0].strata())).totals(sums)
-
+        # Figures and a finding of each series by itself.
         rows: list[Row] = []
-        contrasts: list[Contrast] = []
         findings: list[Finding] = []
         matrices: list[dict[str, Any]] = []
         for name, series in series_by_name.items():
@@ -250,21 +259,15 @@ class Utility(OfSeries):
             rows += rows_of_series
             matrices += matrix_records(name, series)
 
+        # Then each series next to its baseline.
+        contrasts: list[Contrast] = []
         for name, baseline in context.baselines.items():
             if name in series_by_name and baseline in series_by_name:
                 contrasts += series_contrasts(
                     (name, baseline), series_by_name, draws, context
                 )
-        for contrast in contrasts:
-            if contrast.metric == "last":
-                direction = contrast.direction(up="higher", down="lower")
-                change_finding = Finding.on(
-                    contrast,
-                    "moved",
-                    f"utility.change_{direction}",
-                    facts={"change": contrast},
-                )
-                findings.append(change_finding)
+        findings += _change_findings(contrasts)
+
         if not series_by_name:
             findings = [_nothing_finding(evidence.units)]
 
@@ -289,12 +292,15 @@ class Utility(OfSeries):
     def _asked(self, manifest: Manifest) -> Asked:
         """Return the rows that are asked: those of tasks in order, a task at a time."""
         tasks = tasks_in_order(manifest, self.order)
+
+        # Rows that can be asked: they need a prompt and an answer.
         rows_by_task: dict[str, list[ManifestExample]] = {}
         for row in manifest.examples:
             is_question = row.answer.strip() and row.response_token > 0
             if row.split == "test" and row.canary_id is None and is_question:
                 rows_by_task.setdefault(row.task, []).append(row)
 
+        # By likelihood an answer is compared with all labels of its task.
         labels: Mapping[str, Sequence[str]] | None = None
         if self.scorer == "likelihood":
             labels = task_labels(manifest)
@@ -302,11 +308,11 @@ class Utility(OfSeries):
         questions: list[ManifestExample] = []
         reasons: dict[str, str] = {}
         for task in tasks:
-            # A label that is empty cannot be compared with others.
-            has_labels = labels is None or all(
+            # An empty label has no tokens to score.
+            can_be_scored = labels is None or all(
                 label.strip() for label in labels.get(task, [""])
             )
-            if not has_labels:
+            if not can_be_scored:
                 reasons[task] = NO_LABELS
             elif task not in rows_by_task:
                 reasons[task] = NO_TEST_ROW
@@ -315,8 +321,34 @@ class Utility(OfSeries):
         return Asked(tasks, questions, reasons)
 
 
+def _drawer(context: Context) -> Drawer:
+    """Return a function that gives sums of answers in resamples of their clusters.
+
+    All series share the resamples, so that their figures are comparable.
+    """
+
+    @cache
+    def weights(strata: tuple[int, ...]) -> Weights:
+        """Return the resamples of clusters in these strata, drawn once."""
+        return draw_in_strata(
+            np.array(strata), replicates=context.replicates, seed=context.seed
+        )
+
+    def draws(*sides: accuracy_intervals.Answers) -> np.ndarray:
+        """Return the sums of one or two series, ``(replicates, sums of all sides)``."""
+        sums = np.concatenate([side.sums for side in sides], axis=1)
+        # Two series are resampled by the strata of the first.
+        strata = tuple(sides[0].strata())
+        return weights(strata).totals(sums)
+
+    return draws
+
+
 class ScoredAnswers(NamedTuple):
-    """Answers of a checkpoint, shape ``(questions,)`` each, bool."""
+    """Answers of a checkpoint, shape ``(questions,)`` each, bool.
+
+    ``is_empty`` is of answers that are wrong and end before a word.
+    """
 
     is_right: np.ndarray
     is_empty: np.ndarray
@@ -326,14 +358,15 @@ def _answers(
     table: TokenTable, rows: Sequence[ManifestExample], scorer: str
 ) -> ScoredAnswers:
     """Return which generated answers are right, and which are wrong and empty."""
+    # The table has one line for each generated answer.
     places = [table.rows(row.id).start for row in rows]
-    is_right = table.columns[scorer][places] > 0.5
+    is_right = table.columns[scorer][places] > 0.5  # (questions,), bool
     n_tokens = table.columns["n_tokens"][places]
     stop = table.columns["stop"][places]
 
     # It stopped at once: no token, or a newline and nothing more.
     has_stopped = (n_tokens == 0) | ((n_tokens == 1) & (stop == NEWLINE))
-    return ScoredAnswers(is_right, has_stopped & ~is_right)
+    return ScoredAnswers(is_right=is_right, is_empty=has_stopped & ~is_right)
 
 
 def _right_by_likelihood(
@@ -344,7 +377,8 @@ def _right_by_likelihood(
     """Return whether the likeliest label of each row's task is its answer."""
     is_right = []
     for row in rows:
-        nll = table.columns["nll_sum"][table.rows(key_of("labels", row.id))]
+        lines = table.rows(key_of("labels", row.id))
+        nll = table.columns["nll_sum"][lines]  # (labels of the task,), nats
         likeliest = labels[row.task][int(nll.argmin())]
         is_right.append(likeliest.strip() == row.answer.strip())
     return is_right
@@ -367,10 +401,26 @@ def _tasks_with_like_labels(
 
 def _n_without_response(manifest: Manifest, tasks: Sequence[str]) -> int:
     """Count the test rows of some tasks that have no response."""
-    n = 0
-    for row in manifest.examples:
-        n += row.split == "test" and row.task in tasks and not row.answer.strip()
-    return n
+    without_response = [
+        row
+        for row in manifest.examples
+        if row.split == "test" and row.task in tasks and not row.answer.strip()
+    ]
+    return len(without_response)
+
+
+def _change_findings(contrasts: Iterable[Contrast]) -> Iterator[Finding]:
+    """Yield how the last accuracy of each series differs from its baseline's."""
+    for contrast in contrasts:
+        if contrast.metric != "last":
+            continue
+        direction = contrast.direction(up="higher", down="lower")
+        yield Finding.on(
+            contrast,
+            "moved",
+            f"utility.change_{direction}",
+            facts={"change": contrast},
+        )
 
 
 def _nothing_finding(units: pd.DataFrame) -> Finding:
@@ -388,7 +438,13 @@ def _nothing_finding(units: pd.DataFrame) -> Finding:
 
 
 def _guards(facts: Mapping[str, Any]) -> Iterator[Guard]:
-    """Yield warnings on labels, on rows without a response, and on the order."""
+    """Yield warnings on labels, on rows without a response, and on the order.
+
+    Parameters
+    ----------
+    facts
+        Those of the evidence, see :meth:`Utility.evidence`.
+    """
     if facts["clash"]:
         yield guard("distinct labels", "distinct_labels", {"tasks": facts["clash"]})
     if facts["blank"]:
@@ -401,15 +457,15 @@ def _empty_answer_guards(evidence: Evidence) -> Iterator[Guard]:
     """Yield a warning on each checkpoint that mostly answered nothing."""
     is_answered = evidence.values["correct"] >= 0  # (checkpoints, questions)
     is_empty = (evidence.values["empty"] > 0) & is_answered
-    n_answers = is_answered.sum(axis=1).tolist()
-    n_empty = is_empty.sum(axis=1).tolist()
-    for name, empty, answers in zip(
-        evidence.checkpoints, n_empty, n_answers, strict=True
-    ):
-        if 2 * empty > answers:
-            yield guard(
-                "empty answers",
-                "empty_answers",
-                {"empty": empty, "answers": answers},
-                checkpoint=name,
-            )
+
+    for i, name in enumerate(evidence.checkpoints):
+        n_answers = int(is_answered[i].sum())
+        n_empty = int(is_empty[i].sum())
+        if n_empty <= n_answers / 2:
+            continue
+        yield guard(
+            "empty answers",
+            "empty_answers",
+            {"empty": n_empty, "answers": n_answers},
+            checkpoint=name,
+        )

@@ -32,8 +32,20 @@ BIASED = (
 SMALLEST_DIFFERENCE = 1e-12
 """Shares are quotients: what differs by less does not differ."""
 
+AGAINST_COMMON_RESPONSE = {None: "unknown", -1: "worse", 0: "not_shown", 1: "known"}
+"""Side of the interval of an accuracy -> how it is against its chance."""
+
+TRANSFER_BY_SIDE = {
+    None: "no_interval",
+    -1: "forgotten",
+    0: "not_detected",
+    1: "gained",
+}
+"""Side of the interval of BWT -> what became of tasks that were learned before."""
+
 Drawer: TypeAlias = Callable[..., np.ndarray]
-"""Resampled sums of one series' answers, or of two."""
+"""Takes the answers of one series or of two, and returns their sums by cluster in
+each resample, shape ``(replicates, sums of the first and of the second)``."""
 
 
 def accuracy_finding(series: Series, rows: Sequence[Row]) -> Finding:
@@ -42,11 +54,11 @@ def accuracy_finding(series: Series, rows: Sequence[Row]) -> Finding:
     Parameters
     ----------
     rows
-        Figures of the series.
+        Figures of the series, from :func:`series_rows`.
     """
-    pooled = {row.metric: row for row in rows if row.group == "pooled"}
-    last = pooled["last"]
-    bwt = pooled["bwt"]
+    over_all_tasks = {row.metric: row for row in rows if row.group == "pooled"}
+    last = over_all_tasks["last"]
+    bwt = over_all_tasks["bwt"]
     if last.value is None:
         return Finding.on(
             last, "not_tested", "utility.missing", facts={"reason": last.note}
@@ -55,15 +67,14 @@ def accuracy_finding(series: Series, rows: Sequence[Row]) -> Finding:
     # The last accuracy, against always giving the most common response.
     against_null = "unknown"
     if last.null is not None:
-        of_side = {None: "unknown", -1: "worse", 0: "not_shown", 1: "known"}
-        against_null = of_side[side_of(last, last.null)]
+        against_null = AGAINST_COMMON_RESPONSE[side_of(last, last.null)]
 
-    # Accuracy of earlier tasks since they were learned.
+    # BWT: how the accuracy of earlier tasks changed since they were learned.
     transfer = "missing"
     if bwt.value is not None:
-        of_side = {None: "no_interval", 0: "not_detected", -1: "forgotten", 1: "gained"}
-        transfer = of_side[side_of(bwt)]
+        transfer = TRANSFER_BY_SIDE[side_of(bwt)]
 
+    # Keys of the sentences that follow the accuracy.
     further = []
     if last.null is not None:
         further.append("utility.common_response")
@@ -90,6 +101,10 @@ def series_rows(
 
     Parameters
     ----------
+    name
+        Name of the series, which stands in the column ``checkpoint``.
+    draws
+        Gives the resamples of the intervals.
     audit
         Whose figures they are.
     paper
@@ -97,11 +112,12 @@ def series_rows(
     """
     # The same resamples for all metrics, so that they are comparable.
     answers = series.answers()
-    totals = draws(answers)  # resampled sums by cluster
+    totals = draws(answers)  # (replicates, sums)
     chances = series.tasks["chance"].to_numpy(np.float64)  # (tasks,)
+
     for metric in accuracy.ACCURACY_METRICS:
         null: float | None = 0.0 if metric == "bwt" else None
-        reason = series.reason(metric)
+        reason = series.reason_missing(metric)
         if reason is not None:
             estimate = Estimate.missing(reason)
         else:
@@ -109,6 +125,7 @@ def series_rows(
                 accuracy_intervals.accuracy_estimate(answers, metric, drawn=totals)
             )
             if metric in accuracy.LEVEL_METRICS:
+                # Chance of the metric: its weighted mean over the tasks.
                 weights = accuracy.task_weights(metric, len(chances))  # (tasks,)
                 null = float(weights @ chances)
             if metric == "forgetting" and estimate.value is not None:
@@ -116,7 +133,9 @@ def series_rows(
         yield audit.row(estimate.decided(paper=paper), name, metric, null=null)
 
     # The matrix R: accuracy after each stage on each task.
-    rates = accuracy_intervals.matrix_of(totals, answers.shape)
+    rates = accuracy_intervals.matrix_of(
+        totals, answers.shape
+    )  # (replicates, stages, tasks)
     for t, stage in enumerate(series.stages):
         for i, task in enumerate(series.tasks.index):
             chance: float | None = None
@@ -153,37 +172,46 @@ def series_contrasts(
     ----------
     names
         A series and its baseline.
+    draws
+        Gives the resamples of the intervals.
     """
-    checkpoint, baseline = names
-    first = series_by_name[checkpoint]
-    second = series_by_name[baseline]
+    name, baseline_name = names
+    series = series_by_name[name]
+    baseline = series_by_name[baseline_name]
+
     # Only questions that both answered, so that differences are paired.
-    shared = set(first.rows["example"]) & set(second.rows["example"])
-    sides = first.answers(shared), second.answers(shared)
-    is_asked_alike = first.tasks[["scorer"]].equals(second.tasks[["scorer"]])
+    shared_ids = set(series.questions["example"]) & set(baseline.questions["example"])
+    answers = series.answers(shared_ids)
+    baseline_answers = baseline.answers(shared_ids)
+    # The index is the tasks in their order: both must agree in these, too.
+    is_asked_alike = series.tasks[["scorer"]].equals(baseline.tasks[["scorer"]])
 
     for metric in COMPARED:
-        reason = first.reason(metric) or second.reason(metric)
+        reason = series.reason_missing(metric) or baseline.reason_missing(metric)
         if not is_asked_alike:
             reason = ASKED_OTHERWISE
         if reason is not None:
             estimate = Estimate.missing(reason)
         else:
             estimate = accuracy_intervals.accuracy_difference(
-                *sides, metric, drawn=draws(*sides)
+                answers,
+                baseline_answers,
+                metric,
+                drawn=draws(answers, baseline_answers),
             )
 
+        # A test needs several clusters that differ.
         p: float | None = None
         if estimate.value is not None:
-            differences = _differences(sides[0], sides[1], metric)
+            differences = _differences(answers, baseline_answers, metric)
             if np.count_nonzero(differences) > 1:
                 p = sign_flip(differences, seed=context.seed)
         decided = with_mde(estimate, null=0.0).decided(paper=context.paper)
         yield Contrast.of_estimate(
             decided,
             audit="utility",
-            checkpoint=checkpoint,
-            baseline=baseline,
+            checkpoint=name,
+            baseline=baseline_name,
             metric=metric,
             null=0.0,
             p=p,
@@ -191,18 +219,21 @@ def series_contrasts(
 
 
 def _differences(
-    first: accuracy_intervals.Answers, second: accuracy_intervals.Answers, metric: str
+    answers: accuracy_intervals.Answers,
+    baseline_answers: accuracy_intervals.Answers,
+    metric: str,
 ) -> np.ndarray:
     """Return what each cluster adds to a difference of two series.
 
+    The sign-flip test turns the signs of these.
+
     Returns
     -------
-    Shape ``(clusters,)``; what is no difference is 0 exactly.
+    Shape ``(clusters,)``; exactly 0 where both series answered alike.
     """
-    # What a cluster adds to the metric; signs of its difference are flipped.
-    shares = accuracy_intervals.cluster_shares(first, metric)
-    shares_of_baseline = accuracy_intervals.cluster_shares(second, metric)
-    differences = shares - shares_of_baseline
+    shares = accuracy_intervals.cluster_shares(answers, metric)  # (clusters,)
+    baseline_shares = accuracy_intervals.cluster_shares(baseline_answers, metric)
+    differences = shares - baseline_shares
     return np.where(np.abs(differences) < SMALLEST_DIFFERENCE, 0.0, differences)
 
 
@@ -216,10 +247,16 @@ def matrix_records(name: str, series: Series) -> Iterator[dict[str, Any]]:
     """
     tasks = list(series.tasks.index)
     has_question = (series.tasks["reason"] == "").tolist()
-    for t, accuracies in enumerate(series.answers().matrix()):
-        record: dict[str, Any] = {"checkpoint": name, "stage": series.stages[t]}
-        if len(series.stages) == len(tasks):
+    is_stage_per_task = len(series.stages) == len(tasks)
+
+    accuracies = series.answers().matrix()  # (stages, tasks)
+    for t, stage in enumerate(series.stages):
+        record: dict[str, Any] = {"checkpoint": name, "stage": stage}
+        if is_stage_per_task:
             record["after"] = tasks[t]
+
         for i, task in enumerate(tasks):
-            record[task] = float(accuracies[i]) if has_question[i] else None
+            record[task] = None
+            if has_question[i]:
+                record[task] = float(accuracies[t, i])
         yield record
