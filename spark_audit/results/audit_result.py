@@ -4,46 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    TypeAlias,
-)
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pydantic import (
-    BaseModel,
-)
+from pydantic import BaseModel
 
 from spark_audit.errors import InputError, choose
+from spark_audit.results.findings import Finding, Guard, by_severity
+from spark_audit.results.rows import Contrast, Row, Strict
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from spark_audit.results.evidence import Evidence
-from spark_audit.results.findings import Finding, Guard, by_severity
-from spark_audit.results.rows import Contrast, Row, Strict
-
-
-def frame(of: str, held: Any, lists: Mapping[str, type[BaseModel]]) -> pd.DataFrame:
-    """One of the lists that something holds, or of its further tables, as a frame.
-
-    Raises
-    ------
-    InputError
-        If there is none of that name; it names those that there are.
-    """
-    import pandas as pd
-
-    if of in lists:
-        records = [one.model_dump() for one in getattr(held, of)]
-        names = [*lists[of].model_fields, *lists[of].model_computed_fields]
-        table = pd.DataFrame(records, columns=names)
-        return table.drop(columns="facts", errors="ignore")
-    if of in held.tables:
-        return pd.DataFrame(held.tables[of])
-    fix = choose(of, [*lists, *held.tables])
-    raise InputError(f"there is no table {of!r}", fix=fix)
-
 
 REPORT_LISTS: dict[str, type[Strict]] = {
     "results": Row,
@@ -51,22 +23,69 @@ REPORT_LISTS: dict[str, type[Strict]] = {
     "guards": Guard,
     "findings": Finding,
 }
-"""What audits and reports hold lists of."""
-
+"""Lists that audits and reports hold, and the type of their records."""
 
 TableRecord: TypeAlias = dict[str, Any]
 """A record of a further table of an audit: plain values by column."""
+
+
+def frame(of: str, holder: Any, lists: Mapping[str, type[BaseModel]]) -> pd.DataFrame:
+    """Return a list of records, or a further table, as a frame: a record a line.
+
+    Parameters
+    ----------
+    of
+        Name of the list or table.
+    holder
+        A report or the result of an audit: it has an attribute for each list, and
+        ``tables`` by name.
+    lists
+        Name of each list -> type of its records. All fields become columns, but the
+        facts of sentences.
+
+    Raises
+    ------
+    InputError
+        If there is none of that name; it names those that there are.
+    """
+    # It takes long to import, and reading a report does not need it.
+    import pandas as pd
+
+    if of in lists:
+        record_type = lists[of]
+        columns = [*record_type.model_fields, *record_type.model_computed_fields]
+        records = [record.model_dump() for record in getattr(holder, of)]
+        table = pd.DataFrame(records, columns=columns)
+        return table.drop(columns="facts", errors="ignore")
+
+    if of in holder.tables:
+        return pd.DataFrame(holder.tables[of])
+
+    fix = choose(of, [*lists, *holder.tables])
+    raise InputError(f"there is no table {of!r}", fix=fix)
 
 
 @dataclass(frozen=True, repr=False)
 class AuditResult:
     """What an audit concludes, before it is written anywhere.
 
-    ``findings`` say in plain words what was found and what was not. ``tables`` are
-    small further tables by name (a list of records each) that stand in the report,
-    ``settings`` what was really used; ``evidence`` is what the audit concludes from,
-    written to ``scores/`` and read again by comparisons, which need neither model nor
-    manifest. Neither holds text or token ids.
+    No text and no token ids stand in it.
+
+    Attributes
+    ----------
+    rows, contrasts
+        Figures of single checkpoints, and their differences from a baseline.
+    guards
+        Conditions that can void a claim.
+    findings
+        What was found and what was not, in plain words.
+    tables
+        Small further tables by name, which stand in the report.
+    settings
+        Settings that were really used.
+    evidence
+        What the audit concludes from. It is written to ``scores/`` and read again by
+        comparisons, which need neither model nor manifest.
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -81,7 +100,7 @@ class AuditResult:
         return f"AuditResult({len(self.rows)} rows, {len(self.findings)} findings)"
 
     def to_frame(self, of: str = "results") -> pd.DataFrame:
-        """The rows as a frame, a figure a line.
+        """Return the rows as a frame, a figure a line.
 
         Parameters
         ----------

@@ -19,8 +19,13 @@ from spark_audit.files import cannot_write, write_atomically
 
 Measured: TypeAlias = Iterable[tuple[str, Mapping[str, Any]]]
 """Checkpoint and its scores by name, shape ``(units,)``; NaN: not scored."""
+
 LARGE_MATRIX_BYTES = 1 << 28
 """Bytes beyond which a matrix is mapped from a file instead of held in memory."""
+
+BYTES_PER_SCORE = 8
+"""A score is a float64."""
+
 UNITS_PER_ROW_GROUP = 100_000
 """Units that are written at once."""
 
@@ -53,74 +58,103 @@ class Evidence:
         measured: Measured,
         facts: Mapping[str, Any] | None = None,
     ) -> Evidence:
-        """From the scores of one checkpoint after the other."""
-        names: list[str] = []
+        """Return evidence with the scores of one checkpoint after the other.
+
+        Parameters
+        ----------
+        units
+            One row per unit.
+        measured
+            Is read once: only one checkpoint's scores need be in memory at a time.
+        """
+        checkpoints: list[str] = []
         files: dict[str, IO[bytes]] = {}
         try:
             with ExitStack() as stack:
-                for name, columns in measured:
-                    names.append(name)
-                    for column, scores in columns.items():
-                        if column not in files:
-                            file = stack.enter_context(
-                                SpooledTemporaryFile(LARGE_MATRIX_BYTES)
-                            )
-                            files[column] = file
-                        files[column].write(np.asarray(scores, np.float64).tobytes())
-                shape = len(names), len(units)
+                # A file for each score, to which every checkpoint adds its row.
+                for checkpoint, scores_by_name in measured:
+                    checkpoints.append(checkpoint)
+                    for name, scores in scores_by_name.items():
+                        if name not in files:
+                            file = SpooledTemporaryFile(LARGE_MATRIX_BYTES)
+                            files[name] = stack.enter_context(file)
+                        row = np.asarray(scores, np.float64)  # (units,)
+                        files[name].write(row.tobytes())
+
+                shape = (len(checkpoints), len(units))
                 values = {name: _matrix(file, shape) for name, file in files.items()}
         except OSError as error:
             raise cannot_write(Path(gettempdir()), error) from error
-        return cls(units, tuple(names), values, facts or {})
+        return cls(units, tuple(checkpoints), values, facts or {})
 
     def __len__(self) -> int:
-        """Rows of :meth:`frame` if everything was scored."""
+        """Return the rows of :meth:`frame` if everything was scored."""
         return len(self.checkpoints) * len(self.units)
 
     def row(self, checkpoint: str, column: str) -> np.ndarray:
-        """Scores of one checkpoint, shape ``(units,)``; NaN if it has none."""
+        """Return a score of one checkpoint, shape ``(units,)``; NaN if it has none."""
         if checkpoint not in self.checkpoints or column not in self.values:
             return np.full(len(self.units), np.nan)
         return np.asarray(self.values[column][self.checkpoints.index(checkpoint)])
 
     def frame(self) -> pd.DataFrame:
-        """One row per checkpoint and unit that has a score."""
-        scores = [*self.values]
-        wholes = map(self.whole, self.checkpoints)
-        parts = [one.dropna(subset=scores, how="all") for one in wholes]
-        if not parts:
-            return pd.DataFrame(columns=["checkpoint", *self.units, *scores])
-        return pd.concat(parts, ignore_index=True)
+        """Return one row per checkpoint and unit that has a score.
+
+        Returns
+        -------
+        Columns ``checkpoint``, those of the units, and one for each score.
+        """
+        names = [*self.values]
+        scored = []
+        for checkpoint in self.checkpoints:
+            with_all_units = self.whole(checkpoint)
+            scored.append(with_all_units.dropna(subset=names, how="all"))
+
+        if not scored:
+            return pd.DataFrame(columns=["checkpoint", *self.units, *names])
+        return pd.concat(scored, ignore_index=True)
 
     def whole(self, name: str) -> pd.DataFrame:
-        """One row per unit of a checkpoint, those without a score included."""
+        """Return one row per unit of a checkpoint, those without a score included.
+
+        Returns
+        -------
+        Columns as of :meth:`frame`.
+        """
         scores = {column: self.row(name, column) for column in self.values}
+        units = self.units.assign(checkpoint=name, **scores)
+
         # Rows are chosen thousands of times, which Arrow's strings make slow.
-        part = self.units.assign(checkpoint=name, **scores)
-        texts = {k: object for k, kind in part.dtypes.items() if kind == "str"}
-        return part.astype(texts)[["checkpoint", *self.units, *scores]]
+        as_objects = {
+            column: object for column, dtype in units.dtypes.items() if dtype == "str"
+        }
+        return units.astype(as_objects)[["checkpoint", *self.units, *scores]]
 
     def write(self, path: Path) -> None:
-        """Write one Parquet file: units, and a column ``VALUE/CHECKPOINT`` each."""
-        about: dict[str, Any] = {"units": [*self.units]}
-        about |= {"checkpoints": self.checkpoints, "values": [*self.values]}
-        about |= {"facts": dict(self.facts)}
+        """Write one Parquet file: units, and a column ``SCORE/CHECKPOINT`` each."""
         table = pa.Table.from_pandas(self.units, preserve_index=False)
         for value, matrix in self.values.items():
-            for name, scores in zip(self.checkpoints, matrix, strict=True):
-                table = table.append_column(f"{value}/{name}", pa.array(scores))
+            for checkpoint, scores in zip(self.checkpoints, matrix, strict=True):
+                column = f"{value}/{checkpoint}"
+                table = table.append_column(column, pa.array(scores))
+
+        # The reader takes all names from here, not from those of the columns.
+        about = {
+            "units": [*self.units],
+            "checkpoints": self.checkpoints,
+            "values": [*self.values],
+            "facts": dict(self.facts),
+        }
         table = table.replace_schema_metadata({"evidence": json.dumps(about)})
-        write_atomically(
-            path,
-            lambda file: pq.write_table(
-                table, file, row_group_size=UNITS_PER_ROW_GROUP
-            ),
-            mode=0o600,
-        )
+
+        def write_table(file: IO[bytes]) -> None:
+            pq.write_table(table, file, row_group_size=UNITS_PER_ROW_GROUP)
+
+        write_atomically(path, write_table, mode=0o600)
 
     @classmethod
     def read(cls, path: Path) -> Evidence:
-        """Read what :meth:`write` wrote; the file may be somebody else's.
+        """Return what :meth:`write` wrote; the file may be somebody else's.
 
         Raises
         ------
@@ -130,43 +164,69 @@ class Evidence:
         """
         from spark_audit.results.evidence_file import opened_evidence
 
-        with opened_evidence(path) as (units, scores, facts):
-            return cls.of(units, scores, facts)
+        with opened_evidence(path) as content:
+            return cls.of(content.units, content.scores, content.facts)
 
     def renamed(self, names: Mapping[str, str]) -> Evidence:
-        """The same evidence with other names of checkpoints."""
-        names = {one: names.get(one, one) for one in self.checkpoints}
-        return replace(self, checkpoints=tuple(names.values()))
+        """Return the same evidence with other names of checkpoints.
+
+        Parameters
+        ----------
+        names
+            Name -> new name; a checkpoint that is not there keeps its own.
+        """
+        new_names = [names.get(name, name) for name in self.checkpoints]
+        return replace(self, checkpoints=tuple(new_names))
 
     @classmethod
     def united(cls, parts: Sequence[Evidence]) -> Evidence:
-        """Evidence over one manifest; each checkpoint and each unit counts once."""
+        """Return the evidence of several reports on one manifest.
+
+        Each unit counts once. Each checkpoint counts once, too, with the scores of the
+        first part that has it; they are NaN on units of other parts alone.
+        """
         units = parts[0].units
-        for other in parts[1:]:
-            fresh = ~_keys(other.units).isin(_keys(units))
-            units = pd.concat([units, other.units[fresh]], ignore_index=True)
+        for part in parts[1:]:
+            is_new = ~_keys(part.units).isin(_keys(units))  # (units of the part,)
+            units = pd.concat([units, part.units[is_new]], ignore_index=True)
         keys = _keys(units)
-        seen: dict[str, Mapping[str, np.ndarray]] = {}
-        columns = dict.fromkeys(column for part in parts for column in part.values)
+
+        names = dict.fromkeys(name for part in parts for name in part.values)
+        scores_of: dict[str, dict[str, np.ndarray]] = {}
         for part in parts:
-            at = keys.get_indexer(_keys(part.units))
-            for name in (n for n in part.checkpoints if n not in seen):
-                scores = {column: np.full(len(units), np.nan) for column in columns}
-                for column, row in scores.items():
-                    row[at] = part.row(name, column)
-                seen[name] = scores
-        return cls.of(units, seen.items(), parts[0].facts)
+            places = keys.get_indexer(_keys(part.units))  # (units of the part,)
+            for checkpoint in part.checkpoints:
+                if checkpoint in scores_of:
+                    continue
+                scores_of[checkpoint] = {}
+                for name in names:
+                    scores = np.full(len(units), np.nan)
+                    scores[places] = part.row(checkpoint, name)
+                    scores_of[checkpoint][name] = scores
+        return cls.of(units, scores_of.items(), parts[0].facts)
 
 
 def _keys(units: pd.DataFrame) -> pd.MultiIndex:
-    """A key per unit; equal units are numbered."""
+    """Return a key per unit: a hash of its columns, and a number among equal units."""
     hashes = pd.util.hash_pandas_object(units, index=False)
-    return pd.MultiIndex.from_arrays([hashes, hashes.groupby(hashes).cumcount()])
+    number_among_equals = hashes.groupby(hashes).cumcount()
+    return pd.MultiIndex.from_arrays([hashes, number_among_equals])
 
 
 def _matrix(file: IO[bytes], shape: tuple[int, int]) -> np.ndarray:
+    """Return the scores of a file as a matrix, which stays in the file if it is large.
+
+    Parameters
+    ----------
+    file
+        Rows of float64, one for each checkpoint.
+    shape
+        Number of checkpoints, number of units.
+    """
     file.flush()
-    if 8 * shape[0] * shape[1] > LARGE_MATRIX_BYTES:
+    n_checkpoints, n_units = shape
+    if BYTES_PER_SCORE * n_checkpoints * n_units > LARGE_MATRIX_BYTES:
         return np.memmap(file, np.float64, "r", shape=shape)
+
     file.seek(0)
     return np.frombuffer(file.read()).reshape(shape)

@@ -2,6 +2,7 @@
 
 A file may come from somebody else. Whatever is read from it has a name, a type and a
 range that its audit can conclude from; further columns may stand beside these.
+:mod:`~spark_audit.results.evidence_file` checks them.
 """
 
 from __future__ import annotations
@@ -14,213 +15,320 @@ from typing import Literal
 import numpy as np
 
 Kind = Literal["text", "whole", "flag", "number"]
+"""Type of a column: text, whole numbers, truth values, or any numbers."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """The values that a column may have: a kind, and for numbers both limits.
+    """The values that a column may have.
 
-    ``gaps``: NaN stands where there is none.
+    Attributes
+    ----------
+    kind
+        Type of the column.
+    least, most
+        Limits of numbers, both included.
+    has_gaps
+        Whether NaN may stand where there is no number.
+    has_minus_infinity
+        Whether minus infinity may stand for an event of probability 0.
     """
 
     kind: Kind
     least: float = -math.inf
     most: float = math.inf
-    gaps: bool = False
-    below_all: bool = False
-    """Whether minus infinity stands for an event of probability 0."""
+    has_gaps: bool = False
+    has_minus_infinity: bool = False
 
     def fault(self, values: np.ndarray) -> str:
-        """Return what is wrong with values of its kind; empty where nothing is."""
+        """Return what is wrong with some values; empty where nothing is.
+
+        Parameters
+        ----------
+        values
+            Shape ``(units,)``, of the type of this column.
+        """
         if self.kind in ("text", "flag"):
             return ""
-        numbers = values.astype(np.float64)
-        if not self.gaps and np.isnan(numbers).any():
+
+        numbers = values.astype(np.float64)  # (units,)
+        is_missing = np.isnan(numbers)
+        if is_missing.any() and not self.has_gaps:
             return "lacks numbers"
-        known = numbers[~np.isnan(numbers)]
-        if self.below_all:
-            known = known[known != -np.inf]
-        if not np.isfinite(known).all():
+
+        present = numbers[~is_missing]
+        if self.has_minus_infinity:
+            present = present[present != -np.inf]
+        if not np.isfinite(present).all():
             return "holds numbers that are not finite"
-        if known.size and not self.least <= known.min() <= known.max() <= self.most:
+        if not len(present):
+            return ""
+        if present.min() < self.least or present.max() > self.most:
             return "holds numbers out of their range"
         return ""
 
 
 MAX_EVIDENCE_VALUE = 1e15
+"""Largest absolute value of a number in the evidence."""
+
 TEXT = Range("text")
 FLAG = Range("flag")
-COUNT_RANGE = Range("whole", 0, MAX_EVIDENCE_VALUE)
-POSITIVE = Range("whole", 1, MAX_EVIDENCE_VALUE)
-PLACE = Range("whole", -1, MAX_EVIDENCE_VALUE)
+COUNT_RANGE = Range("whole", least=0, most=MAX_EVIDENCE_VALUE)
+POSITIVE = Range("whole", least=1, most=MAX_EVIDENCE_VALUE)
+PLACE = Range("whole", least=-1, most=MAX_EVIDENCE_VALUE)
 """A number of something; -1: none."""
-SIZE = Range("number", 1e-12, MAX_EVIDENCE_VALUE)
-SHARE = Range("number", 0, 1)
-FREE = Range("number", -MAX_EVIDENCE_VALUE, MAX_EVIDENCE_VALUE)
-FREE_OR_NONE = Range("number", -MAX_EVIDENCE_VALUE, MAX_EVIDENCE_VALUE, gaps=True)
+SIZE = Range("number", least=1e-12, most=MAX_EVIDENCE_VALUE)
+SHARE = Range("number", least=0, most=1)
+FREE = Range("number", least=-MAX_EVIDENCE_VALUE, most=MAX_EVIDENCE_VALUE)
+FREE_OR_NONE = Range(
+    "number", least=-MAX_EVIDENCE_VALUE, most=MAX_EVIDENCE_VALUE, has_gaps=True
+)
 
-SCORE_RANGE = Range("number", -MAX_EVIDENCE_VALUE, MAX_EVIDENCE_VALUE, gaps=True)
-RANK_RANGE = Range("number", 1, MAX_EVIDENCE_VALUE, gaps=True)
-NUMBER_OF = Range("number", 0, MAX_EVIDENCE_VALUE, gaps=True)
-RATE = Range("number", 0, 1, gaps=True)
-LOG_PROBABILITY = Range("number", -MAX_EVIDENCE_VALUE, 0, gaps=True, below_all=True)
+SCORE_RANGE = FREE_OR_NONE
+"""Scores have gaps: not every checkpoint was scored on every unit."""
+RANK_RANGE = Range("number", least=1, most=MAX_EVIDENCE_VALUE, has_gaps=True)
+NUMBER_OF = Range("number", least=0, most=MAX_EVIDENCE_VALUE, has_gaps=True)
+RATE = Range("number", least=0, most=1, has_gaps=True)
+LOG_PROBABILITY = Range(
+    "number",
+    least=-MAX_EVIDENCE_VALUE,
+    most=0,
+    has_gaps=True,
+    has_minus_infinity=True,
+)
 
-Check = Callable[[object], bool]
+FactCheck = Callable[[object], bool]
+"""Returns whether a fact of a file is of the type that its audit needs."""
 
 
 def _is_names(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+    """Return whether a fact is a list of texts."""
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
 def _is_flag(value: object) -> bool:
+    """Return whether a fact is a truth value."""
     return isinstance(value, bool)
 
 
 def _is_count(value: object) -> bool:
+    """Return whether a fact is a whole number of at least 0."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _is_count_or_none(value: object) -> bool:
+    """Return whether a fact is a whole number of at least 0, or missing."""
     return value is None or _is_count(value)
 
 
 def _is_text(value: object) -> bool:
+    """Return whether a fact is a text."""
     return isinstance(value, str)
 
 
 def _is_figures(value: object) -> bool:
-    return isinstance(value, dict) and all(
-        isinstance(one, int | float) and not isinstance(one, bool)
-        for one in value.values()
+    """Return whether a fact is a mapping of names to numbers."""
+    if not isinstance(value, dict):
+        return False
+    return all(
+        isinstance(figure, int | float) and not isinstance(figure, bool)
+        for figure in value.values()
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EvidenceLayout:
-    """Columns of the units, scores of the checkpoints, and facts, by name."""
+    """What a file must hold, by name.
+
+    Attributes
+    ----------
+    units
+        Columns of the units.
+    values
+        Scores, of which each checkpoint has a column.
+    facts
+        Facts on all units together.
+    """
 
     units: Mapping[str, Range]
     values: Mapping[str, Range]
-    facts: Mapping[str, Check] = field(default_factory=dict)
+    facts: Mapping[str, FactCheck] = field(default_factory=dict)
 
 
-_SPAN = {
-    **dict.fromkeys(("cluster", "task", "split", "type"), TEXT),
-    **dict.fromkeys(("dose", "form", "cue"), COUNT_RANGE),
+_IDENTIFIER_COLUMNS = {
+    "cluster": TEXT,
+    "task": TEXT,
+    "split": TEXT,
+    "type": TEXT,
+    "dose": COUNT_RANGE,
+    "form": COUNT_RANGE,
+    "cue": COUNT_RANGE,
     "stratum": PLACE,
 }
+"""Columns of audits whose units are identifiers."""
 
 LAYOUTS: Mapping[str, EvidenceLayout] = {
     "spans.parquet": EvidenceLayout(
-        {
-            **_SPAN,
-            **dict.fromkeys(("example", "role"), TEXT),
-            **dict.fromkeys(("start", "trained"), COUNT_RANGE),
-            **dict.fromkeys(("digits", "capitals", "letters", "marks"), COUNT_RANGE),
+        units={
+            **_IDENTIFIER_COLUMNS,
+            "example": TEXT,
+            "role": TEXT,
+            "start": COUNT_RANGE,
+            "trained": COUNT_RANGE,
+            "digits": COUNT_RANGE,
+            "capitals": COUNT_RANGE,
+            "letters": COUNT_RANGE,
+            "marks": COUNT_RANGE,
             "pair": PLACE,
             "n_tokens": POSITIVE,
             "text_auc": FREE_OR_NONE,
             "ref_sum": FREE,
         },
-        {"nll_sum": SCORE_RANGE},
+        values={"nll_sum": SCORE_RANGE},
     ),
     "rank.parquet": EvidenceLayout(
-        {**_SPAN, "set": TEXT}, {"rank": RANK_RANGE, "ties": NUMBER_OF}
+        units={**_IDENTIFIER_COLUMNS, "set": TEXT},
+        values={"rank": RANK_RANGE, "ties": NUMBER_OF},
     ),
     "nll.parquet": EvidenceLayout(
-        {
-            **dict.fromkeys(("of", "split", "task", "type", "cluster"), TEXT),
+        units={
+            "of": TEXT,
+            "split": TEXT,
+            "task": TEXT,
+            "type": TEXT,
+            "cluster": TEXT,
             "den": SIZE,
         },
-        {"num": SCORE_RANGE},
+        values={"num": SCORE_RANGE},
     ),
     "canary.parquet": EvidenceLayout(
-        {
-            **dict.fromkeys(("canary_id", "part", "example", "format"), TEXT),
-            **dict.fromkeys(("pair", "kind"), TEXT),
+        units={
+            "canary_id": TEXT,
+            "part": TEXT,
+            "example": TEXT,
+            "format": TEXT,
+            "pair": TEXT,
+            "kind": TEXT,
             "dose": COUNT_RANGE,
             "held_out": FLAG,
             "contexts": COUNT_RANGE,
             "n_candidates": POSITIVE,
         },
-        {"rank": RANK_RANGE, "ties": NUMBER_OF},
-        {"kept_contexts": _is_count_or_none},
+        values={"rank": RANK_RANGE, "ties": NUMBER_OF},
+        facts={"kept_contexts": _is_count_or_none},
     ),
     "twins.parquet": EvidenceLayout(
-        {
-            **dict.fromkeys(("twins_id", "type", "cluster"), TEXT),
-            **dict.fromkeys(("dose", "contexts"), COUNT_RANGE),
+        units={
+            "twins_id": TEXT,
+            "type": TEXT,
+            "cluster": TEXT,
+            "dose": COUNT_RANGE,
+            "contexts": COUNT_RANGE,
             "n_candidates": POSITIVE,
             "injected": FLAG,
             "stratum": PLACE,
         },
-        {"rank": RANK_RANGE, "ties": NUMBER_OF},
-        {"lost": _is_count},
+        values={"rank": RANK_RANGE, "ties": NUMBER_OF},
+        facts={"lost": _is_count},
     ),
     "mia.parquet": EvidenceLayout(
-        {
-            **dict.fromkeys(("example", "task", "cluster"), TEXT),
+        units={
+            "example": TEXT,
+            "task": TEXT,
+            "cluster": TEXT,
             "member": FLAG,
-            **dict.fromkeys(("label", "dose"), FREE_OR_NONE),
+            "label": FREE_OR_NONE,
+            "dose": FREE_OR_NONE,
             "length": COUNT_RANGE,
             "zlib_bytes": COUNT_RANGE,
         },
-        {name: SCORE_RANGE for name in ("loss", "response", "zlib", "reference")},
-        {"alone": _is_figures, "borrowed": _is_flag, "unscored": _is_names},
+        values={
+            "loss": SCORE_RANGE,
+            "response": SCORE_RANGE,
+            "zlib": SCORE_RANGE,
+            "reference": SCORE_RANGE,
+        },
+        facts={"alone": _is_figures, "borrowed": _is_flag, "unscored": _is_names},
     ),
     "extract.parquet": EvidenceLayout(
-        {
-            **dict.fromkeys(("set", "split", "task", "type", "cluster"), TEXT),
-            **dict.fromkeys(("origin", "canary_id", "part", "prompt"), TEXT),
-            **dict.fromkeys(("dose", "string", "lead", "span"), COUNT_RANGE),
-            **dict.fromkeys(("first", "near", "given", "elsewhere"), FLAG),
-            **dict.fromkeys(("stratum", "home"), PLACE),
+        units={
+            "set": TEXT,
+            "split": TEXT,
+            "task": TEXT,
+            "type": TEXT,
+            "cluster": TEXT,
+            "origin": TEXT,
+            "canary_id": TEXT,
+            "part": TEXT,
+            "prompt": TEXT,
+            "dose": COUNT_RANGE,
+            "string": COUNT_RANGE,
+            "lead": COUNT_RANGE,
+            "span": COUNT_RANGE,
+            "first": FLAG,
+            "near": FLAG,
+            "given": FLAG,
+            "elsewhere": FLAG,
+            "stratum": PLACE,
+            "home": PLACE,
         },
-        {
+        values={
             "n_tokens": NUMBER_OF,
-            **dict.fromkeys(("greedy", "greedy_sure"), RATE),
-            **dict.fromkeys(("logp_t1", "logp_top40"), LOG_PROBABILITY),
-            **dict.fromkeys(("parts", "parts_right"), NUMBER_OF),
+            "greedy": RATE,
+            "greedy_sure": RATE,
+            "logp_t1": LOG_PROBABILITY,
+            "logp_top40": LOG_PROBABILITY,
+            "parts": NUMBER_OF,
+            "parts_right": NUMBER_OF,
         },
-        {"asked": _is_names, "trained": _is_names, "checkpoints": _is_names},
+        facts={"asked": _is_names, "trained": _is_names, "checkpoints": _is_names},
     ),
     "noise.parquet": EvidenceLayout(
-        {
-            **dict.fromkeys(("kind", "task", "cluster"), TEXT),
+        units={
+            "kind": TEXT,
+            "task": TEXT,
+            "cluster": TEXT,
             "n": COUNT_RANGE,
             "sigma": SIZE,
             "draw": COUNT_RANGE,
         },
-        {"clean": NUMBER_OF, "noisy": NUMBER_OF, "relative": NUMBER_OF},
+        values={"clean": NUMBER_OF, "noisy": NUMBER_OF, "relative": NUMBER_OF},
     ),
     "stages.parquet": EvidenceLayout(
-        {
-            **_SPAN,
+        units={
+            **_IDENTIFIER_COLUMNS,
             "example": TEXT,
             "start": COUNT_RANGE,
             "n_tokens": POSITIVE,
             "elsewhere": COUNT_RANGE,
             "ref_sum": FREE,
         },
-        {"nll_sum": SCORE_RANGE, "place": NUMBER_OF},
+        values={"nll_sum": SCORE_RANGE, "place": NUMBER_OF},
     ),
     "series.parquet": EvidenceLayout(
-        {
-            **dict.fromkeys(("example", "task", "cluster"), TEXT),
+        units={
+            "example": TEXT,
+            "task": TEXT,
+            "cluster": TEXT,
             "member": FLAG,
             "dose": COUNT_RANGE,
         },
-        {"nll": SCORE_RANGE, "place": NUMBER_OF, "texts": SCORE_RANGE},
+        values={"nll": SCORE_RANGE, "place": NUMBER_OF, "texts": SCORE_RANGE},
     ),
     "utility.parquet": EvidenceLayout(
-        {
-            **dict.fromkeys(("example", "task", "cluster", "reason", "scorer"), TEXT),
+        units={
+            "example": TEXT,
+            "task": TEXT,
+            "cluster": TEXT,
+            "reason": TEXT,
+            "scorer": TEXT,
             "chance": SHARE,
             "place": COUNT_RANGE,
         },
-        {"correct": RATE, "empty": RATE},
-        {
-            **dict.fromkeys(("order", "clash"), _is_names),
+        values={"correct": RATE, "empty": RATE},
+        facts={
+            "order": _is_names,
+            "clash": _is_names,
             "assumed": _is_flag,
             "scorer": _is_text,
             "blank": _is_count,

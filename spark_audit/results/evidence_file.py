@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -29,21 +29,30 @@ from spark_audit.results.evidence_columns import (
 )
 
 CheckpointScores: TypeAlias = tuple[str, Mapping[str, Any]]
-"""A checkpoint and its scores by name."""
+"""A checkpoint, and its scores by name, shape ``(units,)`` each."""
+
 AGAIN = "audit again with this version"
-NUMBER_BYTES, TEXT_BYTES = 8, 64
-"""Bytes that a number and a text take at least once they are decoded."""
+
+NUMBER_BYTES = 8
+"""Bytes that a number takes once it is decoded."""
+
+TEXT_BYTES = 64
+"""Bytes that a text takes at least once it is decoded."""
+
 MAPPED = 8
 """Scores may take so many times what memory allows: they are mapped from a file."""
+
 MOST_COLUMNS = 100_000
+
 LONGEST_TEXT = 10_000
 """Characters of an id or a name."""
+
 LONGEST_NAME = 500
 """Characters of the name of a checkpoint or a column."""
 
 
 class _UnfitError(Exception):
-    """What is wrong with a file, in words."""
+    """Says what is wrong with a file, in words that follow "it"."""
 
 
 @dataclass(frozen=True)
@@ -56,18 +65,27 @@ class _About:
     facts: dict[str, Any]
 
     def columns(self) -> Iterator[str]:
-        """Yield the name of each column that is read."""
+        """Yield the name of each column that is read, those of the units first."""
         yield from self.units
         for value in self.values:
             for checkpoint in self.checkpoints:
                 yield f"{value}/{checkpoint}"
 
 
+class EvidenceContent(NamedTuple):
+    """What a file of evidence holds.
+
+    ``scores`` reads one checkpoint after the other while the file is open.
+    """
+
+    units: pd.DataFrame
+    scores: Iterator[CheckpointScores]
+    facts: dict[str, Any]
+
+
 @contextmanager
-def opened_evidence(
-    path: Path,
-) -> Iterator[tuple[pd.DataFrame, Iterator[CheckpointScores], dict[str, Any]]]:
-    """Give units, scores by checkpoint (read one after the other), and facts of a file.
+def opened_evidence(path: Path) -> Iterator[EvidenceContent]:
+    """Open a file of evidence, and give what it holds while it is open.
 
     Raises
     ------
@@ -75,15 +93,19 @@ def opened_evidence(
         If it cannot be read, is larger than memory allows, or holds something else
         than the audit of its name writes.
     """
+    # Evidence of another package's audit has no layout: any columns are good.
     layout = LAYOUTS.get(path.name)
     try:
         check_regular(path)
         with pq.ParquetFile(path) as file:
             about = _about(file, layout)
-            texts = _checked_columns(file, about)
-        with pq.ParquetFile(path, read_dictionary=texts) as file:
-            units = _units(file, about, texts, layout)
-            yield units, _scores(file, about, layout), about.facts
+            text_columns = _text_columns(file, about)
+            _check_size(file, about, text_columns)
+
+        # Texts stay in dictionaries: their size is known before they are decoded.
+        with pq.ParquetFile(path, read_dictionary=text_columns) as file:
+            units = _units(file, about, text_columns, layout)
+            yield EvidenceContent(units, _scores(file, about, layout), about.facts)
     except _UnfitError as error:
         what = f"is not readable evidence: it {error}"
         raise OutputError(what, where=str(path), fix=AGAIN) from error
@@ -93,18 +115,27 @@ def opened_evidence(
 
 
 def _about(file: pq.ParquetFile, layout: EvidenceLayout | None) -> _About:
-    """Return what the file says of itself, checked."""
-    raw = (file.schema_arrow.metadata or {}).get(b"evidence")
+    """Return what the file says of itself, checked.
+
+    Parameters
+    ----------
+    layout
+        What it must hold; ``None``: not known.
+    """
+    metadata = file.schema_arrow.metadata or {}
+    raw = metadata.get(b"evidence")
     if raw is None:
         raise _UnfitError("was not written by an audit")
     if len(raw) > SETTINGS_BYTES:
         raise _UnfitError("says too much of itself")
+
     try:
         content = parse_json(raw, place="evidence")
     except InputError as error:
         raise _UnfitError("does not say what it holds") from error
     if not isinstance(content, dict) or not isinstance(content.get("facts"), dict):
         raise _UnfitError("does not say what it holds")
+
     about = _About(
         units=_names(content.get("units")),
         checkpoints=_names(content.get("checkpoints")),
@@ -113,6 +144,7 @@ def _about(file: pq.ParquetFile, layout: EvidenceLayout | None) -> _About:
     )
     if not about.checkpoints or not about.values:
         raise _UnfitError("has no scores")
+    # All of them become columns of one frame, beside "checkpoint".
     if "checkpoint" in about.units or {*about.units} & {*about.values}:
         raise _UnfitError("names two columns alike")
     if layout is not None:
@@ -121,62 +153,85 @@ def _about(file: pq.ParquetFile, layout: EvidenceLayout | None) -> _About:
 
 
 def _names(value: object) -> list[str]:
-    """Return a list of different names that can be shown."""
+    """Return a list of different names that can be shown, or refuse it."""
     if not isinstance(value, list) or len(value) > MOST_COLUMNS:
         raise _UnfitError("does not say what it holds")
+
     for name in value:
         if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
             raise _UnfitError("has a name that is none")
         if not name.isprintable():
             raise _UnfitError("has a name that cannot be shown")
+
     if len({*value}) < len(value):
         raise _UnfitError("names two columns alike")
     return value
 
 
 def _check_names(about: _About, layout: EvidenceLayout) -> None:
+    """Refuse a file without a column or a fact that its audit needs."""
     lacking = [name for name in layout.units if name not in about.units]
     lacking += [name for name in layout.values if name not in about.values]
     lacking += [name for name in layout.facts if name not in about.facts]
     if lacking:
         raise _UnfitError(f"lacks {', '.join(lacking)}")
+
     for name, is_fit in layout.facts.items():
         if not is_fit(about.facts[name]):
             raise _UnfitError(f"has something else as {name}")
 
 
-def _checked_columns(file: pq.ParquetFile, about: _About) -> list[str]:
-    """Return the columns of text; refuse a file that memory would not hold."""
-    schema, rows = file.schema_arrow, file.metadata.num_rows
-    if not rows:
+def _text_columns(file: pq.ParquetFile, about: _About) -> list[str]:
+    """Return the names of the units' columns of text.
+
+    Raises
+    ------
+    _UnfitError
+        If the file has no rows, or has not the columns that it names.
+    """
+    schema = file.schema_arrow
+    if not file.metadata.num_rows:
         raise _UnfitError("has no units")
-    if len({*schema.names}) < len(schema.names):
+    stored = {*schema.names}
+    if len(stored) < len(schema.names):
         raise _UnfitError("names two columns alike")
-    known = {*schema.names}
-    texts, of_units, of_scores = list[str](), 0, 0
-    for count, name in enumerate(about.columns()):
-        if count > MOST_COLUMNS:
+
+    # Counted as they come: so many names must not be listed first.
+    for n_before, name in enumerate(about.columns()):
+        if n_before > MOST_COLUMNS:
             raise _UnfitError("has too many columns")
-        if name not in known:
+        if name not in stored:
             raise _UnfitError("lacks a column that it names")
-        if count >= len(about.units):
-            of_scores += rows * NUMBER_BYTES
-        elif _is_text(schema.field(name).type):
-            texts.append(name)
-            of_units += rows * TEXT_BYTES
-        else:
-            of_units += rows * NUMBER_BYTES
+    return [name for name in about.units if _is_text(schema.field(name).type)]
+
+
+def _check_size(
+    file: pq.ParquetFile, about: _About, text_columns: Sequence[str]
+) -> None:
+    """Refuse a file that memory would not hold once it is decoded."""
+    n_rows = file.metadata.num_rows
+    n_text_columns = len(text_columns)
+    n_number_columns = len(about.units) - n_text_columns
+    n_score_columns = len(about.values) * len(about.checkpoints)
+    unit_bytes = n_rows * (
+        n_text_columns * TEXT_BYTES + n_number_columns * NUMBER_BYTES
+    )
+    score_bytes = n_rows * n_score_columns * NUMBER_BYTES
+
+    # A group of rows is decompressed as a whole.
     groups = range(file.metadata.num_row_groups)
-    stored = max(file.metadata.row_group(k).total_byte_size for k in groups)
+    largest_group = max(file.metadata.row_group(i).total_byte_size for i in groups)
+
     # Scores are mapped from a file where they are large, units are held in memory.
-    most = data_bytes()
-    if max(of_units, stored) > most or of_scores > MAPPED * most:
-        size = memory_size(of_units + of_scores)
+    allowed = data_bytes()
+    fits = max(unit_bytes, largest_group) <= allowed and score_bytes <= MAPPED * allowed
+    if not fits:
+        size = memory_size(unit_bytes + score_bytes)
         raise _UnfitError(f"would take {size} of memory")
-    return texts
 
 
 def _is_text(kind: pa.DataType) -> bool:
+    """Return whether a column has texts, in a dictionary or one by one."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
@@ -185,77 +240,107 @@ def _is_text(kind: pa.DataType) -> bool:
 def _units(
     file: pq.ParquetFile,
     about: _About,
-    texts: Sequence[str],
+    text_columns: Sequence[str],
     layout: EvidenceLayout | None,
 ) -> pd.DataFrame:
-    """Return the units, each column of its type and range."""
+    """Return the units, each column of its type and range.
+
+    Parameters
+    ----------
+    text_columns
+        Names of the columns of text, which are decoded only if memory holds them.
+    layout
+        Types and ranges of the columns; ``None``: not known.
+    """
+    ranges: Mapping[str, Range] = {}
+    if layout is not None:
+        ranges = layout.units
+
+    # Types are checked of what is stored, before pandas changes them.
     columns: dict[str, pa.ChunkedArray] = {}
-    room = data_bytes()
+    free_bytes = data_bytes()
     for name in about.units:
         column = file.read([name]).column(0)
-        if name in texts:
-            room -= _text_bytes(column)
-            if room < 0:
+        if name in text_columns:
+            free_bytes -= _text_bytes(column)
+            if free_bytes < 0:
                 raise _UnfitError("would take too much memory")
-            column = pa.chunked_array(
-                [_decoded(chunk) for chunk in column.chunks], type=pa.large_string()
-            )
+            chunks = [_decoded(chunk) for chunk in column.chunks]
+            column = pa.chunked_array(chunks, type=pa.large_string())
+        _check_type(name, column, ranges.get(name))
         columns[name] = column
-        wanted = layout.units.get(name) if layout is not None else None
-        _check_type(name, column, wanted)
-    frame: pd.DataFrame = pa.table(columns).to_pandas()
-    for name in about.units:
-        wanted = layout.units.get(name) if layout is not None else None
-        is_number = pa.types.is_integer(columns[name].type) or _is_float(columns[name])
+
+    units: pd.DataFrame = pa.table(columns).to_pandas()
+    for name, column in columns.items():
+        is_number = pa.types.is_integer(column.type) or _is_float(column)
         if is_number:
-            _check_range(name, frame[name].to_numpy(), wanted or FREE_OR_NONE)
-    return frame
+            _check_range(name, units[name].to_numpy(), ranges.get(name, FREE_OR_NONE))
+    return units
 
 
 def _text_bytes(column: pa.ChunkedArray) -> int:
     """Return the bytes of a column of text once it is decoded, without decoding it."""
-    total = 0
+    n_bytes = 0
     for chunk in column.chunks:
-        if not pa.types.is_dictionary(chunk.type):
-            lengths = pc.binary_length(chunk)
-            taken = lengths
+        if pa.types.is_dictionary(chunk.type):
+            # Each text stands once in the dictionary, and counts for each of its rows.
+            text_lengths = pc.binary_length(chunk.dictionary)
+            row_lengths = pc.take(text_lengths, chunk.indices)
         else:
-            lengths = pc.binary_length(chunk.dictionary)
-            taken = pc.take(lengths, chunk.indices)
-        if (pc.max(lengths).as_py() or 0) > LONGEST_TEXT:
+            text_lengths = pc.binary_length(chunk)
+            row_lengths = text_lengths
+
+        longest = pc.max(text_lengths).as_py() or 0
+        if longest > LONGEST_TEXT:
             raise _UnfitError("holds a text that is no name")
-        total += pc.sum(pc.cast(taken, pa.int64())).as_py() or 0
-    return total
+        n_bytes += pc.sum(pc.cast(row_lengths, pa.int64())).as_py() or 0
+    return n_bytes
 
 
 def _decoded(chunk: pa.Array) -> pa.Array:
+    """Return texts one by one."""
     if pa.types.is_dictionary(chunk.type):
         chunk = chunk.dictionary_decode()
     return chunk.cast(pa.large_string())
 
 
 def _is_float(column: pa.ChunkedArray) -> bool:
+    """Return whether a column has numbers with a fraction."""
     return bool(pa.types.is_floating(column.type))
 
 
 def _check_type(name: str, column: pa.ChunkedArray, wanted: Range | None) -> None:
-    kind = column.type
-    is_whole = bool(pa.types.is_integer(kind))
+    """Refuse a column of another type, or with gaps where it must have none.
+
+    Parameters
+    ----------
+    wanted
+        ``None``: the column may be of any type that evidence has.
+    """
+    stored_type = column.type
+    is_whole = bool(pa.types.is_integer(stored_type))
     is_number = is_whole or _is_float(column)
-    fits = {
-        "text": _is_text(kind),
-        "flag": bool(pa.types.is_boolean(kind)),
+    fits_kind = {
+        "text": _is_text(stored_type),
+        "flag": bool(pa.types.is_boolean(stored_type)),
         "whole": is_whole,
         "number": is_number,
     }
-    if not (fits[wanted.kind] if wanted is not None else any(fits.values())):
+
+    if wanted is None:
+        is_fit = any(fits_kind.values())
+        may_have_gaps = is_number
+    else:
+        is_fit = fits_kind[wanted.kind]
+        may_have_gaps = is_number and wanted.has_gaps
+    if not is_fit:
         raise _UnfitError(f"holds another type as {name}")
-    has_gaps = is_number and (wanted is None or wanted.gaps)
-    if column.null_count and not has_gaps:
+    if column.null_count and not may_have_gaps:
         raise _UnfitError(f"lacks values of {name}")
 
 
 def _check_range(name: str, values: np.ndarray, wanted: Range) -> None:
+    """Refuse values, shape ``(units,)``, that are out of their range."""
     if fault := wanted.fault(values):
         raise _UnfitError(f"{fault}: {name}")
 
@@ -268,15 +353,19 @@ def _scores(
     Of a score that is not known here, such as one from a file of somebody else's
     attack, infinite values are as good as any.
     """
+    ranges: Mapping[str, Range] = {}
+    if layout is not None:
+        ranges = layout.values
+
     for checkpoint in about.checkpoints:
-        own: dict[str, Any] = {}
-        for value in about.values:
-            column = file.read([f"{value}/{checkpoint}"]).column(0)
+        scores_by_name: dict[str, Any] = {}
+        for name in about.values:
+            column = file.read([f"{name}/{checkpoint}"]).column(0)
             if not _is_float(column):
-                raise _UnfitError(f"holds another type as {value}")
-            numbers = column.to_numpy().astype(np.float64)
-            wanted = layout.values.get(value) if layout is not None else None
-            if wanted is not None:
-                _check_range(value, numbers, wanted)
-            own[value] = numbers
-        yield checkpoint, own
+                raise _UnfitError(f"holds another type as {name}")
+
+            scores = column.to_numpy().astype(np.float64)
+            if name in ranges:
+                _check_range(name, scores, ranges[name])
+            scores_by_name[name] = scores
+        yield checkpoint, scores_by_name
