@@ -77,6 +77,9 @@ COUNT_RANGE = Range("whole", least=0, most=MAX_EVIDENCE_VALUE)
 POSITIVE = Range("whole", least=1, most=MAX_EVIDENCE_VALUE)
 PLACE = Range("whole", least=-1, most=MAX_EVIDENCE_VALUE)
 """A number of something; -1: none."""
+DOSE = Range("whole", least=-1, most=MAX_EVIDENCE_VALUE)
+"""Trained rows that an identifier was read in; 0: held out, -1: training cut it off in
+all of them."""
 SIZE = Range("number", least=1e-12, most=MAX_EVIDENCE_VALUE)
 SHARE = Range("number", least=0, most=1)
 FREE = Range("number", least=-MAX_EVIDENCE_VALUE, most=MAX_EVIDENCE_VALUE)
@@ -89,6 +92,8 @@ SCORE_RANGE = FREE_OR_NONE
 RANK_RANGE = Range("number", least=1, most=MAX_EVIDENCE_VALUE, has_gaps=True)
 NUMBER_OF = Range("number", least=0, most=MAX_EVIDENCE_VALUE, has_gaps=True)
 RATE = Range("number", least=0, most=1, has_gaps=True)
+ANSWER = Range("number", least=-1, most=1, has_gaps=True)
+"""1 right, 0 wrong, -1 not asked."""
 LOG_PROBABILITY = Range(
     "number",
     least=-MAX_EVIDENCE_VALUE,
@@ -160,7 +165,7 @@ _IDENTIFIER_COLUMNS = {
     "task": TEXT,
     "split": TEXT,
     "type": TEXT,
-    "dose": COUNT_RANGE,
+    "dose": DOSE,
     "form": COUNT_RANGE,
     "cue": COUNT_RANGE,
     "stratum": PLACE,
@@ -261,7 +266,7 @@ LAYOUTS: Mapping[str, EvidenceLayout] = {
             "canary_id": TEXT,
             "part": TEXT,
             "prompt": TEXT,
-            "dose": COUNT_RANGE,
+            "dose": DOSE,
             "string": COUNT_RANGE,
             "lead": COUNT_RANGE,
             "span": COUNT_RANGE,
@@ -325,7 +330,7 @@ LAYOUTS: Mapping[str, EvidenceLayout] = {
             "chance": SHARE,
             "place": COUNT_RANGE,
         },
-        values={"correct": RATE, "empty": RATE},
+        values={"correct": ANSWER, "empty": RATE},
         facts={
             "order": _is_names,
             "clash": _is_names,

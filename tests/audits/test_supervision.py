@@ -29,6 +29,7 @@ from spark_audit.manifest.content import seal
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import items_for
 from spark_audit.results import Hits
+from spark_audit.results.evidence import Evidence
 from spark_audit.scoring.score import score
 from spark_audit.scoring.table import PLAIN_COLUMNS, Pass, TokenTable
 
@@ -363,7 +364,7 @@ def bare(manifest: Manifest) -> TokenTable:
     return TokenTable.from_items(items)
 
 
-def test_a_canary_without_loss_is_told(manifest):
+def test_a_canary_without_loss_is_told(manifest, tmp_path):
     """Three canaries: one in the loss, one masked, one cut off in its only row."""
     states = {"c1": (True, None), "c2": (False, None), "c3": (True, 6)}
     content = manifest.model_dump(mode="json")
@@ -397,6 +398,10 @@ def test_a_canary_without_loss_is_told(manifest):
     canaries = known.units[known.units["set"] == "canary"]
     doses = dict(zip(canaries["canary_id"], canaries["dose"], strict=True))
     assert doses == {"c1": 1, "c2": 1, "c3": NOT_READ}
+    # A report of it is read again.
+    known.write(tmp_path / "extract.parquet")
+    read = Evidence.read(tmp_path / "extract.parquet")
+    assert read.units["dose"].tolist() == known.units["dose"].tolist()
 
 
 def test_the_score_of_the_response_is_of_tokens_with_loss(manifest, tables):

@@ -149,6 +149,19 @@ def test_train_rows_never_stand_in_for_test_rows(made):
     assert result.tables["accuracy_matrix"][0]["fomc"] is None
 
 
+def test_evidence_of_a_task_without_a_question_is_read_again(made, tmp_path):
+    def change(example: dict[str, Any]) -> None:
+        if example["task"] == "fomc":
+            example["split"] = "train"
+
+    manifest = made(change=change)
+    written = evidence("utility", series(manifest, "x", LEARNING), manifest)
+    written.write(tmp_path / "utility.parquet")
+    read = Evidence.read(tmp_path / "utility.parquet")
+    assert (read.values["correct"] == -1).any()
+    np.testing.assert_array_equal(read.values["correct"], written.values["correct"])
+
+
 # --- figures --------------------------------------------------------------------------
 
 

@@ -204,7 +204,7 @@ HOSTILE: dict[str, Change | bytes] = {
     "more tokens than there are": column("n_tokens", 2**62),
     "a stratum of its own": column("stratum", -7),
     "a pair of its own": column("pair", -9),
-    "a dose below none": column("dose", -1),
+    "a dose below none": column("dose", -2),
     "an infinite score": column(SCORE, first(np.inf)),
     "infinite scores": column(SCORE, -np.inf),
     "scores beyond all numbers": column(SCORE, 1e300),
