@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -28,7 +28,7 @@ from spark_audit.results.evidence_columns import (
     Range,
 )
 
-CheckpointScores: TypeAlias = tuple[str, Mapping[str, Any]]
+CheckpointScores: TypeAlias = tuple[str, Mapping[str, np.ndarray]]
 """A checkpoint, and its scores by name, shape ``(units,)`` each."""
 
 AGAIN = "audit again with this version"
@@ -62,7 +62,7 @@ class _About:
     units: list[str]
     checkpoints: list[str]
     values: list[str]
-    facts: dict[str, Any]
+    facts: dict[str, object]
 
     def columns(self) -> Iterator[str]:
         """Yield the name of each column that is read, those of the units first."""
@@ -80,7 +80,7 @@ class EvidenceContent(NamedTuple):
 
     units: pd.DataFrame
     scores: Iterator[CheckpointScores]
-    facts: dict[str, Any]
+    facts: dict[str, object]
 
 
 @contextmanager
@@ -358,7 +358,7 @@ def _scores(
         ranges = layout.values
 
     for checkpoint in about.checkpoints:
-        scores_by_name: dict[str, Any] = {}
+        scores_by_name: dict[str, np.ndarray] = {}
         for name in about.values:
             column = file.read([f"{name}/{checkpoint}"]).column(0)
             if not _is_float(column):

@@ -7,21 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    TypeAlias,
-    TypeVar,
-    get_args,
-)
+from typing import Annotated, Literal, TypeAlias, TypeVar
 
-from pydantic import (
-    Field,
-    PlainSerializer,
-    computed_field,
-    model_validator,
-)
+from pydantic import Field, PlainSerializer, computed_field, model_validator
 
 from spark_audit import sentences
 from spark_audit.results.rows import (
@@ -39,6 +27,48 @@ from spark_audit.stats.estimate import Bound, Power, Status
 
 T = TypeVar("T")
 
+Claim = Literal[
+    "verbatim",
+    "memory",
+    "membership",
+    "betrays",
+    "confounded",
+    "suppressed_kind",
+    "formats",
+    "moved",
+    "nothing_shown",
+    "not_tested",
+]
+
+SEVERITY: Mapping[str, int] = {
+    "verbatim": 6,
+    "memory": 5,
+    "membership": 4,
+    "betrays": 3,
+    "confounded": 2,
+    "suppressed_kind": 2,
+    "formats": 2,
+    "moved": 2,
+    "nothing_shown": 1,
+    "not_tested": 0,
+}
+"""How much a claim matters to who must decide: 6 first, 0 last."""
+
+ALPHA = 0.05
+"""Level of a claim, after correction for all tests of a report."""
+
+DETECTED = 3
+"""Claims from this severity on are detections: nothing may fold or cut them."""
+
+UNUSABLE: tuple[Status, ...] = ("invalid", "void")
+"""Statuses of a figure on which nothing can be concluded."""
+
+EXCESS = "_excess"
+"""What the metric of a finding ends in that claims a difference of two figures."""
+
+OF_REPORT = "report"
+"""Stands for the audit of a finding on the report as a whole, which comes first."""
+
 
 class Hits(Strict):
     """How many of so many; shared files round the count as their clusters ask for."""
@@ -55,9 +85,10 @@ class Hits(Strict):
     """Whether it is only some."""
 
 
-def _compact(value: Any) -> Any:
+def _compact(value: object) -> object:
+    """Return a fact as a file holds it: records without what has its default."""
     if isinstance(value, list):
-        return [_compact(each) for each in value]
+        return [_compact(item) for item in value]
     if isinstance(value, Row | Hits):
         return value.model_dump(exclude_defaults=True)
     return value
@@ -82,7 +113,7 @@ rounded and withheld as the row is), counts, p values, names; never a sentence."
 
 
 class Rendered(Strict):
-    """What is shown as a sentence: the key of its template, and the facts in it."""
+    """A record that is shown as a sentence: the key of its template, and its facts."""
 
     says: Text
     """Key of the sentence in `spark_audit/sentences`."""
@@ -93,8 +124,10 @@ class Rendered(Strict):
 
     @property
     def withheld(self) -> bool:
-        """Whether a figure of its sentence is left out of what can be shared."""
-        return any(isinstance(f, Row) and f.withheld for f in self.facts.values())
+        """True if a figure of its sentence is left out of what can be shared."""
+        return any(
+            isinstance(fact, Row) and fact.withheld for fact in self.facts.values()
+        )
 
 
 class Guard(Rendered):
@@ -115,41 +148,9 @@ class Guard(Rendered):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def detail(self) -> str:
-        """What was found, in sentences."""
+        """The result of the check, in sentences."""
         keys = [self.says, *self.further]
         return " ".join(sentences.render(key, **self.facts) for key in keys)
-
-
-Claim = Literal[
-    "verbatim",
-    "memory",
-    "membership",
-    "betrays",
-    "confounded",
-    "suppressed_kind",
-    "formats",
-    "moved",
-    "nothing_shown",
-    "not_tested",
-]
-
-SEVERITY = dict(zip(get_args(Claim), (6, 5, 4, 3, 2, 2, 2, 2, 1, 0), strict=True))
-"""How much a claim matters to who must decide: 6 first, 0 last."""
-
-ALPHA = 0.05
-"""Level of a claim, after correction for all tests of a report."""
-
-DETECTED = 3
-"""Claims from this severity on are detections: nothing may fold or cut them."""
-
-UNUSABLE: tuple[Status, ...] = ("invalid", "void")
-"""Statuses of a figure on which nothing can be concluded."""
-
-EXCESS = "_excess"
-"""What the metric of a finding ends in that claims a difference of two figures."""
-
-OF_REPORT = "report"
-"""Stands for the audit of a finding on the report as a whole, which comes first."""
 
 
 class OfRow(Enum):
@@ -161,13 +162,15 @@ class OfRow(Enum):
 OF_ROW = OfRow.TAKEN
 
 
-def _given_or(given: T | OfRow, of_row: T) -> T:
-    """Return what was given, or what the row has."""
-    return of_row if isinstance(given, OfRow) else given
+def _given_or(argument: T | OfRow, of_row: T) -> T:
+    """Return an argument, or what the row has where none was given."""
+    if isinstance(argument, OfRow):
+        return of_row
+    return argument
 
 
 class Finding(Rendered, Figure):
-    """What is claimed, of which checkpoint, on what figure.
+    """A claim on a checkpoint, and the figure that it rests on.
 
     ``severity`` follows from ``claim``. The figures are those that it claims: of the
     row that it rests on, or what that is beyond another. What a primary finding detects
@@ -208,10 +211,10 @@ class Finding(Rendered, Figure):
     @property
     def sentence(self) -> str:
         """All that readers are told: the subject, the text and its remarks."""
-        sentences_of_it = " ".join([self.text, *self.remarks])
+        text_and_remarks = " ".join([self.text, *self.remarks])
         if not self.subject:
-            return capitalised(sentences_of_it)
-        return f"{self.subject}: {sentences_of_it}"
+            return capitalised(text_and_remarks)
+        return f"{self.subject}: {text_and_remarks}"
 
     @property
     def lead(self) -> str:
@@ -222,25 +225,35 @@ class Finding(Rendered, Figure):
 
     @property
     def subject(self) -> str:
-        """What it is about; empty: the report as a whole."""
+        """The subject of its sentences; empty: the report as a whole."""
         key = f"{self.says}.subject"
-        return self._rendered(key) if sentences.knows(key) else self.checkpoint
+        if sentences.knows(key):
+            return self._rendered(key)
+        return self.checkpoint
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def text(self) -> str:
-        """What is so, in one sentence without subject, figures and remarks."""
-        says = f"{self.says}.withdrawn" if self.withdrawn else self.says
+        """The claim in one sentence, without subject, figures and remarks."""
+        says = self.says
+        if self.withdrawn:
+            says = f"{self.says}.withdrawn"
         text = self._rendered(says)
-        return f"{self._rendered('void')} {text}" if self.voided_by else text
+
+        if self.voided_by:
+            return f"{self._rendered('void')} {text}"
+        return text
 
     @property
     def remarks(self) -> list[str]:
         """The sentences that follow the text, each whole."""
         keys = [*self.further]
+        # A void finding closes with the fault of its setup, nothing else.
         if not self.voided_by:
             keys += self._closing_keys()
-        return [remark for key in keys if (remark := self._rendered(key))]
+
+        remarks = [self._rendered(key) for key in keys]
+        return [remark for remark in remarks if remark]
 
     def _closing_keys(self) -> list[str]:
         """Return the keys of the sentences that follow from its figures.
@@ -249,6 +262,7 @@ class Finding(Rendered, Figure):
         rounding of shared files come after the finding was made.
         """
         keys = []
+        # Why nothing is claimed, where it nearly was.
         if self.is_lost_to_correction:
             keys.append("ending.withdrawn")
         if self._excludes_null_uncorrected():
@@ -257,9 +271,10 @@ class Finding(Rendered, Figure):
             is_chosen = isinstance(n_scores, int) and n_scores > 1
             keys.append("ending.excludes_of_scores" if is_chosen else "ending.excludes")
             keys.append("ending.unclear")
+
+        # The smallest effect that would have been detected.
         if not self.shows_effect:
             return keys
-
         if self.mde is None:
             keys.append("ending.never")
         else:
@@ -270,7 +285,7 @@ class Finding(Rendered, Figure):
 
     @property
     def is_lost_to_correction(self) -> bool:
-        """Whether it would be a claim if it were the only test of the report."""
+        """True if it would be a claim as the only test of the report."""
         return self.withdrawn and self.p is not None and self.p < ALPHA
 
     def _excludes_null_uncorrected(self) -> bool:
@@ -278,6 +293,7 @@ class Finding(Rendered, Figure):
 
         An exposure below chance is no remnant of a leak.
         """
+        # With one test there is no correction that could differ from the interval.
         if self.claim != "nothing_shown" or self.tests <= 1:
             return False
         if self.p_adjusted is None or self.p_adjusted < ALPHA:
@@ -286,6 +302,7 @@ class Finding(Rendered, Figure):
             return False
 
         null = self.null or 0.0
+        # Strings that rank below chance are no remnant of a leak.
         if self.metric == "exposure_mean" and self.high < null:
             return False
         return not self.low <= null <= self.high
@@ -296,20 +313,25 @@ class Finding(Rendered, Figure):
         return [test for test in self.power if test.of and test.mde is not None]
 
     def _rendered(self, key: str) -> str:
+        """Return a sentence, made of the facts and of the finding itself."""
         return sentences.render(key, **self.facts, finding=self)
 
     @property
     def shows_effect(self) -> bool:
-        """Whether its sentence states the smallest effect: only without a claim."""
-        claims = ("confounded", "not_tested")
-        nothing = SEVERITY[self.claim] < DETECTED and self.claim not in claims
-        return bool(self.power) and nothing and self.status not in UNUSABLE
+        """True if its sentence states the smallest effect: only without a claim."""
+        is_without_claim = SEVERITY[self.claim] < DETECTED
+        is_tested = self.claim not in ("confounded", "not_tested")
+        is_usable = self.status not in UNUSABLE
+        return bool(self.power) and is_without_claim and is_tested and is_usable
 
     @property
     def why(self) -> str:
         """Why no effect can be detected; empty where one can."""
-        lacking = (one.why for one in self.power if not one.of and one.mde is None)
-        return next(lacking, "")
+        for test in self.power:
+            # Tests of groups do not decide what the finding can detect.
+            if not test.of and test.mde is None:
+                return test.why
+        return ""
 
     @property
     def row_metric(self) -> str:
@@ -318,31 +340,43 @@ class Finding(Rendered, Figure):
 
     @property
     def withdrawn(self) -> bool:
-        """Whether the correction over the report took its claim away."""
+        """True if the correction over the report took its claim away."""
         return self.claim != self.alone
 
     @property
     def detected(self) -> bool:
-        """Whether it says that something leaks: it is never folded, cut or left out."""
+        """True if it says that something leaks: it is never folded, cut or left out."""
         return self.severity >= DETECTED
 
     @model_validator(mode="before")
     @classmethod
-    def _weighed(cls, data: Any) -> Any:
-        claim = data.get("claim") if isinstance(data, dict) else None
-        if isinstance(claim, str) and claim in SEVERITY:
-            severity = SEVERITY[claim]
-            if severity >= DETECTED and data.get("status") in UNUSABLE:
-                severity = 0  # what is void is no detection
-            return {"alone": claim, **data, "severity": severity}
-        return data
+    def _with_severity(cls, data: object) -> object:
+        """Return the fields with the severity of the claim, and with ``alone``."""
+        if not isinstance(data, dict):
+            return data
+        claim = data.get("claim")
+        severity = SEVERITY.get(claim) if isinstance(claim, str) else None
+        # The check of the fields themselves refuses an unknown claim.
+        if severity is None:
+            return data
+
+        # What is void is no detection.
+        if severity >= DETECTED and data.get("status") in UNUSABLE:
+            severity = 0
+        return {"alone": claim, **data, "severity": severity}
 
     @model_validator(mode="after")
-    def _reversible(self) -> Finding:
-        if self.family == "primary" and SEVERITY[self.alone] >= DETECTED:
-            if self.p is None:
-                raise ValueError("a primary detection has its p")
-        elif self.claim != self.alone:
+    def _check_correction(self) -> Finding:
+        """Refuse what the correction over a report cannot have made.
+
+        It needs the p of each primary detection, and takes no other claim away.
+        """
+        is_primary_detection = (
+            self.family == "primary" and SEVERITY[self.alone] >= DETECTED
+        )
+        if is_primary_detection and self.p is None:
+            raise ValueError("a primary detection has its p")
+        if not is_primary_detection and self.claim != self.alone:
             raise ValueError("only a primary detection can be taken away")
         return self
 
@@ -432,12 +466,14 @@ class Finding(Rendered, Figure):
 
 
 def by_severity(findings: Iterable[Finding]) -> list[Finding]:
-    """The most severe first; what is equally severe stays in its order.
+    """Return the findings, the most severe first; equal ones stay in their order.
 
     What is said of the report as a whole stands before all.
     """
 
-    def place(one: Finding) -> tuple[bool, int]:
-        return one.audit != OF_REPORT or bool(one.checkpoint), -one.severity
+    def place(finding: Finding) -> tuple[bool, int]:
+        """Return what findings are sorted by: False stands before True."""
+        is_on_report = finding.audit == OF_REPORT and not finding.checkpoint
+        return not is_on_report, -finding.severity
 
     return sorted(findings, key=place)

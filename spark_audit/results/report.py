@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, ConfigDict, Field, computed_field
@@ -11,7 +10,8 @@ from pydantic import AfterValidator, ConfigDict, Field, computed_field
 from spark_audit import sentences
 from spark_audit.results.findings import Finding, Guard, by_severity
 from spark_audit.results.report_checks import (
-    _RESERVED_TABLES,
+    RESERVED_TABLES,
+    ReportTables,
     checked_files,
     checked_tables,
     with_visible_text,
@@ -23,7 +23,7 @@ ReportStatus: TypeAlias = Literal["complete", "partial"]
 
 
 class CheckpointFacts(Strict):
-    """What was audited."""
+    """A checkpoint that was audited."""
 
     name: Text
     """Name in this report."""
@@ -50,7 +50,7 @@ class CheckpointFacts(Strict):
 
 
 class ManifestFacts(Strict):
-    """What it was audited against."""
+    """The manifest that checkpoints were audited against."""
 
     name: Text
     """Name of the manifest."""
@@ -107,9 +107,7 @@ class Report(Strict):
     """Conditions that can void a claim."""
     caveats: list[Text] = []
     """What cannot be concluded from this report alone."""
-    tables: Annotated[
-        dict[str, list[dict[str, Any]]], AfterValidator(checked_tables)
-    ] = {}
+    tables: Annotated[ReportTables, AfterValidator(checked_tables)] = {}
     """Further tables by name: flat records."""
     origins: dict[Text, Text] = {}
     """Audit that made a table, or `manifest`, or `training`."""
@@ -126,16 +124,17 @@ class Report(Strict):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def scope(self) -> list[str]:
-        """What cannot be concluded."""
-        # From any report, from its audits, from this one.
-        told = {"all": sentences.under("scope.all.")}
-        for one in (*self.results, *self.contrasts, *self.findings):
-            if one.audit not in told:
-                told[one.audit] = sentences.under(f"scope.{one.audit}.")
-        return [*chain(*told.values()), *self.caveats]
+        """Sentences on what cannot be concluded."""
+        # Of any report, then of each of its audits, then of this one.
+        figures = (*self.results, *self.contrasts, *self.findings)
+        scopes = ["all", *(figure.audit for figure in figures)]
+        lines = []
+        for scope in dict.fromkeys(scopes):
+            lines += sentences.under(f"scope.{scope}.")
+        return [*lines, *self.caveats]
 
     def __eq__(self, other: object) -> bool:
-        """Whether the content is the same: a subclass only adds methods."""
+        """Return whether the content is the same: a subclass only adds methods."""
         if not isinstance(other, Report):
             return NotImplemented
         return all(
@@ -143,11 +142,12 @@ class Report(Strict):
         )
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """What it is of and how much it holds."""
+        """Yield what it is of and how much it holds."""
         yield "status", self.status
         yield "manifest", self.manifest.name
-        for part in ("checkpoints", *_RESERVED_TABLES, "findings"):
-            yield part, len(getattr(self, part))
+        for name in ("checkpoints", *RESERVED_TABLES, "findings"):
+            records = getattr(self, name)
+            yield name, len(records)
 
     @property
     def verdict(self) -> list[str]:

@@ -3,92 +3,144 @@
 from __future__ import annotations
 
 import re
-from itertools import chain
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeAlias
 
 from spark_audit.errors import visible
 
-if TYPE_CHECKING:
-    pass
+ReportTables: TypeAlias = dict[str, list[dict[str, Any]]]
+"""Name of a table -> its records."""
 
+RESERVED_TABLES = ("results", "contrasts", "guards")
+"""Lists of a report, whose names no further table can have."""
 
-def with_visible_text(value: Any) -> Any:
-    """Settings or records with all their text visible."""
-    if isinstance(value, str):
-        return visible(value)
-    if isinstance(value, dict):
-        return {
-            visible(str(key)): with_visible_text(each) for key, each in value.items()
-        }
-    if isinstance(value, list | tuple):
-        return [with_visible_text(each) for each in value]
-    return value
-
-
-_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-
-_MAX_FIGURE = 1e15
-
-_RESERVED_TABLES = ("results", "contrasts", "guards")
-
-
-def checked_tables(tables: dict[str, Any]) -> dict[str, Any]:
-    """Return tables with visible text; refuse names and records that none can have."""
-    for name in tables:
-        # They become names of files, whoever wrote the report.
-        if not _FILE_NAME.fullmatch(name) or name in _RESERVED_TABLES:
-            raise ValueError("the name of a table is letters, digits, _ and -")
-        for record in tables[name]:
-            _check_record(name, record)
-    visible_tables: dict[str, Any] = with_visible_text(tables)
-    return visible_tables
-
+_TABLE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 _FILE_OF_REPORT = re.compile(
     r"report\.(?!json$)\w+|card\.md|dossier\.html|(?:tables|figures)/[^/\0]+\.\w+"
     r"|scores/[^/\0]+\.parquet"
 )
 
+_MAX_FIGURE = 1e15
+
+
+class _DrawnColumns(NamedTuple):
+    """The columns that each record of a table must have."""
+
+    texts: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
+
+
+_DRAWN_TABLES: Mapping[str, _DrawnColumns] = {
+    "matching_by_type": _DrawnColumns(
+        texts=("type", "reasons"), numbers=("matched", "unmatched")
+    ),
+    "balance": _DrawnColumns(texts=("covariate",)),
+    "canary_by_dose": _DrawnColumns(texts=("checkpoint", "part"), numbers=("dose",)),
+    "mia_roc": _DrawnColumns(
+        texts=("checkpoint", "of"),
+        numbers=("fpr", "tpr", "chance_low", "chance_high"),
+    ),
+    "accuracy_matrix": _DrawnColumns(texts=("checkpoint",), numbers=("stage",)),
+    "stages_states": _DrawnColumns(
+        texts=("checkpoint", "task", "state"), numbers=("stage",)
+    ),
+}
+"""Tables that figures and pages are made of."""
+
+_TEXT_COLUMNS = ("checkpoint", "note", "after", "says", "status", "work")
+"""Columns that hold text in every table."""
+
+_TEXT_OR_NUMBER = "value"
+"""The column that holds text in some records, and a number in others."""
+
+
+def with_visible_text(value: Any) -> Any:
+    """Return settings or records with the invisible characters of texts written out."""
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, dict):
+        return {
+            visible(str(key)): with_visible_text(item) for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [with_visible_text(item) for item in value]
+    return value
+
+
+def checked_tables(tables: ReportTables) -> ReportTables:
+    """Return tables with visible text; refuse names and records that none can have.
+
+    Raises
+    ------
+    ValueError
+        What is wrong, without what the table holds.
+    """
+    for name, records in tables.items():
+        # They become names of files, whoever wrote the report.
+        if not _TABLE_NAME.fullmatch(name) or name in RESERVED_TABLES:
+            raise ValueError("the name of a table is letters, digits, _ and -")
+        for record in records:
+            _check_values(name, record)
+            _check_drawn_columns(name, record)
+
+    visible_tables: ReportTables = with_visible_text(tables)
+    return visible_tables
+
 
 def checked_files(files: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Return names of files; refuse one that no report has."""
-    for name in chain(*files.values()):
-        # They are deleted by these names, whoever wrote the report.
-        if not _FILE_OF_REPORT.fullmatch(name):
-            raise ValueError("names a file that is none of a report's")
+    """Return names of files; refuse one that no report has.
+
+    Raises
+    ------
+    ValueError
+        If there is such a name.
+    """
+    for names in files.values():
+        for name in names:
+            # They are deleted by these names, whoever wrote the report.
+            if not _FILE_OF_REPORT.fullmatch(name):
+                raise ValueError("names a file that is none of a report's")
     return files
 
 
-_DRAWN_COLUMNS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "matching_by_type": (("type", "reasons"), ("matched", "unmatched")),
-    "balance": (("covariate",), ()),
-    "canary_by_dose": (("checkpoint", "part"), ("dose",)),
-    "mia_roc": (("checkpoint", "of"), ("fpr", "tpr", "chance_low", "chance_high")),
-    "accuracy_matrix": (("checkpoint",), ("stage",)),
-    "stages_states": (("checkpoint", "task", "state"), ("stage",)),
-}
-"""Tables that figures and pages are made of: their columns of text and of numbers."""
-
-_TEXT_FIELDS = ("checkpoint", "note", "after", "says", "status", "work")
-
-_EITHER = (*_TEXT_FIELDS, "value")
-
-
-def _check_record(table: str, record: dict[str, Any]) -> None:
-    """A record is flat, its numbers are finite, and what is drawn has its columns."""
-    texts, numbers = _DRAWN_COLUMNS.get(table, ((), ()))
+def _check_values(table: str, record: Mapping[str, object]) -> None:
+    """Refuse a record that is not flat, or whose texts and numbers are misplaced."""
     for column, value in record.items():
-        text = isinstance(value, str)
-        number = isinstance(value, int | float) and -_MAX_FIGURE <= value <= _MAX_FIGURE
-        misplaced = (
-            table in _DRAWN_COLUMNS and text and column not in (*texts, *_EITHER)
+        # Nothing stands for a missing figure.
+        if value is None:
+            continue
+
+        is_text = isinstance(value, str)
+        is_number = (
+            isinstance(value, int | float) and -_MAX_FIGURE <= value <= _MAX_FIGURE
         )
-        misplaced |= column in _TEXT_FIELDS and not text
-        if value is not None and (misplaced or not (text or number)):
+        is_plain = is_text or is_number
+        lacks_text = column in _TEXT_COLUMNS and not is_text
+        has_text_for_number = is_text and not _may_hold_text(table, column)
+        if not is_plain or lacks_text or has_text_for_number:
             raise ValueError(
                 f"table {table} holds something else than text or a number in its place"
             )
-    for columns, kind in ((texts, str), (numbers, int | float)):
-        for column in columns:
-            if not isinstance(record.get(column), kind):
-                raise ValueError(f"table {table} lacks {column}")
+
+
+def _may_hold_text(table: str, column: str) -> bool:
+    """Return whether a column of a table may hold text.
+
+    Only of tables that are drawn it is known which columns are numbers.
+    """
+    if table not in _DRAWN_TABLES:
+        return True
+    columns_of_text = (*_DRAWN_TABLES[table].texts, *_TEXT_COLUMNS, _TEXT_OR_NUMBER)
+    return column in columns_of_text
+
+
+def _check_drawn_columns(table: str, record: Mapping[str, object]) -> None:
+    """Refuse a record without a column that figures and pages need of its table."""
+    needed = _DRAWN_TABLES.get(table, _DrawnColumns())
+    for column in needed.texts:
+        if not isinstance(record.get(column), str):
+            raise ValueError(f"table {table} lacks {column}")
+    for column in needed.numbers:
+        if not isinstance(record.get(column), int | float):
+            raise ValueError(f"table {table} lacks {column}")

@@ -6,37 +6,22 @@ They refuse NaN, a value without a status, and a missing reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Literal,
-    Self,
-    TypeVar,
-)
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from spark_audit.errors import visible
 from spark_audit.stats.estimate import Estimate, Interval, Status, side_of
-
-if TYPE_CHECKING:
-    pass
-
 
 T = TypeVar("T")
 
 HashableT = TypeVar("HashableT", bound=Hashable)
 
 Family = Literal["primary", "exploratory"]
+"""Whether a figure was declared beforehand, and is corrected with all that were."""
 
 Over = Literal["sources", "seeds", "both"]
+"""What the interval of a figure is over."""
 
 MIN_CLUSTERS_TO_PUBLISH = 5
 """Clusters of a figure that is shown, and of a dose that is tested by itself. Three are
@@ -65,7 +50,7 @@ Text = Annotated[str, AfterValidator(visible)]
 
 
 class Strict(BaseModel):
-    """What a report file holds: it does not change, and knows all of its fields."""
+    """A record of a report file: it does not change, and knows all of its fields."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True
@@ -73,27 +58,30 @@ class Strict(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_rendered(cls, data: Any) -> Any:
-        # Files hold sentences for their readers; the facts are what counts.
-        rendered = cls.model_computed_fields
-        if rendered and isinstance(data, dict):
-            return {k: v for k, v in data.items() if k not in rendered}
-        return data
+    def _without_rendered(cls, data: object) -> object:
+        """Return the fields without those that are computed from others.
+
+        Files hold sentences for their readers; the facts are what counts.
+        """
+        computed = cls.model_computed_fields
+        if not computed or not isinstance(data, dict):
+            return data
+        return {name: value for name, value in data.items() if name not in computed}
 
     def model_copy(
         self, *, update: Mapping[str, Any] | None = None, deep: bool = False
     ) -> Self:
-        """A copy; what is changed is validated, which pydantic's own leaves out.
+        """Return a copy; what is changed is validated, which pydantic's own leaves out.
 
         Raises
         ------
         ValidationError
             If the copy would hold what no new one could.
         """
-        same = super().model_copy(deep=deep)
+        unchanged = super().model_copy(deep=deep)
         if not update:
-            return same
-        return type(self).model_validate({**vars(same), **update})
+            return unchanged
+        return type(self).model_validate({**vars(unchanged), **update})
 
 
 class Figure(Strict):
@@ -164,7 +152,8 @@ class Row(Figure):
     """Why a figure is missing or void; remarks."""
 
     @model_validator(mode="after")
-    def _consistent(self) -> Row:
+    def _check_value_and_status(self) -> Row:
+        """Refuse a missing value without its reason, and a value that has none."""
         if (self.value is None) != (self.status == "not_estimable"):
             raise ValueError("value is null exactly when status is not_estimable")
         if self.status == "not_estimable" and not self.note:
@@ -180,11 +169,13 @@ class Row(Figure):
     @property
     def ends(self) -> tuple[float, float] | None:
         """Both ends of the interval that decides, if it has one."""
-        return None if self.low is None or self.high is None else (self.low, self.high)
+        if self.low is None or self.high is None:
+            return None
+        return self.low, self.high
 
     @property
     def withheld(self) -> bool:
-        """Whether a figure is there, but not in what can be shared."""
+        """True if there is a figure, but not in what can be shared."""
         return self.value is None and self.note in (WITHHELD, WITHHELD_NOTE)
 
     @classmethod
@@ -239,7 +230,7 @@ class Row(Figure):
             null_low=null_low,
             null_high=null_high,
             over=over,
-            note="; ".join(filter(None, (estimate.note, note))),
+            note=_joined(estimate.note, note),
         )
 
 
@@ -307,7 +298,7 @@ class Contrast(Row):
             null_low=null_low,
             null_high=null_high,
             over=over,
-            note="; ".join(filter(None, (estimate.note, note))),
+            note=_joined(estimate.note, note),
             p=p,
             p_adjusted=p_adjusted,
         )
@@ -318,20 +309,43 @@ class Contrast(Row):
         return self.p if self.p_adjusted is None else self.p_adjusted
 
     def direction(self, *, up: str, down: str) -> str:
-        """Where its interval lies: ``missing``, ``still``, or either side of 0."""
-        return {None: "missing", 0: "still", 1: up, -1: down}[side_of(self)]
+        """Return where its interval lies, as a part of the key of a sentence.
+
+        Parameters
+        ----------
+        up, down
+            Returned where it lies above 0, and below.
+
+        Returns
+        -------
+        ``missing`` without an interval, ``still`` where it contains 0, else one of the
+        arguments.
+        """
+        side = side_of(self)
+        if side is None:
+            return "missing"
+        if side == 0:
+            return "still"
+        return up if side > 0 else down
 
     @property
     def moved(self) -> bool:
-        """Whether a change may be claimed: its interval and its test agree on one."""
-        return bool(side_of(self)) and self.p is not None and self.p <= 1 - self.level
+        """True if a change may be claimed: its interval and its test agree on one."""
+        is_beside_0 = bool(side_of(self))
+        is_significant = self.p is not None and self.p <= 1 - self.level
+        return is_beside_0 and is_significant
+
+
+def _joined(*notes: str) -> str:
+    """Return notes as one, without those that are empty."""
+    return "; ".join(note for note in notes if note)
 
 
 def grouped(
     items: Iterable[T], key: Callable[[T], HashableT]
 ) -> dict[HashableT, list[T]]:
-    """Items by a key, in the order in which its values come first."""
-    parts: dict[HashableT, list[T]] = {}
+    """Return the items by a key, in the order in which its values come first."""
+    groups: dict[HashableT, list[T]] = {}
     for item in items:
-        parts.setdefault(key(item), []).append(item)
-    return parts
+        groups.setdefault(key(item), []).append(item)
+    return groups
