@@ -133,14 +133,24 @@ class Membership(Audit):
         """Return the AUC of each score, and the TPR of those that claims rest on."""
         scored = {row.of for row in rows if row.audit == cls.name}
         claimed = {*carriers(findings, cls.name).values()} or PAPER_TPR_SCORES
-        shown = [("auc", "AUC ≈0.5", scored), ("tpr_at_fpr_5", "TPR@5% FPR ↓", claimed)]
+        figures = [
+            ("auc", "AUC ≈0.5", scored),
+            ("tpr_at_fpr_5", "TPR@5% FPR ↓", claimed),
+        ]
 
         columns = []
-        for metric, words, scores_shown in shown:
+        for metric, metric_words, scores_shown in figures:
             for score in TABULATED_SCORES:
-                if score in scores_shown:
-                    header = f"{render(f'latex.score_{score}')} {words}"
-                    columns.append(LatexColumn(header, metric, score, "rows"))
+                if score not in scores_shown:
+                    continue
+                score_words = render(f"latex.score_{score}")
+                column = LatexColumn(
+                    header=f"{score_words} {metric_words}",
+                    metric=metric,
+                    of=score,
+                    counted="rows",
+                )
+                columns.append(column)
         return columns
 
     def __post_init__(self) -> None:
@@ -214,6 +224,7 @@ class Membership(Audit):
         )  # (examples,)
 
         def measured() -> Measured:
+            """Yield the scores of each checkpoint, shape ``(examples,)`` each."""
             # The texts are scored once, and stand with the base.
             unknown = np.full(len(ids), np.nan)
             for name in scored:
@@ -269,7 +280,7 @@ class Membership(Audit):
             findings.append(not_scored)
 
         tables: dict[str, list[Record]] = {
-            "mia_covariates": list(covariate_table(guards.facts)),
+            "mia_covariates": list(covariate_table(guards.judged_rows)),
             "mia_roc": list(curve_table(pooled, names)),
             "mia_texts": table_of_texts,
             "mia_outside": judged_scores(names, outside, guards),
@@ -323,22 +334,8 @@ def rows_of(
         estimate = group.estimate(name, attack, metric)
         null: dict[str, float] = {}
         if estimate.value is not None:
-            if metric != "auc":
-                budget = score_tables.MEMBERSHIP_FPRS[metric]
-                null = group.chance(name, attack, budget)
-
-            if attack == "blind":
-                estimate = _without_interval(estimate)
-                if group.name == "pooled" and metric == "auc":
-                    estimate = _noting_permutations(estimate, guards.text_figures)
-                    null = {
-                        column: guards.text_figures[f"blind_{column}"]
-                        for column in estimates.NULL
-                    }
-            else:
-                estimate = _voided(estimate, guards, attack)
-                if metric == "auc":
-                    estimate = _noting_auc(estimate, group.name, guards)
+            null = _null_of(group, name, attack, metric, guards)
+            estimate = _remarked(group, attack, metric, estimate, guards)
 
         yield Membership.row(
             estimate,
@@ -350,6 +347,55 @@ def rows_of(
             null_low=null.get("null_low"),
             null_high=null.get("null_high"),
         )
+
+
+def _null_of(
+    group: estimates.MembershipGroup,
+    name: str,
+    attack: str,
+    metric: str,
+    guards: ScoreGuards,
+) -> dict[str, float]:
+    """Return what a score gives that knows nothing, as columns of its row.
+
+    ==================================  ============================================
+    figure                              columns
+    ==================================  ============================================
+    rate at a budget                    those of a random score on the same rows
+    pooled AUC of the blind classifier  those of permuted sides
+    AUC                                 none: the metric has 0.5 itself
+    ==================================  ============================================
+    """
+    if metric != "auc":
+        return group.chance(name, attack, score_tables.MEMBERSHIP_FPRS[metric])
+    if attack == "blind" and group.name == "pooled":
+        return {
+            column: guards.text_figures[f"blind_{column}"] for column in estimates.NULL
+        }
+    return {}
+
+
+def _remarked(
+    group: estimates.MembershipGroup,
+    attack: str,
+    metric: str,
+    estimate: Estimate,
+    guards: ScoreGuards,
+) -> Estimate:
+    """Return an estimate with its notes, and with the status that guards give it.
+
+    Guards do not void the blind classifier: it is one of them.
+    """
+    if attack == "blind":
+        estimate = _without_interval(estimate)
+        if group.name == "pooled" and metric == "auc":
+            estimate = _noting_permutations(estimate, guards.text_figures)
+        return estimate
+
+    estimate = _voided(estimate, guards, attack)
+    if metric == "auc":
+        estimate = _noting_auc(estimate, group.name, guards)
+    return estimate
 
 
 def _without_interval(estimate: Estimate) -> Estimate:
@@ -382,7 +428,7 @@ def _noting_auc(estimate: Estimate, group: str, guards: ScoreGuards) -> Estimate
         Name of the group of rows: the AUC of the pooled ones is a mean over tasks.
     """
     if group == "pooled":
-        n_tasks = guards.facts["task"].nunique()
+        n_tasks = guards.judged_rows["task"].nunique()
         over = f"mean over {n_tasks} tasks" if n_tasks > 1 else "1 task"
         estimate = estimate.noting(over)
 
@@ -393,14 +439,20 @@ def _noting_auc(estimate: Estimate, group: str, guards: ScoreGuards) -> Estimate
 
 
 def _voided(
-    estimate: Estimate, guards: ScoreGuards, attack: str, *, change: bool = False
+    estimate: Estimate, guards: ScoreGuards, attack: str, *, is_change: bool = False
 ) -> Estimate:
-    """Return the estimate with the status and the notes that the guards give it."""
-    status, reason = guards.status_of(attack, change=change)
+    """Return the estimate with the status and the notes that the guards give it.
+
+    Parameters
+    ----------
+    is_change
+        Whether it is a change since another checkpoint.
+    """
+    status, note_of_guards = guards.status_of(attack, is_change=is_change)
     # A guard's status goes before that of the estimate.
     if status == "ok":
         status = estimate.status
-    notes = [note for note in (reason, estimate.note) if note]
+    notes = [note for note in (note_of_guards, estimate.note) if note]
     return replace(estimate, status=status, note="; ".join(notes))
 
 
@@ -426,7 +478,7 @@ def contrasts_of(
     for metric, estimate, p in group.differences((name, attack), (baseline, attack)):
         # A change of an unclean score can be generalisation: its note says so.
         if estimate.value is not None:
-            estimate = _voided(estimate, guards, attack, change=True)
+            estimate = _voided(estimate, guards, attack, is_change=True)
         yield Contrast.of_estimate(
             estimate,
             audit="mia",
@@ -463,7 +515,7 @@ def curve_table(
         if fewest_others < 2:
             continue
 
-        # A hair above, or the smallest task's first false positive is lost.
+        # A hair above, or rounding loses the smallest task's first false positive.
         least_fpr = 1 / fewest_others * (1 + 1e-9)
         for fpr in np.geomspace(least_fpr, 0.99, CURVE).tolist():
             band = pooled.chance(name, attack, fpr)
@@ -506,64 +558,64 @@ def judged_scores(
 
     # One family: whoever brings many attacks has more chances to find something.
     tested = [record for record in records if "p" in record]
-    ps = holm([record["p"] for record in tested]).tolist()
-    for record, p in zip(tested, ps, strict=True):
-        record["p_adjusted"] = p
-        if p < ALPHA:
-            is_valid = record["status"] == "ok"
-            record["says"] = "detected" if is_valid else record["status"]
+    adjusted_ps = holm([record["p"] for record in tested]).tolist()
+    for record, adjusted_p in zip(tested, adjusted_ps, strict=True):
+        record["p_adjusted"] = adjusted_p
+        if adjusted_p >= ALPHA:
+            continue
+
+        # What a guard voids is no detection: its status is told instead.
+        status = record["status"]
+        record["says"] = "detected" if status == "ok" else status
     return records
 
 
 def _outside_record(name: str, attack: str, guards: ScoreGuards) -> Record:
-    """Return what one attack of another tool shows of a checkpoint, uncorrected."""
+    """Return what one attack of another tool shows of a checkpoint, uncorrected.
+
+    Its columns are those of :func:`judged_scores`, but for ``p_adjusted``.
+    """
     pooled = guards.pooled
-    estimate = pooled.estimate(name, attack)
-    above = pooled.above_texts(name, attack, sides_differ=guards.texts_differ)
-    record: Record = {"checkpoint": name, "of": attack, "rows": estimate.n}
-    if estimate.value is None or above is None:
-        reason = estimate.note or "the best guess was not tested beside it"
-        return {
-            **record,
-            "score": estimate.value,
-            "says": f"not estimable: {reason}",
-        }
+    auc = pooled.estimate(name, attack)
+    above_texts = pooled.above_texts(name, attack, sides_differ=guards.texts_differ)
+    record: Record = {"checkpoint": name, "of": attack, "rows": auc.n}
+    if auc.value is None or above_texts is None:
+        reason = auc.note or "the best guess was not tested beside it"
+        return {**record, "score": auc.value, "says": f"not estimable: {reason}"}
 
     # How far the score is above chance, or above what it was before training.
-    effect = estimate.value - 0.5
+    effect = auc.value - 0.5
     p = pooled.p(name, attack)
-    is_lower = side_of(estimate, 0.5) == -1
+    is_lower = side_of(auc, 0.5) == -1
     if not pooled.reason_missing(BASE, attack):
+        # The AUC comes first of the differences.
         change = next(pooled.differences((name, attack), (BASE, attack)))
         effect = change.estimate.value or 0.0
         p = change.p
         is_lower = is_lower and side_of(change.estimate) == -1
 
     if is_lower:
-        _ask_direction(guards, name, attack, estimate)
+        _ask_direction(guards, name, attack, auc)
         record["note"] = render("mia.reversed", attack=attack)
 
     # Only scores that are higher for members may detect; the others may be reversed.
     p_higher = 1.0
     if p is not None and effect > 0:
         p_higher = p
-    is_confounded = above.sides_differ and p_higher < ALPHA
-    status, _ = guards.status_of(attack)
+    is_confounded = above_texts.sides_differ and p_higher < ALPHA
     return {
         **record,
-        **above.record,
-        "p": max(p_higher, above.p),
-        "status": status,
+        **above_texts.record,
+        "p": max(p_higher, above_texts.p),
+        "status": guards.status_of(attack).status,
         "says": "confounded" if is_confounded else "not shown",
     }
 
 
-def _ask_direction(
-    guards: ScoreGuards, name: str, attack: str, estimate: Estimate
-) -> None:
+def _ask_direction(guards: ScoreGuards, name: str, attack: str, auc: Estimate) -> None:
     """Add the warning that an attack's scores may be the wrong way round."""
     facts: dict[str, Fact] = {
-        "auc": Membership.row(estimate, name, "auc", attack),
+        "auc": Membership.row(auc, name, "auc", attack),
         "attack": attack,
     }
     guards.add(

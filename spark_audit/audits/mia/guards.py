@@ -1,11 +1,19 @@
-"""Guards of the rows that membership inference compares, and what they void."""
+"""Guards of membership inference: whether its rows can tell anything, by each score.
+
+Members and non-members must differ in nothing but training. Each function
+``_guard_...`` checks one way in which they may differ, or in which too few rows can
+show anything. It adds a guard for readers and, where the check fails, what follows for
+the figures: scores that are void, notes that figures must bear, and whether a change
+can be called membership. :mod:`~spark_audit.audits.mia.audit` applies these to rows and
+contrasts, :mod:`~spark_audit.audits.mia.verdicts` to findings.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -26,8 +34,10 @@ from spark_audit.stats.estimate import Estimate, Status, side_of
 Record: TypeAlias = "dict[str, Any]"
 """A row of a table, by column."""
 
-FEW_ROWS = 100
-"""Clusters of rows on the smaller side, below which their number is a warning."""
+EVERY_SCORE = ""
+"""Name under which a status or a note holds of all scores."""
+
+# Notes of figures.
 
 TEXTS_DIFFER = (
     "texts of members and non-members differ, so the AUC must exceed that of the texts "
@@ -50,12 +60,13 @@ UNGUARDED = (
     "score: the two sides differ before training"
 )
 
-BLURRED_SHARE = 0.01
-"""Share of rows with a near-duplicate on the other side from which figures are drawn to
-chance."""
+# Limits of the checks.
 
-UNUSABLE_SHARE = 0.2
-"""Share of such rows from which figures are of no use."""
+FEW_ROWS = 100
+"""Clusters of rows on the smaller side, below which their number is a warning."""
+
+POWER_FACTOR = 2.8
+"""Standard errors of the AUC that are detected with 80% power at 5%."""
 
 BLIND_P = 0.05
 """p below which the texts of the two sides differ."""
@@ -63,11 +74,21 @@ BLIND_P = 0.05
 BLIND_AUC_UNSURE = 0.55
 """AUC of the texts above which a p that finds no difference is not trusted."""
 
+BLURRED_SHARE = 0.01
+"""Share of rows with a near-duplicate on the other side from which figures are drawn to
+chance."""
+
+UNUSABLE_SHARE = 0.2
+"""Share of such rows from which figures are of no use."""
+
 LABELS_VOID_P = 0.01
 """p of the labels below which scores of responses are void."""
 
 LABELS_WARN_P = 0.05
 """p of the labels below which readers are warned."""
+
+COVARIATES = ("length", "zlib_bytes")
+"""Columns that are compared: characters of a text, and its bytes once compressed."""
 
 COVARIATE_P = 0.01
 """p below which a covariate of the texts differs, if its difference is large enough."""
@@ -75,16 +96,24 @@ COVARIATE_P = 0.01
 COVARIATE_SMD = 0.1
 """Standardised mean difference above which it is large enough (Stuart 2010)."""
 
-POWER_FACTOR = 2.8
-"""Standard errors of the AUC that are detected with 80% power at 5%."""
 
-ALL_ROWS = ""
-"""Stands for a score where something is said of all scores."""
+class StatusAndNote(NamedTuple):
+    """What the guards say of the figures of a score.
+
+    ``note`` has the reason of a status that is not ``ok``, and remarks; it may be
+    empty.
+    """
+
+    status: Status
+    note: str
 
 
 @dataclass
 class ScoreGuards:
     """Guards of the rows, and what follows from them for each score.
+
+    :func:`score_guards` makes one, and each check adds to it. After that it is only
+    read.
 
     Attributes
     ----------
@@ -92,12 +121,15 @@ class ScoreGuards:
         The scores of all rows that are judged.
     text_figures
         Figures of the texts alone: ``duplicates_left``, ``duplicates_removed`` and
-        those of :func:`~spark_audit.audits.mia.texts.blind_classifier`.
+        those of :func:`~spark_audit.audits.mia.texts.blind_classifier`; empty without
+        rows.
+    guards
+        The guards themselves, which the report shows.
     void
-        Score (:data:`ALL_ROWS`: every one) -> status and reason of its figures, where
-        the rows cannot be used.
+        Score, or :data:`EVERY_SCORE`, -> status and reason of its figures, where the
+        rows cannot be used.
     notes
-        Score -> note of a figure that stands.
+        Score, or :data:`EVERY_SCORE`, -> note of a figure that stands.
     texts_differ
         Whether the texts alone tell the sides apart.
     differs_before
@@ -112,15 +144,19 @@ class ScoreGuards:
     pooled: estimates.MembershipGroup
     text_figures: Mapping[str, float] = field(default_factory=dict)
     guards: list[Guard] = field(default_factory=list)
-    void: dict[str, tuple[Status, str]] = field(default_factory=dict)
+    void: dict[str, StatusAndNote] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     texts_differ: bool = False
     differs_before: bool = False
     unclean_scores: set[str] = field(default_factory=set)
 
     @cached_property
-    def facts(self) -> pd.DataFrame:
-        """Facts of the rows that are judged: ``task``, ``cluster``, ``member`` ..."""
+    def judged_rows(self) -> pd.DataFrame:
+        """Return the rows that are judged: ``task``, ``cluster``, ``member`` ...
+
+        All columns are those of ``units`` of
+        :class:`~spark_audit.audits.mia.texts.WithoutModel`.
+        """
         return self.pooled.facts.iloc[self.pooled.rows]
 
     def add(
@@ -133,7 +169,19 @@ class ScoreGuards:
         passed: bool | None = None,
         checkpoint: str = "",
     ) -> None:
-        """Add a guard, by default a warning, whose sentences are ``guard.mia.KEY``."""
+        """Add a guard, by default a warning.
+
+        Parameters
+        ----------
+        name
+            What is checked, as the report calls it.
+        says, further
+            Keys of its sentence and of those that follow, without ``guard.mia.``.
+        facts
+            What the sentences are made of.
+        passed
+            ``None``: a warning.
+        """
         added = guard(
             name,
             f"mia.{says}",
@@ -144,28 +192,32 @@ class ScoreGuards:
         )
         self.guards.append(added)
 
-    def status_of(self, attack: str, *, change: bool = False) -> tuple[Status, str]:
-        """Return the status and the notes that the figures of a score must bear.
+    def status_of(self, attack: str, *, is_change: bool = False) -> StatusAndNote:
+        """Return the status and the note that the figures of a score must bear.
 
         Parameters
         ----------
-        change
+        attack
+            The score.
+        is_change
             Whether the figures are changes since another checkpoint.
         """
         # What voids this score alone is named rather than what voids all of them.
         status: Status = "ok"
         reason = ""
-        for of in (ALL_ROWS, attack):
-            if of in self.void:
-                status, reason = self.void[of]
+        for name in (attack, EVERY_SCORE):
+            if name in self.void:
+                status, reason = self.void[name]
+                break
 
         note_of_score = self.notes.get(attack, "")
-        if change and attack in self.unclean_scores:
+        if is_change and attack in self.unclean_scores:
             note_of_score = SIDES_DIFFER
+        note_of_all = self.notes.get(EVERY_SCORE, "")
 
         # Each once: why it is void, what is said of this score, then of all.
-        notes = dict.fromkeys((reason, note_of_score, self.notes.get(ALL_ROWS, "")))
-        return status, "; ".join(note for note in notes if note)
+        notes = dict.fromkeys((reason, note_of_score, note_of_all))
+        return StatusAndNote(status, "; ".join(note for note in notes if note))
 
 
 def score_guards(
@@ -175,9 +227,13 @@ def score_guards(
 
     Parameters
     ----------
+    pooled
+        The scores of all rows that are judged.
     facts
         Facts of the evidence: ``borrowed``, whether the untrained model's figures are
         those of the manifest, and ``alone``, the figures of the texts.
+    seed
+        Seed of the report, for the permutations of labels.
     """
     text_figures = facts["alone"] if len(pooled.rows) else {}
     guards = ScoreGuards(pooled, text_figures)
@@ -200,7 +256,8 @@ def covariate_table(facts: pd.DataFrame) -> Iterator[Record]:
     Parameters
     ----------
     facts
-        Columns ``task``, ``cluster``, ``member`` (bool), ``length`` and ``zlib_bytes``.
+        One row per example: columns ``task``, ``cluster``, ``member`` (bool),
+        ``length`` and ``zlib_bytes``.
 
     Yields
     ------
@@ -211,23 +268,26 @@ def covariate_table(facts: pd.DataFrame) -> Iterator[Record]:
     """
     for task, rows in facts.groupby("task", sort=False):
         n_clusters = int(rows.groupby("member")["cluster"].nunique().min())
-        for covariate in ("length", "zlib_bytes"):
+        for covariate in COVARIATES:
             values = rows[covariate].dropna()
             is_member = rows.loc[values.index, "member"].to_numpy(bool)
-            members = values.to_numpy(np.float64)[is_member]
-            others = values.to_numpy(np.float64)[~is_member]
-            if len(members) < 2 or len(others) < 2:
+            of_members = values.to_numpy(np.float64)[is_member]  # (members,)
+            of_others = values.to_numpy(np.float64)[~is_member]  # (non-members,)
+            if len(of_members) < 2 or len(of_others) < 2:
                 continue
 
-            test = scipy.stats.ks_2samp(members, others)
-            variances = (np.var(members, ddof=1), np.var(others, ddof=1))
-            sd = float(np.sqrt(sum(variances) / 2))
+            test = scipy.stats.ks_2samp(of_members, of_others)
+            variances = (np.var(of_members, ddof=1), np.var(of_others, ddof=1))
+            pooled_sd = float(np.sqrt(sum(variances) / 2))
+            difference: float | None = None
+            if pooled_sd > 0:
+                difference = smd(of_members, of_others, sd=pooled_sd)
             yield {
                 "task": task,
                 "covariate": covariate,
                 "ks": float(test.statistic),
                 "p": float(test.pvalue),
-                "smd": smd(members, others, sd=sd) if sd > 0 else None,
+                "smd": difference,
                 "clusters": n_clusters,
             }
 
@@ -246,27 +306,42 @@ def differs_by_covariate(record: Record) -> bool:
 
 
 def _guard_base_read(guards: ScoreGuards) -> None:
-    """Add a failure where the base tells the sides apart better than their texts do."""
+    """Add a failure where the base tells the sides apart better than their texts do.
+
+    It has read the members then, so that a change since it says nothing.
+    """
     # The best guess reads the base's scores, and would hide what they tell.
-    above = guards.pooled.above_texts(BASE, "loss", texts="blind")
-    if above is not None and above.p < ALARM:
-        guards.add(
-            BASE_READ,
-            "base_read",
-            above.facts(BASE, "loss"),
-            passed=False,
-            checkpoint=BASE,
-        )
+    above_texts = guards.pooled.above_texts(BASE, "loss", texts="blind")
+    if above_texts is None or above_texts.p >= ALARM:
+        return
+    guards.add(
+        BASE_READ,
+        "base_read",
+        above_texts.facts(BASE, "loss"),
+        passed=False,
+        checkpoint=BASE,
+    )
 
 
 def _guard_rows(guards: ScoreGuards) -> None:
-    """Add how many rows there are, and which AUC they can detect."""
-    facts = guards.facts
-    n_members = int(facts["member"].sum())
-    n_others = len(facts) - n_members
-    n_tasks = facts["task"].nunique()
-    clusters = facts.groupby("member")["cluster"].nunique()
-    n_clusters = int(min(clusters.get(True, 0), clusters.get(False, 0)))
+    """Add how many rows there are, and which AUC they can detect.
+
+    ======  =======================================================
+    passes  clusters of the side that has fewer
+    ======  =======================================================
+    no      fewer than 2: no AUC has an interval
+    else    fewer than :data:`FEW_ROWS`: a warning
+    yes     more
+    ======  =======================================================
+    """
+    rows = guards.judged_rows
+    n_members = int(rows["member"].sum())
+    n_others = len(rows) - n_members
+    n_tasks = rows["task"].nunique()
+    n_clusters_by_side = rows.groupby("member")["cluster"].nunique()
+    n_clusters = int(
+        min(n_clusters_by_side.get(True, 0), n_clusters_by_side.get(False, 0))
+    )
 
     smallest_effect: float | None = None
     further = "rows_too_few"
@@ -307,12 +382,27 @@ def _guard_texts(guards: ScoreGuards) -> None:
     unsure    its AUC is above :data:`BLIND_AUC_UNSURE`  warning
     alike     else                                       yes
     ========  =========================================  =======
+
+    Where they do, all figures bear a note.
     """
     name = "blind text classifier"
     figures = guards.text_figures
     if "blind_p" not in figures:
         guards.add(name, "blind_missing", {})
         return
+
+    passed: bool | None
+    if figures["blind_p"] < BLIND_P:
+        says = "blind_unlike"
+        passed = False
+        guards.texts_differ = True
+        guards.notes[EVERY_SCORE] = TEXTS_DIFFER
+    elif figures["blind_value"] > BLIND_AUC_UNSURE:
+        says = "blind_unsure"
+        passed = None
+    else:
+        says = "blind_alike"
+        passed = True
 
     auc = Row(
         audit="mia",
@@ -322,20 +412,8 @@ def _guard_texts(guards: ScoreGuards) -> None:
         value=figures["blind_value"],
         null_low=figures["blind_null_low"],
         null_high=figures["blind_null_high"],
-        clusters=guards.facts["cluster"].nunique(),
+        clusters=guards.judged_rows["cluster"].nunique(),
     )
-    passed: bool | None
-    if figures["blind_p"] < BLIND_P:
-        passed = False
-        says = "blind_unlike"
-        guards.texts_differ = True
-        guards.notes[ALL_ROWS] = TEXTS_DIFFER
-    elif figures["blind_value"] > BLIND_AUC_UNSURE:
-        passed = None
-        says = "blind_unsure"
-    else:
-        passed = True
-        says = "blind_alike"
     guards.add(
         name,
         says,
@@ -350,7 +428,17 @@ def _guard_texts(guards: ScoreGuards) -> None:
 
 
 def _guard_duplicates(guards: ScoreGuards) -> None:
-    """Add how many rows have a near-duplicate on the other side."""
+    """Add how many rows have a near-duplicate on the other side.
+
+    ===========================  =======  ======================
+    share of such rows           passes   status of all figures
+    ===========================  =======  ======================
+    none                         yes      stays
+    up to BLURRED_SHARE          warning  stays
+    up to UNUSABLE_SHARE         no       insensitive
+    more                         no       invalid
+    ===========================  =======  ======================
+    """
     name = "near-duplicates"
     n_left = guards.text_figures.get("duplicates_left")
     if n_left is None:
@@ -358,13 +446,13 @@ def _guard_duplicates(guards: ScoreGuards) -> None:
         return
 
     # Near-duplicates on both sides make the sides alike: the AUC falls to 0.5.
-    n_rows = len(guards.facts)
+    n_rows = len(guards.judged_rows)
     is_blurred = n_left > BLURRED_SHARE * n_rows
-    if is_blurred:
-        status: Status = (
-            "invalid" if n_left > UNUSABLE_SHARE * n_rows else "insensitive"
-        )
-        guards.void[ALL_ROWS] = (status, DUPLICATES)
+    is_unusable = n_left > UNUSABLE_SHARE * n_rows
+    if is_unusable:
+        guards.void[EVERY_SCORE] = StatusAndNote("invalid", DUPLICATES)
+    elif is_blurred:
+        guards.void[EVERY_SCORE] = StatusAndNote("insensitive", DUPLICATES)
 
     passed: bool | None = None
     if is_blurred:
@@ -385,21 +473,25 @@ def _guard_duplicates(guards: ScoreGuards) -> None:
 
 
 def _guard_labels(guards: ScoreGuards, seed: int) -> None:
-    """Add whether labels are distributed alike on both sides."""
+    """Add whether labels are distributed alike on both sides.
+
+    Where they clearly are not, the score ``response`` is void: it reads the label,
+    which then tells the side without any memory.
+    """
     name = "label balance"
-    p = label_test(*labelled(guards.facts), seed=seed_for(seed, "mia", "labels"))
+    labels, sides = labelled(guards.judged_rows)
+    p = label_test(labels, sides, seed=seed_for(seed, "mia", "labels"))
     if p is None:
         guards.add(name, "labels_missing", {})
         return
 
-    # Where labels differ, the response alone tells the side, without any memory.
     is_void = p < LABELS_VOID_P
     passed: bool | None = True
     further: list[str] = []
     if is_void:
         passed = False
         further.append("labels_void")
-        guards.void["response"] = ("invalid", LABELS)
+        guards.void["response"] = StatusAndNote("invalid", LABELS)
     elif p < LABELS_WARN_P:
         passed = None
     guards.add(
@@ -409,48 +501,50 @@ def _guard_labels(guards: ScoreGuards, seed: int) -> None:
 
 def _guard_covariates(guards: ScoreGuards) -> None:
     """Add in which tasks length or compressed size differ between the sides."""
-    records = list(covariate_table(guards.facts))
-    unlike = [record for record in records if differs_by_covariate(record)]
+    records = list(covariate_table(guards.judged_rows))
+    differing = [record for record in records if differs_by_covariate(record)]
 
     passed: bool | None = None
-    if unlike:
+    if differing:
         says = "covariates_apart"
     elif records:
-        passed = True
         says = "covariates_alike"
+        passed = True
     else:
         says = "covariates_missing"
     guards.add(
         "text covariates",
         says,
         {
-            "covariates": [record["covariate"] for record in unlike],
-            "tasks": [record["task"] for record in unlike],
-            "smds": [number(record["smd"], 2) for record in unlike],
+            "covariates": [record["covariate"] for record in differing],
+            "tasks": [record["task"] for record in differing],
+            "smds": [number(record["smd"], 2) for record in differing],
         },
         passed=passed,
     )
 
 
 def _guard_untrained(guards: ScoreGuards) -> None:
-    """Add the AUC of each declared score of the untrained model: it must be 0.5."""
-    pooled = guards.pooled
-    guards.differs_before = _tells_sides_apart(pooled)
+    """Add the AUC of each declared score of the untrained model: it must be 0.5.
+
+    That model read neither side. A score of it that is not 0.5 is unclean, and where
+    that is ``loss``, all of them are.
+    """
+    guards.differs_before = _tells_sides_apart(guards.pooled)
 
     scores_without_auc: list[str] = []
     for attack in score_tables.DECLARED_SCORES:
-        estimate = pooled.estimate(BASE, attack)
-        side = side_of(estimate, 0.5)
+        auc = guards.pooled.estimate(BASE, attack)
+        side = side_of(auc, 0.5)
         if side is None:
             scores_without_auc.append(attack)
             continue
 
-        # The untrained model read neither side: its AUC must be 0.5.
         holds = side == 0
         if not holds:
             guards.unclean_scores.add(attack)
             guards.notes[attack] = UNTRAINED
-        _add_untrained(guards, attack, estimate, holds=holds)
+        _add_untrained(guards, attack, auc, holds=holds)
 
     if "loss" in guards.unclean_scores:
         # Where loss differs before training, no change is clean evidence.
@@ -459,7 +553,10 @@ def _guard_untrained(guards: ScoreGuards) -> None:
 
 
 def _tells_sides_apart(pooled: estimates.MembershipGroup) -> bool:
-    """Return whether a score of the untrained model does, corrected over all."""
+    """Return whether any score of the untrained model tells the sides apart.
+
+    All scores are one family of correlated tests.
+    """
     ps: dict[str, float] = {}
     for attack in score_tables.ALL_SCORES:
         if pooled.reason_missing(BASE, attack):
@@ -470,15 +567,23 @@ def _tells_sides_apart(pooled: estimates.MembershipGroup) -> bool:
     if not ps:
         return False
 
-    correlation = pooled.correlation(BASE, dict.fromkeys(ps))
+    # Each AUC is compared with 0.5, and not with another score.
+    tests = dict.fromkeys(ps)
+    correlation = pooled.correlation(BASE, tests)  # (scores, scores)
     corrected_ps, _ = correlated([*ps.values()], correlation)  # (scores,)
     return bool(corrected_ps.min() < estimates.TEXTS_ALPHA)
 
 
 def _add_untrained(
-    guards: ScoreGuards, attack: str, estimate: Estimate, *, holds: bool
+    guards: ScoreGuards, attack: str, auc: Estimate, *, holds: bool
 ) -> None:
-    """Add the guard of the untrained model by one score."""
+    """Add the guard of the untrained model by one score.
+
+    Parameters
+    ----------
+    holds
+        Whether the interval of its AUC contains 0.5.
+    """
     further: list[str] = []
     if not holds:
         further.append("untrained_apart")
@@ -486,13 +591,11 @@ def _add_untrained(
             further.append("untrained_every")
         further.append("untrained_claims")
 
-    auc = Row.of_estimate(
-        estimate, audit="mia", checkpoint=BASE, metric="auc", of=attack
-    )
+    row = Row.of_estimate(auc, audit="mia", checkpoint=BASE, metric="auc", of=attack)
     guards.add(
         "untrained model",
         "untrained",
-        {"auc": auc, "holds": holds},
+        {"auc": row, "holds": holds},
         further=further,
         passed=holds,
         checkpoint=BASE,

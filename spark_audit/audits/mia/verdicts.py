@@ -16,7 +16,7 @@ import numpy as np
 from spark_audit.audits.claims import ALPHA
 from spark_audit.audits.mia import estimates, score_tables
 from spark_audit.audits.mia.above_texts import AboveTexts, beyond_both, less_chance
-from spark_audit.audits.mia.guards import ALL_ROWS, Record, ScoreGuards
+from spark_audit.audits.mia.guards import EVERY_SCORE, Record, ScoreGuards
 from spark_audit.names import BASE
 from spark_audit.results import Claim, Contrast, Finding, Row
 from spark_audit.results.findings import Fact
@@ -33,14 +33,24 @@ USABLE = ("ok", "insensitive")
 
 
 class FamilySizes(NamedTuple):
-    """How many independent tests each family of tests is worth."""
+    """How many independent tests each family of tests is worth.
+
+    Scores vary together, so that a family is worth fewer than it has scores.
+
+    Attributes
+    ----------
+    changes
+        Tests that the AUC of a score changed.
+    excesses
+        Tests that a score exceeds what the texts alone tell.
+    """
 
     changes: float
     excesses: float
 
 
 class Corrected(NamedTuple):
-    """P values by score, corrected over all scores of a checkpoint.
+    """p values by score, corrected over all scores of a checkpoint.
 
     Attributes
     ----------
@@ -48,6 +58,8 @@ class Corrected(NamedTuple):
         That the score's AUC changed.
     claim_p
         What a claim needs: that it changed, and that it exceeds the texts alone.
+    sizes
+        How many independent tests were corrected over.
     """
 
     change_p: dict[str, float]
@@ -56,7 +68,7 @@ class Corrected(NamedTuple):
 
 
 class MembershipVerdict(NamedTuple):
-    """The finding on a checkpoint, and the tests of its usable scores."""
+    """The finding on a checkpoint, and the tests of its usable scores by name."""
 
     finding: Finding
     tests: Mapping[str, ScoreTest]
@@ -189,7 +201,7 @@ class ScoreTest:
     row
         Its change since the untrained model, or its AUC where that model has none.
     p
-        Of this row.
+        Two-sided p that this row is at its null.
     above
         The score compared with the texts alone: a weak difference in topic passes the
         guard and still moves every score. None where the texts were not tested.
@@ -197,7 +209,7 @@ class ScoreTest:
         Whether the sides are told apart without training: only then can a change be
         confounded with that.
     excess_p
-        P of what a claim needs in addition to the change. Without a test of the texts
+        p of what a claim needs in addition to the change. Without a test of the texts
         a score that a guard doubts claims nothing (1), and any other may.
     """
 
@@ -231,14 +243,18 @@ class ScoreTest:
         return "not shown"
 
     def power(self, sizes: FamilySizes) -> list[Power]:
-        """Return the tests that a claim needs: of the change, and of the excess."""
+        """Return the tests that a claim needs: of the change, and of the excess.
+
+        Both must reject, so that the larger of their smallest effects is detected.
+        """
         row = self.row
         power = []
-        # Both tests must reject: what the larger effect asks for is detected.
         if row.mde:
+            # Rows keep no standard error: the smallest effect is a multiple of it.
+            mde_per_se = mde(1.0, clusters=row.clusters, level=row.level)
             test_of_change = Power(
                 test="t",
-                se=row.mde / mde(1.0, clusters=row.clusters, level=row.level),
+                se=row.mde / mde_per_se,
                 df=row.clusters - 1,
                 most=0.5,
                 over=sizes.changes,
@@ -250,7 +266,13 @@ class ScoreTest:
         return power
 
     def bounds(self, sizes: FamilySizes) -> list[Bound]:
-        """Return what could still be there follows from, of the figure of a finding."""
+        """Return the inputs of what could still be there, of the figure of a finding.
+
+        Parameters
+        ----------
+        sizes
+            Tests that p is corrected over.
+        """
         # The figure of a finding is the excess over the texts, where it was tested.
         if self.above is not None:
             return self.above.bounds(over=sizes.excesses)
@@ -377,6 +399,7 @@ def _verdict(
         return MembershipVerdict(_without_figures(name, guards), {})
 
     tests = _score_tests(name, figures, guards)
+    # Scores that do not count: void by a guard, or without a p.
     void = sorted(attack for attack, row in figures.items() if row.status not in USABLE)
     untested = sorted(set(figures) - set(tests) - set(void))
     remarks_unused = []
@@ -404,8 +427,8 @@ def _verdict(
         for attack, test in tests.items()
         if corrected.change_p[attack] < ALPHA and test.sides_differ
     ]
-    n_rows = len(guards.facts)
-    n_members = int(guards.facts["member"].sum())
+    n_rows = len(guards.judged_rows)
+    n_members = int(guards.judged_rows["member"].sum())
     facts: dict[str, Fact] = {
         "void": void,
         "untested": untested,
@@ -418,21 +441,23 @@ def _verdict(
     claim: Claim
     if detected:
         claim = "membership"
-        score = _strongest(detected, tests)
+        shown_score = _strongest(detected, tests)
         remarks = []
     elif confounded:
         claim = "confounded"
-        score = _strongest(confounded, tests)
-        differ_before = score in guards.unclean_scores
+        shown_score = _strongest(confounded, tests)
+        differ_before = shown_score in guards.unclean_scores
         facts["differ_before"] = differ_before
         remarks = ["mia.differ_before" if differ_before else "mia.texts_differ"]
     else:
         claim = "nothing_shown"
-        score = min(
+        # Of equal corrected p the uncorrected one decides.
+        shown_score = min(
             tests, key=lambda attack: (corrected.change_p[attack], tests[attack].p)
         )
-        has_duplicates = ALL_ROWS in guards.void
-        facts |= {"p": corrected.claim_p[score], "duplicates": has_duplicates}
+        # Nothing but near-duplicates voids every score.
+        has_duplicates = EVERY_SCORE in guards.void
+        facts |= {"p": corrected.claim_p[shown_score], "duplicates": has_duplicates}
         remarks = ["mia.stronger"]
         if has_duplicates:
             remarks.append("mia.duplicates")
@@ -440,16 +465,16 @@ def _verdict(
     # What follows the claim: its figure, cautions, and what was not tested.
     if len(tests) > 1:
         remarks.append("mia.choice")
-    best_test = tests[score]
-    finding = best_test.finding(
+    shown_test = tests[shown_score]
+    finding = shown_test.finding(
         claim,
         further=[
-            best_test.says,
+            shown_test.says,
             *remarks,
-            *best_test.remarks(n_rows),
+            *shown_test.remarks(n_rows),
             *remarks_unused,
         ],
-        facts=facts | best_test.facts,
+        facts=facts | shown_test.facts,
         p=min(corrected.claim_p.values()),
         sizes=corrected.sizes,
     )
@@ -513,27 +538,28 @@ def _corrected(
     origins: dict[str, tuple[str, str] | None] = {}
     for attack, test in tests.items():
         origins[attack] = (BASE, attack) if isinstance(test.row, Contrast) else None
-    changes, n_changes = correlated(
+    change_ps, n_changes = correlated(
         [test.p for test in tests.values()], pooled.correlation(name, origins)
     )  # (scores,)
 
     # The same scores against what the texts alone tell.
-    excess_ps = [test.excess_p for test in tests.values()]
+    uncorrected_ps = [test.excess_p for test in tests.values()]
     if any(test.sides_differ for test in tests.values()):
         # Where the sides are told apart without training, an excess is no sample of
         # noise alone: nothing is gained from how scores vary together.
-        excesses = holm(excess_ps)  # (scores,)
+        excess_ps = holm(uncorrected_ps)  # (scores,)
         n_excesses = float(len(tests))
     else:
         bars = _bars(name, tests, origins)
-        excesses, n_excesses = correlated(excess_ps, pooled.correlation(name, bars))
+        correlation = pooled.correlation(name, bars)  # (scores, scores)
+        excess_ps, n_excesses = correlated(uncorrected_ps, correlation)  # (scores,)
 
     # Both must hold: the p of an intersection-union test (Berger 1982).
-    claims = np.maximum(changes, excesses)  # (scores,)
+    claim_ps = np.maximum(change_ps, excess_ps)  # (scores,)
     return Corrected(
-        change_p=dict(zip(tests, changes, strict=True)),
-        claim_p=dict(zip(tests, claims, strict=True)),
-        sizes=FamilySizes(n_changes, n_excesses),
+        change_p=dict(zip(tests, change_ps, strict=True)),
+        claim_p=dict(zip(tests, claim_ps, strict=True)),
+        sizes=FamilySizes(changes=n_changes, excesses=n_excesses),
     )
 
 
