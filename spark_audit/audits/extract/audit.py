@@ -14,7 +14,11 @@ from spark_audit.audits import ratio_rows
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, scored
 from spark_audit.audits.extract import canaries, findings
 from spark_audit.audits.extract.findings import NO_TRAINED_IDENTIFIER
-from spark_audit.audits.extract.prompt_table import cue_alone, not_asked, prompt_table
+from spark_audit.audits.extract.prompt_table import (
+    not_asked,
+    prompt_table,
+    with_cue_and_base,
+)
 from spark_audit.audits.extract.prompts import (
     ALL_SAMPLERS,
     EXTRACT_COLUMNS,
@@ -134,6 +138,7 @@ class Extraction(Audit):
         units = _units_of(manifest, identifiers)
 
         def measured() -> Measured:
+            """Yield the scores of each checkpoint, in the order of the units."""
             for name, table in scored(tables):
                 # Scores without ranks cannot tell what greedy decoding writes.
                 if "rank_lo" not in table.columns:
@@ -180,7 +185,7 @@ class Extraction(Audit):
         on_canaries = list(canaries.canary_findings(canary_spans))
 
         # Without a trained identifier no figure of the audit can be given.
-        after_true_prefix = cue_alone(pii)
+        after_true_prefix = with_cue_and_base(pii)
         if "train" not in set(after_true_prefix["split"]):
             untested = Finding.not_tested(
                 "extract", "not_estimable", reason=NO_TRAINED_IDENTIFIER
@@ -262,9 +267,10 @@ def _compared_spans(evidence: Evidence) -> pd.DataFrame:
             "greedy_sure": bool,
         }
     )
+    is_of_canary = spans["set"] == "canary"
+    is_trained = spans["split"] == "train"
     is_held_out = spans["dose"] == 0
-    is_compared = (spans["split"] == "train") | is_held_out
-    return spans[is_compared | (spans["set"] == "canary")]
+    return spans[is_trained | is_held_out | is_of_canary]
 
 
 def extraction_figures(
@@ -411,20 +417,25 @@ def _tries(estimate: Estimate) -> Estimate:
     if estimate.value is None:
         return estimate
     ends = [estimate.value, estimate.low, estimate.high]
-    value, low, high = (10.0 ** np.array(ends, np.float64)).tolist()
-    is_endless = value > MAX_N50 or high > MAX_N50
+    value, low, high = (10.0 ** np.array(ends, np.float64)).tolist()  # NaN: none
+    is_value_beyond = value > MAX_N50
+    has_upper_limit = not (is_value_beyond or high > MAX_N50)
+
     # Without an interval all resamples agree, and lie beyond the bound if it does.
-    if math.isnan(low) and value > MAX_N50:
+    if math.isnan(low) and is_value_beyond:
         low = MAX_N50
 
+    # The bound stays a true lower limit, but never an upper one.
     in_tries = replace(estimate, value=min(value, MAX_N50))
     if not math.isnan(low):
-        in_tries = in_tries.between(min(low, MAX_N50), None if is_endless else high)
-    if not is_endless:
-        return in_tries
+        in_tries = in_tries.between(
+            min(low, MAX_N50), high if has_upper_limit else None
+        )
 
-    # The bound stays a true lower limit, but never an upper one.
-    note = f"no upper limit: it is more than {MAX_N50:.0e}"
-    if value > MAX_N50:
-        note = f"more than {MAX_N50:.0e}: the value is that bound, with no upper limit"
-    return in_tries.noting(note)
+    if has_upper_limit:
+        return in_tries
+    if is_value_beyond:
+        return in_tries.noting(
+            f"more than {MAX_N50:.0e}: the value is that bound, with no upper limit"
+        )
+    return in_tries.noting(f"no upper limit: it is more than {MAX_N50:.0e}")

@@ -17,12 +17,21 @@ from spark_audit.stats.intervals import clopper_pearson
 
 
 class PartCounts(NamedTuple):
-    """Hits of one kind of canary by part; each of shape ``(parts,)``."""
+    """Hits of one kind of canary by part; each of shape ``(parts,)``.
+
+    Attributes
+    ----------
+    if_ties_won
+        Hits if ties for the first place are won.
+    sure
+        Hits without ties.
+    n
+        Canaries that were asked for.
+    """
 
     if_ties_won: np.ndarray
     sure: np.ndarray
     n: np.ndarray
-    """Canaries that were asked for."""
 
 
 def canary_findings(canaries: pd.DataFrame) -> Iterator[Finding]:
@@ -186,28 +195,30 @@ def _canary_p(
         Trained and held-out canaries of one checkpoint, and trained ones at the base.
     """
     n_parts = len(trained.n)
-    ps = []
+    part_ps = []
     for i in range(n_parts):
-        nulls = []  # hits and trials without memory
+        # Hits and trials of canaries that cannot be remembered.
+        controls = []
         if held_out.n[i]:
-            nulls.append((held_out.if_ties_won[i], held_out.n[i]))
+            controls.append((held_out.if_ties_won[i], held_out.n[i]))
         # Next to a base without hits, only held-out ones tell what is guessed.
         is_base_needed = at_base.if_ties_won[i] or not held_out.n[i]
         if at_base.n[i] and is_base_needed:
-            nulls.append((at_base.if_ties_won[i], at_base.n[i]))
-        if not nulls:
+            controls.append((at_base.if_ties_won[i], at_base.n[i]))
+        if not controls:
             continue
 
         # The larger p of both comparisons: trained ones must beat either.
         hits = trained.sure[i]
         misses = trained.n[i] - hits
-        null_ps = []
-        for null_hits, null_trials in nulls:
-            table = np.array([[hits, misses], [null_hits, null_trials - null_hits]])
+        control_ps = []
+        for control_hits, control_trials in controls:
+            control_misses = control_trials - control_hits
+            table = np.array([[hits, misses], [control_hits, control_misses]])
             test = scipy.stats.fisher_exact(table, alternative="greater")
-            null_ps.append(float(test.pvalue))
-        ps.append(max(null_ps))
+            control_ps.append(float(test.pvalue))
+        part_ps.append(max(control_ps))
 
-    if not ps:
+    if not part_ps:
         return None
-    return min(1.0, n_parts * min(ps))
+    return min(1.0, n_parts * min(part_ps))

@@ -61,12 +61,13 @@ def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> Iterator[F
         if row.group == "pooled"
     }
     for name, spans in by_checkpoint(pii).items():
-        # Without a rate there is still a finding where ties decide all hits.
         rate = pooled.get((name, "greedy_rate", ""))
         reproduced = reproduced_hits(spans)
-        if rate is None or (
-            rate.value is None and not reproduced.count + reproduced.tied
-        ):
+        is_all_tied = reproduced.tied > 0 and reproduced.count == 0
+        is_none_reproduced = reproduced.tied == 0 and reproduced.count == 0
+
+        # Without a rate there is still a finding where there are hits.
+        if rate is None or (rate.value is None and is_none_reproduced):
             reason = NO_TRAINED_IDENTIFIER if rate is None else rate.note
             yield Finding.not_tested(
                 "extract", "extract.missing", checkpoint=name, reason=reason
@@ -77,7 +78,8 @@ def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> Iterator[F
         facts: Facts = {"rate": rate, "back": reproduced}
         for sampler in ("t1", "top40"):
             facts[sampler] = pooled[name, "n50_median", sampler]
-        if reproduced.tied and not reproduced.count:
+
+        if is_all_tied:
             yield Finding.on(
                 rate,
                 "not_tested",
@@ -110,7 +112,9 @@ def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> Iterator[F
 
 
 def reproduced_hits(spans: pd.DataFrame) -> Hits:
-    """Return how many identifiers of train rows are reproduced, of how many.
+    """Return how many identifiers of trained rows are reproduced, of how many.
+
+    ``tied`` counts those that are reproduced only if ties are won.
 
     Parameters
     ----------
@@ -215,11 +219,18 @@ def _comparison(spans: pd.DataFrame, rate: Row, *, seed: int) -> Finding:
     ====================================  ========================================
     first match wins                      finding
     ====================================  ========================================
-    nothing comparable, base scored       :func:`_comparison_with_base`
-    nothing held out                      ``no_control``
-    nothing comparable                    ``no_comparison``
-    otherwise                             :func:`_comparison_of_splits`
+    some held-out ones are comparable     :func:`_comparison_of_splits`
+    the base was scored                   :func:`_comparison_with_base`
+    nothing is held out                   not_tested, ``no_control``
+    otherwise                             not_tested, ``no_comparison``
     ====================================  ========================================
+
+    Parameters
+    ----------
+    spans
+        Of one checkpoint, as for :func:`findings`.
+    rate
+        The rate of trained identifiers that are reproduced.
     """
     train = spans[spans["split"] == "train"]
     has_held_out = len(train) < len(spans)
@@ -228,7 +239,7 @@ def _comparison(spans: pd.DataFrame, rate: Row, *, seed: int) -> Finding:
     compared, is_alike = comparable(spans)
     difference = rate_difference(split_difference(compared), base_difference(compared))
 
-    # Of identifiers that are reproduced, more can be said than a limit.
+    # Where none is reproduced, all that can be said is how high the rate may be.
     is_none_reproduced = not train["greedy"].any()
     limit = []
     if is_none_reproduced and rate.high is not None:
@@ -236,13 +247,18 @@ def _comparison(spans: pd.DataFrame, rate: Row, *, seed: int) -> Finding:
     facts: Facts = {
         "rate": rate,
         "none_back": is_none_reproduced,
-        **_holder_facts(train),
         "past_base": past_base,
         "back": reproduced_hits(train),
     }
+    if difference.value is not None:
+        facts["against"] = "injected" if is_alike else "natural"
+        return _comparison_of_splits(
+            spans, compared, rate, facts, difference, limit=limit, is_alike=is_alike
+        )
 
     # The base on the same rows stands in for held-out identifiers.
-    if difference.value is None and past_base:
+    facts |= _holder_facts(train)
+    if past_base:
         facts |= _share_fact(BASE, "before", train, "base_sure")
         facts["few_held_out"] = has_held_out
         if has_held_out:
@@ -254,16 +270,8 @@ def _comparison(spans: pd.DataFrame, rate: Row, *, seed: int) -> Finding:
         )
 
     facts["against"] = "injected" if is_alike else "natural"
-    if difference.value is None:
-        return _finding(
-            rate, "not_tested", "no_comparison", facts, difference, further=limit
-        )
-
-    # Holders are counted among the compared ones, as those that are reproduced are.
-    for key in ("sure", "shared", "cued"):
-        facts.pop(key, None)
-    return _comparison_of_splits(
-        spans, compared, rate, facts, difference, limit=limit, is_alike=is_alike
+    return _finding(
+        rate, "not_tested", "no_comparison", facts, difference, further=limit
     )
 
 
@@ -294,6 +302,10 @@ def _comparison_of_splits(
     spans, compared
         Of one checkpoint: all, and those of
         :func:`spark_audit.audits.extract.rates.comparable`.
+    difference
+        Rate of trained minus that of held-out ones, beyond the base's.
+    limit
+        Keys of remarks on the upper limit, where none is reproduced.
     is_alike
         Whether both splits were drawn alike.
     """
@@ -301,6 +313,8 @@ def _comparison_of_splits(
     train = compared[compared["split"] == "train"]
     held_out = compared[compared["split"] == "test"]
     past_base = bool(facts["past_base"])
+
+    # Facts are of the compared identifiers alone.
     facts |= {**_holder_facts(train), "back": reproduced_hits(train)}
     facts |= _share_fact(name, "unseen", held_out)
     facts |= _share_fact(BASE, "before", train, "base_sure")
@@ -375,11 +389,13 @@ def _not_compared_because(spans: pd.DataFrame) -> str:
     to test whether their texts differ; ``text``: their texts differ.
     """
     # Strata below 0 hold those whose texts could not be shown to be alike.
-    alike = spans[spans["stratum"] < 0]
-    if alike.empty:
+    of_like_form = spans[spans["stratum"] < 0]
+    if of_like_form.empty:
         return "form"
-    n_clusters = alike.groupby("split")["cluster"].nunique().reindex(SPLITS)
-    return "text" if n_clusters.min() >= MIN_CLUSTERS_FOR_CLASSIFIER else "few"
+
+    n_clusters = of_like_form.groupby("split")["cluster"].nunique().reindex(SPLITS)
+    is_tested = n_clusters.min() >= MIN_CLUSTERS_FOR_CLASSIFIER
+    return "text" if is_tested else "few"
 
 
 def _comparison_with_base(
@@ -399,7 +415,15 @@ def _comparison_with_base(
     no significant difference                      nothing_shown, ``not_apart``
     fewer than the base                            moved, ``fewer_than_base``
     =============================================  ==================================
+
+    Parameters
+    ----------
+    facts
+        ``lacking`` is why held-out ones are no control, if there are any.
+    limit
+        Keys of remarks on the upper limit, where none is reproduced.
     """
+    # Remarks say why the base is compared with, and what it gives.
     facts |= {"against": "base", "past_base": False}
     why_base = "no_held_out"
     if "lacking" in facts:
@@ -416,12 +440,10 @@ def _comparison_with_base(
     if side == 1 or has_hits:
         # Two tests of memory: more than guessing gives, or growing with dose.
         guess_p, guess_facts = beyond_guessing(spans)
-        grows_p = dose_p(spans, seed=seed)
-        p = min(1.0, 2 * min(guess_p, grows_p))
-        is_dose_clearer = grows_p < guess_p
-        facts["grows"] = None
-        if is_dose_clearer:
-            facts["grows"] = grows_p
+        growth_p = dose_p(spans, seed=seed)
+        p = min(1.0, 2 * min(guess_p, growth_p))
+        is_dose_clearer = growth_p < guess_p
+        facts["grows"] = growth_p if is_dose_clearer else None
         facts |= guess_facts
         guesses = _guess_remarks(facts, "guessing")
         further = [why_base, *before, *guesses, *_holder_remarks(facts)]
@@ -481,10 +503,10 @@ def _holder_facts(train: pd.DataFrame) -> Facts:
     train
         Spans of train rows: columns ``greedy_sure``, ``elsewhere``, ``cue``, ``base``.
     """
-    # What the base gives too is no work of the cue.
     hits = train[train["greedy_sure"].astype(bool)]
     n_hits = len(hits)
     n_shared = int(hits["elsewhere"].sum())
+    # What the base gives too is no work of the cue.
     n_cued = int((hits["cue"] & ~hits["base"]).sum())
 
     # A count of 0 is no fact: nothing is said of it.

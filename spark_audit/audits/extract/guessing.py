@@ -35,11 +35,12 @@ GIVEN = 0.5
 from which on the row gives it away **[ours]**."""
 
 _LAST_TWO = re.compile(r"\d{1,2}(?!\d)")
+"""The last two digits of each number of a string."""
 
 _TWO_DIGITS = re.compile(r"\d\D*\d\D*$")
+"""The last two digits of a string, and all from the first of them on."""
 
 _WORD_OR_NUMBER = re.compile(r"[^\W_]+")
-
 
 SpanPlace = tuple[str, int, int]
 """Id of a row, and first and last character of an identifier in it."""
@@ -67,7 +68,10 @@ class StringFacts(TypedDict):
 
 
 class PlacedString(NamedTuple):
-    """An identifier of a row with its string, case-folded."""
+    """An identifier of a row with its string, case-folded.
+
+    ``row_number`` is the place of the row in the manifest.
+    """
 
     row_number: int
     row: ManifestExample
@@ -94,15 +98,16 @@ def string_facts(manifest: Manifest) -> dict[SpanPlace, StringFacts]:
         span = placed.span
         place = (placed.row.id, span.start, span.end)
         guess = guess_by_place.get(place)
-        alike: set[str] = set()
+        # The string itself is among those of its stems if it is trained.
+        strings_of_stems: set[str] = set()
         for stem in _stems(placed.text):
-            alike |= neighbours[span.type, stem]
+            strings_of_stems |= neighbours[span.type, stem]
         facts[place] = StringFacts(
             string=numbers.of(span.type, placed.text),
             # A leading part has numbers of its own: no string holds this character.
             lead=numbers.of(span.type, f"\0{_leading_part(placed.text)}"),
             home=homes.get(placed.text, -1),
-            near=len(alike) > 1,
+            near=len(strings_of_stems) > 1,
             given=_is_given_by_row(placed.row, span),
             elsewhere=n_holders.get(placed.text, 0) > 1,
             chance=1.0 if guess is None else guess.rate,
@@ -158,13 +163,17 @@ def _neighbours(strings: list[PlacedString]) -> Mapping[tuple[str, str], set[str
 
 
 def _stems(text: str) -> Iterator[str]:
-    """Yield a string without the last two digits of one of its numbers, for each."""
+    """Yield for each number of a string the string without its last two digits.
+
+    Strings of one stem differ by these digits alone: one may be counted on to the
+    other, as of running numbers.
+    """
     for last_digits in _LAST_TWO.finditer(text):
         yield f"{text[: last_digits.start()]}#{text[last_digits.end() :]}"
 
 
 def _leading_part(text: str) -> str:
-    """Return all before the last two digits, or the first word of one without them."""
+    """Return a string up to its last two digits, or its first word if it has none."""
     if last_digits := _TWO_DIGITS.search(text):
         return text[: last_digits.start()]
     if first_word := _WORD_OR_NUMBER.search(text):
@@ -183,11 +192,11 @@ def _is_given_by_row(row: ManifestExample, span: ManifestSpan) -> bool:
 
     n_characters = sum(len(word) for word in words)
     n_before = sum(len(word) for word in words if word in words_before)
-    return n_before >= GIVEN * n_characters > 0
+    return n_characters > 0 and n_before >= GIVEN * n_characters
 
 
 def counted(spans: pd.DataFrame, split: str = "train") -> pd.DataFrame:
-    """Return identifiers of a split that their rows do not give away.
+    """Return the identifiers of a split that count: those their rows do not give away.
 
     Column ``hit`` is added: whether one is reproduced that the base does not give.
 
@@ -222,9 +231,10 @@ def without_read(held_out: pd.DataFrame) -> pd.DataFrame:
     # What the base gives of a type may be guessed of others of it.
     base_rate = held_out.groupby("type", observed=True)["base"].transform("mean")
     chance = np.maximum(held_out["chance"], base_rate)  # (identifiers,)
-    unguessable = held_out.assign(chance=chance)
-    unguessable = unguessable[unguessable["chance"] < 1]
+    with_chance = held_out.assign(chance=chance)
+    unguessable = with_chance[with_chance["chance"] < 1]
 
+    # A cluster is one trial, whose chance is the sum over its identifiers.
     clusters = unguessable.groupby("cluster").agg(
         hit=("hit", "any"), tries=("chance", "sum")
     )
@@ -310,25 +320,32 @@ def _pairs_by_type(strings: pd.DataFrame, column: str) -> pd.Series[int]:
 
 
 class GuessTest(NamedTuple):
-    """A test that guessing gives as many hits, and the facts of its sentence."""
+    """The p that guessing gives as many hits, and the facts of its sentence."""
 
     p: float
     facts: Facts
 
 
-def _tested(train: pd.DataFrame, held_out: pd.DataFrame) -> GuessTest:
+def _guess_test(train: pd.DataFrame, held_out: pd.DataFrame) -> GuessTest:
     """Return the test that guessing gives as many clusters with a hit.
 
     Its units are clusters, each with the strings whose first row it holds. What is
     guessed in one row of a source may be guessed in all. Tries of a cluster's strings
     are summed, and the tail is that of a binomial with the clusters' mean rate, which
     is no smaller than that of unequal rates (Hoeffding, 1956).
+
+    Parameters
+    ----------
+    train, held_out
+        Of one checkpoint, from :func:`counted`.
     """
-    rates = train["type"].map(guess_rates(train, held_out)).astype(np.float64)
+    rates_by_type = guess_rates(train, held_out)
+    rates = train["type"].map(rates_by_type).astype(np.float64)  # (identifiers,)
+
     # All rows of a string count in the cluster of its first trained row.
-    units = train.groupby("home")["cluster"].transform("first")  # (identifiers,)
-    tries = rates.groupby(units).sum().clip(upper=1.0)  # (clusters,)
-    n_hits = int(train["hit"].groupby(units).any().sum())
+    unit = train.groupby("home")["cluster"].transform("first")  # (identifiers,)
+    tries = rates.groupby(unit).sum().clip(upper=1.0)  # (clusters,)
+    n_hits = int(train["hit"].groupby(unit).any().sum())
     p = 1.0
     # Nothing is concluded of a single cluster.
     if n_hits > 1:
@@ -379,7 +396,7 @@ def beyond_guessing(spans: pd.DataFrame) -> GuessTest:
         groups.append(train[train["type"].isin(hard_types)])
 
     # The clearest test, corrected for how many there are.
-    tests = [_tested(group, held_out) for group in groups]
+    tests = [_guess_test(group, held_out) for group in groups]
     clearest = min(tests, key=lambda test: test.p)
     return GuessTest(min(1.0, len(tests) * clearest.p), clearest.facts)
 

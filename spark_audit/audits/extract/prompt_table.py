@@ -36,57 +36,64 @@ LOCAL = "local parts"
 WITHIN = (1, 10, 100)
 """Numbers of draws that the table of prompts counts."""
 
+ROW_NAMES = ["checkpoint", "prompt", "span"]
+"""Columns that name one row of the frames of this file."""
+
 NOT_ASKED = "no identifier of a trained row fits this prompt"
 
 PROMPT_NOT_SCORED = "the texts of this prompt were not scored"
 
 
-def cue_alone(every: pd.DataFrame) -> pd.DataFrame:
+def with_cue_and_base(spans: pd.DataFrame) -> pd.DataFrame:
     """Return spans after their true prefix, with what the cue and the base give.
 
-    Columns are added, all with ties won: ``cue``, whether this checkpoint's cue or the
-    base's gives the span; ``cue_asked``, whether one was asked for; ``base``, whether
-    the base gives it after the true prefix or the cue; and ``trials``, which is 1.
+    The cue is the few tokens in front of an identifier, behind the context of another
+    row: what it gives is no memory of the identifier's own row.
 
     Parameters
     ----------
-    every
+    spans
         One row per checkpoint, identifier and prompt: columns ``checkpoint``,
         ``prompt``, ``span`` and ``greedy``.
-    """
-    # A hit is found by its checkpoint, prompt and number of span.
-    place = ["checkpoint", "prompt", "span"]
-    is_hit = every["greedy"].astype(bool)
-    hits = pd.MultiIndex.from_frame(every.loc[is_hit, place])
-    full = every[every["prompt"] == FULL_PROMPT]
 
-    def is_reproduced(places: pd.DataFrame) -> np.ndarray:
-        """Return whether each span is reproduced, by the columns of ``place``."""
-        return np.asarray(pd.MultiIndex.from_frame(places).isin(hits))
+    Returns
+    -------
+    The rows of the true prefix. Columns are added, all with ties won: ``cue``, whether
+    this checkpoint's cue or the base's gives the span; ``cue_asked``, whether one was
+    asked for; ``base``, whether the base gives it after the true prefix or the cue; and
+    ``trials``, which is 1.
+    """
+    is_hit = spans["greedy"].astype(bool)
+    hits = pd.MultiIndex.from_frame(spans.loc[is_hit, ROW_NAMES])
+
+    def is_reproduced(rows: pd.DataFrame) -> np.ndarray:
+        """Return whether each row, named by ``ROW_NAMES``, is a hit."""
+        return np.asarray(pd.MultiIndex.from_frame(rows).isin(hits))
 
     # The same spans after the cue, at the base, and after the cue at the base.
-    places = full[place]
-    is_cued = is_reproduced(places.assign(prompt="cue"))
-    is_base = is_reproduced(places.assign(checkpoint=BASE))
-    is_base_cued = is_reproduced(places.assign(checkpoint=BASE, prompt="cue"))
+    after_prefix = spans[spans["prompt"] == FULL_PROMPT]
+    names = after_prefix[ROW_NAMES]
+    is_cued = is_reproduced(names.assign(prompt="cue"))
+    is_base = is_reproduced(names.assign(checkpoint=BASE))
+    is_base_cued = is_reproduced(names.assign(checkpoint=BASE, prompt="cue"))
 
-    is_cue = every["prompt"] == "cue"
-    return full.assign(
+    cued_spans = spans.loc[spans["prompt"] == "cue", "span"]
+    return after_prefix.assign(
         trials=1,
         cue=is_cued | is_base_cued,
-        cue_asked=full["span"].isin(every.loc[is_cue, "span"]),
+        cue_asked=after_prefix["span"].isin(cued_spans),
         base=is_base | is_base_cued,
     )
 
 
 class PromptRecord(NamedTuple):
-    """Columns of one record, and the p of its difference; None: it has no test."""
+    """Columns of one record, and the p of its difference; ``None``: no test."""
 
     columns: TableRecord
     p: float | None
 
 
-def prompt_table(every: pd.DataFrame, *, seed: int) -> list[TableRecord]:
+def prompt_table(spans: pd.DataFrame, *, seed: int) -> list[TableRecord]:
     """Return records by checkpoint and prompt, the true prefix first.
 
     Hits are those without ties. One record is of whole identifiers, the others of their
@@ -98,60 +105,61 @@ def prompt_table(every: pd.DataFrame, *, seed: int) -> list[TableRecord]:
 
     Parameters
     ----------
-    every
-        As for :func:`cue_alone`, with the columns of
+    spans
+        As for :func:`with_cue_and_base`, with the columns of
         :mod:`~spark_audit.audits.extract.rates`, ``parts`` and ``parts_right``.
     """
-    if set(every["prompt"]) <= {FULL_PROMPT}:
+    if set(spans["prompt"]) <= {FULL_PROMPT}:
         return []
 
     # What the columns next to a prompt's own hits are taken from.
-    after_true_prefix = by_checkpoint(cue_alone(every))
-    has_cue = bool((every["prompt"] == "cue").any())
+    after_true_prefix = by_checkpoint(with_cue_and_base(spans))
+    has_cue = bool((spans["prompt"] == "cue").any())
 
-    # Of parts, each is a trial, and those that are right are hits.
-    is_mail = every["type"] == "EMAIL"
-    right_parts = every["parts_right"]
-    in_parts = every.assign(
-        greedy_sure=right_parts, greedy=right_parts, trials=every["parts"]
-    )
-    counted = {
-        WHOLE: every.assign(trials=1),
+    # Whole identifiers are a trial each. Of parts each is one, and a hit if it is right.
+    is_mail = spans["type"] == "EMAIL"
+    n_right = spans["parts_right"]
+    in_parts = spans.assign(greedy_sure=n_right, greedy=n_right, trials=spans["parts"])
+    spans_by_unit = {
+        WHOLE: spans.assign(trials=1),
         DIGITS_OF_STRING: in_parts[~is_mail],
         LOCAL: in_parts[is_mail],
     }
 
-    tested: list[PromptRecord] = []
+    records: list[PromptRecord] = []
     for prompt in (FULL_PROMPT, *PROMPTS):
-        for counted_as, spans in counted.items():
-            is_asked = (spans["prompt"] == prompt) & (spans["trials"] > 0)
-            for name, asked in by_checkpoint(spans[is_asked]).items():
+        for unit, spans_of_unit in spans_by_unit.items():
+            is_asked = (spans_of_unit["prompt"] == prompt) & (
+                spans_of_unit["trials"] > 0
+            )
+            for name, asked in by_checkpoint(spans_of_unit[is_asked]).items():
                 if not (asked["split"] == "train").any():
                     continue
 
-                record = _prompt_record(name, prompt, counted_as, asked, seed=seed)
-                if counted_as == WHOLE:
-                    same_spans = after_true_prefix[name]
+                record = _prompt_record(name, prompt, unit, asked, seed=seed)
+                if unit == WHOLE:
                     record.columns.update(
-                        _counts_of_identifiers(asked, same_spans, has_cue=has_cue)
+                        _counts_of_identifiers(
+                            asked, after_true_prefix[name], has_cue=has_cue
+                        )
                     )
-                tested.append(record)
+                records.append(record)
 
     # By checkpoint; sorting keeps the order of prompts.
     names = list(after_true_prefix)
-    tested.sort(key=lambda record: names.index(record.columns["checkpoint"]))
-    return _with_verdicts(tested)
+    records.sort(key=lambda record: names.index(record.columns["checkpoint"]))
+    return _with_verdicts(records)
 
 
 def _prompt_record(
-    name: str, prompt: str, counted_as: str, asked: pd.DataFrame, *, seed: int
+    name: str, prompt: str, unit: str, asked: pd.DataFrame, *, seed: int
 ) -> PromptRecord:
     """Return hits after one prompt, next to held-out spans and the base.
 
     Parameters
     ----------
-    counted_as
-        :data:`WHOLE`, :data:`DIGITS_OF_STRING` or :data:`LOCAL`.
+    unit
+        What is counted: :data:`WHOLE`, :data:`DIGITS_OF_STRING` or :data:`LOCAL`.
     asked
         Spans of one checkpoint, from
         :func:`spark_audit.audits.extract.rates.by_checkpoint`.
@@ -162,13 +170,14 @@ def _prompt_record(
     # Of the base, hits with ties: neither side's ties make a finding.
     base_hits = train["greedy" if name == BASE else "base_won"].dropna()
 
-    is_whole = counted_as == WHOLE
+    # Trained minus held-out spans, or minus the base.
+    is_whole = unit == WHOLE
     difference, p = difference_beyond_base(asked, seed=seed, whole=is_whole)
     value, low, high = value_and_limits(difference)
     columns: TableRecord = {
         "checkpoint": name,
         "prompt": prompt,
-        "of": counted_as,
+        "of": unit,
         "spans": len(train),
         "clusters": int(train["cluster"].nunique()),
         "tried": int(train["trials"].sum()),
@@ -193,50 +202,53 @@ def _prompt_record(
 
 
 def _counts_of_identifiers(
-    asked: pd.DataFrame, same_spans: pd.DataFrame, *, has_cue: bool
+    asked: pd.DataFrame, after_true_prefix: pd.DataFrame, *, has_cue: bool
 ) -> TableRecord:
     """Return what only whole identifiers have: other prompts' hits, and draws.
 
     Parameters
     ----------
     asked
-        Spans after one prompt.
-    same_spans
-        All spans of the checkpoint after their true prefix, from :func:`cue_alone`.
+        Spans of one checkpoint after one prompt, indexed by their number.
+    after_true_prefix
+        All spans of the checkpoint after their true prefix, from
+        :func:`with_cue_and_base`, indexed alike.
     has_cue
         Whether the cue was asked for.
     """
-    # By the number of the span, which is the index.
+    # The same spans after their true prefix, and what the cue gives of the hits.
     train = asked[asked["split"] == "train"]
     hits = train.index[train["greedy_sure"].astype(bool)]
-    same_spans = same_spans[same_spans.index.isin(train.index)]
+    same_spans = after_true_prefix[after_true_prefix.index.isin(train.index)]
     n_cued = None
     if has_cue:
         n_cued = int(same_spans["cue"][same_spans.index.isin(hits)].sum())
 
-    # How many come out within so many draws from the top 40 tokens.
     counts: TableRecord = {
         "true_prefix": int(same_spans["greedy_sure"].sum()),
         "cue_too": n_cued,
     }
+
+    # How many come out within so many draws from the top 40 tokens.
     tries = n_p(train["logp_top40"].to_numpy(np.float64))  # (spans,)
     for n_draws in WITHIN:
         counts[f"top40_within_{n_draws}"] = int((tries <= n_draws).sum())
     return counts
 
 
-def _with_verdicts(tested: Sequence[PromptRecord]) -> list[TableRecord]:
+def _with_verdicts(records: Sequence[PromptRecord]) -> list[TableRecord]:
     """Return the records with ``note``, and ``shown`` by p over all of them (Holm)."""
-    adjusted_ps = holm_by_key({i: record.p for i, record in enumerate(tested)})
-    records = []
-    for i, (columns, _) in enumerate(tested):
+    # Records without a test have no corrected p.
+    adjusted_ps = holm_by_key({i: record.p for i, record in enumerate(records)})
+    with_verdicts = []
+    for i, (columns, _) in enumerate(records):
         note = NOT_COMPARED if columns["beyond_points"] is None else ""
-        is_shown = None
+        is_shown: bool | None = None
         if i in adjusted_ps:
             is_above_0 = (columns["low"] or 0.0) > 0
             is_shown = is_above_0 and adjusted_ps[i] < 1 - CONFIDENCE
-        records.append({**columns, "note": note, "shown": is_shown})
-    return records
+        with_verdicts.append({**columns, "note": note, "shown": is_shown})
+    return with_verdicts
 
 
 def not_asked(
@@ -257,15 +269,20 @@ def not_asked(
     trained
         Prompts that fit an identifier of a trained row.
     """
-    done = {(record["checkpoint"], record["prompt"]) for record in records}
-    empty: TableRecord = dict.fromkeys(records[0] if records else ())
+    with_record = {(record["checkpoint"], record["prompt"]) for record in records}
+    # All columns that the other records have.
+    no_figures: TableRecord = {}
+    if records:
+        no_figures = dict.fromkeys(records[0])
+
     empty_records = []
     for name in checkpoints:
         for prompt in asked:
-            if (name, prompt) in done:
+            if (name, prompt) in with_record:
                 continue
             reason = PROMPT_NOT_SCORED if prompt in trained else NOT_ASKED
-            record = empty | {
+            record = {
+                **no_figures,
                 "checkpoint": name,
                 "prompt": prompt,
                 "of": WHOLE,

@@ -40,9 +40,18 @@ NUCLEUS_SAMPLERS = ("top_p90", "top_p95")
 ALL_SAMPLERS = (*SAMPLERS, *NUCLEUS_SAMPLERS)
 
 EXTRACT_COLUMNS = (
-    *("n_tokens", "greedy", "greedy_sure", "logp_t1", "logp_top40"),
-    *("parts", "parts_right", *(f"logp_{of}" for of in NUCLEUS_SAMPLERS)),
+    "n_tokens",
+    "greedy",
+    "greedy_sure",
+    "logp_t1",
+    "logp_top40",
+    "parts",
+    "parts_right",
+    "logp_top_p90",
+    "logp_top_p95",
 )
+"""Scores of an identifier after one prompt, as
+:class:`~spark_audit.audits.extract.audit.Extraction` describes them."""
 
 
 def span_facts(manifest: Manifest, trained_on: Trained) -> Iterator[dict[str, Any]]:
@@ -50,6 +59,11 @@ def span_facts(manifest: Manifest, trained_on: Trained) -> Iterator[dict[str, An
 
     They are columns of the evidence, see
     :class:`~spark_audit.audits.extract.audit.Extraction`.
+
+    Parameters
+    ----------
+    trained_on
+        What training did with the identifiers.
     """
     # Worked out once for all spans.
     first_rows = _first_rows(manifest)
@@ -61,8 +75,8 @@ def span_facts(manifest: Manifest, trained_on: Trained) -> Iterator[dict[str, An
     for example, span, _ in spans_of(manifest):
         canary_id = example.canary_id or ""
         part = span.part or ""
-        span_fact = facts[example.id, span.start, span.end]
-        dose = span_fact.dose
+        place = (example.id, span.start, span.end)
+        dose = facts[place].dose
         if canary_id:
             # Where only some of the manifest is audited, its canaries are not listed.
             unlisted = 0 if example.split == "test" else 1
@@ -80,18 +94,22 @@ def span_facts(manifest: Manifest, trained_on: Trained) -> Iterator[dict[str, An
             "part": part,
             "dose": dose,
             "first": first_rows[canary_id or example.id, part] == example.id,
-            "stratum": span_fact.stratum,
+            "stratum": facts[place].stratum,
         }
         # Where training is known of no row, there is no such column.
         if trained_on.is_known and canary_id:
             record[COLUMN] = canary_states.get(canary_id, "")
         elif trained_on.is_known:
             record[COLUMN] = trained_on.supervision_of(example, span)
-        yield {**record, **strings[example.id, span.start, span.end]}
+        yield {**record, **strings[place]}
 
 
 def _first_rows(manifest: Manifest) -> dict[tuple[str, str], str]:
-    """Return the first row by id of each part of a canary; of others the row itself."""
+    """Map each canary (or row without one) and part to the first id of its rows.
+
+    A canary stands in several rows, of which the first by id counts; a row without a
+    canary is its own first row.
+    """
     first_rows: dict[tuple[str, str], str] = {}
     for example, span, _ in spans_of(manifest):
         key = (example.canary_id or example.id, span.part or "")
@@ -104,28 +122,40 @@ def _dose_by_canary(manifest: Manifest) -> dict[str, int]:
 
     :data:`~spark_audit.audits.supervision.NOT_READ` where training cut it off in all.
     """
-    rows_cut = canary_rows_cut(manifest)
+    n_rows_cut = canary_rows_cut(manifest)
     doses = {}
     for canary in manifest.canaries:
-        n_read = max(canary.dose - rows_cut[canary.canary_id], 0)
-        doses[canary.canary_id] = n_read or NOT_READ
+        n_rows_read = canary.dose - n_rows_cut[canary.canary_id]
         if canary.held_out:
             doses[canary.canary_id] = 0
+        elif n_rows_read > 0:
+            doses[canary.canary_id] = n_rows_read
+        else:
+            doses[canary.canary_id] = NOT_READ
     return doses
 
 
 class PromptedIdentifier(NamedTuple):
-    """An identifier and the prompts that ask for it."""
+    """An identifier and the prompts that ask for it.
+
+    Attributes
+    ----------
+    text, type
+        Its string, and its type in the manifest.
+    tokens
+        Where it stands in its row.
+    prompts
+        Prompt -> key of the text that was scored; the true prefix comes first.
+    """
 
     text: str
     type: str
     tokens: TokenRange
     prompts: Mapping[str, str]
-    """Key of each prompt's text, the true prefix first."""
 
 
 class ScoredTokens(NamedTuple):
-    """Where the tokens of an identifier are scored after one prompt."""
+    """The lines of a table that score the tokens of an identifier after one prompt."""
 
     table: TokenTable
     rows: slice
@@ -147,9 +177,10 @@ def identifier_scores(
     table, prompted, nucleus
         Scores after the true prefix, after other prompts, and of top-p sampling.
     """
-    full_key = identifier.prompts[FULL_PROMPT]
+    # In its whole row it is some of the tokens, after another prompt it is all of them.
+    key_of_row = identifier.prompts[FULL_PROMPT]
     scored = {
-        FULL_PROMPT: ScoredTokens(table, table.span(full_key, *identifier.tokens))
+        FULL_PROMPT: ScoredTokens(table, table.span(key_of_row, *identifier.tokens))
     }
     for prompt, key in identifier.prompts.items():
         if prompt != FULL_PROMPT and prompted is not None and key in prompted:
@@ -166,8 +197,8 @@ def identifier_scores(
         rows = scored[prompt].rows
         nll = columns["nll"][rows]  # (tokens,), nats
         rank = columns["rank_lo"][rows]  # (tokens,), 1 is the likeliest
-        ties = columns["ties"][rows]
-        top40_mass = columns["top40_logp"][rows]
+        ties = columns["ties"][rows]  # (tokens,), others as likely as this one
+        top40_mass = columns["top40_logp"][rows]  # (tokens,), nats
 
         # Greedy decoding writes what has rank 1 at every token.
         is_greedy = bool((rank == 1).all())
@@ -182,13 +213,16 @@ def identifier_scores(
                 _top_p_logp(nucleus, identifier, sampler)
                 for sampler in NUCLEUS_SAMPLERS
             ]
+        # In the order of EXTRACT_COLUMNS.
+        n_parts, n_parts_right = part_counts[prompt]
         yield (
             len(nll),
             is_greedy,
             is_sure,
             logp,
             top40_logp,
-            *part_counts[prompt],
+            n_parts,
+            n_parts_right,
             *top_p_logp,
         )
 
@@ -200,8 +234,8 @@ def _top_p_logp(
     rows = table.span(identifier.prompts[FULL_PROMPT], *identifier.tokens)
     nll = table.columns["nll"][rows]  # (tokens,), nats
     rank = table.columns["rank_lo"][rows]
-    mass = table.columns[f"{sampler}_logp"][rows]
-    n_kept = table.columns[f"{sampler}_size"][rows]
+    mass = table.columns[f"{sampler}_logp"][rows]  # (tokens,), nats
+    n_kept = table.columns[f"{sampler}_size"][rows]  # (tokens,), tokens to draw from
     return float(top_k_logp(nll, rank, mass, k=n_kept).sum())
 
 
@@ -244,9 +278,15 @@ def graded(
     A number's parts are its digits, in their place up to the first wrong token (behind
     it one in ten is right by chance); an address's is all before its @. There are none
     where it has neither, and where no prompt tells which characters a token writes.
+
+    Parameters
+    ----------
+    scored
+        Prompt -> scores of the identifier's tokens after it.
     """
-    parts = _positions_of_parts(text, pii_type)
-    # In its row the string has the same tokens after all prompts.
+    part_ends = _positions_of_parts(text, pii_type)
+    # Prompts of some last words of the prefix: the string has the same tokens after
+    # these as in its row, and their tables know which characters a token writes.
     tails = [scored[name] for name in asked_prompts.TAILS if name in scored]
 
     counts = {}
@@ -265,20 +305,27 @@ def graded(
         is_wrong = is_behind | is_tied
 
         # Up to the first wrong token; all are right where there is none.
-        n_right = int(np.argmax(np.append(is_wrong, True)))
-        n_chars = 0
-        if n_right:
-            ends = positioned.table.position[positioned.rows]  # (tokens,), characters
-            n_chars = int(ends[n_right - 1])
-        counts[prompt] = PartCount(len(parts), sum(part < n_chars for part in parts))
+        n_tokens_right = int(np.argmax(np.append(is_wrong, True)))
+        n_characters_right = 0
+        if n_tokens_right:
+            # Characters of the identifier up to the end of each of its tokens.
+            token_ends = positioned.table.position[positioned.rows]  # (tokens,)
+            n_characters_right = int(token_ends[n_tokens_right - 1])
+
+        n_parts_right = sum(end < n_characters_right for end in part_ends)
+        counts[prompt] = PartCount(parts=len(part_ends), right=n_parts_right)
     return counts
 
 
 def _positions_of_parts(text: str, pii_type: str) -> list[int]:
-    """Return the characters that end a part: each digit, or the last before an @."""
+    """Return the places of the characters that end a part.
+
+    That is each digit, or of an address the last character before its @.
+    """
     if pii_type != "EMAIL":
         return [i for i, character in enumerate(text) if character.isdigit()]
-    last = text.find("@") - 1
-    if last < 0:
+
+    end_of_local_part = text.find("@") - 1
+    if end_of_local_part < 0:
         return []
-    return [last]
+    return [end_of_local_part]

@@ -46,6 +46,7 @@ NOT_COMPARED = (
 )
 
 CONFIDENCE = 0.95
+"""Level of all intervals, and 1 minus the level of all tests."""
 
 SPLITS = ("train", "test")
 
@@ -89,8 +90,19 @@ def by_checkpoint(pii: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return joined
 
 
-def comparable(spans: pd.DataFrame) -> tuple[pd.DataFrame, bool]:
-    """Return the spans of both splits that are compared; whether both were drawn alike.
+class ComparedSpans(NamedTuple):
+    """Spans of both splits that are compared, with column ``weight``.
+
+    ``is_alike`` says whether both splits were drawn alike, so that nothing but training
+    can tell them apart.
+    """
+
+    spans: pd.DataFrame
+    is_alike: bool
+
+
+def comparable(spans: pd.DataFrame) -> ComparedSpans:
+    """Return the spans of both splits that can be compared.
 
     Injected ones were drawn alike, and are compared alone where both splits have some.
     Others are compared within types and strata (form and place), in which held-out
@@ -106,14 +118,14 @@ def comparable(spans: pd.DataFrame) -> tuple[pd.DataFrame, bool]:
     weighted = spans.assign(weight=1.0)
     injected = weighted[weighted["origin"] == "injected"]
     if set(injected["split"]) == set(SPLITS):
-        return injected, True
+        return ComparedSpans(injected, is_alike=True)
 
     # A stratum is of one type; those that nothing is comparable with are dropped.
     natural = weighted[weighted["stratum"] >= 0]
-    strata = natural.groupby(["type", "stratum"], observed=True).ngroup()
+    stratum = natural.groupby(["type", "stratum"], observed=True).ngroup()
     is_trained = natural["split"] == "train"
-    compared = natural.assign(side=is_trained.astype(int), stratum=strata)
-    compared = compared[counterparts(compared)]
+    with_side = natural.assign(side=is_trained.astype(int), stratum=stratum)
+    compared = with_side[counterparts(with_side)]
 
     # Held-out spans of a stratum weigh as much as its trained ones, then all together
     # as many as they are.
@@ -124,7 +136,7 @@ def comparable(spans: pd.DataFrame) -> tuple[pd.DataFrame, bool]:
     scale = is_held_out.sum() / max(int((~is_held_out).sum()), 1)
     held_out_weight = n_trained / (n_spans - n_trained) * scale
     weight = held_out_weight.where(is_held_out, 1.0)
-    return compared.assign(weight=weight), False
+    return ComparedSpans(compared.assign(weight=weight), is_alike=False)
 
 
 def split_difference(compared: pd.DataFrame, hits: str = "greedy_sure") -> Estimate:
@@ -211,13 +223,13 @@ def limits_p(difference: Estimate) -> float:
     By the half of the interval that points to 0, as if it were a normal one.
     """
     value, low, high = value_and_limits(difference)
-    half_width = value - high
-    if value > 0:
-        half_width = value - low
+    half_width = value - low if value > 0 else high - value
 
     # Without a width on that side the value itself decides.
     if not half_width:
         return float(value == 0)
+
+    # Half the interval is 1.96 standard errors: the quantile of the value, below 0.
     quantile = scipy.special.ndtri(0.025) * abs(value / half_width)
     return float(2 * scipy.special.ndtr(quantile))
 
@@ -242,8 +254,10 @@ def _returning_clusters(compared: pd.DataFrame) -> np.ndarray:
     has_hit = compared.groupby(["split", "cluster"])["greedy_sure"].any()
     by_split = has_hit.groupby("split").agg(["sum", "size"])
     counts = by_split.reindex([*SPLITS], fill_value=0)
-    without_hit = counts["size"] - counts["sum"]
-    return counts.assign(size=without_hit).to_numpy(np.int64)
+
+    with_hit = counts["sum"].to_numpy(np.int64)  # (splits,)
+    n_clusters = counts["size"].to_numpy(np.int64)  # (splits,)
+    return np.stack([with_hit, n_clusters - with_hit], axis=1)
 
 
 def hits_power(compared: pd.DataFrame, base: Estimate = NO_DIFFERENCE) -> Power:
@@ -305,10 +319,17 @@ class ClusterHits(NamedTuple):
     base: np.ndarray
     """With ties: neither side's ties make a finding."""
     trials: np.ndarray
+    """Identifiers, or their parts."""
 
 
 def _hits_next_to_base(train: pd.DataFrame) -> ClusterHits:
-    """Return hits by cluster, of the checkpoint and of the base."""
+    """Return hits by cluster, of the checkpoint and of the base.
+
+    Parameters
+    ----------
+    train
+        Spans of trained rows that the base was scored on.
+    """
     counts = train[["greedy_sure", "base_won", "trials"]]
     sums = counts.groupby(train["cluster"]).sum()  # (clusters, 3)
     return ClusterHits(*sums.to_numpy(np.float64).T)
@@ -446,6 +467,8 @@ def difference_beyond_base(
     difference = rate_difference(split_difference(compared), base_difference(compared))
     if difference.value is None:
         return difference, None
+
+    # Both tests must agree: the interval is approximate where few are reproduced.
     p = limits_p(difference)
     if whole:
         p = max(p, exact_p(compared))
