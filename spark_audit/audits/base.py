@@ -45,6 +45,7 @@ from spark_audit.stats.estimate import Estimate, Status
 
 Tables: TypeAlias = Mapping[str, Mapping[Pass, TokenTable]]
 """Checkpoint -> pass -> scores."""
+
 Plan: TypeAlias = dict[Pass, list[str]]
 """Pass -> keys of the texts that it must score."""
 
@@ -231,13 +232,15 @@ class Audit(ABC):
         Of a row that is what the audit counts by; of hits, how many there could be.
         """
         if isinstance(fact, Row):
-            _, counted = cls.covers or ("", "n")
-            return fact.clusters if counted == "clusters" else fact.n
+            counts_clusters = cls.covers is not None and cls.covers[1] == "clusters"
+            return fact.clusters if counts_clusters else fact.n
         if isinstance(fact, Hits):
             return fact.of
-        if isinstance(fact, bool) or not isinstance(fact, int):
-            return None
-        return fact
+
+        # A truth value is a whole number to Python, and counts nothing.
+        if isinstance(fact, int) and not isinstance(fact, bool):
+            return fact
+        return None
 
     @classmethod
     def is_of_nobody(cls, unit: str) -> bool:
@@ -306,10 +309,14 @@ class Audit(ABC):
 
         Parameters
         ----------
+        metric, of
+            Name of the metric, and its variant.
+        unit, null
+            Default: those of the metric.
         status
             Default: that of the estimate.
         """
-        metric_shown = cls.metric(metric)
+        declared = cls.metric(metric)
         return Row.of_estimate(
             estimate,
             audit=cls.name,
@@ -317,8 +324,8 @@ class Audit(ABC):
             metric=metric,
             of=of,
             group=group,
-            unit=metric_shown.unit if unit is None else unit,
-            null=metric_shown.null if null is None else null,
+            unit=declared.unit if unit is None else unit,
+            null=declared.null if null is None else null,
             null_low=null_low,
             null_high=null_high,
             status=status,
@@ -381,23 +388,32 @@ class Audit(ABC):
 
         Parameters
         ----------
-        metrics, variants
-            By default all, and those that each metric has where nothing was scored.
+        names
+            Checkpoints without a figure.
+        metrics
+            Default: all of this audit.
+        variants
+            Default: those that each metric has where nothing was scored.
         beside
             Rows that there are: a checkpoint's variants among these need no others.
         """
         has_figure = {
             (row.checkpoint, row.of) for row in beside if row.group == "pooled"
         }
-        metrics_missing = list(cls.metrics if metrics is None else metrics)
+        if metrics is None:
+            metrics = cls.metrics
+        variants_by_metric = {
+            metric.name: metric.missing if variants is None else variants
+            for metric in metrics
+        }
 
+        estimate = Estimate.missing(reason)
         rows = []
         for name in names:
-            for metric in metrics_missing:
-                for of in metric.missing if variants is None else variants:
-                    if (name, of) not in has_figure:
-                        missing = Estimate.missing(reason)
-                        rows.append(cls.row(missing, name, metric.name, of))
+            for metric_name, variants_of_metric in variants_by_metric.items():
+                for variant in variants_of_metric:
+                    if (name, variant) not in has_figure:
+                        rows.append(cls.row(estimate, name, metric_name, variant))
         return rows
 
     def replicates_of(self, preset: str) -> int:
@@ -443,22 +459,21 @@ class Audit(ABC):
         names = self._names(tables)
         result = AuditResult()
         if len(evidence):
-            scored = {*evidence.checkpoints, *self._names(evidence.checkpoints)}
-            pairs = baselines_of(baseline, [name for name in names if name in scored])
+            names_scored = {*evidence.checkpoints, *self._names(evidence.checkpoints)}
+            pairs = baselines_of(
+                baseline, [name for name in names if name in names_scored]
+            )
             result = self.conclude(evidence, replace(context, baselines=pairs))
+        result = replace(result, evidence=evidence)
 
-        audited = {row.checkpoint for row in result.rows}
-        absent = [name for name in names if name not in audited]
+        # Checkpoints without a figure have rows with the reason.
+        with_figures = {row.checkpoint for row in result.rows}
+        absent = [name for name in names if name not in with_figures]
         if absent:
             reason = self._why_absent(tables.get(absent[0]), full_manifest, context)
-            if reason and not len(evidence):
-                not_tested = Finding.not_tested(
-                    self.name, "not_estimable", reason=reason
-                )
-                result = replace(result, findings=[not_tested])
-            rows_absent = self.missing(absent, reason, variants=self.variants)
-            result = replace(result, rows=[*result.rows, *rows_absent])
+            result = self._with_absent(result, absent, reason)
 
+        # The settings that were used, and what findings may claim together.
         options = asdict(self)
         if "replicates" in options:
             options["replicates"] = context.replicates
@@ -466,16 +481,37 @@ class Audit(ABC):
         return replace(
             result,
             settings={**options, **result.settings},
-            evidence=evidence,
             findings=findings,
             rows=at_level(result.rows, findings),
         )
 
     def _names(self, checkpoints: Iterable[str]) -> list[str]:
-        """Return the checkpoints, or their series, each once."""
+        """Return the checkpoints, or of an audit of series their series, each once."""
         if self.of_series:
             checkpoints = [series_of(name) for name in checkpoints]
         return list(dict.fromkeys(checkpoints))
+
+    def _with_absent(
+        self, result: AuditResult, absent: Sequence[str], reason: str
+    ) -> AuditResult:
+        """Return a result with the reason why checkpoints have no figure.
+
+        Parameters
+        ----------
+        absent
+            Names of these checkpoints.
+        reason
+            Empty: the audit says nothing where it has no figure.
+        """
+        rows = self.missing(absent, reason, variants=self.variants)
+        result = replace(result, rows=[*result.rows, *rows])
+
+        # Nobody was audited: that is the only finding.
+        has_evidence = result.evidence is not None and len(result.evidence) > 0
+        if reason and not has_evidence:
+            finding = Finding.not_tested(self.name, "not_estimable", reason=reason)
+            result = replace(result, findings=[finding])
+        return result
 
     def _why_absent(
         self, passes: object | None, manifest: Manifest, context: Context
@@ -493,7 +529,7 @@ class Audit(ABC):
 
 
 def _check_tables(tables: object) -> None:
-    """Refuse the scores of a single checkpoint: they would give an empty result.
+    """Refuse scores that are not by checkpoint, which would give an empty result.
 
     Raises
     ------
@@ -512,21 +548,35 @@ def _check_tables(tables: object) -> None:
 def registered(group: str, fault: Callable[[str, Any], str]) -> dict[str, Any]:
     """Return what other packages register by an entry point, without what is broken.
 
+    What is left out is said, with the reason.
+
     Parameters
     ----------
+    group
+        Name of the entry point.
     fault
-        ``fault(name, loaded)``: why something loaded is not what it should be.
+        ``fault(name, loaded)`` returns why something loaded is not what it should be;
+        empty: nothing is wrong.
+
+    Returns
+    -------
+    Name -> what was loaded.
     """
     loaded: dict[str, Any] = {}
     for point in sorted(entry_points(group=group), key=str):
+        # Somebody else's code runs here: whatever it raises, ours goes on.
         try:
-            loaded[point.name] = point.load()
-            why = fault(point.name, loaded[point.name])
+            candidate = point.load()
+            reason = fault(point.name, candidate)
         except (Exception, SystemExit) as error:
-            why = one_line(error)
-        if why:
+            candidate = None
+            reason = one_line(error)
+
+        if reason:
             loaded.pop(point.name, None)
-            say(f"{group}: {point.name!r} ({point.value}) is left out: {why}")
+            say(f"{group}: {point.name!r} ({point.value}) is left out: {reason}")
+        else:
+            loaded[point.name] = candidate
     return loaded
 
 

@@ -13,45 +13,70 @@ Baseline: TypeAlias = str | Mapping[str, str] | None
 
 
 def baselines_of(baseline: Baseline, names: Iterable[str]) -> dict[str, str]:
-    """Return what each checkpoint is compared with; the others are left out.
+    """Return the baseline of each checkpoint that has one.
 
-    A baseline that has replicates of its own is paired with another method's by their
-    number: the same seed. ``base`` is compared with nothing.
+    A checkpoint is compared with no other if it is its own baseline, or if its baseline
+    is not audited.
+
+    Parameters
+    ----------
+    baseline
+        One for all, of which :func:`_baseline_of` gives that of the same seed, or one
+        for each.
+    names
+        Checkpoints that are audited.
     """
     checkpoints = list(names)
     if baseline is None:
         return {}
 
-    pairs: dict[str, str] = {}
     if isinstance(baseline, Mapping):
-        for name, compared_with in baseline.items():
-            are_audited = name in checkpoints and compared_with in checkpoints
-            if are_audited and name != compared_with:
-                pairs[name] = compared_with
-        return pairs
+        return {
+            name: baseline_name
+            for name, baseline_name in baseline.items()
+            if name in checkpoints
+            and baseline_name in checkpoints
+            and name != baseline_name
+        }
 
+    pairs: dict[str, str] = {}
     for name in checkpoints:
-        method = entry_of(name)
-        compared_with = baseline
-        if method != name:
-            same_seed = str(CheckpointName(baseline, CheckpointName.parse(name).seed))
-            if same_seed in checkpoints:
-                compared_with = same_seed
-        if method not in (baseline, BASE) and compared_with in checkpoints:
-            pairs[name] = compared_with
+        # The untrained model and the baseline's own seeds are compared with nothing.
+        if entry_of(name) in (baseline, BASE):
+            continue
+        baseline_name = _baseline_of(name, baseline, checkpoints)
+        if baseline_name in checkpoints:
+            pairs[name] = baseline_name
     return pairs
+
+
+def _baseline_of(name: str, baseline: str, checkpoints: Sequence[str]) -> str:
+    """Return the baseline of a checkpoint: that of the same seed, if there is one."""
+    is_seed_of_method = entry_of(name) != name
+    if is_seed_of_method:
+        same_seed = str(CheckpointName(baseline, CheckpointName.parse(name).seed))
+        if same_seed in checkpoints:
+            return same_seed
+    return baseline
 
 
 def with_base(
     names: Sequence[str], baselines: Mapping[str, str]
 ) -> list[tuple[str, str]]:
-    """Return each checkpoint with its baseline, and with the untrained model."""
+    """Return pairs of each checkpoint and its baseline, and it and the untrained model.
+
+    Parameters
+    ----------
+    baselines
+        Checkpoint -> its baseline, from :func:`baselines_of`.
+    """
     pairs = []
     for name in names:
         # Each once, if the baseline is the untrained model.
-        for compared_with in dict.fromkeys((baselines.get(name, BASE), BASE)):
-            if compared_with in names and compared_with != name:
-                pairs.append((name, compared_with))
+        compared_with = dict.fromkeys((baselines.get(name, BASE), BASE))
+        for other_name in compared_with:
+            if other_name in names and other_name != name:
+                pairs.append((name, other_name))
     return pairs
 
 

@@ -15,14 +15,17 @@ from spark_audit.stats.estimate import Bound, Power
 from spark_audit.stats.power import smallest
 
 ALPHA = 0.05
+"""Level of a claim, after correction for all tests of a report."""
+
 TESTS = "primary_tests"
 """Setting of a report: how many tests its primary family has."""
+
 SHOWS_NO_BOUND = ("confounded", "not_tested")
 """Claims of comparisons that bound nothing."""
 
 RowT = TypeVar("RowT", bound=Row)
 
-Place: TypeAlias = tuple[str | None, ...]
+FigureIdentity: TypeAlias = tuple[str | None, ...]
 """What tells figures apart: what they are of, and their digits."""
 
 
@@ -55,7 +58,8 @@ def corrected(findings: Sequence[Finding]) -> list[Finding]:
             finding = _claiming(finding, p, n_tests)
 
         # What is no test of the family would be one more if it detected something.
-        level = ALPHA / (n_tests + (p is None))
+        n_tests_with_this = n_tests if p is not None else n_tests + 1
+        level = ALPHA / n_tests_with_this
         if finding.power:
             finding = _with_smallest_effect(finding, level)
         if finding.bounds:
@@ -76,12 +80,19 @@ def _claiming(finding: Finding, p: float, n_tests: int) -> Finding:
 
 
 def _with_smallest_effect(finding: Finding, level: float) -> Finding:
-    """Return a finding with the smallest effect that all of its tests detect."""
+    """Return a finding with the smallest effect that all of its tests detect.
+
+    Parameters
+    ----------
+    level
+        Level of each test.
+    """
     power = list[Power]()
     effects = list[float | None]()
     for test in finding.power:
         mde = smallest(test, level)
         power.append(replace(test, mde=mde))
+        # Those of groups are told beside it, and decide nothing.
         if not test.of:
             effects.append(mde)
 
@@ -93,20 +104,24 @@ def _with_smallest_effect(finding: Finding, level: float) -> Finding:
 
 
 def _with_bound(finding: Finding, level: float) -> Finding:
-    """Return a finding with what could still be there, where it bounds anything."""
-    is_open = finding.claim not in SHOWS_NO_BOUND and finding.status not in UNUSABLE
+    """Return a finding with what could still be there, where it bounds anything.
+
+    Parameters
+    ----------
+    level
+        Level of the interval whose end that is.
+    """
+    shows_bound = finding.claim not in SHOWS_NO_BOUND and finding.status not in UNUSABLE
 
     bounds = list[Bound]()
-    own_end = None
+    end_of_finding: float | None = None
     for bound in finding.bounds:
-        end = None
-        if is_open:
-            end = at_most(bound, level)
+        end = at_most(bound, level) if shows_bound else None
         bounds.append(replace(bound, at_most=end))
         # Those of groups stand in the rows of these groups.
         if not bound.of:
-            own_end = end
-    return finding.model_copy(update={"bounds": bounds, "at_most": own_end})
+            end_of_finding = end
+    return finding.model_copy(update={"bounds": bounds, "at_most": end_of_finding})
 
 
 def at_level(rows: Iterable[RowT], findings: Iterable[Finding]) -> list[RowT]:
@@ -115,29 +130,30 @@ def at_level(rows: Iterable[RowT], findings: Iterable[Finding]) -> list[RowT]:
     That is the smallest effect of their findings, and what could still be there: of the
     figures of claims, and of the groups that findings bound beside them.
     """
-    effects: dict[Place, float | None] = {}
-    ends: dict[Place, float | None] = {}
-    ends_of_groups: dict[Place, float | None] = {}
+    # What findings say of the figures that they rest on, and of groups beside these.
+    mde_by_figure: dict[FigureIdentity, float | None] = {}
+    end_by_figure: dict[FigureIdentity, float | None] = {}
+    end_by_group: dict[FigureIdentity, float | None] = {}
     for finding in findings:
         if finding.power:
-            effects[_figure(finding)] = finding.mde
+            mde_by_figure[_figure_key(finding)] = finding.mde
         if finding.bounds:
-            ends[_figure(finding)] = finding.at_most
+            end_by_figure[_figure_key(finding)] = finding.at_most
         for bound in finding.bounds:
             if bound.of:
-                group = _place(finding, group=bound.of)
-                ends_of_groups[(*group, _digits(bound.value))] = bound.at_most
+                key = _group_key(finding, group=bound.of, value=bound.value)
+                end_by_group[key] = bound.at_most
 
     changed = []
     for row in rows:
-        figure = _figure(row)
-        mde = effects.get(figure, row.mde)
-        end = ends.get(figure, row.at_most)
+        figure = _figure_key(row)
+        mde = mde_by_figure.get(figure, row.mde)
+        end = end_by_figure.get(figure, row.at_most)
 
         # A finding on a group itself goes before one that names the group.
-        if row.over == "sources" and figure not in ends:
-            place = (*_place(row, group=row.group), _digits(row.value))
-            end = ends_of_groups.get(place, end)
+        if row.over == "sources" and figure not in end_by_figure:
+            key = _group_key(row, group=row.group, value=row.value)
+            end = end_by_group.get(key, end)
 
         if (mde, end) != (row.mde, row.at_most):
             row = row.model_copy(update={"mde": mde, "at_most": end})
@@ -145,14 +161,22 @@ def at_level(rows: Iterable[RowT], findings: Iterable[Finding]) -> list[RowT]:
     return changed
 
 
-def _figure(figure: Row | Finding) -> Place:
+def _figure_key(figure: Row | Finding) -> FigureIdentity:
     """Return what a figure is of, and its value and interval."""
-    limits = (_digits(figure.low), _digits(figure.high))
-    return (*_place(figure, group=figure.group), _digits(figure.value), *limits)
+    key = _group_key(figure, group=figure.group, value=figure.value)
+    return (*key, _digits(figure.low), _digits(figure.high))
 
 
-def _place(figure: Row | Finding, *, group: str) -> Place:
-    """Return audit, checkpoint, metric, variant and unit of a figure, and a group."""
+def _group_key(
+    figure: Row | Finding, *, group: str, value: float | None
+) -> FigureIdentity:
+    """Return what the figure of a group beside another figure is of, and its value.
+
+    Parameters
+    ----------
+    figure
+        The other figure: audit, checkpoint, metric, variant and unit are the same.
+    """
     return (
         figure.audit,
         figure.checkpoint,
@@ -160,6 +184,7 @@ def _place(figure: Row | Finding, *, group: str) -> Place:
         figure.of,
         group,
         figure.unit,
+        _digits(value),
     )
 
 
@@ -182,7 +207,7 @@ def carriers(findings: Iterable[Finding], audit: str) -> dict[str, str]:
 
         # Of equally severe findings the first counts.
         method = entry_of(finding.checkpoint)
-        known = severest.get(method)
-        if known is None or finding.severity > known.severity:
+        severest_before = severest.get(method)
+        if severest_before is None or finding.severity > severest_before.severity:
             severest[method] = finding
     return {method: finding.of for method, finding in severest.items()}

@@ -62,7 +62,8 @@ def trained_rows_guards(fits: Mapping[str, Mapping[str, Memory]]) -> list[Guard]
             "p": p,
             "limit": MAX_P_BETTER_FIT,
         }
-        says, further = TRAINED_ROWS_FIT, list[str]()
+        says = TRAINED_ROWS_FIT
+        further = list[str]()
         if not fits_better:
             says = "trained_rows_fit_asked"
             further = ["trained_rows_fit_advice", "trained_rows_fit_alike"]
@@ -77,12 +78,13 @@ def trained_rows_guards(fits: Mapping[str, Mapping[str, Memory]]) -> list[Guard]
         )
 
     # A seed that fits answers for the other seeds.
-    fitting = {training_of(name) for name, guard in guards.items() if guard.passed}
-
+    fitting_methods = {
+        training_of(name) for name, guard in guards.items() if guard.passed
+    }
     return [
         guard
         for name, guard in guards.items()
-        if guard.passed or training_of(name) not in fitting
+        if guard.passed or training_of(name) not in fitting_methods
     ]
 
 
@@ -138,8 +140,11 @@ def fit_p(by_part: Mapping[str, Memory]) -> float | None:
             continue
 
         # Below 0, trained rows became likelier than held-out ones.
-        fits_better = fit.difference.value < 0
-        ps.append(two_sided / 2 if fits_better else 1 - two_sided / 2)
+        if fit.difference.value < 0:
+            ps.append(two_sided / 2)
+        else:
+            ps.append(1 - two_sided / 2)
+
     if not ps:
         return None
     return min(1.0, len(ps) * min(ps))
@@ -166,10 +171,12 @@ def without_answered(
 
     remaining = []
     for guard in guards:
+        is_question = guard.name == TRAINED_ROWS_FIT
         is_answered = training_of(guard.checkpoint) in detected
-        is_unneeded = is_answered or guard.checkpoint in void_names
-        if guard.name != TRAINED_ROWS_FIT or not is_unneeded:
-            remaining.append(guard)
+        is_of_no_use = guard.checkpoint in void_names
+        if is_question and (is_answered or is_of_no_use):
+            continue
+        remaining.append(guard)
     return remaining
 
 
