@@ -69,10 +69,17 @@ MIN_HITS = 2
 """Clusters that must come back: one alone may be a coincidence."""
 
 
-class Returned(NamedTuple):
-    """How many clusters of unguessable identifiers come back on one side.
+class WrittenClusters(NamedTuple):
+    """How many clusters of one side have an unguessable identifier that is written.
 
-    ``rate`` is the mean chance that guessing gives back one of a cluster's.
+    Attributes
+    ----------
+    n_clusters
+        Clusters with an unguessable identifier.
+    n_hits
+        Those of them with one that greedy decoding writes.
+    rate
+        Mean chance that guessing alone gives one of a cluster's.
     """
 
     n_clusters: int
@@ -91,6 +98,13 @@ class Fault(NamedTuple):
     says: str
     facts: Mapping[str, Fact]
     further: Sequence[str] = ()
+
+
+class SidesWritten(NamedTuple):
+    """What is written of held-out identifiers, and of those of trained rows."""
+
+    held_out: WrittenClusters
+    trained: WrittenClusters
 
 
 class Check(NamedTuple):
@@ -126,7 +140,7 @@ def setup_guards(
     base_units: pd.DataFrame | None = None
     if base is not None:
         base_units = scored_units(base, None, manifest, identifiers)
-        checks.append(Check(BASE_READ, BASE, _base_gives(base_units)))
+        checks.append(Check(BASE_READ, BASE, _base_read_fault(base_units)))
 
     for name, table_name in names.items():
         if name == BASE:
@@ -145,7 +159,7 @@ def setup_guards(
             continue
 
         checks.append(Check(HELD_OUT_BACK, name, _held_out_fault(units, base_units)))
-        checks.append(Check(BROKEN, name, _broken(name, units, vocabulary)))
+        checks.append(Check(BROKEN, name, _broken_fault(name, units, vocabulary)))
         # Further training on other rows hides what was learned before.
         if CheckpointName.parse(name).derived != RELEARN:
             fits[name] = fits_of_parts(table, base, manifest)
@@ -174,15 +188,30 @@ def consistent(guards: Iterable[Guard]) -> list[Guard]:
     that is worse than guessing is broken then.
     """
     guards = list(guards)
-    # A base that read the rows finds their text likely: any other looks worse.
-    failed = {(one.name, one.checkpoint) for one in guards if one.passed is False}
+    failed = {
+        (setup_guard.name, setup_guard.checkpoint)
+        for setup_guard in guards
+        if setup_guard.passed is False
+    }
     if (BASE_READ, BASE) not in failed:
         return guards
-    return [one for one in guards if one.name != BROKEN or _is_below_chance(one)]
+
+    # A base that read the rows finds their text likely: any other looks worse.
+    return [
+        setup_guard
+        for setup_guard in guards
+        if setup_guard.name != BROKEN or _is_below_chance(setup_guard)
+    ]
 
 
 def _is_below_chance(broken: Guard) -> bool:
-    """Return whether a broken model is worse than guessing, or may be."""
+    """Return whether a broken model is worse than guessing, or may be.
+
+    Parameters
+    ----------
+    broken
+        The guard :data:`BROKEN`; what it says may be withheld from shared files.
+    """
     plain_text = broken.facts.get("plain_text")
     chance = broken.facts.get("chance")
     if not isinstance(plain_text, Row) or not isinstance(chance, float):
@@ -191,7 +220,13 @@ def _is_below_chance(broken: Guard) -> bool:
 
 
 def _base_is_checkpoint(same: str) -> Fault:
-    """Return that base and checkpoint have the same weights, or the same scores."""
+    """Return that base and checkpoint have the same weights, or the same scores.
+
+    Parameters
+    ----------
+    same
+        ``weights`` or ``scores``.
+    """
     return Fault("base_is_checkpoint", {"same": same})
 
 
@@ -200,34 +235,34 @@ def _held_out_fault(
 ) -> Fault | None:
     """Return why held-out rows look trained on; the first match wins.
 
-    ==============================================  ====================================
-    fault                                           condition
-    ==============================================  ====================================
-    held out rows came back                         unguessable identifiers of held-out
-                                                    rows are written, which the base
-                                                    does not write
-    lists are swapped, or trained rows unlearned    held-out rows became likelier since
-                                                    the base, and trained ones did not
-    ==============================================  ====================================
+    ============================================  ======================================
+    condition                                     fault
+    ============================================  ======================================
+    held-out identifiers are written that nobody  :func:`_held_out_written_fault`: rows
+    can guess, and that the base does not write   were trained on, or lists are swapped
+    held-out rows became likelier since the       the lists are swapped, or trained rows
+    base, and trained ones did not                were unlearned
+    ============================================  ======================================
 
     Parameters
     ----------
     units, base_units
         Of the checkpoint, and of the base if it was scored.
     """
+    # What the base writes needs no training.
     unknown_to_base = units
     if base_units is not None:
         keys_of_base = set(base_units["key"][base_units["is_written_with_ties"]])
         unknown_to_base = units[~units["key"].isin(keys_of_base)]
-    fault = _held_out_back(_with_names_of_base(unknown_to_base, base_units))
+    fault = _held_out_written_fault(_with_names_of_base(unknown_to_base, base_units))
     if fault is not None:
         return fault
 
     # What stands on both sides tells nothing of swapped lists.
     is_train_row = units["split"] == "train"
-    on_its_side = units[units["is_trained"] == is_train_row]
+    on_one_side = units[units["is_trained"] == is_train_row]
     for kind in ("identifier", "text"):
-        if _learned_the_others(on_its_side[on_its_side["kind"] == kind]):
+        if _are_sides_swapped(on_one_side[on_one_side["kind"] == kind]):
             return Fault(
                 "sides_swapped",
                 {"swapped": True},
@@ -236,28 +271,48 @@ def _held_out_fault(
     return None
 
 
-def _returned(spans: pd.DataFrame) -> Returned:
-    """Return how many clusters of unguessable identifiers are written."""
+def _written_clusters(units: pd.DataFrame) -> WrittenClusters:
+    """Return how many clusters have an unguessable identifier that is written.
+
+    Parameters
+    ----------
+    units
+        Of one side, from :func:`~spark_audit.audits.setup_units.scored_units`.
+    """
     # Several identifiers of one source are no independent hits.
-    unguessable = spans[spans["guess"] != ""]
+    unguessable = units[units["guess"] != ""]
     clusters = unguessable.groupby("cluster").agg(
         is_hit=("is_written", "any"), rate=("rate", "sum")
     )
     if clusters.empty:
-        return Returned(0, 0, 1.0)
-    rate = float(clusters["rate"].clip(upper=1.0).mean())
-    return Returned(len(clusters), int(clusters["is_hit"].sum()), rate)
+        return WrittenClusters(n_clusters=0, n_hits=0, rate=1.0)
+
+    return WrittenClusters(
+        n_clusters=len(clusters),
+        n_hits=int(clusters["is_hit"].sum()),
+        rate=float(clusters["rate"].clip(upper=1.0).mean()),
+    )
 
 
-def _sides(spans: pd.DataFrame) -> tuple[Returned, Returned]:
-    """Return what comes back of held-out identifiers, and of trained rows'."""
-    held_out = spans[~spans["is_trained"]]
-    trained = spans[spans["split"] == "train"]
-    return _returned(held_out), _returned(trained)
+def _sides_written(units: pd.DataFrame) -> SidesWritten:
+    """Return what is written of each side.
+
+    Parameters
+    ----------
+    units
+        From :func:`~spark_audit.audits.setup_units.scored_units`.
+    """
+    # An identifier of a held-out row that stands in a trained one, too, is on no side.
+    is_held_out = ~units["is_trained"]
+    is_of_trained_row = units["split"] == "train"
+    return SidesWritten(
+        held_out=_written_clusters(units[is_held_out]),
+        trained=_written_clusters(units[is_of_trained_row]),
+    )
 
 
-def _guess_p(side: Returned) -> float:
-    """Return the chance that guessing gives as many back; of one alone it is 1.
+def _guess_p(side: WrittenClusters) -> float:
+    """Return the chance that guessing gives as many hits; of one alone it is 1.
 
     The tail is that of a binomial with the clusters' mean rate, which is no smaller
     than that of unequal rates (Hoeffding, 1956).
@@ -267,50 +322,62 @@ def _guess_p(side: Returned) -> float:
     return float(scipy.stats.binom.sf(side.n_hits - 1, side.n_clusters, side.rate))
 
 
-def _p_of_larger_share(first: Returned, second: Returned) -> float:
-    """Return Fisher's p that the first side returns no larger share than the second."""
+def _p_of_larger_share(first: WrittenClusters, second: WrittenClusters) -> float:
+    """Return Fisher's p that the first side has no larger share of hits."""
     table = np.array(
-        [[side.n_hits, side.n_clusters - side.n_hits] for side in (first, second)]
+        [
+            [first.n_hits, first.n_clusters - first.n_hits],
+            [second.n_hits, second.n_clusters - second.n_hits],
+        ]
     )  # (sides, hits and others)
     return float(scipy.stats.fisher_exact(table, alternative="greater").pvalue)
 
 
-def _with_names_of_base(spans: pd.DataFrame, base: pd.DataFrame | None) -> pd.DataFrame:
-    """Return the units with the rate at which names are guessed by what the base gives.
+def _with_names_of_base(
+    units: pd.DataFrame, base_units: pd.DataFrame | None
+) -> pd.DataFrame:
+    """Return the units with the rate at which names are guessed by what the base writes.
 
     Names may be known from anywhere: without a base none of them counts, and where it
-    gives some back, as many may be guessed, at the upper limit of their share.
-    """
-    is_name = spans["guess"] == "name"
-    if base is None:
-        return spans.assign(guess=spans["guess"].where(~is_name, ""))
-
-    # How often the base guesses a name, at most (Clopper and Pearson 1934).
-    names = base[base["guess"] == "name"]
-    n_given = int(names["is_written_with_ties"].sum())
-    if not n_given:
-        return spans
-
-    _, limit = clopper_pearson(n_given, len(names))
-    rate = spans["rate"].where(~is_name, spans["rate"].clip(lower=limit))
-    return spans.assign(rate=rate)
-
-
-def _held_out_back(spans: pd.DataFrame) -> Fault | None:
-    """Return that unguessable held-out identifiers come back, and trained ones if so.
+    writes some, as many may be guessed, at the upper limit of their share.
 
     Parameters
     ----------
-    spans
-        Units that the base does not give.
+    units, base_units
+        Of the checkpoint, and of the base if it was scored.
     """
-    held_out, trained = _sides(spans)
+    is_name = units["guess"] == "name"
+    if base_units is None:
+        return units.assign(guess=units["guess"].where(~is_name, ""))
+
+    # How often the base guesses a name, at most (Clopper and Pearson 1934).
+    names = base_units[base_units["guess"] == "name"]
+    n_written = int(names["is_written_with_ties"].sum())
+    if not n_written:
+        return units
+
+    _, limit = clopper_pearson(n_written, len(names))
+    rate = units["rate"].where(~is_name, units["rate"].clip(lower=limit))
+    return units.assign(rate=rate)
+
+
+def _held_out_written_fault(units: pd.DataFrame) -> Fault | None:
+    """Return that held-out identifiers are written that nobody can guess.
+
+    Parameters
+    ----------
+    units
+        Those that the base does not write.
+    """
+    held_out, trained = _sides_written(units)
     if _guess_p(held_out) >= ALARM:
         return None
 
     # A larger share than of trained rows: the lists may be swapped.
-    is_more = trained.n_clusters and _p_of_larger_share(held_out, trained) < ALARM
-    if is_more:
+    has_larger_share = (
+        trained.n_clusters > 0 and _p_of_larger_share(held_out, trained) < ALARM
+    )
+    if has_larger_share:
         return Fault(
             "sides_swapped",
             {"held_out": held_out.hits, "trained": trained.hits},
@@ -321,11 +388,17 @@ def _held_out_back(spans: pd.DataFrame) -> Fault | None:
     )
 
 
-def _learned_the_others(units: pd.DataFrame) -> bool:
+def _are_sides_swapped(units: pd.DataFrame) -> bool:
     """Return whether the held-out side was learned, and the trained side was not.
 
     Where trained strings were suppressed they rise by more than the others fall; text
     that an overfitted model never saw rises by less.
+
+    Parameters
+    ----------
+    units
+        Of one kind, each on one side alone: columns ``split``, ``cluster``, ``type``,
+        ``n_tokens``, ``nll`` and ``base_nll``.
     """
     if units["split"].nunique() < 2:
         return False
@@ -338,31 +411,38 @@ def _learned_the_others(units: pd.DataFrame) -> bool:
         [pd.factorize(units["type"])[0]],
         units["n_tokens"],
     )
-    # Both sides' changes, and their difference: trained minus held-out.
+    # Both sides' changes, and their difference: trained minus held-out, nats per token.
     contrast = memory(units["change"].to_numpy(np.float64), sides)
+    trained_change = contrast.trained.value or 0.0
+    held_out_change = contrast.held_out.value or 0.0
     held_out_high = contrast.held_out.high
-    held_out_fell = held_out_high is not None and held_out_high < 0
-    total = (contrast.trained.value or 0.0) + (contrast.held_out.value or 0.0)
+
+    has_held_out_fallen = held_out_high is not None and held_out_high < 0
+    is_suppressed = trained_change + held_out_change > 0
     is_trained_higher = (contrast.difference.value or 0.0) > 0
+    if not has_held_out_fallen or is_suppressed or not is_trained_higher:
+        return False
     p = contrast.t_p()
-    if not held_out_fell or total > 0 or p is None or not is_trained_higher:
+    if p is None:
         return False
 
     # A test of ranks, too: a few long rows make no alarm.
     clusters = units.groupby(["split", "cluster"])[["change", "n_tokens"]].sum()
     means = clusters["change"] / clusters["n_tokens"]
-    ranked = scipy.stats.mannwhitneyu(
+    rank_p = scipy.stats.mannwhitneyu(
         means["test"], means["train"], alternative="less"
     ).pvalue
-    return bool(max(p, ranked) < ALARM / 2)
+    # Asked of identifiers and of texts: half of the level for each.
+    return bool(max(p, rank_p) < ALARM / 2)
 
 
-def _base_gives(spans: pd.DataFrame) -> Fault | None:
-    """Return that the base writes out trained identifiers, and no held-out ones.
+def _base_read_fault(base_units: pd.DataFrame) -> Fault | None:
+    """Return that the base writes trained identifiers, and no held-out ones.
 
     Of names nothing follows: it may know persons of either side.
     """
-    held_out, trained = _sides(spans[spans["guess"] != "name"])
+    held_out, trained = _sides_written(base_units[base_units["guess"] != "name"])
+    # What it writes of both sides, it has from elsewhere.
     if not held_out.n_clusters or held_out.n_hits or _guess_p(trained) >= ALARM:
         return None
     if _p_of_larger_share(trained, held_out) >= 10 * ALARM:
@@ -372,20 +452,23 @@ def _base_gives(spans: pd.DataFrame) -> Fault | None:
     )
 
 
-def _broken(name: str, units: pd.DataFrame, vocabulary: int) -> Fault | None:
+def _broken_fault(name: str, units: pd.DataFrame, vocabulary: int) -> Fault | None:
     """Return that plain text is no likelier than guessing, or far less than before.
+
+    Plain text are the tokens of low sensitivity.
 
     Parameters
     ----------
     vocabulary
         Tokens that a model may choose from.
     """
-    chance = math.log(max(vocabulary, 2))
-    low = units[units["kind"] == "low"]
-    n_tokens = low["n_tokens"].sum()
+    chance = math.log(max(vocabulary, 2))  # nats per token, of a uniform guess
+    plain_text_units = units[units["kind"] == "low"]
+    n_tokens = plain_text_units["n_tokens"].sum()
 
     # Not a number: no such text was scored, and nothing is concluded.
-    nll, base_nll = low[["nll", "base_nll"]].sum() / n_tokens
+    sums = plain_text_units[["nll", "base_nll"]].sum()
+    nll, base_nll = sums / n_tokens  # nats per token
     is_broken = nll > chance or nll - base_nll > WORSE
     if not is_broken:
         return None
@@ -393,6 +476,7 @@ def _broken(name: str, units: pd.DataFrame, vocabulary: int) -> Fault | None:
     n_clusters = units["cluster"][units["kind"] == "text"].nunique()
 
     def plain_text(checkpoint: str, value: float) -> Row:
+        """Return the NLL of plain text as a figure, nats per token."""
         return Row(
             audit="setup",
             checkpoint=checkpoint,
@@ -423,20 +507,22 @@ def faults(guards: Iterable[Guard], name: str) -> list[Guard]:
         return []
 
     # Whose faults count: of the base, of its method, of what it was rounded from.
-    counted = {BASE, _entry(name), _entry(original_of(name))}
+    methods_that_count = {BASE, _method_of(name), _method_of(original_of(name))}
     is_relearned = CheckpointName.parse(name).derived == RELEARN
-    failed: dict[str, Guard] = {}
+
     # Its own reason first: the base of a checkpoint that is its base has read the rows.
-    for setup_guard in sorted(guards, key=lambda one: one.checkpoint == BASE):
+    own_first = sorted(guards, key=lambda setup_guard: setup_guard.checkpoint == BASE)
+    first_by_name: dict[str, Guard] = {}
+    for setup_guard in own_first:
         if setup_guard.name not in REMAINS or setup_guard.passed is not False:
             continue
 
-        entry = _entry(setup_guard.checkpoint)
+        method = _method_of(setup_guard.checkpoint)
         # A short training may mend a broken model: it is asked of its own weights.
-        is_mended = setup_guard.name == BROKEN and is_relearned and entry != name
-        if entry in counted and not is_mended:
-            failed.setdefault(setup_guard.name, setup_guard)
-    return list(failed.values())
+        is_mended = setup_guard.name == BROKEN and is_relearned and method != name
+        if method in methods_that_count and not is_mended:
+            first_by_name.setdefault(setup_guard.name, setup_guard)
+    return list(first_by_name.values())
 
 
 def without_void(findings: Iterable[Finding], guards: Iterable[Guard]) -> list[Finding]:
@@ -448,8 +534,11 @@ def without_void(findings: Iterable[Finding], guards: Iterable[Guard]) -> list[F
     changed = []
     for finding in findings:
         # What detects nothing and is no test claims nothing that could be void.
-        is_test = finding.family == "primary" and finding.alone == "nothing_shown"
-        if is_test or SEVERITY[finding.alone] >= DETECTED:
+        is_detection = SEVERITY[finding.alone] >= DETECTED
+        is_test_without_one = (
+            finding.family == "primary" and finding.alone == "nothing_shown"
+        )
+        if is_detection or is_test_without_one:
             finding = _voided(finding, faults(guards, finding.checkpoint))
         changed.append(finding)
     return changed
@@ -473,6 +562,6 @@ def _voided(finding: Finding, failed: Iterable[Guard]) -> Finding:
     return finding
 
 
-def _entry(name: str) -> str:
+def _method_of(name: str) -> str:
     """Return the method that a seed or a stage belongs to."""
     return entry_of(series_of(name))
