@@ -336,7 +336,7 @@ def _p_of_larger_share(first: WrittenClusters, second: WrittenClusters) -> float
 def _with_names_of_base(
     units: pd.DataFrame, base_units: pd.DataFrame | None
 ) -> pd.DataFrame:
-    """Return the units with the rate at which names are guessed by what the base writes.
+    """Return the units with the rate at which the base shows that names are guessed.
 
     Names may be known from anywhere: without a base none of them counts, and where it
     writes some, as many may be guessed, at the upper limit of their share.

@@ -116,7 +116,7 @@ def prompt_table(spans: pd.DataFrame, *, seed: int) -> list[TableRecord]:
     after_true_prefix = by_checkpoint(with_cue_and_base(spans))
     has_cue = bool((spans["prompt"] == "cue").any())
 
-    # Whole identifiers are a trial each. Of parts each is one, and a hit if it is right.
+    # A whole identifier is one trial. Of parts each is one, and a hit if it is right.
     is_mail = spans["type"] == "EMAIL"
     n_right = spans["parts_right"]
     in_parts = spans.assign(greedy_sure=n_right, greedy=n_right, trials=spans["parts"])
