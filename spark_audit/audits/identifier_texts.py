@@ -15,13 +15,13 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from spark_audit.audits.mia.best_guess import characters
+from spark_audit.audits.mia.best_guess import character_features
 from spark_audit.audits.mia.texts import (
     FOLDS,
-    dealt,
-    enough,
-    permuted,
-    remembered,
+    folds_of,
+    has_enough_clusters,
+    permute_sides,
+    remember_last,
     subsample,
     word_features,
 )
@@ -119,7 +119,7 @@ def _form_of_run(run: str, *, keeps_length: bool) -> str:
     return "A" if run[0].isupper() else "a"
 
 
-@remembered
+@remember_last
 def strata(spans: pd.DataFrame) -> pd.DataFrame:
     """Return comparable occurrences of annotated identifiers, and how texts differ.
 
@@ -238,17 +238,17 @@ def compare_texts(spans: pd.DataFrame, *, permutations: int = PERMUTATIONS) -> T
     drawn = subsample(all_sides, rng)  # (n,), places
     sides = all_sides.take(drawn)
     spans = spans.iloc[drawn]
-    if not enough(sides, MIN_CLUSTERS_FOR_CLASSIFIER):
+    if not has_enough_clusters(sides, MIN_CLUSTERS_FOR_CLASSIFIER):
         return NO_TEXT_TEST
 
     # Whole clusters swap sides, whatever the strata of their identifiers.
     one_stratum = np.zeros(len(drawn), np.int64)
     pool = Design(sides.member, sides.cluster, one_stratum)
-    deals = [permuted(pool, rng) for _ in range(permutations)]
+    deals = [permute_sides(pool, rng) for _ in range(permutations)]
     members = np.stack([sides.member, *deals], axis=1)  # (n, 1 + permutations), bool
     # The folds know no side, so that further deals are no worse off.
     order = rng.permutation(len(np.unique(sides.cluster)))
-    fold = dealt(pool, one_stratum, order)  # (n,)
+    fold = folds_of(pool, one_stratum, order)  # (n,)
 
     areas_by_classifier = []
     for kernel in _kernels(spans):
@@ -276,9 +276,9 @@ def _kernels(spans: pd.DataFrame) -> list[np.ndarray]:
     prefixes = spans["context"].str[-CONTEXT_CHARACTERS:].to_list()
     prefix_lengths = spans["context"].str.len().to_numpy()[:, None]  # (n, 1)
 
-    of_identifier = [characters(spans["string"].to_list(), (1, 4))]
+    of_identifier = [character_features(spans["string"].to_list(), (1, 4))]
     of_context = [
-        characters(prefixes),
+        character_features(prefixes),
         word_features(prefixes, same, same),
         np.log1p(prefix_lengths) / np.log(LONG_PREFIX),
     ]

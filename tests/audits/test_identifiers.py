@@ -9,7 +9,7 @@ from audited import matched
 
 from spark_audit.audits.identifier_texts import TextTest, compare_texts, mask, strata
 from spark_audit.audits.identifiers import memory_claim
-from spark_audit.audits.mia.texts import dealt
+from spark_audit.audits.mia.texts import folds_of
 from spark_audit.audits.token_sums import Sums
 from spark_audit.errors import InputError
 from spark_audit.results import Row
@@ -141,9 +141,9 @@ def test_folds_are_no_fixed_ones_of_a_size(monkeypatch):
 
     def spied(sides: Any, member: np.ndarray, order: np.ndarray) -> np.ndarray:
         orders.append(tuple(order))
-        return dealt(sides, member, order)
+        return folds_of(sides, member, order)
 
-    monkeypatch.setattr("spark_audit.audits.identifier_texts.dealt", spied)
+    monkeypatch.setattr("spark_audit.audits.identifier_texts.folds_of", spied)
     for seed in (1, 2):
         rng = np.random.default_rng(seed)
         both = [made(rng, 1, 12), made(rng, 0, 12)]

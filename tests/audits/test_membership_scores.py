@@ -18,7 +18,7 @@ from spark_audit.audits.mia.score_tables import (
     membership_scores,
 )
 from spark_audit.audits.mia.scores import NOTHING_FELL
-from spark_audit.audits.mia.texts import blind_classifier, label_test, permuted
+from spark_audit.audits.mia.texts import blind_classifier, label_test, permute_sides
 from spark_audit.scoring.table import TokenTable
 from spark_audit.stats.clustered_roc import Design
 
@@ -194,12 +194,12 @@ def test_permuted_sides_keep_clusters_and_tasks():
     task = cluster % 2
     pure = Design(cluster < 25, cluster, task)
     for _ in range(20):
-        found = permuted(pure, rng)
+        found = permute_sides(pure, rng)
         assert found.sum() == pure.member.sum()
         assert found[task == 0].sum() == pure.member[task == 0].sum()
         assert (found.reshape(-1, 3) == found[::3, None]).all(), "clusters stay whole"
     mixed = Design(np.tile([True, False, False], 40), cluster, task)
-    drawn = np.array([permuted(mixed, rng) for _ in range(50)])
+    drawn = np.array([permute_sides(mixed, rng) for _ in range(50)])
     assert (drawn.reshape(50, 40, 3).sum(axis=2) == 1).all()
     assert 0.2 < drawn[:, ::3].mean() < 0.5
     with pytest.raises(ValueError, match="one row each"):

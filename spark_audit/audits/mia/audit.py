@@ -33,7 +33,7 @@ from spark_audit.audits.mia.outside_scores import (
     read_scores,
 )
 from spark_audit.audits.mia.peer_rows import read_rows
-from spark_audit.audits.mia.texts import labelled, without_model
+from spark_audit.audits.mia.texts import labels_and_sides, without_model
 from spark_audit.audits.mia.verdicts import verdicts
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
@@ -218,7 +218,7 @@ class Membership(Audit):
         scores_of_base = score_tables.membership_scores(base, manifest, ids)
         guess = best_guess(
             texts,
-            *labelled(alone.units),
+            *labels_and_sides(alone.units),
             {score: scores_of_base[score] for score in OF_BASE},
             seed=seed_for(context.seed, "mia", "texts"),
         )  # (examples,)

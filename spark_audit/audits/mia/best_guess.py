@@ -16,12 +16,12 @@ import scipy
 from spark_audit.audits.mia.texts import (
     FOLDS,
     Features,
-    dealt,
-    enough,
-    fitted,
-    hashed,
+    fit_scorer,
+    folds_of,
+    has_enough_clusters,
+    hash_features,
     mean_auc,
-    remembered,
+    remember_last,
     subsample,
     word_features,
 )
@@ -42,7 +42,7 @@ LEAST_RANK = 1e-3
 """Ranks are kept this far from 0 and 1, where a normal score is infinite."""
 
 
-@remembered
+@remember_last
 def best_guess(
     texts: Sequence[str],
     label: np.ndarray,
@@ -74,7 +74,7 @@ def best_guess(
     drawn = subsample(sides, rng)  # (drawn,), places
     scores = np.full(len(sides.member), np.nan)
     sides_drawn = sides.take(drawn)
-    if not enough(sides_drawn, FOLDS):
+    if not has_enough_clusters(sides_drawn, FOLDS):
         return scores
 
     texts_drawn = [texts[i] for i in drawn]
@@ -84,7 +84,7 @@ def best_guess(
     candidates = _candidates(texts_drawn, label[drawn], sides_drawn.task, base_scores)
 
     order = rng.permutation(len(np.unique(sides_drawn.cluster)))
-    fold = dealt(sides_drawn, sides_drawn.member, order)  # (drawn,)
+    fold = folds_of(sides_drawn, sides_drawn.member, order)  # (drawn,)
     scores[drawn] = _scores_of_best(candidates, sides_drawn, fold)
     return scores
 
@@ -109,7 +109,7 @@ def _candidates(
     length = np.array([len(text) for text in texts])
     candidates: list[Features] = [
         word_features(texts, label, task),
-        characters(texts),
+        character_features(texts),
         _dense([length], task),
     ]
     candidates += [_dense([scores], task) for scores in base_scores]
@@ -145,7 +145,7 @@ def _scores_of_best(
 
         is_best = [area > max(areas) - BEST for area in areas]
         best = candidates[is_best.index(True)]
-        score = fitted(best, sides.member, sides.task, ~in_fold)
+        score = fit_scorer(best, sides.member, sides.task, ~in_fold)
         scores[in_fold] = _ranks(score(in_fold), sides.task[in_fold])
     return scores
 
@@ -167,7 +167,7 @@ def _inner_scores(
     for c, features in enumerate(candidates):
         for j, k in combinations(range(FOLDS), 2):
             in_neither = ~np.isin(fold, (j, k))
-            score = fitted(features, sides.member, sides.task, in_neither)
+            score = fit_scorer(features, sides.member, sides.task, in_neither)
             for scored_fold, chosen_in in ((j, k), (k, j)):
                 is_scored = fold == scored_fold
                 ranks = _ranks(score(is_scored), sides.task[is_scored])
@@ -175,7 +175,7 @@ def _inner_scores(
     return inner_scores
 
 
-def characters(
+def character_features(
     texts: Sequence[str], lengths: tuple[int, int] = CHARACTERS
 ) -> scipy.sparse.csr_matrix:
     """Return the presence of character n-grams inside words (hashed).
@@ -188,7 +188,7 @@ def characters(
     Shape ``(n, GRAMS)``.
     """
     with_same_digits = [f"{text} {text.translate(SAME_DIGIT)}" for text in texts]
-    return hashed(
+    return hash_features(
         with_same_digits, n_features=GRAMS, analyzer="char_wb", ngram_range=lengths
     )
 

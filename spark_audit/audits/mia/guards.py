@@ -21,7 +21,7 @@ import scipy
 
 from spark_audit.audits.base import guard
 from spark_audit.audits.mia import estimates, score_tables
-from spark_audit.audits.mia.texts import label_test, labelled
+from spark_audit.audits.mia.texts import label_test, labels_and_sides
 from spark_audit.audits.setup_guards import ALARM, BASE_READ
 from spark_audit.names import BASE
 from spark_audit.provenance import seed_for
@@ -479,7 +479,7 @@ def _guard_labels(guards: ScoreGuards, seed: int) -> None:
     which then tells the side without any memory.
     """
     name = "label balance"
-    labels, sides = labelled(guards.judged_rows)
+    labels, sides = labels_and_sides(guards.judged_rows)
     p = label_test(labels, sides, seed=seed_for(seed, "mia", "labels"))
     if p is None:
         guards.add(name, "labels_missing", {})

@@ -1,7 +1,8 @@
-"""Whether texts alone tell members apart: blind classifier, labels, covariates.
+"""Whether texts alone tell members apart: blind classifier and labels.
 
 Folds, features and the logistic regression are those of the best guess without a
-checkpoint, too (:mod:`spark_audit.audits.mia.best_guess`).
+checkpoint, too (:mod:`spark_audit.audits.mia.best_guess`), and of the test that texts
+of identifiers differ (:mod:`spark_audit.audits.identifier_texts`).
 """
 
 from __future__ import annotations
@@ -70,12 +71,12 @@ class WithoutModel(NamedTuple):
     scores: np.ndarray
 
 
-def remembered(function: Callable[..., R]) -> Callable[..., R]:
+def remember_last(function: Callable[..., R]) -> Callable[..., R]:
     """Return a function that keeps its last result, for equal arguments.
 
     Whoever looks at one model again and again asks the same of the texts.
     """
-    last: tuple[str, Any] = "", None
+    last: tuple[str, Any] = ("", None)  # hash of the arguments, and the result
 
     @wraps(function)
     def run(*args: Any, **options: Any) -> Any:
@@ -83,12 +84,12 @@ def remembered(function: Callable[..., R]) -> Callable[..., R]:
 
         nonlocal last
         arguments = joblib.hash((args, options))
-        # Another thread may replace the last result meanwhile.
-        stored = last
-        if stored[0] != arguments:
-            stored = arguments, function(*args, **options)
-            last = stored
-        return stored[1]
+        # Another thread may replace the last result meanwhile: it is read once.
+        stored_arguments, result = last
+        if stored_arguments != arguments:
+            result = function(*args, **options)
+            last = (arguments, result)
+        return result
 
     return run
 
@@ -98,33 +99,37 @@ def compressed_bytes(text: str) -> int:
     return len(zlib.compress(text.encode(), 6))
 
 
-def permuted(sides: Design, rng: np.random.Generator) -> np.ndarray:
+def permute_sides(sides: Design, rng: np.random.Generator) -> np.ndarray:
     """Return the sides dealt out anew, shape ``(n,)`` bool.
 
     Whole clusters swap sides within their task; a cluster with rows of both sides
     keeps its rows and shuffles them.
     """
-    cluster = np.unique(sides.cluster, return_inverse=True)[1]  # (n,), codes
+    _, cluster = np.unique(sides.cluster, return_inverse=True)  # (n,), codes
     n_members = np.bincount(cluster, sides.member)  # (clusters,)
     n_rows = np.bincount(cluster)  # (clusters,)
-    is_mixed = ((n_members > 0) & (n_members < n_rows))[cluster]  # (n,)
+    is_mixed_cluster = (n_members > 0) & (n_members < n_rows)  # (clusters,)
+    is_mixed = is_mixed_cluster[cluster]  # (n,)
 
-    # Dealt are clusters within their task, and rows within a cluster of both sides.
-    row_units = len(n_rows) + np.arange(len(cluster))
-    unit = np.where(is_mixed, row_units, cluster)  # (n,)
-    first_mixed_stratum = sides.task.max(initial=0) + 1
-    stratum = np.where(is_mixed, first_mixed_stratum + cluster, sides.task)  # (n,)
+    # What swaps sides: a whole cluster, or each row of a mixed one.
+    n_clusters = len(n_rows)
+    row_units = n_clusters + np.arange(len(cluster))
+    unit = np.where(is_mixed, row_units, cluster)  # (n,), codes
+
+    # With what it swaps: the clusters of its task, or the rows of its cluster.
+    n_tasks = sides.task.max(initial=0) + 1
+    pool = np.where(is_mixed, n_tasks + cluster, sides.task)  # (n,), codes
 
     _, first_row, unit_of_row = np.unique(unit, return_index=True, return_inverse=True)
-    side = sides.member[first_row].copy()  # (units,)
-    stratum_of_unit = stratum[first_row]  # (units,)
-    for code in np.unique(stratum_of_unit):
-        units = np.flatnonzero(stratum_of_unit == code)
-        side[units] = rng.permutation(side[units])
-    return side[unit_of_row]
+    side_of_unit = sides.member[first_row].copy()  # (units,), bool
+    pool_of_unit = pool[first_row]  # (units,)
+    for code in np.unique(pool_of_unit):
+        units = np.flatnonzero(pool_of_unit == code)
+        side_of_unit[units] = rng.permutation(side_of_unit[units])
+    return side_of_unit[unit_of_row]
 
 
-def labelled(units: pd.DataFrame) -> tuple[np.ndarray, Design]:
+def labels_and_sides(units: pd.DataFrame) -> tuple[np.ndarray, Design]:
     """Return the codes of the labels of some rows, -1 for none, and their sides.
 
     Parameters
@@ -159,9 +164,10 @@ def label_test(
     if not len(label):
         return None
 
+    # Rows by task and label: with one label in each task there is nothing to compare.
     n_tasks = sides.task.max() + 1
     n_labels = label.max() + 1
-    cell = sides.task * n_labels + label  # (n,)
+    cell = sides.task * n_labels + label  # (n,), codes of task and label
     n_rows = np.bincount(cell, minlength=n_tasks * n_labels)
     n_rows = n_rows.reshape(n_tasks, n_labels)
     if (n_rows > 0).sum(axis=1).max() < 2:
@@ -171,6 +177,7 @@ def label_test(
         """Return the statistic of such sides, shape ``(n,)`` bool."""
         n_members = np.bincount(cell, is_member, n_rows.size)
         n_members = n_members.reshape(n_tasks, n_labels)
+        # Empty cells divide 0 by 0, and add nothing.
         with np.errstate(invalid="ignore"):
             share = n_members.sum(axis=1, keepdims=True) / n_rows.sum(
                 axis=1, keepdims=True
@@ -182,11 +189,11 @@ def label_test(
     rng = np.random.default_rng(seed)
     n_reaching = 0
     for _ in range(permutations):
-        n_reaching += chi_square(permuted(sides, rng)) >= observed
+        n_reaching += chi_square(permute_sides(sides, rng)) >= observed
     return (1 + n_reaching) / (1 + permutations)
 
 
-@remembered
+@remember_last
 def blind_classifier(
     texts: Sequence[str],
     label: np.ndarray,
@@ -224,7 +231,7 @@ def blind_classifier(
     drawn = subsample(sides, rng)  # (drawn,), places
     scores = np.full(len(texts), np.nan)
     sides_drawn = sides.take(drawn)
-    if not enough(sides_drawn, FOLDS):
+    if not has_enough_clusters(sides_drawn, FOLDS):
         return {}, scores
 
     task = sides_drawn.task
@@ -236,11 +243,11 @@ def blind_classifier(
 
         Sides and scores have the shape ``(drawn rows,)``.
         """
-        fold = dealt(sides_drawn, is_member, order)
+        fold = folds_of(sides_drawn, is_member, order)
         fold_scores = np.zeros(len(is_member))
         for k in range(FOLDS):
             in_fold = fold == k
-            score = fitted(features, is_member, task, ~in_fold)
+            score = fit_scorer(features, is_member, task, ~in_fold)
             fold_scores[in_fold] = score(in_fold)
         return mean_auc(sides_drawn, is_member, fold_scores), fold_scores
 
@@ -248,7 +255,7 @@ def blind_classifier(
     nulls: list[float] = []
     n_reaching = 0
     while len(nulls) < permutations and n_reaching < BLIND_EXCEEDANCES_TO_STOP:
-        null, _ = out_of_fold(permuted(sides_drawn, rng))
+        null, _ = out_of_fold(permute_sides(sides_drawn, rng))
         nulls.append(null)
         n_reaching += null >= value - ROUNDING_OF_AUC
 
@@ -272,13 +279,18 @@ def blind_classifier(
     return figures, scores
 
 
-def enough(sides: Design, least: int) -> bool:
-    """Return whether a task has both sides, and each side has so many clusters."""
-    has_both = False
-    for members, others in sides.tasks:
-        if len(members) and len(others):
-            has_both = True
-    if not has_both:
+def has_enough_clusters(sides: Design, least: int) -> bool:
+    """Return whether a task has both sides, and each side has so many clusters.
+
+    Parameters
+    ----------
+    least
+        Clusters that each side needs, over all tasks.
+    """
+    has_both_sides = any(
+        len(members) > 0 and len(others) > 0 for members, others in sides.tasks
+    )
+    if not has_both_sides:
         return False
 
     n_member_clusters = len(np.unique(sides.cluster[sides.member]))
@@ -300,21 +312,22 @@ def subsample(sides: Design, rng: np.random.Generator) -> np.ndarray:
     # The smaller side keeps up to half: an AUC is as sure as its smaller side.
     members = np.flatnonzero(sides.member)
     others = np.flatnonzero(~sides.member)
-    n_smaller = min(len(members), len(others))
-    n_of_smaller = min(n_smaller, MAX_ROWS_FOR_TEXTS // 2)
+    size_of_smaller = min(len(members), len(others))
+    n_from_smaller = min(size_of_smaller, MAX_ROWS_FOR_TEXTS // 2)
+    n_from_larger = MAX_ROWS_FOR_TEXTS - n_from_smaller
 
     drawn = []
     for rows in (members, others):
-        n_wanted = MAX_ROWS_FOR_TEXTS - n_of_smaller
-        if len(rows) == n_smaller:
-            n_wanted = n_of_smaller
+        is_smaller = len(rows) == size_of_smaller
+        n_wanted = n_from_smaller if is_smaller else n_from_larger
         _, cluster = np.unique(sides.cluster[rows], return_inverse=True)
+        # All rows of a cluster have its turn.
         turn = rng.permutation(cluster.max() + 1)[cluster]  # (rows of the side,)
         drawn.append(rows[np.argsort(turn, kind="stable")][:n_wanted])
     return np.sort(np.concatenate(drawn))
 
 
-def hashed(
+def hash_features(
     texts: Sequence[str],
     *,
     n_features: int,
@@ -358,7 +371,7 @@ def word_features(
     -------
     Shape ``(n, features)``.
     """
-    words = hashed(texts, n_features=FEATURES)
+    words = hash_features(texts, n_features=FEATURES)
 
     # About -1 to 1 from the shortest to the longest texts, and its square.
     length = np.log1p([len(text) for text in texts]) / np.log(1000) - 1
@@ -371,8 +384,8 @@ def word_features(
     return scipy.sparse.csr_matrix(scipy.sparse.hstack([words, lengths, labels]))
 
 
-def dealt(sides: Design, member: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Return the fold of each row: clusters in turn within task and side.
+def folds_of(sides: Design, member: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Return the fold of each row: clusters are dealt in turn within task and side.
 
     Parameters
     ----------
@@ -388,13 +401,15 @@ def dealt(sides: Design, member: np.ndarray, order: np.ndarray) -> np.ndarray:
     _, first_row, cluster = np.unique(
         sides.cluster, return_index=True, return_inverse=True
     )
-    rank = np.lexsort((order, member[first_row], sides.task[first_row]))
-    fold = np.empty(len(first_row), dtype=np.int64)  # (clusters,)
-    fold[rank] = np.arange(len(first_row)) % FOLDS
-    return fold[cluster]
+    # By task, then by side, then at random; a cluster counts by its first row.
+    sorted_clusters = np.lexsort((order, member[first_row], sides.task[first_row]))
+    n_clusters = len(first_row)
+    fold_of_cluster = np.empty(n_clusters, dtype=np.int64)
+    fold_of_cluster[sorted_clusters] = np.arange(n_clusters) % FOLDS
+    return fold_of_cluster[cluster]
 
 
-def fitted(
+def fit_scorer(
     features: Features, member: np.ndarray, task: np.ndarray, train: np.ndarray
 ) -> Callable[[np.ndarray], np.ndarray]:
     """Return a function that scores rows by a logistic regression on the train rows.
@@ -412,6 +427,7 @@ def fitted(
     """
     from sklearn.linear_model import LogisticRegression
 
+    # Sparse features are many: the dual problem is faster, and need not be as exact.
     is_dense = isinstance(features, np.ndarray)
     model = LogisticRegression(
         C=1.0,
@@ -422,7 +438,7 @@ def fitted(
         tol=0.01 if is_dense else 0.1,
     )
     rows = np.flatnonzero(train)
-    weight = balanced(member[rows], task[rows])
+    weight = balancing_weights(member[rows], task[rows])
     model.fit(features[rows], member[rows], sample_weight=weight)
 
     def score(is_scored: np.ndarray) -> np.ndarray:
@@ -432,7 +448,7 @@ def fitted(
     return score
 
 
-def balanced(member: np.ndarray, task: np.ndarray) -> np.ndarray:
+def balancing_weights(member: np.ndarray, task: np.ndarray) -> np.ndarray:
     """Return weights that give both sides of every task the same total; mean 1.
 
     Parameters
@@ -444,8 +460,10 @@ def balanced(member: np.ndarray, task: np.ndarray) -> np.ndarray:
     -------
     Shape ``(n,)``.
     """
-    cell = 2 * task + member
-    return np.asarray(np.bincount(task)[task] / (2 * np.bincount(cell)[cell]))
+    side = 2 * task + member  # (n,), codes of task and side
+    n_rows_of_task = np.bincount(task)[task]  # (n,)
+    n_rows_of_side = np.bincount(side)[side]  # (n,)
+    return np.asarray(n_rows_of_task / (2 * n_rows_of_side))
 
 
 def mean_auc(sides: Design, member: np.ndarray, scores: np.ndarray) -> float:
@@ -484,12 +502,14 @@ def without_model(
     """
     units = _units(manifest, texts, ids)
 
-    # Rows whose group of near-duplicates has members and non-members.
+    # Near-duplicates of each row, and rows that have some on the other side.
     rows_without_template = [_without_template(manifest.by_id[key]) for key in ids]
     group = duplicate_groups(rows_without_template)  # (n,)
-    copies = units["member"].groupby(group)
-    units["dose"] = copies.transform("sum").astype(float)
-    is_crossing = (units["dose"] > 0) & (units["dose"] < copies.transform("size"))
+    is_member_by_group = units["member"].groupby(group)
+    n_members = is_member_by_group.transform("sum")  # (n,)
+    n_rows = is_member_by_group.transform("size")  # (n,)
+    units["dose"] = n_members.astype(float)
+    is_crossing = (n_members > 0) & (n_members < n_rows)
 
     figures: dict[str, float] = {
         "duplicates_left": int(is_crossing.sum()),
@@ -498,7 +518,7 @@ def without_model(
     if not permutations:
         return WithoutModel(units, figures, np.full(len(ids), np.nan))
 
-    label, sides = labelled(units)
+    label, sides = labels_and_sides(units)
     blind_figures, scores = blind_classifier(
         texts,
         label,
@@ -514,18 +534,25 @@ def _units(
 ) -> pd.DataFrame:
     """Return the columns of :class:`WithoutModel` without ``dose``."""
     members = set(manifest.membership.members)
-    # Not the examples themselves: each takes 12 KB.
     records = []
     for key in ids:
         example = manifest.by_id[key]
-        answer = example.answer.strip().casefold()
-        records.append((key, example.task, example.cluster, key in members, answer))
+        # Not the examples themselves: each takes 12 KB.
+        record = {
+            "example": key,
+            "task": example.task,
+            "cluster": example.cluster,
+            "member": key in members,
+            "label": example.answer.strip().casefold(),
+        }
+        records.append(record)
     columns = ["example", "task", "cluster", "member", "label"]
     units = pd.DataFrame(records, columns=columns)
 
-    labels = units.groupby("task")["label"]
-    codes = labels.transform(lambda answers: pd.factorize(answers, sort=True)[0])
-    is_compared = labels.transform("nunique") <= MOST_COMPARED
+    # Labels become codes within the task: no answer stands in the evidence.
+    answers = units.groupby("task")["label"]
+    codes = answers.transform(lambda of_task: pd.factorize(of_task, sort=True)[0])
+    is_compared = answers.transform("nunique") <= MOST_COMPARED
     units["label"] = np.asarray(codes.where(is_compared, -1), np.int64)
     units["length"] = [len(text) for text in texts]
     units["zlib_bytes"] = [compressed_bytes(text) for text in texts]
@@ -539,6 +566,6 @@ def _without_template(example: ManifestExample) -> str:
     """
     text = example.text
     spans = parts_outside(tuple(example.template), len(text))
-    parts = [text[start:end] for start, end in spans]
-    joined = " ".join(parts)
-    return joined if joined.strip() else text
+    without_template = " ".join(text[start:end] for start, end in spans)
+    # A row that is all template is compared as it is.
+    return without_template if without_template.strip() else text

@@ -22,7 +22,7 @@ from spark_audit.audits.identifiers import plan_of_identifiers
 from spark_audit.audits.mia.best_guess import best_guess
 from spark_audit.audits.mia.estimates import MembershipGroup
 from spark_audit.audits.mia.score_tables import NO_MEMBERS, reference_table, scored_text
-from spark_audit.audits.mia.texts import labelled, without_model
+from spark_audit.audits.mia.texts import labels_and_sides, without_model
 from spark_audit.audits.of_series import OfSeries, tasks_in_order
 from spark_audit.audits.series.coins import coin_units, coins_of, epsilon_table
 from spark_audit.audits.series.findings import Figures, SeriesResult, series_finding
@@ -157,7 +157,7 @@ class SeriesAttack(OfSeries):
         guesses = unknown.copy()  # (units,), higher is a likelier member
         guesses[:n_rows] = best_guess(
             texts,
-            *labelled(facts_of_rows),
+            *labels_and_sides(facts_of_rows),
             {"loss": -base_nll[:n_rows]},
             seed=seed_for(context.seed, "series", "texts"),
         )
