@@ -117,15 +117,17 @@ class Stages(OfSeries):
         guards = list[Guard]()
         gains: dict[str, SeriesGain] = {}
         for name, series in all_series.items():
-            of_series = [state for state in states if state.cell.series == name]
-            all_tasks = [
+            states_of_series = [state for state in states if state.cell.series == name]
+            cells_of_all_tasks = [
                 cell for cell in cells if cell.series == name and not cell.task
             ]
-            findings.append(remembered_finding(of_series, all_tasks, states))
-            findings.append(again_finding(of_series, states))
+            findings.append(
+                remembered_finding(states_of_series, cells_of_all_tasks, states)
+            )
+            findings.append(again_finding(states_of_series, states))
 
-            differing = _tasks_that_differed(of_series)
-            guards += _early_guards(name, of_series, differing)
+            differing = _tasks_that_differed(states_of_series)
+            guards += _early_guards(name, states_of_series, differing)
 
             # Tasks whose sides differed before cannot show a gain.
             gain = gain_of_series(series, without=differing)

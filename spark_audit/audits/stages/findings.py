@@ -55,7 +55,7 @@ def remembered_finding(
             reasons=reasons,
         )
 
-    # Nothing is remembered: the figure is that of all tasks after the last stage.
+    # Where nothing is remembered, the figure is that of all tasks after the last stage.
     remembered = [state for state in estimable if state.state == "remembered"]
     if not remembered:
         last_stage = max(state.cell.stage for state in estimable)
@@ -68,12 +68,18 @@ def remembered_finding(
             facts={"memory": pooled},
         )
 
-    # The latest stage is what is left now.
-    latest = max(state.cell.stage for state in remembered)
-    of_latest = [state for state in remembered if state.cell.stage == latest]
-    best = min(of_latest, key=lambda state: state.cell.memory.value or 0.0)
+    # The latest stage is what is left now; below 0 is more memory.
+    latest_stage = max(state.cell.stage for state in remembered)
+    at_latest_stage = [
+        state for state in remembered if state.cell.stage == latest_stage
+    ]
+    most_remembered = min(
+        at_latest_stage, key=lambda state: state.cell.memory.value or 0.0
+    )
 
-    forgotten = {state.cell.task for state in states if state.state == "forgotten"}
+    forgotten_tasks = {
+        state.cell.task for state in states if state.state == "forgotten"
+    }
     tasks_by_period = _tasks_by_period(states)
 
     # p is corrected over all tasks and stages since their training.
@@ -85,26 +91,26 @@ def remembered_finding(
     facts: dict[str, Fact] = {
         "tasks": [*tasks_by_period.values()],
         "periods": [list(period) for period in tasks_by_period],
-        "memory": best.cell.memory,
-        "task": best.cell.task,
-        "stage": best.cell.stage,
-        "p": best.memory_p,
+        "memory": most_remembered.cell.memory,
+        "task": most_remembered.cell.task,
+        "stage": most_remembered.cell.stage,
+        "p": most_remembered.memory_p,
         "tests": n_tests,
         "remembered_tasks": sorted({state.cell.task for state in remembered}),
-        "forgotten_tasks": sorted(forgotten),
+        "forgotten_tasks": sorted(forgotten_tasks),
     }
 
     further = ["stages.remembered_tasks"]
-    if forgotten:
+    if forgotten_tasks:
         further.append("stages.forgotten_tasks")
 
     return Finding.on(
-        best.cell.memory,
+        most_remembered.cell.memory,
         "moved",
         "stages.remembered",
         further=further,
         facts=facts,
-        p_adjusted=best.memory_p,
+        p_adjusted=most_remembered.memory_p,
     )
 
 
@@ -114,7 +120,7 @@ def _tasks_by_period(states: Sequence[TaskState]) -> dict[tuple[str, ...], list[
     A period has the stage from which on its tasks are forgotten (empty: they are not),
     then the stages at which they are remembered.
     """
-    # Stages by task, in their order.
+    # Stages of each task at which it is remembered, or forgotten, in their order.
     remembered_stages: dict[str, list[int]] = defaultdict(list)
     forgotten_stages: dict[str, list[int]] = defaultdict(list)
     for state in states:
@@ -126,10 +132,12 @@ def _tasks_by_period(states: Sequence[TaskState]) -> dict[tuple[str, ...], list[
     # Tasks with the same course share a period.
     tasks_by_period: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for task, stages in sorted(remembered_stages.items()):
-        last = max(stages)
         # Forgotten for good: after the last stage at which it is remembered.
-        later = [stage for stage in forgotten_stages[task] if stage > last]
-        forgotten_from = str(later[0]) if later else ""
+        last_stage = max(stages)
+        forgotten_after = [
+            stage for stage in forgotten_stages[task] if stage > last_stage
+        ]
+        forgotten_from = str(forgotten_after[0]) if forgotten_after else ""
         period = (forgotten_from, *(str(stage) for stage in stages))
         tasks_by_period[period].append(task)
     return tasks_by_period
@@ -159,34 +167,39 @@ def again_finding(
         )
 
     # The largest fall counts, of those that are clear if there are any.
-    again = [state for state in followed if state.is_likelier_again]
-    best = min(again or followed, key=lambda state: state.cell.step.value or 0.0)
+    likelier_again = [state for state in followed if state.is_likelier_again]
+    largest_fall = min(
+        likelier_again or followed, key=lambda state: state.cell.step.value or 0.0
+    )
     n_tests = sum(state.step_p is not None for state in states_of_report)
+
+    tasks = [state.cell.task for state in likelier_again]
+    stages = [str(state.cell.stage) for state in likelier_again]
     facts: dict[str, Fact] = {
-        "step": best.cell.step,
-        "task": best.cell.task,
-        "stage": best.cell.stage,
-        "p": best.step_p,
+        "step": largest_fall.cell.step,
+        "task": largest_fall.cell.task,
+        "stage": largest_fall.cell.stage,
+        "p": largest_fall.step_p,
         "tests": n_tests,
-        "tasks": [state.cell.task for state in again],
-        "stages": [str(state.cell.stage) for state in again],
-        "again": [[state.cell.task, str(state.cell.stage)] for state in again],
+        "tasks": tasks,
+        "stages": stages,
+        "again": [[task, stage] for task, stage in zip(tasks, stages, strict=True)],
     }
 
     claim: Claim = "nothing_shown"
     says = "stages.not_again"
     further = ["stages.largest_step"]
-    if again:
+    if likelier_again:
         claim = "moved"
         says = "stages.again"
         further += ["stages.again_tasks", "stages.replay"]
     return Finding.on(
-        best.cell.step,
+        largest_fall.cell.step,
         claim,
         says,
         further=further,
         facts=facts,
-        p_adjusted=best.step_p,
+        p_adjusted=largest_fall.step_p,
     )
 
 
@@ -207,7 +220,8 @@ def gain_findings(gains: Mapping[str, SeriesGain]) -> list[Finding]:
     for name, p in adjusted.items():
         gain = gains[name]
         is_memory = memory_claim(gain.best) == "memory"
-        is_gain = p < ALPHA and (gain.gain.value or 0.0) < 0 and is_memory
+        is_fall = (gain.gain.value or 0.0) < 0
+        is_gain = is_memory and is_fall and p < ALPHA
         facts: dict[str, Fact] = {
             "series": gain.best,
             "last": gain.last,

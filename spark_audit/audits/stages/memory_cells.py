@@ -53,24 +53,24 @@ def series_scores(evidence: Evidence) -> dict[str, SeriesScores]:
     sums = evidence.values["nll_sum"]  # (checkpoints, spans), nats
     places = evidence.values["place"]  # (checkpoints, spans)
 
-    series = dict[str, SeriesScores]()
-
     # Seeds of a method are one series.
-    by_method = grouped(range(len(names)), lambda number: names[number].method)
-    for method, numbers in by_method.items():
-        by_stage = grouped(numbers, lambda number: names[number].stage or 1)
-        n_seeds = max(len(of_stage) for of_stage in by_stage.values())
-        # A mean over fewer seeds would not be comparable.
-        complete = sorted(
-            stage for stage, of_stage in by_stage.items() if len(of_stage) == n_seeds
-        )
+    series = dict[str, SeriesScores]()
+    rows_by_method = grouped(range(len(names)), lambda row: names[row].method)
+    for method, rows in rows_by_method.items():
+        rows_by_stage = grouped(rows, lambda row: names[row].stage or 1)
+        n_seeds = max(len(rows_of_seeds) for rows_of_seeds in rows_by_stage.values())
 
-        first_checkpoint = by_stage[complete[0]][0]
-        place = places[first_checkpoint].astype(int)  # (spans,)
+        # A mean over fewer seeds would not be comparable.
+        nll: dict[int, np.ndarray] = {}
+        for stage in sorted(rows_by_stage):
+            if len(rows_by_stage[stage]) == n_seeds:
+                nll[stage] = np.mean(sums[rows_by_stage[stage]], axis=0)  # (spans,)
+
+        # All checkpoints of a series have learned the tasks in the same order.
+        first_stage = next(iter(nll))
+        place = places[rows_by_stage[first_stage][0]].astype(int)  # (spans,)
         series[method] = SeriesScores(
-            name=method,
-            spans=evidence.units.assign(place=place),
-            nll={stage: np.mean(sums[by_stage[stage]], axis=0) for stage in complete},
+            name=method, spans=evidence.units.assign(place=place), nll=nll
         )
     return series
 
@@ -181,7 +181,13 @@ def cells_of_series(series: SeriesScores) -> Iterator[TaskCell]:
 
 
 def _cells_of_task(series: SeriesScores, task: str) -> Iterator[TaskCell]:
-    """Yield one task after each stage; without a name all that were trained on."""
+    """Yield the cells of one task, stage by stage.
+
+    Parameters
+    ----------
+    task
+        Empty: all tasks that were trained on so far.
+    """
     spans = series.spans
     is_usable = _is_usable(spans)  # (spans,), bool
     tasks = spans["task"].to_numpy()  # (spans,)
@@ -194,11 +200,12 @@ def _cells_of_task(series: SeriesScores, task: str) -> Iterator[TaskCell]:
     gap_by_memory = 0.0  # nats per token, after the previous stage
     for stage, nll in series.nll.items():
         is_of_task = tasks == task if task else places <= stage
-        used = is_usable & is_of_task
+        used = is_usable & is_of_task  # (spans,), bool
         sides = sides_of(spans[used])
         since_reference = _contrast(sides, nll[used], reference[used])
 
-        step = SidesContrast(Memory.missing(NO_PREVIOUS_STAGE), 0.0)
+        # What this stage alone changed.
+        step = SidesContrast(Memory.missing(NO_PREVIOUS_STAGE), gap=0.0)
         if task and stage - 1 in series.nll:
             step = _contrast(sides, nll[used], series.nll[stage - 1][used])
             # Memory is known better than the level of NLL, as luck is paired away: what
@@ -207,40 +214,66 @@ def _cells_of_task(series: SeriesScores, task: str) -> Iterator[TaskCell]:
         gap_by_memory = clear_gap(since_reference.memory.difference)
 
         # Whether the task is less remembered than at its best stage.
-        value = since_reference.memory.difference.value
+        memory_value = since_reference.memory.difference.value
         rise_p = 1.0
-        if memory_since_training and value is not None:
+        if memory_since_training and memory_value is not None:
             rise_p = _rise_p(series, used, sides, nll, memory_since_training)
-        if task and value is not None and stage >= place:
-            memory_since_training[stage] = value
+        if task and memory_value is not None and stage >= place:
+            memory_since_training[stage] = memory_value
 
-        group = f"task:{task}" if task else "pooled"
-        yield TaskCell(
-            series=series.name,
-            task=task,
-            stage=stage,
-            place=place,
-            memory=stage_row(
-                since_reference.memory.difference,
-                "memory",
-                series.name,
-                of=str(stage),
-                group=group,
-                band=since_reference.gap,
-            ),
-            step=stage_row(
-                step.memory.difference,
-                "step",
-                series.name,
-                of=str(stage),
-                group=group,
-                band=step.gap,
-            ),
-            memory_p=since_reference.p,
-            step_p=step.p,
-            rise_p=rise_p,
-            trained_step_high=step.memory.trained.high,
+        yield _cell(
+            series.name, task, stage, place, since_reference, step, rise_p=rise_p
         )
+
+
+def _cell(
+    series_name: str,
+    task: str,
+    stage: int,
+    place: int,
+    since_reference: SidesContrast,
+    step: SidesContrast,
+    *,
+    rise_p: float,
+) -> TaskCell:
+    """Return the cell of a task and stage, with its figures as rows.
+
+    Parameters
+    ----------
+    since_reference
+        Change since the reference model, which is memory.
+    step
+        Change by the stage.
+    """
+    group = f"task:{task}" if task else "pooled"
+    memory_row = stage_row(
+        since_reference.memory.difference,
+        "memory",
+        series_name,
+        of=str(stage),
+        group=group,
+        band=since_reference.gap,
+    )
+    step_row = stage_row(
+        step.memory.difference,
+        "step",
+        series_name,
+        of=str(stage),
+        group=group,
+        band=step.gap,
+    )
+    return TaskCell(
+        series=series_name,
+        task=task,
+        stage=stage,
+        place=place,
+        memory=memory_row,
+        step=step_row,
+        memory_p=since_reference.p,
+        step_p=step.p,
+        rise_p=rise_p,
+        trained_step_high=step.memory.trained.high,
+    )
 
 
 def _rise_p(
@@ -285,6 +318,10 @@ def stage_row(
 
     Parameters
     ----------
+    name
+        Name of the series.
+    of
+        The stage, where the figure is of one.
     band
         By how much its sides differed before; ``None``: it has no band.
     """
@@ -343,15 +380,17 @@ def gain_of_series(
         return None
 
     # More stages have seen the tasks that came first: each task is its own stratum.
-    strata = spans.groupby(["task", "stratum"]).ngroup()
-    sides = sides_of(spans.assign(stratum=strata))
+    stratum = spans.groupby(["task", "stratum"]).ngroup()
+    sides = sides_of(spans.assign(stratum=stratum))
     before = spans["ref_sum"].to_numpy()  # (used,), nats
+
+    # The lowest NLL of each identifier since its own task. Held-out identifiers take
+    # the best of the same stages.
     nll = np.stack([of_stage[used] for of_stage in series.nll.values()])
     stages = np.array([*series.nll])[:, None]  # (stages, 1)
     is_since_training = stages >= spans["place"].to_numpy()  # (stages, used)
     best_nll = np.where(is_since_training, nll, np.inf).min(axis=0)  # (used,), nats
 
-    # Held-out identifiers take the best of the same stages.
     last = _contrast(sides, nll[-1], before)
     best = _contrast(sides, best_nll, before)
     gain = _contrast(sides, best_nll, nll[-1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from spark_audit.audits.claims import ALPHA
 from spark_audit.audits.stages.memory_cells import TaskCell
@@ -21,7 +21,7 @@ State: TypeAlias = Literal[
 ]
 
 TaskOfSeries: TypeAlias = tuple[str, str]
-"""A series, and one of its tasks."""
+"""A series, and the name of one of its tasks."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +30,10 @@ class TaskState:
 
     Attributes
     ----------
+    cell
+        The figures that it follows from.
+    state
+        See :func:`states_of_tasks`.
     memory_p, step_p
         p of no memory, and of no change by the stage, corrected over all tasks of the
         report; ``None``: not tested.
@@ -74,50 +78,81 @@ def states_of_tasks(cells: Sequence[TaskCell]) -> list[TaskState]:
     cells
         Of single tasks; stages of a task in their order.
     """
-    # Families of tests.
-    is_early = {number: cell.is_before_training for number, cell in enumerate(cells)}
-    early = [number for number, is_before in is_early.items() if is_before]
-    late = [number for number, is_before in is_early.items() if not is_before]
-    followed = [number for number in late if cells[number].is_after_training]
+    adjusted = _adjusted_ps(cells)
 
-    memory_p = holm_by_key({number: cells[number].memory_p for number in early})
-    memory_p |= holm_by_key({number: cells[number].memory_p for number in late})
-    rise_p = holm_by_key({number: cells[number].rise_p for number in late})
-    step_p = holm_by_key({number: cells[number].step_p for number in followed})
-
-    differed_before = {
-        _task_of(cells[number])
-        for number in early
-        if _is_below_alpha(memory_p.get(number))
-    }
+    differed_before = set[TaskOfSeries]()
+    for number, cell in enumerate(cells):
+        is_significant = _is_below_alpha(adjusted.memory.get(number))
+        if cell.is_before_training and is_significant:
+            differed_before.add(_task_of(cell))
 
     # A task is forgotten only if it was remembered at an earlier stage.
     remembered = set[TaskOfSeries]()
     states = []
     for number, cell in enumerate(cells):
+        memory_p = adjusted.memory.get(number)
+        step_p = adjusted.step.get(number)
+        task = _task_of(cell)
         state = _state(
             cell,
-            memory_p=memory_p.get(number),
-            rise_p=rise_p.get(number),
+            memory_p=memory_p,
+            rise_p=adjusted.rise.get(number),
             differed_before=differed_before,
             remembered=remembered,
         )
         if state == "remembered":
-            remembered.add(_task_of(cell))
+            remembered.add(task)
 
+        is_clear_step = _is_below_alpha(step_p) and task not in differed_before
         task_state = TaskState(
             cell=cell,
             state=state,
-            memory_p=memory_p.get(number),
-            step_p=step_p.get(number),
-            is_likelier_again=(
-                _is_below_alpha(step_p.get(number))
-                and _task_of(cell) not in differed_before
-                and _fell(cell)
-            ),
+            memory_p=memory_p,
+            step_p=step_p,
+            is_likelier_again=is_clear_step and _fell(cell),
         )
         states.append(task_state)
     return states
+
+
+class AdjustedPs(NamedTuple):
+    """p by the place of a cell, corrected (Holm) within families of tests.
+
+    Attributes
+    ----------
+    memory
+        Of no memory: one family before the training of tasks, and one since.
+    rise
+        Of no rise since the stage at which a task was remembered most.
+    step
+        Of no change by a later stage than that of the task.
+    """
+
+    memory: dict[int, float]
+    rise: dict[int, float]
+    step: dict[int, float]
+
+
+def _adjusted_ps(cells: Sequence[TaskCell]) -> AdjustedPs:
+    """Return the corrected p of all cells; a cell that is not tested has none."""
+    memory_before: dict[int, float | None] = {}
+    memory_since: dict[int, float | None] = {}
+    rises: dict[int, float | None] = {}
+    steps: dict[int, float | None] = {}
+    for number, cell in enumerate(cells):
+        if cell.is_before_training:
+            memory_before[number] = cell.memory_p
+            continue
+        memory_since[number] = cell.memory_p
+        rises[number] = cell.rise_p
+        if cell.is_after_training:
+            steps[number] = cell.step_p
+
+    return AdjustedPs(
+        memory=holm_by_key(memory_before) | holm_by_key(memory_since),
+        rise=holm_by_key(rises),
+        step=holm_by_key(steps),
+    )
 
 
 def _state(
@@ -160,7 +195,7 @@ def _state(
 def _fell(cell: TaskCell) -> bool:
     """Return whether trained identifiers became likelier by the stage.
 
-    By themselves, by the upper limit, and beyond held-out ones.
+    Both by themselves, at the upper limit of their change, and more than held-out ones.
     """
     if cell.trained_step_high is None or cell.step.value is None:
         return False
