@@ -35,6 +35,7 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.names import ANY_NAME
 from spark_audit.results import AuditResult, Finding, Guard
 from spark_audit.results.evidence import Evidence, Measured
+from spark_audit.results.rows import grouped
 from spark_audit.scoring.table import Pass
 
 MIN_CLUSTERS_TO_SHOW_P = 3
@@ -116,10 +117,12 @@ class Stages(OfSeries):
         findings = list[Finding]()
         guards = list[Guard]()
         gains: dict[str, SeriesGain] = {}
+        states_by_series = grouped(states, lambda state: state.cell.series)
+        cells_by_series = grouped(cells, lambda cell: cell.series)
         for name, series in all_series.items():
-            states_of_series = [state for state in states if state.cell.series == name]
+            states_of_series = states_by_series[name]
             cells_of_all_tasks = [
-                cell for cell in cells if cell.series == name and not cell.task
+                cell for cell in cells_by_series[name] if not cell.task
             ]
             findings.append(
                 remembered_finding(states_of_series, cells_of_all_tasks, states)
@@ -177,27 +180,30 @@ def _spans(manifest: Manifest) -> pd.DataFrame:
 
 def _tasks_by_string(manifest: Manifest) -> dict[str, set[str]]:
     """Map each identifier to the tasks whose trained rows hold it, annotated or not."""
-    annotated = [
-        {string_of(row, span) for span in row.spans} for row in manifest.examples
-    ]
+    strings_by_row: list[set[str]] = []
+    all_strings = set[str]()
+    for row in manifest.examples:
+        strings = {string_of(row, span) for span in row.spans}
+        strings_by_row.append(strings)
+        all_strings |= strings
+
     # A string counts where it occurs, annotated there or not.
-    find = finder(set[str]().union(*annotated))
-    tasks: dict[str, set[str]] = defaultdict(set)
-    for row, strings in zip(manifest.examples, annotated, strict=True):
+    find = finder(all_strings)
+    tasks_by_string: dict[str, set[str]] = defaultdict(set)
+    for row, strings in zip(manifest.examples, strings_by_row, strict=True):
         if row.split != "train":
             continue
         for string in strings | find(folded(row.text)):
-            tasks[string].add(row.task)
-    return tasks
+            tasks_by_string[string].add(row.task)
+    return tasks_by_string
 
 
 def _tasks_that_differed(states: Sequence[TaskState]) -> list[str]:
     """Return the tasks whose sides differed before they were trained on."""
-    tasks = {
-        state.cell.task
-        for state in states
-        if state.cell.is_before_training and state.is_significant
-    }
+    tasks = set[str]()
+    for state in states:
+        if state.cell.is_before_training and state.is_significant:
+            tasks.add(state.cell.task)
     return sorted(tasks)
 
 
@@ -207,19 +213,33 @@ def _early_guards(
     """Yield a warning where sides differed before their tasks were trained on.
 
     There is none where no task was tested before its training.
+
+    Parameters
+    ----------
+    name
+        Name of the series.
+    states
+        Single tasks of the series.
+    differing
+        Tasks of :func:`_tasks_that_differed`.
     """
-    tested = [
-        state
-        for state in states
-        if state.cell.is_before_training and state.memory_p is not None
-    ]
-    if not tested:
+    n_tested = 0
+    for state in states:
+        if state.cell.is_before_training and state.memory_p is not None:
+            n_tested += 1
+    if not n_tested:
         return
+
+    says = "early_alike"
+    passed: bool | None = True
+    if differing:
+        says = "early_apart"
+        passed = None
     yield guard(
         "tasks not yet trained on",
-        "early_apart" if differing else "early_alike",
-        {"figures": len(tested), "tasks": [*differing]},
-        passed=None if differing else True,
+        says,
+        {"figures": n_tested, "tasks": [*differing]},
+        passed=passed,
         checkpoint=name,
         further=["early_figures"],
     )

@@ -12,12 +12,15 @@ from spark_audit.audits.claims import ALPHA
 from spark_audit.audits.identifiers import memory_claim
 from spark_audit.audits.of_series import UNORDERED
 from spark_audit.audits.stages.memory_cells import SeriesGain, TaskCell
-from spark_audit.audits.stages.states import TaskState
+from spark_audit.audits.stages.states import State, TaskState
 from spark_audit.results import Claim, Finding
 from spark_audit.results.findings import Fact
 from spark_audit.stats.bootstrap import holm_by_key
 
 NO_FOLLOWED_TASK = "no task can be followed beyond its stage"
+
+WITHOUT_FIGURE: tuple[State, ...] = ("not yet trained", "not estimable")
+"""States of tasks of which nothing can be said."""
 
 
 def remembered_finding(
@@ -40,11 +43,7 @@ def remembered_finding(
         Single tasks of all series: p is corrected over them.
     """
     # Without a figure, the reasons are given.
-    estimable = [
-        state
-        for state in states
-        if state.state not in ("not yet trained", "not estimable")
-    ]
+    estimable = [state for state in states if state.state not in WITHOUT_FIGURE]
     if not estimable:
         notes = dict.fromkeys(state.cell.memory.note for state in states)
         reasons = [note for note in notes if note]
@@ -56,7 +55,7 @@ def remembered_finding(
         )
 
     # Where nothing is remembered, the figure is that of all tasks after the last stage.
-    remembered = [state for state in estimable if state.state == "remembered"]
+    remembered = [state for state in states if state.state == "remembered"]
     if not remembered:
         last_stage = max(state.cell.stage for state in estimable)
         (pooled,) = (cell.memory for cell in all_tasks if cell.stage == last_stage)
@@ -77,9 +76,7 @@ def remembered_finding(
         at_latest_stage, key=lambda state: state.cell.memory.value or 0.0
     )
 
-    forgotten_tasks = {
-        state.cell.task for state in states if state.state == "forgotten"
-    }
+    forgotten = [state for state in states if state.state == "forgotten"]
     tasks_by_period = _tasks_by_period(states)
 
     # p is corrected over all tasks and stages since their training.
@@ -96,12 +93,12 @@ def remembered_finding(
         "stage": most_remembered.cell.stage,
         "p": most_remembered.memory_p,
         "tests": n_tests,
-        "remembered_tasks": sorted({state.cell.task for state in remembered}),
-        "forgotten_tasks": sorted(forgotten_tasks),
+        "remembered_tasks": _task_names(remembered),
+        "forgotten_tasks": _task_names(forgotten),
     }
 
     further = ["stages.remembered_tasks"]
-    if forgotten_tasks:
+    if forgotten:
         further.append("stages.forgotten_tasks")
 
     return Finding.on(
@@ -112,6 +109,11 @@ def remembered_finding(
         facts=facts,
         p_adjusted=most_remembered.memory_p,
     )
+
+
+def _task_names(states: Sequence[TaskState]) -> list[str]:
+    """Return the names of the tasks, each once, in alphabetical order."""
+    return sorted({state.cell.task for state in states})
 
 
 def _tasks_by_period(states: Sequence[TaskState]) -> dict[tuple[str, ...], list[str]]:
@@ -158,12 +160,14 @@ def again_finding(
     # Only a later stage than that of the task can make it likelier again.
     followed = [state for state in states if state.step_p is not None]
     if not followed:
-        is_ordered = any(state.cell.place for state in states)
+        reason = UNORDERED
+        if any(state.cell.place for state in states):
+            reason = NO_FOLLOWED_TASK
         return Finding.not_tested(
             "stages",
             "stages.no_steps",
             checkpoint=states[0].cell.series,
-            reason=NO_FOLLOWED_TASK if is_ordered else UNORDERED,
+            reason=reason,
         )
 
     # The largest fall counts, of those that are clear if there are any.
@@ -173,8 +177,16 @@ def again_finding(
     )
     n_tests = sum(state.step_p is not None for state in states_of_report)
 
-    tasks = [state.cell.task for state in likelier_again]
-    stages = [str(state.cell.stage) for state in likelier_again]
+    tasks: list[str] = []
+    stages: list[str] = []
+    pairs: list[list[str]] = []
+    for state in likelier_again:
+        task = state.cell.task
+        stage = str(state.cell.stage)
+        tasks.append(task)
+        stages.append(stage)
+        pairs.append([task, stage])
+
     facts: dict[str, Fact] = {
         "step": largest_fall.cell.step,
         "task": largest_fall.cell.task,
@@ -183,7 +195,7 @@ def again_finding(
         "tests": n_tests,
         "tasks": tasks,
         "stages": stages,
-        "again": [[task, stage] for task, stage in zip(tasks, stages, strict=True)],
+        "again": pairs,
     }
 
     claim: Claim = "nothing_shown"
@@ -230,10 +242,15 @@ def gain_findings(gains: Mapping[str, SeriesGain]) -> list[Finding]:
             "tests": len(adjusted),
         }
 
+        claim: Claim = "nothing_shown"
+        says = "stages.series_adds_nothing"
+        if is_gain:
+            claim = "moved"
+            says = "stages.series_adds"
         finding = Finding.on(
             gain.gain,
-            "moved" if is_gain else "nothing_shown",
-            "stages.series_adds" if is_gain else "stages.series_adds_nothing",
+            claim,
+            says,
             further=["stages.series_best"],
             facts=facts,
             p_adjusted=p,
