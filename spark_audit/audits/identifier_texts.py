@@ -26,7 +26,7 @@ from spark_audit.audits.mia.texts import (
     word_features,
 )
 from spark_audit.provenance import seed_for
-from spark_audit.stats.bootstrap import holm
+from spark_audit.stats.bootstrap import holm_by_key
 from spark_audit.stats.clustered_roc import Design
 
 MIN_CLUSTERS_OF_STRATUM = 2
@@ -44,7 +44,7 @@ LONG_PREFIX = 1000
 PERMUTATIONS = 199
 """Deals of the sides that are drawn at least."""
 LEVEL = 0.05
-"""Share of data of which chance alone dealt the sides that a part drops out of."""
+"""Share of data sets that lose a part although chance alone dealt the sides."""
 RIDGE = 1.0
 """Penalty of the ridge regression."""
 FREE_MAIL = frozenset(
@@ -67,6 +67,11 @@ class TextTest(NamedTuple):
 
     auc: float
     p: float
+
+    @property
+    def is_tested(self) -> bool:
+        """Return whether each side had enough clusters for a test."""
+        return not np.isnan(self.p)
 
 
 NO_TEXT_TEST = TextTest(np.nan, np.nan)
@@ -141,51 +146,78 @@ def strata(spans: pd.DataFrame) -> pd.DataFrame:
     Same index: ``stratum``, from 1; negative where text alone distinguishes the sides
     or that cannot be tested. ``text_auc``: out of fold, within strata; NaN: not tested.
     """
-    # Strata: type, form, part of the row, and whether another identifier precedes.
-    forms = [
-        mask(string, kind)
-        for string, kind in zip(spans["string"], spans["type"], strict=True)
-    ]
-    keys = spans[["type", "part", "later"]].assign(mask=forms)
-    numbers = keys.groupby([*keys], sort=False).ngroup() + 1
-    result = pd.DataFrame({"stratum": numbers, "text_auc": np.nan}, index=spans.index)
+    result = pd.DataFrame(
+        {"stratum": _stratum_numbers(spans), "text_auc": np.nan}, index=spans.index
+    )
 
     # Occurrences on a side that have some of the other side in their stratum.
-    used = spans[spans["side"] >= 0].assign(stratum=result["stratum"])
-    used = used[counterparts(used)]
+    on_a_side = spans[spans["side"] >= 0].assign(stratum=result["stratum"])
+    used = on_a_side[counterparts(on_a_side)]
 
-    # Large types are tested alone, the others together.
-    by_type_and_side = used.groupby(["type", "side"])["cluster"].nunique()
-    n_clusters = by_type_and_side.unstack(fill_value=0)  # types in rows, sides beside
-    is_large = (n_clusters >= MIN_CLUSTERS_FOR_CLASSIFIER).all(axis=1)
-    large_types = n_clusters.index[is_large]
-    tested_with = used["type"].where(used["type"].isin(large_types), "")
-    groups = [group for _, group in used.groupby(tested_with)]
-
+    # Each group of types by itself, and what its test refuses.
+    group_names = _groups_of_types(used)  # (used,)
+    groups = [group for _, group in used.groupby(group_names)]
     level = LEVEL if len(groups) == 1 else LEVEL / 2
     # So many deals that the smallest p can pass the strictest level.
     permutations = max(PERMUTATIONS, math.ceil(len(groups) / level) - 1)
     tests = [compare_texts(group, permutations=permutations) for group in groups]
-    adjusted = iter(holm([test.p for test in tests if not np.isnan(test.p)]))
+    adjusted_ps = holm_by_key(
+        {i: test.p if test.is_tested else None for i, test in enumerate(tests)}
+    )
 
     is_refused = pd.Series(False, index=used.index)
-    for group, test in zip(groups, tests, strict=True):
-        result.loc[group.index, "text_auc"] = test.auc
-        if np.isnan(test.p):
-            is_refused[group.index] = True
-        else:
-            is_refused[group.index] = next(adjusted) <= level + ROUNDING
+    for i, group in enumerate(groups):
+        result.loc[group.index, "text_auc"] = tests[i].auc
+        is_told_apart = i in adjusted_ps and adjusted_ps[i] <= level + ROUNDING
+        is_refused[group.index] = is_told_apart or not tests[i].is_tested
 
     # What single types do not show, all of them together may.
     rest = used[~is_refused]
-    if tested_with[rest.index].nunique() > 1:
+    if group_names[rest.index].nunique() > 1:
         test = compare_texts(rest)
-        if np.isnan(test.p) or test.p <= level + ROUNDING:
+        if not test.is_tested or test.p <= level + ROUNDING:
             result.loc[rest.index, "text_auc"] = test.auc
             is_refused[rest.index] = True
 
     result.loc[is_refused.index[is_refused], "stratum"] *= -1
     return result
+
+
+def _stratum_numbers(spans: pd.DataFrame) -> pd.Series:
+    """Return the number of each occurrence's stratum, from 1, with the same index.
+
+    A stratum is of one type, form and part of the row, and either behind another
+    identifier or not.
+
+    Parameters
+    ----------
+    spans
+        As for :func:`strata`.
+    """
+    forms = [
+        mask(string, kind)
+        for string, kind in zip(spans["string"], spans["type"], strict=True)
+    ]
+    keys = spans[["type", "part", "later"]].assign(mask=forms)
+    return keys.groupby([*keys], sort=False).ngroup() + 1
+
+
+def _groups_of_types(used: pd.DataFrame) -> pd.Series:
+    """Return the group in which each occurrence is tested, with the same index.
+
+    That is its type where both sides have enough clusters of it, else the empty name:
+    small types are tested together.
+
+    Parameters
+    ----------
+    used
+        A row per occurrence on either side: ``type``, ``side``, ``cluster``.
+    """
+    by_type_and_side = used.groupby(["type", "side"])["cluster"].nunique()
+    n_clusters = by_type_and_side.unstack(fill_value=0)  # types in rows, sides beside
+    is_large = (n_clusters >= MIN_CLUSTERS_FOR_CLASSIFIER).all(axis=1)
+    large_types = n_clusters.index[is_large]
+    return used["type"].where(used["type"].isin(large_types), "")
 
 
 def counterparts(spans: pd.DataFrame) -> np.ndarray:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 AUDIT_ENTRY_POINTS = "spark_audit.audits"
 """Entry point of other packages' audits."""
+
 AUDITS = {
     "matched": "Matched",
     "rank": "Rank",
@@ -33,40 +34,55 @@ AUDITS = {
     "series": "SeriesAttack",
 }
 """Audits of this package by their commands, in the order of reports; others follow."""
+
 RESERVED_COMMANDS = (
-    *("demo", "data", "manifest", "inspect", "all", "report", "persons", "compare"),
-    *("verify", "epsilon", "gate"),
+    "demo",
+    "data",
+    "manifest",
+    "inspect",
+    "all",
+    "report",
+    "persons",
+    "compare",
+    "verify",
+    "epsilon",
+    "gate",
 )
 """Further names that no audit of another package can have."""
+
 AUDITS_ON_REQUEST = ("noise", "series")
 """Audits that ``all`` runs on request only: they take most of the time."""
+
 DEFAULT_AUDITS = ("matched",)
 """Audits of a Python call that names none."""
+
 TRAINING_AUDITS = ("matched", "mia")
 """Audits of a look at a model during training that names none."""
 
 
 @cache
-def _outside() -> dict[str, type[Audit]]:
+def _audits_of_packages() -> dict[str, type[Audit]]:
     """Return the audits of other packages; a broken one is left out."""
     if not entry_points(group=AUDIT_ENTRY_POINTS):
         return {}
+
+    # Imported only where there are some: it takes long.
     from spark_audit.audits.base import Audit, registered
 
-    def no_audit(name: str, audit: Any) -> str:
-        """Return why an object is no audit; empty if it is one."""
+    def fault(name: str, audit: Any) -> str:
+        """Return why an object cannot be an audit of this name; empty if it can."""
         if name in (*AUDITS, *RESERVED_COMMANDS):
             return "there is a command of this name"
         if isinstance(audit, type) and issubclass(audit, Audit) and audit.name == name:
             return ""
         return f"it is not an Audit named {name!r}"
 
-    return registered(AUDIT_ENTRY_POINTS, no_audit)
+    return registered(AUDIT_ENTRY_POINTS, fault)
 
 
 def audit_names() -> list[str]:
     """Return the names of all audits, in the order of reports."""
-    return list(dict.fromkeys([*AUDITS, *_outside()]))
+    return list(dict.fromkeys([*AUDITS, *_audits_of_packages()]))
 
 
 def all_audits() -> Mapping[str, type[Audit]]:
@@ -90,9 +106,10 @@ def about(name: str) -> type[Audit]:
     from spark_audit.audits.base import Audit
 
     if name in AUDITS:
+        # The attribute imports the audit's module.
         audit: type[Audit] = getattr(audits, AUDITS[name])
         return audit
-    return _outside().get(name, Audit)
+    return _audits_of_packages().get(name, Audit)
 
 
 def metric_of(audit: str, name: str) -> Metric:

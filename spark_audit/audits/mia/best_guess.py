@@ -28,12 +28,13 @@ from spark_audit.audits.mia.texts import (
 from spark_audit.stats.clustered_roc import Design
 
 CHARACTERS = (3, 4)
-"""Lengths of character n-grams, inside words."""
+"""Least and largest length of character n-grams, inside words."""
 
 GRAMS = 1 << 15
 """Columns that character n-grams are hashed to."""
 
 SAME_DIGIT = str.maketrans("012345678", "9" * 9)
+"""Makes every digit of a text a 9."""
 
 BEST = 1e-3
 """An AUC must be higher by this to be better: the first of equals is taken."""
@@ -110,11 +111,11 @@ def _candidates(
     candidates: list[Features] = [
         word_features(texts, label, task),
         character_features(texts),
-        _dense([length], task),
+        _normal_scores([length], task),
     ]
-    candidates += [_dense([scores], task) for scores in base_scores]
+    candidates += [_normal_scores([scores], task) for scores in base_scores]
     if base_scores:
-        candidates.append(_dense(base_scores, task))
+        candidates.append(_normal_scores(base_scores, task))
     return candidates
 
 
@@ -137,12 +138,15 @@ def _scores_of_best(
     scores = np.zeros(len(fold))
     for k in range(FOLDS):
         in_fold = fold == k
+
+        # The AUC of each candidate in the other folds.
         others = sides.take(np.flatnonzero(~in_fold))
         areas = []
         for scores_of_candidate in inner_scores:
             inner = scores_of_candidate[k][~in_fold]
             areas.append(mean_auc(others, others.member, inner))
 
+        # The first of those that are equally good, fitted to all other folds.
         is_best = [area > max(areas) - BEST for area in areas]
         best = candidates[is_best.index(True)]
         score = fit_scorer(best, sides.member, sides.task, ~in_fold)
@@ -193,7 +197,7 @@ def character_features(
     )
 
 
-def _dense(columns: Sequence[np.ndarray], task: np.ndarray) -> np.ndarray:
+def _normal_scores(columns: Sequence[np.ndarray], task: np.ndarray) -> np.ndarray:
     """Return normal scores of each column within its task, and their squares.
 
     Parameters
@@ -218,6 +222,7 @@ def _ranks(values: np.ndarray, task: np.ndarray) -> np.ndarray:
     values, task
         Shape ``(rows,)``.
     """
-    finite = pd.Series(np.where(np.isfinite(values), values, np.nan)).groupby(task)
-    ranks = (finite.rank() - 0.5) / finite.transform("count")
+    finite = pd.Series(np.where(np.isfinite(values), values, np.nan))  # (rows,)
+    by_task = finite.groupby(task)
+    ranks = (by_task.rank() - 0.5) / by_task.transform("count")
     return np.asarray(ranks.fillna(0.5))

@@ -59,11 +59,12 @@ def peer_rows(manifest: Manifest) -> Iterator[dict[str, Any]]:
 
     # The same manifest gives the same file, on every machine.
     rng = np.random.default_rng(int(manifest.digest, 16))
-    for label, keys in ((1, sorted(sides.members)), (0, sorted(sides.non_members))):
-        repeated = rng.permutation(len(keys))[:ROWS_TWICE]
-        places = np.concatenate([np.arange(len(keys)), repeated])
+    ids_by_label = {1: sorted(sides.members), 0: sorted(sides.non_members)}
+    for label, ids in ids_by_label.items():
+        repeated = rng.permutation(len(ids))[:ROWS_TWICE]
+        places = np.concatenate([np.arange(len(ids)), repeated])
         for i in rng.permutation(places):
-            example = manifest.by_id[keys[i]]
+            example = manifest.by_id[ids[i]]
             yield {
                 "id": example.id,
                 "text": example.text,
@@ -133,7 +134,7 @@ def by_place(scores: pd.DataFrame, rows: pd.DataFrame, where: str) -> pd.DataFra
             where=where,
             fix=fix,
         )
-    if not _in_order(scores["score"], rows):
+    if not _are_in_order(scores["score"], rows):
         raise InputError(
             "scores rows that stand twice no more alike than any others",
             where=where,
@@ -142,7 +143,7 @@ def by_place(scores: pd.DataFrame, rows: pd.DataFrame, where: str) -> pd.DataFra
     return scores.assign(id=rows["id"])[~rows["id"].duplicated()]
 
 
-def _in_order(scores: pd.Series, rows: pd.DataFrame) -> bool:
+def _are_in_order(scores: pd.Series, rows: pd.DataFrame) -> bool:
     """Return whether repeated rows have nearer scores than random rows of their side.
 
     A few repeats that are far apart, where others are equal, are scores out of place.
@@ -151,6 +152,8 @@ def _in_order(scores: pd.Series, rows: pd.DataFrame) -> bool:
     ----------
     scores
         One per row, in the order of the file.
+    rows
+        Of :func:`read_rows`.
     """
     label = rows["label"].to_numpy()
     ranks = scores.groupby(rows["label"]).rank(pct=True).to_numpy()  # (rows,), 0 to 1
@@ -180,5 +183,8 @@ def _in_order(scores: pd.Series, rows: pd.DataFrame) -> bool:
     p = (1 + n_as_near) / (1 + RANDOM_PAIRS)
     if p > MAX_P_IN_ORDER:
         return False
+
+    # An attack that scores equal texts equally does so of all repeats.
     is_exact = np.quantile(distance, 0.25) < MAX_GAP_OF_EXACT
-    return bool(not (is_exact and distance.max() > MIN_GAP_OF_MISPLACED))
+    has_misplaced = distance.max() > MIN_GAP_OF_MISPLACED
+    return bool(not (is_exact and has_misplaced))

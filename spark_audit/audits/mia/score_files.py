@@ -20,8 +20,14 @@ HASH = "text_sha256"
 class Format(NamedTuple):
     """Where a tool's file has its scores.
 
-    ``scores`` names the list of all rows, or that of members and that of non-members,
-    ``labels`` the list with 1 for members; ``sign`` is -1 where a member scores lower.
+    Attributes
+    ----------
+    scores
+        Name of the list of all rows; or of that of members, then that of non-members.
+    labels
+        Name of the list with 1 for members; empty: members have a list of their own.
+    sign
+        -1 where members score lower, else 1.
     """
 
     tool: str
@@ -81,41 +87,43 @@ def read_file(path: Path, attack: str, where: str) -> pd.DataFrame:
         If it holds no scores, or several attacks' and none is chosen.
     """
     suffix = path.suffix.lower()
-    known = [*SCORE_FILE_READERS, *ARRAYS]
-    if suffix not in known:
-        fix = f"give {', '.join(known)}; no pickle is opened"
+    suffixes = [*SCORE_FILE_READERS, *ARRAYS]
+    if suffix not in suffixes:
+        fix = f"give {', '.join(suffixes)}; no pickle is opened"
         raise InputError("is no table", where=where, fix=fix)
 
     try:
         if suffix in ARRAYS:
-            return _of_arrays(ARRAYS[suffix](path), attack, where)
-        return _of_table(SCORE_FILE_READERS[suffix](path), attack, where)
+            return _scores_of_arrays(ARRAYS[suffix](path), attack, where)
+        return _scores_of_table(SCORE_FILE_READERS[suffix](path), attack, where)
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", where=where) from error
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError("cannot be read as a table", where=where) from error
 
 
-def _of_arrays(arrays: Mapping[str, Any], attack: str, where: str) -> pd.DataFrame:
+def _scores_of_arrays(
+    arrays: Mapping[str, Any], attack: str, where: str
+) -> pd.DataFrame:
     """Return the scores of a file that holds lists by name."""
     # Only mimir keeps the texts with the scores.
     if "raw_results" in arrays:
-        return _of_mimir(arrays)
-    return _without_ids(arrays, attack, where)
+        return _scores_of_mimir(arrays)
+    return _scores_without_ids(arrays, attack, where)
 
 
-def _of_table(table: pd.DataFrame, attack: str, where: str) -> pd.DataFrame:
+def _scores_of_table(table: pd.DataFrame, attack: str, where: str) -> pd.DataFrame:
     """Return the scores of a table, whose column is named after the attack."""
     if {"id", HASH}.isdisjoint(table):
-        return _without_ids(table, attack, where)
+        return _scores_without_ids(table, attack, where)
 
     column = "score"
     if attack:
-        column = _one_of(list(table), attack, where)
+        column = _chosen_attack(list(table), attack, where)
     return table.rename(columns={column: "score"})
 
 
-def _of_mimir(content: Mapping[str, Any]) -> pd.DataFrame:
+def _scores_of_mimir(content: Mapping[str, Any]) -> pd.DataFrame:
     """Return the scores of mimir, with texts; the lower, the likelier a member."""
     records = []
     for side in ("member", "nonmember"):
@@ -126,28 +134,38 @@ def _of_mimir(content: Mapping[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(records, columns=[HASH, "score"])
 
 
-def _without_ids(
+def _scores_without_ids(
     content: Mapping[str, Any] | pd.DataFrame, attack: str, where: str
 ) -> pd.DataFrame:
-    """Return scores, and labels where there are, in the order of the file."""
+    """Return scores, and labels where there are, in the order of the file.
+
+    Parameters
+    ----------
+    content
+        Lists by name, or a table.
+    attack
+        Which scores; empty: those of the only attack.
+    """
     for form in PEER_FORMATS:
         lists_needed = set(form.scores)
 
         # The files of open-unlearning have these lists once for each attack.
         by_attack = {
-            key: value for key, value in content.items() if lists_needed <= _keys(value)
+            key: value
+            for key, value in content.items()
+            if lists_needed <= _keys_of(value)
         }
         lists: Any = content
         if by_attack:
-            lists = by_attack[_one_of(list(by_attack), attack, where)]
+            lists = by_attack[_chosen_attack(list(by_attack), attack, where)]
         if lists_needed <= set(lists):
-            return _of_peer(lists, form)
+            return _scores_of_peer(lists, form)
 
-    names = [name for name in content if name not in NO_SCORES]
     # A table without ids: its columns are attacks, but for a few.
+    names = [name for name in content if name not in NO_SCORES]
     column = "score"
     if attack or "score" not in names:
-        column = _one_of(names, attack, where)
+        column = _chosen_attack(names, attack, where)
     columns = {"score": content[column]}
     for key in ("label", "checkpoint"):
         if key in content:
@@ -155,15 +173,18 @@ def _without_ids(
     return pd.DataFrame(columns)
 
 
-def _of_peer(lists: Mapping[str, Any] | pd.DataFrame, form: Format) -> pd.DataFrame:
+def _scores_of_peer(
+    lists: Mapping[str, Any] | pd.DataFrame, form: Format
+) -> pd.DataFrame:
     """Return ``score`` and ``label`` from the lists of a tool's format."""
-    scores_of_lists = [_listed(lists[key]) for key in form.scores]
+    scores_of_lists = [_score_array(lists[key]) for key in form.scores]
     if form.labels:
         labels = lists[form.labels]
     else:
         # Members come first, then non-members.
-        sides = [1, 0][: len(scores_of_lists)]
-        labels = np.repeat(sides, [len(scores) for scores in scores_of_lists])
+        label_of_list = [1, 0]
+        n_scores = [len(scores) for scores in scores_of_lists]
+        labels = np.repeat(label_of_list, n_scores)  # (rows,)
     scores = form.sign * np.concatenate(scores_of_lists)  # (rows,)
     return pd.DataFrame({"score": scores, "label": labels})
 
@@ -173,12 +194,12 @@ def text_hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _keys(value: Any) -> set[str]:
+def _keys_of(value: Any) -> set[str]:
     """Return the keys of a mapping; none of anything else."""
     return set(value) if isinstance(value, Mapping) else set()
 
 
-def _one_of(names: Sequence[Any], attack: str, where: str) -> str:
+def _chosen_attack(names: Sequence[Any], attack: str, where: str) -> str:
     """Return the attack that is chosen, or the only one there is."""
     attacks = [str(name) for name in names]
     # A single attack need not be named; a wrong name is refused, too.
@@ -193,12 +214,12 @@ def _one_of(names: Sequence[Any], attack: str, where: str) -> str:
     return attack or attacks[0]
 
 
-def _listed(value: Any) -> np.ndarray:
-    """Return a list of scores, shape ``(rows,)``.
+def _score_array(value: Any) -> np.ndarray:
+    """Return a list of scores as an array, shape ``(rows,)``.
 
     open-unlearning writes it as one record for each index.
     """
-    if "value_by_index" in _keys(value):
+    if "value_by_index" in _keys_of(value):
         records = value["value_by_index"]
         value = [records[str(i)]["score"] for i in range(len(records))]
     return np.asarray(value, dtype=np.float64)

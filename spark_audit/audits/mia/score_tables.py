@@ -61,7 +61,7 @@ POPULATION = 1 << 10
 
 
 def scored_text(example: ManifestExample) -> str:
-    """The text that was scored.
+    """Return the text that was scored.
 
     Where a text was cut to fit the context, the manifest knows the cut in tokens only:
     the share of characters that is kept is that of the tokens.
@@ -262,6 +262,7 @@ def further_scores() -> dict[str, Any]:
     """
 
     def fault(name: str, score: Any) -> str:
+        """Return why an object is no score of this name; empty if it is one."""
         if name in SCORES_OF_PACKAGES and callable(score):
             return ""
         return "it is no further score"
@@ -361,7 +362,7 @@ MEMBERSHIP_FPRS = {"tpr_at_fpr_5": 0.05, "tpr_at_fpr_1": 0.01, "tpr_at_fpr_0.1":
 """Budgets of false positives by metric."""
 
 
-def _rate(name: str) -> Metric:
+def _rate_metric(name: str) -> Metric:
     """Return the metric of a true positive rate."""
     return Metric(name, bounds=(0.0, 1.0), learned=1, variants=SCORE_VARIANTS)
 
@@ -377,5 +378,5 @@ MEMBERSHIP_METRICS = (
         glance=(ANY_NAME,),
         headline=("loss", "reference"),
     ),
-    *(_rate(name) for name in MEMBERSHIP_FPRS),
+    *(_rate_metric(name) for name in MEMBERSHIP_FPRS),
 )
