@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from spark_audit.audits.base import Context
-from spark_audit.audits.mia.audit import judged_scores
 from spark_audit.audits.mia.estimates import MembershipGroup
 from spark_audit.audits.mia.guards import ScoreGuards
+from spark_audit.audits.mia.judged_scores import judged_scores
 from spark_audit.audits.mia.outside_scores import given_files, read_scores
 from spark_audit.audits.mia.score_tables import MEMBERSHIP_FPRS
 from spark_audit.errors import InputError

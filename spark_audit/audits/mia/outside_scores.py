@@ -4,7 +4,7 @@
 and each score gets its checkpoint and its row: by ``id`` (of the example), by
 ``text_sha256`` (of its whole text), or by its place among those of ``--scores-rows``.
 The higher the score, the likelier a member; ``NAME=-FILE`` turns it round.
-:func:`~spark_audit.audits.mia.audit.judged_scores` says what the scores show.
+:mod:`~spark_audit.audits.mia.judged_scores` says what the scores show.
 """
 
 from __future__ import annotations

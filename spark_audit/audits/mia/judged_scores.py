@@ -1,0 +1,114 @@
+"""What attacks of other tools show of each checkpoint, by their scores.
+
+:mod:`~spark_audit.audits.mia.outside_scores` reads the scores; here they are judged by
+the same guards and against the same best guess as our own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+from spark_audit.audits.claims import ALPHA
+from spark_audit.audits.mia.guards import Record, ScoreGuards
+from spark_audit.names import BASE
+from spark_audit.results import Row
+from spark_audit.results.findings import Fact
+from spark_audit.sentences import render
+from spark_audit.stats.bootstrap import holm
+from spark_audit.stats.estimate import Estimate, side_of
+
+
+def judged_scores(
+    names: Sequence[str], attacks: Sequence[str], guards: ScoreGuards
+) -> list[Record]:
+    """Return what each attack of another tool shows of each checkpoint.
+
+    The guards of our own scores apply. An attack detects where it scores trained rows
+    higher than the base did (or, without scores of the base, than chance), and exceeds
+    the best guess from the texts alone; p values are corrected (Holm) over attacks and
+    checkpoints. Of a score that is lower of trained rows a warning asks whether it is
+    the wrong way round.
+
+    Returns
+    -------
+    Records with ``checkpoint``, ``of``, ``rows``, ``score`` and ``says``; of those that
+    can be tested the columns of the record of
+    :class:`spark_audit.audits.mia.above_texts.AboveTexts`, ``p``, ``p_adjusted`` and
+    ``status``, too.
+    """
+    records = [
+        _outside_record(name, attack, guards)
+        for name, attack in product(names, attacks)
+        if name != BASE
+    ]
+
+    # One family: whoever brings many attacks has more chances to find something.
+    tested = [record for record in records if "p" in record]
+    adjusted_ps = holm([record["p"] for record in tested]).tolist()
+    for record, adjusted_p in zip(tested, adjusted_ps, strict=True):
+        record["p_adjusted"] = adjusted_p
+        if adjusted_p >= ALPHA:
+            continue
+
+        # What a guard voids is no detection: its status is told instead.
+        status = record["status"]
+        record["says"] = "detected" if status == "ok" else status
+    return records
+
+
+def _outside_record(name: str, attack: str, guards: ScoreGuards) -> Record:
+    """Return what one attack of another tool shows of a checkpoint, uncorrected.
+
+    Its columns are those of :func:`judged_scores`, but for ``p_adjusted``.
+    """
+    pooled = guards.pooled
+    auc = pooled.estimate(name, attack)
+    above_texts = pooled.above_texts(name, attack, sides_differ=guards.texts_differ)
+    record: Record = {"checkpoint": name, "of": attack, "rows": auc.n}
+    if auc.value is None or above_texts is None:
+        reason = auc.note or "the best guess was not tested beside it"
+        return {**record, "score": auc.value, "says": f"not estimable: {reason}"}
+
+    # How far the score is above chance, or above what it was before training.
+    effect = auc.value - 0.5
+    p = pooled.p(name, attack)
+    is_lower = side_of(auc, 0.5) == -1
+    if not pooled.reason_missing(BASE, attack):
+        # The AUC comes first of the differences.
+        change = next(pooled.differences((name, attack), (BASE, attack)))
+        effect = change.estimate.value or 0.0
+        p = change.p
+        is_lower = is_lower and side_of(change.estimate) == -1
+
+    if is_lower:
+        _ask_direction(guards, name, attack, auc)
+        record["note"] = render("mia.reversed", attack=attack)
+
+    # Only scores that are higher for members may detect; the others may be reversed.
+    p_higher = 1.0
+    if p is not None and effect > 0:
+        p_higher = p
+    is_confounded = above_texts.sides_differ and p_higher < ALPHA
+    return {
+        **record,
+        **above_texts.record,
+        "p": max(p_higher, above_texts.p),
+        "status": guards.status_of(attack).status,
+        "says": "confounded" if is_confounded else "not shown",
+    }
+
+
+def _ask_direction(guards: ScoreGuards, name: str, attack: str, auc: Estimate) -> None:
+    """Add the warning that an attack's scores may be the wrong way round."""
+    row = Row.of_estimate(
+        auc, audit="mia", checkpoint=name, metric="auc", of=attack, null=0.5
+    )
+    facts: dict[str, Fact] = {"auc": row, "attack": attack}
+    guards.add(
+        "scores of other tools",
+        "outside",
+        facts,
+        further=["outside_reversed"],
+        checkpoint=name,
+    )
