@@ -56,6 +56,7 @@ def frame(of: str, holder: Any, lists: Mapping[str, type[BaseModel]]) -> pd.Data
         columns = [*record_type.model_fields, *record_type.model_computed_fields]
         records = [record.model_dump() for record in getattr(holder, of)]
         table = pd.DataFrame(records, columns=columns)
+        # Facts are records themselves, which no cell shows.
         return table.drop(columns="facts", errors="ignore")
 
     if of in holder.tables:

@@ -93,8 +93,10 @@ class Evidence:
 
     def row(self, checkpoint: str, column: str) -> np.ndarray:
         """Return a score of one checkpoint, shape ``(units,)``; NaN if it has none."""
+        # A checkpoint that is not here was not scored, like one that lacks the score.
         if checkpoint not in self.checkpoints or column not in self.values:
             return np.full(len(self.units), np.nan)
+
         return np.asarray(self.values[column][self.checkpoints.index(checkpoint)])
 
     def frame(self) -> pd.DataFrame:
@@ -191,6 +193,7 @@ class Evidence:
             units = pd.concat([units, part.units[is_new]], ignore_index=True)
         keys = _keys(units)
 
+        # Scores of each checkpoint on all of these units.
         names = dict.fromkeys(name for part in parts for name in part.values)
         scores_of: dict[str, dict[str, np.ndarray]] = {}
         for part in parts:
@@ -198,6 +201,7 @@ class Evidence:
             for checkpoint in part.checkpoints:
                 if checkpoint in scores_of:
                     continue
+
                 scores_of[checkpoint] = {}
                 for name in names:
                     scores = np.full(len(units), np.nan)

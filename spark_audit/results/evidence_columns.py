@@ -51,6 +51,7 @@ class Range:
         if self.kind in ("text", "flag"):
             return ""
 
+        # Gaps first: what is left must be finite and in range.
         numbers = values.astype(np.float64)  # (units,)
         is_missing = np.isnan(numbers)
         if is_missing.any() and not self.has_gaps:
@@ -61,6 +62,7 @@ class Range:
             present = present[present != -np.inf]
         if not np.isfinite(present).all():
             return "holds numbers that are not finite"
+
         if not len(present):
             return ""
         if present.min() < self.least or present.max() > self.most:

@@ -157,6 +157,7 @@ def _names(value: object) -> list[str]:
     if not isinstance(value, list) or len(value) > MOST_COLUMNS:
         raise _UnfitError("does not say what it holds")
 
+    # They are shown in errors and tables, and become columns.
     for name in value:
         if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
             raise _UnfitError("has a name that is none")
@@ -176,6 +177,7 @@ def _check_names(about: _About, layout: EvidenceLayout) -> None:
     if lacking:
         raise _UnfitError(f"lacks {', '.join(lacking)}")
 
+    # Facts have no range, but a type.
     for name, is_fit in layout.facts.items():
         if not is_fit(about.facts[name]):
             raise _UnfitError(f"has something else as {name}")
@@ -232,6 +234,7 @@ def _check_size(
 
 def _is_text(kind: pa.DataType) -> bool:
     """Return whether a column has texts, in a dictionary or one by one."""
+    # Texts that repeat are stored once, in a dictionary.
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
@@ -358,6 +361,7 @@ def _scores(
         ranges = layout.values
 
     for checkpoint in about.checkpoints:
+        # Only this checkpoint's scores are in memory.
         scores_by_name: dict[str, np.ndarray] = {}
         for name in about.values:
             column = file.read([f"{name}/{checkpoint}"]).column(0)

@@ -164,6 +164,7 @@ OF_ROW = OfRow.TAKEN
 
 def _given_or(argument: T | OfRow, of_row: T) -> T:
     """Return an argument, or what the row has where none was given."""
+    # ``None`` is an argument like any other: it says that there is no figure.
     if isinstance(argument, OfRow):
         return of_row
     return argument
@@ -219,8 +220,10 @@ class Finding(Rendered, Figure):
     @property
     def lead(self) -> str:
         """The sentence where its checkpoint stands in front already."""
+        # A subject of its own says more than the checkpoint.
         if sentences.knows(f"{self.says}.subject"):
             return self.sentence
+
         return capitalised(" ".join([self.text, *self.remarks]))
 
     @property
@@ -277,8 +280,11 @@ class Finding(Rendered, Figure):
             return keys
         if self.mde is None:
             keys.append("ending.never")
+        elif self.null:
+            keys.append("ending.effect_above_chance")
         else:
-            keys.append("ending.effect_above_chance" if self.null else "ending.effect")
+            keys.append("ending.effect")
+
         if self.power_by_dose:
             keys.append("ending.doses")
         return keys
@@ -436,7 +442,11 @@ class Finding(Rendered, Figure):
         """
         if family is None:
             family = "exploratory" if p is None else "primary"
-        row_p_adjusted = row.p_adjusted if isinstance(row, Contrast) else None
+
+        # Only contrasts have a corrected p of their own.
+        row_p_adjusted: float | None = None
+        if isinstance(row, Contrast):
+            row_p_adjusted = row.p_adjusted
 
         return cls(
             audit=row.audit,

@@ -137,6 +137,8 @@ class Report(Strict):
         """Return whether the content is the same: a subclass only adds methods."""
         if not isinstance(other, Report):
             return NotImplemented
+
+        # Computed fields follow from these.
         return all(
             getattr(self, name) == getattr(other, name) for name in Report.model_fields
         )
@@ -145,6 +147,8 @@ class Report(Strict):
         """Yield what it is of and how much it holds."""
         yield "status", self.status
         yield "manifest", self.manifest.name
+
+        # How many records each list has, not the records.
         for name in ("checkpoints", *RESERVED_TABLES, "findings"):
             records = getattr(self, name)
             yield name, len(records)

@@ -59,6 +59,7 @@ def with_visible_text(value: Any) -> Any:
     """Return settings or records with the invisible characters of texts written out."""
     if isinstance(value, str):
         return visible(value)
+    # Names of settings and columns may be somebody else's, too.
     if isinstance(value, dict):
         return {
             visible(str(key)): with_visible_text(item) for key, item in value.items()
@@ -131,6 +132,7 @@ def _may_hold_text(table: str, column: str) -> bool:
     """
     if table not in _DRAWN_TABLES:
         return True
+
     columns_of_text = (*_DRAWN_TABLES[table].texts, *_TEXT_COLUMNS, _TEXT_OR_NUMBER)
     return column in columns_of_text
 
@@ -141,6 +143,7 @@ def _check_drawn_columns(table: str, record: Mapping[str, object]) -> None:
     for column in needed.texts:
         if not isinstance(record.get(column), str):
             raise ValueError(f"table {table} lacks {column}")
+
     for column in needed.numbers:
         if not isinstance(record.get(column), int | float):
             raise ValueError(f"table {table} lacks {column}")

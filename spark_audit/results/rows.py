@@ -81,6 +81,8 @@ class Strict(BaseModel):
         unchanged = super().model_copy(deep=deep)
         if not update:
             return unchanged
+
+        # As of a new record: a changed field must fit those that stay.
         return type(self).model_validate({**vars(unchanged), **update})
 
 
@@ -158,6 +160,7 @@ class Row(Figure):
             raise ValueError("value is null exactly when status is not_estimable")
         if self.status == "not_estimable" and not self.note:
             raise ValueError("a not_estimable row needs its reason in note")
+
         return self
 
     @property
@@ -326,6 +329,8 @@ class Contrast(Row):
             return "missing"
         if side == 0:
             return "still"
+
+        # Which way is good depends on the metric: the caller names both.
         return up if side > 0 else down
 
     @property
