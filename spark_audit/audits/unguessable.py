@@ -31,13 +31,12 @@ from spark_audit.audits.common_words import (
     OFFICES,
 )
 from spark_audit.audits.identifier_texts import FREE_MAIL
+from spark_audit.audits.identifiers import SpanKey
 from spark_audit.data.occurrences import string_of
 from spark_audit.manifest.schema import Manifest
 
 Kind = Literal["address", "name", "number", "code"]
-
-IdentifierPlace = tuple[str, int, int]
-"""Id of a row, and first and last character of an identifier in it."""
+"""Kinds of strings that may be unguessable."""
 
 GUESSED = 0.01
 """An unguessable identifier comes back at most once in so many times from a model that
@@ -129,30 +128,32 @@ class Candidate(NamedTuple):
         return self.text if self.kind == "address" else self.core
 
 
-def guesses(manifest: Manifest) -> dict[IdentifierPlace, Guess]:
-    """Return how each identifier of rows without a canary can be guessed, by place.
+def guesses(manifest: Manifest) -> dict[SpanKey, Guess]:
+    """Return how each identifier of rows without a canary can be guessed.
 
     A string is unguessable if its kind has enough letters or digits, the text before
     it in its row does not tell it, and no other identifier of its kind is nearly the
     same. Names are guessed as often as the most frequent first word and the most
     frequent last word of all names stand together.
     """
-    guess_by_place: dict[IdentifierPlace, Guess] = {}
-    candidates: dict[IdentifierPlace, Candidate] = {}
-    text_before: dict[IdentifierPlace, str] = {}
+    # By its kind an identifier can be guessed, or it is a candidate.
+    guess_of: dict[SpanKey, Guess] = {}
+    candidates: dict[SpanKey, Candidate] = {}
+    text_before: dict[SpanKey, str] = {}
     for row in manifest.examples:
         if row.canary_id is not None:
             continue
         for span in row.spans:
-            place = row.id, span.start, span.end
-            guess_by_place[place] = GUESSABLE_STRING
+            key = (row.id, span.start, span.end)
+            guess_of[key] = GUESSABLE_STRING
             kind = kind_of(row.text[span.start : span.end].strip(), span.type)
             if kind is None:
                 continue
             text = string_of(row, span)
             core = _core(text, kind)
-            candidates[place] = Candidate(kind, text, core, _stem(core, kind))
-            text_before[place] = row.text[: span.start]
+            stem = _stem(core, kind)
+            candidates[key] = Candidate(kind=kind, text=text, core=core, stem=stem)
+            text_before[key] = row.text[: span.start]
 
     # Strings of one stem tell one another, unless they are one in several spellings.
     spellings: dict[tuple[Kind, str], set[str]] = defaultdict(set)
@@ -162,15 +163,17 @@ def guesses(manifest: Manifest) -> dict[IdentifierPlace, Guess]:
         if candidate.kind == "name":
             names.add(candidate.core)
 
+    # What nothing tells is unguessable.
     name_rate = max(GUESSED, _frequent_name(names))
-    for place, candidate in candidates.items():
+    for key, candidate in candidates.items():
         is_told_by_another = len(spellings[candidate.kind, candidate.stem]) > 1
-        before = text_before[place]
-        if is_told_by_another or is_given(candidate.text, before, candidate.kind):
+        if is_told_by_another:
+            continue
+        if is_given(candidate.text, text_before[key], candidate.kind):
             continue
         rate = name_rate if candidate.kind == "name" else GUESSED
-        guess_by_place[place] = Guess(candidate.kind, rate)
-    return guess_by_place
+        guess_of[key] = Guess(candidate.kind, rate)
+    return guess_of
 
 
 def kind_of(text: str, span_type: str) -> Kind | None:
@@ -319,7 +322,10 @@ def _is_code(run: str) -> bool:
     """Return whether a run of letters and digits is drawn rather than a word."""
     if len(run) < MIN_CODE_LENGTH or _WORD_AND_YEAR.fullmatch(run):
         return False
-    return any(char.isdigit() for char in run) and any(c.isalpha() for c in run)
+
+    has_digit = any(char.isdigit() for char in run)
+    has_letter = any(char.isalpha() for char in run)
+    return has_digit and has_letter
 
 
 def _core(text: str, kind: Kind) -> str:
@@ -352,9 +358,10 @@ def _east_asian_names(words: Sequence[str]) -> list[str]:
     if len(words) > 1:
         return words[::-1]
 
+    # A short word, and Japanese, may be a surname or a given name alone.
     name = "".join(words)
     if len(name) < MIN_EAST_ASIAN_NAME or _KANA.search(name):
-        return words  # a surname or a given name
+        return words
     n_surname = 2 if name[:2] in COMPOUND_SURNAMES else 1
     return [name[n_surname:], name[:n_surname]]
 
@@ -385,13 +392,17 @@ def _frequent_name(names: Collection[str]) -> float:
     """
     if not names:
         return 0.0
-    words_of_names = [name.split() for name in names]
-    first_words = Counter(words[0] for words in words_of_names)
-    last_words = Counter(words[-1] for words in words_of_names)
+
+    first_words: Counter[str] = Counter()
+    last_words: Counter[str] = Counter()
+    for name in names:
+        words = name.split()
+        first_words[words[0]] += 1
+        last_words[words[-1]] += 1
 
     # The product of both shares.
     n_together = max(first_words.values()) * max(last_words.values())
-    return n_together / len(words_of_names) ** 2
+    return n_together / len(names) ** 2
 
 
 def _digits(text: str) -> str:

@@ -12,6 +12,7 @@ import pandas as pd
 import scipy
 
 from spark_audit.audits.extract.rates import Facts, has_base, row_of
+from spark_audit.audits.identifiers import SpanKey
 from spark_audit.audits.setup_guards import ALARM
 from spark_audit.audits.unguessable import guesses
 from spark_audit.data.occurrences import finder, folded, string_of
@@ -42,9 +43,6 @@ _TWO_DIGITS = re.compile(r"\d\D*\d\D*$")
 
 _WORD_OR_NUMBER = re.compile(r"[^\W_]+")
 
-SpanPlace = tuple[str, int, int]
-"""Id of a row, and first and last character of an identifier in it."""
-
 
 class StringFacts(TypedDict):
     """Facts of an identifier's string, without the string: columns of the evidence."""
@@ -67,7 +65,7 @@ class StringFacts(TypedDict):
     (:mod:`~spark_audit.audits.unguessable`)."""
 
 
-class PlacedString(NamedTuple):
+class IdentifierInRow(NamedTuple):
     """An identifier of a row with its string, case-folded.
 
     ``row_number`` is the place of the row in the manifest.
@@ -79,37 +77,39 @@ class PlacedString(NamedTuple):
     text: str
 
 
-def string_facts(manifest: Manifest) -> dict[SpanPlace, StringFacts]:
-    """Return the facts of every identifier's string, by its place."""
-    strings = [
-        PlacedString(number, row, span, string_of(row, span))
+def string_facts(manifest: Manifest) -> dict[SpanKey, StringFacts]:
+    """Return the facts of every identifier's string."""
+    identifiers = [
+        IdentifierInRow(number, row, span, string_of(row, span))
         for number, row in enumerate(manifest.examples)
         for span in row.spans
     ]
-    n_holders = _holders(manifest, {placed.text for placed in strings} - {""})
-    homes = _homes(strings)
-    neighbours = _neighbours(strings)
-    guess_by_place = guesses(manifest)
+    n_holders = _holders(
+        manifest, {identifier.text for identifier in identifiers} - {""}
+    )
+    homes = _homes(identifiers)
+    neighbours = _neighbours(identifiers)
+    guess_of = guesses(manifest)
     numbers = Numbers()
 
     # The evidence holds numbers of strings, never the strings.
-    facts: dict[SpanPlace, StringFacts] = {}
-    for placed in strings:
-        span = placed.span
-        place = (placed.row.id, span.start, span.end)
-        guess = guess_by_place.get(place)
+    facts: dict[SpanKey, StringFacts] = {}
+    for identifier in identifiers:
+        span = identifier.span
+        key = (identifier.row.id, span.start, span.end)
+        guess = guess_of.get(key)
         # The string itself is among those of its stems if it is trained.
         strings_of_stems: set[str] = set()
-        for stem in _stems(placed.text):
+        for stem in _stems(identifier.text):
             strings_of_stems |= neighbours[span.type, stem]
-        facts[place] = StringFacts(
-            string=numbers.of(span.type, placed.text),
+        facts[key] = StringFacts(
+            string=numbers.of(span.type, identifier.text),
             # A leading part has numbers of its own: no string holds this character.
-            lead=numbers.of(span.type, f"\0{_leading_part(placed.text)}"),
-            home=homes.get(placed.text, -1),
+            lead=numbers.of(span.type, f"\0{_leading_part(identifier.text)}"),
+            home=homes.get(identifier.text, -1),
             near=len(strings_of_stems) > 1,
-            given=_is_given_by_row(placed.row, span),
-            elsewhere=n_holders.get(placed.text, 0) > 1,
+            given=_is_given_by_row(identifier.row, span),
+            elsewhere=n_holders.get(identifier.text, 0) > 1,
             chance=1.0 if guess is None else guess.rate,
         )
     return facts
@@ -138,27 +138,29 @@ def _holders(manifest: Manifest, strings: set[str]) -> dict[str, int]:
     return {text: len(of_text) for text, of_text in sources.items()}
 
 
-def _is_trained(placed: PlacedString) -> bool:
+def _is_trained(identifier: IdentifierInRow) -> bool:
     """Return whether an identifier stands in a trained row without a canary."""
-    return placed.row.split == "train" and placed.row.canary_id is None
+    return identifier.row.split == "train" and identifier.row.canary_id is None
 
 
-def _homes(strings: list[PlacedString]) -> dict[str, int]:
+def _homes(identifiers: list[IdentifierInRow]) -> dict[str, int]:
     """Return the number of the first trained row of each string."""
     homes: dict[str, int] = {}
-    for placed in strings:
-        if _is_trained(placed):
-            homes.setdefault(placed.text, placed.row_number)
+    for identifier in identifiers:
+        if _is_trained(identifier):
+            homes.setdefault(identifier.text, identifier.row_number)
     return homes
 
 
-def _neighbours(strings: list[PlacedString]) -> Mapping[tuple[str, str], set[str]]:
+def _neighbours(
+    identifiers: list[IdentifierInRow],
+) -> Mapping[tuple[str, str], set[str]]:
     """Return the trained strings of each type and stem (:func:`_stems`)."""
     neighbours: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for placed in strings:
-        if _is_trained(placed):
-            for stem in _stems(placed.text):
-                neighbours[placed.span.type, stem].add(placed.text)
+    for identifier in identifiers:
+        if _is_trained(identifier):
+            for stem in _stems(identifier.text):
+                neighbours[identifier.span.type, stem].add(identifier.text)
     return neighbours
 
 

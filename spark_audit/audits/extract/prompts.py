@@ -75,8 +75,8 @@ def span_facts(manifest: Manifest, trained_on: Trained) -> Iterator[dict[str, An
     for example, span, _ in spans_of(manifest):
         canary_id = example.canary_id or ""
         part = span.part or ""
-        place = (example.id, span.start, span.end)
-        dose = facts[place].dose
+        key = (example.id, span.start, span.end)
+        dose = facts[key].dose
         if canary_id:
             # Where only some of the manifest is audited, its canaries are not listed.
             unlisted = 0 if example.split == "test" else 1
@@ -94,14 +94,14 @@ def span_facts(manifest: Manifest, trained_on: Trained) -> Iterator[dict[str, An
             "part": part,
             "dose": dose,
             "first": first_rows[canary_id or example.id, part] == example.id,
-            "stratum": facts[place].stratum,
+            "stratum": facts[key].stratum,
         }
         # Where training is known of no row, there is no such column.
         if trained_on.is_known and canary_id:
             record[COLUMN] = canary_states.get(canary_id, "")
         elif trained_on.is_known:
             record[COLUMN] = trained_on.supervision_of(example, span)
-        yield {**record, **strings[place]}
+        yield {**record, **strings[key]}
 
 
 def _first_rows(manifest: Manifest) -> dict[tuple[str, str], str]:
