@@ -10,7 +10,7 @@ from sklearn.metrics import roc_auc_score
 
 from spark_audit.audits.mia import texts as texts_alone
 from spark_audit.audits.mia.best_guess import best_guess
-from spark_audit.audits.mia.guards import covariate_table, differs_by_covariate
+from spark_audit.audits.mia.covariates import covariate_table, differs_by_covariate
 from spark_audit.audits.mia.score_tables import (
     ALL_SCORES,
     DECLARED_SCORES,

@@ -12,7 +12,7 @@ from decoding import lines_of
 from made_reports import figure, made_report
 from shared_digits import digits, long_numbers
 
-from spark_audit.audits.mia.guards import covariate_table
+from spark_audit.audits.mia.covariates import covariate_table
 from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.folder import FORMATS_ON_REQUEST, WRITERS, write_report
 from spark_audit.report.writers.table_files import csv_text

@@ -21,12 +21,8 @@ from spark_audit.audits.base import (
 from spark_audit.audits.claims import carriers
 from spark_audit.audits.mia import estimates, score_tables
 from spark_audit.audits.mia.best_guess import best_guess
-from spark_audit.audits.mia.guards import (
-    Record,
-    ScoreGuards,
-    covariate_table,
-    score_guards,
-)
+from spark_audit.audits.mia.covariates import covariate_table
+from spark_audit.audits.mia.guards import ScoreGuards, score_guards
 from spark_audit.audits.mia.judged_scores import judged_scores
 from spark_audit.audits.mia.outside_scores import (
     given_files,
@@ -46,6 +42,7 @@ from spark_audit.results import (
     Finding,
     Row,
 )
+from spark_audit.results.audit_result import TableRecord
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass
 from spark_audit.sentences import p_value, render
@@ -278,7 +275,7 @@ class Membership(Audit):
             )
             findings.append(not_scored)
 
-        tables: dict[str, list[Record]] = {
+        tables: dict[str, list[TableRecord]] = {
             "mia_covariates": list(covariate_table(guards.judged_rows)),
             "mia_roc": list(curve_table(pooled, names)),
             "mia_texts": table_of_texts,
@@ -493,7 +490,7 @@ def contrasts_of(
 
 def curve_table(
     pooled: estimates.MembershipGroup, names: Sequence[str]
-) -> Iterator[Record]:
+) -> Iterator[TableRecord]:
     """Yield points of the ROC curves, with the band of a score that knows nothing.
 
     Budgets of false positives run from what one non-member of the smallest task

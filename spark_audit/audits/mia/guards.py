@@ -10,29 +10,25 @@ contrasts, :mod:`~spark_audit.audits.mia.verdicts` to findings.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import scipy
 
 from spark_audit.audits.base import guard
 from spark_audit.audits.mia import estimates, score_tables
+from spark_audit.audits.mia.covariates import covariate_table, differs_by_covariate
 from spark_audit.audits.mia.texts import label_test, labels_and_sides
 from spark_audit.audits.setup_guards import ALARM, BASE_READ
 from spark_audit.names import BASE
 from spark_audit.provenance import seed_for
 from spark_audit.results import Guard, Hits, Row, number
 from spark_audit.results.findings import Fact
-from spark_audit.stats.balance import smd
 from spark_audit.stats.bootstrap import correlated
 from spark_audit.stats.estimate import Estimate, Status, side_of
-
-Record: TypeAlias = "dict[str, Any]"
-"""A row of a table, by column."""
 
 EVERY_SCORE = ""
 """Name under which a status or a note holds of all scores."""
@@ -86,15 +82,6 @@ LABELS_VOID_P = 0.01
 
 LABELS_WARN_P = 0.05
 """p of the labels below which readers are warned."""
-
-COVARIATES = ("length", "zlib_bytes")
-"""Columns that are compared: characters of a text, and its bytes once compressed."""
-
-COVARIATE_P = 0.01
-"""p below which a covariate of the texts differs, if its difference is large enough."""
-
-COVARIATE_SMD = 0.1
-"""Standardised mean difference above which it is large enough (Stuart 2010)."""
 
 
 class StatusAndNote(NamedTuple):
@@ -248,61 +235,6 @@ def score_guards(
     _guard_covariates(guards)
     _guard_untrained(guards)
     return guards
-
-
-def covariate_table(facts: pd.DataFrame) -> Iterator[Record]:
-    """Yield how length and compressed size differ between the sides, by task.
-
-    Parameters
-    ----------
-    facts
-        One row per example: columns ``task``, ``cluster``, ``member`` (bool),
-        ``length`` and ``zlib_bytes``.
-
-    Yields
-    ------
-    ``task``, ``covariate``, ``ks`` and ``p`` of Kolmogorov-Smirnov with rows taken as
-    independent, ``smd``, the mean difference over the pooled SD (None where that is 0),
-    and ``clusters`` of the side that has fewer. Tasks with fewer than two rows on a
-    side are left out.
-    """
-    for task, rows in facts.groupby("task", sort=False):
-        n_clusters = int(rows.groupby("member")["cluster"].nunique().min())
-        for covariate in COVARIATES:
-            values = rows[covariate].dropna()
-            is_member = rows.loc[values.index, "member"].to_numpy(bool)
-            of_members = values.to_numpy(np.float64)[is_member]  # (members,)
-            of_others = values.to_numpy(np.float64)[~is_member]  # (non-members,)
-            if len(of_members) < 2 or len(of_others) < 2:
-                continue
-
-            test = scipy.stats.ks_2samp(of_members, of_others)
-            variances = (np.var(of_members, ddof=1), np.var(of_others, ddof=1))
-            pooled_sd = float(np.sqrt(sum(variances) / 2))
-            difference: float | None = None
-            if pooled_sd > 0:
-                difference = smd(of_members, of_others, sd=pooled_sd)
-            yield {
-                "task": task,
-                "covariate": covariate,
-                "ks": float(test.statistic),
-                "p": float(test.pvalue),
-                "smd": difference,
-                "clusters": n_clusters,
-            }
-
-
-def differs_by_covariate(record: Record) -> bool:
-    """Return whether the sides differ by a covariate, more than enough rows always do.
-
-    Parameters
-    ----------
-    record
-        Of :func:`covariate_table`. Without a spread on either side there is no ``smd``:
-        then p alone tells two constants from one.
-    """
-    is_large = record["smd"] is None or abs(record["smd"]) > COVARIATE_SMD
-    return bool(is_large and record["p"] < COVARIATE_P)
 
 
 def _guard_base_read(guards: ScoreGuards) -> None:

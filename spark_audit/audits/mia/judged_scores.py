@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from itertools import product
 
 from spark_audit.audits.claims import ALPHA
-from spark_audit.audits.mia.guards import Record, ScoreGuards
+from spark_audit.audits.mia.guards import ScoreGuards
 from spark_audit.names import BASE
 from spark_audit.results import Row
+from spark_audit.results.audit_result import TableRecord
 from spark_audit.results.findings import Fact
 from spark_audit.sentences import render
 from spark_audit.stats.bootstrap import holm
@@ -21,7 +22,7 @@ from spark_audit.stats.estimate import Estimate, side_of
 
 def judged_scores(
     names: Sequence[str], attacks: Sequence[str], guards: ScoreGuards
-) -> list[Record]:
+) -> list[TableRecord]:
     """Return what each attack of another tool shows of each checkpoint.
 
     The guards of our own scores apply. An attack detects where it scores trained rows
@@ -57,7 +58,7 @@ def judged_scores(
     return records
 
 
-def _outside_record(name: str, attack: str, guards: ScoreGuards) -> Record:
+def _outside_record(name: str, attack: str, guards: ScoreGuards) -> TableRecord:
     """Return what one attack of another tool shows of a checkpoint, uncorrected.
 
     Its columns are those of :func:`judged_scores`, but for ``p_adjusted``.
@@ -65,7 +66,7 @@ def _outside_record(name: str, attack: str, guards: ScoreGuards) -> Record:
     pooled = guards.pooled
     auc = pooled.estimate(name, attack)
     above_texts = pooled.above_texts(name, attack, sides_differ=guards.texts_differ)
-    record: Record = {"checkpoint": name, "of": attack, "rows": auc.n}
+    record: TableRecord = {"checkpoint": name, "of": attack, "rows": auc.n}
     if auc.value is None or above_texts is None:
         reason = auc.note or "the best guess was not tested beside it"
         return {**record, "score": auc.value, "says": f"not estimable: {reason}"}

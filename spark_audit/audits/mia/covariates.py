@@ -1,0 +1,76 @@
+"""How length and compressed size of texts differ between members and non-members."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+import scipy
+
+from spark_audit.results.audit_result import TableRecord
+from spark_audit.stats.balance import smd
+
+COVARIATES = ("length", "zlib_bytes")
+"""Columns that are compared: characters of a text, and its bytes once compressed."""
+
+COVARIATE_P = 0.01
+"""p below which a covariate of the texts differs, if its difference is large enough."""
+
+COVARIATE_SMD = 0.1
+"""Standardised mean difference above which it is large enough (Stuart 2010)."""
+
+
+def covariate_table(facts: pd.DataFrame) -> Iterator[TableRecord]:
+    """Yield how length and compressed size differ between the sides, by task.
+
+    Parameters
+    ----------
+    facts
+        One row per example: columns ``task``, ``cluster``, ``member`` (bool),
+        ``length`` and ``zlib_bytes``.
+
+    Yields
+    ------
+    ``task``, ``covariate``, ``ks`` and ``p`` of Kolmogorov-Smirnov with rows taken as
+    independent, ``smd``, the mean difference over the pooled SD (None where that is 0),
+    and ``clusters`` of the side that has fewer. Tasks with fewer than two rows on a
+    side are left out.
+    """
+    for task, rows in facts.groupby("task", sort=False):
+        n_clusters = int(rows.groupby("member")["cluster"].nunique().min())
+        for covariate in COVARIATES:
+            values = rows[covariate].dropna()
+            is_member = rows.loc[values.index, "member"].to_numpy(bool)
+            of_members = values.to_numpy(np.float64)[is_member]  # (members,)
+            of_others = values.to_numpy(np.float64)[~is_member]  # (non-members,)
+            if len(of_members) < 2 or len(of_others) < 2:
+                continue
+
+            test = scipy.stats.ks_2samp(of_members, of_others)
+            variances = (np.var(of_members, ddof=1), np.var(of_others, ddof=1))
+            pooled_sd = float(np.sqrt(sum(variances) / 2))
+            difference: float | None = None
+            if pooled_sd > 0:
+                difference = smd(of_members, of_others, sd=pooled_sd)
+            yield {
+                "task": task,
+                "covariate": covariate,
+                "ks": float(test.statistic),
+                "p": float(test.pvalue),
+                "smd": difference,
+                "clusters": n_clusters,
+            }
+
+
+def differs_by_covariate(record: TableRecord) -> bool:
+    """Return whether the sides differ by a covariate, more than enough rows always do.
+
+    Parameters
+    ----------
+    record
+        Of :func:`covariate_table`. Without a spread on either side there is no ``smd``:
+        then p alone tells two constants from one.
+    """
+    is_large = record["smd"] is None or abs(record["smd"]) > COVARIATE_SMD
+    return bool(is_large and record["p"] < COVARIATE_P)
