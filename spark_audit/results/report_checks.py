@@ -14,7 +14,7 @@ ReportTables: TypeAlias = dict[str, list[dict[str, Any]]]
 RESERVED_TABLES = ("results", "contrasts", "guards")
 """Lists of a report, whose names no further table can have."""
 
-_TABLE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_NAME_OF_TABLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 _FILE_OF_REPORT = re.compile(
     r"report\.(?!json$)\w+|card\.md|dossier\.html|(?:tables|figures)/[^/\0]+\.\w+"
@@ -31,7 +31,7 @@ class _DrawnColumns(NamedTuple):
     numbers: tuple[str, ...] = ()
 
 
-_DRAWN_TABLES: Mapping[str, _DrawnColumns] = {
+_COLUMNS_OF_DRAWN: Mapping[str, _DrawnColumns] = {
     "matching_by_type": _DrawnColumns(
         texts=("type", "reasons"), numbers=("matched", "unmatched")
     ),
@@ -79,7 +79,7 @@ def checked_tables(tables: ReportTables) -> ReportTables:
     """
     for name, records in tables.items():
         # They become names of files, whoever wrote the report.
-        if not _TABLE_NAME.fullmatch(name) or name in RESERVED_TABLES:
+        if not _NAME_OF_TABLE.fullmatch(name) or name in RESERVED_TABLES:
             raise ValueError("the name of a table is letters, digits, _ and -")
         for record in records:
             _check_values(name, record)
@@ -130,16 +130,16 @@ def _may_hold_text(table: str, column: str) -> bool:
 
     Only of tables that are drawn it is known which columns are numbers.
     """
-    if table not in _DRAWN_TABLES:
+    if table not in _COLUMNS_OF_DRAWN:
         return True
 
-    columns_of_text = (*_DRAWN_TABLES[table].texts, *_TEXT_COLUMNS, _TEXT_OR_NUMBER)
+    columns_of_text = (*_COLUMNS_OF_DRAWN[table].texts, *_TEXT_COLUMNS, _TEXT_OR_NUMBER)
     return column in columns_of_text
 
 
 def _check_drawn_columns(table: str, record: Mapping[str, object]) -> None:
     """Refuse a record without a column that figures and pages need of its table."""
-    needed = _DRAWN_TABLES.get(table, _DrawnColumns())
+    needed = _COLUMNS_OF_DRAWN.get(table, _DrawnColumns())
     for column in needed.texts:
         if not isinstance(record.get(column), str):
             raise ValueError(f"table {table} lacks {column}")
