@@ -62,6 +62,7 @@ class AboveTexts:
         """
         if not self.sides_differ:
             return 0.0
+
         return (1 - self.bar) / 2
 
     @property
@@ -75,6 +76,7 @@ class AboveTexts:
         se = self.difference.se
         if not self.margin or not se:
             return self.larger_p
+
         # The test is of the margin, not of 0: a normal statistic shifted by it.
         p_above_margin = float(2 * scipy.special.ndtr(-excess / se))
         return max(self.larger_p, p_above_margin)
@@ -181,6 +183,7 @@ class AboveTexts:
         excess = self.difference
         score = Estimate(self.score, n=excess.n, clusters=excess.clusters)
         texts = Estimate(self.texts, n=excess.n, clusters=excess.clusters)
+
         return {
             "score": Row.of_estimate(
                 score, audit=audit, checkpoint=name, metric="auc", of=attack

@@ -44,15 +44,19 @@ def covariate_table(facts: pd.DataFrame) -> Iterator[TableRecord]:
             is_member = rows.loc[values.index, "member"].to_numpy(bool)
             of_members = values.to_numpy(np.float64)[is_member]  # (members,)
             of_others = values.to_numpy(np.float64)[~is_member]  # (non-members,)
+
+            # A spread needs two rows.
             if len(of_members) < 2 or len(of_others) < 2:
                 continue
 
             test = scipy.stats.ks_2samp(of_members, of_others)
             variances = (np.var(of_members, ddof=1), np.var(of_others, ddof=1))
             pooled_sd = float(np.sqrt(sum(variances) / 2))
+
             difference: float | None = None
             if pooled_sd > 0:
                 difference = smd(of_members, of_others, sd=pooled_sd)
+
             yield {
                 "task": task,
                 "covariate": covariate,

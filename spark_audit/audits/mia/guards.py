@@ -227,6 +227,8 @@ def score_guards(
 
     if facts["borrowed"]:
         guards.add("untrained model", "untrained_borrowed", {}, checkpoint=BASE)
+
+    # In the order in which the report shows them.
     _guard_base_read(guards)
     _guard_rows(guards)
     _guard_texts(guards)
@@ -246,6 +248,7 @@ def _guard_base_read(guards: ScoreGuards) -> None:
     above_texts = guards.pooled.above_texts(BASE, "loss", texts="blind")
     if above_texts is None or above_texts.p >= ALARM:
         return
+
     guards.add(
         BASE_READ,
         "base_read",
@@ -288,6 +291,7 @@ def _guard_rows(guards: ScoreGuards) -> None:
         passed = False
     elif n_clusters >= FEW_ROWS:
         passed = True
+
     guards.add(
         "rows",
         "rows_of_one_task" if n_tasks == 1 else "rows",
@@ -426,6 +430,7 @@ def _guard_labels(guards: ScoreGuards, seed: int) -> None:
         guards.void["response"] = StatusAndNote("invalid", LABELS)
     elif p < LABELS_WARN_P:
         passed = None
+
     guards.add(
         name, "labels", {"p": p, "void": is_void}, further=further, passed=passed
     )
@@ -444,6 +449,7 @@ def _guard_covariates(guards: ScoreGuards) -> None:
         passed = True
     else:
         says = "covariates_missing"
+
     guards.add(
         "text covariates",
         says,

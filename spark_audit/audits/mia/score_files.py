@@ -117,9 +117,11 @@ def _scores_of_table(table: pd.DataFrame, attack: str, where: str) -> pd.DataFra
     if {"id", HASH}.isdisjoint(table):
         return _scores_without_ids(table, attack, where)
 
+    # It has the name of the attack where one is chosen.
     column = "score"
     if attack:
         column = _chosen_attack(list(table), attack, where)
+
     return table.rename(columns={column: "score"})
 
 
@@ -158,6 +160,7 @@ def _scores_without_ids(
         lists: Any = content
         if by_attack:
             lists = by_attack[_chosen_attack(list(by_attack), attack, where)]
+
         if lists_needed <= set(lists):
             return _scores_of_peer(lists, form)
 
@@ -166,6 +169,7 @@ def _scores_without_ids(
     column = "score"
     if attack or "score" not in names:
         column = _chosen_attack(names, attack, where)
+
     columns = {"score": content[column]}
     for key in ("label", "checkpoint"):
         if key in content:
@@ -202,6 +206,7 @@ def _keys_of(value: Any) -> set[str]:
 def _chosen_attack(names: Sequence[Any], attack: str, where: str) -> str:
     """Return the attack that is chosen, or the only one there is."""
     attacks = [str(name) for name in names]
+
     # A single attack need not be named; a wrong name is refused, too.
     must_choose = attack or len(attacks) > 1
     if must_choose and attack not in attacks:

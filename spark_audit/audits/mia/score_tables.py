@@ -172,6 +172,7 @@ def _token_rows(table: TokenTable, ids: Sequence[str]) -> TokenRows:
             rows = table.rows(key)
             first[i] = rows.start
             n_tokens[i] = rows.stop - rows.start
+
     return TokenRows(first, n_tokens)
 
 
@@ -196,6 +197,7 @@ def _population(
     ]
     step = max(1, tokens.n_tokens.sum() // POPULATION)
     sample = np.concatenate(places)[::step]
+
     # Above 0: the checkpoint finds the token likelier than the base did.
     rise = -nll[sample].astype(np.float64) - base_logp[sample]
     return np.sort(rise[np.isfinite(rise)])
@@ -228,6 +230,8 @@ def _scores_of_block(block: TextBlock, has_base: np.ndarray) -> dict[str, np.nda
             scores[name] = score(block)  # (k,)
         elif has_base.any():
             scores[name] = np.where(has_base, score(block), np.nan)
+
+    # Those of other packages, which see the same block.
     for name, score in further_scores().items():
         scores[name] = _further_score(name, score, block)
     return scores
@@ -353,6 +357,7 @@ def reference_table(manifest: Manifest, ids: Sequence[str]) -> TokenTable:
         position = np.flatnonzero(micro_nats >= 0)
         nll = (micro_nats[position] / 1e6).astype(np.float32)
         items.append((key, position.astype(np.int32), {"nll": nll}))
+
     return TokenTable.from_items(items)
 
 

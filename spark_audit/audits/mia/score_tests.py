@@ -76,9 +76,13 @@ class ScoreTest:
         not shown      else
         =============  ========================================================
         """
-        if self.p < ALPHA and self.excess_p < ALPHA:
+        has_moved = self.p < ALPHA
+        exceeds_texts = self.excess_p < ALPHA
+
+        # In the order of the table.
+        if has_moved and exceeds_texts:
             return "detected"
-        if self.p < ALPHA and self.sides_differ:
+        if has_moved and self.sides_differ:
             return "confounded"
         return "not shown"
 
@@ -121,6 +125,7 @@ class ScoreTest:
         row = self.row
         direction = 1 if self.is_more_familiar else -1
         null = row.null or 0.0
+
         return t_bound(
             row.value,
             row.high if self.is_more_familiar else row.low,
@@ -150,6 +155,8 @@ class ScoreTest:
         says = f"mia.{claim}"
         power = self.power(sizes)
         bounds = self.bounds(sizes)
+
+        # With a test of the texts the finding claims the excess over these.
         if self.above is not None:
             return self.above.finding(
                 self.row,
@@ -179,6 +186,7 @@ class ScoreTest:
         """The key of the sentence on its figure and on what it is compared with."""
         if self.above is None:
             return "mia.change" if isinstance(self.row, Contrast) else "mia.level"
+
         side = "above" if self.is_more_familiar else "below"
         bar = "chance" if self.above.is_bar_chance else "texts"
         return f"mia.{side}_{bar}"
@@ -209,6 +217,7 @@ class ScoreTest:
         }
         if self.above is None:
             return facts | {"auc": self.row}
+
         return facts | self.above.facts(self.row.checkpoint, self.row.of)
 
 
