@@ -10,11 +10,10 @@ once all primary tests of a report count (:func:`~spark_audit.audits.claims.corr
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from spark_audit.audits.baselines import Baseline as Baseline
 from spark_audit.audits.baselines import baselines_of as baselines_of
@@ -23,10 +22,8 @@ from spark_audit.audits.baselines import with_base as with_base
 from spark_audit.audits.claims import at_level, corrected
 from spark_audit.audits.metrics import LatexColumn as LatexColumn
 from spark_audit.audits.metrics import Metric as Metric
-from spark_audit.errors import one_line
 from spark_audit.manifest.file import load_manifest, original
 from spark_audit.manifest.schema import Manifest
-from spark_audit.messages import say
 from spark_audit.names import series_of
 from spark_audit.results import (
     AuditResult,
@@ -543,41 +540,6 @@ def _check_tables(tables: object) -> None:
         "tables: give the scores of each checkpoint by its name, as in "
         "{'mine': sa.score(...)}"
     )
-
-
-def registered(group: str, fault: Callable[[str, Any], str]) -> dict[str, Any]:
-    """Return what other packages register by an entry point, without what is broken.
-
-    What is left out is said, with the reason.
-
-    Parameters
-    ----------
-    group
-        Name of the entry point.
-    fault
-        ``fault(name, loaded)`` returns why something loaded is not what it should be;
-        empty: nothing is wrong.
-
-    Returns
-    -------
-    Name -> what was loaded.
-    """
-    loaded: dict[str, Any] = {}
-    for point in sorted(entry_points(group=group), key=str):
-        # Somebody else's code runs here: whatever it raises, ours goes on.
-        try:
-            candidate = point.load()
-            reason = fault(point.name, candidate)
-        except (Exception, SystemExit) as error:
-            candidate = None
-            reason = one_line(error)
-
-        if reason:
-            loaded.pop(point.name, None)
-            say(f"{group}: {point.name!r} ({point.value}) is left out: {reason}")
-        else:
-            loaded[point.name] = candidate
-    return loaded
 
 
 def guard(

@@ -67,7 +67,8 @@ def _audits_of_packages() -> dict[str, type[Audit]]:
         return {}
 
     # Imported only where there are some: it takes long.
-    from spark_audit.audits.base import Audit, registered
+    from spark_audit.audits.base import Audit
+    from spark_audit.audits.plugins import registered
 
     def fault(name: str, audit: Any) -> str:
         """Return why an object cannot be an audit of this name; empty if it can."""

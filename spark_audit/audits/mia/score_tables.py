@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.base import Metric, registered
+from spark_audit.audits.base import Metric
 from spark_audit.audits.mia.scores import (
     AGAINST_BASE,
     MEMBERSHIP_SCORES,
     TextBlock,
     Untrained,
 )
+from spark_audit.audits.plugins import registered
 from spark_audit.errors import InputError, one_line
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.names import ANY_NAME
