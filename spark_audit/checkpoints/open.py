@@ -108,12 +108,16 @@ class _OnModule:
     ----------
     host
         The module of its full weights.
+    checkpoint
+        How it is put together.
     attached
         The adapter on ``host``; ``None``: full weights alone.
     noise
         Shape ``(rows, width)``: what is added to input embeddings.
     tokenizer_read
         Its tokenizer.
+    facts
+        What the module is by itself, by this tokenizer.
     growth
         How its vocabulary has grown since the base's; ``None``: it has not.
     """

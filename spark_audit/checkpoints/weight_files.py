@@ -11,6 +11,7 @@ import pickle
 import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -173,10 +174,27 @@ def _files_of_index(index: Path) -> tuple[Path, ...]:
     return files
 
 
-def config_of(file: Path, loading: Loading) -> tuple[dict[str, object], Path, str]:
-    """Return the config.json that belongs to weights, its folder, and a note.
+@dataclass(frozen=True)
+class FoundConfig:
+    """The configuration that belongs to weights.
 
-    It is the one beside them, else the base's.
+    Attributes
+    ----------
+    content
+        Of config.json.
+    folder
+        Where it lies, with the tokenizer that belongs to it.
+    note
+        Where it was found, for the reader of a report.
+    """
+
+    content: dict[str, object]
+    folder: Path
+    note: str
+
+
+def config_of(file: Path, loading: Loading) -> FoundConfig:
+    """Return the config.json that lies beside weights, else the base's.
 
     Parameters
     ----------
@@ -204,7 +222,7 @@ def config_of(file: Path, loading: Loading) -> tuple[dict[str, object], Path, st
         note = f"architecture: {base} (none of its weights)"
 
     config = untrusted.read_config(folder, trusted=loading.trust_remote_code)
-    return config, folder, note
+    return FoundConfig(config, folder, note)
 
 
 def lone_file(

@@ -153,6 +153,7 @@ def test_files_that_are_refused(tuned, tiny_base, tmp_path):
     for content, message in (
         ({"model": state, "state_dict": state}, "holds several models: state_dict,"),
         ([1, 2], "holds no state dictionary"),
+        (torch.ones(3), "holds no state dictionary"),
         ({}, "holds no state dictionary"),
         ({"lm_head.weight": 3}, "holds something else than tensors (lm_head.weight)"),
         (

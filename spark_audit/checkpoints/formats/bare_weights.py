@@ -92,10 +92,14 @@ def bare_weights(path: Path, loading: specs.Loading) -> Checkpoint:
     if content.full:
         tensor_checks.check_filled(content.full)
         tensor_checks.refuse_other_names(content.full)
-        config, config_folder, note = weight_files.config_of(path, loading)
-        notes.append(note)
+        model_config = weight_files.config_of(path, loading)
+        notes.append(model_config.note)
         full_weights = Checkpoint(
-            config, files, lambda: _read(files).full, config_folder, folder=folder
+            model_config.content,
+            files,
+            lambda: _read(files).full,
+            model_config.folder,
+            folder=folder,
         )
     if not content.lora:
         # A file without any tensors was refused as it was read.

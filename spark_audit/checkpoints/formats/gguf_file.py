@@ -57,7 +57,7 @@ def gguf_file(file: Path, loading: specs.Loading) -> Checkpoint:
     if is_lora:
         return gguf_lora(file, reader, loading)
 
-    config, folder, note = weight_files.config_of(file, loading)
+    model_config = weight_files.config_of(file, loading)
     with untrusted.foreign(_UNREADABLE):
         content = _content(file)
     if "split.count" in reader.fields:
@@ -65,17 +65,18 @@ def gguf_file(file: Path, loading: specs.Loading) -> Checkpoint:
         raise CheckpointError("is one part of a GGUF file", fix=remedy)
 
     # The file and the configuration, which came from elsewhere, must be of one model.
-    _check_sizes(config, content["config"])
+    _check_sizes(model_config.content, content["config"])
     _check_heads(content["config"])
-    notes = [note, *_notes_on_types(reader)]
-    notes += _compare_tokens(content["tokenizer"].get("tokens"), folder, loading)
+    notes = [model_config.note, *_notes_on_types(reader)]
+    tokens = content["tokenizer"].get("tokens")
+    notes += _compare_tokens(tokens, model_config.folder, loading)
 
     n_numbers = sum(int(tensor.n_elements) for tensor in reader.tensors)
     return Checkpoint(
-        config,
+        model_config.content,
         (file,),
-        partial(_read_tensors, file, folder, loading, n_numbers),
-        folder,
+        partial(_read_tensors, file, model_config.folder, loading, n_numbers),
+        model_config.folder,
         folder=file.parent,
         notes=tuple(notes),
     )
