@@ -22,19 +22,23 @@ LEAVES_BASE = ("gaussian", "orthogonal", "eva", "mica")
 """Initialisations that leave the base's weights as they are: every tensor is read from
 the file, so they change nothing."""
 
+# Bounds on numbers: a file could ask for any amount of memory.
 _Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 _Scale = Annotated[float, Field(gt=0, le=MAX_COUNT)]
 _Rate = Annotated[float, Field(ge=0, le=1)]
 _Share = Annotated[float, Field(gt=0, le=1)]
 _Index = Annotated[int, Field(ge=0, le=2**31)]
+# Names of modules, and patterns of them that match in linear time.
 _Name = Annotated[str, Field(pattern=r"\A[\w.-]{1,200}\Z")]
 _Key = Annotated[str, Field(pattern=r"\A\^?(\.\*)?[\w.\\-]{1,200}\$?\Z")]
 _Names = Annotated[list[_Name], Field(max_length=MAX_ADAPTED_LAYERS)]
 _Indices = Annotated[list[_Index], Field(max_length=MAX_ADAPTED_LAYERS)]
 _Tokens = Annotated[list[_Index], Field(max_length=MAX_COUNT)]
+# Any expression: it is matched under a clock, see adapter_modules.
 _Targets = (
     Annotated[str, Field(min_length=1, max_length=_MAX_PATTERN_LETTERS)] | list[str]
 )
+# How LoRA begins: without a change of the base, or with one that can be computed.
 _Start = Annotated[
     str,
     Field(pattern=rf"\A({'|'.join(LEAVES_BASE)}|pissa(_niter_\d{{1,2}})?|olora)\Z"),
@@ -45,6 +49,7 @@ _Task = Annotated[
 ]
 _Few = Field(max_length=_MAX_PATTERNS)
 _Layer = Annotated[int, Field(ge=0, le=MAX_ADAPTED_LAYERS)]
+# Layers are repeated from the first one up to before the second.
 _Pair = Annotated[list[_Layer], Field(min_length=2, max_length=2)]
 _LoftQ = dict[Literal["loftq_bits", "loftq_iter"], Annotated[int, Field(ge=1, le=64)]]
 
