@@ -357,7 +357,7 @@ class OpenCheckpoints:
             with quiet(), at(checkpoint.typed_path):
                 on_module = self._put_on(host, checkpoint)
 
-            for derived_kind in self._derived_kinds(checkpoint):
+            for derived_kind in self.derived_kinds(checkpoint):
                 with quiet(), at(checkpoint.typed_path):
                     loaded = self._opened(on_module, derived_kind)
                 yield loaded
@@ -407,7 +407,7 @@ class OpenCheckpoints:
             return False
         return same_path(checkpoint.base, checkpoint.typed_path)
 
-    def _derived_kinds(self, checkpoint: Checkpoint) -> list[str]:
+    def derived_kinds(self, checkpoint: Checkpoint) -> list[str]:
         """Return how a checkpoint is opened: as it is (``""``), rounded, relearned."""
         kinds = [""]
         if not self._is_base(checkpoint):
@@ -422,7 +422,7 @@ class OpenCheckpoints:
         Parameters
         ----------
         derived_kind
-            As :meth:`_derived_kinds` gives it.
+            As :meth:`derived_kinds` gives it.
         """
         host = on_module.host
         checkpoint = on_module.checkpoint

@@ -117,7 +117,7 @@ def scene(tmp_path_factory, tiny_base, make_adapter) -> Path:
         # A rounded copy of each would show nothing more, and take twice the time.
         patch.setattr(
             OpenCheckpoints,
-            "_kinds",
+            "derived_kinds",
             lambda _, one: ("", *["int8"] * (one.name == "leak")),
         )
         patch.chdir(folder)
