@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from spark_audit.manifest.schema import Manifest
     from spark_audit.results import Report
 
-Folder = Annotated[Path, Parameter(help="Report folder, or anything in one.")]
+Folder = Annotated[Path, Parameter(help="Report folder, or a file of one.")]
 
 
 def report(

@@ -84,18 +84,20 @@ reader or one tool."""
 
 
 def folder_of(path: str | Path) -> Path:
-    """Return the report folder that a path is, or lies in: its page, a table, a figure.
+    """Return the report folder of one of its files: its page, a table, a figure.
 
-    A path that does not exist is returned as it is: a gate must not judge the report
-    around a file that is not there.
+    Every other path is returned as it is. A folder stands for itself alone: in a
+    report's folder there may be runs, data, or another report that is not finished, and
+    neither a gate nor a writer must take the report around it for what was meant.
     """
     path = Path(path)
-    if not path.exists():
+    if not path.is_file():
         return path
 
-    for folder in (path, *path.parents):
+    for folder in path.parents:
         if (folder / REPORT_FILE).is_file():
-            return folder
+            place = path.parent.relative_to(folder).as_posix()
+            return folder if place in (".", *REPORT_FOLDERS) else path
     return path
 
 
@@ -166,6 +168,10 @@ def _refuse_missing_report(folder: Path, error: OSError) -> NoReturn:
     else:
         what = "is a folder without report.json"
         fix = instead(folder, fix)
+        for parent in folder.parents:
+            if (parent / REPORT_FILE).is_file():
+                fix = f"give {parent}, the report that it lies in"
+                break
     raise InputError(what, where=str(folder), fix=fix) from error
 
 

@@ -232,15 +232,34 @@ def test_a_mistake_is_a_line_to_act_on(line, code, said, place, monkeypatch, cap
     assert not [*place.glob("*:")]
 
 
-def test_any_path_in_a_report_is_the_report(place):
+def test_a_file_of_a_report_stands_for_it_and_a_folder_inside_does_not(place):
     one = place / "reports" / "one"
     deep = one / "figures" / "roc.png"
     deep.parent.mkdir()
     deep.touch()
     assert {folder_of(path) for path in (one, one / "report.json", deep)} == {one}
     assert folder_of(place) == place
-    # A gate of a report that is not there must not judge the one around it.
+    # A gate of a report that is not there must not judge the one around it, and what
+    # is asked for in a folder inside must not be written around it.
     assert folder_of(one / "gone") == one / "gone"
+    assert folder_of(deep.parent) == deep.parent
+    run_file = one / "runs" / "mine" / "run.json"
+    run_file.parent.mkdir(parents=True)
+    run_file.touch()
+    assert folder_of(run_file) == run_file
+
+
+@pytest.mark.parametrize("command", ["report", "gate", "verify", "persons"])
+def test_a_folder_inside_a_report_is_refused_with_the_report(command, place, capsys):
+    one = place / "reports" / "one"
+    inside = one / "not-finished"
+    inside.mkdir(exist_ok=True)
+    before = {path: path.stat().st_mtime_ns for path in one.rglob("*")}
+    assert run([command, str(inside)]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert f"give {one}" in err
+    assert {path: path.stat().st_mtime_ns for path in one.rglob("*")} == before
 
 
 def test_paths_are_read_as_a_shell_would_have_made_them(place, monkeypatch):
