@@ -13,12 +13,14 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from cyclopts import (
     App,
     CycloptsError,
+    MissingArgumentError,
     RepeatArgumentError,
     UnusedCliTokensError,
 )
@@ -126,9 +128,25 @@ def _usage(error: CycloptsError) -> str:
     if isinstance(error, RepeatArgumentError):
         option = error.token.keyword
         return f"{option} is given twice, and takes one value: leave one out;"
+    if isinstance(error, MissingArgumentError):
+        return _missing(error)
     said = str(error).partition(" Available commands: ")[0]
     said = re.sub(r'^Command "[^"]*" parameter ', "", " ".join(said.split()))
     return said if said.endswith("?") else said.rstrip(".") + ";"
+
+
+def _missing(error: MissingArgumentError) -> str:
+    """What is missing; an option that is misspelt is named instead, as unknown."""
+    assert error.argument is not None
+    for token in error.unused_tokens or ():
+        option = token.partition("=")[0]
+        if option in error.argument.names:
+            return f"the value of {option} is missing;"
+        near = get_close_matches(option, error.argument.names, n=1)
+        if option.startswith("--") and near:
+            return f"Unknown option: {option}. Did you mean {near[0]}?"
+
+    return f"{error.argument.name} is missing;"
 
 
 def _drop_output() -> None:

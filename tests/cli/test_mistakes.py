@@ -12,10 +12,13 @@ from spark_audit.report.folder import folder_of, write_report
 
 MISTAKES = [
     # options and commands
-    ("all --chkpt runs/er", 2, "Did you mean --ckpt instead of --chkpt? see spark-au"),
+    ("all --chkpt runs/er", 2, "Unknown option: --chkpt. Did you mean --ckpt? see sp"),
+    ("all --chkpt=runs/er", 2, "Unknown option: --chkpt. Did you mean --ckpt? see sp"),
+    ("all --ckpt", 2, "the value of --ckpt is missing; see spark-audit all --help"),
+    ("gate", 2, "FOLDER is missing; see spark-audit gate --help"),
     ("mached --ckpt runs/er", 2, '"mached". Did you mean "matched"? see spark-audit -'),
     ("manifest biuld", 2, 'Did you mean "build"? see spark-audit manifest --help'),
-    ("all runs/er", 2, "--ckpt requires an argument; see spark-audit all --he"),
+    ("all runs/er", 2, "--ckpt is missing; see spark-audit all --help"),
     ("all --ckpt runs/er --skip noize", 2, 'Did you mean "noise"?'),
     (
         "matched --ckpt runs/er --device gpu",

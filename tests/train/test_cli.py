@@ -51,7 +51,7 @@ def test_help_answers_without_importing_what_is_heavy():
     [
         ([], 2, "no command was given"),
         (["nothing"], 2, 'Unknown command "nothing"'),
-        (["run"], 2, "--method requires an argument"),
+        (["run"], 2, "--method is missing"),
         (
             ["run", "--method", "spak", *RUN[3:]],
             2,
@@ -65,11 +65,11 @@ def test_help_answers_without_importing_what_is_heavy():
         ([*RUN, "--device", "gpu"], 2, "--device: unknown device 'gpu'; give auto, "),
         ([*RUN, "--seed", "1", "--set", "lr=1", "seed=2"], 2, "--seed: is 1, and"),
         (["relearn", "c", "--data", "d", "-o", "x", "--device", "0"], 2, "device '0'"),
-        (["score"], 2, "DATA requires an argument"),
+        (["score"], 2, "DATA is missing"),
         (["score", "/no/such.jsonl", "--base", "b"], 2, "/no/such.jsonl"),
         (["score", "d", "--base", "b", "--alpha", "2"], 2, "--alpha"),
         (["score", "d", "--base", "b", "--limit", "0"], 2, "--limit"),
-        (["relearn", "c", "--data", "d"], 2, "--output requires an argument"),
+        (["relearn", "c", "--data", "d"], 2, "--output is missing"),
         (["relearn", "c", "--data", "d", "-o", "x", "--steps", "0"], 2, "--steps"),
     ],
 )
