@@ -54,13 +54,25 @@ EXAMPLES = {
     "'mia.auc.loss.low > 0.55'",
 }
 """What ``--help`` shows as an example, by command."""
+COMMANDS_THAT_START_AGAIN = (
+    "inspect",
+    "report",
+    "persons",
+    "compare",
+    "verify",
+    "epsilon",
+    "gate",
+)
+"""Commands that keep nothing of work that was interrupted."""
 EXAMPLE_OPTIONS = "--ckpt runs/mine --base models/base"
 """The example of an audit that has none here."""
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code (never raises)."""
-    return run_command(arguments, program=AUDIT_PROGRAM, app=_app)
+    return run_command(
+        arguments, program=AUDIT_PROGRAM, app=_app, anew=COMMANDS_THAT_START_AGAIN
+    )
 
 
 def _commands_of(group: str) -> Mapping[str, Callable[..., None]]:
