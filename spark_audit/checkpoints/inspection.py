@@ -15,6 +15,9 @@ from spark_audit.errors import memory_size, shown
 
 SMALL_BYTES = 1 << 26
 """Of weights that looking at a checkpoint opens: in seconds, and below 1 GB."""
+WOULD_LOAD = "would load"
+"""The fact that a checkpoint would load, and how that is known."""
+
 ADAPTER_FACTS = ("r", "lora_alpha", "use_dora", "use_rslora", "num_virtual_tokens")
 """Of an adapter's configuration, where it is set."""
 
@@ -82,7 +85,7 @@ def inspect_checkpoint(
     if not source.startswith(HUB) and (stages := series(source)):
         facts["stages"] = ", ".join(stage_names(stages))
     facts |= {f"note {number}": note for number, note in enumerate(notes, start=1)}
-    facts["would load"] = "yes, by its headers"
+    facts[WOULD_LOAD] = "yes, by its headers"
     # What is quantised may open on a GPU only, which others may be using.
     if made.size <= SMALL_BYTES and not base.quantised:
         if base.device != "cpu" or loading.device_map is not None:
@@ -90,5 +93,5 @@ def inspect_checkpoint(
             opening = OpenCheckpoints([spec], here, numbers=False)
         for _ in opening.open(len(opening.groups) - 1):
             pass
-        facts["would load"] = "yes"
+        facts[WOULD_LOAD] = "yes"
     return facts

@@ -5,6 +5,7 @@ Only what is called gets imported, so that ``--help`` answers at once.
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,13 @@ from spark_audit.checkpoints.specs import Loading
 from spark_audit.checkpoints.typed_paths import check_typed_paths
 from spark_audit.cli import ALL_AUDITS, AUDIT_PROGRAM, report_commands
 from spark_audit.terminal import flags
-from spark_audit.terminal.console import run_command, show_facts
+from spark_audit.terminal.console import (
+    run_command,
+    show_facts,
+    show_line,
+    tell,
+    tell_json,
+)
 
 COMMAND_GROUPS = {
     "data": "Import, annotate and inject data.",
@@ -178,9 +185,23 @@ def inspect(
     base
         Base model: the model before this training. An adapter needs it.
     """
-    from spark_audit.checkpoints.inspection import inspect_checkpoint
+    from spark_audit.checkpoints.inspection import WOULD_LOAD, inspect_checkpoint
 
-    show_facts(inspect_checkpoint(ckpt, loading, base=base), as_json=json)
+    facts = inspect_checkpoint(ckpt, loading, base=base)
+    if json:
+        tell_json(facts)
+        return
+    # What does not load is an error, and does not come this far.
+    loads = "loads" if facts.pop(WOULD_LOAD) == "yes" else "loads_by_headers"
+    show_line(
+        sentences.render(f"inspect.{loads}", source=facts["source"]), style="bold"
+    )
+    tell()
+    show_facts(facts)
+    tell()
+    ckpt_typed = shlex.quote(ckpt)
+    base_typed = "MODEL" if base is None else shlex.quote(base)
+    show_line(sentences.render("inspect.next", ckpt=ckpt_typed, base=base_typed))
 
 
 def demo(
