@@ -12,6 +12,7 @@ from cyclopts import Parameter
 
 from spark_audit import options
 from spark_audit.errors import InputError, choose
+from spark_audit.messages import say
 from spark_audit.previous import keeping_previous
 from spark_audit.sentences import render
 from spark_audit.terminal import flags
@@ -372,6 +373,8 @@ def verify(
             fix = f"{choose(spec.name, known)}; name it as NAME=PATH"
             raise InputError(what, where="--ckpt", fix=fix)
     whole = None if manifest is None else manifest_of(report, manifest)
+    # Also where stderr is no terminal: nothing else is printed for a minute or more.
+    say(render("verify.begins", folder=folder))
     found = [
         {"what": what, "verified": not wrong, "detail": wrong}
         for what, wrong in verified(
@@ -392,17 +395,25 @@ def _show_verified(found: list[dict[str, Any]], trusted: Sequence[str]) -> None:
     """Print whether a report follows from its evidence, and what does not."""
     from spark_audit.results import grouped
 
-    wrong = [one for one in found if not one["verified"]]
-    key = "verify.differs" if wrong else "verify.follows"
-    show_line(render(key, wrong=len(wrong), count=len(found)), style="bold")
+    strays = [one for one in found if _is_stray(one)]
+    wrong = [one for one in found if not one["verified"] and one not in strays]
+    held = [one for one in found if one["verified"]]
+    verdict = _verdict(n_wrong=len(wrong), n_held=len(held), n_strays=len(strays))
+    show_line(verdict, style="bold")
+    if wrong and strays:
+        show_line(render("verify.strays", count=len(strays)), style="bold")
 
-    # What holds is counted by its kind; what does not stands in full.
+    # What holds is counted by its kind, as are strays; what is wrong stands in full.
     differs = render("verify.wrong")
     lines = [(str(one["what"]), differs, str(one["detail"])) for one in wrong]
-    held = [one for one in found if one["verified"]]
+    for kind, of_kind in grouped(strays, _kind_of_part).items():
+        name, detail = _name_of_parts(kind, of_kind), render("verify.stray_detail")
+        if len(of_kind) > 1:
+            detail = render("verify.strays_detail", count=len(of_kind))
+        lines.append((name, render("verify.stray"), detail))
     for kind, of_kind in grouped(held, _kind_of_part).items():
-        name = kind if len(of_kind) > 1 else str(of_kind[0]["what"])
-        lines.append((name, render("verify.held", count=len(of_kind)), ""))
+        state = render("verify.held", count=len(of_kind))
+        lines.append((_name_of_parts(kind, of_kind), state, ""))
     header = [render(f"verify.column_{name}") for name in ("part", "state", "detail")]
     show_table("", header, lines, figures=False)
 
@@ -411,6 +422,34 @@ def _show_verified(found: list[dict[str, Any]], trusted: Sequence[str]) -> None:
         show_line(f"- {line}")
     if wrong:
         show_line(render("verify.next"))
+    elif strays:
+        show_line(render("verify.next_of_strays"))
+
+
+def _verdict(*, n_wrong: int, n_held: int, n_strays: int) -> str:
+    """Return whether a report follows from its evidence, in one line."""
+    if n_wrong:
+        return render("verify.differs", wrong=n_wrong, count=n_wrong + n_held)
+    if n_strays:
+        return render("verify.follows_but_strays", count=n_held, strays=n_strays)
+    return render("verify.follows", count=n_held)
+
+
+def _is_stray(part: dict[str, Any]) -> bool:
+    """Whether a part is a shared file that the report does not name.
+
+    Evidence that it does not name is none: what was left out may have concluded
+    something else.
+    """
+    from spark_audit.pipeline.verification.checked import NOT_NAMED
+
+    is_evidence = str(part["what"]).startswith("scores/")
+    return bool(part["detail"] == NOT_NAMED and not is_evidence)
+
+
+def _name_of_parts(kind: str, parts: Sequence[dict[str, Any]]) -> str:
+    """Return the name of one part, or the kind of several."""
+    return kind if len(parts) > 1 else str(parts[0]["what"])
 
 
 def _kind_of_part(part: dict[str, Any]) -> str:

@@ -354,6 +354,30 @@ def test_a_shared_file_too_many_or_too_few_is_found(plain, tmp_path):
     assert [*wrong(folder)] == ["report.md"]
 
 
+def test_files_that_the_report_does_not_name_are_counted_and_not_called_verified(
+    plain, tmp_path, capsys
+):
+    folder = tmp_path / "r"
+    shutil.copytree(plain, folder)
+    figures = folder / "figures"
+    (figures / "previous").mkdir(parents=True)
+    (figures / "previous" / "old.png").touch()
+    assert wrong(folder) == {}
+
+    for name in ("a.png", "b.png", "c.png"):
+        (figures / name).touch()
+    assert command_line(["verify", str(folder)]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("NOT WHOLLY VERIFIED")
+    (line,) = [line for line in out.splitlines() if "figures/" in line]
+    assert "3 files" in line
+
+    # Evidence that is not named is no stray: it may have concluded something else.
+    (figures / "a.png").rename(folder / "scores" / "mia.parquet")
+    assert command_line(["verify", str(folder)]) == 1
+    assert capsys.readouterr().out.startswith("NOT VERIFIED")
+
+
 def test_the_manifest_and_the_dossier_are_held_against_the_report(place, tmp_path):
     folder, other = tmp_path / "r", tmp_path / "other.json"
     shutil.copytree(place / "report", folder)

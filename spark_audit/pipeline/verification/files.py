@@ -10,6 +10,7 @@ from pathlib import Path
 from spark_audit.files import read_regular
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.verification.checked import NOT_NAMED, Checked
+from spark_audit.previous import PREVIOUS
 from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.figures import drawing
 from spark_audit.report.figures.drawing import Drawn
@@ -108,4 +109,6 @@ def _files_of_reports(folder: Path) -> Iterator[str]:
             yield name
     for place in SHARED_FOLDERS:
         for path in sorted((folder / place).glob("*")):
-            yield f"{place}/{path.name}"
+            # What was replaced is kept there, and is no part of the report.
+            if path.name != PREVIOUS:
+                yield f"{place}/{path.name}"
