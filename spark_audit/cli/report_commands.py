@@ -202,16 +202,25 @@ def gate(
 
     The last line is PASS or FAIL, with the rule that decided.
 
+    Rules judge every checkpoint, unless they end with 'for NAME' or 'except NAMES':
+
+    'claim >= membership': a claim of this severity or more.
+
+    'mia.auc.loss.low > 0.55': a figure, or an end of its interval. Of NLL, as in
+    matched.memory.value, lower is more memory.
+
+    'extract.greedy_rate[type=*].high > 0.01': the same by type.
+
+    'guard trained_rows_fit': trained rows do not fit better than held-out ones; the
+    list of rows or the template may be wrong.
+
+    'matched.memory rose by 0.05': since ``--against``, towards more memory.
+
     Parameters
     ----------
     fail_if
-        Of every checkpoint, 'mia.auc.loss.low > 0.55'; or of one, '... for X'; or
-        of all but some, '... except base, X'; or 'claim >= membership', by
-        severity; or 'guard trained_rows_fit', that trained rows fit better than
-        held-out ones (else list or template may be wrong); or since --against,
-        'matched.memory[type=EMAIL] rose by 0.05': towards more memory, whatever the
-        sign. Of NLL, as in matched.memory.value, lower is more memory, as in
-        report.json. Default: claim >= membership, which covers memory and verbatim.
+        Conditions under which the gate fails. Default: 'claim >= membership', which
+        covers memory and verbatim.
     against
         An earlier report over the same manifest, for rules on what rose or fell.
     allow_missing
