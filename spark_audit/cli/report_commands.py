@@ -550,18 +550,20 @@ def persons(
         return
     place = "{report}: " if len(reports) > 1 else ""
     if person:
-        _tell_sheet(told, place, share)
-        tell(render("persons.limits"))
+        _show_sheets(told, place, share)
         return
     _show_named(told["named"], place, share)
 
 
 def _show_named(named: list[dict[str, Any]], place: str, share: float) -> None:
     """Print how many rows each checkpoint shows to have been trained on, and which."""
-    counts = [(one["checkpoint"], len(one["rows"])) for one in named if one["rows"]]
+    counts = [
+        f"{place.format(**one)}{one['checkpoint']} ({len(one['rows'])})"
+        for one in named
+        if one["rows"]
+    ]
     if counts:
-        whose = ", ".join(f"{name} ({count})" for name, count in counts)
-        show_line(render("named.some", names=whose), style="bold")
+        show_line(render("named.some", names=", ".join(counts)), style="bold")
     else:
         show_line(render("named.no_row"), style="bold")
 
@@ -585,27 +587,35 @@ def _show_named(named: list[dict[str, Any]], place: str, share: float) -> None:
     show_line(render("named.next"))
 
 
-def _tell_sheet(
+def _show_sheets(
     told: dict[str, list[dict[str, Any]]], place: str, share: float
 ) -> None:
     """Print what each checkpoint shows of each person, and what changed."""
-    from spark_audit.report.person_sentences import (
-        change_sentence,
-        person_sentences,
-        rows_of_person,
-    )
+    from spark_audit.report import person_sentences as sheets
 
+    columns = [render(f"persons.column.{name}") for name in sheets.PERSON_COLUMNS]
+    change_columns = [
+        render(f"persons.column.{name}") for name in sheets.CHANGE_COLUMNS
+    ]
+    changes = told.get("changes", [])
     for key in dict.fromkeys(one["id"] for one in told["persons"]):
-        own = [one for one in told["persons"] if one["id"] == key]
-        tell(f"# {rows_of_person(own[0])}\n")
-        for one in own:
-            lead = f"{place.format(**one)}**{one['checkpoint']}**"
-            tell(f"- {lead} {' '.join(person_sentences(one, share=share))}")
+        records = [one for one in told["persons"] if one["id"] == key]
+        show_line(sheets.person_verdict(records, place=place), style="bold")
+        show_line(sheets.rows_of_person(records[0]))
+        lines = [sheets.person_line(one, place=place.format(**one)) for one in records]
+        show_table("", columns, lines, figures=False)
+        for one in records:
             for text in one["texts"]:
-                tell(f"  - {text}")
-        moved = [one for one in told.get("changes", ()) if one["id"] == key]
-        for one in moved:
-            tell(f"- {change_sentence(one)}")
-        if "changes" in told and not moved:
-            tell(f"- {render('persons.no_pair')}")
-        tell("")
+                show_line(f"{place.format(**one)}{one['checkpoint']}: {text}")
+
+        moved = [one for one in changes if one["id"] == key]
+        if moved:
+            change_lines = [sheets.change_line(one) for one in moved]
+            show_table("", change_columns, change_lines, figures=False)
+        elif "changes" in told:
+            show_line(render("persons.no_pair"))
+        tell()
+
+    for remark in sheets.remarks_on_persons(told["persons"], changes, share=share):
+        show_line(remark)
+    show_line(render("persons.next"))

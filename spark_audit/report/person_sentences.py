@@ -1,14 +1,20 @@
-"""Sentences on single persons, from the records of :mod:`spark_audit.report.named`."""
+"""Verdict, table and remarks on persons, from :mod:`spark_audit.report.named`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from spark_audit.sentences import render
 
 PersonRecord: TypeAlias = Mapping[str, Any]
 """What a checkpoint shows of a person, or what changed between two checkpoints."""
+
+PERSON_COLUMNS = ("checkpoint", "result", "p", "least", "rows", "back")
+"""Keys of the columns of :func:`person_line`."""
+
+CHANGE_COLUMNS = ("before", "after", "change", "p", "least")
+"""Keys of the columns of :func:`change_line`."""
 
 
 def rows_of_person(record: PersonRecord) -> str:
@@ -17,79 +23,103 @@ def rows_of_person(record: PersonRecord) -> str:
     key = "persons.one_row" if n_trained == 1 else "persons.rows"
     if n_trained + n_held_out == 0:
         key = "persons.no_row"
-    return render(key, id=record["id"], trained=n_trained, held_out=n_held_out)
+    return render(key, trained=n_trained, held_out=n_held_out)
 
 
-def person_sentences(record: PersonRecord, *, share: float) -> list[str]:
-    """Return what a checkpoint shows of a person.
-
-    Parameters
-    ----------
-    record
-        Of :func:`spark_audit.report.named.persons`.
-    share
-        Expected share of false ones among named rows.
-    """
-    state = record["state"]
-    if state == "not_tested":
-        sentences = [render("persons.not_tested", why=record["why"])]
-    else:
-        sentence = render(
-            f"persons.{state}",
-            of_test=_test_in_words(record),
-            least=record["least"],
-            share=share,
-        )
-        sentences = [sentence, *_in_list(record, share)]
-
-    if record["trained"] or record["asked"]:
-        sentences.append(_back(record))
-    return sentences
-
-
-def change_sentence(record: PersonRecord) -> str:
-    """Return what changed for a person between two checkpoints.
+def person_verdict(records: Sequence[PersonRecord], *, place: str = "") -> str:
+    """Return which checkpoints show the use of a person's rows, if any does.
 
     Parameters
     ----------
-    record
-        Of :func:`spark_audit.report.named.changed`.
+    records
+        One per checkpoint, all of one person.
+    place
+        Form of what stands before a checkpoint's name, where there are several reports.
     """
-    between = render("persons.between", before=record["before"], after=record["after"])
-    if record["change"] == "untested":
-        return render("persons.untested", between=between)
-    return render(
-        f"persons.{record['change']}",
-        between=between,
-        of_test=_test_in_words(record),
-        least=record["least"],
+    person = records[0]["id"]
+    for state in ("shown", "listed"):
+        names = [
+            f"{place.format(**record)}{record['checkpoint']}"
+            for record in records
+            if record["state"] == state
+        ]
+        if names:
+            return render(f"persons.verdict_{state}", id=person, names=", ".join(names))
+
+    is_tested = any(record["state"] == "not_shown" for record in records)
+    key = "not_shown" if is_tested else "not_tested"
+    return render(f"persons.verdict_{key}", id=person)
+
+
+def person_line(record: PersonRecord, *, place: str = "") -> tuple[str, ...]:
+    """Return what a checkpoint shows of a person, by :data:`PERSON_COLUMNS`.
+
+    Parameters
+    ----------
+    place
+        Of the checkpoint, where there are several reports.
+    """
+    n_back = record["back"]
+    back = render("persons.back_not_tested")
+    if n_back is not None:
+        back = render("named.of", count=n_back, of=record["asked"])
+    is_tested = record["state"] != "not_tested"
+    listed = render("named.of", count=record["named"], of=record["trained"])
+    return (
+        f"{place}{record['checkpoint']}",
+        render(f"persons.state.{record['state']}"),
+        _test_in_words(record) if is_tested else record["why"].rstrip("."),
+        render("persons.least", least=record["least"]) if is_tested else "",
+        listed if is_tested else "",
+        back,
     )
 
 
+def change_line(record: PersonRecord) -> tuple[str, ...]:
+    """Return what changed between two checkpoints, by :data:`CHANGE_COLUMNS`."""
+    is_tested = record["change"] != "untested"
+    return (
+        str(record["before"]),
+        str(record["after"]),
+        render(f"persons.change.{record['change']}"),
+        _test_in_words(record) if is_tested else "",
+        render("persons.least", least=record["least"]) if is_tested else "",
+    )
+
+
+def remarks_on_persons(
+    records: Sequence[PersonRecord], changes: Sequence[PersonRecord], *, share: float
+) -> Iterator[str]:
+    """Yield what each result means that there is, and what none of them proves.
+
+    Parameters
+    ----------
+    records
+        Of :func:`spark_audit.report.named.persons`.
+    changes
+        Of :func:`spark_audit.report.named.changed`.
+    share
+        Expected share of false ones among named rows.
+    """
+    states = {record["state"] for record in records}
+    for state in ("shown", "listed", "not_shown"):
+        if state in states:
+            yield render(f"persons.means.{state}", share=share)
+    if any(record["named"] for record in records):
+        yield render("persons.means.rows", share=share)
+    if any(record["back"] is not None for record in records):
+        yield render("persons.means.back")
+
+    kinds = {record["change"] for record in changes}
+    for kind in ("fell", "untested"):
+        if kind in kinds:
+            yield render(f"persons.means.{kind}")
+    yield render("persons.limits")
+
+
 def _test_in_words(record: PersonRecord) -> str:
-    """Return p, and p corrected for the persons asked for, with the limit."""
+    """Return p, and p corrected for the persons asked for."""
     p, p_adjusted = record["p"], record["p_adjusted"]
     is_corrected = p != p_adjusted
     key = "persons.of_test_corrected" if is_corrected else "persons.of_test"
     return render(key, p=p, p_adjusted=p_adjusted)
-
-
-def _in_list(record: PersonRecord, share: float) -> list[str]:
-    """Return how many of the rows stand in the list of single rows, if any do."""
-    n_named, n_trained = record["named"], record["trained"]
-    if not n_named:
-        return []
-
-    key = "persons.one_in_list" if n_named == 1 else "persons.in_list"
-    if n_trained == 1:
-        key = "persons.only_row_in_list"
-    return [render(key, named=n_named, trained=n_trained, share=share)]
-
-
-def _back(record: PersonRecord) -> str:
-    """Return how many of the identifiers come back word for word."""
-    n_back = record["back"]
-    if n_back is None:
-        return render("persons.back_not_tested")
-    key = "persons.one_back" if n_back == 1 else "persons.back"
-    return render(key, back=n_back, asked=record["asked"])
