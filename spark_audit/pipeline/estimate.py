@@ -17,6 +17,9 @@ from spark_audit.pipeline.request import Request
 TIMED_TOKENS = 4096
 """Tokens of a pass that are timed."""
 
+MAX_NOTES_SHOWN = 3
+"""Notes on checkpoints that a terminal shows: a run of many stages has one for each."""
+
 
 def estimate(request: Request) -> dict[str, Any]:
     """Return what a run takes on this machine, as busy as it is now, for JSON.
@@ -136,30 +139,36 @@ def _time_passes(job: Job, unscored: Unscored) -> tuple[dict[str, float], float]
 
 
 def estimate_lines(estimated: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the estimate in at most 25 lines of 80 columns."""
+    """Yield the estimate in at most 25 lines of 80 columns: verdict, table, next."""
+    n_processes = estimated["processes"]
+    by = f", by {n_processes} processes" if n_processes > 1 else ""
+    free = estimated["free_bytes"]
+    of_free = "" if free is None else f" of {memory_size(free)} that are free"
+    yield f"This run takes about {duration(estimated['seconds'])}{by}."
+    yield f"Memory: {memory_size(estimated['memory_bytes'])}{of_free}."
+    yield ""
+
     names = ", ".join(estimated["checkpoints"])
     short_names = names if len(names) <= 70 else f"{names[:67]}..."
     yield f"Reads    {estimated['manifest'][:40]}, {estimated['rows']:,} rows"
     yield f"with     {short_names}"
     if estimated["there"]:
         yield f"Scores   {stored_passes(*estimated['there'])}: {estimated['store']}"
-    for note in estimated["notes"]:
+    for note in estimated["notes"][:MAX_NOTES_SHOWN]:
         yield f"Note     {note}"
+    n_further = len(estimated["notes"]) - MAX_NOTES_SHOWN
+    if n_further > 0:
+        yield f"Note     further notes: {n_further} (--json has all)"
     for record in estimated["passes"]:
         reads = f"{record['items']:,} items, {record['tokens']:,} tokens"
         yield f"{record['pass']:<10}{duration(record['seconds']):>12}  {reads}"
     yield f"{'loading':<10}{duration(estimated['loading']):>12}"
     yield ""
 
-    n_processes = estimated["processes"]
-    by = f", by {n_processes} processes" if n_processes > 1 else ""
-    yield f"In all about {duration(estimated['seconds'])}{by}."
-    free = estimated["free_bytes"]
-    of_free = "" if free is None else f" of {memory_size(free)} that are free"
-    yield f"Memory: {memory_size(estimated['memory_bytes'])}{of_free}."
-    yield "Some batches of each pass were timed on one checkpoint; saved scores count"
-    yield "as done. Statistics, pictures and short trainings (--relearn) come on top."
-    yield f"The report goes to {estimated['folder']}; nothing was written."
+    yield "Timed on some batches of one checkpoint; saved scores count as done."
+    yield "Not timed: statistics, pictures, short trainings (--relearn)."
+    yield "Next: the same command without --dry-run; nothing was written."
+    yield f"The report goes to {estimated['folder']}."
 
 
 def stored_passes(n_whole: int, n_passes: int, n_in_part: int = 0) -> str:
