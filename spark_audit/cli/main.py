@@ -9,7 +9,6 @@ import shlex
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +18,11 @@ from spark_audit import options, sentences
 from spark_audit.audits import AUDITS, about, all_audits, audit_names
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.checkpoints.typed_paths import check_typed_paths
-from spark_audit.cli import ALL_AUDITS, AUDIT_PROGRAM, report_commands
+from spark_audit.cli import ALL_AUDITS, AUDIT_PROGRAM
+from spark_audit.cli.gate_command import gate
+from spark_audit.cli.persons_command import persons
+from spark_audit.cli.report_commands import compare, epsilon, report
+from spark_audit.cli.verify_command import verify
 from spark_audit.terminal import flags
 from spark_audit.terminal.console import (
     run_command,
@@ -61,18 +64,21 @@ EXAMPLES = {
     "'mia.auc.loss.low > 0.55'",
 }
 """What ``--help`` shows as an example, by command."""
-COMMANDS_THAT_START_AGAIN = (
-    "inspect",
-    "report",
-    "persons",
-    "compare",
-    "verify",
-    "epsilon",
-    "gate",
-)
-"""Commands that keep nothing of work that was interrupted."""
 EXAMPLE_OPTIONS = "--ckpt runs/mine --base models/base"
 """The example of an audit that has none here."""
+
+REPORT_COMMANDS: Mapping[str, Callable[..., None]] = {
+    "report": report,
+    "persons": persons,
+    "compare": compare,
+    "verify": verify,
+    "epsilon": epsilon,
+    "gate": gate,
+}
+"""Commands on reports, in the order in which ``--help`` lists them."""
+
+COMMANDS_THAT_START_AGAIN = ("inspect", *REPORT_COMMANDS)
+"""Commands that keep nothing of work that was interrupted."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -95,14 +101,13 @@ def _commands_of(group: str) -> Mapping[str, Callable[..., None]]:
 
 
 def _app(argv: Sequence[str]) -> App:
-    """The application, with only the called modules imported."""
+    """Return the application, with only the modules of the called command imported.
+
+    Commands are added in the order in which ``--help`` lists them.
+    """
     if "--install-completion" in argv:
-        argv = [
-            *argv,
-            *AUDITS,
-            *COMMAND_GROUPS,
-            ALL_AUDITS,
-        ]  # what it writes names every option
+        # The file that completes names the options of every command.
+        argv = [*argv, *AUDITS, *COMMAND_GROUPS, ALL_AUDITS]
     app = flags.program(
         AUDIT_PROGRAM,
         argv,
@@ -110,37 +115,72 @@ def _app(argv: Sequence[str]) -> App:
         "data it was trained on.",
         check=check_typed_paths,
     )
-    put = partial(_add, app)
-    put("demo", demo)
-    for name, text in COMMAND_GROUPS.items():
-        place = len([*app])
-        group = App(name=name, help=text, group_parameters=options.HOW, sort_key=place)
-        if name in argv:
-            for one, function in _commands_of(name).items():
-                _add(group, one, function, within=f"{name} ")
-        app.command(group)
-    put("inspect", inspect)
-    told = tomllib.loads(AUDIT_QUESTIONS.read_text(encoding="utf-8"))["audit"].items()
-    asked = {name: one["question"] for name, one in told if "question" in one}
-    asked[ALL_AUDITS] = "All audits from one scoring pass; noise if asked for."
+
+    _add(app, "demo", demo)
+    for group_name in COMMAND_GROUPS:
+        _add_group(app, group_name, argv)
+    _add(app, "inspect", inspect)
+    _add_audits(app, argv)
+    for name, function in REPORT_COMMANDS.items():
+        _add(app, name, function)
+    return app
+
+
+def _add_group(app: App, group_name: str, argv: Sequence[str]) -> None:
+    """Give the application a group of commands, with its commands if it is called."""
+    group = App(
+        name=group_name,
+        help=COMMAND_GROUPS[group_name],
+        group_parameters=options.HOW,
+        sort_key=len([*app]),
+    )
+    if group_name in argv:
+        for name, function in _commands_of(group_name).items():
+            _add(group, name, function, within=f"{group_name} ")
+    app.command(group)
+
+
+def _add_audits(app: App, argv: Sequence[str]) -> None:
+    """Give the application a command for each audit, and one for all of them.
+
+    The options of an audit are read from its class, which takes time: a command that is
+    not called has none.
+    """
+    questions = _questions_of_audits()
     for name in (*audit_names(), ALL_AUDITS):
-        made: Callable[..., None] = _not_called
+        function: Callable[..., None] = _not_called
         example = ""
         if name in argv:
             from spark_audit.cli.audit import audit_command
 
-            audits = all_audits().values() if name == ALL_AUDITS else [about(name)]
-            made = audit_command([*audits])
+            audits = [about(name)]
+            if name == ALL_AUDITS:
+                audits = [*all_audits().values()]
+            function = audit_command(audits)
             example = about(name).example
-        help = asked.get(name) or (about(name).__doc__ or "").split("\n")[0]
-        put(name, made, help=help, example=example)
-    for name in ("report", "persons", "compare", "verify", "epsilon", "gate"):
-        put(name, getattr(report_commands, name))
-    return app
+
+        help = questions.get(name)
+        if not help:
+            # An audit of another package says in its docstring what it asks.
+            docstring = about(name).__doc__ or ""
+            help = docstring.partition("\n")[0]
+        _add(app, name, function, help=help, example=example)
+
+
+def _questions_of_audits() -> dict[str, str]:
+    """Return what each of our audits asks, by its name."""
+    content = tomllib.loads(AUDIT_QUESTIONS.read_text(encoding="utf-8"))
+    questions = {
+        name: words["question"]
+        for name, words in content["audit"].items()
+        if "question" in words
+    }
+    questions[ALL_AUDITS] = "All audits from one scoring pass; noise if asked for."
+    return questions
 
 
 def _not_called() -> None:
-    """Stands for a command until it is called."""
+    """Stand for a command until it is called."""
 
 
 def _add(
@@ -152,9 +192,19 @@ def _add(
     example: str = "",
     help: str | None = None,
 ) -> None:
-    """Give an application, or a group of commands, its next command."""
-    example = EXAMPLES.get(within + name) or example or f"{name} {EXAMPLE_OPTIONS}"
-    examples = [f"{AUDIT_PROGRAM} {example}"]
+    """Give an application, or a group of commands, its next command.
+
+    Parameters
+    ----------
+    within
+        Name of the group and a blank, for the example.
+    example
+        Where :data:`EXAMPLES` has none.
+    """
+    command_line = EXAMPLES.get(within + name) or example
+    if not command_line:
+        command_line = f"{name} {EXAMPLE_OPTIONS}"
+    examples = [f"{AUDIT_PROGRAM} {command_line}"]
     flags.add(app, name, function, help=help, examples=examples)
 
 
@@ -191,14 +241,16 @@ def inspect(
     if json:
         tell_json(facts)
         return
+
     # What does not load is an error, and does not come this far.
-    loads = "loads" if facts.pop(WOULD_LOAD) == "yes" else "loads_by_headers"
-    show_line(
-        sentences.render(f"inspect.{loads}", source=facts["source"]), style="bold"
-    )
+    is_opened = facts.pop(WOULD_LOAD) == "yes"
+    key = "inspect.loads" if is_opened else "inspect.loads_by_headers"
+    verdict = sentences.render(key, source=facts["source"])
+    show_line(verdict, style="bold")
     tell()
     show_facts(facts)
     tell()
+
     ckpt_typed = shlex.quote(ckpt)
     base_typed = "MODEL" if base is None else shlex.quote(base)
     show_line(sentences.render("inspect.next", ckpt=ckpt_typed, base=base_typed))

@@ -26,23 +26,17 @@ def rows_of_person(record: PersonRecord) -> str:
     return render(key, trained=n_trained, held_out=n_held_out)
 
 
-def person_verdict(records: Sequence[PersonRecord], *, place: str = "") -> str:
+def person_verdict(records: Sequence[PersonRecord]) -> str:
     """Return which checkpoints show the use of a person's rows, if any does.
 
     Parameters
     ----------
     records
-        One per checkpoint, all of one person.
-    place
-        Form of what stands before a checkpoint's name, where there are several reports.
+        One per checkpoint, all of one person; ``checkpoint`` is what to call it.
     """
     person = records[0]["id"]
     for state in ("shown", "listed"):
-        names = [
-            f"{place.format(**record)}{record['checkpoint']}"
-            for record in records
-            if record["state"] == state
-        ]
+        names = [record["checkpoint"] for record in records if record["state"] == state]
         if names:
             return render(f"persons.verdict_{state}", id=person, names=", ".join(names))
 
@@ -51,26 +45,26 @@ def person_verdict(records: Sequence[PersonRecord], *, place: str = "") -> str:
     return render(f"persons.verdict_{key}", id=person)
 
 
-def person_line(record: PersonRecord, *, place: str = "") -> tuple[str, ...]:
-    """Return what a checkpoint shows of a person, by :data:`PERSON_COLUMNS`.
-
-    Parameters
-    ----------
-    place
-        Of the checkpoint, where there are several reports.
-    """
-    n_back = record["back"]
+def person_line(record: PersonRecord) -> tuple[str, ...]:
+    """Return what a checkpoint shows of a person, by :data:`PERSON_COLUMNS`."""
     back = render("persons.back_not_tested")
-    if n_back is not None:
-        back = render("named.of", count=n_back, of=record["asked"])
-    is_tested = record["state"] != "not_tested"
-    listed = render("named.of", count=record["named"], of=record["trained"])
+    if record["back"] is not None:
+        back = render("named.of", count=record["back"], of=record["asked"])
+    if record["state"] == "not_tested":
+        test = record["why"].rstrip(".")
+        least = ""
+        listed = ""
+    else:
+        test = _test_in_words(record)
+        least = render("persons.least", least=record["least"])
+        listed = render("named.of", count=record["named"], of=record["trained"])
+
     return (
-        f"{place}{record['checkpoint']}",
+        record["checkpoint"],
         render(f"persons.state.{record['state']}"),
-        _test_in_words(record) if is_tested else record["why"].rstrip("."),
-        render("persons.least", least=record["least"]) if is_tested else "",
-        listed if is_tested else "",
+        test,
+        least,
+        listed,
         back,
     )
 

@@ -1,0 +1,246 @@
+"""``spark-audit persons``: what reports show of single rows and of persons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+from cyclopts import Parameter
+
+from spark_audit import options
+from spark_audit.cli.report_inputs import manifest_of, opened
+from spark_audit.errors import InputError
+from spark_audit.sentences import render
+from spark_audit.terminal.console import show_line, show_table, tell, tell_json
+
+if TYPE_CHECKING:
+    from spark_audit.results import Report
+
+ROWS_NAMED = 5
+"""Rows of a checkpoint that `persons` names; --json lists all."""
+
+COLUMNS_OF_NAMED_ROWS = ("checkpoint", "rows", "groups", "which")
+"""Keys of the columns in which checkpoints and their named rows are printed."""
+
+PersonsRecord: TypeAlias = dict[str, Any]
+"""What a checkpoint shows, with ``report``: the folder of its report."""
+
+
+def persons(
+    folders: Annotated[list[Path], Parameter(metavar="REPORT...")],
+    /,
+    *,
+    person: Annotated[tuple[str, ...], Parameter(metavar="ID...")] = (),
+    manifest: Annotated[Path | None, Parameter(metavar="FILE")] = None,
+    show_text: Annotated[bool, Parameter(negative="")] = False,
+    share: Annotated[float, Parameter(metavar="X")] = 0.1,
+    json: options.Json = False,
+) -> None:
+    """What a report shows of single rows and persons; needs no model and no text.
+
+    Parameters
+    ----------
+    folders
+        Report folders: of two over one manifest, before and after an erasure, say, it
+        is also told what changed.
+    person
+        Ids of rows, or of their groups (a group has the name of its smallest
+        source). Default: the list of named rows.
+    manifest
+        For --person by any source of a row, and for --show-text.
+    show_text
+        Name the identifiers that come back word for word. Rows of one group may name
+        several persons: read them before you hand them out.
+    share
+        Expected share of false ones among named rows.
+    """
+    from spark_audit.report import named
+
+    if not 0 < share < 1:
+        raise InputError("must be between 0 and 1", where="--share", fix="give 0.1")
+    if show_text and (manifest is None or not person):
+        raise InputError(
+            "needs the person and the manifest, which has the text",
+            where="--show-text",
+            fix="give --person ID and --manifest FILE",
+        )
+
+    reports = dict(opened(folder) for folder in folders)
+    loaded_manifest = None
+    group_by_source: dict[str, str] = {}
+    if manifest is not None:
+        for report in reports.values():
+            loaded_manifest = manifest_of(report, manifest)
+            for example in loaded_manifest.examples:
+                group_by_source[example.source_id] = example.cluster
+
+    has_several = len(reports) > 1
+    if not person:
+        named_records = _records_of_named_rows(reports, share)
+        if json:
+            tell_json({"named": named_records})
+        else:
+            _show_named(named_records, share, has_several=has_several)
+        return
+
+    person_records: list[PersonsRecord] = []
+    for folder, report in reports.items():
+        records = named.persons(
+            report,
+            folder,
+            person,
+            sources=group_by_source,
+            shown=loaded_manifest if show_text else None,
+            share=share,
+        )
+        person_records += [{"report": str(folder), **record} for record in records]
+    changes = None
+    if len(reports) == 2:
+        changes = named.changed(reports, person, sources=group_by_source)
+
+    if json:
+        content = {"persons": person_records}
+        if changes is not None:
+            content["changes"] = changes
+        tell_json(content)
+        return
+    _show_sheets(person_records, changes, share, has_several=has_several)
+
+
+def _records_of_named_rows(
+    reports: Mapping[Path, Report], share: float
+) -> list[PersonsRecord]:
+    """Return which rows and groups of rows each checkpoint of each report shows."""
+    from spark_audit.report import named
+
+    records = []
+    for folder, report in reports.items():
+        evidence = named.evidence_of(report, folder)
+        for rows_shown in named.named_rows(report, evidence, share=share):
+            rows = rows_shown.rows
+            groups = rows_shown.groups
+            records.append(
+                {
+                    "report": str(folder),
+                    "checkpoint": rows_shown.checkpoint,
+                    "summary": rows_shown.summary(share),
+                    "why": rows_shown.why,
+                    "n_rows": len(rows),
+                    "n_groups": len(groups),
+                    "rows": rows.loc[rows["named"], "row"].tolist(),
+                    "groups": groups.loc[groups["named"], "group"].tolist(),
+                }
+            )
+    return records
+
+
+def _name_of_checkpoint(record: PersonsRecord, *, has_several: bool) -> str:
+    """Return the name of a checkpoint, with its report where there are several."""
+    if has_several:
+        return f"{record['report']}: {record['checkpoint']}"
+    return str(record["checkpoint"])
+
+
+def _show_named(
+    records: Sequence[PersonsRecord], share: float, *, has_several: bool
+) -> None:
+    """Print how many rows each checkpoint shows to have been trained on, and which."""
+    counts = []
+    lines = []
+    for record in records:
+        name = _name_of_checkpoint(record, has_several=has_several)
+        row_ids = record["rows"]
+        if row_ids:
+            counts.append(f"{name} ({len(row_ids)})")
+
+        if record["why"]:
+            lines.append((name, "-", "-", record["why"]))
+            continue
+        n_groups = len(record["groups"])
+        first_rows = ", ".join(row_ids[:ROWS_NAMED])
+        if len(row_ids) > ROWS_NAMED:
+            first_rows = render("named.first", rows=first_rows)
+        lines.append(
+            (
+                name,
+                render("named.of", count=len(row_ids), of=record["n_rows"]),
+                render("named.of", count=n_groups, of=record["n_groups"]),
+                first_rows,
+            )
+        )
+
+    verdict = render("named.no_row")
+    if counts:
+        verdict = render("named.some", names=", ".join(counts))
+    show_line(verdict, style="bold")
+
+    header = [render(f"named.column_{name}") for name in COLUMNS_OF_NAMED_ROWS]
+    show_table("", header, lines, figures=False)
+
+    show_line(render("named.false_share", share=share))
+    show_line(render("named.limits"))
+    show_line(render("named.next"))
+
+
+def _show_sheets(
+    person_records: Sequence[PersonsRecord],
+    changes: Sequence[Mapping[str, Any]] | None,
+    share: float,
+    *,
+    has_several: bool,
+) -> None:
+    """Print what each checkpoint shows of each person, and what changed.
+
+    Parameters
+    ----------
+    changes
+        What changed between two reports; None where there are not two.
+    """
+    from spark_audit.report.person_sentences import (
+        person_verdict,
+        remarks_on_persons,
+        rows_of_person,
+    )
+
+    named_records = [
+        {**record, "checkpoint": _name_of_checkpoint(record, has_several=has_several)}
+        for record in person_records
+    ]
+    for person_id in dict.fromkeys(record["id"] for record in named_records):
+        of_person = [record for record in named_records if record["id"] == person_id]
+        show_line(person_verdict(of_person), style="bold")
+        show_line(rows_of_person(of_person[0]))
+        _show_checkpoints(of_person)
+        if changes is not None:
+            _show_changes([change for change in changes if change["id"] == person_id])
+        tell()
+
+    for remark in remarks_on_persons(person_records, changes or (), share=share):
+        show_line(remark)
+    show_line(render("persons.next"))
+
+
+def _show_checkpoints(records: Sequence[PersonsRecord]) -> None:
+    """Print what each checkpoint shows of one person, and texts that come back."""
+    from spark_audit.report.person_sentences import PERSON_COLUMNS, person_line
+
+    header = [render(f"persons.column.{name}") for name in PERSON_COLUMNS]
+    lines = [person_line(record) for record in records]
+    show_table("", header, lines, figures=False)
+
+    for record in records:
+        for text in record["texts"]:
+            show_line(f"{record['checkpoint']}: {text}")
+
+
+def _show_changes(changes: Sequence[Mapping[str, Any]]) -> None:
+    """Print what changed for one person between two reports."""
+    from spark_audit.report.person_sentences import CHANGE_COLUMNS, change_line
+
+    if not changes:
+        show_line(render("persons.no_pair"))
+        return
+    header = [render(f"persons.column.{name}") for name in CHANGE_COLUMNS]
+    lines = [change_line(change) for change in changes]
+    show_table("", header, lines, figures=False)

@@ -1,0 +1,228 @@
+"""``spark-audit verify``: whether a report follows from its evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from spark_audit import options
+from spark_audit.cli.report_inputs import Folder, manifest_of, opened
+from spark_audit.errors import InputError, choose
+from spark_audit.messages import say
+from spark_audit.sentences import render
+from spark_audit.terminal.console import show_line, show_table, tell_json
+
+if TYPE_CHECKING:
+    from spark_audit.results import Report
+
+COLUMNS_OF_PARTS = ("part", "state", "detail")
+"""Keys of the columns in which the parts of a report are printed."""
+
+
+@dataclass(frozen=True)
+class PartCheck:
+    """A part of a report, and how it differs from what its evidence gives.
+
+    Attributes
+    ----------
+    name
+        A file of the report, ``conclusions of AUDIT``, ``weights of NAME`` ...
+    difference
+        Empty where the part follows.
+    """
+
+    name: str
+    difference: str
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether the part follows from the evidence."""
+        return not self.difference
+
+    @property
+    def is_stray(self) -> bool:
+        """Whether it is a shared file that the report does not name.
+
+        Evidence that the report does not name is no stray: what was left out may have
+        concluded something else.
+        """
+        from spark_audit.pipeline.verification.checked import NOT_NAMED
+
+        is_evidence = self.name.startswith("scores/")
+        return self.difference == NOT_NAMED and not is_evidence
+
+    @property
+    def group(self) -> str:
+        """Return what it is counted with: files of one folder, conclusions, weights."""
+        for folder in ("scores/", "tables/", "figures/"):
+            if self.name.startswith(folder):
+                return folder
+        if self.name.startswith("conclusions of "):
+            return render("verify.conclusions")
+        if self.name.startswith("weights of "):
+            return render("verify.weights")
+        return render("verify.others")
+
+
+def verify(
+    folder: Folder,
+    /,
+    *,
+    attestation: Annotated[Path | None, Parameter(metavar="FILE")] = None,
+    ckpt: Annotated[tuple[str, ...], Parameter(metavar="[NAME=]PATH...")] = (),
+    base: Annotated[str | None, Parameter(metavar="MODEL")] = None,
+    manifest: Annotated[Path | None, Parameter(metavar="FILE")] = None,
+    json: options.Json = False,
+) -> None:
+    """Conclude a report anew from its evidence, without model or text; 1 if it differs.
+
+    Every file of evidence is concluded again and compared with all that the report
+    says; shared files must be, to the byte, what it gives. What nothing shows is
+    listed.
+
+    Parameters
+    ----------
+    attestation
+        A statement of ``gate --attest``: it must be the one that this report gives.
+    ckpt
+        Checkpoints whose weights must be those of the report.
+    base
+        Base model of adapters.
+    manifest
+        The manifest, for its digest, its counts and the dossier.
+    """
+    from spark_audit.pipeline.verification.trust import taken_on_trust
+    from spark_audit.pipeline.verification.verify import verify as verify_report
+
+    folder, report = opened(folder)
+    # Concluding again takes a minute: a name that is unknown is refused before it.
+    _check_names(ckpt, report)
+    loaded_manifest = None
+    if manifest is not None:
+        loaded_manifest = manifest_of(report, manifest)
+
+    # Also where stderr is no terminal: nothing else is printed for a minute or more.
+    say(render("verify.begins", folder=folder))
+    checks = [
+        PartCheck(name, difference)
+        for name, difference in verify_report(
+            folder,
+            attestation=attestation,
+            ckpt=ckpt,
+            base=base,
+            manifest=loaded_manifest,
+        )
+    ]
+    compared_checkpoints = []
+    if ckpt:
+        compared_checkpoints = [
+            check.name.removeprefix("weights of ") for check in checks
+        ]
+    trusted = taken_on_trust(
+        report,
+        verified=compared_checkpoints,
+        with_manifest=loaded_manifest is not None,
+    )
+
+    if json:
+        checked = [
+            {
+                "what": check.name,
+                "verified": check.is_verified,
+                "detail": check.difference,
+            }
+            for check in checks
+        ]
+        tell_json({"checked": checked, "taken_on_trust": trusted})
+    else:
+        _show_verified(checks, trusted)
+    if not all(check.is_verified for check in checks):
+        raise SystemExit(1)
+
+
+def _check_names(ckpt: Sequence[str], report: Report) -> None:
+    """Refuse a checkpoint that the report has not, by its name."""
+    from spark_audit.checkpoints.specs import parse_specs
+
+    known_names = [checkpoint.name for checkpoint in report.checkpoints]
+    for spec in parse_specs(list(ckpt)):
+        if spec.name not in known_names:
+            raise InputError(
+                f"{spec.name!r} is none of the report's checkpoints",
+                where="--ckpt",
+                fix=f"{choose(spec.name, known_names)}; name it as NAME=PATH",
+            )
+
+
+def _show_verified(checks: Sequence[PartCheck], trusted: Sequence[str]) -> None:
+    """Print whether a report follows from its evidence, and what does not."""
+    strays = [check for check in checks if check.is_stray]
+    verified = [check for check in checks if check.is_verified]
+    wrong = [check for check in checks if not (check.is_verified or check.is_stray)]
+
+    n_wrong, n_verified, n_strays = len(wrong), len(verified), len(strays)
+    show_line(_verdict(n_wrong, n_verified, n_strays), style="bold")
+    if wrong and strays:
+        show_line(render("verify.strays", count=n_strays), style="bold")
+
+    header = [render(f"verify.column_{name}") for name in COLUMNS_OF_PARTS]
+    lines = _lines_of_parts(wrong=wrong, strays=strays, verified=verified)
+    show_table("", header, lines, figures=False)
+
+    show_line(render("verify.trusted"))
+    for line in trusted:
+        show_line(f"- {line}")
+    if wrong:
+        show_line(render("verify.next"))
+    elif strays:
+        show_line(render("verify.next_of_strays"))
+
+
+def _verdict(n_wrong: int, n_verified: int, n_strays: int) -> str:
+    """Return whether a report follows from its evidence, in one line."""
+    if n_wrong:
+        n_parts = n_wrong + n_verified
+        return render("verify.differs", wrong=n_wrong, count=n_parts)
+    if n_strays:
+        return render("verify.follows_but_strays", count=n_verified, strays=n_strays)
+    return render("verify.follows", count=n_verified)
+
+
+def _lines_of_parts(
+    *,
+    wrong: Sequence[PartCheck],
+    strays: Sequence[PartCheck],
+    verified: Sequence[PartCheck],
+) -> list[tuple[str, str, str]]:
+    """Return a line for each part that is wrong, and for each group of the others.
+
+    The columns are :data:`COLUMNS_OF_PARTS`.
+    """
+    from spark_audit.results import grouped
+
+    lines = []
+    for check in wrong:
+        lines.append((check.name, render("verify.wrong"), check.difference))
+
+    for group, members in grouped(strays, lambda check: check.group).items():
+        detail = render("verify.stray_detail")
+        if len(members) > 1:
+            detail = render("verify.strays_detail", count=len(members))
+        name = _name_of_group(group, members)
+        lines.append((name, render("verify.stray"), detail))
+
+    for group, members in grouped(verified, lambda check: check.group).items():
+        state = render("verify.held", count=len(members))
+        lines.append((_name_of_group(group, members), state, ""))
+    return lines
+
+
+def _name_of_group(group: str, members: Sequence[PartCheck]) -> str:
+    """Return the name of the only member, or the group of several."""
+    if len(members) == 1:
+        return members[0].name
+    return group
