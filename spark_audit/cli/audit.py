@@ -26,18 +26,12 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
     is asked for.
     """
     is_of_several = len(audits) > 1
-    by_name = {audit.name: audit for audit in audits}
-    on_request = [name for name in by_name if name in AUDITS_ON_REQUEST]
-    if not is_of_several:
-        on_request = []
-    # Options that some audit has which runs unasked: they ask for no other.
-    usual_options = {
-        field.name
-        for name, audit in by_name.items()
-        if name not in AUDITS_ON_REQUEST
-        for field in fields(audit)
-    }
-    own_options = _options_of(audits, is_named=is_of_several)
+    audit_by_name = {audit.name: audit for audit in audits}
+    on_request: list[str] = []
+    if is_of_several:
+        on_request = [name for name in audit_by_name if name in AUDITS_ON_REQUEST]
+    usual_options = _options_of_usual_audits(audits)
+    audit_options = _options_of(audits, is_named=is_of_several)
 
     def command(
         *,
@@ -48,7 +42,7 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
         quiet: options.Quiet = False,
         verbose: options.Verbose = False,
         typed: flags.Line,
-        **given: Any,
+        **values_of_options: Any,
     ) -> None:
         """Run audits.
 
@@ -57,41 +51,68 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
         dry_run
             Say what would be done and how long it takes, and stop.
         """
-        skip, also = given.pop("skip", ()), given.pop("also", ())
-        values = {one.name: given.get(one.name, one.default) for one in own_options}
+        skipped = values_of_options.get("skip", ())
+        also = values_of_options.get("also", ())
+        # Options that no audit has which runs anyway ask for their audits.
+        options_that_ask = {*typed.given} - usual_options
+        waiting = []
+        for name in on_request:
+            is_asked_for = name in also or bool(
+                options_that_ask & _names_of_options(audit_by_name[name])
+            )
+            if name not in skipped and not is_asked_for:
+                waiting.append(name)
 
-        asked = {*typed.given} - usual_options
-        waiting = [
-            name
-            for name in on_request
-            if name not in (*skip, *also)
-            and not asked & {field.name for field in fields(by_name[name])}
-        ]
+        values = {
+            option.name: values_of_options.get(option.name, option.default)
+            for option in audit_options
+        }
+        chosen_audits = []
+        for name, audit in audit_by_name.items():
+            if name not in skipped and name not in waiting:
+                fields_of_audit = {key: values[key] for key in _names_of_options(audit)}
+                chosen_audits.append(audit(**fields_of_audit))
+
+        # Without --shard a worker's place comes from the environment of its launcher.
+        shard = request.shard if "shard" in typed.given else shard_of(None)
         request = replace(
             request,
-            audits=tuple(
-                audit(**{field.name: values[field.name] for field in fields(audit)})
-                for name, audit in by_name.items()
-                if name not in (*skip, *waiting)
-            ),
-            shard=request.shard if "shard" in typed.given else shard_of(None),
+            audits=tuple(chosen_audits),
+            shard=shard,
             loading=loading,
             command=typed.words,
         )
         _audit(request, dry_run=dry_run, json=json, quiet=quiet, verbose=verbose)
         if waiting and not quiet:
-            listed = " ".join(waiting)
-            say(f"left out unless asked for: {listed} (--also {listed})")
+            names = " ".join(waiting)
+            say(f"left out unless asked for: {names} (--also {names})")
 
     choices = []
     if is_of_several:
         choices = [
-            _choice_of_audits("skip", by_name, "Audits to leave out."),
+            _choice_of_audits("skip", audit_by_name, "Audits to leave out."),
             _choice_of_audits(
                 "also", on_request, "Audits that `all` runs on request only."
             ),
         ]
-    return with_options(command, [*choices, *own_options])
+    return with_options(command, [*choices, *audit_options])
+
+
+def _names_of_options(audit: type[Audit]) -> set[str]:
+    """Return the names of an audit's options: its fields."""
+    return {field.name for field in fields(audit)}
+
+
+def _options_of_usual_audits(audits: Sequence[type[Audit]]) -> set[str]:
+    """Return names of options that an audit has which runs without being asked for.
+
+    Who gives one of them does not ask for any other audit that has it, too.
+    """
+    names: set[str] = set()
+    for audit in audits:
+        if audit.name not in AUDITS_ON_REQUEST:
+            names |= _names_of_options(audit)
+    return names
 
 
 def _choice_of_audits(
@@ -117,32 +138,42 @@ def _options_of(
     They are the fields with a ``Parameter``, or with a sentence that is the help, which
     begins with the audit's name where it is named.
     """
-    found: dict[str, inspect.Parameter] = {}
+    options_by_name: dict[str, inspect.Parameter] = {}
     for audit in audits:
         hints = get_type_hints(audit, include_extras=True)
         for field in fields(audit):
             hint = hints[field.name]
             for note in getattr(hint, "__metadata__", ()):
                 text = note.help if isinstance(note, Parameter) else note
-                help = f"{audit.name}: {text}" if is_named else text
-                # Only what is on can be switched off.
-                flag = f"--no-{field.name}".replace("_", "-")
-                shown = Parameter(
-                    help=help, negative=flag if field.default is True else ()
-                )
-                found[field.name] = inspect.Parameter(
+                options_by_name[field.name] = _option(
                     field.name,
-                    inspect.Parameter.KEYWORD_ONLY,
+                    hint,
                     default=field.default,
-                    annotation=Annotated[hint, shown],
+                    help=f"{audit.name}: {text}" if is_named else text,
                 )
-    return list(found.values())
+    return list(options_by_name.values())
+
+
+def _option(
+    name: str, hint: object, *, default: object, help: str | None
+) -> inspect.Parameter:
+    """Return an option as a parameter of a function, from a field of an audit."""
+    # Only what is on can be switched off.
+    switch_off: str | tuple[()] = ()
+    if default is True:
+        switch_off = f"--no-{name}".replace("_", "-")
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[hint, Parameter(help=help, negative=switch_off)],
+    )
 
 
 def _audit(
     request: Request, *, dry_run: bool, json: bool, quiet: bool, verbose: bool
 ) -> None:
-    """Do what is asked."""
+    """Estimate or run what is asked for, and print what came of it."""
     if dry_run:
         from spark_audit.pipeline.estimate import estimate, estimate_lines
 
@@ -152,19 +183,21 @@ def _audit(
         else:
             tell("\n".join(estimate_lines(estimated)))
         return
+
     if not quiet and awaited():
         # Libraries and headers take a while before anything can be counted.
         say("reading the manifest and what the checkpoints are, then their tokenizers")
     from spark_audit.messages import progress
     from spark_audit.pipeline.run import run
 
-    with progress(quiet=quiet or request.shard[0] > 0) as show:
+    shard_number, n_shards = request.shard
+    with progress(quiet=quiet or shard_number > 0) as show:
         outcome = run(request, progress=show)
+
     if outcome.report is None:
-        part, parts = request.shard
         say(
-            f"part {part + 1} of {parts} is scored; {outcome.missing} items of others "
-            "are missing: the worker that ends last writes the report"
+            f"part {shard_number + 1} of {n_shards} is scored; {outcome.missing} items "
+            "of others are missing: the worker that ends last writes the report"
         )
         return
     if not outcome.anew:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -90,15 +90,16 @@ def import_(
     if not source.strip():
         raise InputError("is empty", where="SOURCE", fix="give a path")
     _check_file(output, [Path(source)])
-    remarks: list[str] = []
+
     if chat_template is not None:
-        plain = {
-            "--template": template,
-            "--map": map or None,
-            "--empty": empty,
-            "--offsets": offsets,
-        }
-        _refuse_beside("--chat-template", plain)
+        _refuse_beside_template(
+            {
+                "--template": template,
+                "--map": map or None,
+                "--empty": empty,
+                "--offsets": offsets,
+            }
+        )
         _import_chat(
             source,
             output,
@@ -114,13 +115,16 @@ def import_(
             quiet=quiet,
         )
         return
-    of_chat = {
-        "--tokenizer": tokenizer,
-        "--supervised": supervised,
-        "--max-length": max_length,
-        "--truncation": truncation,
-    }
-    _refuse_without_template(of_chat)
+
+    _refuse_without_template(
+        {
+            "--tokenizer": tokenizer,
+            "--supervised": supervised,
+            "--max-length": max_length,
+            "--truncation": truncation,
+        }
+    )
+    remarks: list[str] = []
     with progress(quiet=quiet) as show, keeping_previous([output]):
         counts = import_rows(
             source,
@@ -141,20 +145,38 @@ def import_(
     _say_rows(output, counts.get("train", 0), counts.get("test", 0))
 
 
-def _refuse_without_template(of_chat: Mapping[str, object]) -> None:
-    """Refuse options of chat data where no --chat-template was given."""
-    for option, value in of_chat.items():
+def _refuse_without_template(chat_options: Mapping[str, object]) -> None:
+    """Refuse options of chat data where no --chat-template was given.
+
+    Parameters
+    ----------
+    chat_options
+        Values by the options' names; None: it was not given.
+    """
+    for option, value in chat_options.items():
         if value is not None:
-            fix = "give --chat-template CKPT, or leave it out"
-            what = "is of chat data alone"
-            raise InputError(what, where=f"option {option}", fix=fix)
+            raise InputError(
+                "is of chat data alone",
+                where=f"option {option}",
+                fix="give --chat-template CKPT, or leave it out",
+            )
 
 
-def _refuse_beside(option: str, others: Mapping[str, object]) -> None:
-    for name, value in others.items():
+def _refuse_beside_template(plain_options: Mapping[str, object]) -> None:
+    """Refuse options of rows without a chat beside --chat-template.
+
+    Parameters
+    ----------
+    plain_options
+        Values by the options' names; None: it was not given.
+    """
+    for option, value in plain_options.items():
         if value is not None:
-            what = f"has no meaning beside {option}"
-            raise InputError(what, where=f"option {name}", fix="leave it out")
+            raise InputError(
+                "has no meaning beside --chat-template",
+                where=f"option {option}",
+                fix="leave it out",
+            )
 
 
 def _import_chat(
@@ -172,6 +194,10 @@ def _import_chat(
     encoding: str | None,
     quiet: bool,
 ) -> None:
+    """Render chats by a template, write the rows, and say which identifiers had loss.
+
+    The parameters are the options of :func:`import_`.
+    """
     from spark_audit.checkpoints.chat_template import read_chat_template
     from spark_audit.data.chat.import_chat import import_chat
     from spark_audit.data.chat.supervision import count_supervision, supervision_notes
@@ -195,9 +221,12 @@ def _import_chat(
             progress=show,
             note=remarks.append,
         )
+
     for remark in remarks:
         say(remark)
-    for remark in supervision_notes(count_supervision(read_examples(output), loaded)):
+    # It is read again: rows are written one by one, and none is kept.
+    counted = count_supervision(read_examples(output), loaded)
+    for remark in supervision_notes(counted):
         say(remark)
     _say_rows(output, counts.get("train", 0), counts.get("test", 0))
 
@@ -258,21 +287,33 @@ def annotate(
     from spark_audit.data.annotation import annotated, wording_notes
     from spark_audit.data.pii import NAMES_MISSED, detector_of
 
-    form = "TYPE=PATTERN, such as ORDER='ORD-[0-9]{7}'"
-    own = pairs(pattern, where="--pattern", form=form)
-    detector_of(detector, own)  # a mistake is told before anything is read
+    pattern_by_type = pairs(
+        pattern, where="--pattern", form="TYPE=PATTERN, such as ORDER='ORD-[0-9]{7}'"
+    )
+    # A mistake in a pattern is refused before anything is read.
+    detector_of(detector, pattern_by_type)
     files = data_files([data])
     _check_file(output, files)
+
     examples = read_examples(*files)
-    result = annotated(examples, detector=detector, patterns=own, in_wording=in_wording)
+    result = annotated(
+        examples, detector=detector, patterns=pattern_by_type, in_wording=in_wording
+    )
     with keeping_previous([output]):
         _write(output, result.examples)
-    counts = Counter(span.type for row in result.examples for span in row.spans)
-    records = [{"type": kind, "annotated": n} for kind, n in counts.most_common()]
+
+    counts: Counter[str] = Counter()
+    for example in result.examples:
+        counts.update(span.type for span in example.spans)
+    records = [
+        {"type": type_name, "annotated": count}
+        for type_name, count in counts.most_common()
+    ]
     if records or json:
         show_records(records, title="identifiers by type", as_json=json)
     else:
         say("no identifier was found")
+
     if detector == "rules":
         say(NAMES_MISSED)
     for note in wording_notes(result):
@@ -286,15 +327,24 @@ def annotate(
     for note in result.notes:
         say(note)
     if result.unknown_codes:
-        form = "with their form"
-        if own:
-            form = f"with their form (you gave {', '.join(sorted(own))})"
-        say(
-            f"{result.unknown_codes} codes of capitals and digits in "
-            f"{result.code_rows} rows have a form that is not known, as order numbers "
-            "have, and are not annotated: for those that are personal give "
-            f"--pattern ORDER='ORD-[0-9]{{7}}' {form}"
+        _say_unknown_codes(
+            result.unknown_codes, result.code_rows, types_given=pattern_by_type
         )
+
+
+def _say_unknown_codes(
+    n_codes: int, n_rows: int, *, types_given: Collection[str]
+) -> None:
+    """Say how many codes have no known form, and how to annotate them."""
+    form = "with their form"
+    if types_given:
+        form = f"with their form (you gave {', '.join(sorted(types_given))})"
+    say(
+        f"{n_codes} codes of capitals and digits in "
+        f"{n_rows} rows have a form that is not known, as order numbers "
+        "have, and are not annotated: for those that are personal give "
+        f"--pattern ORDER='ORD-[0-9]{{7}}' {form}"
+    )
 
 
 def inject(
@@ -326,29 +376,44 @@ def inject(
         Dose ladder of canaries.
     """
     from spark_audit.cli.show import show_records
-    from spark_audit.data.injection import inject as injected
+    from spark_audit.data.injection import inject as inject_identifiers
 
     if output.is_file():
-        fix = "name a folder: it holds a file per task"
-        raise InputError("is a file", where=str(output), fix=fix)
+        raise InputError(
+            "is a file",
+            where=str(output),
+            fix="name a folder: it holds a file per task",
+        )
     files = data_files(data)
     examples = read_examples(*files)
-    outputs = {row.task: output / f"{row.task}.jsonl" for row in examples}
-    keep_apart(list(outputs.values()), files)
-    rows, report = injected(
+    path_by_task = {
+        example.task: output / f"{example.task}.jsonl" for example in examples
+    }
+    paths = [*path_by_task.values()]
+    keep_apart(paths, files)
+
+    injected, report = inject_identifiers(
         examples, seed=seed, rate=rate, canaries=canaries, doses=doses or None
     )
-    with keeping_previous([*outputs.values()]):
-        for task, path in sorted(outputs.items()):
-            _write(path, [row for row in rows if row.task == task])
-    names = ("task", "split", "rows", "with_identifier", "with_canary")
-    groups = ((*group, *counts) for group, counts in sorted(report.rows.items()))
-    show_records(
-        [dict(zip(names, group, strict=True)) for group in groups],
-        title=f"{sum(report.planted.values())} of {canaries} canaries planted, "
-        f"{report.held_out} held out",
-        as_json=json,
-    )
+    with keeping_previous(paths):
+        for task, path in sorted(path_by_task.items()):
+            _write(path, [example for example in injected if example.task == task])
+
+    records = []
+    for (task, split), counts in sorted(report.rows.items()):
+        n_rows, n_with_identifier, n_with_canary = counts
+        records.append(
+            {
+                "task": task,
+                "split": split,
+                "rows": n_rows,
+                "with_identifier": n_with_identifier,
+                "with_canary": n_with_canary,
+            }
+        )
+    n_planted = sum(report.planted.values())
+    title = f"{n_planted} of {canaries} canaries planted, {report.held_out} held out"
+    show_records(records, title=title, as_json=json)
     for note in report.notes:
         say(note)
 
@@ -357,18 +422,23 @@ def _check_file(output: Path, inputs: Sequence[Path]) -> None:
     """Refuse to write over what is read, and a folder where a file is meant."""
     keep_apart([output], inputs)
     if output.is_dir():
-        fix = f"name a file, such as -o {output / 'rows.jsonl'}"
-        raise InputError("is a folder", where=str(output), fix=fix)
+        raise InputError(
+            "is a folder",
+            where=str(output),
+            fix=f"name a file, such as -o {output / 'rows.jsonl'}",
+        )
 
 
 def _write(path: Path, examples: Sequence[Example]) -> None:
+    """Write examples, and say how many there are."""
     write_examples(path, examples)
-    train = sum(example.split == "train" for example in examples)
-    _say_rows(path, train, len(examples) - train)
+    n_train = sum(example.split == "train" for example in examples)
+    _say_rows(path, n_train, len(examples) - n_train)
 
 
-def _say_rows(path: Path, train: int, test: int) -> None:
-    say(f"{path}: {train} train and {test} test rows")
+def _say_rows(path: Path, n_train: int, n_test: int) -> None:
+    """Say how many rows were written."""
+    say(f"{path}: {n_train} train and {n_test} test rows")
 
 
 DATA_COMMANDS: Mapping[str, Callable[..., None]] = {

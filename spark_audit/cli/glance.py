@@ -55,11 +55,14 @@ def show_glance(glance: Glance, *, verbose: bool = False) -> None:
 
     _show_matrix(glance.matrix, verbose=verbose)
 
-    lines = [(said.label, said.sentence) for said in glance.consequences]
+    # Each line is a label and a sentence.
+    lines = [
+        (consequence.label, consequence.sentence) for consequence in glance.consequences
+    ]
     if glance.exposed:
         kinds = [f"{exposed.kind} {exposed.effect}" for exposed in glance.exposed]
-        text = f"{glance.whose_kinds} {', '.join(kinds)}"
-        lines.append((glance.exposed_label, text))
+        sentence = f"{glance.whose_kinds} {', '.join(kinds)}"
+        lines.append((glance.exposed_label, sentence))
     lines.append((glance.next_label, glance.next_step))
     lines.append((render("glance.gate"), glance.gate))
     lines.append((render("page.checks"), glance.checks))
@@ -77,7 +80,8 @@ def _show_matrix(matrix: Matrix, *, verbose: bool) -> None:
     if len(matrix.rows) == 1:
         console.print(_upright(matrix))
     else:
-        console.print(_across(matrix, matrix.rows if verbose else matrix.first_rows))
+        rows = matrix.rows if verbose else matrix.first_rows
+        console.print(_across(matrix, rows))
     if matrix.further_rows and not verbose:
         show_line(matrix.further_text)
 
@@ -99,9 +103,12 @@ def _across(matrix: Matrix, rows: Sequence[MatrixRow]) -> Table:
     state_before = None
     for row in rows:
         # Equal states are said once; each row has the sign of its own.
-        word = SHAPES[row.state] if row.state == state_before else badge(row.state)
+        state_text = badge(row.state)
+        if row.state == state_before:
+            state_text = SHAPES[row.state]
         cells = [_cell(cell) for cell in row.cells]
-        table.add_row(_text(word, STATE_STYLES[row.state]), _text(row.name), *cells)
+        styled_state = _text(state_text, STATE_STYLES[row.state])
+        table.add_row(styled_state, _text(row.name), *cells)
         state_before = row.state
     return table
 

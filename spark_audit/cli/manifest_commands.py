@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -84,16 +84,19 @@ def build(
 
     files = data_files(data)
     console.keep_apart([output], files)
-    # Handed over, not kept: they would take room while the manifest is sealed.
+    # In a list that is emptied: examples would take room while the manifest is sealed.
     examples = [read_examples(*files)]
     for note in check_splits(examples[0]):
         messages.say(note)
     check_output(output)
     check_writable(output.parent)
+
     reference = open_checkpoint(base, loading, name="base")
     # What is scored is kept until the manifest is written: the same command resumes.
-    kept = output.with_name(f".{output.stem}.scores") if scores is None else scores
-    store = Store(kept, own=scores is None)
+    store_folder = scores
+    if store_folder is None:
+        store_folder = output.with_name(f".{output.stem}.scores")
+    store = Store(store_folder, own=scores is None)
     with progress(quiet=quiet) as show:
         manifest = build_manifest(
             examples.pop(),
@@ -108,7 +111,8 @@ def build(
     with keeping_previous([output]):
         write_manifest(manifest, output)
     if scores is None:
-        shutil.rmtree(kept, ignore_errors=True)
+        shutil.rmtree(store_folder, ignore_errors=True)
+
     _show(describe(manifest))
     for note in store.notes:
         console.tell(f"note: {note}")
@@ -117,26 +121,38 @@ def build(
 
 def show(manifest: File, /, *, verbose: Verbose = False, json: Json = False) -> None:
     """What can be judged with a manifest, and the effects that could be detected."""
+    # The docstring is the command's help: it answers what the command shows.
     from spark_audit.cli.show import show_records
     from spark_audit.manifest.overview import describe
 
     description = describe(load_manifest(manifest))
     if json:
-        notes = {"notes": [*description.notes]}
-        console.tell_json({**description.facts, **description.tables, **notes})
+        content = {
+            **description.facts,
+            **description.tables,
+            "notes": [*description.notes],
+        }
+        console.tell_json(content)
         return
+
     _show(description, verbose=verbose)
     if not verbose:
         console.tell(render("overview.next", name=manifest))
         console.tell(render("overview.more"))
         return
     for title, records in description.tables.items():
-        if records:
-            names = BALANCE_COLUMNS if title == "balance" else (*records[0],)
-            show_records([{n: r[n] for n in names} for r in records], title=title)
+        if not records:
+            continue
+        columns: tuple[str, ...] = (*records[0],)
+        if title == "balance":
+            columns = BALANCE_COLUMNS
+        show_records(_with_columns(records, columns), title=title)
+
     console.tell()
-    facts = description.facts.items()
-    console.show_facts({n.replace("_", " "): "-" if v is None else v for n, v in facts})
+    facts = {}
+    for name, value in description.facts.items():
+        facts[name.replace("_", " ")] = "-" if value is None else value
+    console.show_facts(facts)
 
 
 def verify(
@@ -207,17 +223,24 @@ def rows(
     from spark_audit.files import check_writable, write_text
     from spark_audit.manifest.file import original
 
-    found = list(peer_rows(original(load_manifest(manifest))))
+    all_rows = list(peer_rows(original(load_manifest(manifest))))
+    members = [row for row in all_rows if row["label"] == 1]
+    non_members = [row for row in all_rows if row["label"] == 0]
+    rows_by_path = {
+        output / "rows.jsonl": all_rows,
+        output / "members.jsonl": members,
+        output / "non_members.jsonl": non_members,
+    }
+
     check_writable(output)
-    members, others = ([r for r in found if r["label"] == side] for side in (1, 0))
-    parts = {"rows": found, "members": members, "non_members": others}
-    paths = {name: output / f"{name}.jsonl" for name in parts}
-    with keeping_previous([*paths.values()]):
-        for name, part in parts.items():
-            lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in part]
-            write_text(paths[name], "".join(lines), mode=0o600)
+    with keeping_previous([*rows_by_path]):
+        for path, rows_of_file in rows_by_path.items():
+            lines = [json.dumps(row, ensure_ascii=False) for row in rows_of_file]
+            content = "".join(f"{line}\n" for line in lines)
+            # They are rows of the manifest with their text.
+            write_text(path, content, mode=0o600)
     console.tell(
-        f"Rows: {output} ({len(members)} of members, {len(others)} of non-members)"
+        f"Rows: {output} ({len(members)} of members, {len(non_members)} of non-members)"
     )
 
 
@@ -231,12 +254,23 @@ def _show(description: Description, *, verbose: bool = False) -> None:
         return
 
     console.show_line(description.summary[0], style="bold")
-    judged = description.tables["what can be judged"]
-    if judged:
-        rows = [{name: row[name] for name in TYPE_COLUMNS} for row in judged]
-        show_records(rows, title=render("overview.types"))
+    records = description.tables["what can be judged"]
+    if records:
+        show_records(
+            _with_columns(records, TYPE_COLUMNS), title=render("overview.types")
+        )
     for text in description.advice:
         console.show_line(f"- {text}")
+
+
+def _with_columns(
+    records: Sequence[Mapping[str, object]], columns: Sequence[str]
+) -> list[dict[str, object]]:
+    """Return records with these columns alone, in their order."""
+    selected = []
+    for record in records:
+        selected.append({column: record[column] for column in columns})
+    return selected
 
 
 MANIFEST_COMMANDS: Mapping[str, Callable[..., None]] = {

@@ -18,16 +18,20 @@ from spark_audit.report.tables import tables
 from spark_audit.results import OF_REPORT, Report, by_severity
 from spark_audit.terminal.console import show_line, show_table, stdout, tell, tell_json
 
+MIN_TABLE_COLUMNS = 120
+"""Columns below which a table's figures would be cut or stand in pieces."""
+
 
 def show_report(report: Report, *, verbose: bool = False) -> None:
     """Print a report at a glance; without an attack, or if asked for, all there is."""
     report = rounded_for_owner(report)
-    answer = glance_of(report)
+    # A report without an attack has none.
+    at_a_glance = glance_of(report)
     for finding in by_severity(report.findings):
         if finding.audit == OF_REPORT and not finding.checkpoint:
             show_line(finding.sentence, style="bold")
-    if answer is not None:
-        show_glance(answer, verbose=verbose)
+    if at_a_glance is not None:
+        show_glance(at_a_glance, verbose=verbose)
         if not verbose:
             show_line(sentences.render("terminal.more"))
             return
@@ -64,37 +68,44 @@ def _show_guards(report: Report) -> None:
         show_line(f"{word}: {guard.title}{place}: {guard.detail}")
 
 
-MIN_TABLE_COLUMNS = 120
-"""Columns below which a table's figures would be cut or stand in pieces."""
-
-
 def _show_standings(report: Report) -> None:
     """Print where each checkpoint stands, and what was tested, in full sentences."""
-    stand = standings.standings(report)
-    for standing in stand:
-        line = f"{standings.badge(standing.state)} {standing.name}: {standing.lead} "
-        line += f"{sentences.capitalised(standing.outcomes)}."
-        show_line(line, style="bold" if standing.detections else None)
+    all_standings = standings.standings(report)
+    for standing in all_standings:
+        badge = standings.badge(standing.state)
+        outcomes = sentences.capitalised(standing.outcomes)
+        style = "bold" if standing.detections else None
+        show_line(f"{badge} {standing.name}: {standing.lead} {outcomes}.", style=style)
     show_line(sentences.render("terminal.level", level=first_screen.level(report)))
-    tested = attacks.attack_table(attacks.attacks(report, stand))
-    for attack, _, on, _, least in (line.texts for line in tested.rows):
-        show_line(f"{attack}: {on}; {tested.header[-1]}: {least}")
-    for state, text in advice(stand).items():
+
+    table = attacks.attack_table(attacks.attacks(report, all_standings))
+    least_effect_title = table.header[-1]
+    for line in table.rows:
+        attack, _, tried_on, _, least_effect = line.texts
+        show_line(f"{attack}: {tried_on}; {least_effect_title}: {least_effect}")
+
+    for state, text in advice(all_standings).items():
         show_line(f"{standings.SHAPES[state]} {text}")
-    show_line(sentences.render("page.without_rules", does=first_screen.gate(stand)))
+    gate_does = first_screen.gate(all_standings)
+    show_line(sentences.render("page.without_rules", does=gate_does))
 
 
 def show_tables(tables: Sequence[ReportTable], *, figures: bool = True) -> None:
-    """Tables one below the other, remarks under each; see :func:`show_table`."""
-    for one in tables:
-        lines = [line.texts for line in one.rows]
-        show_table(one.title, one.header, lines, remarks=one.remarks, figures=figures)
+    """Print tables one below the other, remarks under each; see :func:`show_table`."""
+    for table in tables:
+        show_table(
+            table.title,
+            table.header,
+            [line.texts for line in table.rows],
+            remarks=table.remarks,
+            figures=figures,
+        )
 
 
 def show_records(
     records: Sequence[Mapping[str, object]], *, title: str, as_json: bool = False
 ) -> None:
-    """Records of the same fields as a table, or as a JSON list."""
+    """Print records of the same fields as a table, or as a JSON list."""
     if as_json:
         tell_json([dict(record) for record in records])
         return
@@ -103,8 +114,12 @@ def show_records(
 
 def say_where(folder: Path) -> None:
     """Print what to open first of a report folder."""
-    pages = [folder / name for name in ("report.html", "report.md", "report.json")]
-    names = ", ".join([str(page) for page in pages if page.exists()][:2])
+    existing_pages = []
+    for name in ("report.html", "report.md", "report.json"):
+        if (folder / name).exists():
+            existing_pages.append(str(folder / name))
+    # The page and its text; of a folder without one of them, its figures.
+    names = ", ".join(existing_pages[:2])
     tell(f"\n{sentences.render('terminal.report')}: {names}")
     dossier = folder / "dossier.html"
     if dossier.exists():
