@@ -22,26 +22,20 @@ from spark_audit.files import read_regular
 from spark_audit.options import ADVANCED, HOW, OUTPUT, named_place, place_of
 from spark_audit.wrong_paths import elsewhere, is_missing, no_such_path
 
-_QUIET, _VERBOSE = "No progress.", "Print every sentence and table."
-
-
-def pairs(texts: Sequence[str], *, where: str, form: str) -> dict[str, str]:
-    """``NAME=VALUE`` of the command line; ``form`` is how it is to be written."""
-    found = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not name or not equals:
-            what, fix = f"{text!r} is no pair", f"write it as {form}"
-            raise InputError(what, where=where, fix=fix)
-        found[name] = value
-    return found
-
+QUIET_HELP = "No progress."
+VERBOSE_HELP = "Print every sentence and table."
 
 TRUST = "trust-remote-code"
 """An option that is read from no file: one that came with a checkpoint may be named by
 a variable, and would run the checkpoint's code."""
 
 HELP_FLAGS = ("--help", "-h")
+
+OUTPUT_OPTIONS = ("--output", "--junit", "--sarif", "--attest", "--scores")
+"""Options whose path need not exist; every other path is read."""
+
+DEFAULTS_NOT_SHOWN = (None, "", (), (0, 1), False)
+"""Defaults that the help leaves out: what is off, empty, or the whole."""
 
 Config: TypeAlias = Annotated[
     Path | None,
@@ -83,6 +77,32 @@ class Typed:
 Line: TypeAlias = Annotated[Typed, Parameter(parse=False)]
 
 
+def pairs(texts: Sequence[str], *, where: str, form: str) -> dict[str, str]:
+    """Return the pairs that are written as ``NAME=VALUE``.
+
+    Parameters
+    ----------
+    where
+        The option, for errors.
+    form
+        How a pair is to be written.
+
+    Raises
+    ------
+    InputError
+        If a text is no pair.
+    """
+    values_by_name = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise InputError(
+                f"{text!r} is no pair", where=where, fix=f"write it as {form}"
+            )
+        values_by_name[name] = value
+    return values_by_name
+
+
 def program(
     name: str,
     words: Sequence[str],
@@ -90,12 +110,14 @@ def program(
     help: str,
     check: Callable[[ArgumentCollection], None] | None = None,
 ) -> App:
-    """An application without commands yet, which runs what was typed by ``.meta``.
+    """Return an application without commands, which runs what was typed by ``.meta``.
 
     An option that takes one value is refused when it is given twice.
 
     Parameters
     ----------
+    words
+        What was typed after the program's name.
     check
         Refuses values that can be seen to be wrong before the command is called.
     """
@@ -110,53 +132,59 @@ def program(
         default_parameter=Parameter(
             negative=(),
             consume_multiple=1,
-            show_default=_shown,
+            show_default=_default_in_help,
         ),
         result_action="return_value",
         exit_on_error=False,
         print_error=False,
     )
-
     app.register_install_completion_command()
     # Meta applications do not take this one over.
     app.meta.suppress_keyboard_interrupt = False
 
     @app.meta.default
-    def launched(
-        *rest: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
+    def launch(
+        *tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
         config: Config = None,
-        quiet: Annotated[bool, Parameter(group=OUTPUT, help=_QUIET)] = False,
-        verbose: Annotated[bool, Parameter(group=OUTPUT, help=_VERBOSE)] = False,
+        quiet: Annotated[bool, Parameter(group=OUTPUT, help=QUIET_HELP)] = False,
+        verbose: Annotated[bool, Parameter(group=OUTPUT, help=VERBOSE_HELP)] = False,
     ) -> object:
+        """Read the options that every command has, then the command's, and call it."""
         typed = Typed((name, *words))
-        given = {"typed": typed, "quiet": quiet, "verbose": verbose}
+        switches = {"quiet": quiet, "verbose": verbose}
 
-        def read(app: App, commands: object, found: ArgumentCollection) -> None:
+        def read_options(
+            app: App, commands: object, arguments: ArgumentCollection
+        ) -> None:
+            """Add the options of the file, before the library converts values."""
             # Fields that are no options are among them, of the same names.
-            found = found.filter_by(parse=True)
-            typed.arguments = found
+            typed.arguments = arguments.filter_by(parse=True)
             if config is not None:
                 content = _content(config)
-                for switch in {"quiet", "verbose"} & content.keys():
-                    if not isinstance(said := content.pop(switch), bool):
-                        what, fix = f"{switch} is a switch", "write true or false"
-                        raise InputError(what, where=str(config), fix=fix)
-                    given[switch] = given[switch] or said
-                _from_file(found, content, path=config)
-            for one in found:
-                _check(one)
+                for switch, is_on in _switches_of(content, config).items():
+                    switches[switch] = switches[switch] or is_on
+                _from_file(typed.arguments, content, path=config)
+            for argument in typed.arguments:
+                _check(argument)
 
-        app.config = read
+        app.config = read_options
         with _named_places(typed):
-            command, bound, ignored = app.parse_args(rest)
+            command, bound, not_parsed = app.parse_args(tokens)
             _check_paths(typed.arguments)
             if check is not None:
                 check(typed.arguments)
-            bound.arguments |= {n: value for n, value in given.items() if n in ignored}
-            left = command(*bound.args, **bound.kwargs)
-        if command.__name__ == "help_print" and not {*HELP_FLAGS} & {*words}:
+
+            # Parameters of the command that are no options of its own.
+            for parameter, value in {"typed": typed, **switches}.items():
+                if parameter in not_parsed:
+                    bound.arguments[parameter] = value
+            result = command(*bound.args, **bound.kwargs)
+
+        # The library answers with its help where nothing was typed.
+        is_help_asked_for = any(flag in words for flag in HELP_FLAGS)
+        if command.__name__ == "help_print" and not is_help_asked_for:
             raise InputError("no command was given", fix=f"see {name} --help")
-        return left
+        return result
 
     return app
 
@@ -170,27 +198,36 @@ def add(
     examples: Sequence[str] = (),
 ) -> None:
     """Give an application its next command, with examples in its help."""
-    below = "\n\n".join(["Examples", *examples]) if examples else ""
-    place = len([*app])
-    app.command(function, name=name, help=help, help_epilogue=below, sort_key=place)
+    epilogue = ""
+    if examples:
+        epilogue = "\n\n".join(["Examples", *examples])
+    # The help lists commands in the order in which they were added.
+    position = len([*app])
+    app.command(
+        function, name=name, help=help, help_epilogue=epilogue, sort_key=position
+    )
 
 
-def _shown(usual: object) -> str | None:
-    """A default as the help shows it: none of what is off or empty."""
-    return None if usual in (None, "", (), (0, 1)) or usual is False else str(usual)
+def _default_in_help(default: object) -> str | None:
+    """Return a default as the help shows it; None: it is left out."""
+    # By type as well: 0 is a default to show, and equals False.
+    for hidden in DEFAULTS_NOT_SHOWN:
+        if type(default) is type(hidden) and default == hidden:
+            return None
+    return str(default)
 
 
 def _versions(name: str) -> str:
+    """Return versions, a line each; that of the program first, by its own name."""
     from spark_audit.provenance import versions
 
     installed = versions()
-    # Both programs are of one distribution: each begins with its own name.
-    own = {name: installed.pop("spark-audit", "not installed")}
-    return "\n".join(f"{k} {v}" for k, v in {**own, **installed}.items())
-
-
-OUTPUT_OPTIONS = ("--output", "--junit", "--sarif", "--attest", "--scores")
-"""Options whose path need not exist; every other path is read."""
+    # Both programs are of one distribution.
+    version = installed.pop("spark-audit", "not installed")
+    lines = [f"{name} {version}"]
+    for package, package_version in installed.items():
+        lines.append(f"{package} {package_version}")
+    return "\n".join(lines)
 
 
 def _check(argument: Argument) -> None:
@@ -198,21 +235,29 @@ def _check(argument: Argument) -> None:
 
     A variable of the environment that is empty counts as not set.
     """
-    name = argument.name
     types = {argument.hint, *get_args(argument.hint)}
+    is_path = Path in types
+    is_whole_number = int in types and float not in types
     if any(token.source == "env" and not token.value for token in argument.tokens):
         argument.tokens.clear()
-    for token in argument.tokens:
-        if Path in types and not token.value.strip():
-            raise InputError("is empty", where=name, fix="give a path")
-        path = Path(token.value) if Path in types else token.value
-        if fix := elsewhere(path):
-            raise InputError("is no path on this machine", where=name, fix=fix)
-        # The library would round it.
-        if int in types and float not in types and "." in token.value:
-            raise InputError(f"{token.value!r} is no whole number", where=name)
 
-    if Path in types:
+    for token in argument.tokens:
+        if is_path and not token.value.strip():
+            raise InputError("is empty", where=argument.name, fix="give a path")
+        # Text may name a place, too, as hf:ORG/NAME does.
+        value = Path(token.value) if is_path else token.value
+        fix = elsewhere(value)
+        if fix:
+            raise InputError("is no path on this machine", where=argument.name, fix=fix)
+        # The library would round it.
+        if is_whole_number and "." in token.value:
+            raise InputError(
+                f"{token.value!r} is no whole number",
+                where=argument.name,
+                fix="give a number without a point",
+            )
+
+    if is_path:
         argument.tokens = [
             token.evolve(value=os.path.expanduser(token.value))
             for token in argument.tokens
@@ -230,8 +275,8 @@ def _check_paths(arguments: ArgumentCollection) -> None:
         With the nearest path that exists.
     """
     for argument in arguments:
-        kinds = {argument.hint, *get_args(argument.hint)}
-        if Path not in kinds or argument.name in OUTPUT_OPTIONS:
+        types = {argument.hint, *get_args(argument.hint)}
+        if Path not in types or argument.name in OUTPUT_OPTIONS:
             continue
         for token in argument.tokens:
             with named_place(token):
@@ -246,6 +291,7 @@ def _named_places(typed: Typed) -> Iterator[None]:
         yield
     except InputError as error:
         option, blank, rest = (error.where or "").partition(" ")
+        # Of what was typed the place is empty: the option's name says where it is.
         places = [
             place_of(token)
             for argument in typed.arguments
@@ -258,6 +304,27 @@ def _named_places(typed: Typed) -> Iterator[None]:
         raise InputError(error.what, where=where, fix=error.fix) from error
 
 
+def _switches_of(content: dict[str, object], path: Path) -> dict[str, bool]:
+    """Take the switches that every command has out of the settings of a file.
+
+    Raises
+    ------
+    InputError
+        If one is neither true nor false.
+    """
+    switches: dict[str, bool] = {}
+    for switch in ("quiet", "verbose"):
+        if switch not in content:
+            continue
+        value = content.pop(switch)
+        if not isinstance(value, bool):
+            raise InputError(
+                f"{switch} is a switch", where=str(path), fix="write true or false"
+            )
+        switches[switch] = value
+    return switches
+
+
 def _from_file(
     arguments: ArgumentCollection, content: dict[str, object], *, path: Path
 ) -> None:
@@ -267,12 +334,18 @@ def _from_file(
     command too, as ``data`` and ``manifest`` are.
     """
     if TRUST in content:
-        what, fix = f"{TRUST} is taken from the command line only", "read the code"
-        raise InputError(what, where=str(path), fix=f"{fix}, then type --{TRUST}")
+        raise InputError(
+            f"{TRUST} is taken from the command line only",
+            where=str(path),
+            fix=f"read the code, then type --{TRUST}",
+        )
 
-    for one in arguments:
-        if one.name[2:] in content and any(t.source == "env" for t in one.tokens):
-            one.tokens.clear()
+    # The file overrides the environment.
+    for argument in arguments:
+        key = argument.name.removeprefix("--")
+        is_from_environment = any(token.source == "env" for token in argument.tokens)
+        if key in content and is_from_environment:
+            argument.tokens.clear()
 
     update_argument_collection(
         content, str(path), arguments, root_keys=(), allow_unknown=False
@@ -286,17 +359,23 @@ def _content(path: Path) -> dict[str, object]:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise no_such_path(path) from error
     except OSError as error:
-        what = f"cannot be read ({error.strerror or error})"
-        raise OutputError(what, where=str(path)) from error
-    except ValueError as error:  # of its bytes, or of its form
-        fix = "write lines like: base = 'models/base'"
-        raise InputError(f"is no TOML ({error})", where=str(path), fix=fix) from error
+        reason = error.strerror or error
+        raise OutputError(f"cannot be read ({reason})", where=str(path)) from error
+    except ValueError as error:  # bytes that are no UTF-8, or text that is no TOML
+        raise InputError(
+            f"is no TOML ({error})",
+            where=str(path),
+            fix="write lines like: base = 'models/base'",
+        ) from error
 
     settings: dict[str, object] = {}
     for key, value in content.items():
         option = key.replace("_", "-")
         if option in settings:
-            what = f"gives {option} twice, as {key} and as {option}"
-            raise InputError(what, where=str(path), fix="leave one out")
+            raise InputError(
+                f"gives {option} twice, as {key} and as {option}",
+                where=str(path),
+                fix="leave one out",
+            )
         settings[option] = value
     return settings

@@ -24,13 +24,15 @@ def with_options(command: Command, options: Iterable[inspect.Parameter]) -> Comm
     options
         Keyword-only parameters with their types and defaults.
     """
+    # Annotations are text in a module that postpones them, and cyclopts reads types.
     hints = get_type_hints(command, include_extras=True)
     signature = inspect.signature(command)
-    own = [
+    written_parameters = [
         parameter.replace(annotation=hints[parameter.name])
         for parameter in signature.parameters.values()
         if parameter.kind is not inspect.Parameter.VAR_KEYWORD
     ]
-    made = signature.replace(parameters=[*own, *options])
-    command.__signature__ = made  # type: ignore[attr-defined]
+
+    new_signature = signature.replace(parameters=[*written_parameters, *options])
+    command.__signature__ = new_signature  # type: ignore[attr-defined]
     return command
