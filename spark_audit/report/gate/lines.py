@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
 
 from spark_audit.errors import visible
-from spark_audit.report.gate.judge import NO_CHECKPOINT, RuleOutcome, State, judged
+from spark_audit.report.gate.judge import NO_CHECKPOINT, RuleOutcome, judged
+from spark_audit.report.gate.verdicts import RuleState
 from spark_audit.results import grouped
 from spark_audit.sentences import render
 
@@ -17,17 +17,35 @@ GATE_LINE_WIDTH = 100
 MOST_NAME = 30
 """Columns of a checkpoint's name; the details of a longer one begin below it."""
 
-WORDS: Mapping[State, str] = {"tripped": "FAIL", "ok": "pass", "missing": "no figure"}
+WORDS: Mapping[RuleState, str] = {
+    "tripped": "FAIL",
+    "ok": "pass",
+    "missing": "no figure",
+}
 """What a rule came to, in words; whom a rule leaves out is told below it."""
+
+STATE_WIDTH = max(map(len, WORDS.values()))
+"""Columns of the words."""
 
 
 def gate_lines(found: Sequence[RuleOutcome]) -> list[str]:
-    """Return the lines that the command prints; the last one is the verdict."""
-    by_rule = grouped(found, attrgetter("rule"))
+    """Return the lines that the command prints; the last one is the verdict.
+
+    Parameters
+    ----------
+    found
+        Of :func:`spark_audit.report.gate.judge.check`.
+    """
+    outcomes_by_rule = grouped(found, lambda outcome: outcome.rule)
+    summaries = judged(found)
     lines: list[str] = []
-    for (rule, findings), summary in zip(by_rule.items(), judged(found), strict=True):
+    for (rule, outcomes), summary in zip(
+        outcomes_by_rule.items(), summaries, strict=True
+    ):
         lines.append(visible(render("gate.heading", rule=rule)))
-        lines += _checkpoint_lines([one for one in findings if one.state in WORDS])
+        lines += _checkpoint_lines(
+            [outcome for outcome in outcomes if outcome.state in WORDS]
+        )
         lines += textwrap.wrap(visible(summary), GATE_LINE_WIDTH)
         lines.append("")
     return [*lines, verdict(found)]
@@ -36,10 +54,12 @@ def gate_lines(found: Sequence[RuleOutcome]) -> list[str]:
 def verdict(found: Sequence[RuleOutcome]) -> str:
     """Return PASS or FAIL, and the first rule that decided, in one line."""
     violations = [outcome for outcome in found if outcome.state == "tripped"]
-    text = _fail(violations) if violations else _pass(found)
+    if violations:
+        return visible(_fail(violations))
 
+    text = _pass(found)
     n_missing = sum(outcome.state == "missing" for outcome in found)
-    if n_missing and not violations:
+    if n_missing:
         key = "gate.one_missing" if n_missing == 1 else "gate.missing"
         text = render(key, verdict=text, count=n_missing)
     return visible(text)
@@ -74,19 +94,29 @@ def _pass(found: Sequence[RuleOutcome]) -> str:
     return render(key, judged=n_judged, rule=rules[0], rules=len(rules))
 
 
-def _checkpoint_lines(findings: Sequence[RuleOutcome]) -> list[str]:
+def _checkpoint_lines(outcomes: Sequence[RuleOutcome]) -> list[str]:
     """Return one paragraph per checkpoint: the result, its name, and why."""
-    widths = [len(one.whom) for one in findings if len(one.whom) <= MOST_NAME]
-    width = max(widths, default=0)
+    name_width = 0
+    for outcome in outcomes:
+        if len(outcome.whom) <= MOST_NAME:
+            name_width = max(name_width, len(outcome.whom))
+
     lines: list[str] = []
-    for one in findings:
-        head = f"  {WORDS[one.state]:<9}  {one.whom:<{width}}  "
-        indent = " " * (2 + 9 + 2 + width + 2)
-        if len(one.whom) > width:
+    for outcome in outcomes:
+        name = outcome.whom
+        head = f"  {WORDS[outcome.state]:<{STATE_WIDTH}}  {name:<{name_width}}  "
+        indent = " " * len(f"  {'':<{STATE_WIDTH}}  {'':<{name_width}}  ")
+        if len(name) > name_width:
+            # The details begin on the next line, below those of other checkpoints.
             lines.append(head.rstrip())
             head = indent
-        detail = visible(one.detail)
-        lines += textwrap.wrap(
-            detail, GATE_LINE_WIDTH, initial_indent=head, subsequent_indent=indent
-        ) or [head.rstrip()]
+
+        wrapped = textwrap.wrap(
+            visible(outcome.detail),
+            GATE_LINE_WIDTH,
+            initial_indent=head,
+            subsequent_indent=indent,
+        )
+        # Without a detail nothing is wrapped.
+        lines += wrapped or [head.rstrip()]
     return lines

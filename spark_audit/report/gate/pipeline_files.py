@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from spark_audit.errors import visible
 from spark_audit.report.gate.judge import RuleOutcome
 from spark_audit.report.writers.page_templates import environment
 from spark_audit.results import grouped
+
+SarifObject: TypeAlias = dict[str, Any]
 
 SARIF_LEVELS = {"tripped": "error", "missing": "warning"}
 """States that a log names, and as what."""
@@ -28,43 +29,65 @@ def junit(found: Sequence[RuleOutcome], *, name: str) -> str:
         Of all suites, such as the report's folder.
     """
     template = environment(visible=visible).get_template("junit.xml")
-    return template.render(
-        name=name, found=found, rules=grouped(found, attrgetter("rule"))
-    )
+    outcomes_by_rule = grouped(found, lambda outcome: outcome.rule)
+    return template.render(name=name, found=found, rules=outcomes_by_rule)
 
 
-def sarif(found: Sequence[RuleOutcome], *, name: str) -> dict[str, Any]:
+def sarif(found: Sequence[RuleOutcome], *, name: str) -> SarifObject:
     """Return a log of what tripped or lacks a figure, in SARIF 2.1.0 (OASIS, 2020).
 
-    ``name`` is that of the report's folder. GitHub's code scanning asks for both
-    descriptions, help and a line as well.
+    Parameters
+    ----------
+    name
+        Of the report's folder.
     """
-    place = {
-        "physicalLocation": {
-            "artifactLocation": {"uri": quote(f"{name}/report.json")},
-            "region": {"startLine": 1},
-        }
-    }
-    texts = list(dict.fromkeys(visible(one.rule) for one in found))
-    help = {"text": "Rules are explained by `spark-audit gate --help`."}
-    words = ("shortDescription", "fullDescription")
-    rules = [
-        {"id": f"gate/{k}", "help": help, **dict.fromkeys(words, {"text": text})}
-        for k, text in enumerate(texts)
-    ]
-    results = [
-        {
-            "ruleId": f"gate/{texts.index(visible(one.rule))}",
-            "level": SARIF_LEVELS[one.state],
-            "message": {"text": visible(f"{one.whom}: {one.rule}: {one.detail}")},
-            "locations": [place | {"logicalLocations": [{"name": one.whom}]}],
-        }
-        for one in found
-        if one.state in SARIF_LEVELS
-    ]
+    rule_texts = list(dict.fromkeys(visible(outcome.rule) for outcome in found))
+    results = []
+    for outcome in found:
+        if outcome.state in SARIF_LEVELS:
+            rule_number = rule_texts.index(visible(outcome.rule))
+            results.append(_sarif_result(outcome, rule_number, name))
+
+    # By their numbers; rules that nothing violated are described, too.
+    rules = [_sarif_rule(number, text) for number, text in enumerate(rule_texts)]
     driver = {"name": "spark-audit", "rules": rules}
+
     return {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",
         "runs": [{"tool": {"driver": driver}, "results": results}],
+    }
+
+
+def _sarif_rule(number: int, text: str) -> SarifObject:
+    """Return a rule as SARIF describes it."""
+    # GitHub's code scanning asks for both descriptions and for help.
+    return {
+        "id": f"gate/{number}",
+        "help": {"text": "Rules are explained by `spark-audit gate --help`."},
+        "shortDescription": {"text": text},
+        "fullDescription": {"text": text},
+    }
+
+
+def _sarif_result(
+    outcome: RuleOutcome, rule_number: int, folder_name: str
+) -> SarifObject:
+    """Return the outcome of a rule on one checkpoint, placed in the report."""
+    # Code scanning asks for a line, too.
+    physical_location = {
+        "artifactLocation": {"uri": quote(f"{folder_name}/report.json")},
+        "region": {"startLine": 1},
+    }
+    message = visible(f"{outcome.whom}: {outcome.rule}: {outcome.detail}")
+    return {
+        "ruleId": f"gate/{rule_number}",
+        "level": SARIF_LEVELS[outcome.state],
+        "message": {"text": message},
+        "locations": [
+            {
+                "physicalLocation": physical_location,
+                "logicalLocations": [{"name": outcome.whom}],
+            }
+        ],
     }

@@ -21,9 +21,7 @@ from spark_audit.audits import about, audit_names
 from spark_audit.audits.setup_guards import REMAINS
 from spark_audit.audits.trained_rows import TRAINED_ROWS_FIT
 from spark_audit.errors import InputError, choose, one_of
-from spark_audit.names import (
-    ANY_NAME,
-)
+from spark_audit.names import ANY_NAME
 from spark_audit.results.findings import SEVERITY
 
 FIELDS = ("value", "low", "high", "p")
@@ -40,17 +38,23 @@ OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
 DEFAULT_RULES = ("claim >= membership",)
 """What trips where no rule is given: membership, memory, and verbatim extraction."""
 
+_OPERATOR = r"<=|>=|==|!=|<|>"
+
 _SCOPE = r"(?:\s+(?P<scope>for|except)\s+(?P<names>\S.*?))?\s*"
 
 _CLAIM = re.compile(
-    r"\s*claim\s*(?P<operator><=|>=|==|!=|<|>)\s*(?P<claim>[a-z_]+)" + _SCOPE
+    r"\s*claim\s*"
+    rf"(?P<operator>{_OPERATOR})\s*"
+    r"(?P<claim>[a-z_]+)" + _SCOPE
 )
 
 _GUARD = re.compile(r"\s*guard\s+(?P<guard>\w+)" + _SCOPE)
 
+# ``[type=EMAIL]`` stands behind the metric; a field may stand behind it.
 _RULE = re.compile(
-    r"\s*(?P<figure>\S+?)(?:\[(?P<kind>\w+)=(?P<part>[^\]]+)\](?P<field>\.\w+)?)?\s*"
-    r"(?P<operator><=|>=|==|!=|<|>|\s(?:rose|fell)\s+by\s)\s*"
+    r"\s*(?P<figure>\S+?)"
+    r"(?:\[(?P<kind>\w+)=(?P<part>[^\]]+)\](?P<field>\.\w+)?)?\s*"
+    rf"(?P<operator>{_OPERATOR}|\s(?:rose|fell)\s+by\s)\s*"
     r"(?P<bound>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)" + _SCOPE
 )
 
@@ -94,13 +98,16 @@ class Rule:
         return self.operator in CHANGES
 
     def holds(self, group: str) -> bool:
-        """Whether it is of such a part of the rows."""
-        kind, _, part = self.group.partition(":")
-        return group.startswith(f"{kind}:") if part == "*" else group == self.group
+        """Whether it is of such a group of the rows."""
+        key, _, value = self.group.partition(":")
+        # ``type:*`` is each type.
+        if value == "*":
+            return group.startswith(f"{key}:")
+        return group == self.group
 
 
 def parse_rule(text: str) -> Rule:
-    """Read a rule.
+    """Return a rule as it is meant by its text.
 
     Raises
     ------
@@ -112,64 +119,116 @@ def parse_rule(text: str) -> Rule:
     match = _CLAIM.fullmatch(text) or _GUARD.fullmatch(text) or _RULE.fullmatch(text)
     if match is None:
         raise InputError("is no rule", where=where, fix=RULE_SHAPE)
-    text = text.strip()
-    checkpoint = match["names"] if match["scope"] == "for" else None
-    but = match["names"] if match["scope"] == "except" else None
-    if match.re is _GUARD:
-        guard = match["guard"]
-        _check_guard(guard, where)
-        return Rule(
-            text=text,
-            operator="",
-            bound=0.0,
-            checkpoint=checkpoint,
-            but=but,
-            guard=guard,
-        )
 
-    operator_shown = match["operator"].split()[0]
     if match.re is _CLAIM:
-        claim = match["claim"]
-        if claim not in SEVERITY:
-            fix = choose(_nearest_claim(claim), SEVERITY)
-            raise InputError(f"unknown claim {claim!r}", where=where, fix=fix)
-        return Rule(
-            text=text,
-            operator=operator_shown,
-            bound=SEVERITY[claim],
-            checkpoint=checkpoint,
-            but=but,
-            claim=claim,
+        return _claim_rule(text.strip(), match, where)
+    if match.re is _GUARD:
+        return _guard_rule(text.strip(), match, where)
+    return _figure_rule(text.strip(), match, where)
+
+
+def _claim_rule(text: str, match: re.Match[str], where: str) -> Rule:
+    """Return a rule on claims, by severity.
+
+    Raises
+    ------
+    InputError
+        If there is no such claim.
+    """
+    claim = match["claim"]
+    if claim not in SEVERITY:
+        raise InputError(
+            f"unknown claim {claim!r}",
+            where=where,
+            fix=choose(_nearest_claim(claim), SEVERITY),
         )
 
-    audit, _, rest = match["figure"].partition(".")
+    return Rule(
+        text=text,
+        operator=match["operator"],
+        bound=SEVERITY[claim],
+        checkpoint=_names_behind("for", match),
+        but=_names_behind("except", match),
+        claim=claim,
+    )
+
+
+def _guard_rule(text: str, match: re.Match[str], where: str) -> Rule:
+    """Return a rule on a guard, which has neither operator nor bound.
+
+    Raises
+    ------
+    InputError
+        If no rule can name the guard.
+    """
+    guard = match["guard"]
+    _check_guard(guard, where)
+    return Rule(
+        text=text,
+        operator="",
+        bound=0.0,
+        checkpoint=_names_behind("for", match),
+        but=_names_behind("except", match),
+        guard=guard,
+    )
+
+
+def _figure_rule(text: str, match: re.Match[str], where: str) -> Rule:
+    """Return a rule on a figure, or on how it changed since an earlier report.
+
+    Raises
+    ------
+    InputError
+        If there is no such audit, metric or variant, or the bound is not finite.
+    """
+    # ``rose by`` is typed in two words.
+    operator_typed = match["operator"].split()[0]
+    audit, _, metric_text = match["figure"].partition(".")
     one_of(audit, where, audit_names())
+
+    # Without brackets a rule is on all rows.
     group = "pooled"
     if match["kind"]:
         group = f"{match['kind']}:{match['part']}"
-        rest += match["field"] or ""
+        # The field was cut off the metric by the brackets.
+        metric_text += match["field"] or ""
+
+    # A change has no end: it is judged by its interval.
     field = "value"
-    if operator_shown not in CHANGES:
-        rest, _, field = rest.rpartition(".")
+    if operator_typed not in CHANGES:
+        metric_text, _, field = metric_text.rpartition(".")
     if field not in FIELDS:
-        fields = ", ".join(f".{one}" for one in FIELDS)
-        fix = f"end {match['figure']} with one of: {fields}"
-        raise InputError("the rule does not say which number", where=where, fix=fix)
-    if not math.isfinite(bound := float(match["bound"])):
+        fields = ", ".join(f".{name}" for name in FIELDS)
+        raise InputError(
+            "the rule does not say which number",
+            where=where,
+            fix=f"end {match['figure']} with one of: {fields}",
+        )
+
+    bound = float(match["bound"])
+    if not math.isfinite(bound):
         raise InputError("its bound is not finite", where=where, fix=RULE_SHAPE)
-    metric, of = _named(rest, audit, where)
+
+    metric, variant = _metric_and_variant(metric_text, audit, where)
     return Rule(
         text=text,
-        operator=operator_shown,
+        operator=operator_typed,
         bound=bound,
-        checkpoint=checkpoint,
-        but=but,
+        checkpoint=_names_behind("for", match),
+        but=_names_behind("except", match),
         audit=audit,
         metric=metric,
-        of=of,
+        of=variant,
         field=field,
         group=group,
     )
+
+
+def _names_behind(word: str, match: re.Match[str]) -> str | None:
+    """Return the names behind ``for`` or ``except``; None where it is not typed."""
+    if match["scope"] == word:
+        return match["names"]
+    return None
 
 
 def _nearest_claim(text: str) -> str:
@@ -191,25 +250,53 @@ def _check_guard(name: str, where: str) -> None:
     """
     if name in GUARDS:
         return
+
+    # Setup guards: what they void trips every rule, with their words.
     if name in REMAINS:
-        fix = f"leave it out: a checkpoint for which {name} fails violates every rule"
-        raise InputError(f"{name} needs no rule", where=where, fix=fix)
-    fix = choose(name, GUARDS)
-    raise InputError(f"unknown guard {name!r}", where=where, fix=fix)
+        raise InputError(
+            f"{name} needs no rule",
+            where=where,
+            fix=f"leave it out: a checkpoint for which {name} fails violates every "
+            "rule",
+        )
+    raise InputError(f"unknown guard {name!r}", where=where, fix=choose(name, GUARDS))
 
 
-def _named(text: str, audit: str, where: str) -> tuple[str, str]:
-    """Metric and variant; of metrics that it may name the longest: names hold dots."""
-    metrics = {metric.name: metric.variants for metric in about(audit).metrics}
-    meant = (name for name in metrics if f"{text}.".startswith(f"{name}."))
-    metric = max(meant, key=len, default=None)
-    if metric is None:
-        fix = choose(text.partition(".")[0], metrics)
-        raise InputError(f"{audit} has no metric {text!r}", where=where, fix=fix)
-    of, known = text[len(metric) + 1 :], metrics[metric]
-    if of not in known and not (ANY_NAME in known and of):
-        fix = "" if "" in known else f"write {audit}.{metric}.VARIANT; "
-        fix += choose(of, (name or "(none)" for name in known))
-        what = f"{audit}.{metric} has no variant {of!r}"
-        raise InputError(what, where=where, fix=fix)
-    return metric, of
+def _metric_and_variant(text: str, audit: str, where: str) -> tuple[str, str]:
+    """Return the metric and the variant of it that a text names.
+
+    Names hold dots themselves, so that several metrics may be meant: the longest is.
+
+    Raises
+    ------
+    InputError
+        If the audit has no such metric, or the metric no such variant.
+    """
+    variants_by_metric = {
+        metric.name: metric.variants for metric in about(audit).metrics
+    }
+    named_metrics = []
+    for name in variants_by_metric:
+        if f"{text}.".startswith(f"{name}."):
+            named_metrics.append(name)
+    if not named_metrics:
+        raise InputError(
+            f"{audit} has no metric {text!r}",
+            where=where,
+            fix=choose(text.partition(".")[0], variants_by_metric),
+        )
+
+    metric = max(named_metrics, key=len)
+    variant = text[len(metric) + 1 :]
+
+    # Some metrics have variants that a user names, such as attacks of other tools.
+    known_variants = variants_by_metric[metric]
+    is_any_allowed = ANY_NAME in known_variants and variant != ""
+    if variant not in known_variants and not is_any_allowed:
+        fix = choose(variant, (name or "(none)" for name in known_variants))
+        if "" not in known_variants:
+            fix = f"write {audit}.{metric}.VARIANT; {fix}"
+        raise InputError(
+            f"{audit}.{metric} has no variant {variant!r}", where=where, fix=fix
+        )
+    return metric, variant

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from itertools import chain
-from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from spark_audit.errors import InputError
 from spark_audit.files import parse_json, read_regular, sha256_file
 from spark_audit.provenance import canonical_json
 from spark_audit.report.disclosure.digests import KEYED, keyed_digest, manifest_facts
 from spark_audit.report.gate.judge import RuleOutcome
-from spark_audit.results import Report, grouped
+from spark_audit.results import Report
+
+StatementPart: TypeAlias = dict[str, Any]
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 
@@ -22,6 +22,9 @@ TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
 
 SHARED = ("html", "md", "csv", "latex", "figures", "card")
 """Formats whose files never hold anything private, by their writers."""
+
+FORM = "its form"
+"""Stands for what differs between two statements and has no name."""
 
 
 def statement(
@@ -37,47 +40,90 @@ def statement(
     found
         Of :func:`spark_audit.report.gate.judge.check`.
     """
-    keyed = manifest_facts(report.manifest).digest.removeprefix(KEYED)
-    parts = [{"name": "manifest", "digest": {"hmacSha256": keyed}}]
-    shared_files = {n for kind in SHARED for n in report.files.get(kind, ())}
-    for name in sorted({"report.json", *chain(*report.files.values())}):
-        path = folder / name
-        if not path.exists():
-            continue
-        digest = sha256_file(path)
-        # Whatever is unknown of a private file could be tried out against its digest.
-        # The key is in report.json itself: nobody can try that out.
-        if name in shared_files or (name == "report.json" and report.manifest.key):
-            parts.append({"name": name, "digest": {"sha256": digest}})
-        elif report.manifest.key:
-            keyed = keyed_digest(report.manifest, digest)
-            parts.append({"name": name, "digest": {"hmacSha256": keyed}})
-    gate = {
-        "rules": list(dict.fromkeys(one.rule for one in found)),
-        "allowMissing": allow_missing,
-        "versions": report.versions,
-    }
-    passed, warned, failed = (
-        [f"{one.whom}: {one.rule}" for one in found if one.state == state]
-        for state in ("ok", "missing", "tripped")
+    manifest_digest = manifest_facts(report.manifest).digest.removeprefix(KEYED)
+    configuration = [
+        {"name": "manifest", "digest": {"hmacSha256": manifest_digest}},
+        *_digests_of_files(report, folder),
+    ]
+
+    # The gate comes last: there :func:`read_rules` looks for it.
+    # Each rule once, in the order in which they were typed.
+    rules = list(dict.fromkeys(outcome.rule for outcome in found))
+    configuration.append(
+        {
+            "name": "gate",
+            "annotations": {
+                "rules": rules,
+                "allowMissing": allow_missing,
+                "versions": report.versions,
+            },
+        }
     )
+
+    # Checkpoints that a rule leaves out are in none of the lists.
+    tests_by_state: dict[str, list[str]] = {"ok": [], "missing": [], "tripped": []}
+    for outcome in found:
+        if outcome.state in tests_by_state:
+            test = f"{outcome.whom}: {outcome.rule}"
+            tests_by_state[outcome.state].append(test)
+
+    result = "PASSED"
+    if tests_by_state["tripped"]:
+        result = "FAILED"
+    elif tests_by_state["missing"]:
+        result = "WARNED"
+
     return canonical_json(
         {
             "_type": STATEMENT,
             "subject": [
-                {"name": one.name, "digest": {"sha256": one.weights_sha256}}
-                for one in report.checkpoints
+                {
+                    "name": checkpoint.name,
+                    "digest": {"sha256": checkpoint.weights_sha256},
+                }
+                for checkpoint in report.checkpoints
             ],
             "predicateType": TEST_RESULT,
             "predicate": {
-                "result": "FAILED" if failed else "WARNED" if warned else "PASSED",
-                "configuration": [*parts, {"name": "gate", "annotations": gate}],
-                "passedTests": passed,
-                "warnedTests": warned,
-                "failedTests": failed,
+                "result": result,
+                "configuration": configuration,
+                "passedTests": tests_by_state["ok"],
+                "warnedTests": tests_by_state["missing"],
+                "failedTests": tests_by_state["tripped"],
             },
         }
     )
+
+
+def _digests_of_files(report: Report, folder: Path) -> Iterator[StatementPart]:
+    """Yield a digest of each file of a report: keyed, unless anybody may see the file.
+
+    Whatever is unknown of a private file could be tried out against its digest. The key
+    is in report.json itself: nobody can try that out, but where a report has no key.
+    """
+    has_key = bool(report.manifest.key)
+    public_names: set[str] = set()
+    for format_name in SHARED:
+        public_names.update(report.files.get(format_name, ()))
+    if has_key:
+        public_names.add("report.json")
+
+    # Of files that are named and not there, nothing is stated.
+    names = {"report.json"}
+    for names_of_format in report.files.values():
+        names.update(names_of_format)
+
+    for name in sorted(names):
+        path = folder / name
+        if not path.exists():
+            continue
+
+        digest = sha256_file(path)
+        if name in public_names:
+            yield {"name": name, "digest": {"sha256": digest}}
+        elif has_key:
+            keyed = keyed_digest(report.manifest, digest)
+            yield {"name": name, "digest": {"hmacSha256": keyed}}
 
 
 def read_rules(path: Path) -> tuple[bytes, list[str], bool]:
@@ -89,40 +135,66 @@ def read_rules(path: Path) -> tuple[bytes, list[str], bool]:
         If it is none of ours.
     """
     content = read_regular(path)
-    whole = parse_json(content, place=str(path))
+    document = parse_json(content, place=str(path))
     try:
-        gate = whole["predicate"]["configuration"][-1]["annotations"]
-        known = [whole["_type"], whole["predicateType"]] == [STATEMENT, TEST_RESULT]
-        known = known and all(isinstance(one, str) for one in gate["rules"])
-        rules, allow_missing = [*gate["rules"]], bool(gate["allowMissing"])
+        is_ours = document["_type"] == STATEMENT
+        is_ours = is_ours and document["predicateType"] == TEST_RESULT
+        gate = document["predicate"]["configuration"][-1]["annotations"]
+        rules = [*gate["rules"]]
+        allow_missing = bool(gate["allowMissing"])
+        is_ours = is_ours and all(isinstance(rule, str) for rule in rules)
     except (LookupError, TypeError):
-        known = False
-    if not known:
-        fix = "give what `spark-audit gate --attest` wrote, without its signature"
-        raise InputError("is no statement on a report", where=str(path), fix=fix)
+        is_ours = False
+
+    if not is_ours:
+        raise InputError(
+            "is no statement on a report",
+            where=str(path),
+            fix="give what `spark-audit gate --attest` wrote, without its signature",
+        )
     return content, rules, allow_missing
 
 
 def differences(ours: bytes, theirs: bytes) -> list[str]:
     """Return the parts in which a statement differs from one made now, by name."""
-    here, there = (
-        grouped(_parts(json.loads(one)), itemgetter(0)) for one in (ours, theirs)
-    )
-    names = sorted(k for k in {*here, *there} if here.get(k) != there.get(k))
-    return names or ["its form"] * (ours != theirs)
+    values_made_now = _values_by_name(json.loads(ours))
+    values_read = _values_by_name(json.loads(theirs))
+    names = []
+    for name in sorted({*values_made_now, *values_read}):
+        if values_made_now.get(name) != values_read.get(name):
+            names.append(name)
+
+    # Blanks, or the order of keys.
+    if not names and ours != theirs:
+        return [FORM]
+    return names
 
 
-def _parts(whole: Any, name: str = "its form") -> Iterator[tuple[str, Any]]:
-    """Yield the parts of a statement, each with the name of its file, model or list."""
-    if isinstance(whole, dict) and "name" in whole:
-        place = "weights of " * (name == "subject")
-        yield f"{place}{whole['name']}", whole
-    elif isinstance(whole, dict):
-        for key, part in whole.items():
-            yield from _parts(part, key)
-    elif isinstance(whole, list):
-        yield name, len(whole)
-        for part in whole:
-            yield from _parts(part, name)
+def _values_by_name(document: object) -> dict[str, list[object]]:
+    """Return the values of a statement by the names of its files, models and lists."""
+    values: dict[str, list[object]] = {}
+    for name, value in _named_values(document):
+        values.setdefault(name, []).append(value)
+    return values
+
+
+def _named_values(content: object, name: str = FORM) -> Iterator[tuple[str, object]]:
+    """Yield the values of a statement, each with the name of its file, model or list.
+
+    Parameters
+    ----------
+    name
+        Key that the content stands under.
+    """
+    if isinstance(content, dict) and "name" in content:
+        prefix = "weights of " if name == "subject" else ""
+        yield f"{prefix}{content['name']}", content
+    elif isinstance(content, dict):
+        for key, value in content.items():
+            yield from _named_values(value, key)
+    elif isinstance(content, list):
+        yield name, len(content)
+        for value in content:
+            yield from _named_values(value, name)
     else:
-        yield name, whole
+        yield name, content

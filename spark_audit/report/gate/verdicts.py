@@ -1,0 +1,272 @@
+"""What one rule comes to on one checkpoint, by the kind of rule.
+
+A figure that was not measured is ``missing``, and so is a claim where memory was not
+tested: whether that trips a rule is decided in
+:mod:`~spark_audit.report.gate.judge`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from spark_audit.audits import about
+from spark_audit.audits.trained_rows import training_of
+from spark_audit.report.gate.rules import OPERATORS, Rule
+from spark_audit.report.standings import untested
+from spark_audit.results import Contrast, Finding, Report, Row, number
+from spark_audit.results.rows import WITHHELD
+from spark_audit.sentences import render
+
+RuleState: TypeAlias = Literal["ok", "tripped", "missing", "left_out"]
+
+
+@dataclass(frozen=True)
+class RuleVerdict:
+    """The state of a rule on one checkpoint, and why it is so, in words."""
+
+    state: RuleState
+    detail: str
+
+
+@dataclass(frozen=True)
+class GatedFigure:
+    """A row with exact figures, which decide, and as it is shared: many read logs."""
+
+    exact: Row
+    shared: Row
+
+
+def rows_of_rule(report: Report, rule: Rule) -> list[Row]:
+    """Return the rows of a rule's figure; p values stand with contrasts only.
+
+    Of a figure that has rows with and without a baseline, a rule judges those without,
+    unless it is on p or on a change.
+    """
+    contrasts: list[Row] = []
+    without_baseline: list[Row] = []
+    for row in (*report.results, *report.contrasts):
+        is_figure = (row.audit, row.metric, row.of) == (
+            rule.audit,
+            rule.metric,
+            rule.of,
+        )
+        if not is_figure or not rule.holds(row.group):
+            continue
+        if isinstance(row, Contrast):
+            contrasts.append(row)
+        else:
+            without_baseline.append(row)
+
+    if rule.field == "p" or rule.change or not without_baseline:
+        return contrasts
+    return without_baseline
+
+
+def judge_figure(
+    report: Report, rule: Rule, figures: Sequence[GatedFigure]
+) -> RuleVerdict:
+    """Return whether a figure trips a rule, with the figures as they are shared."""
+    field = "best_p" if rule.field == "p" else rule.field
+    values: list[float] = []
+    texts: list[str] = []
+    for figure in figures:
+        value = getattr(figure.exact, field)
+        if figure.exact.status == "ok" and value is not None:
+            values.append(value)
+            shared_number = _number(figure.shared, field)
+            texts.append(f"{_group_in_front(figure.shared)}{shared_number}")
+
+    # Readers take a high figure for much memory, and of NLL it is little.
+    detail = f"{rule.field} {', '.join(texts)}"
+    is_lower_more_memory = about(rule.audit).metric(rule.metric).learned < 0
+    if rule.field != "p" and is_lower_more_memory:
+        detail += f" ({render('gate.lower')})"
+
+    # What was measured trips, whatever is missing beside it.
+    violates = OPERATORS[rule.operator]
+    if any(violates(value, rule.bound) for value in values):
+        return RuleVerdict("tripped", detail)
+
+    if report.status == "partial":
+        return RuleVerdict("missing", render("gate.partial"))
+    if not figures:
+        return RuleVerdict("missing", _why_unmeasured(report, rule))
+    for figure in figures:
+        if figure.exact.status != "ok":
+            status = figure.exact.status.replace("_", " ")
+            note = figure.exact.note
+            return RuleVerdict("missing", f"{status}: {note}" if note else status)
+    if not values:
+        return RuleVerdict("missing", f"has no {rule.field}")
+    return RuleVerdict("ok", detail)
+
+
+def _why_unmeasured(report: Report, rule: Rule) -> str:
+    """Return that a figure was not measured, and if so that its audit was not run."""
+    # In the order of the report, each once.
+    audits = dict.fromkeys(row.audit for row in report.results)
+    if rule.audit in audits:
+        return render("gate.unmeasured")
+    return render("gate.unmeasured_audit", audit=rule.audit, audits=audits)
+
+
+def judge_change(rule: Rule, figures: Sequence[GatedFigure]) -> RuleVerdict:
+    """Return whether a figure moved as far as a rule forbids, and how far.
+
+    ``rose`` is towards more remembering where the metric has such a direction. A change
+    as large as the bound is seen in 80 of 100 cases where the smallest effect that the
+    contrast can detect is no larger.
+
+    Of several groups of rows the worst state counts, with the details of all that have
+    it.
+    """
+    details_by_state: dict[RuleState, list[str]] = {
+        "tripped": [],
+        "missing": [],
+        "ok": [],
+    }
+
+    for figure in figures:
+        verdict = _judge_change_of_group(rule, figure)
+        detail = f"{_group_in_front(figure.exact)}{verdict.detail}"
+        details_by_state[verdict.state].append(detail)
+
+    for state, details in details_by_state.items():
+        if details:
+            return RuleVerdict(state, ", ".join(details))
+    return RuleVerdict("missing", render("gate.unchanged"))
+
+
+def _judge_change_of_group(rule: Rule, figure: GatedFigure) -> RuleVerdict:
+    """Return whether the figure of one group of rows moved as far, and how far."""
+    exact = figure.exact
+    if exact.value is None or exact.ends is None:
+        return RuleVerdict("missing", f"not estimable: {exact.note}")
+
+    # Turned so that the rule forbids what lies above its bound.
+    towards_memory = about(rule.audit).metric(rule.metric).learned or 1
+    sign = towards_memory if rule.operator == "rose" else -towards_memory
+    low, high = sorted(sign * end for end in exact.ends)
+    may_be_as_large = high >= rule.bound
+    is_shown = low > 0
+
+    is_detectable = exact.mde is not None and exact.mde <= rule.bound
+    if may_be_as_large and not is_shown and not is_detectable:
+        # Nothing was shown, and nothing could have been.
+        if exact.mde is None:
+            return RuleVerdict("missing", render("gate.power"))
+        least = number(exact.mde)
+        return RuleVerdict("missing", render("gate.power_with_least", least=least))
+
+    detail = figure.shared.note
+    shared_value = figure.shared.value
+    if shared_value is not None:
+        direction = "rose" if towards_memory * shared_value >= 0 else "fell"
+        detail = f"{direction} by {number(abs(shared_value), 4)}"
+    if may_be_as_large and is_shown:
+        return RuleVerdict("tripped", detail)
+    return RuleVerdict("ok", detail)
+
+
+def _group_in_front(row: Row) -> str:
+    """Return the group of rows that a figure is of, with a space behind it."""
+    if row.group == "pooled":
+        return ""
+    _, group_value = row.grouping
+    return f"{group_value} "
+
+
+def _number(shared: Row, field: str) -> str:
+    """Return a figure of a shared row, or that it is withheld."""
+    if shared.withheld:
+        return WITHHELD
+    return number(getattr(shared, field), 4)
+
+
+def judge_claim(report: Report, rule: Rule, name: str) -> RuleVerdict:
+    """Return whether a claim on a checkpoint trips a rule; untested, it is missing."""
+    findings = [finding for finding in report.findings if finding.checkpoint == name]
+    violating = [finding for finding in findings if _violates(rule, finding)]
+    if violating:
+        return RuleVerdict("tripped", _claims_in_words(violating))
+
+    # What was not looked for cannot be taken for not found.
+    if report.status == "partial":
+        return RuleVerdict("missing", render("gate.partial"))
+    if untested(report.findings, [name]):
+        return RuleVerdict("missing", render("gate.untested"))
+
+    detected = [finding for finding in findings if finding.detected]
+    if not detected:
+        return RuleVerdict("ok", render("gate.nothing"))
+
+    mildest = min(detected, key=lambda finding: finding.severity)
+    detail = render(
+        "gate.passes", shown=_claims_in_words(detected), least=mildest.claim
+    )
+    return RuleVerdict("ok", detail)
+
+
+def _violates(rule: Rule, finding: Finding) -> bool:
+    """Return whether a finding makes a claim that a rule forbids.
+
+    Claims are compared by severity; one of several of the same severity is meant by
+    its name.
+    """
+    if rule.operator == "==":
+        return finding.claim == rule.claim
+    if rule.operator == "!=":
+        return finding.claim != rule.claim
+    return OPERATORS[rule.operator](finding.severity, rule.bound)
+
+
+def judge_guard(report: Report, shared: Report, rule: Rule, name: str) -> RuleVerdict:
+    """Return whether a guard holds for a checkpoint; without a test it is missing.
+
+    Whatever gives trained rows away shows that these are the rows.
+
+    Parameters
+    ----------
+    shared
+        The same report as it is shared, for what the guards say.
+    """
+    training = training_of(name)
+    guards = []
+    for guard in shared.guards:
+        if guard.name == rule.guard and training_of(guard.checkpoint) == training:
+            guards.append(guard)
+
+    for guard in guards:
+        if not guard.passed:
+            return RuleVerdict("tripped", guard.detail)
+    if guards:
+        return RuleVerdict("ok", guards[0].detail)
+
+    # The guard is not there where it had too few rows: what was found stands for it.
+    detected = [
+        finding
+        for finding in report.findings
+        if finding.detected and training_of(finding.checkpoint) == training
+    ]
+    if detected:
+        detail = render("gate.detected", shown=_claims_in_words(detected))
+        return RuleVerdict("ok", detail)
+
+    if report.status == "partial":
+        return RuleVerdict("missing", render("gate.partial"))
+    return RuleVerdict("missing", render("gate.untested_rows"))
+
+
+def _claims_in_words(findings: Sequence[Finding]) -> str:
+    """Return claims in the order of findings, each once with its audits."""
+    # A dictionary keeps the order, and each audit once.
+    audits_by_claim: dict[str, dict[str, None]] = {}
+    for finding in findings:
+        audits_by_claim.setdefault(finding.claim, {})[finding.audit] = None
+
+    texts = []
+    for claim, audits in audits_by_claim.items():
+        texts.append(f"{claim} ({', '.join(audits)})")
+    return ", ".join(texts)
