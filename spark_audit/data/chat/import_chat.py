@@ -196,7 +196,7 @@ class _ChatTally:
     rows_by_loss
         Rows by what is taken to have had loss, in words.
     n_documents
-        Examples that come of a row with several documents.
+        Examples that come of rows with several documents.
     n_preferences, n_not_located, n_unsupervised, n_inexact
         Rows of preferences; with messages that are not locatable; without a supervised
         token; with a loss that begins inside of a character.
@@ -248,7 +248,7 @@ class _ChatTally:
 
     def _notes_on_documents(self) -> Iterator[str]:
         """Yield notes on tokenised rows that hold several documents, or may."""
-        if self.n_documents > self.rows_by_split.total():
+        if self.n_documents:
             yield f"packed rows were taken apart into {self.n_documents} documents"
 
         if self.places_with_inner_bos:

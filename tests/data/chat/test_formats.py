@@ -221,7 +221,9 @@ def test_packed_tokens_are_taken_apart(tmp_path):
         {"input_ids": ids, "labels": labels, "position_ids": positions},
         {"input_ids": ids, "completion_mask": [int(x >= 0) for x in labels]},
     ]
-    examples, _ = imported(tmp_path, rows)
+    examples, told = imported(tmp_path, rows)
+    # Two rows of two; of the third nothing says where a document ends.
+    assert any("4 documents" in remark for remark in told)
     texts = ["<s>It was fine.</s>", "<s>Call 555-0142.</s>"]
     assert [one.text for one in examples] == [*texts, *texts, "".join(texts)]
     for example in examples[0::2]:
@@ -331,6 +333,7 @@ def test_packed_tokens_without_their_lengths_are_named(tmp_path):
     (example,), told = imported(tmp_path, [{"input_ids": ids + ids}])
     assert example.text == "<s>It was fine.</s>" * 2
     assert any("BOS in the middle" in one and "rows.jsonl:1" in one for one in told)
+    assert not any("documents" in one.split(";")[0] for one in told)
     lengths = [len(ids), len(ids)]
     _, told = imported(tmp_path, [{"input_ids": ids + ids, "seq_lengths": lengths}])
     assert not any("BOS in the middle" in one for one in told)
