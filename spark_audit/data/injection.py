@@ -124,23 +124,23 @@ def inject(
 
     rows_by_group: dict[Group, tuple[int, int, int]] = {}
     for group in sorted(plan.sizes):
-        # Rounded half up, so that train and test rows of one number get as many.
+        # Half a row counts as one, in train and in test rows alike.
         task, split = group
-        n_canary_rows = sum(plan.group(name) == group for name in injected)
+        n_canary_rows = sum(plan.group(row_id) == group for row_id in injected)
         n_wanted = math.floor(rate * (plan.sizes[group] - n_canary_rows) + 0.5)
-        names = plan.free[group][:n_wanted]
-        if len(names) < n_wanted:
+        row_ids = plan.free[group][:n_wanted]
+        if len(row_ids) < n_wanted:
             notes.append(
-                f"{len(names)} of {n_wanted} {split} rows of {task} got an identifier: "
-                "the others have no place for one"
+                f"{len(row_ids)} of {n_wanted} {split} rows of {task} got an "
+                "identifier: the others have no place for one"
             )
 
         # Types in turn, so that splits differ by one row of a type at most.
         first_turn = seed_for(seed, "type", *group)
-        for turn, name in enumerate(names, start=first_turn):
+        for turn, row_id in enumerate(row_ids, start=first_turn):
             type = list(FRAMES)[turn % len(FRAMES)]
-            injected[name] = _with_identifier(plan, name, type, used)
-        rows_by_group[group] = (plan.sizes[group], len(names), n_canary_rows)
+            injected[row_id] = _with_identifier(plan, row_id, type, used)
+        rows_by_group[group] = (plan.sizes[group], len(row_ids), n_canary_rows)
 
     canaries_by_dose = Counter(canary.dose for canary in plan.canaries)
     n_held_out = canaries_by_dose.pop(0, 0)
@@ -156,16 +156,16 @@ def inject(
 def _with_canaries(plan: _Plan, used: set[str]) -> dict[str, Example]:
     """Return the rows that hold a canary, by id; add their strings to ``used``."""
     rows: dict[str, Example] = {}
-    for canary, names in plan.canaries.items():
+    for canary, row_ids in plan.canaries.items():
         # The coin of its pair says which of two strings it is.
         canary_seed = seed_for(plan.seed, plan.drawn_as(canary), 0)
         drawn = replace(canary, seed=canary_seed)
         parts = draw_parts(drawn.seed)
         text, spans = render(drawn.format, parts)
         used |= {text, *parts.values()}
-        for name in names:
-            row = _inserted(plan, name, text, [*spans.values()])
-            rows[name] = replace(row, canary=drawn)
+        for row_id in row_ids:
+            row = _inserted(plan, row_id, text, [*spans.values()])
+            rows[row_id] = replace(row, canary=drawn)
     return rows
 
 
@@ -220,28 +220,30 @@ class _Plan:
 
         templates = task_templates(examples)
         self.places = {
-            name: _places(example, template_ranges(example, templates))
-            for name, example in self.rows.items()
+            row_id: _places(example, template_ranges(example, templates))
+            for row_id, example in self.rows.items()
         }
 
-        # The order depends on ids alone: another row more changes no other row.
-        self.sizes = Counter(self.group(name) for name in self.rows)
+        # By a hash of their ids: a further row leaves the order of the others.
+        self.sizes = Counter(self.group(row_id) for row_id in self.rows)
         self.free: dict[Group, list[str]] = {group: [] for group in self.sizes}
-        for name in sorted(self.rows, key=lambda name: seed_for(seed, "order", name)):
-            if self.places[name]:
-                self.free[self.group(name)].append(name)
+        for row_id in sorted(
+            self.rows, key=lambda row_id: seed_for(seed, "order", row_id)
+        ):
+            if self.places[row_id]:
+                self.free[self.group(row_id)].append(row_id)
 
         # At most a third of a group's rows hold a canary.
         self.room: dict[Group, int] = {}
         for group, n_rows in self.sizes.items():
             self.room[group] = min(n_rows // 3, len(self.free[group]))
 
-    def group(self, name: str) -> Group:
+    def group(self, row_id: str) -> Group:
         """Return task and split of a row."""
-        return self.rows[name].task, self.rows[name].split
+        return self.rows[row_id].task, self.rows[row_id].split
 
     def take(self, tasks: list[str], split: Split) -> list[str]:
-        """Take one free row of each task named; none if there is no room for all."""
+        """Take a free row of each task; return their ids, none if there is no room."""
         # A canary that stands in some of its tasks only would have another dose.
         needed = Counter((task, split) for task in tasks)
         if any(self.room[group] < count for group, count in needed.items()):
@@ -276,25 +278,25 @@ def _assign(plan: _Plan, canaries: int, doses: Sequence[int] | None) -> list[str
     turn = 0
     for i, dose in enumerate(dose_of):
         tasks = [train_tasks[(turn + j) % len(train_tasks)] for j in range(dose)]
-        names = plan.take(tasks, "train")
-        if names:
-            planted[i] = names
+        row_ids = plan.take(tasks, "train")
+        if row_ids:
+            planted[i] = row_ids
             turn += dose
 
     # Each planted canary has a held-out one, as far as there is room.
     held_out = dict[int, list[str]]()
     for i in planted:
-        names = plan.take(test_tasks, "test")
-        if names:
-            held_out[i] = names
+        row_ids = plan.take(test_tasks, "test")
+        if row_ids:
+            held_out[i] = row_ids
 
-    for i, names in planted.items():
+    for i, row_ids in planted.items():
         pair = _pair_name(i) if i in held_out else None
         canary = _canary(i, dose=dose_of[i], is_held_out=False, pair=pair)
-        plan.canaries[canary] = names
-    for i, names in held_out.items():
+        plan.canaries[canary] = row_ids
+    for i, row_ids in held_out.items():
         canary = _canary(i, dose=0, is_held_out=True, pair=_pair_name(i))
-        plan.canaries[canary] = names
+        plan.canaries[canary] = row_ids
 
     notes = []
     if len(planted) < canaries:
@@ -328,17 +330,17 @@ def _canary(number: int, *, dose: int, is_held_out: bool, pair: str | None) -> C
     )
 
 
-def _with_identifier(plan: _Plan, name: str, type: str, used: set[str]) -> Example:
+def _with_identifier(plan: _Plan, row_id: str, type: str, used: set[str]) -> Example:
     """Return the row with an identifier of a type, whose string no other row has."""
-    # By the row's id: what other rows get does not change it.
-    rng = np.random.default_rng(seed_for(plan.seed, "identifier", name))
+    # Drawn by the row's id, whatever the order of the rows.
+    rng = np.random.default_rng(seed_for(plan.seed, "identifier", row_id))
     head, tail = FRAMES[type][int(rng.integers(len(FRAMES[type])))].split("{}")
     # The same string in a train and in a test row would be no secret of either.
     while (value := draw(type, rng, 1)[0]) in used:
         pass
     used.add(value)
     span = Span(len(head), len(head) + len(value), type, "injected")
-    return _inserted(plan, name, head + value + tail, [span])
+    return _inserted(plan, row_id, head + value + tail, [span])
 
 
 def _places(example: Example, fixed: Ranges) -> list[int]:
@@ -368,7 +370,7 @@ def _places(example: Example, fixed: Ranges) -> list[int]:
     return near_end or places[-1:]
 
 
-def _inserted(plan: _Plan, name: str, sentence: str, spans: list[Span]) -> Example:
+def _inserted(plan: _Plan, row_id: str, sentence: str, spans: list[Span]) -> Example:
     """Return the row with a sentence of its own at a place drawn for the row.
 
     Parameters
@@ -376,12 +378,12 @@ def _inserted(plan: _Plan, name: str, sentence: str, spans: list[Span]) -> Examp
     spans
         In characters of the sentence.
     """
-    rng = np.random.default_rng(seed_for(plan.seed, "place", name))
-    places = plan.places[name]
+    rng = np.random.default_rng(seed_for(plan.seed, "place", row_id))
+    places = plan.places[row_id]
     place = places[int(rng.integers(len(places)))]
 
     # Blanks go beside the sentence where the text has none.
-    example = plan.rows[name]
+    example = plan.rows[row_id]
     before = example.prompt[:place]
     after = example.prompt[place:]
     text_behind = after + example.response

@@ -181,16 +181,18 @@ class Identifiers:
                 if (example.split == "train") == is_trained:
                     place_by_row.setdefault(example.id, place)
 
-            # A hash is no favourite: neither the first row nor the shortest.
-            by_hash = sorted(
-                place_by_row, key=lambda name: seed_for(seed, "twins", name)
+            # By a hash of their ids, no row is preferred.
+            rows_by_hash = sorted(
+                place_by_row, key=lambda row_id: seed_for(seed, "twins", row_id)
             )
-            if not by_hash:
+            if not rows_by_hash:
                 continue
-            first_text = _text_at(examples, place_by_row[by_hash[0]])
+
+            # Only rows that write it the same way can hold the same twins.
+            first_text = _text_at(examples, place_by_row[rows_by_hash[0]])
             alike = []
-            for name in by_hash:
-                place = place_by_row[name]
+            for row_id in rows_by_hash:
+                place = place_by_row[row_id]
                 if _text_at(examples, place) == first_text:
                     alike.append(place)
             identifiers[string] = _Identifier(
@@ -266,7 +268,7 @@ def twin_sets(
             if len(records) == n_records_of_side:
                 break
 
-            # A stream of its own: an identifier has the same twins beside any others.
+            # A stream of its own: its twins do not depend on other identifiers.
             rng = np.random.default_rng(seed_for(seed, "twins", string))
             identifier = readable[string]
             layouts = [rows[place.row] for place in identifier.places]
@@ -281,7 +283,7 @@ def twin_sets(
             if len(records) < total:
                 progress(len(records), total)
 
-    # Some were lost, so that the total was not reached.
+    # Where some were lost, the count has ended below the total.
     if total:
         progress(total, total)
     return records, n_lost

@@ -180,7 +180,8 @@ class Preparer:
         check_one_bos(self._tokenizer, [text])
 
         supervised: Ranges = ((0, len(text)),)
-        if (self.settings.supervised or row.supervised) != "all":
+        supervised_part = self.settings.supervised or row.supervised
+        if supervised_part != "all":
             whole, prompt = encode(self._tokenizer, [text, row.prompt], written=True)
             supervised = _behind_shared_tokens(whole, prompt, len(text))
         return Prepared(row.prompt, completion, self._training("added", supervised))
@@ -341,12 +342,12 @@ class Preparer:
             If they cannot be told.
         """
         whole = renderings.whole
-        supervised = self.settings.supervised or row.supervised
-        if supervised == "all":
+        supervised_part = self.settings.supervised or row.supervised
+        if supervised_part == "all":
             return ((0, len(whole.text)),)
 
         # TRL masks the ids that the prompt alone gives, too, whatever stands there.
-        if supervised == "completion" and row.n_prompt is not None:
+        if supervised_part == "completion" and row.n_prompt is not None:
             prompt = renderings.prompts[row.n_prompt]
             if prompt.failure:
                 raise NotLocatableError
@@ -360,7 +361,7 @@ class Preparer:
 
         # Of a conversation without a prompt of its own the last answer completes it.
         answers = _answers(row)
-        if supervised in ("completion", "last"):
+        if supervised_part in ("completion", "last"):
             answers = answers[-1:]
         answers = [i for i in answers if i not in row.unsupervised]
         return self._written(answers, row, whole, ranges)
