@@ -404,13 +404,15 @@ class Audit(ABC):
             for metric in metrics
         }
 
-        estimate = Estimate.missing(reason)
         rows = []
         for name in names:
             for metric_name, variants_of_metric in variants_by_metric.items():
                 for variant in variants_of_metric:
-                    if (name, variant) not in has_figure:
-                        rows.append(cls.row(estimate, name, metric_name, variant))
+                    if (name, variant) in has_figure:
+                        continue
+                    # An audit without rows here may have no reason, either.
+                    estimate = Estimate.missing(reason)
+                    rows.append(cls.row(estimate, name, metric_name, variant))
         return rows
 
     def replicates_of(self, preset: str) -> int:
