@@ -1,11 +1,13 @@
-"""What a checkpoint is, and whether it would load, before anything is scored."""
+"""Describe a checkpoint, and say whether it would load, before anything is scored."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from spark_audit.checkpoints.call_headers import same_path
+from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.loaded import max_positions
 from spark_audit.checkpoints.open import OpenCheckpoints
 from spark_audit.checkpoints.specs import Loading, Spec
@@ -17,15 +19,16 @@ SMALL_BYTES = 1 << 26
 """Of weights that looking at a checkpoint opens: in seconds, and below 1 GB."""
 WOULD_LOAD = "would load"
 """The fact that a checkpoint would load, and how that is known."""
-
 ADAPTER_FACTS = ("r", "lora_alpha", "use_dora", "use_rslora", "num_virtual_tokens")
 """Of an adapter's configuration, where it is set."""
+_N_TARGETS = 8
+_N_FILES = 4
 
 
 def inspect_checkpoint(
     source: str, loading: Loading | None = None, **options: Any
 ) -> dict[str, str]:
-    """What a checkpoint is, and that it would load, in the order it is printed.
+    """Return what a checkpoint is, and that it would load, in the order it is printed.
 
     What is small is opened, on the CPU, as an audit opens it (``would load``: yes). Of
     what is larger headers are read, and an adapter's numbers: NaN in a base, or an
@@ -44,54 +47,95 @@ def inspect_checkpoint(
     loading = replace(loading or Loading(), **options)
     spec = Spec("opened", (source,))
     # Beside full weights the base is described, too, to be compared with.
-    given = loading.base is not None
+    has_given_base = loading.base is not None
     opening = OpenCheckpoints(
-        [spec], replace(loading, include_base=given), numbers=False
+        [spec], replace(loading, include_base=has_given_base), numbers=False
     )
-    made, base = opening.items[-1], opening.items[-1].full_weights
-    one = opening.described[-1]
-    told = made.config if made.is_adapter else {}
-    adapter = {"adapter": told.get("peft_type")} | {
-        key: told.get(key) for key in ADAPTER_FACTS
-    }
-    facts = {"source": made.source, "format": made.format}
-    facts |= {key: shown(value) for key, value in adapter.items() if value}
-    if targets := told.get("target_modules"):
-        listed = targets if isinstance(targets, list) else [targets]
-        facts["target_modules"] = ", ".join(sorted(map(shown, listed))[:8])
-    if not made.has_full_weights and made.base is not None:
-        facts["base"] = printable(made.base)
-    names = ", ".join(path.name for path in made.files[:4])
-    size = sum(path.stat().st_size for path in made.files)
-    facts["files"] = f"{names} ({memory_size(size)})"
-    facts["context"] = str(max_positions(base.architecture) or "not stated")
-    if one.parameters is None:
+
+    # The base, if there is one, comes first.
+    checkpoint = opening.items[-1]
+    full_weights = checkpoint.full_weights
+    description = opening.described[-1]
+
+    facts = {"source": checkpoint.source, "format": checkpoint.format}
+    if checkpoint.is_adapter:
+        facts |= _adapter_facts(checkpoint.config)
+    if not checkpoint.has_full_weights and checkpoint.base is not None:
+        facts["base"] = printable(checkpoint.base)
+    facts["files"] = _files_with_size(checkpoint)
+    facts["context"] = str(max_positions(full_weights.architecture) or "not stated")
+    if description.parameters is None:
         facts["weights checked"] = "no (quantised)"
     else:
-        facts["architecture"] = one.architecture
-        facts["parameters"] = f"{one.parameters:,}"
-    facts["memory"] = base.check_room(one.parameters or 0)
-    facts["vocabulary"] = f"{int(one.usable.sum())} tokens in {len(one.usable)} rows"
-    facts["tokenizer_sha256"] = one.tokenizer_sha256
-    notes = [*one.notes]
-    if (
-        made.has_full_weights
-        and loading.base
-        and not same_path(loading.base, made.typed_path)
-    ):
-        notes.append("base not verifiable: full weights name no base")
-        fits = "architecture, vocabulary, tokenizer and sizes are those of "
-        notes.append(fits + opening.described[0].source)
-    if not source.startswith(HUB) and (stages := series(source)):
-        facts["stages"] = ", ".join(stage_names(stages))
-    facts |= {f"note {number}": note for number, note in enumerate(notes, start=1)}
+        facts["architecture"] = description.architecture
+        facts["parameters"] = f"{description.parameters:,}"
+    facts["memory"] = full_weights.check_room(description.parameters or 0)
+    n_tokens = int(description.usable.sum())
+    facts["vocabulary"] = f"{n_tokens} tokens in {len(description.usable)} rows"
+    facts["tokenizer_sha256"] = description.tokenizer_sha256
+
+    if not source.startswith(HUB):
+        stages = series(source)
+        if stages:
+            facts["stages"] = ", ".join(stage_names(stages))
+    notes = [*description.notes, *_notes_on_base(opening, checkpoint, loading)]
+    for number, note in enumerate(notes, start=1):
+        facts[f"note {number}"] = note
+
     facts[WOULD_LOAD] = "yes, by its headers"
     # What is quantised may open on a GPU only, which others may be using.
-    if made.size <= SMALL_BYTES and not base.quantised:
-        if base.device != "cpu" or loading.device_map is not None:
-            here = replace(loading, device="cpu", device_map=None)
-            opening = OpenCheckpoints([spec], here, numbers=False)
-        for _ in opening.open(len(opening.groups) - 1):
-            pass
+    if checkpoint.size <= SMALL_BYTES and not full_weights.quantised:
+        if full_weights.device != "cpu" or loading.device_map is not None:
+            on_cpu = replace(loading, device="cpu", device_map=None)
+            opening = OpenCheckpoints([spec], on_cpu, numbers=False)
+        _open_last(opening)
         facts[WOULD_LOAD] = "yes"
     return facts
+
+
+def _adapter_facts(config: Mapping[str, object]) -> dict[str, str]:
+    """Return what an adapter's configuration says, where it is set."""
+    facts: dict[str, str] = {}
+    if config.get("peft_type"):
+        facts["adapter"] = shown(config["peft_type"])
+    for name in ADAPTER_FACTS:
+        if config.get(name):
+            facts[name] = shown(config[name])
+
+    targets = config.get("target_modules")
+    if targets:
+        # It may be one expression instead of a list of names.
+        listed = targets if isinstance(targets, list) else [targets]
+        names = sorted(shown(target) for target in listed)
+        facts["target_modules"] = ", ".join(names[:_N_TARGETS])
+    return facts
+
+
+def _files_with_size(checkpoint: Checkpoint) -> str:
+    """Name some files of a checkpoint, with the size of all."""
+    names = ", ".join(path.name for path in checkpoint.files[:_N_FILES])
+    n_bytes = sum(path.stat().st_size for path in checkpoint.files)
+    return f"{names} ({memory_size(n_bytes)})"
+
+
+def _notes_on_base(
+    opening: OpenCheckpoints, checkpoint: Checkpoint, loading: Loading
+) -> list[str]:
+    """Say what is known of full weights beside the base that was given."""
+    if not checkpoint.has_full_weights or not loading.base:
+        return []
+    if same_path(loading.base, checkpoint.typed_path):
+        return []
+    # That they fit was checked when they were described.
+    fits = "architecture, vocabulary, tokenizer and sizes are those of "
+    return [
+        "base not verifiable: full weights name no base",
+        fits + opening.described[0].source,
+    ]
+
+
+def _open_last(opening: OpenCheckpoints) -> None:
+    """Open the module that the checkpoint itself is on, and all that is on it."""
+    for _ in opening.open(len(opening.groups) - 1):
+        # Opening is the check; nothing is done with what is open.
+        pass
