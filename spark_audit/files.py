@@ -210,7 +210,7 @@ def parse_json(raw: bytes, *, place: str, finite: bool = True) -> Any:
         what = "has an object with a repeated key"
         raise InputError(what, where=place, fix="keep the one that is meant") from error
     except (ValueError, RecursionError) as error:
-        what = "holds NaN, Infinity, too long a number or too deep a nesting"
+        what = "contains NaN, Infinity, a number that is too long, or too many levels"
         raise InputError(what, where=place) from error
 
 

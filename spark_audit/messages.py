@@ -7,72 +7,137 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from typing import Any
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 from spark_audit.errors import masked, visible
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 SETTLED_SECONDS = 2.0
 """Seconds after which a rate says something about the time left."""
 
+SECONDS_FOR_RATE = 0.5
+"""Seconds after which a rate is shown."""
+
 PLAIN_EVERY = 10.0
 """Seconds between two progress lines when stderr is no terminal."""
+
+Update: TypeAlias = Callable[[str, int, int], None]
+"""Takes the stage, how much of it is done, and its total (0: not known)."""
 
 
 def say(text: str) -> None:
     """Print one or more plain lines on stderr, if anybody listens."""
+    # stderr may be closed, or a pipe whose reader has ended.
     with contextlib.suppress(OSError):
         print(visible(masked(text), keep="\n"), file=sys.stderr, flush=True)
 
 
 def awaited() -> bool:
-    """Whether a person waits for the work: in a terminal, or in a notebook."""
+    """Return whether a person waits for the work: in a terminal, or in a notebook."""
     return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
 @contextmanager
-def progress(*, quiet: bool = False) -> Iterator[Callable[[str, int, int], None]]:
-    """A callback ``(what, done, total)`` that shows a rate and the time left.
+def progress(*, quiet: bool = False) -> Iterator[Update]:
+    """Yield a callback ``(stage, done, total)`` that shows a rate and the time left.
 
-    A bar when stderr is a terminal, else a plain line every ten seconds and at the end
-    of each stage.
+    It shows a bar when stderr is a terminal, else a plain line every ten seconds and at
+    the end of each stage.
     """
-    bars = None
-    if not quiet and sys.stderr.isatty():
-        from rich import progress as rich
-        from rich.console import Console
+    if quiet:
+        yield lambda stage, done, total: None
+    elif sys.stderr.isatty():
+        with _bars() as bars:
+            yield _Stages(bars).update
+    else:
+        yield _Stages(bars=None).update
 
-        bars = rich.Progress(
-            rich.TextColumn("{task.description}"),
-            rich.BarColumn(),
-            rich.TaskProgressColumn(),
-            rich.TextColumn("{task.fields[rate]}"),
-            rich.TimeRemainingColumn(),
-            console=Console(stderr=True),
-        )
-    tasks: dict[str, Any] = {}
-    stages: dict[str, tuple[float, float, int]] = {}
 
-    def update(what: str, done: int, total: int) -> None:
+def _bars() -> Progress:
+    """Return bars on stderr, one for each stage."""
+    from rich import progress as rich
+    from rich.console import Console
+
+    return rich.Progress(
+        rich.TextColumn("{task.description}"),
+        rich.BarColumn(),
+        rich.TaskProgressColumn(),
+        rich.TextColumn("{task.fields[rate]}"),
+        rich.TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )
+
+
+@dataclass
+class _Stage:
+    """How far a stage of the work is.
+
+    Attributes
+    ----------
+    started, shown
+        When it began and when it was shown last, in seconds of the monotonic clock.
+    done
+        How much was done when it was last heard of.
+    """
+
+    started: float
+    shown: float = -math.inf
+    done: int = 0
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it was never shown."""
+        return self.shown == -math.inf
+
+
+class _Stages:
+    """The stages of the work, shown as bars or as lines."""
+
+    def __init__(self, bars: Progress | None) -> None:
+        self._bars = bars
+        self._stages: dict[str, _Stage] = {}
+        self._tasks: dict[str, TaskID] = {}
+
+    def update(self, name: str, done: int, total: int) -> None:
+        """Show that so much of a stage is done; takes what :data:`Update` takes."""
         now = time.monotonic()
-        start, told, before = stages.get(what, (now, -math.inf, 0))
-        if done < before:
-            # The same stage once more, of another command or checkpoint.
-            start, told = now, -math.inf
-        fresh, finished = told == -math.inf, 0 < total <= done
-        due = finished or now - told >= PLAIN_EVERY
-        stages[what] = (start, now if due else told, done)
-        seconds = now - start
-        rate = f"{done / seconds:,.0f}/s" if seconds > 0.5 and done else ""
-        if bars is not None:
-            if fresh:
-                tasks[what] = bars.add_task(visible(what), rate="")
-            bars.update(tasks[what], completed=done, total=total or None, rate=rate)
-        elif due:
-            line = f"{visible(what)}: {done}{f'/{total}' if total else ''} {rate}"
-            if 0 < done < total and seconds > SETTLED_SECONDS:
-                line += f", {seconds / done * (total - done):.0f} s left"
-            print(line.rstrip(), file=sys.stderr, flush=True)
+        stage = self._stages.get(name)
+        if stage is None or done < stage.done:
+            # Less is done than before: another command or checkpoint begins the stage.
+            stage = _Stage(started=now)
+            self._stages[name] = stage
 
-    with bars or nullcontext():
-        yield (lambda what, done, total: None) if quiet else update
+        is_new = stage.is_new
+        is_finished = 0 < total <= done
+        is_due = is_finished or now - stage.shown >= PLAIN_EVERY
+        stage.done = done
+        if is_due:
+            stage.shown = now
+
+        seconds = now - stage.started
+        rate = f"{done / seconds:,.0f}/s" if seconds > SECONDS_FOR_RATE and done else ""
+        if self._bars is not None:
+            if is_new:
+                self._tasks[name] = self._bars.add_task(visible(name), rate="")
+            self._bars.update(
+                self._tasks[name], completed=done, total=total or None, rate=rate
+            )
+        elif is_due:
+            line = _progress_line(name, done, total, seconds=seconds, rate=rate)
+            print(line, file=sys.stderr, flush=True)
+
+
+def _progress_line(
+    name: str, done: int, total: int, *, seconds: float, rate: str
+) -> str:
+    """Return a line such as ``scoring: 20/100 4/s, 20 s left``."""
+    of_total = f"/{total}" if total else ""
+    line = f"{visible(name)}: {done}{of_total} {rate}"
+    if 0 < done < total and seconds > SETTLED_SECONDS:
+        seconds_left = seconds / done * (total - done)
+        line += f", {seconds_left:.0f} s left"
+    return line.rstrip()

@@ -1,4 +1,4 @@
-"""Options that several commands share, and how fields become options.
+"""Options that several commands share, and how fields of a dataclass become options.
 
     @fields_in(WHERE)
     @dataclass(frozen=True, kw_only=True)
@@ -7,7 +7,7 @@
 
     def audit(*, loading: Loading = Loading(), seed: Seed = 0) -> None: ...
 
-cyclopts reads ``--device`` and ``--seed``, and what they are for in the docstring.
+cyclopts reads ``--device`` and ``--seed``; the docstring says what they are for.
 """
 
 from __future__ import annotations
@@ -21,54 +21,84 @@ from cyclopts.types import NonNegativeInt
 
 from spark_audit.errors import InputError
 
-WHAT, HOW, WHERE, OUTPUT, ADVANCED = (
-    Group(name, sort_key=place)
-    for place, name in enumerate(("What", "How", "Where", "Output", "Advanced"))
-)
-"""The panels of ``--help``; what says nothing else is in ``How``."""
+# The panels of ``--help``; an option that names none is in ``How``.
+WHAT = Group("What", sort_key=0)
+HOW = Group("How", sort_key=1)
+WHERE = Group("Where", sort_key=2)
+OUTPUT = Group("Output", sort_key=3)
+ADVANCED = Group("Advanced", sort_key=4)
+
+NO_OPTION = Parameter(parse=False)
+"""Annotates a field that is no option."""
 
 
 def fields_in(group: Group) -> Parameter:
-    """What stands above a dataclass whose fields are options, in a panel."""
+    """Return the decorator of a dataclass whose fields are options, in a panel."""
     return Parameter(name="*", group=group)
 
 
-NO_OPTION = Parameter(parse=False)
-"""Of a field that is none."""
-
-
 def place_of(token: Token) -> str:
-    """Return the file and key, or the variable, that a value is of; empty: typed."""
+    """Return where a value comes from; empty: it was typed.
+
+    That is a file and the key in it, or a variable of the environment.
+    """
     if token.source == "cli":
         return ""
     if token.source == "env":
         return token.keyword or ""
+
+    # The source is the file.
     key = (token.keyword or "").strip("[]")
     return f"{token.source}, {key}" if key else token.source
 
 
 @contextmanager
 def named_place(token: Token) -> Iterator[None]:
-    """Name the file and key, or the variable, in an error about a value of it."""
+    """Name the file and key, or the variable, in an error about a value of it.
+
+    Raises
+    ------
+    InputError
+        The error of the block, with the place.
+    """
     try:
         yield
     except InputError as error:
-        place = place_of(token)
-        if not place:
+        source = place_of(token)
+        if not source:
             raise
+
+        # An option was not typed: only a place inside the value is of use.
+        where = source
         if error.where and not error.where.startswith("--"):
-            place = f"{place}: {error.where}"
-        raise InputError(error.what, where=place, fix=error.fix) from error
+            where = f"{source}: {error.where}"
+        raise InputError(error.what, where=where, fix=error.fix) from error
 
 
 def by_commas(kind: Any, tokens: Sequence[Token]) -> tuple[Any, ...]:
-    """Values of a tuple's kind with commas or blanks between them."""
-    read = get_args(kind)[0]
-    return tuple(read(part.strip()) for one in tokens for part in one.value.split(","))
+    """Return values that stand with commas or blanks between them.
+
+    Parameters
+    ----------
+    kind
+        The type of the option, as ``tuple[str, ...]``.
+    """
+    read, *_ = get_args(kind)
+    values = []
+    for token in tokens:
+        for text in token.value.split(","):
+            values.append(read(text.strip()))
+    return tuple(values)
 
 
 def auto_or_number(kind: Any, value: int | Literal["auto"]) -> None:
-    """Refuse a number below 1."""
+    """Refuse a number below 1.
+
+    Raises
+    ------
+    ValueError
+        Cyclopts makes an error about the option of it.
+    """
     if value != "auto" and value < 1:
         raise ValueError("Give auto or N, a number from 1.")
 
@@ -88,16 +118,22 @@ ShowText: TypeAlias = Annotated[
 
 
 def text_in_dossier(formats: Collection[str], *, show_text: bool) -> None:
-    """Refuse to show text where no dossier is written, which alone has it."""
+    """Refuse to show text where no dossier is written: only a dossier shows text.
+
+    Raises
+    ------
+    InputError
+        If text is to be shown, and no dossier is among the formats.
+    """
     if show_text and "dossier" not in formats:
-        what = "shows text in the dossier alone"
+        what = "only the dossier shows text"
         raise InputError(what, where="--show-text", fix="add --format dossier")
 
 
 Quiet: TypeAlias = Annotated[bool, NO_OPTION]
 
 Verbose: TypeAlias = Annotated[bool, NO_OPTION]
-"""Every command takes ``--quiet`` and ``--verbose``; these parameters hear of it."""
+"""All commands take ``--quiet`` and ``--verbose``: these parameters get the values."""
 
 Json: TypeAlias = Annotated[bool, Parameter(group=OUTPUT, help="Print JSON to stdout.")]
 

@@ -19,7 +19,9 @@ from spark_audit.messages import say
 
 PREVIOUS = "previous"
 """The folder for files that were replaced; commands that read a folder skip it."""
+
 DATE = "%Y-%m-%d-%H%M%S"
+"""How a date stands in a name, to the second."""
 
 
 @contextmanager
@@ -29,27 +31,40 @@ def keeping_previous(outputs: Sequence[Path]) -> Iterator[None]:
     A file ``data/a.jsonl`` is kept as ``data/previous/a-DATE.jsonl``, with the date of
     its last change. If the block fails, the files are left as it left them.
 
+    Parameters
+    ----------
+    outputs
+        Files that the block may write; those that do not exist are skipped.
+
     Raises
     ------
     OutputError
         If nothing can be kept beside a file; the block has not run then.
     """
-    links: dict[Path, Path] = {}
+    link_by_output: dict[Path, Path] = {}
     try:
         for output in outputs:
             if output.is_file():
-                links[output] = _linked(output)
+                link_by_output[output] = _link_to(output)
         yield
-        for output, link in links.items():
+
+        for output, link in link_by_output.items():
             if output.is_file() and sha256_file(output) != sha256_file(link):
                 _keep(output, link)
     finally:
-        for link in links.values():
+        # A link that was kept has another name by now.
+        for link in link_by_output.values():
             link.unlink(missing_ok=True)
 
 
-def _linked(path: Path) -> Path:
-    """A second name of a file: what replaces the first one leaves it alone."""
+def _link_to(path: Path) -> Path:
+    """Make a second name of a file, under which it stays when the first is replaced.
+
+    Raises
+    ------
+    OutputError
+        If neither a link nor a copy can be made.
+    """
     link = path.with_name(f".spark-{secrets.token_hex(8)}.previous")
     try:
         with suppress(OSError):  # a file system without links
@@ -62,21 +77,30 @@ def _linked(path: Path) -> Path:
 
 
 def _keep(output: Path, link: Path) -> None:
+    """Move the second name of a replaced file into the folder for previous files.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be moved.
+    """
     folder = output.parent / PREVIOUS
     date = datetime.fromtimestamp(link.stat().st_mtime).strftime(DATE)
-    kept = unused(folder / f"{output.stem}-{date}{output.suffix}")
+    kept_file = unused(folder / f"{output.stem}-{date}{output.suffix}")
     try:
+        # What was replaced may be private, whatever its own mode is.
         folder.mkdir(mode=0o700, exist_ok=True)
-        os.replace(link, kept)
+        os.replace(link, kept_file)
     except OSError as error:
-        raise cannot_write(kept, error) from error
-    say(f"{output} held something else, which is kept as {kept}")
+        raise cannot_write(kept_file, error) from error
+    say(f"{output} held something else, which is kept as {kept_file}")
 
 
 def unused(path: Path) -> Path:
-    """The path, or the first of ``NAME-2``, ``NAME-3`` ... that does not exist."""
-    number, free = 1, path
-    while os.path.lexists(free):
+    """Return the path, or the first of ``NAME-2``, ``NAME-3`` ... that is free."""
+    number = 1
+    unused_path = path
+    while os.path.lexists(unused_path):
         number += 1
-        free = path.with_name(f"{path.stem}-{number}{path.suffix}")
-    return free
+        unused_path = path.with_name(f"{path.stem}-{number}{path.suffix}")
+    return unused_path

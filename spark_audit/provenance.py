@@ -15,10 +15,14 @@ PACKAGES = (
     "spark-audit torch transformers peft accelerate safetensors tokenizers numpy scipy "
     "scikit-learn pandas pyarrow faker"
 ).split()
+"""Packages whose version a figure can depend on."""
 
 
 def versions() -> dict[str, str]:
-    """Versions of what a figure can depend on, without importing any of it."""
+    """Return the versions of what a figure can depend on, without importing any of it.
+
+    A package that is not installed is left out.
+    """
     installed = {"python": platform.python_version(), "zlib": zlib.ZLIB_RUNTIME_VERSION}
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -27,12 +31,12 @@ def versions() -> dict[str, str]:
 
 
 def now() -> str:
-    """The time in UTC, ISO 8601, to the second."""
+    """Return the time in UTC, ISO 8601, to the second."""
     return datetime.now(UTC).replace(microsecond=0).isoformat()
 
 
 def canonical_json(value: Any) -> bytes:
-    """JSON with sorted keys, no blanks, UTF-8 and no NaN: the form that is hashed."""
+    """Return JSON with sorted keys, no blanks, UTF-8 and no NaN: the form to hash."""
     return json.dumps(
         value,
         sort_keys=True,
@@ -43,11 +47,18 @@ def canonical_json(value: Any) -> bytes:
 
 
 def sha256_json(value: Any) -> str:
-    """SHA-256 of the canonical JSON of a value, in hex."""
+    """Return the SHA-256 of the canonical JSON of a value, in hex."""
     return hashlib.sha256(canonical_json(value)).hexdigest()
 
 
 def seed_for(seed: int, *parts: object) -> int:
-    """A 63-bit seed for one named purpose, the same on every machine."""
+    """Return a 63-bit seed for one named purpose, the same on every machine.
+
+    Parameters
+    ----------
+    parts
+        What the random numbers are for: purposes that differ get other seeds.
+    """
     digest = hashlib.sha256(repr((seed, *parts)).encode()).digest()
+    # Without its last bit it fits into a signed number of 64 bits.
     return int.from_bytes(digest[:8], "big") >> 1

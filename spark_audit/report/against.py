@@ -48,7 +48,7 @@ def against(report: Report, other: Report) -> ReportTable:
     if not records:
         names = choose("", dict.fromkeys(key.checkpoint for key in rows_of_other))
         raise InputError(
-            "the two reports have no figure of a checkpoint of one name in common",
+            "the two reports share no figure of a checkpoint with the same name",
             where="--against",
             fix=f"run the other's audits with --ckpt NAME=PATH; {names}",
         )
@@ -62,6 +62,7 @@ def _rows_by_figure(report: Report) -> dict[FigureInReport, Row]:
     names = {row.checkpoint for row in report.results}
     rows: dict[FigureInReport, Row] = {}
     for row in report.results:
+        # The other report may have another number of seeds: methods are compared.
         method = entry_of(row.checkpoint)
         is_seed = method != row.checkpoint
         if is_seed and method in names:
@@ -90,6 +91,7 @@ def _record(row: Row, match: Row, report: Report, other: Report) -> dict[str, st
     if row.group != "pooled":
         label += f" {row.group}"
 
+    # The name alone does not say which checkpoint it was there.
     sources = {facts.name: facts.source for facts in other.checkpoints}
     source = sources.get(match.checkpoint) or match.checkpoint
     return {

@@ -103,12 +103,14 @@ def assemble(
     # What a guard voids stays among the tests that p is corrected over.
     all_guards = consistent(all_guards)
     findings = without_void(corrected(findings_of_audits), all_guards)
+    # Nothing is asked of a checkpoint whose setup failed.
     void_checkpoints = [
         guard.checkpoint for guard in all_guards if faults(all_guards, guard.checkpoint)
     ]
     all_guards = without_answered(all_guards, findings, void=void_checkpoints)
     findings += untested(findings, [facts.name for facts in checkpoints])
 
+    # Readers must know over how many tests p was corrected.
     report_settings = dict(settings or {})
     report_settings[TESTS] = len(family(findings))
     report = Report(
@@ -136,11 +138,12 @@ def results_of(report: Report, audits: Iterable[str]) -> dict[str, AuditResult]:
     """Return what a report holds of single audits, by the audit."""
     results = {}
     for audit in audits:
-        tables = {
-            name: report.tables[name]
-            for name, origin in report.origins.items()
-            if origin == audit and name in report.tables
-        }
+        # A report may name the origin of a table that was left out of it.
+        tables = {}
+        for name, origin in report.origins.items():
+            if origin == audit and name in report.tables:
+                tables[name] = report.tables[name]
+
         results[audit] = AuditResult(
             rows=[row for row in report.results if row.audit == audit],
             contrasts=[row for row in report.contrasts if row.audit == audit],

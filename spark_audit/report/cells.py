@@ -34,6 +34,7 @@ def shown(value: float | None) -> str:
     if abs(value) >= MAX_SHOWN_VALUE:
         return "> 1e12" if value > 0 else "< -1e12"
     if abs(value) >= LARGE_NUMBER:
+        # 1.2e+07 is written as 1.2e7.
         mantissa, exponent = f"{value:.1e}".split("e")
         return f"{mantissa}e{int(exponent)}"
     return number(value)
@@ -181,6 +182,7 @@ def records_table(
     The other parameters are the fields of :class:`ReportTable`.
     """
     records = list(records)
+    # Records may lack a key: its cell stays empty.
     columns: dict[str, None] = {}
     for record in records:
         columns |= dict.fromkeys(record)

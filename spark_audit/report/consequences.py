@@ -109,6 +109,7 @@ def consequences_of_audit(
     standings: Sequence[Standing], findings: Sequence[Finding], audit: str
 ) -> Iterator[Consequence]:
     """Yield what one attack found, a sentence each, then one where it found nothing."""
+    # A finding on the base, say, has no standing.
     states = {standing.name: standing.state for standing in standings}
     for finding in findings:
         if finding.audit == audit and finding.detected:
@@ -189,6 +190,7 @@ def nothing_found(
     """
     limits = _limits(clean, audit)
     if not limits:
+        # The attack found nothing, and cannot say how much could still be there.
         return render("glance.nothing")
 
     sentences = [_range_sentence(limits)]
@@ -197,6 +199,7 @@ def nothing_found(
         standing.name for standing in clean if standing.name not in bounded_names
     ]
     if unbounded_names:
+        # Many names would make the sentence too long.
         names = names_or_count(unbounded_names)
         sentences.append(render("glance.not_known", names=names))
 
@@ -236,6 +239,7 @@ def _could_hide_sentence(
     findings: list[Finding] = []
     for standing in all_standings:
         findings += standing.detections
+    # The leak must be one that the attack itself found: others are on other scales.
     strongest = strongest_leaks(findings).get(limits[0].finding.audit)
     if strongest is None:
         return ""

@@ -112,6 +112,7 @@ def read_report(folder: str | Path) -> Report:
     OutputError
         If the file cannot be read.
     """
+    # The report may come from somebody else: nothing is read through its links.
     folder = Path(folder)
     check_links(folder, *REPORT_FOLDERS)
     path = folder / REPORT_FILE
@@ -128,6 +129,7 @@ def read_report(folder: str | Path) -> Report:
     try:
         report = Report.model_validate_json(text)
     except ValidationError as error:
+        # Of the first fault only the field is said: a value may be text of the data.
         first = error.errors(include_input=False, include_url=False)[0]
         field = field_path(first["loc"], Report.model_json_schema())
         what = f"field {field}: {first['msg']}" if field else "is not JSON"
@@ -143,7 +145,7 @@ def read_report(folder: str | Path) -> Report:
         # Its lines of figures may say something else than its figures.
         return with_figures(report)
     except Exception as error:  # whatever a template does with unfit facts
-        what = "a finding or guard has no sentence of its facts"
+        what = "the facts of a finding or guard do not fit its sentence"
         raise InputError(what, where=str(path), fix=RUN_AGAIN) from error
 
 
@@ -164,7 +166,7 @@ def _refuse_missing_report(folder: Path, error: OSError) -> NoReturn:
         fix = instead(folder, fix)
     elif (folder / SCORES_FOLDER).is_dir():
         what = "holds scores and no report.json: its audit has not finished"
-        fix = "give the command that made it again: it goes on where it stopped"
+        fix = "run its command again: it goes on where it stopped"
     else:
         what = "is a folder without report.json"
         fix = instead(folder, fix)
@@ -209,6 +211,7 @@ def write_report(
         is written then.
     """
     check_formats(formats)
+    # Lines of figures are written last, of the exact report and of the shared one.
     report = with_figures(report)
     shared = disclosed(report)
     previous = _previous_report(folder)
@@ -259,6 +262,7 @@ def write_files(files: Iterable[File], folder: Path) -> list[Path]:
     written = []
     for file in files:
         path = folder / file.name
+        # Text is written as UTF-8.
         data = file.content
         if isinstance(data, str):
             data = data.encode()
@@ -279,6 +283,7 @@ def _write_keeping_files_of_user(
     if previous is None:
         return write_files(files, folder)
 
+    # A report does not name its own file.
     named_files = {REPORT_FILE, *_all_files(previous)}
     paths_of_user = [
         folder / file.name for file in files if file.name not in named_files
@@ -295,6 +300,7 @@ def _previous_report(folder: Path) -> Report | None:
     try:
         return read_report(folder)
     except (InputError, OutputError):
+        # A broken report is no reason not to write a new one.
         return None
 
 
@@ -329,6 +335,7 @@ def _files_by_format(
             if name in WRITERS or name == SCORES_FOLDER:
                 files[name] = names
     else:
+        # The files of another report go, but for the evidence of this one.
         files[SCORES_FOLDER] = report.files.get(SCORES_FOLDER, [])
 
     for name, paths in paths_by_format.items():
@@ -349,12 +356,14 @@ def _delete_unnamed_files(
     Files that neither of them names are the user's.
     """
     for name in _all_files(previous) - _all_files(report):
+        # It may be gone already, or not ours to delete.
         with suppress(OSError):
             (folder / name).unlink()
 
 
 def _with_existing_files(report: Report, folder: Path) -> Report:
     """Return a report that names only files that are there, in order of formats."""
+    # Evidence may have been deleted, since it is as private as the data.
     existing = {}
     for name, names in sorted(report.files.items()):
         existing_names = [file for file in names if os.path.lexists(folder / file)]

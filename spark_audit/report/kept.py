@@ -60,6 +60,7 @@ def replaced(old: Report, new: Report) -> str:
     if missing_names:
         return f"checkpoints that are not audited now ({', '.join(missing_names)})"
 
+    # Settings come last: of other data or models they say nothing.
     changed = _changed_settings(old.settings, new.settings)
     if changed:
         return f"other settings ({', '.join(changed)})"
@@ -135,6 +136,7 @@ def keep_if_replaced(folder: Path, old: Report | None, new: Report) -> None:
 
 def _date(report: Report, folder: Path) -> str:
     """Return the date on which a report was made, else that of its file."""
+    # A report may come from somebody else, with any text as its date.
     try:
         created = datetime.fromisoformat(report.created)
     except ValueError:

@@ -142,9 +142,10 @@ class Standing:
         """Whether ``gate`` lets it pass where it is given no rule."""
         if self.state == "NOT TESTED":
             return False
-        return all(
-            finding.severity < SEVERITY["membership"] for finding in self.detections
-        )
+
+        # That identifiers became less likely is told, but stops nothing.
+        stopping = SEVERITY["membership"]
+        return not any(finding.severity >= stopping for finding in self.detections)
 
     def doubt_of(self, audit: str) -> str:
         """Return why nothing can be concluded from an audit's figures, in words.
@@ -163,6 +164,7 @@ class Standing:
         for tried in self.tried:
             if tried.outcome != "confounded" or tried.finding is None:
                 continue
+            # The base was trained on none of the texts: it can have learned nothing.
             of_base = tried.finding.checkpoint == BASE
             if not of_base and _can_show_leak(tried.finding.audit):
                 return True
@@ -197,16 +199,18 @@ class Standing:
             key = "page.exposed_less_likely" if is_less_likely else "page.exposed"
             return render(key, rows=self.exposed)
 
-        looked_for_identifiers = any(
-            tried.outcome == "not shown" and about(tried.audit).attacks_identifiers
-            for tried in self.tried
-        )
+        # That no type is exposed may be said only where identifiers were attacked.
+        looked_for_identifiers = False
+        for tried in self.tried:
+            if tried.outcome == "not shown" and about(tried.audit).attacks_identifiers:
+                looked_for_identifiers = True
         is_clean = self.state == "NO LEAK FOUND" and looked_for_identifiers
         return render("page.no_type") if is_clean else ""
 
 
 def _can_show_leak(audit: str) -> bool:
     """Return whether the severest claim of an audit is more than membership."""
+    # An audit that only describes has no claim.
     claim = about(audit).strongest_claim
     return claim is not None and SEVERITY[claim] > SEVERITY["membership"]
 
@@ -225,12 +229,12 @@ def standings(report: Report) -> list[Standing]:
         report.findings, lambda finding: method_of(finding.checkpoint)
     )
     # A finding without a checkpoint is on all: that nothing was tested is true of each.
-    reasons = [
-        finding
-        for finding in findings_by_name.pop("", ())
-        if finding.claim == "not_tested" and finding.audit in attacks
-    ]
+    reasons = []
+    for finding in findings_by_name.pop("", ()):
+        if finding.claim == "not_tested" and finding.audit in attacks:
+            reasons.append(finding)
 
+    # Findings may be on checkpoints without a figure.
     shown = []
     for name in dict.fromkeys([*entries(report), *findings_by_name]):
         findings = [*findings_by_name.get(name, ()), *reasons]
@@ -307,17 +311,19 @@ def untested(findings: Sequence[Finding], names: Iterable[str]) -> list[Finding]
     audited = [name for name in methods if name not in (BASE, RELEARNED_BASE)]
     untested_names = [name for name in audited if name not in tested]
     if untested_names and len(untested_names) == len(audited):
+        # A finding without a checkpoint is on the report.
         untested_names = [""]
 
-    return [
-        Finding.not_tested(
+    reasons = []
+    for name in untested_names:
+        reason = Finding.not_tested(
             OF_REPORT,
             "report.untested",
             checkpoint=name,
             further=["report.tests_of_memory"],
         )
-        for name in untested_names
-    ]
+        reasons.append(reason)
+    return reasons
 
 
 def key_of(state: State) -> str:
@@ -361,11 +367,12 @@ def _standing(
     scored
         The checkpoints that each audit scored.
     """
-    of_attacks = [
-        finding
-        for finding in by_severity(findings)
-        if finding.audit in attacks or finding.audit == OF_REPORT
-    ]
+    # Findings of other audits, as on utility, decide on no state.
+    of_attacks = []
+    for finding in by_severity(findings):
+        if finding.audit in attacks or finding.audit == OF_REPORT:
+            of_attacks.append(finding)
+
     tried = []
     for audit in attacks:
         outcome = attack_outcome(
@@ -456,8 +463,10 @@ def _led_by(
 
     if state == "NOT TESTED":
         if failed_guards:
+            # Its lead consists of their sentences.
             return None
         for finding in findings:
+            # What is true of the whole report is said at its head.
             if finding.claim in NOT_TESTED_CLAIMS and finding.audit != OF_REPORT:
                 return finding
         return None
@@ -500,13 +509,12 @@ def _memory_rows(report: Report, name: str) -> list[Row]:
     They are over sources, as the states are. Over a few seeds an interval may be
     endless: next to a detection it would read as if nothing had been found.
     """
-    return [
-        row
-        for row in report.results
-        if row.checkpoint == name
-        and row.over == "sources"
-        and row.metric == about(row.audit).memory_metric
-    ]
+    rows = []
+    for row in report.results:
+        is_of_memory = row.metric == about(row.audit).memory_metric
+        if is_of_memory and row.checkpoint == name and row.over == "sources":
+            rows.append(row)
+    return rows
 
 
 def _sides(findings: Iterable[Finding], name: str) -> tuple[int, ...]:
@@ -520,6 +528,7 @@ def _sides(findings: Iterable[Finding], name: str) -> tuple[int, ...]:
 
         sides = [finding.facts.get("trained"), finding.facts.get("held_out")]
         counts = [side.clusters for side in sides if isinstance(side, Row)]
+        # A test may have one side only, or know no figures of its sides.
         if len(counts) == 2:
             return tuple(counts)
     return ()
@@ -537,18 +546,19 @@ def _exposed(
     if not claims:
         return ()
 
-    became_less_likely = any(
-        finding.claim == "betrays" and bool(about(finding.audit).memory_metric)
-        for finding in findings
-    )
-    if claims & {"memory", "verbatim"}:
-        became_less_likely = False
+    # Where something is remembered, that is what to show.
+    became_less_likely = False
+    if claims.isdisjoint({"memory", "verbatim"}):
+        for finding in findings:
+            if finding.claim == "betrays" and about(finding.audit).memory_metric:
+                became_less_likely = True
 
     exposed = []
     for row in memory_rows:
         is_type = row.grouping[0] == "type" and row.status == "ok"
         if is_type and _is_beyond_null(row, above=became_less_likely):
             exposed.append(row)
+    # The sign of a change says which way it goes: the largest change comes first.
     exposed.sort(key=lambda row: row.value or 0.0, reverse=became_less_likely)
     return tuple(exposed[:MAX_TYPES_NAMED])
 

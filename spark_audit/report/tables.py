@@ -61,10 +61,12 @@ def tables(report: Report, *, brief: bool = False) -> list[ReportTable]:
 
     for audit, contrasts in grouped(report.contrasts, lambda row: row.audit).items():
         if brief:
+            # A terminal has no room for types and tasks.
             contrasts = [row for row in contrasts if row.group == "pooled"]
         if not contrasts:
             continue
 
+        # A table with one primary contrast is not exploratory.
         title = sentences.render("table.change")
         if all(row.family != "primary" for row in contrasts):
             title += EXPLORATORY
@@ -108,11 +110,16 @@ def _panels(audit: str, rows: Sequence[Row], *, brief: bool) -> dict[str, list[R
     else:
         panels = {"": pooled}
 
+    if not panels.get(""):
+        # Without pooled rows there is no such table.
+        panels.pop("", None)
+
     if not brief:
         rows_by_kind = grouped(rows, lambda row: row.grouping[0])
         for group_kind in GROUP_KINDS:
-            panels[f"by_{group_kind}"] = rows_by_kind.get(group_kind, [])
-    return {panel: panel_rows for panel, panel_rows in panels.items() if panel_rows}
+            if group_kind in rows_by_kind:
+                panels[f"by_{group_kind}"] = rows_by_kind[group_kind]
+    return panels
 
 
 def _units(rows: Sequence[Row]) -> str:
@@ -169,23 +176,22 @@ def _layout(audit: str, rows: Sequence[Row], panel: str) -> _Layout:
     if not is_wide and (has_variants or not is_of_contrasts):
         leading.append("of")
 
+    # Where variants do not stand side by side, a column is of all of them.
     columns = [FigureColumn(row.metric, row.of if is_wide else "") for row in rows]
-    main_column = columns[0]
-    counted_columns = [
-        FigureColumn(metric.name, variant)
-        for metric in about(audit).metrics
-        if metric.panel == panel
-        for variant in metric.counted
-    ]
-    if counted_columns:
-        main_column = counted_columns[0]
-
     return _Layout(
         is_wide=is_wide,
         leading=tuple(leading),
         columns=tuple(dict.fromkeys(columns)),
-        main_column=main_column,
+        main_column=_counted_column(audit, panel) or columns[0],
     )
+
+
+def _counted_column(audit: str, panel: str) -> FigureColumn | None:
+    """Return the column of a table whose sizes its smallest effect is of."""
+    for metric in about(audit).metrics:
+        if metric.panel == panel and metric.counted:
+            return FigureColumn(metric.name, metric.counted[0])
+    return None
 
 
 def _table(audit: str, rows: Sequence[Row], title: str, panel: str = "") -> ReportTable:
@@ -200,9 +206,11 @@ def _table(audit: str, rows: Sequence[Row], title: str, panel: str = "") -> Repo
     panel
         Key of the table, if the audit has several.
     """
-    rows_to_show = [
-        row for row in rows if row.of not in metric_of(audit, row.metric).hidden
-    ]
+    rows_to_show = []
+    for row in rows:
+        if row.of not in metric_of(audit, row.metric).hidden:
+            rows_to_show.append(row)
+    # A table of hidden variants alone is better than none.
     rows = rows_to_show or rows
     layout = _layout(audit, rows, panel)
 
@@ -237,6 +245,7 @@ def _line(rows: Sequence[Row], layout: _Layout) -> TableLine:
     row_by_column = {layout.column_of(row): row for row in rows}
     cells = [Cell(_leading_text(name, rows[0])) for name in layout.leading]
     for column in layout.columns:
+        # Not every checkpoint has every metric.
         if column in row_by_column:
             cells.append(_figure_cell(row_by_column[column]))
         else:
@@ -258,6 +267,8 @@ def _chance_line(rows: Sequence[Row], layout: _Layout) -> TableLine | None:
     chance = [chance_cell(rows_by_column.get(column, [])) for column in layout.columns]
     if all(chance_value.missing for chance_value in chance):
         return None
+
+    # The line is of no checkpoint, and of no number of rows.
 
     cells = [Cell("chance")]
     for name in layout.leading[1:]:
@@ -299,25 +310,29 @@ def _figure_cell(row: Row) -> Cell:
 
 def _remarks(rows: Sequence[Row]) -> tuple[str, ...]:
     """Return why figures are missing, each reason once, and which rest on little."""
-    not_estimable = [row for row in rows if row.status == "not_estimable"]
-    remarks = []
-    for note, rows_of_note in grouped(not_estimable, lambda row: row.note).items():
-        # A reason to withhold says by itself that the figures are withheld.
-        is_withheld = rows_of_note[0].withheld
-        reason = sentences.translated("reason", note)
-        remarks.append(
-            sentences.render(
-                "table.withheld" if is_withheld else "table.not_estimable",
-                places=dict.fromkeys(_group_or_checkpoint(row) for row in rows_of_note),
-                note=reason,
-            )
-        )
+    names_by_reason: dict[str, dict[str, None]] = {}
+    withheld_reasons = set()
+    names_of_few = set()
+    for row in rows:
+        name = _group_or_checkpoint(row)
+        if row.status == "not_estimable":
+            names_by_reason.setdefault(row.note, {})[name] = None
+        if row.withheld:
+            withheld_reasons.add(row.note)
+        if _rests_on_little(row):
+            names_of_few.add(name)
 
-    few = {_group_or_checkpoint(row) for row in rows if _rests_on_little(row)}
-    if few:
-        remarks.append(
-            sentences.render("table.few", few=FEW_CLUSTERS, places=sorted(few))
-        )
+    remarks = []
+    for note, names in names_by_reason.items():
+        # A reason to withhold says by itself that the figures are withheld.
+        is_withheld = note in withheld_reasons
+        key = "table.withheld" if is_withheld else "table.not_estimable"
+        reason = sentences.translated("reason", note)
+        remarks.append(sentences.render(key, places=names, note=reason))
+
+    if names_of_few:
+        names = dict.fromkeys(sorted(names_of_few))
+        remarks.append(sentences.render("table.few", few=FEW_CLUSTERS, places=names))
     return tuple(remarks)
 
 

@@ -66,6 +66,7 @@ class Tried:
         if not effect_found:
             return self.attack
 
+        # Of several seeds it may be true of one alone.
         if self.seed:
             effect_found = render("states.in_seed", found=effect_found, seed=self.seed)
         return render("states.with_remark", text=self.attack, remark=effect_found)
@@ -122,6 +123,7 @@ def attack_outcome(
     if severest is not None and severest.severity >= DETECTED:
         return Tried(audit, "FOUND", severest)
 
+    # Where texts differ, a test that showed nothing is no answer.
     for finding in findings:
         if finding.claim == "confounded":
             return Tried(audit, "confounded", finding)
@@ -175,6 +177,7 @@ def _bounding_test(audit: str, findings: Sequence[Finding]) -> Finding | None:
     if covered is None:
         return None
 
+    # Tests of other figures have other scales.
     covered_metric, _ = covered
     bounding = []
     for finding in findings:

@@ -58,6 +58,7 @@ class Marks:
         """Return what :meth:`voided_by` returns, without looking it up."""
         if not checkpoint or not about(audit).voided_by_setup:
             return ""
+        # Detections are of methods, figures may be of seeds and of stages.
         if (audit, method_of(checkpoint)) in self._detections:
             return ""
 
@@ -84,6 +85,7 @@ def _marked(figures: Iterable[FigureT], marks: Marks) -> list[FigureT]:
         state = marks.state(figure.checkpoint)
         guard = _voiding_guard(figure, marks)
 
+        # Other statuses, as not estimable, say more than that the setup is at fault.
         status = figure.status
         if guard and status == "ok":
             status = "void"
@@ -142,6 +144,7 @@ def with_state_columns(frame: pd.DataFrame, report: Report, audit: str) -> pd.Da
     if not name_columns or "voided_by" in frame:
         return frame
 
+    # What is on no checkpoint has an empty cell.
     marks = Marks(report)
     states = []
     guards = []

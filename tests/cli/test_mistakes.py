@@ -93,7 +93,7 @@ MISTAKES = [
         "unexpected 'reports/two': a value stands behind",
     ),
     ("gate reports/none", 2, "no such file or folder; did you mean reports/one?"),
-    ("gate begun", 2, "its audit has not finished; give the command that made it"),
+    ("gate begun", 2, "its audit has not finished; run its command again"),
     ("compare reports/one begun", 2, "begun: holds scores and no report.json: its au"),
     ("gate reports/one --against begun", 2, "for rules on what rose or fell, and ther"),
     # wrong paths of manifests and data, each with all that the command asks for

@@ -163,10 +163,10 @@ def test_bad_spans(tmp_path, span, message):
         (b"", "2: is a blank line; remove it"),
         (b"  \r", "2: is a blank line; remove it"),
         (b'["Ann"]', "2: is not an object"),
-        (b'{"id": NaN}', "2: holds NaN, Infinity, too long a number"),
-        (b'{"id": -Infinity}', "2: holds NaN, Infinity, too long a number"),
+        (b'{"id": NaN}', "2: contains NaN, Infinity, a number that is too long"),
+        (b'{"id": -Infinity}', "2: contains NaN, Infinity, a number that is too long"),
         (b'{"id": "Ann \xff"}', "2: is not UTF-8; save as UTF-8"),
-        (b"[" * 200_000, "2: holds NaN, Infinity, too long a number or too deep"),
+        (b"[" * 200_000, "2: contains NaN, Infinity, a number that is too long"),
         (b'{"id": ' + b"1" * 5000 + b"}", "2: holds NaN, Infinity, too long a"),
     ],
 )

@@ -100,7 +100,7 @@ def test_a_changed_manifest_is_refused(file):
         (b"\xff\xfe{", "begins with a byte order mark; save as UTF-8 without it"),
         (
             b"[" * 100_000,
-            "holds NaN, Infinity, too long a number or too deep a nesting",
+            "contains NaN, Infinity, a number that is too long, or too many levels",
         ),
         (
             b"[]",

@@ -354,7 +354,7 @@ def test_only_the_manifest_of_a_report_is_read_with_it(request_of, workshop, cap
     assert command_line([*call[:-2], "--show-text"]) == 2
     assert "add --manifest" in capsys.readouterr().err
     assert command_line(["report", str(folder), "--show-text"]) == 2
-    assert "--show-text: shows text in the dossier alone" in capsys.readouterr().err
+    assert "--show-text: only the dossier shows text" in capsys.readouterr().err
     with pytest.raises(InputError, match="add --format dossier"):
         request_of(formats=("md",), show_text=True)
     other = load_manifest(manifest).model_dump(mode="json")

@@ -329,7 +329,7 @@ def test_a_report_whose_sentence_cannot_be_rendered_is_refused(
     content = json.loads(path.read_text())
     content["findings"][0] |= forged
     path.write_text(json.dumps(content))
-    with pytest.raises(InputError, match="no sentence of its facts"):
+    with pytest.raises(InputError, match="do not fit its sentence"):
         read_report(tmp_path)
 
 

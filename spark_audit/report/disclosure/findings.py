@@ -47,9 +47,11 @@ def shown_finding(
     """
     rows_at_place = rows_by_place.get(Place.of_finding(finding), [])
     own_rows = _rows_of_finding(finding, rows_at_place)
+    # No row has a difference of two figures: it is withheld with any row of its place.
     rows = own_rows or rows_at_place
     is_withheld = any(shown_rows[PlacedValue.of_row(row)].withheld for row in rows)
 
+    # The fewest clusters ask for the coarsest rounding.
     known_clusters = [row.clusters for row in rows if row.clusters]
     n_clusters = min(known_clusters, default=report.manifest.n_clusters)
     claimed_row = shown_row(_claimed_row(finding, n_clusters))
@@ -90,6 +92,7 @@ def _rows_of_finding(finding: Finding, rows: Sequence[Row]) -> list[Row]:
     with_interval = []
     with_value_only = []
     for row in rows:
+        # A finding without a unit fits rows of any.
         is_unit = not finding.unit or row.unit == finding.unit
         if not is_unit or not _is_same(row.value, finding.value):
             continue
@@ -141,6 +144,7 @@ def _shown_figures(
     if figures["at_most"] is None and not is_withheld:
         figures["at_most"] = _shown_limit(finding, claimed_row)
 
+    # A p is shown even where the figure is withheld: the claim follows from it.
     for column in P_COLUMNS:
         p = getattr(finding, column)
         if p is not None:
@@ -260,7 +264,7 @@ def _shown_fact(
             _shown_fact(item, shown_rows, n_clusters, is_withheld=is_withheld)
             for item in fact
         ]
-        return facts  # type: ignore[return-value]
+        return facts  # type: ignore[return-value]  # of the kind that the list was
     if isinstance(fact, Hits):
         return _shown_hits(fact, n_clusters)
     if isinstance(fact, Row):
@@ -295,8 +299,10 @@ def _shown_hits(hits: Hits, n_clusters: int) -> Hits:
     Two counts, before and after a row was removed, would tell of the row.
     """
     if not hits.count:
+        # That nothing was found is shown; how many ties there were is not.
         return hits.model_copy(update={"tied": 0})
 
+    # Where a step is more than half of all, only "some" can be said.
     step = count_step(hits.of, n_clusters)
     return Hits(
         count=round(min(rounded(hits.count, step), hits.of)),

@@ -77,6 +77,7 @@ def step_of(row: Row) -> float | None:
 
 def count_of(n: int, n_clusters: int) -> int:
     """Return a count of tokens or spans, rounded to what an average cluster has."""
+    # With one token for each cluster there is nothing to round.
     if n > n_clusters > 0:
         return int(rounded(n, step_above(n / n_clusters)))
     return n
@@ -87,6 +88,7 @@ def step_above(least: float) -> float:
     power = 10.0 ** math.floor(math.log10(least))
     for leading_digits in (1, 1.5, 2, 3, 5):
         step = leading_digits * power
+        # A step that is equal but for rounding errors will do.
         if step >= least * (1 - 1e-9):
             return step
     return 10 * power
@@ -130,6 +132,7 @@ def rounded_p(p: float) -> float:
     >>> [rounded_p(p) for p in (0.0137, 0.0496, 0.0504, 0.76, 1.0, 3.2e-05)]
     [0.01, 0.04, 0.06, 0.8, 1.0, 3e-05]
     """
+    # 0.05 itself is shown only where p is exactly that.
     near = with_digits(p, 1)
     if near != ALPHA or p == ALPHA:
         return near

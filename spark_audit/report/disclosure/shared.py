@@ -41,33 +41,37 @@ ItemT = TypeVar("ItemT", Row, Contrast, Finding, Guard)
 
 def disclosed(report: Report) -> Report:
     """Return the report as every file holds it that is not for its owner only."""
+    # Rows and contrasts are judged together: one could be worked out from the other.
     rows = (*report.results, *report.contrasts)
     reasons = reasons_to_withhold(rows)
     shown_rows: dict[PlacedValue, Row] = {}
     for row, why_withheld in zip(rows, reasons, strict=True):
         shown_rows[PlacedValue.of_row(row)] = shown_row(row, why_withheld)
 
+    # Findings say what they rest on, but not by which row.
     rows_by_place = grouped(rows, lambda row: Place.of_row(row).without_comparison)
     findings = [
         shown_finding(finding, report, shown_rows, rows_by_place)
         for finding in report.findings
     ]
-    tables = {
-        name: shown_table(name, records, report)
-        for name, records in report.tables.items()
-    }
+    tables = {}
+    for name, records in report.tables.items():
+        tables[name] = shown_table(name, records, report)
+
+    checkpoints = [_shown_checkpoint(facts) for facts in report.checkpoints]
+    guards = [shown_guard(guard, report, shown_rows) for guard in report.guards]
     shared = report.model_copy(
         update={
             "command": shareable_command(report.command),
             "manifest": manifest_facts(report.manifest),
-            "checkpoints": [_shown_checkpoint(facts) for facts in report.checkpoints],
+            "checkpoints": checkpoints,
             "settings": shareable_settings(report.settings),
             "results": [shown_rows[PlacedValue.of_row(row)] for row in report.results],
             "contrasts": [
                 shown_rows[PlacedValue.of_row(row)] for row in report.contrasts
             ],
             "findings": findings,
-            "guards": [shown_guard(g, report, shown_rows) for g in report.guards],
+            "guards": guards,
             "caveats": [shareable(caveat) for caveat in report.caveats],
             "tables": tables,
         }
@@ -78,6 +82,7 @@ def disclosed(report: Report) -> Report:
 
 def _shown_checkpoint(checkpoint: CheckpointFacts) -> CheckpointFacts:
     """Return a checkpoint whose files are named, not the folders that they lie in."""
+    # Not every checkpoint has a base.
     base = checkpoint.base
     if base:
         base = shareable(base)
@@ -105,6 +110,7 @@ def rounded_for_owner(report: Report) -> Report:
             "guards": _exact_where_withheld(report.guards, shared.guards),
         }
     )
+    # Exact findings bring exact lines of figures with them.
     return with_figures(with_withheld)
 
 

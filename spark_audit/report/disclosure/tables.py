@@ -130,9 +130,11 @@ def _clusters_of(record: Record, audit: str, report: Report) -> int:
     """
     for column in ("clusters", "spans"):
         if column in record:
+            # What is no number may come from somebody else: the record is withheld.
             n_clusters = record[column]
             return n_clusters if isinstance(n_clusters, int) else 0
 
+    # The record may be of all rows, or of those of its task.
     groups = {"pooled"}
     if isinstance(record.get("task"), str):
         groups.add(f"task:{record['task']}")
@@ -155,6 +157,7 @@ def _shown_record(
     if n_clusters == 0 and not figure_columns:
         return record  # of nothing, and why
 
+    # Columns of places, words and truth values stay as they are.
     shown = dict(record)
     if n_clusters < MIN_CLUSTERS_TO_PUBLISH:
         for column in figure_columns:

@@ -51,6 +51,7 @@ def write_dossier(report: Report, folder: Path, how: WriterInput) -> Iterator[Fi
     for state, of_state in grouped(standings, lambda found: found.state).items():
         names_by_state[state] = [standing.name for standing in of_state]
 
+    # Rows are listed for checkpoints that leak, and for no others.
     exposed_by_name = {}
     for standing in standings:
         if standing.state == "LEAKS":
@@ -58,6 +59,7 @@ def write_dossier(report: Report, folder: Path, how: WriterInput) -> Iterator[Fi
                 report, folder, standing, manifest=manifest_to_name_rows
             )
 
+    # What no audit can show comes first, then the limits of those of this report.
     limits: list[str] = []
     for audit in ["all", *dict.fromkeys(row.audit for row in report.results)]:
         limits += under(f"scope.{audit}.dossier.")
@@ -87,9 +89,8 @@ def dossier_words(key: str, **facts: Any) -> str:
 
 def _guards_to_show(report: Report) -> list[Guard]:
     """Return the guards that failed, then those that warn."""
-    failed = [guard for guard in report.guards if guard.passed is False]
-    warnings = [guard for guard in report.guards if guard.passed is None]
-    return failed + warnings
+    guards = grouped(report.guards, lambda guard: guard.passed)
+    return guards.get(False, []) + guards.get(None, [])
 
 
 def _summaries_of_named_rows(
@@ -153,10 +154,10 @@ def _data(report: Report, manifest: Manifest | None) -> list[tuple[str, str]]:
 
     records = report.tables.get("matching_by_type", [])
     if records:
-        counts = {
-            record["type"]: record["matched"] + record["unmatched"]
-            for record in records
-        }
+        # Identifiers with a control and those without one.
+        counts = {}
+        for record in records:
+            counts[record["type"]] = record["matched"] + record["unmatched"]
         values["identifiers"] = render(
             "dossier.identifiers_by_type", count=sum(counts.values()), counts=counts
         )
@@ -212,11 +213,11 @@ def exposed(
         exposed first, and with a manifest the ``texts`` of these. In place of the list,
         the reason why there is none.
     """
-    attacks = {
-        tried.audit: tried.attack
-        for tried in standing.tried
-        if tried.outcome == "FOUND"
-    }
+    # Some attacks find that rows were trained on, but tell of no identifier.
+    attacks = {}
+    for tried in standing.tried:
+        if tried.outcome == "FOUND":
+            attacks[tried.audit] = tried.attack
     if not any(about(audit).attacks_identifiers for audit in attacks):
         return render("dossier.exposed_nobody", attacks=[*attacks.values()])
 
@@ -228,12 +229,12 @@ def exposed(
         return render("dossier.exposed_missing", file=file)
 
     if manifest is None:
-        number_by_id = {
-            example: render("dossier.row", number=number)
-            for number, example in enumerate(spans["example"].unique(), start=1)
-        }
+        number_by_id = {}
+        for number, example in enumerate(spans["example"].unique(), start=1):
+            number_by_id[example] = render("dossier.row", number=number)
         spans["example"] = spans["example"].map(number_by_id)
 
+    # Seeds of a method count together.
     is_of_checkpoint = spans["checkpoint"].map(entry_of) == standing.name
     is_identifier = spans["role"].isin(("pii", "unmatched"))
     likelier = _likelier_identifiers(spans[is_of_checkpoint & is_identifier])
@@ -266,6 +267,7 @@ def _texts(
     if example is None:
         return []
 
+    # The evidence names an identifier by its tokens, the manifest by its characters.
     text_by_tokens = {}
     for span in example.spans:
         text_by_tokens[span.tokens] = example.text[span.start : span.end]
@@ -303,6 +305,7 @@ def _likelier_identifiers(spans: pd.DataFrame) -> pd.DataFrame:
     usual_drop_per_token = sums["drop"] / sums["n_tokens"]  # by type
 
     trained = spans[is_trained]
+    # A type without held-out identifiers has no usual drop: nothing is taken off.
     usual_drop = trained["type"].map(usual_drop_per_token).fillna(0.0)
     trained = trained.assign(drop=trained["drop"] - usual_drop * trained["n_tokens"])
     likelier = trained[trained["drop"] > 0]

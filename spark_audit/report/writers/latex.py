@@ -104,6 +104,7 @@ def latex_tables(report: Report) -> dict[str, str]:
 def _layouts(report: Report) -> list[LatexTable]:
     """Return the tables of all audits that have columns, in the paper's order."""
     tables = []
+    # Audits of other packages stand among them by their place.
     for audit in sorted(all_audits().values(), key=lambda audit: audit.latex_place):
         columns = audit.latex_columns(
             report.results, report.findings, paper=_is_for_paper(report)
@@ -137,12 +138,15 @@ def _stage(row: Row) -> int:
 
 def _table(name: str, report: Report, rows_by_column: RowsByColumn) -> str:
     """Return a floating table with notes, smaller where it is larger than a page."""
+    lines_with_figures = set()
+    for rows in rows_by_column.values():
+        lines_with_figures.update(rows)
+
     # Lines are in the order of the report, whichever column comes first.
-    lines = [
-        line
-        for line in dict.fromkeys(line_name(row) for row in report.results)
-        if any(line in rows for rows in rows_by_column.values())
-    ]
+    lines: dict[str, None] = {}
+    for row in report.results:
+        if line_name(row) in lines_with_figures:
+            lines[line_name(row)] = None
     # An audit of another package may have no words for its table.
     caption = optional(f"latex.{name}") or name
     if _is_for_paper(report):
@@ -152,7 +156,7 @@ def _table(name: str, report: Report, rows_by_column: RowsByColumn) -> str:
     return template.render(
         name=name,
         caption=caption,
-        tabular=_tabular(report, lines, rows_by_column),
+        tabular=_tabular(report, list(lines), rows_by_column),
         notes=_tabular_of_notes(report, rows_by_column),
     )
 
@@ -164,13 +168,15 @@ def _is_for_paper(report: Report) -> bool:
 
 def _tabular(report: Report, lines: list[str], rows_by_column: RowsByColumn) -> str:
     """Return the figures of a table as LaTeX: a state and figures in each line."""
-    states = _states(report, lines)
-    texts = {render("latex.state"): [states[line] for line in lines]}
+    texts: dict[str, list[str]] = {render("latex.state"): _states(report, lines)}
     styles: dict[str, list[str]] = {}
     for column, rows in rows_by_column.items():
-        cells = [figure(rows[line]) if line in rows else EMPTY_CELL for line in lines]
-        texts[column.header] = [cell.text for cell in cells]
-        styles[column.header] = [VOID_STYLE if cell.void else "" for cell in cells]
+        texts[column.header] = []
+        styles[column.header] = []
+        for line in lines:
+            cell = figure(rows[line]) if line in rows else EMPTY_CELL
+            texts[column.header].append(cell.text)
+            styles[column.header].append(VOID_STYLE if cell.void else "")
 
     # A line for each checkpoint; a column for the state, then one for each figure.
     text_frame = pd.DataFrame(texts, index=lines).rename_axis("Checkpoint", axis=1)
@@ -189,22 +195,28 @@ def _tabular(report: Report, lines: list[str], rows_by_column: RowsByColumn) -> 
 
 def _tabular_of_notes(report: Report, rows_by_column: RowsByColumn) -> str:
     """Return the notes below a table as LaTeX, one in a line."""
+    # Pandas escapes what TeX would take for a command.
     notes = pd.DataFrame(_notes(report, rows_by_column))  # one column
     style = notes.style.hide(axis=0).hide(axis=1).format(_tex, escape="latex")
     return str(style.to_latex(column_format=r"@{}p{\textwidth}@{}")).strip()
 
 
-def _states(report: Report, lines: Sequence[str]) -> dict[str, str]:
+def _states(report: Report, lines: Sequence[str]) -> list[str]:
     """Return the state of each line's checkpoint, in words; ``-`` of the base."""
-    state_by_name = {
-        standing.name: state_name(standing.state) for standing in standings(report)
-    }
-    checkpoint_by_line = {line_name(row): row.checkpoint for row in report.results}
+    state_by_name = {}
+    for standing in standings(report):
+        state_by_name[standing.name] = state_name(standing.state)
 
-    states = {}
+    # A line may be named after its checkpoint and what its intervals are over.
+    checkpoint_by_line = {}
+    for row in report.results:
+        checkpoint_by_line[line_name(row)] = row.checkpoint
+
+    states = []
     for line in lines:
+        # States are of methods, lines may be of seeds and of stages.
         method = method_of(checkpoint_by_line[line])
-        states[line] = state_by_name.get(method, "-")
+        states.append(state_by_name.get(method, "-"))
     return states
 
 
@@ -251,6 +263,7 @@ def _general_notes(
     if report.status == "partial":
         yield render("latex.note.partial")
 
+    # This note stands below every table.
     intervals = _interval_note(report, rows)
     if any(row.over != "sources" for row in rows):
         intervals = f"{intervals} {render('latex.note.seeds')}"
@@ -262,7 +275,9 @@ def _general_notes(
 
     if any(column.header[-1] in "↑↓" for column in rows_by_column):
         yield render("latex.note.arrows")
-    if len({frozenset(lines) for lines in rows_by_column.values()}) > 1:
+    sets_of_lines = {frozenset(rows) for rows in rows_by_column.values()}
+    if len(sets_of_lines) > 1:
+        # Some line has no figure in some column.
         yield render("latex.note.gaps")
     if any(column.metric == "memory" for column in rows_by_column):
         yield render("latex.note.memory")
@@ -282,10 +297,10 @@ def _interval_note(report: Report, rows: Sequence[Row]) -> str:
     if not with_interval:
         return render("latex.note.no_interval")
 
-    levels = {row.level for row in with_interval}
+    levels = {f"{100 * row.level:g}%": None for row in with_interval}
     return render(
         "latex.note.intervals",
-        levels=[f"{100 * level:g}%" for level in levels],
+        levels=list(levels),
         unit=_independent_units(row.audit for row in rows),
         manifest=report.manifest.name,
         methods=sorted(methods_of(with_interval)),
@@ -311,21 +326,29 @@ def _size_note(rows_by_column: RowsByColumn) -> str:
             headers_by_size.setdefault(size, []).append(header)
 
     if len(headers_by_size) == 1:
+        # All columns are of one size: it is said once, without their headers.
         (size,) = headers_by_size
         return render("latex.note.size", size=size)
 
-    sizes_of_columns = [
-        render("latex.note.size_of_columns", size=size, headers=headers)
-        for size, headers in headers_by_size.items()
-    ]
+    sizes_of_columns = []
+    for size, headers in headers_by_size.items():
+        sizes_of_columns.append(
+            render("latex.note.size_of_columns", size=size, headers=headers)
+        )
     return f"{'; '.join(sizes_of_columns)}." if sizes_of_columns else ""
 
 
 def _size_of_column(column: LatexColumn, rows: Iterable[Row]) -> str:
     """Return how many were averaged and in how many clusters; empty: not known."""
-    sized_rows = [row for row in rows if row.value is not None and row.clusters]
-    # Over seeds, clusters are seeds.
-    over_sources = [row for row in sized_rows if row.over == "sources"]
+    sized_rows = []
+    over_sources = []
+    for row in rows:
+        if row.value is not None and row.clusters:
+            sized_rows.append(row)
+            if row.over == "sources":
+                over_sources.append(row)
+
+    # Over seeds, clusters are seeds: the others say more.
     sized_rows = over_sources or sized_rows
     if not sized_rows:
         return ""
@@ -351,6 +374,7 @@ def _failed_guards(report: Report) -> list[str]:
     """Return the guards that failed, each with the checkpoints that it failed for."""
     names_by_guard: dict[str, list[str]] = {}
     for guard in report.guards:
+        # A guard without a checkpoint failed for all of them.
         if guard.passed is False:
             names = names_by_guard.setdefault(guard.name, [])
             if guard.checkpoint:
@@ -371,11 +395,13 @@ def _tex(escaped: object) -> str:
 
     A character without a command of plain LaTeX appears by its code, as U+4E2D.
     """
+    # A letter and its accent may be two characters: NFC makes one of them.
     composed = unicodedata.normalize("NFC", str(escaped))
     text = "".join(_latex_of(character) for character in composed)
     if text.startswith(("[", "*")):
         # After the end of a line these would be its options.
         text = f"{{{text}}}"
+    # A hyphen before a digit is a minus.
     return re.sub(r"(?<!\w)-(?=\d)", "$-$", text)
 
 
@@ -386,6 +412,7 @@ def _latex_of(character: str) -> str:
     if character.isascii():
         return character
 
+    # An accented letter of Latin is a letter and a mark.
     letter, *marks = list(unicodedata.normalize("NFD", character))
     is_ascii_letter = letter.isascii() and letter.isalpha()
     if is_ascii_letter and len(marks) == 1 and marks[0] in ACCENT_BY_MARK:
@@ -397,6 +424,7 @@ def _stacked(escaped: object) -> str:
     """Return the interval below its value, which stands on its checkpoint's line."""
     value, bracket, limits = _tex(escaped).partition(" [")
     if not bracket:
+        # There is no interval.
         return value
 
     lines = rf"{value}\\{{\scriptsize [{limits}}}"

@@ -94,6 +94,7 @@ def _parts_of_extent(report: Report, extent: str) -> dict[str, Any]:
         sections = [section._replace(exploratory=None) for section in sections]
     if extent == "detections":
         sections = [_detections_of(section) for section in sections]
+        sections = [section for section in sections if section.groups]
         guards = [guard for guard in guards if guard.passed is not True]
 
     states = {
@@ -101,15 +102,16 @@ def _parts_of_extent(report: Report, extent: str) -> dict[str, Any]:
         False: f"**{sentences.render('page.guard_failed')}**",
         None: sentences.render("page.guard_warning"),
     }
-    guard_lines = [
-        (guard.title, guard.checkpoint or "-", states[guard.passed], guard.detail)
-        for guard in guards
-    ]
+    guard_lines = []
+    for guard in guards:
+        checkpoint = guard.checkpoint or "-"
+        line = (guard.title, checkpoint, states[guard.passed], guard.detail)
+        guard_lines.append(line)
     return {
         "extent": extent,
         "shown": shown_tables,
         "definitions": definitions,
-        "results": [s for s in sections if s.groups or s.exploratory],
+        "results": sections,
         "guards": guard_lines,
     }
 
@@ -160,6 +162,7 @@ def write_card(report: Report, folder: Path, how: WriterInput) -> Iterator[File]
     for checkpoint, results in evaluations(report).items():
         index += eval_results_to_model_index(visible(checkpoint), results)
 
+    # A card without figures has no metadata.
     metadata = ""
     if index:
         yaml = hub.yaml_dump({"model-index": index}, sort_keys=False)
@@ -218,6 +221,7 @@ def _rendered(template_name: str, facts: Mapping[str, Any]) -> str:
     templates.globals["table"] = table
     templates.globals["group_lines"] = _group_lines
 
+    # Parts of a template that write nothing leave blank lines.
     text = templates.get_template(template_name).render(facts)
     return re.sub(r"\n{3,}", "\n\n", text).lstrip("\n")
 
@@ -256,6 +260,7 @@ def _group_lines(group: FindingGroup) -> list[str]:
     lines = []
     for member in group.members:
         text = " ".join([member.figures, *member.remarks]).strip()
+        # The subject of a single finding stands before the sentence already.
         if text and has_several_members:
             text = f"{member.subject}: {text}"
         if text:
@@ -286,10 +291,12 @@ def _inert(text: str) -> str:
     The text may be somebody else's. Intervals keep their brackets: only brackets that
     would make a link of them are escaped.
     """
+    # Entities come first: later steps write some of their own.
     text = _ENTITY.sub("&amp;", visible(text))
     text = _TAG.sub("&lt;", text)
     text = text.replace("](", "]\\(").replace("][", "]\\[")
     text = _LEAD.sub(r"\1\\\2", text.strip())
+    # A reference, a formula, an address.
     text = text.replace("]:", "]\\:").replace("$", "\\$")
     text = text.replace("://", ":&#47;/")
     return _MENTION.sub(lambda mention: f"&#{ord(mention[0])};", text)
@@ -305,5 +312,6 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _cell(text: str) -> str:
     """Return inert text in one line, which does not end its cell."""
+    # A line break would end the table.
     one_line = " ".join(str(text).replace("\\", "\\\\").split())
     return _inert(one_line).replace("|", "\\|").replace("`", "\\`")

@@ -55,6 +55,7 @@ def page_table(table: ReportTable, report: Report) -> PageTable:
         main_lines = [
             line for line in lines if _is_pooled(line) or _is_claimed(line, claims)
         ]
+        # Even the main lines may be many.
         lines = main_lines[:MAX_LINES]
     return PageTable(
         table=replace(table, rows=tuple(lines)),

@@ -45,6 +45,7 @@ def write_page(report: Report, folder: Path, how: WriterInput) -> Iterator[File]
     # The page allows no script but this one, by its digest.
     script_digest = hashlib.sha256(script.encode()).digest()
 
+    # The page shows failed guards first, then warnings, then those that held.
     guards = grouped(report.guards, lambda guard: guard.passed)
     page_facts = facts(report) | {
         "numeric": _numeric_columns,
@@ -80,6 +81,7 @@ def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[dict[str, An
 
     A section without tables, drawings and findings is left out.
     """
+    # What belongs to no audit comes last.
     names = [*_audits_of(report), "manifest", FURTHER_TABLES]
     tables_by_section = _tables_by_section(report, names)
     drawings_by_section: dict[str, list[Drawing]] = {name: [] for name in names}
@@ -131,9 +133,11 @@ def _tables_by_section(
             section = table.section
             title = sentences.capitalised(table.short) or table.title
         else:
+            # The short title would stand under the heading of its own section.
             section = FURTHER_TABLES
             title = table.title
 
+        # Without a key of its own a table is found by its number.
         shown = page_table(table, report)
         titled = replace(shown.table, title=title, key=table.key or str(number))
         tables_by_section[section].append(replace(shown, table=titled))
@@ -145,11 +149,17 @@ def _numeric_columns(table: ReportTable) -> list[bool]:
 
     Empty cells do not count; a column of empty cells holds no numbers.
     """
-    is_numeric = []
-    for column in zip(*(line.cells for line in table.rows), strict=True):
-        cells = [cell for cell in column if not cell.missing]
-        is_numeric.append(bool(cells) and all(cell.numeric for cell in cells))
-    return is_numeric
+    has_number = [False] * len(table.header)
+    has_text = [False] * len(table.header)
+    for line in table.rows:
+        for number, cell in enumerate(line.cells):
+            if not cell.missing and cell.numeric:
+                has_number[number] = True
+            elif not cell.missing:
+                has_text[number] = True
+    return [
+        number and not text for number, text in zip(has_number, has_text, strict=True)
+    ]
 
 
 def notebook_html(report: Report) -> str:

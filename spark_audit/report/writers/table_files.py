@@ -50,11 +50,13 @@ def write_csv(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
     frames = {}
     for name in ("results", "contrasts", "guards"):
         frames[name] = report_frame(report, name)
+    # In ``report.json`` itself nothing is rounded.
     if is_shared(report):
         _add_columns_of_rounding(frames["results"], report.results)
         _add_columns_of_rounding(frames["contrasts"], report.contrasts)
 
     for name, records in report.tables.items():
+        # As objects, counts beside a gap stay whole numbers.
         frame = pd.DataFrame(records, dtype=object)
         if name == "accuracy_matrix":
             frame = _long_accuracy_matrix(frame)
@@ -147,6 +149,7 @@ def csv_text(frame: pd.DataFrame) -> str:
         columns[column] = pd.Series(cells, index=frame.index, dtype=object)
     shortened = pd.DataFrame(columns, index=frame.index, columns=frame.columns)
 
+    # Names of columns may be names of tasks, which are somebody else's text, too.
     header = pd.Series(frame.columns, dtype=object)
     safe_header = header.replace(FORMULA, r"'\1", regex=True)
     safe = shortened.replace(FORMULA, r"'\1", regex=True)
@@ -189,11 +192,11 @@ def _named_file(
     table_by_checkpoint
         Rows or groups with ``columns`` and ``named``: whether they are named.
     """
-    tables = [
-        table.assign(checkpoint=checkpoint, false_share=NAMED_SHARE)
-        for checkpoint, table in table_by_checkpoint.items()
-    ]
+    tables = []
+    for checkpoint, table in table_by_checkpoint.items():
+        tables.append(table.assign(checkpoint=checkpoint, false_share=NAMED_SHARE))
     table = pd.concat(tables) if tables else pd.DataFrame()
+    # An empty table may lack the columns.
     if len(table):
         is_named = table["named"]
         table = table.loc[is_named, ["checkpoint", *columns, "false_share"]]
