@@ -25,7 +25,7 @@ the pooled figure and the other groups. No rule withholds figures that are of no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spark_audit.audits import about
 from spark_audit.report.disclosure.figure_place import Place
@@ -121,19 +121,14 @@ def _reason_of_size(row: Row, sizes: _Sizes) -> str | None:
         n_clusters = sizes.clusters_of_group[place.group_of_audit]
         n_clusters = n_clusters or MIN_CLUSTERS_TO_PUBLISH
 
-    all_identifiers = Place(
-        audit=row.audit,
-        checkpoint=row.checkpoint,
-        group=row.group,
-        metric=row.metric,
-        of=row.of,
-        over=row.over,
-    )
+    # Rule 2. A cluster has row.n / row.clusters tokens on average: are those without a
+    # control fewer than MIN_CLUSTERS_TO_PUBLISH clusters have?
+    all_identifiers = replace(place, baseline="")
     n_without_control = row.n - sizes.n_matched.get(all_identifiers, row.n)
-    # A cluster has row.n / row.clusters tokens on average: are those without a control
-    # fewer than MIN_CLUSTERS_TO_PUBLISH clusters have?
     if 0 < n_without_control * row.clusters < MIN_CLUSTERS_TO_PUBLISH * row.n:
         return WITHHELD_NOTE
+
+    # Rule 1.
     if n_clusters < MIN_CLUSTERS_TO_PUBLISH:
         return WITHHELD
     return None

@@ -138,7 +138,7 @@ def _stage(row: Row) -> int:
 
 def _table(name: str, report: Report, rows_by_column: RowsByColumn) -> str:
     """Return a floating table with notes, smaller where it is larger than a page."""
-    lines_with_figures = set()
+    lines_with_figures: set[str] = set()
     for rows in rows_by_column.values():
         lines_with_figures.update(rows)
 
