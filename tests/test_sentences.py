@@ -1,7 +1,10 @@
 """Sentences: every key has its template, and no program reads our own words."""
 
 import ast
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -130,3 +133,24 @@ def test_what_a_detection_leaves_once_it_is_withdrawn_has_words():
 def test_a_change_of_nll_in_words(nats, words):
     row = figure("a", "matched|memory", nats)
     assert renderer.likelier(row) == words
+
+
+def test_an_audit_whose_module_is_gone_takes_no_sentence_away(tmp_path):
+    """Its package is still registered, as after an installation that broke off."""
+    package = tmp_path / "gone-1.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: gone\nVersion: 1\n")
+    registered = "[spark_audit.audits]\ngone = module_that_is_gone:Audit\n"
+    (package / "entry_points.txt").write_text(registered)
+
+    code = "from spark_audit.sentences import render; print(render('word.and'))"
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{PACKAGE.parent}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.strip()

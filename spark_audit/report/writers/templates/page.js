@@ -1,34 +1,34 @@
 (() => {
   "use strict";
-  const one = (query, within = document) => within.querySelector(query);
-  const all = (query, within = document) => [...within.querySelectorAll(query)];
+  const find = (query, within = document) => within.querySelector(query);
+  const findAll = (query, within = document) => [...within.querySelectorAll(query)];
 
   // --- state: kept in the page's address, so that a link shares it ------------------
 
   const state = { anchor: "", off: new Set() };
 
   function read() {
-    const [anchor, ...rest] = location.hash.slice(1).split("&");
-    const first = anchor.includes("=") ? [anchor, ...rest] : rest;
-    const given = new Map();
-    for (const part of first) {
-      const at = part.indexOf("=");
-      if (at > 0) {
-        try {
-          given.set(part.slice(0, at), decodeURIComponent(part.slice(at + 1)));
-        } catch {
-          // Half an escape: the rest of the address still counts.
-        }
+    // "#anchor&off=a,b"; the anchor may be missing.
+    const fields = location.hash.slice(1).split("&");
+    state.anchor = fields[0].includes("=") ? "" : fields.shift();
+
+    const settings = new Map();
+    for (const field of fields) {
+      const equals = field.indexOf("=");
+      if (equals <= 0) continue;
+      try {
+        settings.set(field.slice(0, equals), decodeURIComponent(field.slice(equals + 1)));
+      } catch {
+        // Half an escape: the rest of the address still counts.
       }
     }
-    state.anchor = anchor.includes("=") ? "" : anchor;
-    state.off = new Set((given.get("off") || "").split(",").filter((name) => name));
+    state.off = new Set((settings.get("off") || "").split(",").filter((name) => name));
   }
 
   function keep(push = false) {
-    const parts = [state.anchor];
-    if (state.off.size) parts.push("off=" + [...state.off].map(encodeURIComponent).join(","));
-    const hash = "#" + parts.filter((part, k) => part || k === 0).join("&");
+    const fields = [state.anchor];
+    if (state.off.size) fields.push("off=" + [...state.off].map(encodeURIComponent).join(","));
+    const hash = "#" + fields.join("&");
     const url = location.pathname + location.search + (hash === "#" ? "#" : hash);
     try {
       if (push) history.pushState(null, "", url);
@@ -40,8 +40,8 @@
 
   // --- checkpoints on and off -------------------------------------------------------
 
-  const bar = one("#bar");
-  const boxes = all("input[type=checkbox]", bar);
+  const bar = find("#bar");
+  const boxes = findAll("input[type=checkbox]", bar);
   const known = new Set(boxes.map((box) => box.value));
   const entry = (name) => {
     const short = name.replace(/\[\d+\]$/, "");
@@ -50,7 +50,7 @@
 
   function showCheckpoints() {
     for (const box of boxes) box.checked = !state.off.has(box.value);
-    for (const element of all("[data-checkpoint]")) {
+    for (const element of findAll("[data-checkpoint]")) {
       element.classList.toggle("off", state.off.has(entry(element.dataset.checkpoint)));
     }
     measure();
@@ -61,13 +61,13 @@
     showCheckpoints();
     keep();
     const shown = boxes.length - state.off.size;
-    one("#status").textContent = shown + " of " + boxes.length + " checkpoints shown";
+    find("#status").textContent = shown + " of " + boxes.length + " checkpoints shown";
   }
   bar.hidden = boxes.length < 2;
   bar.addEventListener("change", switched);
   bar.addEventListener("submit", (event) => event.preventDefault());
   for (const [id, on] of [["#all", true], ["#none", false]]) {
-    one(id).addEventListener("click", () => {
+    find(id).addEventListener("click", () => {
       for (const box of boxes) box.checked = on;
       switched();
     });
@@ -75,15 +75,15 @@
 
   // --- cells: intervals stand back, and lines are broken around them only ------------
 
-  for (const cell of all("td")) {
+  for (const cell of findAll("td")) {
     if (!cell.textContent.includes(" [")) continue;
     for (const node of [...cell.childNodes]) {
       if (node.nodeType !== Node.TEXT_NODE) continue;
-      const [first, ...rest] = node.data.split(/ (?=\[|p |MDE )/);
-      node.data = first;
-      node.after(...rest.flatMap((part) => {
+      const [value, ...additions] = node.data.split(/ (?=\[|p |MDE )/);
+      node.data = value;
+      node.after(...additions.flatMap((addition) => {
         const element = document.createElement("i");
-        element.textContent = part;
+        element.textContent = addition;
         return [" ", element];
       }));
     }
@@ -102,8 +102,8 @@
       const text = row.cells[column].textContent.trim();
       if (MISSING.has(text)) return null;
       if (!numeric) return text;
-      const found = NUMBER.exec(text);
-      return found ? Number(found[0]) : null;
+      const match = NUMBER.exec(text);
+      return match ? Number(match[0]) : null;
     };
     const rows = [...body.rows].map((row) => ({ row, key: key(row), place: Number(row.dataset.place) }));
     rows.sort((a, b) => {
@@ -116,9 +116,9 @@
     body.append(...rows.map(({ row }) => row));
   }
 
-  for (const table of all("table.sortable")) {
+  for (const table of findAll("table.sortable")) {
     [...table.tBodies[0].rows].forEach((row, place) => { row.dataset.place = place; });
-    all("thead th", table).forEach((head, column) => {
+    findAll("thead th", table).forEach((head, column) => {
       const button = document.createElement("button");
       button.type = "button";
       button.className = "sort";
@@ -128,22 +128,25 @@
         const before = head.getAttribute("aria-sort");
         const next = { ascending: "descending", descending: null }[before];
         const order = before === null ? "ascending" : next;
-        for (const other of all("thead th", table)) other.removeAttribute("aria-sort");
+        for (const header of findAll("thead th", table)) header.removeAttribute("aria-sort");
         if (order) head.setAttribute("aria-sort", order);
         sort(table, column, { ascending: 1, descending: -1 }[order] || 0);
       });
     });
   }
 
-  const told = document.createElement("p");
-  told.className = "remark screen";
-  told.textContent = "Every table is sorted by a click on a column's header.";
-  const first = one(".scroll table.sortable") && one(".scroll table.sortable").parentElement;
-  if (first) first.after(told);
+  // Said once, below the first table that can be sorted.
+  const firstTable = find(".scroll table.sortable");
+  if (firstTable) {
+    const sortHint = document.createElement("p");
+    sortHint.className = "remark screen";
+    sortHint.textContent = "Every table is sorted by a click on a column's header.";
+    firstTable.parentElement.after(sortHint);
+  }
 
   // --- what is wider than the page says so ------------------------------------------
 
-  const boxesThatScroll = all(".scroll");
+  const boxesThatScroll = findAll(".scroll");
   function measure() {
     for (const box of boxesThatScroll) {
       // What is folded has no layout yet, and is measured when it is opened.
@@ -163,13 +166,13 @@
       else box.removeAttribute("tabindex");
     }
   }
-  let due = 0;
-  const later = () => {
-    cancelAnimationFrame(due);
-    due = requestAnimationFrame(measure);
+  let scheduled = 0;
+  const measureSoon = () => {
+    cancelAnimationFrame(scheduled);
+    scheduled = requestAnimationFrame(measure);
   };
-  addEventListener("resize", later);
-  document.addEventListener("toggle", later, true);
+  addEventListener("resize", measureSoon);
+  document.addEventListener("toggle", measureSoon, true);
 
   // --- links inside the page keep what was chosen -----------------------------------
 
@@ -202,11 +205,11 @@
   let opened = [];
   function unfold() {
     // The rest stays folded: it would fill dozens of pages.
-    opened.push(...all("details.scoped:not([open])"));
-    for (const part of opened) part.open = true;
+    opened.push(...findAll("details.scoped:not([open])"));
+    for (const details of opened) details.open = true;
   }
   function fold() {
-    for (const part of opened) part.open = false;
+    for (const details of opened) details.open = false;
     opened = [];
   }
   addEventListener("beforeprint", unfold);
