@@ -4,11 +4,12 @@ import math
 
 import numpy as np
 import pytest
+from made_reports import figure, made_report
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 
 from spark_audit.errors import InputError
-from spark_audit.report.figures.drawing import FIGURE_NEEDS, FORMER_NAMES
+from spark_audit.report.figures.drawing import FIGURE_NEEDS, FORMER_NAMES, drawings
 from spark_audit.report.figures.styling import ALARM, CHECKPOINT, INK
 
 
@@ -178,3 +179,14 @@ def test_a_dumbbell_joins_the_base_with_each_checkpoint(made):
     assert joined
     for line in joined:
         assert np.isclose(line.get_xdata()[0], rows["base"].value)
+
+
+def test_each_of_four_top_ranks_has_a_marker_of_its_own():
+    rows = []
+    for side in ("pii_all", "control"):
+        for rank in (1, 5, 10, 100):
+            rows.append(figure("a", f"rank|top{rank}_rate|{side}", 0.5))
+    (drawing,) = drawings(made_report("base", "a", results=rows), only=["rank"])
+    for axes in drawing.figure.axes:
+        markers = {line.get_marker() for line in axes.lines} - {"None", "none"}
+        assert len(markers) == 4
