@@ -1,4 +1,4 @@
-"""What the columns need of a row of logits, in one pass over it: a Triton kernel.
+"""Sums, counts and maxima of each row of logits in one pass: a Triton kernel.
 
 Torch reads or writes the logits some fourteen times for the same figures; on a GPU that
 is most of the time that scoring a small model with a large vocabulary takes. The sums
@@ -14,44 +14,54 @@ import triton.language as tl
 
 TRITON_BLOCK = 2048
 """Logits that a program holds at a time."""
+
 TRITON_PIECE = 32
 """Neighbours of which the largest is kept, to find the largest of all among few."""
 
 
 @triton.jit
 def _reduce(
-    z_at,
-    own_at,
-    sums_at,
-    counts_at,
-    most_at,
+    z_at,  # (n, width), float32
+    own_at,  # (n,): the targets' logits
+    sums_at,  # (n, 4): to be filled
+    counts_at,  # (n, 2): to be filled
+    most_at,  # (n, pieces): to be filled
     width,
     pieces,
     masked: tl.constexpr,
     block: tl.constexpr,
     piece: tl.constexpr,
 ):
+    """Reduce one row, block by block; each program works on a row of its own."""
     row = tl.program_id(0).to(tl.int64)
     own = tl.load(own_at + row)
     lane = tl.arange(0, block)
     group = tl.arange(0, block // piece)
+
     # Shifted by the target's logit first, which is finite; by the largest from then on.
     shift = own
+
     # Summed by lane, and over lanes at the end: as exact as a pairwise sum, and one
     # reduction a block, that of the largest, not six.
-    total = tl.zeros((block,), tl.float32)
-    first = tl.zeros((block,), tl.float32)
-    second = tl.zeros((block,), tl.float32)
+    total = tl.zeros((block,), tl.float32)  # exp(z - shift)
+    first = tl.zeros((block,), tl.float32)  # exp(z - shift) (z - shift)
+    second = tl.zeros((block,), tl.float32)  # exp(z - shift) (z - shift)**2
     above = tl.zeros((block,), tl.int32)
     equal = tl.zeros((block,), tl.int32)
+
     for start in range(0, width, block):
         at = start + lane
         z = tl.load(z_at + row * width + at, mask=at < width, other=masked)
+
+        # The largest of each piece: the top 40 are found among these.
         most = tl.max(tl.reshape(z, (block // piece, piece)), axis=1)
         place = start // piece + group
         tl.store(most_at + row * pieces + place, most, mask=place < pieces)
+
         above += (z > own).to(tl.int32)
         equal += (z == own).to(tl.int32)
+
+        # A larger logit than all before: express the sums so far relative to it.
         larger = tl.maximum(shift, tl.max(most))
         step = shift - larger
         shift = larger
@@ -60,12 +70,14 @@ def _reduce(
             second = scale * (second + 2 * step * first + step * step * total)
             first = scale * (first + step * total)
             total = scale * total
+
         # No token: 0 times the square of its distance must stay 0. NaN stays NaN.
         away = tl.where(z == masked, -1e4, z - shift)
         e = tl.exp(away)
         total += e
         first += e * away
         second += e * away * away
+
     tl.store(sums_at + row * 4, shift)
     tl.store(sums_at + row * 4 + 1, tl.sum(total))
     tl.store(sums_at + row * 4 + 2, tl.sum(first))
@@ -74,10 +86,10 @@ def _reduce(
     tl.store(counts_at + row * 2 + 1, tl.sum(equal))
 
 
-def reduce(
+def sum_rows(
     z: torch.Tensor, own: torch.Tensor, *, masked: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Sums, counts and the largest logit of each piece of every row.
+    """Return sums, counts and the largest logit of each piece of every row.
 
     Parameters
     ----------
@@ -91,32 +103,55 @@ def reduce(
 
     Returns
     -------
-    sums, counts, most
-        Shapes ``(n, 4)``, ``(n, 2)`` and ``(n, width / TRITON_PIECE)``: the largest
-        logit m, sum exp(z - m), sum exp(z - m) (z - m) and the same with the square;
-        how many logits are above the target's, and equal to it; float32, int32,
-        float32.
+    sums
+        Shape ``(n, 4)``, float32: the largest logit m, sum exp(z - m), sum exp(z - m)
+        (z - m) and the same with the square.
+    counts
+        Shape ``(n, 2)``, int32: logits above the target's, and equal to it.
+    most
+        Shape ``(n, width / TRITON_PIECE)``, float32: the largest logit of each piece.
     """
     n, width = z.shape
+    n_pieces = width // TRITON_PIECE
     sums = torch.empty(n, 4, device=z.device)
     counts = torch.empty(n, 2, dtype=torch.int32, device=z.device)
-    most = torch.empty(n, width // TRITON_PIECE, device=z.device)
-    if n:
-        with torch.cuda.device(z.device):
-            _reduce[(n,)](
-                z, own.contiguous(), sums, counts, most, width, most.shape[1],
-                masked=masked, block=TRITON_BLOCK, piece=TRITON_PIECE, num_warps=8,
-            )  # fmt: skip
+    most = torch.empty(n, n_pieces, device=z.device)
+    if not n:
+        return sums, counts, most
+
+    # Triton launches on the current device, which need not be that of the logits.
+    with torch.cuda.device(z.device):
+        _reduce[(n,)](
+            z,
+            own.contiguous(),
+            sums,
+            counts,
+            most,
+            width,
+            n_pieces,
+            masked=masked,
+            block=TRITON_BLOCK,
+            piece=TRITON_PIECE,
+            num_warps=8,
+        )
     return sums, counts, most
 
 
 def largest(z: torch.Tensor, most: torch.Tensor, *, count: int) -> torch.Tensor:
-    """The ``count`` largest of each row, largest first.
+    """Return the ``count`` largest of each row, largest first.
 
-    They all stand in the ``count`` pieces of largest maximum.
+    They all stand in the ``count`` pieces of largest maximum: any other piece has that
+    many logits before its own largest.
+
+    Parameters
+    ----------
+    z, most
+        Shapes ``(n, width)`` and ``(n, pieces)``, as in :func:`sum_rows`.
     """
-    pieces = z.view(len(z), -1, TRITON_PIECE)
-    best = most.topk(min(count, most.shape[1]), 1, sorted=False)[1]
-    index = best[:, :, None].expand(-1, -1, TRITON_PIECE)
-    found = pieces.gather(1, index).flatten(1)
-    return found.topk(min(count, found.shape[1]), 1)[0]
+    pieces = z.view(len(z), -1, TRITON_PIECE)  # (n, pieces, piece)
+    n_chosen = min(count, most.shape[1])
+    chosen = most.topk(n_chosen, 1, sorted=False)[1]  # (n, chosen)
+
+    index = chosen[:, :, None].expand(-1, -1, TRITON_PIECE)  # (n, chosen, piece)
+    candidates = pieces.gather(1, index).flatten(1)  # (n, chosen * piece)
+    return candidates.topk(min(count, candidates.shape[1]), 1)[0]

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from importlib.util import find_spec
-from types import ModuleType
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -35,41 +34,95 @@ NUCLEUS_SHARES = (0.9, 0.95)
 CPU_BUFFER, CPU_GROUP, CPU_ROWS = 2**25, 2**18, 1024
 GPU_BUFFER, GPU_GROUP, GPU_ROWS = 2**28, 2**26, 8192
 
+WEIGHT_ROWS_CONVERTED = 4096
+"""Rows of a head's weight that are converted to float32 at a time."""
+
+WEIGHT_ELEMENTS_KEPT = 2**25
+"""Elements (128 MiB) up to which a head's weight is converted once and kept."""
+
+MIN_BUFFER_ROWS = 8
+"""Rows of the logits buffer, at least."""
+
 ROWS_RETAKEN = 64
-"""Rows of which something is taken again at a time: moments in float64, nuclei."""
+"""Rows that are computed again at a time: moments in float64, nuclei by sorting."""
 
 
 @dataclass(frozen=True)
 class Transform:
-    """What a model does to the logits behind its linear head, in this order."""
+    """Operations of a model on the logits behind its linear head, in this order."""
 
     scale: float = 1.0
     softcap: float | None = None
 
     def __call__(self, logits: torch.Tensor) -> torch.Tensor:
-        """The logits; those that are given are overwritten."""
+        """Return the transformed logits; those that are given are overwritten."""
         if self.scale != 1:
             logits.mul_(self.scale)
-        if self.softcap is not None:
-            logits.div_(self.softcap).tanh_()
-            # What tanh gave is what its gradient is made of.
-            training = logits.requires_grad
-            logits = logits * self.softcap if training else logits.mul_(self.softcap)
-        return logits
+        if self.softcap is None:
+            return logits
+
+        logits.div_(self.softcap).tanh_()
+        # In training tanh's own output must stay: its gradient is computed from it.
+        if logits.requires_grad:
+            return logits * self.softcap
+        return logits.mul_(self.softcap)
+
+
+class RowKernel(Protocol):
+    """The functions of :mod:`spark_audit.scoring.fused`, which needs Triton."""
+
+    TRITON_PIECE: int
+
+    def sum_rows(
+        self, z: torch.Tensor, own: torch.Tensor, *, masked: float
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return sums, counts and the largest logit of each piece of every row."""
+
+    def largest(
+        self, z: torch.Tensor, most: torch.Tensor, *, count: int
+    ) -> torch.Tensor:
+        """Return the largest logits of each row, largest first."""
 
 
 @cache
-def fused_on(device: torch.device) -> ModuleType | None:
-    """The kernel that reads a row once, where there are a GPU and Triton that runs."""
+def fused_on(device: torch.device) -> RowKernel | None:
+    """Return the kernel that reads a row once, if Triton runs on this GPU."""
     if device.type != "cuda" or find_spec("triton") is None:
         return None
     try:
-        fused = import_module("spark_audit.scoring.fused")
-        row = torch.zeros(1, fused.PIECE, device=device)
-        fused.reduce(row, row[:, 0], masked=MASKED)
-    except Exception:  # it needs a C compiler, and does not know every GPU
+        from spark_audit.scoring import fused
+
+        row = torch.zeros(1, fused.TRITON_PIECE, device=device)
+        fused.sum_rows(row, row[:, 0], masked=MASKED)
+    # It needs a C compiler, and does not know every GPU.
+    except Exception:
         return None
     return fused
+
+
+class RowSums(NamedTuple):
+    """Sums over the vocabulary for each row of a group of logits ``z``.
+
+    Attributes
+    ----------
+    top
+        Shape ``(n, min(TOP_TOKENS, width))``: the largest logits, largest first.
+    total, first, square
+        Shape ``(n,)`` each: sums of p, p d and p d**2, where d is a logit less the
+        row's largest and p the softmax up to one factor a row.
+    log_sum
+        Shape ``(n,)``: log sum exp(d).
+    above, equal
+        Shape ``(n,)`` each: logits above the target's, and equal to it.
+    """
+
+    top: torch.Tensor
+    total: torch.Tensor
+    first: torch.Tensor
+    square: torch.Tensor
+    log_sum: torch.Tensor
+    above: torch.Tensor
+    equal: torch.Tensor
 
 
 class TokenColumns:
@@ -85,48 +138,57 @@ class TokenColumns:
     """
 
     names: Mapping[str, np.dtype] = PLAIN_COLUMNS
-    """What is found, with its dtypes; to be set to ``WITH_NUCLEI`` for these, too."""
+    """Columns and their dtypes; set to ``WITH_NUCLEI`` where nuclei are wanted, too."""
 
     def __init__(self, usable: np.ndarray, device: torch.device) -> None:
-        alive = np.flatnonzero(usable)
+        tokens = np.flatnonzero(usable)
         self.device = device
-        self.count = len(alive)
-        # Unusable rows at the end are padding and are not even computed.
-        self.vocabulary = int(alive[-1]) + 1 if len(alive) else 0
+        self.count = len(tokens)
+
+        # Unusable rows at the end are padding and are not even computed; those between
+        # tokens are computed and then masked.
+        self.vocabulary = int(tokens[-1]) + 1 if len(tokens) else 0
         holes = np.flatnonzero(~usable[: self.vocabulary])
         self._holes = torch.from_numpy(holes).to(device) if len(holes) else None
+
+        is_on_cpu = device.type == "cpu"
+        self._budget = CPU_BUFFER if is_on_cpu else GPU_BUFFER
+        self._max_rows = CPU_ROWS if is_on_cpu else GPU_ROWS
+
         self.width = self.vocabulary
-        on_cpu = device.type == "cpu"
-        self._group = CPU_GROUP if on_cpu else GPU_GROUP
+        self._group = CPU_GROUP if is_on_cpu else GPU_GROUP
         self._fused = fused_on(device)
-        if self._fused is not None:  # reads a row once: nothing is kept between groups
-            piece = self._fused.PIECE
+        if self._fused is not None:
+            # The kernel reads whole pieces, and each row once: a group need not stay in
+            # the cache.
+            piece = self._fused.TRITON_PIECE
             self.width = -(-self.vocabulary // piece) * piece
             self._group = GPU_BUFFER
-        self._budget = CPU_BUFFER if on_cpu else GPU_BUFFER
-        self._most = CPU_ROWS if on_cpu else GPU_ROWS
+
         self._logits = torch.empty(0, device=device)
-        self._both = torch.empty(2, 0, device=device)
+        self._work_buffers = torch.empty(2, 0, device=device)
 
     @property
     def rows(self) -> int:
         """Positions whose logits fit into the buffer."""
-        return min(max(self._budget // self.width, 8), self._most)
+        return min(max(self._budget // self.width, MIN_BUFFER_ROWS), self._max_rows)
 
     def shrink(self) -> bool:
         """Halve the buffers; ``False`` when they are as small as they may get."""
-        if self.rows <= 8:
+        if self.rows <= MIN_BUFFER_ROWS:
             return False
-        self._most = self.rows // 2
+        self._max_rows = self.rows // 2
         self._logits = torch.empty(0, device=self.device)
         return True
 
     def buffer(self, rows: int) -> torch.Tensor:
-        """A view ``(rows, width)`` of the reused logits buffer; to be filled."""
-        if self._logits.numel() < rows * self.width:
-            self._logits = torch.empty(0, device=self.device)  # freed before the next
-            self._logits = torch.empty(rows * self.width, device=self.device)
-        return self._logits[: rows * self.width].view(rows, self.width)
+        """Return a view ``(rows, width)`` of the reused logits buffer, to be filled."""
+        size = rows * self.width
+        if self._logits.numel() < size:
+            # The old one is freed first: both together may not fit.
+            self._logits = torch.empty(0, device=self.device)
+            self._logits = torch.empty(size, device=self.device)
+        return self._logits[:size].view(rows, self.width)
 
     def reduce(
         self,
@@ -180,27 +242,32 @@ class TokenColumns:
         nll = torch.empty(targets.shape, device=self.device)
         for rows in self._groups(logits, finish):
             z = logits[rows]  # (m, width)
+            target_ids = targets[rows]  # (m, k)
             if self._fused is not None:
-                target_z = z.gather(1, targets[rows])  # (m, k)
-                sums, _, _ = self._fused.reduce(z, target_z[:, 0], masked=MASKED)
+                target_z = z.gather(1, target_ids)  # (m, k)
+                # Any logit of the row will do here: only the sums are used.
+                sums, _, _ = self._fused.sum_rows(z, target_z[:, 0], masked=MASKED)
                 log_total = sums[:, :1] + sums[:, 1:2].log()  # (m, 1)
                 torch.sub(log_total, target_z, out=nll[rows])
                 continue
+
             # One call that stays in the cache: maximum, sum and difference.
-            logp = torch.log_softmax(z, 1, out=self._work(len(z))[0])
-            torch.neg(logp.gather(1, targets[rows]), out=nll[rows])
+            logp, _ = self._work(len(z))
+            torch.log_softmax(z, 1, out=logp)
+            torch.neg(logp.gather(1, target_ids), out=nll[rows])
         return nll
 
     def _groups(
         self, logits: torch.Tensor, finish: Callable[[torch.Tensor], None] | None
     ) -> Iterator[slice]:
         """Yield groups of rows that stay in the cache, finished and masked."""
-        step = max(self._group // self.width, 1)
-        for start in range(0, len(logits), step):
-            rows = slice(start, start + step)
+        n_rows = max(self._group // self.width, 1)
+        for start in range(0, len(logits), n_rows):
+            rows = slice(start, start + n_rows)
             z = logits[rows]
             if finish is not None:
                 finish(z[:, : self.vocabulary])
+
             z[:, self.vocabulary :] = MASKED
             if self._holes is not None:
                 z.index_fill_(1, self._holes, MASKED)
@@ -209,10 +276,10 @@ class TokenColumns:
     def _work(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return two working buffers ``(rows, width)``, which are reused."""
         size = rows * self.width
-        if self._both.shape[1] < size:
-            self._both = torch.empty(2, size, device=self.device)
-        p, w = self._both[:, :size].view(2, rows, self.width)
-        return p, w
+        if self._work_buffers.shape[1] < size:
+            self._work_buffers = torch.empty(2, size, device=self.device)
+        first, second = self._work_buffers[:, :size].view(2, rows, self.width)
+        return first, second
 
     def _reduce_group(
         self, z: torch.Tensor, target: torch.Tensor, columns: torch.Tensor
@@ -230,42 +297,43 @@ class TokenColumns:
         """
         target_z = z.gather(1, target)  # (n, 1)
         if self._fused is None:
-            top, moments, log_sum, (above, equal) = self._seen(z, target_z)
+            sums = self._sums(z, target_z)
         else:
-            sums, counts, most = self._fused.reduce(z, target_z[:, 0], masked=MASKED)
-            top = self._fused.largest(z, most, count=TOP_TOKENS)
-            moments = sums[:, 1:].T
-            log_sum = sums[:, 1].log()
-            above, equal = counts.T
-        largest = top[:, :1]  # (n, 1)
+            sums = self._sums_by_kernel(self._fused, z, target_z)
+        largest = sums.top[:, :1]  # (n, 1)
+        log_sum = sums.log_sum  # (n,)
 
-        # Of logits relative to the row's largest: sums of p, p z and p z z, (n,) each.
-        total, first, square = moments
-        mean = first / total
-        variance = square / total - mean.square()
+        mean = sums.first / sums.total
+        variance = sums.square / sums.total - mean.square()
         # Far from the largest logit the difference of squares loses its digits.
         is_lost = variance < mean.square() * 0.01
         for rows in torch.split(is_lost.nonzero()[:, 0], ROWS_RETAKEN):
+            # Without the kernel `z` is relative to the row's largest already.
             relative_z = z[rows] if self._fused is None else z[rows] - largest[rows]
             mean[rows], variance[rows] = _moments(relative_z)
 
         relative = (target_z - largest)[:, 0]  # (n,), 0 for the first guess
-        second = top[:, 1] if top.shape[1] > 1 else top[:, 0]
+        # Of the first guess the margin is to the second largest. A vocabulary of one
+        # token has no second.
+        second = sums.top[:, 1] if sums.top.shape[1] > 1 else sums.top[:, 0]
         margin = torch.where(relative == 0, largest[:, 0] - second, relative)
+
+        top_logp = (sums.top - largest).logsumexp(1).sub_(log_sum)  # (n,)
+        if self.count > TOP_TOKENS:
+            top40_logp = top_logp.clamp(max=0)
+        else:
+            # The top 40 are all tokens: log p is 0, but a row of NaN stays one.
+            top40_logp = log_sum * 0
+
         columns[:, 0] = log_sum - relative  # nll
-        columns[:, 1] = above + 1  # rank_lo
-        columns[:, 2] = equal - 1  # ties
+        columns[:, 1] = sums.above + 1  # rank_lo
+        columns[:, 2] = sums.equal - 1  # ties: the target equals itself
         columns[:, 3] = mean - log_sum  # mean_logp
         columns[:, 4] = variance.clamp_(min=0).sqrt_()  # sd_logp
         columns[:, 5] = margin  # top1_margin
-        top_logp = (top - largest).logsumexp(1).sub_(log_sum)  # (n,)
-        if self.count > TOP_TOKENS:
-            columns[:, 6] = top_logp.clamp(max=0)  # top40_logp
-        else:
-            # log p of everything, but a row of NaN stays one.
-            columns[:, 6] = log_sum * 0
+        columns[:, 6] = top40_logp
         if len(self.names) > len(PLAIN_COLUMNS):
-            self._fill_nuclei(z, top, log_sum, top_logp.exp(), columns[:, 7:])
+            self._fill_nuclei(z, sums.top, log_sum, top_logp.exp(), columns[:, 7:])
 
     def _fill_nuclei(
         self,
@@ -280,51 +348,73 @@ class TokenColumns:
         For most rows the largest logits are enough; the others are sorted.
         """
         columns[:] = nuclei(top, log_sum)
-        is_flat = top_mass < max(NUCLEUS_SHARES)
+
+        is_flat = top_mass < max(NUCLEUS_SHARES)  # (n,)
         for rows in torch.split(is_flat.nonzero()[:, 0], ROWS_RETAKEN):
             if z.is_cuda:
-                falling = z[rows].sort(1, descending=True)[0]
+                falling = z[rows].sort(1, descending=True)[0]  # (m, width)
             else:
                 # Torch sorts places along, which takes ten times as long.
                 rising = np.sort(z[rows].numpy(), 1)
                 falling = torch.from_numpy(rising[:, ::-1].copy())
             columns[rows] = nuclei(falling, log_sum[rows]).float()
 
-    def _seen(
-        self, z: torch.Tensor, target_z: torch.Tensor
-    ) -> tuple[
-        torch.Tensor,
-        tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-        torch.Tensor,
-        tuple[torch.Tensor, torch.Tensor],
-    ]:
-        """Reduce a group by torch; its logits are relative to the largest afterwards.
+    def _sums_by_kernel(
+        self, kernel: RowKernel, z: torch.Tensor, target_z: torch.Tensor
+    ) -> RowSums:
+        """Sum a group by the Triton kernel; its logits stay as they are."""
+        sums, counts, most = kernel.sum_rows(z, target_z[:, 0], masked=MASKED)
+        _, total, first, square = sums.T
+        above, equal = counts.T
+        return RowSums(
+            top=kernel.largest(z, most, count=TOP_TOKENS),
+            total=total,
+            first=first,
+            square=square,
+            log_sum=total.log(),
+            above=above,
+            equal=equal,
+        )
 
-        Returns
-        -------
-        tuple
-            The largest logits, largest first; sums of p, p z and p z z, up to one
-            factor; log sum exp z; counts of logits above the target's and equal.
+    def _sums(self, z: torch.Tensor, target_z: torch.Tensor) -> RowSums:
+        """Sum a group by torch; its logits are relative to the largest afterwards.
+
+        Parameters
+        ----------
+        z, target_z
+            Shapes ``(n, width)`` and ``(n, 1)``.
         """
-        p, w = self._work(len(z))
+        p, work = self._work(len(z))  # (n, width) each
+
         # First what reads the row in order: it comes from memory here, and from the
         # cache in everything below.
         torch.softmax(z, 1, out=p)
         top = _largest(z)
+
         # Counts below 2**24 are exact in float32, which is faster to sum than bool.
-        above = torch.gt(z, target_z, out=w).sum(1)
-        at_least = torch.ge(z, target_z, out=w).sum(1)
+        above = torch.gt(z, target_z, out=work).sum(1)
+        at_least = torch.ge(z, target_z, out=work).sum(1)
+
         # From here on logits relative to the row's largest: z <= 0.
         z.sub_(top[:, :1])
+
         # The softmax divides by a plain float32 sum; its error is in every p alike.
         total = p.sum(1)
-        torch.mul(p, z, out=w)
-        first = w.sum(1)
-        return (
-            top,
-            (total, first, w.mul_(z).sum(1)),
-            total.log() - p.amax(1).log(),
-            (above, at_least - above),
+        torch.mul(p, z, out=work)
+        first = work.sum(1)
+        work.mul_(z)
+        square = work.sum(1)
+
+        # The largest logit has d = 0, so its p is 1 over the sum of exp(d).
+        log_sum = total.log() - p.amax(1).log()
+        return RowSums(
+            top=top,
+            total=total,
+            first=first,
+            square=square,
+            log_sum=log_sum,
+            above=above,
+            equal=at_least - above,
         )
 
 
@@ -333,10 +423,13 @@ def _largest(z: torch.Tensor) -> torch.Tensor:
 
     Shape ``(n, min(TOP_TOKENS, width))``.
     """
-    if z.device.type != "cpu" or z.shape[1] <= TOP_TOKENS:
-        return z.topk(min(TOP_TOKENS, z.shape[1]), 1)[0]
+    width = z.shape[1]
+    if z.device.type != "cpu" or width <= TOP_TOKENS:
+        return z.topk(min(TOP_TOKENS, width), 1)[0]
+
     # Faster than topk, which takes places along.
-    rising = np.sort(np.partition(z.numpy(), -TOP_TOKENS, 1)[:, -TOP_TOKENS:], 1)
+    unsorted = np.partition(z.numpy(), -TOP_TOKENS, 1)[:, -TOP_TOKENS:]
+    rising = np.sort(unsorted, 1)
     return torch.from_numpy(rising[:, ::-1].copy())
 
 
@@ -360,20 +453,26 @@ def nuclei(largest: torch.Tensor, log_sum: torch.Tensor) -> torch.Tensor:
         each.
     """
     relative = (largest - largest[:, :1]).double() - log_sum[:, None]
-    mass = relative.exp_().cumsum(1)
+    mass = relative.exp_().cumsum(1)  # (n, k): of the likeliest 1, 2, ..., k tokens
+
     columns = []
-    for p in NUCLEUS_SHARES:
-        last = (mass < p).sum(1).clamp_(max=mass.shape[1] - 1)
-        columns += [last + 1, mass.gather(1, last[:, None])[:, 0].log().clamp_(max=0)]
+    for share in NUCLEUS_SHARES:
+        # The token with which the mass reaches the share is the last of the nucleus.
+        last = (mass < share).sum(1).clamp_(max=mass.shape[1] - 1)  # (n,)
+        log_mass = mass.gather(1, last[:, None])[:, 0].log().clamp_(max=0)
+        columns += [last + 1, log_mass]
     return torch.stack(columns, 1)
 
 
 def _moments(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return mean and centred variance of logits under their softmax, in float64."""
-    wide = z.double()
+    """Return mean and variance ``(n,)`` of logits under their softmax.
+
+    They are computed in float64, the variance around the mean, and given in float32.
+    """
+    wide = z.double()  # (n, width)
     p = torch.softmax(wide, 1)
-    mean = (p * wide).sum(1, keepdim=True)
-    variance = (p * (wide - mean).square_()).sum(1)
+    mean = (p * wide).sum(1, keepdim=True)  # (n, 1)
+    variance = (p * (wide - mean).square_()).sum(1)  # (n,)
     return mean[:, 0].float(), variance.float()
 
 
@@ -389,13 +488,8 @@ class Head:
     transform
         What the model does to the logits behind the linear map.
     columns
-        The sink, with its buffers.
+        The reduction of logits to columns, with its buffers.
     """
-
-    # Vocabulary rows that are converted at a time where the weight is not float32, and
-    # elements (128 MiB) up to which it is converted once for all.
-    ROWS = 4096
-    COPIED = 2**25
 
     def __init__(
         self,
@@ -404,9 +498,11 @@ class Head:
         transform: Transform,
         columns: TokenColumns,
     ) -> None:
-        self._weight = weight[: columns.vocabulary]
-        if not weight.is_cuda and self._weight.numel() <= self.COPIED:
+        self._weight = weight[: columns.vocabulary]  # (vocabulary, H)
+        is_small = self._weight.numel() <= WEIGHT_ELEMENTS_KEPT
+        if is_small and not weight.is_cuda:
             self._weight = self._weight.float()
+
         self._bias = None if bias is None else bias[: columns.vocabulary].float()
         self._transform = transform
         self._columns = columns
@@ -421,18 +517,20 @@ class Head:
         :meth:`TokenColumns.nll`.
         """
         columns = self._columns
-        reduce = columns.nll if only_nll else columns.reduce
+        to_figures = columns.nll if only_nll else columns.reduce
+
         # Equal chunks: a small last one would run at a fraction of the peak.
         n_chunks = max(-(-len(hidden) // columns.rows), 1)
         hidden_chunks = hidden.tensor_split(n_chunks)
         target_chunks = targets.tensor_split(n_chunks)
+
         figures = []
         for hidden_chunk, target_chunk in zip(
             hidden_chunks, target_chunks, strict=True
         ):
             z = columns.buffer(len(hidden_chunk))  # (m, width)
             self._project(hidden_chunk, z[:, : columns.vocabulary])
-            figures.append(reduce(z, target_chunk, self._finish))
+            figures.append(to_figures(z, target_chunk, self._finish))
         return torch.cat(figures)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -443,6 +541,7 @@ class Head:
         return z
 
     def _finish(self, logits: torch.Tensor) -> None:
+        """Add the bias and transform, in place: what follows the linear map."""
         if self._bias is not None:
             logits.add_(self._bias)
         self._transform(logits)
@@ -452,18 +551,20 @@ class Head:
         weight = self._weight
         if weight.dtype == torch.float32:
             torch.mm(hidden.float(), weight.T, out=out)
-        elif hidden.is_cuda and hidden.dtype == weight.dtype:
+            return
+        if hidden.is_cuda and hidden.dtype == weight.dtype:
             # Products of half precision are exact in float32 and summed there.
             torch.mm(hidden, weight.T, out_dtype=torch.float32, out=out)
-        else:
-            wide = hidden.float()
-            size = min(self.ROWS, len(weight)) * weight.shape[1]
-            if self._converted.numel() < size:
-                self._converted = torch.empty(size, device=weight.device)
-            for start in range(0, len(weight), self.ROWS):
-                weight_rows = weight[start : start + self.ROWS]
-                converted = self._converted[: weight_rows.numel()]
-                converted = converted.view(weight_rows.shape)
-                converted.copy_(weight_rows)
-                stop = start + len(weight_rows)
-                torch.mm(wide, converted.T, out=out[:, start:stop])
+            return
+
+        # A float32 copy of some rows of the weight at a time, in a reused buffer.
+        wide_hidden = hidden.float()  # (n, H)
+        size = min(WEIGHT_ROWS_CONVERTED, len(weight)) * weight.shape[1]
+        if self._converted.numel() < size:
+            self._converted = torch.empty(size, device=weight.device)
+        for start in range(0, len(weight), WEIGHT_ROWS_CONVERTED):
+            weight_rows = weight[start : start + WEIGHT_ROWS_CONVERTED]  # (m, H)
+            wide_rows = self._converted[: weight_rows.numel()].view(weight_rows.shape)
+            wide_rows.copy_(weight_rows)
+            stop = start + len(weight_rows)
+            torch.mm(wide_hidden, wide_rows.T, out=out[:, start:stop])

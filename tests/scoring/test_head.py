@@ -1,3 +1,5 @@
+import importlib
+import sys
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -8,6 +10,7 @@ import torch
 from scored_by_hand import naive
 from transformers import TopPLogitsWarper
 
+from spark_audit import scoring
 from spark_audit.scoring import head as head_module
 from spark_audit.scoring.head import Head, TokenColumns, Transform, nuclei
 from spark_audit.scoring.table import PLAIN_COLUMNS, WITH_NUCLEI
@@ -155,7 +158,7 @@ def test_the_head_is_float32_with_bias_and_transform(
     transform, dtype, copied, monkeypatch
 ):
     if not copied:  # 5,000 rows are then converted in two parts
-        monkeypatch.setattr(Head, "COPIED", 0)
+        monkeypatch.setattr(head_module, "WEIGHT_ELEMENTS_KEPT", 0)
     generator = torch.Generator().manual_seed(1)
     weight = torch.randn(5000, 40, generator=generator).to(dtype)
     bias = torch.randn(5000, generator=generator).to(dtype)
@@ -227,20 +230,66 @@ def test_the_nll_alone_is_that_of_the_columns(vocabulary):
         np.testing.assert_allclose(found[:, k], expected, rtol=1e-5, atol=2e-5)
 
 
+def use_kernel(monkeypatch: pytest.MonkeyPatch, kernel: Any) -> None:
+    """Have ``kernel`` stand for the module that needs Triton; ``None``: no import."""
+    monkeypatch.setattr(head_module, "find_spec", lambda name: object())
+    monkeypatch.delattr(scoring, "fused", raising=False)
+    monkeypatch.setitem(sys.modules, "spark_audit.scoring.fused", kernel)
+    zeros = torch.zeros
+    monkeypatch.setattr(torch, "zeros", lambda *size, device: zeros(size))
+
+
 @pytest.mark.parametrize("broken", ["import", "compile"])
 def test_a_triton_that_does_not_run_is_done_without(broken, monkeypatch):
-    def reduce(*_: Any, **__: Any) -> None:
+    def sum_rows(*_: Any, **__: Any) -> None:
         raise RuntimeError("Failed to find C compiler")
 
-    def load(name: str) -> Any:
-        if broken == "import":
-            raise ImportError(name)
-        return SimpleNamespace(PIECE=32, reduce=reduce)
-
-    monkeypatch.setattr(head_module, "find_spec", lambda name: object())
-    monkeypatch.setattr(head_module, "import_module", load)
-    monkeypatch.setattr(torch, "zeros", lambda *size, device: torch.empty(size))
+    kernel = SimpleNamespace(TRITON_PIECE=32, sum_rows=sum_rows)
+    use_kernel(monkeypatch, None if broken == "import" else kernel)
     assert head_module.fused_on.__wrapped__(torch.device("cuda")) is None
+
+
+def sums_of_rows(
+    z: torch.Tensor, own: torch.Tensor, *, masked: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The figures that the Triton kernel gives, by torch."""
+    assert z.shape[1] % 32 == 0
+    largest = z.amax(1, keepdim=True)
+    distance = torch.where(z == masked, -1e4, z - largest)
+    e = distance.exp()
+    sums = [largest[:, 0], e.sum(1), (e * distance).sum(1), (e * distance**2).sum(1)]
+    counts = [(z > own[:, None]).sum(1), (z == own[:, None]).sum(1)]
+    most = z.view(len(z), -1, 32).amax(2)
+    return torch.stack(sums, 1), torch.stack(counts, 1).int(), most
+
+
+@pytest.mark.parametrize("vocabulary", [2, 41, 300, 1281, 5000])
+def test_columns_of_a_kernel_s_sums_are_the_float64_ones(vocabulary, monkeypatch):
+    """All of the way by the kernel but the kernel itself, on machines without a GPU."""
+    language = SimpleNamespace(constexpr=int)
+    triton = SimpleNamespace(jit=lambda function: function, language=language)
+    monkeypatch.setitem(sys.modules, "triton", triton)
+    monkeypatch.setitem(sys.modules, "triton.language", language)
+    monkeypatch.delitem(sys.modules, "spark_audit.scoring.fused", raising=False)
+    fused = importlib.import_module("spark_audit.scoring.fused")
+    monkeypatch.setattr(fused, "sum_rows", sums_of_rows)
+    use_kernel(monkeypatch, fused)
+    kernel = head_module.fused_on.__wrapped__(torch.device("cuda"))
+    assert kernel is fused
+    monkeypatch.setattr(head_module, "fused_on", lambda device: kernel)
+
+    logits, targets = random_logits(21, vocabulary)
+    usable = np.ones(vocabulary, dtype=bool)
+    usable[[vocabulary // 3, vocabulary - 1]] = vocabulary < 10
+    targets = np.where(usable[targets], targets, 0)
+    expected = naive(logits, targets, usable)
+    assert_equal(reduced(logits, targets, usable), expected)
+
+    columns = TokenColumns(usable, DEVICE)
+    z = columns.buffer(len(logits))
+    z[:, : columns.vocabulary] = torch.from_numpy(logits)[:, : columns.vocabulary]
+    nll = columns.nll(z, torch.from_numpy(targets)[:, None].to(DEVICE)).cpu().numpy()
+    np.testing.assert_allclose(nll[:, 0], expected["nll"], rtol=1e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize(("vocabulary", "scale"), [(30, 1.0), (5000, 1.0), (5000, 6.0)])

@@ -9,15 +9,22 @@ body runs alone and the head is applied here, in float32, to the scored position
 only. Everywhere else the model's own forward gives the logits of a few positions at a
 time.
 
-One row a scored token.
+One row a scored token:
 
-``nll`` nats, lower = likelier; ``rank_lo`` = 1 + #(logit > target's), ``ties`` = other
-tokens with exactly the target's logit; ``mean_logp`` = E_p[log p] and ``sd_logp`` its
-standard deviation under the model's own next-token distribution; ``top1_margin`` =
-target's logit minus the largest other logit (positive: the model's first guess);
-``top40_logp`` = logsumexp of the 40 largest logits minus logsumexp of all (<= 0);
-``top_p90_size`` and ``top_p90_logp`` = number and log of the probability (<= 0) of the
-likeliest tokens that have 0.9 of it together.
+``nll``
+    Nats; lower is likelier.
+``rank_lo``, ``ties``
+    1 + the tokens with a logit above the target's; other tokens with exactly the
+    target's logit.
+``mean_logp``, ``sd_logp``
+    E_p[log p] and its standard deviation under the model's own next-token distribution.
+``top1_margin``
+    The target's logit minus the largest other logit; positive: the model's first guess.
+``top40_logp``
+    Logsumexp of the 40 largest logits minus logsumexp of all; at most 0.
+``top_p90_size``, ``top_p90_logp``
+    Number, and log of the probability (at most 0), of the likeliest tokens that have
+    0.9 of it together; ``top_p95`` alike.
 """
 
 from __future__ import annotations
@@ -67,13 +74,19 @@ CAPPED_HEADS = frozenset(
     """.split()
 )
 
+"""Classes that squash logits to ``softcap * tanh(logits / softcap)``."""
+
 MULTIPLIED_HEADS = frozenset({"CohereForCausalLM", "Cohere2ForCausalLM"})
+
+"""Classes that multiply logits by ``logit_scale``."""
 
 DIVIDED_HEADS = frozenset(
     {"GraniteForCausalLM", "GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"}
 )
+"""Classes that divide logits by ``logits_scaling``."""
 
 SELF_TEST_TOKENS = 8
+"""Tokens of the first text on which the head here is compared with the model's."""
 
 Note = Callable[[str], None]
 
@@ -121,6 +134,7 @@ class Scorer:
         self.exact = embeddings.dtype in (torch.float32, torch.float64)
         self._is_offloaded = offloaded(model)
 
+        # The head is applied here if the class is known and both agree on a text.
         base = unwrapped(model)
         head = own_head(base, rows=len(loaded.usable))
         self._head: Head | None = None
@@ -165,10 +179,9 @@ class Scorer:
         """
         columns_by_item = []
         for figures in self._figures_by_item(batch, only_nll=False):
-            columns = {
-                name: figures[:, i].astype(dtype)
-                for i, (name, dtype) in enumerate(self.columns.names.items())
-            }
+            columns = {}
+            for i, (name, dtype) in enumerate(self.columns.names.items()):
+                columns[name] = figures[:, i].astype(dtype)  # (n - 1,)
             columns_by_item.append(columns)
         return columns_by_item
 
@@ -257,21 +270,21 @@ class Scorer:
             Shape ``(sum(lengths), k)`` or ``(sum(lengths), len(columns.names))``,
             float32, on the CPU.
         """
-        n_rows, width, n_targets = targets.shape
+        _, width, n_targets = targets.shape
         counted = _flat_positions(lengths, width)  # (n,), n = sum(lengths)
         wanted = targets.flatten(0, 1)[counted].to(self.columns.device)  # (n, k)
         if not only_nll:
             wanted = wanted[:, 0]  # (n,)
-        n_figures = n_targets if only_nll else len(self.columns.names)
         if not len(wanted):
+            n_figures = n_targets if only_nll else len(self.columns.names)
             return torch.empty(0, n_figures)
 
+        ids = ids.to(self.device)
         options: dict[str, object] = {"use_cache": cache is not None}
         if cache is not None:
             options["past_key_values"] = cache
         if mask is not None:
             options["attention_mask"] = mask.to(self.device)
-        ids = ids.to(self.device)
 
         if self._head is not None:
             hidden = self._body(input_ids=ids, **options)[0]  # (B, T, H)
@@ -279,11 +292,43 @@ class Scorer:
             hidden = hidden.flatten(0, 1).index_select(0, predicting.to(hidden.device))
             hidden = hidden.to(self.columns.device)  # (n, H)
             return self._head(hidden, wanted, only_nll=only_nll).cpu()
+        return self._read_by_own_forward(
+            ids, wanted, lengths, options, first=first, width=width, only_nll=only_nll
+        )
 
-        # A cache is extended only once: all positions then come from one forward.
+    def _read_by_own_forward(
+        self,
+        ids: torch.Tensor,
+        wanted: torch.Tensor,
+        lengths: torch.Tensor,
+        options: Mapping[str, object],
+        *,
+        first: int,
+        width: int,
+        only_nll: bool,
+    ) -> torch.Tensor:
+        """Return what :meth:`read` does, from logits of the model's own forward.
+
+        Logits of all positions may not fit into memory. A model that can leave out
+        positions reads the batch again for every few of them.
+
+        Parameters
+        ----------
+        ids
+            Shape ``(B, T)``.
+        wanted
+            Shape ``(n, k)``, or ``(n,)`` for all columns: the targets that count.
+        lengths
+            Shape ``(B,)``: how many of the ``width`` positions count in each row.
+        options
+            Further arguments of the forward.
+        """
         positions_at_once = width
-        if self._can_leave_out and cache is None:
-            positions_at_once = max(self.columns.rows // n_rows, 1)
+        # A cache is extended only once: all positions then come from one forward.
+        if self._can_leave_out and not options["use_cache"]:
+            positions_at_once = max(self.columns.rows // len(ids), 1)
+
+        n_figures = wanted.shape[1] if only_nll else len(self.columns.names)
         figures = torch.empty(len(wanted), n_figures)
         for start in range(0, width, positions_at_once):
             stop = min(start + positions_at_once, width)
@@ -316,20 +361,22 @@ class Scorer:
             Shape ``(B,)``: positions that count in each row.
         """
         columns = self.columns
-        reduce = columns.nll if only_nll else columns.reduce
+        to_figures = columns.nll if only_nll else columns.reduce
         stop = start + logits.shape[1]
-        first_of_row = (lengths.cumsum(0) - lengths).tolist()  # row -> place in `out`
+        # Row of the batch -> where its first counted position stands in `out`.
+        first_of_row = (lengths.cumsum(0) - lengths).tolist()
 
         for row, length in enumerate(lengths.tolist()):
+            # Of these positions those up to the row's length count.
             n_counted = max(min(length, stop) - start, 0)
+            begin = first_of_row[row] + start
             for low in range(0, n_counted, columns.rows):
                 high = min(low + columns.rows, n_counted)
-                buffer = columns.buffer(high - low)  # (high - low, width)
                 row_logits = logits[row, low:high, : columns.vocabulary]
+                buffer = columns.buffer(high - low)  # (high - low, width)
                 buffer[:, : columns.vocabulary] = row_logits
-                begin = first_of_row[row] + start
-                rows = slice(begin + low, begin + high)
-                out[rows] = reduce(buffer, wanted[rows]).cpu()
+                rows_of_out = slice(begin + low, begin + high)
+                out[rows_of_out] = to_figures(buffer, wanted[rows_of_out]).cpu()
 
     def _logits(
         self, ids: torch.Tensor, start: int, stop: int, options: Mapping[str, object]
@@ -339,20 +386,25 @@ class Scorer:
         Positions are counted from the end: prompt tuning puts its own in front.
         """
         width = ids.shape[1]
-        if self._can_leave_out:
-            positions = torch.arange(start - width, stop - width, device=ids.device)
-            options = {**options, "logits_to_keep": positions}
-        logits: torch.Tensor = self._model(input_ids=ids, **options).logits
         if not self._can_leave_out:
+            logits: torch.Tensor = self._model(input_ids=ids, **options).logits
+            # `width` of them are those of `ids`; what stands before is the model's own.
             logits = logits[:, -width:][:, start:stop]
+            return logits.to(self.columns.device)
+
+        positions = torch.arange(start - width, stop - width, device=ids.device)
+        output = self._model(input_ids=ids, logits_to_keep=positions, **options)
+        logits = output.logits
         return logits.to(self.columns.device)
 
     def _self_test(self, head: Head, first: Item) -> str:
         """Return why the own head is not to be used; empty if the model agrees."""
         ids = torch.from_numpy(first.ids[None, :SELF_TEST_TOKENS].astype(np.int64))
         ids = ids.to(self.device)  # (1, t)
+
         hidden = self._body(input_ids=ids, use_cache=False)[0][0]  # (t, H)
         head_logits = head.logits(hidden.to(self.columns.device))  # (t, V)
+
         model_logits = self._model(input_ids=ids, use_cache=False).logits[0]
         model_logits = model_logits.to(head_logits.device)
         model_logits = model_logits[:, : self.columns.vocabulary]  # (t, V)
@@ -390,6 +442,7 @@ def own_head(
     """
     class_name = type(base).__name__
     config = base.config
+
     if class_name in PLAIN_HEADS:
         transform = Transform()
     elif class_name in CAPPED_HEADS:
