@@ -1,4 +1,4 @@
-"""How much of the probability a grown vocabulary's own tokens hold.
+"""Measure how much of the probability the tokens hold that were added to a base.
 
 Figures are over the tokens that a checkpoint and its base have. With the added ones
 each NLL is higher by -log(1 - mass), and a rank by at most their number.
@@ -18,39 +18,52 @@ if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
     from spark_audit.scoring.store import Keys
 
-TEXTS = 64
+ADDED_MASS_TEXTS = 64
 """Texts that the mass is measured on."""
 
 
 def added_mass(loaded: Loaded, items: list[Item]) -> np.ndarray:
-    """Return the added tokens' probability at each position of texts, float64."""
+    """Return the added tokens' probability at each position of texts.
+
+    Shape ``(tokens,)``, float64. It follows from the NLL over the tokens of both, and
+    over all: the second is higher by -log(1 - mass).
+    """
     from spark_audit.scoring.passes.plain import Scorer
 
     assert loaded.added is not None
-    every = replace(loaded, usable=loaded.usable | loaded.added)
+    with_added = replace(loaded, usable=loaded.usable | loaded.added)
+
+    differences = []
     with loaded.active() as model:
         over_both = Scorer(loaded, model, items[0], lambda _: None)
-        over_all = Scorer(every, model, items[0], lambda _: None)
+        over_all = Scorer(with_added, model, items[0], lambda _: None)
         # One text at a time: both are then computed from the same batches.
-        higher = [
-            over_all.nll([item])[0].astype(np.float64) - over_both.nll([item])[0]
-            for item in items
-        ]
-    difference: np.ndarray = np.concatenate(higher).clip(min=0)
+        for item in items:
+            nll_over_all = over_all.nll([item])[0].astype(np.float64)  # (n - 1,)
+            differences.append(nll_over_all - over_both.nll([item])[0])
+
+    # Below 0 by rounding alone.
+    difference: np.ndarray = np.concatenate(differences).clip(min=0)  # (tokens,)
     return np.asarray(-np.expm1(-difference))
 
 
 def added_remarks(loaded: Loaded, keys: Keys, seed: int) -> list[str]:
-    """Say by how much added tokens could change figures, measured on some texts."""
-    if loaded.added is None or keys.scoring_pass != Pass() or loaded.served is not None:
+    """Say by how much added tokens could change figures, measured on some texts.
+
+    Only the plain pass says so: once is enough for a report.
+    """
+    is_plain = keys.scoring_pass == Pass()
+    if loaded.added is None or not is_plain or loaded.served is not None:
         return []
     if not len(keys.items):
         return []
-    drawn = np.random.default_rng(seed).permutation(len(keys.items))[:TEXTS]
+
+    drawn = np.random.default_rng(seed).permutation(len(keys.items))[:ADDED_MASS_TEXTS]
     texts = [item for i in drawn if isinstance(item := keys.items[i], Item)]
-    mass = added_mass(loaded, texts)
+    mass = added_mass(loaded, texts)  # (positions,)
     if not len(mass):
         return []
+
     count = int(loaded.added.sum())
     tokens = "token holds" if count == 1 else "tokens hold"
     return [

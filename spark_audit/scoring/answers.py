@@ -1,4 +1,4 @@
-"""When an answer counts as the expected one."""
+"""Rules by which an answer counts as the expected one."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ _PUNCTUATION = regex.compile(rf"[\p{{P}}{re.escape(string.punctuation)}]")
 _CURRENCY = "$\u20ac\u00a3\u00a5"
 
 _NUMBER_IN_TEXT = re.compile(
-    rf"(?<![^\W_])(?:(?P<sign>[-+])(?=[{_CURRENCY}.\d]))?"
-    rf"(?:(?P<before>[{_CURRENCY}]) ?(?P<inner>-)?)?"
-    r"(?P<digits>\d+(?:[-.,:/]\d+)*|\.\d+)"
-    rf"(?: ?(?P<unit>[%\u2030])| ?(?P<behind>[{_CURRENCY}])(?!\d))?"
+    rf"""
+    (?<![^\W_])                                     # not inside a word
+    (?: (?P<sign>[-+]) (?=[{_CURRENCY}.\d]) )?      # "-5", "-$5", "-.5"
+    (?: (?P<before>[{_CURRENCY}]) [ ]? (?P<inner>-)? )?  # "$5", "$ 5", "$-5"
+    (?P<digits> \d+ (?:[-.,:/]\d+)* | \.\d+ )       # "1,000.5", "2020-01-02", ".5"
+    (?: [ ]? (?P<unit>[%\u2030])                    # "5%", "5 %"
+      | [ ]? (?P<behind>[{_CURRENCY}]) (?!\d) )?    # "5$", "5 $"
+    """,
+    re.VERBOSE,
 )
 """A number with its sign and unit, or digits with marks between, such as a date."""
 
@@ -28,6 +33,19 @@ _SIGNS = str.maketrans({"\u2212": "-", "\u2013": "-", "\ufe63": "-", "\uff0d": "
 _THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 
 _DECIMAL = re.compile(r"(?!0\d)\d*(?:\.\d+)?")
+
+_INSIDE = re.compile(
+    rf"""
+    (?<=\w) (?=\w)                             # inside a word or a number
+    | (?<=\d) (?=[-.,:/]\d)                    # before a mark between digits: 1|.5
+    | (?<=\d[-.,:/]) (?=\d)                    # and behind it: 1.|5
+    | (?<=[-+{_CURRENCY}]) (?=[.\d])           # behind a sign or a currency: -|5
+    | (?<=\d) (?=[ ]?[%\u2030]|[{_CURRENCY}](?!\d))  # before a unit: 5|%, 5| %
+    | (?<=\d[ ]) (?=[%\u2030])                 # behind the blank before it: 5 |%
+    """,
+    re.VERBOSE,
+)
+"""Places at which a word, or a number with its sign and unit, goes on."""
 
 
 def normalised(text: str) -> str:
@@ -38,14 +56,19 @@ def normalised(text: str) -> str:
     "35", "35.0" and "+35." are one, and so are "1,000" and "1000".
     """
     folded = " ".join(text.lower().translate(_SIGNS).split())
-    kept: list[str] = []
-    last = 0
+
+    # Numbers stay whole; what stands between them loses its punctuation.
+    pieces: list[str] = []
+    end_of_last = 0
     for number in _NUMBER_IN_TEXT.finditer(folded):
-        kept.append(_PUNCTUATION.sub("", folded[last : number.start()]))
-        kept.append(_number_form(number))
-        last = number.end()
-    kept.append(_PUNCTUATION.sub("", folded[last:]))
-    return " ".join("".join(kept).split()) or folded
+        pieces.append(_PUNCTUATION.sub("", folded[end_of_last : number.start()]))
+        pieces.append(_number_form(number))
+        end_of_last = number.end()
+    pieces.append(_PUNCTUATION.sub("", folded[end_of_last:]))
+
+    # Where punctuation stood between blanks two of them are left.
+    words = "".join(pieces).split()
+    return " ".join(words) or folded
 
 
 def _number_form(number: re.Match[str]) -> str:
@@ -55,36 +78,40 @@ def _number_form(number: re.Match[str]) -> str:
     0, stays as it is.
     """
     digits = number["digits"]
+
+    # In this order: "1,000.50" is a decimal number once its comma is gone.
     if _THOUSANDS.fullmatch(digits):
         digits = digits.replace(",", "")
     if _DECIMAL.fullmatch(digits):
         whole, _, fraction = digits.partition(".")
         fraction = fraction.rstrip("0")
-        digits = (whole or "0") + (f".{fraction}" if fraction else "")
+        digits = whole or "0"
+        if fraction:
+            digits += f".{fraction}"
+
+    # The minus stands before or behind the currency; minus zero is zero.
     is_negative = "-" in (number["sign"], number["inner"]) and digits != "0"
     sign = "-" if is_negative else ""
+    # "$5" and "5 $" are one.
     currency = number["before"] or number["behind"] or ""
     return f"{sign}{currency}{digits}{number['unit'] or ''}"
 
 
-_INSIDE = re.compile(
-    r"(?<=\w)(?=\w)|(?<=\d)(?=[-.,:/]\d)|(?<=\d[-.,:/])(?=\d)"
-    rf"|(?<=\d)(?=[ ]?[%\u2030]|[{_CURRENCY}](?!\d))|(?<=[-+{_CURRENCY}])(?=[.\d])"
-    r"|(?<=\d[ ])(?=[%\u2030])"
-)
-"""Where a word or a number with its sign and unit goes on."""
-
-
 def begins_with(text: str, target: str, labels: Sequence[str]) -> bool:
-    """Whether the longest label that an answer begins with is the expected one.
+    """Return whether the longest label that an answer begins with is the expected one.
 
-    Compared as :func:`normalised` does. The label ends where a word or number does:
-    "negative, as" begins with "negative", "negatives" and "1.5" do not begin with
-    "negative" and "1", nor does "1%"; "very negative" begins with that label, not with
-    "very".
+    Texts are compared as :func:`normalised` writes them. The label ends where a word or
+    number does: "negative, as" begins with "negative"; "negatives" does not, "1.5" and
+    "1%" do not begin with "1". "very negative" begins with that label, not with "very".
     """
-    known = {normalised(label) for label in labels}
-    inside = {match.end() for match in _INSIDE.finditer(text)}
-    ends = (end for end in range(len(text), 0, -1) if end not in inside)
-    begun = (normalised(text[:end]) for end in ends)
-    return next((one for one in begun if one in known), None) == normalised(target)
+    label_forms = {normalised(label) for label in labels}
+    ends_inside = {match.end() for match in _INSIDE.finditer(text)}
+
+    # The longest beginning first.
+    for end in range(len(text), 0, -1):
+        if end in ends_inside:
+            continue
+        beginning = normalised(text[:end])
+        if beginning in label_forms:
+            return beginning == normalised(target)
+    return False

@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Room:
-    """What a batch may hold on a device, and what it costs beside its tokens.
+    """Limits of a batch on a device, and what it costs beside its tokens.
 
     Attributes
     ----------
@@ -72,38 +72,57 @@ class Batches(Generic[T]):
         room: Room,
         rows: int | None = None,
     ) -> None:
-        lengths = np.fromiter(map(length, items), np.int64, len(items))
+        lengths = np.array([length(item) for item in items], dtype=np.int64)
+
         # Stable: equal lengths keep the caller's order, so batches repeat.
-        self._order = np.argsort(-lengths, kind="stable")
-        self._items, self._lengths = items, np.maximum(lengths[self._order], 1)
-        self.room, self._rows = room, rows
+        self._order = np.argsort(-lengths, kind="stable")  # (items,)
+        # An empty item costs one token, so that a batch of them ends somewhere.
+        self._lengths = np.maximum(lengths[self._order], 1)  # (items,), falling
+        self._items = items
+        self._rows = rows
+        self.room = room
 
     def sizes(self, start: int = 0) -> list[int]:
-        """Items of each batch from the item ``start`` on.
+        """Return how many items each batch has, from the item ``start`` on.
 
-        Of all ways to cut the sorted items into batches the one of least cost, where
-        a batch costs its padded tokens plus its overhead: a dynamic programme from the
-        back, with ``best[i]`` the least cost of items ``i:``.
+        Of all ways to cut the sorted items into batches this is the cheapest, where a
+        batch costs its padded tokens plus its overhead. A dynamic programme finds it
+        from the back: with the best cut of all that follow known, try every length of
+        the first batch.
         """
-        lengths = self._lengths[start:]
-        best = np.zeros(len(lengths) + 1, dtype=np.int64)
-        size = np.zeros(len(lengths), dtype=np.int64)
-        # Sorted: those that are long enough to stand with an item are next to it.
-        alike = np.searchsorted(-lengths, -lengths / self.room.ratio, side="right")
-        for i in range(len(lengths) - 1, -1, -1):
-            most = max(self.room.tokens // int(lengths[i]), 1)
+        lengths = self._lengths[start:]  # (n,), falling
+        n = len(lengths)
+        least_cost = np.zeros(n + 1, dtype=np.int64)  # [i]: of the items i to the end
+        size = np.zeros(n, dtype=np.int64)  # [i]: of the first batch of that best cut
+
+        # Sorted: those long enough to stand with an item follow it, up to here.
+        too_short_from = np.searchsorted(
+            -lengths, -lengths / self.room.ratio, side="right"
+        )  # (n,)
+
+        for i in range(n - 1, -1, -1):
+            longest = int(lengths[i])
+            most = max(self.room.tokens // longest, 1)
             if self._rows is not None:
                 most = min(most, self._rows)
-            stop = max(min(i + most, int(alike[i])), i + 1)
-            costs = np.arange(1, stop - i + 1) * lengths[i] + best[i + 1 : stop + 1]
-            # Of equal ones the largest batch.
-            chosen = len(costs) - 1 - int(costs[::-1].argmin())
-            best[i], size[i] = costs[chosen] + self.room.overhead, chosen + 1
-        found, i = [], 0
-        while i < len(lengths):
-            found.append(int(size[i]))
-            i += found[-1]
-        return found
+            # One item is always taken, however long it is.
+            stop = max(min(i + most, int(too_short_from[i])), i + 1)
+
+            # [k]: of a first batch of k + 1 items, and the best cut of the others.
+            padded_tokens = np.arange(1, stop - i + 1) * longest
+            costs = padded_tokens + least_cost[i + 1 : stop + 1]  # (stop - i,)
+
+            # Of equal ones the largest batch: argmin takes the first, so look back.
+            cheapest = len(costs) - 1 - int(costs[::-1].argmin())
+            least_cost[i] = costs[cheapest] + self.room.overhead
+            size[i] = cheapest + 1
+
+        sizes: list[int] = []
+        i = 0
+        while i < n:
+            sizes.append(int(size[i]))
+            i += sizes[-1]
+        return sizes
 
     def run(
         self, call: Callable[[list[T]], R], *, shrink: Callable[[], bool]
@@ -123,7 +142,9 @@ class Batches(Generic[T]):
         IncompleteError
             If one item alone does not fit into memory.
         """
-        start, sizes = 0, self.sizes()
+        start = 0
+        sizes = self.sizes()
+
         while sizes:
             taken = self._order[start : start + sizes[0]]
             batch = [self._items[number] for number in taken.tolist()]
@@ -136,10 +157,13 @@ class Batches(Generic[T]):
                 yield batch, result
                 start += sizes.pop(0)
                 continue
+
             # Outside the except clause: the error's frames hold the tensors.
             gc.collect()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
+
+            # The same items are tried again: `start` has not moved.
             if len(batch) > 1:
                 tokens = (len(batch) // 2) * int(self._lengths[start])
                 self.room = replace(self.room, tokens=tokens)
@@ -152,5 +176,5 @@ class Batches(Generic[T]):
 
 
 def room(device: torch.device) -> Room:
-    """What a batch may hold and costs where the user sets nothing."""
+    """Return what a batch may hold and costs on a device."""
     return CPU if device.type == "cpu" else GPU

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,8 +13,6 @@ if TYPE_CHECKING:
 
 
 HALF_PRECISION = (torch.bfloat16, torch.float16)
-
-Held = dict[torch.nn.Parameter, torch.Tensor]
 
 
 @contextmanager
@@ -31,46 +28,74 @@ def widened(body: PreTrainedModel) -> Iterator[None]:
         A causal LM's part below the head, adapters inside.
     """
     embeddings = body.get_input_embeddings()
-    layers = [
-        layer
-        for child in body.children()
-        if child is not embeddings
-        for layer in (child if isinstance(child, torch.nn.ModuleList) else (child,))
-    ]
     with ExitStack() as stack:
         # First: what others add to embeddings is added to the wide ones.
-        on = stack.enter_context
-        on(embeddings.register_forward_hook(_looked_up, prepend=True))
-        for layer in layers:
-            held = {p: p.data for p in layer.parameters() if p.dtype in HALF_PRECISION}
-            widen = partial(_put, held, is_wide=True)
-            put_back = partial(_put, held, is_wide=False)
-            on(layer.register_forward_pre_hook(widen))
-            on(layer.register_forward_hook(put_back, always_call=True))
+        hook = embeddings.register_forward_hook(_wide_embeddings, prepend=True)
+        stack.enter_context(hook)
+        for layer in _layers(body, embeddings):
+            _widen_while_running(layer, stack)
         yield
 
 
-def _put(held: Held, *_: object, is_wide: bool) -> None:
-    """Widen a layer's weights, or put its own back."""
-    for parameter, weight in held.items():
-        parameter.data = weight.float() if is_wide else weight
+def _layers(
+    body: torch.nn.Module, embeddings: torch.nn.Module
+) -> list[torch.nn.Module]:
+    """Return the children of a body, those of its lists one by one, no embeddings."""
+    layers: list[torch.nn.Module] = []
+    for child in body.children():
+        if child is embeddings:
+            continue
+        if isinstance(child, torch.nn.ModuleList):
+            layers.extend(child)
+        else:
+            layers.append(child)
+    return layers
 
 
-def _looked_up(
+def _widen_while_running(layer: torch.nn.Module, stack: ExitStack) -> None:
+    """Hook a layer so that its weights are wide between its beginning and its end.
+
+    The hooks go when the stack is closed.
+    """
+    narrow_weights = {
+        parameter: parameter.data
+        for parameter in layer.parameters()
+        if parameter.dtype in HALF_PRECISION
+    }
+
+    def widen(*_: object) -> None:
+        for parameter, weight in narrow_weights.items():
+            parameter.data = weight.float()
+
+    def put_back(*_: object) -> None:
+        for parameter, weight in narrow_weights.items():
+            parameter.data = weight
+
+    stack.enter_context(layer.register_forward_pre_hook(widen))
+    # Called after an error, too: weights must not stay wide.
+    stack.enter_context(layer.register_forward_hook(put_back, always_call=True))
+
+
+def _wide_embeddings(
     layer: torch.nn.Module, args: tuple[torch.Tensor, ...], out: torch.Tensor
 ) -> torch.Tensor:
-    """Look up again in a matrix of the rows that are asked for: layers may scale."""
+    """Look token ids up again in float32; called with a lookup's input and output.
+
+    Some models scale embeddings, and round in doing so: their forward runs again, with
+    a float32 matrix of the rows that are asked for.
+    """
     if not isinstance(layer, torch.nn.Embedding):
         return out.float()
 
     weight = layer.weight.data  # (V, H)
     padding = layer.padding_idx
-    rows, places = torch.unique(args[0], return_inverse=True)
+    # Rows of the small matrix stand for the distinct token ids of the input.
+    rows, row_of_token = torch.unique(args[0], return_inverse=True)
 
     layer.weight.data = weight[rows].float()  # (distinct tokens, H)
     layer.padding_idx = None
     try:
-        return layer.forward(places)
+        return layer.forward(row_of_token)
     finally:
         layer.weight.data = weight
         layer.padding_idx = padding

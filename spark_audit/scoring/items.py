@@ -1,7 +1,8 @@
-"""What passes score: sequences, sets of candidates, prompts.
+"""Items that passes score: sequences, sets of candidates, prompts.
 
-All kinds have a key, rows to be scored, a size in tokens and a content, and say what
-they read and what they ask a model for.
+Every kind has a key, positions of the rows that its scoring gives (``scored``), sizes
+(``tokens``, ``longest``), the token ids that a model reads (``read``) and is asked for
+(``predicted``), and bytes by which the store knows it (``content``).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from spark_audit.scoring.answers import ANSWER_RULE
 
 @dataclass(frozen=True)
 class _Read:
-    """What every kind has that reads one sequence."""
+    """Key and token ids of an item that reads one sequence."""
 
     key: str
     # Token ids are as good as text.
@@ -40,7 +41,7 @@ class _Read:
 
 @dataclass(frozen=True)
 class Item(_Read):
-    """One sequence to score: a text, or a string behind a prompt.
+    """A sequence to score: a text, or a string behind a prompt.
 
     Attributes
     ----------
@@ -49,17 +50,18 @@ class Item(_Read):
     ids
         Shape ``(n,)``, int32: what the model reads. The first token has no prediction.
     positions
-        Shape ``(n,)``, int32: where each token stands in the full tokenisation; of a
-        string behind a prompt the characters of it that stand once the token is
-        written, and -1 for tokens of the prompt, which are read only.
+        Shape ``(n,)``, int32. Of a text: where each token stands in the full
+        tokenisation. Of a string behind a prompt: how many of its characters stand once
+        the token is written; -1 for tokens of the prompt, which are read only.
     """
 
     positions: np.ndarray = field(repr=False)
 
     @property
     def first(self) -> int:
-        """The first token that is scored."""
-        return max(int(np.count_nonzero(self.positions < 0)), 1)
+        """The first token that is scored: behind a prompt, and never token 0."""
+        n_prompt = int(np.count_nonzero(self.positions < 0))
+        return max(n_prompt, 1)
 
     @property
     def scored(self) -> np.ndarray:
@@ -72,14 +74,15 @@ class Item(_Read):
         return self.ids[1:]
 
     def content(self) -> bytes:
-        """What the scores depend on besides the checkpoint; the store hashes it."""
-        ids, positions = self.ids.astype("<i4"), self.positions.astype("<i4")
+        """Return what scores depend on besides the checkpoint; the store hashes it."""
+        ids = self.ids.astype("<i4")
+        positions = self.positions.astype("<i4")
         return len(ids).to_bytes(8, "big") + ids.tobytes() + positions.tobytes()
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """One set of continuations of one prefix, of which each is scored.
+    """A set of continuations of one prefix, of which each is scored.
 
     Attributes
     ----------
@@ -109,12 +112,12 @@ class Candidates:
     @property
     def tokens(self) -> int:
         """Tokens that a model reads when it keeps the prefix."""
-        return len(self.prefix) + sum(map(len, self.rows))
+        return len(self.prefix) + sum(len(row) for row in self.rows)
 
     @property
     def longest(self) -> int:
         """Positions that it takes of the model's context."""
-        return len(self.prefix) + max(map(len, self.rows))
+        return len(self.prefix) + max(len(row) for row in self.rows)
 
     @property
     def read(self) -> np.ndarray:
@@ -127,16 +130,20 @@ class Candidates:
         return np.concatenate(self.rows)
 
     def content(self) -> bytes:
-        """What the scores depend on besides the checkpoint; the store hashes it."""
-        return b"".join(
-            len(ids).to_bytes(8, "big") + ids.astype("<i4").tobytes()
-            for ids in (self.prefix, *self.rows)
-        )
+        """Return what scores depend on besides the checkpoint; the store hashes it.
+
+        Each part is preceded by its length, so that no two sets have the same bytes.
+        """
+        parts = []
+        for ids in (self.prefix, *self.rows):
+            parts.append(len(ids).to_bytes(8, "big"))
+            parts.append(ids.astype("<i4").tobytes())
+        return b"".join(parts)
 
 
 @dataclass(frozen=True)
 class Prompt(_Read):
-    """One prompt that is continued greedily, and the answer it is held against.
+    """A prompt that is continued greedily, and the expected answer.
 
     Attributes
     ----------
@@ -172,12 +179,17 @@ class Prompt(_Read):
         return self.ids[:0]
 
     def content(self) -> bytes:
-        """What the outcome depends on besides the checkpoint; the store hashes it."""
-        head = len(self.ids).to_bytes(8, "big") + self.max_new_tokens.to_bytes(4, "big")
-        answers = "\0".join((self.target, *self.labels))
+        """Return what the outcome depends on besides the checkpoint.
+
+        The store hashes it.
+        """
         rule = bytes([ANSWER_RULE])
-        return rule + head + self.ids.astype("<i4").tobytes() + answers.encode()
+        n_ids = len(self.ids).to_bytes(8, "big")
+        limit = self.max_new_tokens.to_bytes(4, "big")
+        ids = self.ids.astype("<i4").tobytes()
+        answers = "\0".join((self.target, *self.labels)).encode()
+        return rule + n_ids + limit + ids + answers
 
 
 AnyItem: TypeAlias = Item | Candidates | Prompt
-"""What a pass scores: it has a key, rows, a size in tokens and a content."""
+"""An item of any kind; the top of this file says what all kinds have."""

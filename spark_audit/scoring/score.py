@@ -164,12 +164,15 @@ def score_keys(
     if batch_size != "auto" and batch_size < 1:
         raise InputError("must be at least 1", where="batch size")
     store.refresh()
-    left = store.left(keys)
+    left = store.left(keys)  # store key -> item
     if not left:
         return
+
+    # Wrong settings and items are refused before a model is switched on.
     run = pass_runner(loaded, keys.scoring_pass)
     _check_readable(loaded, keys.items)
 
+    # Which items are scored, in groups that are scored one after the other.
     store_keys = keys()
     if whole:
         groups = _windows_with(left, keys.items, store_keys)
@@ -179,18 +182,22 @@ def score_keys(
             item for key, item in left.items() if int(key, 16) % n_workers == worker
         ]
         groups = [share] if share else []
+
     task = Task(
         scoring_pass=keys.scoring_pass,
         batch_size=None if batch_size == "auto" else batch_size,
         note=store.remark,
     )
-    n_tokens = sum(item.tokens for items in groups for item in items)
     n_done = 0
+    n_tokens = 0
+    for items in groups:
+        n_tokens += sum(item.tokens for item in items)
 
     try:
         for items in groups:
             for item, columns in run(items, task):
                 store_key = store_keys[item.key]
+                # In whole groups some are scored again: what is stored stays.
                 if store_key in left:
                     store.add(store_key, item.scored, columns)
                 n_done += item.tokens
@@ -233,17 +240,20 @@ def pass_runner(loaded: Loaded, scoring_pass: Pass) -> RunPass:
         raise InputError(
             f"sigma must be a positive number, not {sigma}", where="noise pass"
         )
+
     if loaded.served is not None:
         from spark_audit.scoring import served
 
         return partial(served.run, loaded)
 
+    # These two are the plain pass over other items, or with more columns.
     file = "plain" if kind in ("prompted", "nucleus") else kind
     run = import_module(f"spark_audit.scoring.passes.{file}").run
 
     def run_here(items: Sequence[AnyItem], task: Task) -> Iterator[ItemAndColumns]:
         with _attention_kernels(), ExitStack() as stack:
             model = stack.enter_context(loaded.active())
+            # GPUs need keys copied for each head; a model may lie on both.
             devices = {parameter.device.type for parameter in model.parameters()}
             if devices == {"cpu"}:
                 stack.enter_context(_shared_heads())

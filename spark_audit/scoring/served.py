@@ -48,6 +48,7 @@ def run(
     task.note(agreement(loaded, items))
     server = loaded.served
     assert server is not None
+
     # An interrupt does not wait for answers on their way: these threads end with the
     # process, which those of concurrent.futures would keep from ending.
     with ThreadPool(REQUESTS_AT_ONCE) as pool:
@@ -63,7 +64,7 @@ def run(
             for name, dtype in column_types.items():
                 unknown = np.nan if dtype.kind == "f" else 0
                 columns[name] = np.full(len(nll), unknown, dtype)
-            columns["nll"] = nll.astype(column_types["nll"])
+            columns["nll"] = nll.astype(column_types["nll"])  # (n - 1,), nats
             yield text, columns
 
 
@@ -72,9 +73,12 @@ def _candidate_columns(
 ) -> dict[str, np.ndarray]:
     """Return sum and mean of the NLL of each candidate, float32."""
     texts = [np.append(item.prefix, row) for row in item.rows]
+
     totals = []
     for row, nll in zip(item.rows, pool.imap(server.nll, texts), strict=True):
+        # The server scores prefix and candidate; the candidate stands at the end.
         totals.append(nll[-len(row) :].sum())
+
     total = np.array(totals)  # (candidates,)
     n_tokens = np.array([len(row) for row in item.rows])  # (candidates,)
     return {
@@ -96,6 +100,8 @@ def agreement(loaded: Loaded, items: Sequence[AnyItem]) -> str:
 
     server = loaded.served
     assert server is not None
+
+    # Score the same texts there and here.
     texts = _trial_texts(items)
     with ThreadPool(REQUESTS_AT_ONCE) as pool:
         served = list(pool.imap(server.nll, [text.ids for text in texts]))
@@ -104,26 +110,12 @@ def agreement(loaded: Loaded, items: Sequence[AnyItem]) -> str:
         scored_here = [scorer.nll([text])[0] for text in texts]
 
     # The server's are float64, and so are the differences.
-    differences = np.array(
-        [
-            np.abs(here - there).mean()
-            for here, there in zip(scored_here, served, strict=True)
-        ]
-    )  # (texts,), nats per token
-    all_served = np.concatenate(served)  # (tokens,)
-    problem = ""
-    if len(all_served) > 1 and np.ptp(all_served) == 0:
-        problem = (
-            f"its scores of all {len(all_served)} tokens are one and the same number"
-        )
-    elif differences.max() > MAX_LOGPROB_DIFFERENCE:
-        problem = (
-            f"its scores are not this checkpoint's: of {len(texts)} texts one is "
-            f"{differences.max():.2g} nats per token away, all are "
-            f"{differences.mean():.2g} in the mean (at most "
-            f"{MAX_LOGPROB_DIFFERENCE}); does it leave out the adapter?"
-        )
-    if problem:
+    mean_differences = []
+    for here, there in zip(scored_here, served, strict=True):
+        mean_differences.append(np.abs(here - there).mean())
+    differences = np.array(mean_differences)  # (texts,), nats per token
+
+    if problem := _disagreement(np.concatenate(served), differences):
         raise CheckpointError(
             problem,
             where=server.url,
@@ -136,8 +128,33 @@ def agreement(loaded: Loaded, items: Sequence[AnyItem]) -> str:
     )
 
 
+def _disagreement(served: np.ndarray, differences: np.ndarray) -> str:
+    """Return why a server's scores cannot be used; empty if they agree.
+
+    Parameters
+    ----------
+    served
+        Shape ``(tokens,)``: the server's scores of all tokens.
+    differences
+        Shape ``(texts,)``: mean absolute difference of each text, nats per token.
+    """
+    if len(served) > 1 and np.ptp(served) == 0:
+        return f"its scores of all {len(served)} tokens are one and the same number"
+    if differences.max() > MAX_LOGPROB_DIFFERENCE:
+        return (
+            f"its scores are not this checkpoint's: of {len(differences)} texts one is "
+            f"{differences.max():.2g} nats per token away, all are "
+            f"{differences.mean():.2g} in the mean (at most "
+            f"{MAX_LOGPROB_DIFFERENCE}); does it leave out the adapter?"
+        )
+    return ""
+
+
 def _trial_texts(items: Sequence[AnyItem]) -> list[Item]:
-    """Draw some items as texts, of those that have a token to be scored."""
+    """Draw some items as texts, of those that have a token to be scored.
+
+    The draw is the same in every call, so that a resumed run compares the same texts.
+    """
     texts: list[Item] = []
     for i in np.random.default_rng(0).permutation(len(items)):
         text = _text(items[i])

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -29,9 +28,12 @@ from spark_audit.scoring.passes.plain import Scorer, check_finite, padded, unwra
 from spark_audit.scoring.table import Task
 
 if TYPE_CHECKING:
+    from transformers import Cache
+
     from spark_audit.checkpoints.loaded import Loaded
 
-CPU_CACHE, GPU_CACHE = 2**28, 2**32
+CPU_CACHE = 2**28
+GPU_CACHE = 2**32
 """Bytes that the keys and values of a prefix may take, repeated for a batch."""
 
 R = TypeVar("R")
@@ -48,6 +50,7 @@ def run(
     items = sorted(items, key=lambda item: -item.longest)
     scorer = Scorer(loaded, model, items[0].example, task.note)
     readings = _Readings(scorer, task.batch_size)
+
     # The first set of which something is read after the prefix.
     probe = next(
         (item for item in items if any(len(row) > 1 for row in item.rows)), items[0]
@@ -97,16 +100,27 @@ class _Repeated(DynamicLayer):  # type: ignore[misc]
         return keys, values
 
 
-def _sums(read: Callable[..., torch.Tensor], rows: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the sum of each row's NLL, ``(rows,)``, float64.
+def _nll_sums(
+    scorer: Scorer,
+    ids: torch.Tensor,
+    mask: torch.Tensor | None,
+    rows: Sequence[np.ndarray],
+    *,
+    first: int = 0,
+    cache: Cache | None = None,
+) -> np.ndarray:
+    """Return the sum of each row's NLL, ``(B,)``, float64.
 
-    ``read`` is :meth:`spark_audit.scoring.passes.plain.Scorer.read` with all but its
-    targets.
+    Parameters are those of :meth:`spark_audit.scoring.passes.plain.Scorer.read`, but
+    for the rows: the targets of each row of the batch, from its position ``first`` on.
     """
     targets, _ = padded(rows)  # (B, w)
     lengths = torch.tensor([len(row) for row in rows])  # (B,)
-    nll = read(targets=targets[..., None], lengths=lengths)[:, 0].double().numpy()
-    first_of_row = (lengths.cumsum(0) - lengths).numpy()
+    figures = scorer.read(
+        ids, mask, targets[..., None], lengths, first=first, cache=cache
+    )
+    nll = figures[:, 0].double().numpy()  # (sum(lengths),), row after row
+    first_of_row = (lengths.cumsum(0) - lengths).numpy()  # (B,)
     return np.add.reduceat(nll, first_of_row)
 
 
@@ -154,8 +168,8 @@ class _Readings:
             # The last token is predicted, not read.
             texts = [np.append(item.prefix, rows[i][:-1]) for i in batch]
             ids, mask = padded(texts)
-            read = partial(self._scorer.read, ids, mask, first=n_prefix - 1)
-            return _sums(read, [rows[i] for i in batch])
+            targets = [rows[i] for i in batch]
+            return _nll_sums(self._scorer, ids, mask, targets, first=n_prefix - 1)
 
         def length(i: int) -> int:
             return n_prefix + len(rows[i]) - 1
@@ -189,6 +203,7 @@ class _Readings:
             cache.layers = [_Repeated(layer) for layer in cache.layers]
             return cache, nll[0].double().numpy()
 
+        # One batch of one item, so that exhausted memory is met as anywhere else.
         ((_, (cache, total)),) = self._run([0], lambda _: n_prefix, read_prefix)
         longer = [i for i, row in enumerate(rows) if len(row) > 1]
         if not longer:
@@ -204,8 +219,8 @@ class _Readings:
             if mask is not None:
                 prefix_mask = mask.new_ones((len(batch), n_prefix))
                 mask = torch.cat([prefix_mask, mask], 1)  # (B, p + T)
-            read = partial(self._scorer.read, ids, mask, cache=cache)
-            return _sums(read, [rows[i][1:] for i in batch])
+            targets = [rows[i][1:] for i in batch]
+            return _nll_sums(self._scorer, ids, mask, targets, cache=cache)
 
         def length(i: int) -> int:
             return len(rows[i]) - 1
@@ -244,13 +259,16 @@ def _unfit(model: torch.nn.Module) -> str:
     adapter = getattr(model, "active_peft_config", None)
     if getattr(adapter, "is_prompt_learning", False):
         return "virtual tokens precede every text"
+
     base = unwrapped(model)
     if "past_key_values" not in inspect.signature(base.forward).parameters:
         return "its forward takes no cache"
+
     config = base.config.get_text_config()
     layer_types = {type(layer) for layer in DynamicCache(config=config).layers}
     if base._is_stateful or layer_types - {DynamicLayer, DynamicSlidingWindowLayer}:
         return "it keeps more than keys and values"
+
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type") in ("dynamic", "longrope"):
         return "its rotations depend on the text's length"

@@ -6,12 +6,15 @@ float32, the lowest id among equals. Batches are padded on the left; a self-test
 first prompt shows that padding and cache leave the logits as they are, else prompts of
 equal length run together, or whole sequences are read again.
 
-One row a prompt.
+One row a prompt:
 
-``strict`` and ``normalised`` are 1 where the answer came, as it is or but for case,
-punctuation, white space and, where the task has labels, what follows the label;
-``stop`` 0 at the end-of-text token, 1 at a line's end, 2 at the limit; ``n_tokens``
-written.
+``strict``, ``normalised``
+    1 where the answer came, as it is or but for case, punctuation, white space and,
+    where the task has labels, what follows the label.
+``stop``
+    0 at the end-of-text token, 1 at a line's end, 2 at the limit.
+``n_tokens``
+    Tokens written.
 """
 
 from __future__ import annotations
@@ -46,6 +49,8 @@ MORE = 4
 """Times as many tokens a batch on CPU as for scoring: a step reads one token a row."""
 
 PROBE_TOKENS = 8
+"""Tokens of the first prompt on which cache and padding are tried."""
+
 CONTEXT_TOKENS = 8
 """Prompt tokens that an answer is decoded behind: more than one character has."""
 
@@ -55,7 +60,7 @@ Note = Callable[[str], None]
 def run(
     loaded: Loaded, model: torch.nn.Module, items: Sequence[Prompt], task: Task
 ) -> Iterator[tuple[Prompt, dict[str, np.ndarray]]]:
-    """Continue prompts greedily: each with what became of it.
+    """Continue prompts greedily; yield each with what became of it.
 
     An answer ends at an EOS of the model or the tokenizer, at a newline more than the
     expected answer has **[ours]**, or after ``max_new_tokens``. The columns are
@@ -70,63 +75,83 @@ def run(
         If a logit is NaN or infinite, naming the item.
     """
     writer = Writer(loaded, model, items[0], task.note)
-    space = room(writer.device)
+
+    limits = room(writer.device)
     if writer.device.type == "cpu":
-        space = replace(space, tokens=space.tokens * MORE)
+        limits = replace(limits, tokens=limits.tokens * MORE)
     if not writer.pads:
         # Of one length where padding would change what the model reads.
-        space = replace(space, ratio=1.0)
-    batches = Batches(
-        items,
-        lambda item: item.tokens if writer.pads else len(item.ids),
-        room=space,
-        rows=task.batch_size,
-    )
+        limits = replace(limits, ratio=1.0)
+
+    def length(item: Prompt) -> int:
+        return item.tokens if writer.pads else len(item.ids)
+
+    batches = Batches(items, length, room=limits, rows=task.batch_size)
     for batch, answers in batches.run(writer, shrink=lambda: False):
         for item, answer in zip(batch, answers, strict=True):
             yield item, answer.columns()
 
 
 class Answer:
-    """What a model has written so far behind one prompt."""
+    """An answer while it is written behind its prompt.
+
+    Attributes
+    ----------
+    item
+        The prompt, with the expected answer.
+    stop
+        Why the answer ended; ``None``: it goes on.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, item: Prompt) -> None:
-        self._tokenizer, self.item = tokenizer, item
+        self._tokenizer = tokenizer
+        self.item = item
+        self.stop: int | None = None
+
         self._new: list[int] = []
         self._context: list[int] = item.ids[-CONTEXT_TOKENS:].tolist()
-        self._before = self._decoded(self._context)
-        self._lines = item.target.rstrip().count("\n") + 1
-        self.stop: int | None = None
+        self._context_text = self._decoded(self._context)
+        self._n_lines = item.target.rstrip().count("\n") + 1
 
     def take(self, token: int, eos: frozenset[int]) -> None:
         """Append a token, and see whether the answer ends with it."""
         if token in eos:
             self.stop = EOS
             return
+
         self._new.append(token)
-        if self._text().count("\n") >= self._lines:
+        if self._text().count("\n") >= self._n_lines:
             self.stop = NEWLINE
         elif len(self._new) >= self.item.max_new_tokens:
             self.stop = LENGTH
 
     def columns(self) -> dict[str, np.ndarray]:
-        """The pass's columns."""
-        text = "\n".join(self._text().split("\n")[: self._lines])
+        """Compare the answer with the expected one; return the pass's columns."""
+        # A last token may hold more than the newline.
+        text = "\n".join(self._text().split("\n")[: self._n_lines])
         target = self.item.target
-        alike = normalised(text) == normalised(target) or (
+
+        is_equal = text.strip() == target.strip()
+        is_equal_normalised = normalised(text) == normalised(target) or (
             begins_with(text, target, self.item.labels)
         )
-        values = text.strip() == target.strip(), alike, self.stop, len(self._new)
-        layout = COLUMN_TYPES["generate"].items()
+        types = COLUMN_TYPES["generate"]
         return {
-            name: np.array([value], dtype)
-            for (name, dtype), value in zip(layout, values, strict=True)
+            "strict": np.array([is_equal], types["strict"]),
+            "normalised": np.array([is_equal_normalised], types["normalised"]),
+            "stop": np.array([self.stop], types["stop"]),
+            "n_tokens": np.array([len(self._new)], types["n_tokens"]),
         }
 
     def _text(self) -> str:
-        # Decoded alone, a first token would lose its blank, or half a character.
+        """Return the text written so far.
+
+        Decoded alone, a first token would lose its blank, or half a character: so the
+        end of the prompt is decoded along, and what both texts begin with is cut off.
+        """
         text = self._decoded(self._context + self._new)
-        return text[len(os.path.commonprefix([self._before, text])) :]
+        n_shared = len(os.path.commonprefix([self._context_text, text]))
+        return text[n_shared:]
 
     def _decoded(self, ids: list[int]) -> str:
         text: str = self._tokenizer.decode(
@@ -140,6 +165,8 @@ class Writer:
 
     Attributes
     ----------
+    device
+        Where token ids go.
     pads
         Whether prompts of unequal length may share a batch.
     caches
@@ -149,112 +176,172 @@ class Writer:
     def __init__(
         self, loaded: Loaded, model: torch.nn.Module, first: Prompt, note: Note
     ) -> None:
-        self._model, self._tokenizer = model, loaded.tokenizer
+        self._model = model
+        self._tokenizer = loaded.tokenizer
         self.device = entry_device(model)
+        self._unusable = torch.from_numpy(~loaded.usable)  # (V,)
+
         base = unwrapped(model)
-        taken = inspect.signature(base.forward).parameters
-        self._keep = "logits_to_keep" in taken
-        self._positions = "position_ids" in taken
-        self._unusable = torch.from_numpy(~loaded.usable)
-        self.eos = end_token_ids(base, loaded.tokenizer)
-        self.bound = 1e-4 if loaded.dtype == "float32" else 0.05
-        self.pads = self.caches = False
-        self.caches = self._agrees(first, padding=0)
+        parameters = inspect.signature(base.forward).parameters
+        self._can_leave_out = "logits_to_keep" in parameters
+        self._takes_positions = "position_ids" in parameters
+        self._eos = end_token_ids(base, loaded.tokenizer)
+
+        # Try the cache first: padding is then tried the way it will be used.
+        is_exact = loaded.dtype == "float32"
+        bound = 1e-4 if is_exact else 0.05
+        self.caches = self._agrees(first, bound=bound, n_padding=0, caches=True)
+        self.pads = self._agrees(first, bound=bound, n_padding=3, caches=self.caches)
+
         if not self.caches:
             note("answers were generated without a cache: it changed the logits")
-        self.pads = self._agrees(first, padding=3)
         if not self.pads:
             note(
                 "answers were generated in batches of one length: padding changes them"
             )
-        if loaded.dtype != "float32":
+        if not is_exact:
             note(
                 f"answers come from {loaded.dtype} logits: tokens that are almost "
                 "equally likely can change places with the batch"
             )
 
     def __call__(self, batch: Sequence[Prompt]) -> list[Answer]:
-        """The finished answers to a batch of prompts."""
+        """Return the finished answers to a batch of prompts."""
         answers = [Answer(self._tokenizer, item) for item in batch]
+
         # On the left: padded on the right from their ends, and turned.
-        ids, mask = padded([item.ids[::-1] for item in batch])
-        mask = torch.ones_like(ids) if mask is None else mask
-        ids, mask = ids.flip(1).to(self.device), mask.flip(1).to(self.device)
-        rows, past = list(range(len(batch))), None
+        reversed_ids, reversed_mask = padded([item.ids[::-1] for item in batch])
+        if reversed_mask is None:
+            reversed_mask = torch.ones_like(reversed_ids)
+        ids = reversed_ids.flip(1).to(self.device)  # (B, T)
+        mask = reversed_mask.flip(1).to(self.device)  # (B, T)
+
+        rows = list(range(len(batch)))  # row of the model's input -> place in `answers`
+        past: Cache | None = None
         while True:
-            logits, past = self._step(ids, mask, past)
-            chosen = self._greedy(logits, [answers[row] for row in rows])
-            for row, token in zip(rows, chosen.tolist(), strict=True):
+            logits, past = self._step(ids, mask, past, caches=self.caches)
+            tokens = self._greedy(logits, [answers[row] for row in rows])  # (B,)
+            for row, token in zip(rows, tokens.tolist(), strict=True):
                 if answers[row].stop is None:
-                    answers[row].take(token, self.eos)
-            going = [i for i, row in enumerate(rows) if answers[row].stop is None]
-            if not going:
+                    answers[row].take(token, self._eos)
+
+            unfinished = [i for i, row in enumerate(rows) if answers[row].stop is None]
+            if not unfinished:
                 return answers
-            ids = torch.cat([ids, chosen[:, None].to(ids.device)], dim=1)
+
+            ids = torch.cat([ids, tokens[:, None].to(ids.device)], dim=1)  # (B, T + 1)
             mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
-            # A cache of another kind keeps all its rows.
+
+            # Drop finished rows once they are half of the batch: each time costs a copy
+            # of the cache. A cache of another kind keeps all its rows.
             select = getattr(past, "batch_select_indices", None)
-            if len(going) <= len(rows) // 2 and (past is None or select is not None):
-                rows, ids, mask = [rows[i] for i in going], ids[going], mask[going]
+            can_drop = past is None or select is not None
+            if can_drop and len(unfinished) <= len(rows) // 2:
+                rows = [rows[i] for i in unfinished]
+                ids = ids[unfinished]
+                mask = mask[unfinished]
                 if select is not None:
-                    select(torch.tensor(going))
+                    select(torch.tensor(unfinished))
 
     def _greedy(self, logits: torch.Tensor, answers: Sequence[Answer]) -> torch.Tensor:
-        """The likeliest usable token of each row, the first among equals."""
+        """Return the likeliest usable token of each row, the first among equals.
+
+        Parameters
+        ----------
+        logits
+            Shape ``(B, V)``.
+        answers
+            Those of the rows, in order: an error names the prompt.
+        """
         z = logits.float()
         z[:, self._unusable.to(z.device)] = -torch.inf
-        best = z.amax(dim=1).cpu().numpy()
-        first_bad = answers[int(np.isfinite(best).argmin())]
-        check_finite(best, where=f"example {first_bad.item.key!r}")
+
+        largest = z.amax(dim=1).cpu().numpy()  # (B,)
+        first_bad = answers[int(np.isfinite(largest).argmin())]
+        check_finite(largest, where=f"example {first_bad.item.key!r}")
+
         # Of several maxima torch's argmax gives the first.
         return z.argmax(dim=1).cpu()
 
     def _step(
-        self, ids: torch.Tensor, mask: torch.Tensor, past: Cache | None
+        self, ids: torch.Tensor, mask: torch.Tensor, past: Cache | None, *, caches: bool
     ) -> tuple[torch.Tensor, Cache | None]:
-        """Return logits behind the last token, ``(B, V)``, and what to go on with."""
-        options: dict[str, object] = {"use_cache": self.caches}
+        """Return logits behind the last token, ``(B, V)``, and what to go on with.
+
+        Parameters
+        ----------
+        ids, mask
+            Shapes ``(B, T)``: all tokens so far, those that were read included.
+        past
+            Keys and values of all but the last token; ``None``: nothing was read.
+        caches
+            Whether the model is to keep keys and values for the next step.
+        """
+        unread = ids if past is None else ids[:, -1:]
+        options: dict[str, object] = {"use_cache": caches}
         if past is not None:
             options["past_key_values"] = past
-        unread = ids if past is None else ids[:, -1:]
-        if self._keep:
+        if self._can_leave_out:
             # As an index it is copied out of the hidden states: of a view, frozen
             # weights are multiplied row by row, with a copy of the head for each.
             last = torch.tensor([unread.shape[1] - 1], device=ids.device)
             options["logits_to_keep"] = last
+
         # Prompt tuning takes no positions: nothing is said where nothing was padded.
         if not bool(mask.all()):
             options["attention_mask"] = mask
-            if self._positions:
-                places = (mask.cumsum(dim=1) - 1).clamp(min=0)
-                options["position_ids"] = places[:, -unread.shape[1] :]
-        out = self._model(input_ids=unread, **options)
-        kept = getattr(out, "past_key_values", None) if self.caches else None
-        return out.logits[:, -1, : len(self._unusable)], kept
+            if self._takes_positions:
+                # Padding does not count: the first real token stands at 0.
+                positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+                options["position_ids"] = positions[:, -unread.shape[1] :]
 
-    def _agrees(self, first: Prompt, *, padding: int) -> bool:
-        """Whether two steps with cache (or padding) give a plain forward's logits."""
-        ids = torch.from_numpy(first.ids[None, :PROBE_TOKENS].astype(np.int64))
-        ids = torch.cat([ids, ids[:, :1]], dim=1).to(self.device)
-        tested, self.caches = self.caches or not padding, False
-        plain, _ = self._step(ids, torch.ones_like(ids), None)
-        self.caches = tested
-        longer = torch.cat([ids[:, :1].expand(1, padding), ids], dim=1)
-        shorter = torch.cat([torch.zeros_like(longer[:, :padding]), ids], dim=1)
-        both = torch.cat([shorter, longer]) if padding else ids
-        mask = torch.ones_like(both)
-        mask[0, :padding] = 0
+        out = self._model(input_ids=unread, **options)
+        logits = out.logits[:, -1, : len(self._unusable)]
+        return logits, getattr(out, "past_key_values", None) if caches else None
+
+    def _agrees(
+        self, first: Prompt, *, bound: float, n_padding: int, caches: bool
+    ) -> bool:
+        """Return whether two steps give the logits of a plain forward.
+
+        Parameters
+        ----------
+        first
+            The prompt whose beginning is read.
+        bound
+            By how much logits may differ, relative to the largest.
+        n_padding
+            Tokens by which the prompt is padded, beside a row that is longer by as
+            many; 0: the prompt alone.
+        caches
+            Whether the second step reads behind the first one's cache.
+        """
+        probe = torch.from_numpy(first.ids[None, :PROBE_TOKENS].astype(np.int64))
+        ids = torch.cat([probe, probe[:, :1]], dim=1).to(self.device)  # (1, t)
+        plain, _ = self._step(ids, torch.ones_like(ids), None, caches=False)  # (1, V)
+
+        rows = ids
+        if n_padding:
+            longer = torch.cat([ids[:, :1].expand(1, n_padding), ids], dim=1)
+            shorter = torch.cat([torch.zeros_like(longer[:, :n_padding]), ids], dim=1)
+            rows = torch.cat([shorter, longer])  # (2, n_padding + t)
+        mask = torch.ones_like(rows)
+        mask[0, :n_padding] = 0
+
         try:
-            with warnings.catch_warnings(action="ignore"):  # PEFT's of prompt tuning
-                found, past = self._step(both[:, :-1], mask[:, :-1], None)
-                if self.caches and past is None:
+            # PEFT warns of prompt tuning.
+            with warnings.catch_warnings(action="ignore"):
+                _, past = self._step(rows[:, :-1], mask[:, :-1], None, caches=caches)
+                if caches and past is None:
                     return False
-                found, _ = self._step(both, mask, past)
+                stepped, _ = self._step(rows, mask, past, caches=caches)
+        # A model that does not know a cache, masks or positions fails in any of these.
         except (TypeError, ValueError, RuntimeError, IndexError, AttributeError) as e:
             if out_of_memory(e):
                 raise
             return False
-        size = max(float(plain.float().abs().max()), 1.0)
-        apart = float((plain.float() - found[:1].float()).abs().max())
+
+        largest = max(float(plain.float().abs().max()), 1.0)
+        difference = float((plain.float() - stepped[:1].float()).abs().max())
         # A comparison with NaN is False.
-        return apart <= self.bound * size
+        return difference <= bound * largest
