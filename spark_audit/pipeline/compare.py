@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from spark_audit.audits import Matched, about, audit_names, find
 from spark_audit.audits.base import Context, baselines_of, guard, originals
@@ -41,7 +41,13 @@ FREE_OPTIONS = ("replicates", "placebo_draws", "rematched", "blind_permutations"
 
 @dataclass(frozen=True)
 class Part:
-    """One of the reports, and what the comparison calls its checkpoints."""
+    """A report of a comparison.
+
+    Attributes
+    ----------
+    names
+        Name of a checkpoint in the report -> what the comparison calls it.
+    """
 
     folder: Path
     report: Report
@@ -93,45 +99,44 @@ def compare(
     OutputError
         If evidence is not as it was written.
     """
-    before = None
-    if output is not None:
-        check_links(output, *REPORT_FOLDERS)
-        check_is_for_reports(output)
-        if (output / "report.json").exists():
-            before = read_report(output)
+    before = _report_in(output)
     paths = [Path(folder) for folder in folders]
     parts = _parts(paths)
     first = parts[0].report
-    chosen = baseline or _only_checkpoint(parts[0].names)
+    baseline = baseline or _only_checkpoint(parts[0].names)
     facts = _facts(parts)
-    audits, left_out = _comparable(parts)
 
+    # Unite the evidence of each audit that all reports have.
+    comparable = _comparable(parts)
     evidence: dict[str, Evidence] = {}
-    known = set[str]()
-    for name in audits:
+    compared_names = set[str]()
+    for name in comparable.audits:
         if not only or name in only:
             evidence[name] = Evidence.united([part.evidence(name) for part in parts])
-            known.update(entries(name, evidence[name]))
-    names = sorted(known)
+            compared_names.update(entries(name, evidence[name]))
+
+    # A baseline may be a checkpoint, or a method, which stands for its seeds.
+    names = sorted(compared_names)
     methods = [entry_of(name) for name in names]
-    check_known(chosen, [*names, *methods], where="--baseline")
+    check_known(baseline, [*names, *methods], where="--baseline")
 
     settings = first.settings | {
         "preset": preset or first.settings.get("preset"),
         "seed": seed,
-        "baseline": chosen,
+        "baseline": baseline,
         f"{Matched.name}.null": null,
         "compared": [path.name for path in paths],
     }
+    # Free options may differ among the reports: the defaults are used.
     options = {
         key: value
         for key, value in settings.items()
         if key.partition(".")[2] not in FREE_OPTIONS
     }
-    results = {
-        name: concluded(name, audit_evidence, options, facts)
-        for name, audit_evidence in evidence.items()
-    }
+    results = {}
+    for name, audit_evidence in evidence.items():
+        results[name] = concluded(name, audit_evidence, options, facts)
+
     report = assemble(
         results,
         status=first.status,
@@ -139,16 +144,28 @@ def compare(
         settings=settings,
         manifest=first.manifest,
         checkpoints=facts,
-        guards=_guards(parts, left_out),
+        guards=_guards(parts, comparable.left_out),
         tables=_matching_tables(parts),
     )
     if output is None:
         return report
+
     keep_if_replaced(output, before, report)
     checksums = write_evidence(output, evidence)
     return report.model_copy(
         update={"evidence": checksums, "files": score_files(checksums)}
     )
+
+
+def _report_in(output: Path | None) -> Report | None:
+    """Return the report that the folder for the evidence holds already, if any."""
+    if output is None:
+        return None
+    check_links(output, *REPORT_FOLDERS)
+    check_is_for_reports(output)
+    if not (output / "report.json").exists():
+        return None
+    return read_report(output)
 
 
 def _matching_tables(parts: Sequence[Part]) -> dict[str, list[dict[str, Any]]]:
@@ -162,7 +179,7 @@ def _matching_tables(parts: Sequence[Part]) -> dict[str, list[dict[str, Any]]]:
 
 
 def entries(name: str, evidence: Evidence) -> list[str]:
-    """Return what an audit compares: checkpoints, or series."""
+    """Return the names that an audit compares: of checkpoints, or of series."""
     names = list(evidence.checkpoints)
     if about(name).of_series:
         names = [series_of(checkpoint) for checkpoint in names]
@@ -175,7 +192,7 @@ def concluded(
     settings: Mapping[str, Any],
     facts: Sequence[CheckpointFacts],
 ) -> AuditResult:
-    """Return what an audit concludes from stored evidence, with a report's settings.
+    """Conclude again from an audit's stored evidence, with a report's settings.
 
     Raises
     ------
@@ -201,14 +218,18 @@ def _concluded(
     settings: Mapping[str, Any],
     facts: Sequence[CheckpointFacts],
 ) -> AuditResult:
+    """Do what :func:`concluded` does; any error may come of it."""
     audit_type = find(name)
-    preset = str(settings.get("preset"))
+
+    # Settings of an audit stand in reports as AUDIT.OPTION.
     options = {}
     for option in fields(audit_type):
         value = settings.get(f"{name}.{option.name}")
         if value is not None:
             options[option.name] = value
     audit = audit_type(**options)
+
+    preset = str(settings.get("preset"))
     baselines = baselines_of(settings.get("baseline"), entries(name, evidence))
     context = Context(
         baselines=baselines | originals(facts),
@@ -240,36 +261,38 @@ def changed_since(
     """
     old, new = _parts([before, folder])
     earlier = _without_base(old.names) or [BASE]
-    # Checkpoint of the new report -> of the earlier one.
-    partners = {
-        name: name if name in earlier else earlier[-1]
-        for name in _without_base(new.names)
-    }
-    if len(earlier) != 1 and not {*partners} <= {*earlier}:
-        missing = ", ".join(sorted({*partners} - {*earlier}))
+    later = _without_base(new.names)
+    missing = sorted({*later} - {*earlier})
+    if missing and len(earlier) > 1:
         raise InputError(
-            f"has no checkpoint {missing}",
+            f"has no checkpoint {', '.join(missing)}",
             where=f"--against {before}",
             fix="audit both under one name: --ckpt NAME=PATH",
         )
 
+    # Checkpoint of the new report -> of the earlier one: of its name, or the only one.
+    partners = {name: name if name in earlier else earlier[-1] for name in later}
+
+    # One comparison for each earlier checkpoint, which is its baseline.
     contrasts: list[Contrast] = []
     for partner in dict.fromkeys(partners.values()):
         comparison = compare(before, folder, baseline=old.names[partner], only=only)
-        # What the comparison calls a checkpoint -> its own name.
-        own_names = {
-            new.names[name]: name
-            for name, other in partners.items()
-            if other == partner
-        }
+
+        # Name in the comparison -> name in the new report.
+        new_names = {}
+        for name, partner_of_name in partners.items():
+            if partner_of_name == partner:
+                new_names[new.names[name]] = name
         for contrast in comparison.contrasts:
-            if contrast.checkpoint in own_names:
-                own_name = own_names[contrast.checkpoint]
-                contrasts.append(contrast.model_copy(update={"checkpoint": own_name}))
+            if contrast.checkpoint in new_names:
+                new_name = new_names[contrast.checkpoint]
+                contrasts.append(contrast.model_copy(update={"checkpoint": new_name}))
 
     # Checkpoints of one model have one name in a comparison.
     same = [
-        name for name, other in partners.items() if new.names[name] == old.names[other]
+        name
+        for name, partner in partners.items()
+        if new.names[name] == old.names[partner]
     ]
     return new.report.model_copy(update={"contrasts": contrasts}), same
 
@@ -281,7 +304,7 @@ def _parts(folders: Sequence[Path]) -> list[Part]:
         raise InputError("needs at least two reports", fix="give DIR DIR...")
 
     first_setup = _setup(reports[0])
-    models: dict[str, set[str]] = {}
+    models: dict[str, set[str]] = {}  # name of a checkpoint -> ids of its models
     for folder, report in zip(folders, reports, strict=True):
         for name, value in _setup(report).items():
             if value != first_setup[name]:
@@ -293,21 +316,24 @@ def _parts(folders: Sequence[Path]) -> list[Part]:
         for facts in report.checkpoints:
             models.setdefault(facts.name, set()).add(facts.model_id)
 
+    # Checkpoints of one name that are different models are called FOLDER/NAME.
     labels = [folder.resolve().name for folder in folders]
     if len(set(labels)) < len(labels):
         labels = [f"{label}-{k}" for k, label in enumerate(labels, start=1)]
+
     parts = []
     for folder, report, label in zip(folders, reports, labels, strict=True):
         names = {}
         for facts in report.checkpoints:
-            is_ambiguous = len(models[facts.name]) > 1
-            names[facts.name] = f"{label}/{facts.name}" if is_ambiguous else facts.name
+            names[facts.name] = facts.name
+            if len(models[facts.name]) > 1:
+                names[facts.name] = f"{label}/{facts.name}"
         parts.append(Part(folder, report, names))
     return parts
 
 
 def _setup(report: Report) -> dict[str, Any]:
-    """Return what must be the same in reports that are compared."""
+    """Return the values that must be the same in compared reports, by their names."""
     dtypes = {
         facts.dtype for facts in report.checkpoints if facts.quantised_from is None
     }
@@ -346,6 +372,7 @@ def _facts(parts: Sequence[Part]) -> list[CheckpointFacts]:
     for part in parts:
         for facts in part.report.checkpoints:
             name = part.names[facts.name]
+            # A rounded checkpoint names the one that it was made of.
             original = facts.quantised_from and part.names.get(facts.quantised_from)
             renamed = facts.model_copy(
                 update={"name": name, "quantised_from": original}
@@ -354,8 +381,21 @@ def _facts(parts: Sequence[Part]) -> list[CheckpointFacts]:
     return list(facts_by_name.values())
 
 
-def _comparable(parts: Sequence[Part]) -> tuple[list[str], list[str]]:
-    """Return audits whose evidence all folders have, and what is left out and why."""
+class ComparableAudits(NamedTuple):
+    """The audits that can be compared, and the others, each with its reason."""
+
+    audits: list[str]
+    left_out: list[str]
+
+
+def _comparable(parts: Sequence[Part]) -> ComparableAudits:
+    """Return the audits whose evidence all folders have, and what is left out.
+
+    Raises
+    ------
+    InputError
+        If there is no such audit.
+    """
     reported = set[str]()
     for part in parts:
         reported.update(row.audit for row in part.report.results)
@@ -367,9 +407,11 @@ def _comparable(parts: Sequence[Part]) -> tuple[list[str], list[str]]:
         folders_without = [
             part.folder.name for part in parts if not part.path(name).exists()
         ]
-        differing = _differing_options(name, parts)
+        # An audit that no report has is not worth a word.
         if len(folders_without) == len(parts):
             continue
+
+        differing = _differing_options(name, parts)
         if folders_without:
             left_out.append(f"{name} ({', '.join(folders_without)})")
         elif differing:
@@ -384,7 +426,7 @@ def _comparable(parts: Sequence[Part]) -> tuple[list[str], list[str]]:
             where=", ".join(str(part.folder) for part in parts),
             fix="audit them with the same command first",
         )
-    return audits, left_out
+    return ComparableAudits(audits, left_out)
 
 
 def _differing_options(audit: str, parts: Sequence[Part]) -> list[str]:
@@ -406,6 +448,8 @@ def _guards(parts: Sequence[Part], left_out: Sequence[str]) -> list[Guard]:
     if left_out:
         facts = {"left_out": [*left_out]}
         guards["", ""] = guard(LEFT_OUT, "audits_compared", facts)
+
+    # Those of the setup rest on scores of tokens: they are taken over as they were.
     for part in parts:
         for old_guard in part.report.guards:
             has_failed = old_guard.name in REMAINS and old_guard.passed is False

@@ -34,9 +34,11 @@ def conclude(job: Job, checkpoint_jobs: Sequence[CheckpointJob]) -> AuditReport:
     request = job.request
     folder = job.folder
     tables = _tables(job, checkpoint_jobs)
+
     # Another command may have finished here in the meantime.
     before = folders.check_folder(folder, job.manifest, job.lineup.specs, request)
 
+    # Conclude, and join what another report of the folder has beside it.
     results = _results(job, checkpoint_jobs, tables)
     guards = _setup_guards(job, checkpoint_jobs, tables)
     parts = joined.ReportParts(
@@ -64,13 +66,16 @@ def conclude(job: Job, checkpoint_jobs: Sequence[CheckpointJob]) -> AuditReport:
         evidence=parts.evidence,
         timing=parts.timing,
     )
+
+    # Write evidence first: the report names it with its checksums.
     keep_if_replaced(folder, before, report)
     evidence = {name: result.evidence for name, result in parts.results.items()}
     checksums = report.evidence | write_evidence(folder, evidence)
+    report = report.model_copy(
+        update={"evidence": checksums, "files": score_files(checksums)}
+    )
     write_report(
-        report.model_copy(
-            update={"evidence": checksums, "files": score_files(checksums)}
-        ),
+        report,
         folder,
         # The report itself is always written: all else is rendered from it.
         formats=("json", *request.formats) if request.formats else (),
@@ -89,14 +94,15 @@ def write_evidence(
     Parameters
     ----------
     evidence
-        Name of an audit -> what later comparisons conclude from.
+        Name of an audit -> tables that later comparisons conclude from.
     """
     checksums: dict[str, str] = {}
     for audit_name, audit_evidence in evidence.items():
-        if audit_evidence is not None and len(audit_evidence):
-            path = folder / "scores" / about(audit_name).evidence_file()
-            audit_evidence.write(path)
-            checksums[path.name] = sha256_file(path)
+        if audit_evidence is None or not len(audit_evidence):
+            continue
+        path = folder / "scores" / about(audit_name).evidence_file()
+        audit_evidence.write(path)
+        checksums[path.name] = sha256_file(path)
     return checksums
 
 
@@ -130,7 +136,7 @@ def _settings(job: Job, results: Mapping[str, AuditResult]) -> dict[str, Any]:
 def _results(
     job: Job, checkpoint_jobs: Sequence[CheckpointJob], tables: Tables
 ) -> dict[str, AuditResult]:
-    """Return what each audit concludes, by its name."""
+    """Return the result of each audit, by its name; each sees its checkpoints only."""
     request = job.request
     n_audits = len(request.audits)
     baselines_of_copies = originals(
@@ -146,9 +152,11 @@ def _results(
                 for name, scores in tables.items()
                 if job.lineup.sees(name, audit)
             }
+
             # A series is compared with a series, by their own names.
             names = dict.fromkeys(job.lineup.entry(name) for name in visible_tables)
             baselines = baselines_of(request.baseline, names) | baselines_of_copies
+
             result = audit(
                 visible_tables,
                 job.view,
@@ -166,10 +174,16 @@ def _setup_guards(
 ) -> list[Guard]:
     """Return the setup guards that fail; a series is judged by its last stage."""
     stages = job.lineup.stages
-    series = {job.lineup.entry(name): name for name in tables if name in stages}
-    others = {
-        name: name for name in tables if name not in stages and name != RELEARNED_BASE
-    }
+
+    # Name in the report -> whose scores the guards look at. Stages come in order, so
+    # that the last one of a series stays.
+    scored_names: dict[str, str] = {}
+    for name in tables:
+        if name in stages:
+            scored_names[job.lineup.entry(name)] = name
+    for name in tables:
+        if name not in stages and name != RELEARNED_BASE:
+            scored_names[name] = name
 
     weights = {BASE: job.manifest.reference.weights_sha256}
     for checkpoint_job in checkpoint_jobs:
@@ -180,9 +194,7 @@ def _setup_guards(
             weights[facts.name] = facts.weights_sha256
 
     with job.clock("statistics: setup"):
-        return setup_guards(
-            tables, job.view, names={**series, **others}, weights=weights
-        )
+        return setup_guards(tables, job.view, names=scored_names, weights=weights)
 
 
 def manifest_facts(manifest: Manifest) -> ManifestFacts:
@@ -193,6 +205,7 @@ def manifest_facts(manifest: Manifest) -> ManifestFacts:
     n_tokens = 0
     for pair in manifest.pairs:
         example = manifest.by_id[pair.example]
+        # Held-out identifiers are a control; a report counts what was trained on.
         if example.split != "train":
             continue
         sources.add(example.source_id)

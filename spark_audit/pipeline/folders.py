@@ -39,6 +39,7 @@ def manifest_for(checkpoint: Loaded, request: Request) -> Manifest:
     if not request.data:
         return find_manifest(checkpoint)
 
+    # Audits of series need no manifest: rows to be answered are enough.
     from spark_audit.data.examples import data_files, read_examples
     from spark_audit.manifest.task_manifest import task_manifest
 
@@ -57,8 +58,9 @@ def find_manifest(checkpoint: Loaded) -> Manifest:
         If none or several fit; it lists them.
     """
     fitting: dict[Path, Manifest] = {}
-    refused: list[str] = []
-    for path in sorted([*MANIFESTS.glob("*.json"), *MANIFESTS.glob("*.arrow")]):
+    refused: list[str] = []  # each with its reason
+    paths = [*MANIFESTS.glob("*.json"), *MANIFESTS.glob("*.arrow")]
+    for path in sorted(paths):
         try:
             if not lies_inside(path):
                 raise InputError("is a link out of the folder")
@@ -71,8 +73,8 @@ def find_manifest(checkpoint: Loaded) -> Manifest:
     if len(fitting) == 1:
         return next(iter(fitting.values()))
     if fitting:
-        paths = ", ".join(str(path) for path in fitting)
-        problem = f"several manifests fit: {paths}"
+        listed = ", ".join(str(path) for path in fitting)
+        problem = f"several manifests fit: {listed}"
     else:
         reasons = "; ".join(refused) or f"there is none in {MANIFESTS}/"
         problem = f"no manifest fits: {reasons}"
@@ -120,6 +122,7 @@ def check_folder(
     """
     check_links(folder, *REPORT_FOLDERS)
     check_is_for_reports(folder)
+
     before = None
     if (folder / "report.json").exists():
         before = read_report(folder)
@@ -130,6 +133,7 @@ def check_folder(
                 where=str(folder),
                 fix="give another -o, or remove the folder",
             )
+
     check_writable(folder)
     return before
 
@@ -148,9 +152,12 @@ def check_is_for_reports(folder: Path) -> None:
     foreign: list[Path] = []
     for pattern in FOREIGN_FILES:
         foreign += folder.glob(pattern)
+
     # A run that was interrupted while it wrote its report has scores.
     if not (folder / "scores").exists():
-        foreign += [folder / name for name in REPORT_PAGES if (folder / name).exists()]
+        pages = [folder / name for name in REPORT_PAGES]
+        foreign += [path for path in pages if path.exists()]
+
     if foreign:
         raise InputError(
             f"is not a report folder: it holds {foreign[0].name}",

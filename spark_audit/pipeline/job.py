@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from spark_audit.audits.base import Plan
 from spark_audit.checkpoints.specs import Loading, parse_specs
@@ -46,9 +46,27 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
 
 
+class StoredPasses(NamedTuple):
+    """How many passes over checkpoints a store holds already.
+
+    Attributes
+    ----------
+    n_whole
+        Passes of which every item is stored.
+    n_passes
+        Passes that there are.
+    n_in_part
+        Passes of which some items are stored.
+    """
+
+    n_whole: int
+    n_passes: int
+    n_in_part: int
+
+
 @dataclass(frozen=True)
 class CheckpointJob:
-    """What a report says of a checkpoint, and what the store calls its scores.
+    """Facts of a checkpoint for the report, and the store's names of its scores.
 
     It holds no model, and exists before the checkpoint is scored.
     """
@@ -59,7 +77,7 @@ class CheckpointJob:
 
 @dataclass(frozen=True)
 class Job:
-    """What all checkpoints of a request have in common.
+    """A request that was checked, with all that its checkpoints have in common.
 
     Attributes
     ----------
@@ -75,6 +93,10 @@ class Job:
         Where scores are kept.
     folder
         Where the report goes.
+    show
+        Called with progress.
+    clock
+        Seconds by kind of work, for the report.
     """
 
     request: Request
@@ -87,7 +109,8 @@ class Job:
     folder: Path
     show: Progress
     clock: Clock = field(default_factory=Clock)
-    _items: dict[str, dict[Pass, Sequence[Any]]] = field(default_factory=dict)
+    # Hash of a tokenizer -> items by pass, as it reads them.
+    _items: dict[str, dict[Pass, Sequence[AnyItem]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, request: Request, progress: Progress | None = None) -> Job:
@@ -113,20 +136,25 @@ class Job:
         else:
             opening = OpenCheckpoints(lineup.specs, loading)
             manifest = original(manifest_for(opening.described[0], request))
+
+        # Before headers are read, where that can be: this takes a second.
         if lineup.stages:
-            # Before headers are read, where that can be: this takes a second.
             request = with_order(request, lineup, manifest)
         folder = report_folder(manifest, lineup.names, lineup.specs, request)
 
+        # Which rows a relearning may use is known with the manifest only.
         relearning = relearning_of(request, manifest) if request.relearn else None
         if opening is None or relearning:
             opening = OpenCheckpoints(lineup.specs, loading, relearning=relearning)
         _check_fits(manifest, opening.described, lineup, request)
 
+        # Plan what is scored, and where it is kept.
         view, plans = make_plans(
             manifest, request.audits, preset=request.preset, limit=request.limit
         )
-        scores = store_of(request.scores) if request.scores else None
+        store_folder = folder / "scores" / "store"
+        if request.scores:
+            store_folder = store_of(request.scores)
         return cls(
             request=request,
             lineup=lineup,
@@ -134,27 +162,30 @@ class Job:
             manifest=manifest,
             view=view,
             plans=plans,
-            store=Store(scores or folder / "scores" / "store"),
+            store=Store(store_folder),
             folder=folder,
             show=progress or (lambda activity, done, total: None),
         )
 
     def keys(self, checkpoint: Loaded) -> dict[Pass, Keys]:
         """Return by pass the items that a checkpoint scores, and their store keys."""
-        plans = self._plans_for(checkpoint)
-        passes = sorted({scoring_pass for plan in plans for scoring_pass in plan})
+        plan = union(self._plans_for(checkpoint))
+        passes = list(plan)
         if checkpoint.served is not None:
             from spark_audit.scoring.served import SERVED_PASSES
 
-            passes = [one_pass for one_pass in passes if one_pass.kind in SERVED_PASSES]
+            passes = [
+                scoring_pass
+                for scoring_pass in passes
+                if scoring_pass.kind in SERVED_PASSES
+            ]
         items_by_pass = self._items_of(checkpoint, passes)
 
         keys_by_pass = {}
         for scoring_pass in passes:
-            # Whole checkpoints and stages score different items of one pass.
-            planned = set[str]()
-            for plan in plans:
-                planned.update(plan.get(scoring_pass, ()))
+            # Items are those of all plans; whole checkpoints and stages score different
+            # ones of a pass.
+            planned = set(plan[scoring_pass])
             items = [
                 item for item in items_by_pass[scoring_pass] if item.key in planned
             ]
@@ -165,16 +196,15 @@ class Job:
 
     def _plans_for(self, checkpoint: Loaded) -> list[Plan]:
         """Return the plans of the audits that look at a checkpoint."""
-        audits_and_plans = zip(self.request.audits, self.plans, strict=True)
-        return [
-            plan
-            for audit, plan in audits_and_plans
-            if self.lineup.sees(checkpoint.name, audit)
-        ]
+        plans = []
+        for audit, plan in zip(self.request.audits, self.plans, strict=True):
+            if self.lineup.sees(checkpoint.name, audit):
+                plans.append(plan)
+        return plans
 
     def _items_of(
         self, checkpoint: Loaded, passes: Sequence[Pass]
-    ) -> Mapping[Pass, Sequence[Any]]:
+    ) -> Mapping[Pass, Sequence[AnyItem]]:
         """Return the items of some passes, as a checkpoint's tokenizer reads them.
 
         All checkpoints with one tokenizer share them.
@@ -192,6 +222,7 @@ class Job:
         plan = {scoring_pass: united[scoring_pass] for scoring_pass in new_passes}
         with self.clock("tokenising"):
             items.update(items_for(self.view, checkpoint, plan))
+
         for scoring_pass in new_passes:
             check_known(checkpoint, items[scoring_pass])
         return items
@@ -203,12 +234,12 @@ class Job:
             if not self.lineup.scores(checkpoint.name):
                 continue
             for scoring_pass, keys in self.keys(checkpoint).items():
-                items = [*self.store.left(keys).values()]
-                unscored[checkpoint.name, scoring_pass] = items
+                left = self.store.left(keys)
+                unscored[checkpoint.name, scoring_pass] = list(left.values())
         return unscored
 
-    def stored(self, unscored: Unscored) -> tuple[int, int, int] | None:
-        """Return how many passes the store holds, of how many, and parts of how many.
+    def stored(self, unscored: Unscored) -> StoredPasses | None:
+        """Return how many passes the store holds.
 
         ``None`` where a checkpoint's id is known after loading only.
         """
@@ -227,10 +258,16 @@ class Job:
                 n_whole += 1
             elif len(items) < len(store_keys):
                 n_in_part += 1
-        return n_whole, len(unscored), n_in_part
+        return StoredPasses(n_whole, len(unscored), n_in_part)
 
     def checkpoint_job(self, checkpoint: Loaded) -> CheckpointJob:
-        """Return what a report says of a checkpoint, and where its scores will be."""
+        """Return a checkpoint's facts for the report, and where its scores will be.
+
+        Raises
+        ------
+        InputError
+            If the manifest was not made for it; after loading more is known of it.
+        """
         remarks = check_fit(
             self.manifest, checkpoint, base_sha256=checkpoint.base_sha256
         )
@@ -243,11 +280,11 @@ class Job:
         ``None`` where that is known after loading only.
         """
         names = self.opening.groups[group]
-        model_ids = [
-            checkpoint.model_id
-            for checkpoint in self.opening.described
-            if checkpoint.name in names
-        ]
+        model_ids = []
+        for checkpoint in self.opening.described:
+            if checkpoint.name in names:
+                model_ids.append(checkpoint.model_id)
+        # Without a model's id nobody knows the keys of its scores.
         if len(model_ids) < len(names) or not all(model_ids):
             return None
 
@@ -263,6 +300,8 @@ class Job:
             if self.tokens_left(group, unscored) != 0:
                 yield from self.opening.open(group)
                 continue
+
+            # Everything is stored: what headers say is enough.
             for checkpoint in self.opening.described:
                 if checkpoint.name in names:
                     yield checkpoint
@@ -279,17 +318,19 @@ class Job:
     def with_notes(
         self, checkpoint_jobs: Sequence[CheckpointJob]
     ) -> list[CheckpointJob]:
-        """Return the checkpoints with what was remarked while they were scored."""
+        """Return the jobs with notes on how their scores came about, for the report."""
         self.store.refresh()
         with_notes = []
         for checkpoint_job in checkpoint_jobs:
             notes = [*checkpoint_job.facts.notes]
             for keys in checkpoint_job.keys.values():
                 notes += self.store.remarks(keys().values())
+            # The store's own notes are about parts that it could not read.
             if checkpoint_job.keys:
                 notes += self.store.notes
             notes += self._notes_on_copies(checkpoint_job, checkpoint_jobs)
 
+            # Several passes may remark the same.
             distinct_notes = list(dict.fromkeys(notes))
             facts = checkpoint_job.facts.model_copy(update={"notes": distinct_notes})
             with_notes.append(replace(checkpoint_job, facts=facts))
@@ -307,6 +348,7 @@ class Job:
         for other in checkpoint_jobs:
             if other is checkpoint_job or other.facts.model_id != facts.model_id:
                 continue
+            # Stages that are alike are a figure of the series, no mistake.
             if not {facts.name, other.facts.name} & self.lineup.stages:
                 notes.append(f"the same model as {other.facts.name!r}")
         return notes
@@ -318,6 +360,7 @@ def _lineup_of(request: Request) -> Lineup:
     if not request.audits:
         raise InputError("no audit is given", where="audits")
 
+    # Folders are searched for stages only if an audit is of series.
     lineup = Lineup(tuple(parse_specs(request.ckpt)))
     if any(audit.of_series for audit in request.audits):
         lineup = make_lineup(lineup.specs, request.audits)
@@ -329,6 +372,8 @@ def _lineup_of(request: Request) -> Lineup:
         check_known(request.baseline, known, where="--baseline")
     for audit in request.audits:
         audit.check_names(lineup.names)
+
+    # Audits that look at stages and nothing else have nothing to look at.
     if not lineup.stages and all(audit.alone for audit in request.audits):
         raise InputError(
             request.audits[0].alone,
@@ -345,10 +390,9 @@ def _check_fits(
     request: Request,
 ) -> None:
     """Refuse checkpoints that the manifest was not made for."""
-    is_base_given = request.base is not None or any(
-        spec.name == BASE for spec in lineup.specs
-    )
-    if is_base_given:
+    # A base may be given as --base PATH, or as --ckpt base=PATH.
+    spec_names = [spec.name for spec in lineup.specs]
+    if request.base is not None or BASE in spec_names:
         check_not_swapped(manifest, described)
     for checkpoint in described:
         check_fit(manifest, checkpoint, base_sha256=checkpoint.base_sha256)
@@ -378,6 +422,7 @@ def check_not_swapped(manifest: Manifest, described: Sequence[Loaded]) -> None:
     weights = {checkpoint.name: checkpoint.weights_sha256 for checkpoint in described}
     if weights.get(BASE) == reference:
         return
+
     for name, sha256 in weights.items():
         if name != BASE and sha256 == reference:
             raise InputError(
@@ -391,7 +436,7 @@ def check_not_swapped(manifest: Manifest, described: Sequence[Loaded]) -> None:
 def missing_base(
     manifest: Manifest, described: Sequence[Loaded], request: Request
 ) -> str:
-    """Return what is not tested where the base is not scored; empty: it is."""
+    """Return a note on what is not tested without the base; empty: it is scored."""
     is_scored = any(checkpoint.name == BASE for checkpoint in described)
     if is_scored or all(audit.of_series for audit in request.audits):
         return ""
@@ -404,7 +449,7 @@ def missing_base(
 
 
 def facts_of(checkpoint: Loaded, notes: Sequence[str] = ()) -> CheckpointFacts:
-    """Return what a report says of a checkpoint."""
+    """Return the facts of a checkpoint that its report has."""
     facts = CheckpointFacts.model_validate(checkpoint, from_attributes=True)
     return facts.model_copy(update={"notes": [*notes]})
 
@@ -431,8 +476,9 @@ def relearning_of(request: Request, manifest: Manifest) -> Relearning:
     from spark_audit.data.examples import data_files, read_examples
     from spark_audit.data.occurrences import without_identifiers
 
+    examples = read_examples(*data_files(request.relearn))
     rows, _ = without_identifiers(
-        read_examples(*data_files(request.relearn)),
+        examples,
         splits=("train", "test"),
         audited=manifest.examples,
         where="--relearn",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def audits_of(report: Report) -> list[str]:
-    """The audits that a report tells of, in order."""
+    """Return the audits that a report tells of, in order."""
     rows = [*report.results, *report.contrasts]
     return in_order({row.audit for row in rows})
 
@@ -34,31 +34,45 @@ def audits_of(report: Report) -> list[str]:
 def lost_parts(
     old: Report, request: Request, manifest: Manifest, specs: Sequence[Spec]
 ) -> str:
-    """What a finished report tells of that the new one would not; empty: nothing.
+    """Return what of a finished report the new one would not have; empty: nothing.
 
-    That is all of another manifest, checkpoints that are not audited now, and other
-    audits where checkpoints or settings are others.
+    All of another manifest is lost; checkpoints that are not audited now are; and so
+    are audits that are not run now, if checkpoints or settings have changed.
     """
     if old.manifest.digest != manifest.digest:
         return f"another manifest ({old.manifest.name!r})"
-    names = (
-        str(CheckpointName(name, derived=kind))
-        for spec in specs
-        for name in seeds_of(spec.name, len(spec.paths))
-        for kind in ("", *request.loading.quantize, *[RELEARN] * bool(request.relearn))
-    )
-    before = {series_of(one.name) for one in old.checkpoints} - {BASE, RELEARNED_BASE}
-    now = {series_of(name) for name in names} - {BASE}
-    asked = {audit.name for audit in request.audits}
-    others = [one for one in audits_of(old) if one not in asked]
-    differs = ["checkpoints"] if before != now else []
-    settings = request.shared_settings(manifest)
-    differs += [key for key in settings if old.settings.get(key) != settings[key]]
-    if before - now:
-        return f"checkpoints {', '.join(sorted(before - now))}"
-    if others and differs:
-        return f"audits {', '.join(others)} with another {', '.join(differs)}"
+
+    # The base is scored beside any checkpoint, and never lost alone.
+    reported = {series_of(facts.name) for facts in old.checkpoints}
+    reported -= {BASE, RELEARNED_BASE}
+    requested = _requested_checkpoints(request, specs) - {BASE}
+    if reported - requested:
+        return f"checkpoints {', '.join(sorted(reported - requested))}"
+
+    requested_audits = {audit.name for audit in request.audits}
+    remaining = [audit for audit in audits_of(old) if audit not in requested_audits]
+    differing = ["checkpoints"] if reported != requested else []
+    for key, value in request.shared_settings(manifest).items():
+        if old.settings.get(key) != value:
+            differing.append(key)
+    if remaining and differing:
+        return f"audits {', '.join(remaining)} with another {', '.join(differing)}"
     return ""
+
+
+def _requested_checkpoints(request: Request, specs: Sequence[Spec]) -> set[str]:
+    """Return the checkpoints that a request gives: seeds and what is made of them."""
+    derivations = ["", *request.loading.quantize]
+    if request.relearn:
+        derivations.append(RELEARN)
+
+    names = set[str]()
+    for spec in specs:
+        for seed in seeds_of(spec.name, len(spec.paths)):
+            for derivation in derivations:
+                name = str(CheckpointName(seed, derived=derivation))
+                names.add(series_of(name))
+    return names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +82,7 @@ class ReportParts:
     Attributes
     ----------
     results
-        What each audit concludes.
+        Rows, findings and guards of each audit, by its name.
     guards
         Those that belong to no audit's result.
     evidence
@@ -91,39 +105,60 @@ def joined(old: Report, new: ReportParts) -> ReportParts:
     InputError
         If the base would be lost from an audit; the new scores are kept.
     """
-    others = [audit for audit in audits_of(old) if audit not in new.results]
-    if not others:
+    kept_audits = [audit for audit in audits_of(old) if audit not in new.results]
+    if not kept_audits:
         return new
+    _check_base_stays(old, new, kept_audits)
 
+    united = {**results_of(old, kept_audits), **new.results}
+    evidence_files = {about(audit).evidence_file() for audit in kept_audits}
+    evidence = {}
+    for name, sha256 in old.evidence.items():
+        if name in evidence_files:
+            evidence[name] = sha256
+
+    # What both reports have is the new one's.
+    new_names = {facts.name for facts in new.checkpoints}
+    kept_checkpoints = [
+        facts for facts in old.checkpoints if facts.name not in new_names
+    ]
+    return ReportParts(
+        results={audit: united[audit] for audit in in_order(united)},
+        checkpoints=[*new.checkpoints, *kept_checkpoints],
+        settings={**old.settings, **new.settings},
+        guards=[*new.guards, *_kept_guards(old, new)],
+        evidence=evidence,
+        timing={**old.timing, **new.timing},
+    )
+
+
+def _check_base_stays(
+    old: Report, new: ReportParts, kept_audits: Sequence[str]
+) -> None:
+    """Refuse a report in which an audit that compared with a base has none any more."""
     had_base = any(
         row.checkpoint == BASE and row.audit in new.results for row in old.results
     )
-    rows = (row for result in new.results.values() for row in result.rows)
-    if had_base and not any(row.checkpoint == BASE for row in rows):
+    has_base = False
+    for result in new.results.values():
+        if any(row.checkpoint == BASE for row in result.rows):
+            has_base = True
+    if had_base and not has_base:
         raise InputError(
-            f"holds a finished report of {', '.join(others)} with another base, which "
-            "is not scored now (--base)",
+            f"holds a finished report of {', '.join(kept_audits)} with another base, "
+            "which is not scored now (--base)",
             fix="give another -o, or remove the folder; what was scored is kept",
         )
 
-    united = {**results_of(old, others), **new.results}
-    names = {one.name for one in new.checkpoints}
+
+def _kept_guards(old: Report, new: ReportParts) -> list[Guard]:
+    """Return the guards of an old report that the new one does not judge again."""
     new_guards = [*new.guards]
     for result in new.results.values():
         new_guards += result.guards
-    new_keys = {(guard.name, guard.checkpoint) for guard in new_guards}
-    old_guards = [
-        guard for guard in old.guards if (guard.name, guard.checkpoint) not in new_keys
+    judged_again = {(guard.name, guard.checkpoint) for guard in new_guards}
+    return [
+        guard
+        for guard in old.guards
+        if (guard.name, guard.checkpoint) not in judged_again
     ]
-    files = {about(audit).evidence_file() for audit in others}
-    return ReportParts(
-        results={audit: united[audit] for audit in in_order(united)},
-        checkpoints=[
-            *new.checkpoints,
-            *(one for one in old.checkpoints if one.name not in names),
-        ],
-        settings={**old.settings, **new.settings},
-        guards=[*new.guards, *old_guards],
-        evidence={k: sha256 for k, sha256 in old.evidence.items() if k in files},
-        timing={**old.timing, **new.timing},
-    )

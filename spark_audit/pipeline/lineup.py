@@ -1,4 +1,4 @@
-"""Which checkpoints are opened, and what each of them scores."""
+"""Decide which checkpoints are opened, which audits see each, and what is scored."""
 
 from __future__ import annotations
 
@@ -38,11 +38,12 @@ class Lineup:
     Attributes
     ----------
     specs
-        What is opened.
+        The checkpoints that are opened.
     stages
-        Names of those that are one stage of a series, for audits of series alone.
+        Names of checkpoints that are one stage of a series: audits of series alone see
+        them.
     both
-        Names of those that are a series of one stage: every audit sees them.
+        Names of checkpoints that are a series of one stage: every audit sees them.
     """
 
     specs: tuple[Spec, ...]
@@ -51,7 +52,7 @@ class Lineup:
 
     @property
     def names(self) -> list[str]:
-        """Return what is audited, by the names that a user knows.
+        """Return the names that a user knows: of checkpoints and of series.
 
         A series that is opened by its stages alone is named after the checkpoints.
         """
@@ -65,7 +66,7 @@ class Lineup:
         return [*whole, *only_series]
 
     def scores(self, name: str) -> bool:
-        """Return whether anything of it is scored: not of what is made of a stage."""
+        """Return whether a checkpoint is scored: one made of a stage is not."""
         derived = CheckpointName.parse(name).derived
         return not derived or original_of(name) not in self.stages
 
@@ -95,6 +96,8 @@ def make_lineup(specs: Sequence[Spec], audits: Iterable[Audit]) -> Lineup:
     from spark_audit.checkpoints.task_series import expand
 
     only_series = all(audit.of_series for audit in audits)
+
+    # Other audits need each checkpoint whole, beside its stages.
     opened = [] if only_series else list(specs)
     stages: list[Spec] = []
     both: set[str] = set()
@@ -104,6 +107,7 @@ def make_lineup(specs: Sequence[Spec], audits: Iterable[Audit]) -> Lineup:
             if stages_of_candidate != (candidate,):
                 stages += stages_of_candidate
                 continue
+
             # No series, or one of a single stage: every audit sees it.
             both.add(candidate.name)
             if only_series:
@@ -117,16 +121,18 @@ def make_lineup(specs: Sequence[Spec], audits: Iterable[Audit]) -> Lineup:
 
 
 def _candidate_series(spec: Spec, *, only_series: bool) -> list[Spec]:
-    """Return what of a spec may be a series: itself, or each of its replicates."""
+    """Return the specs that may be series: the spec itself, or each replicate of it."""
     from spark_audit.checkpoints.specs import Spec
     from spark_audit.checkpoints.task_series import series
 
     if len(spec.paths) == 1:
         return [spec]
+
     # The last stages of series, one after the other, would be no series of anything.
     each_is_series = spec.stage is None and all(series(path) for path in spec.paths)
     if only_series and not each_is_series:
         return [spec]
+
     return [
         Spec(str(CheckpointName(spec.name, number)), (path,), spec.stage)
         for number, path in enumerate(spec.paths, start=1)
@@ -146,6 +152,7 @@ def make_plans(
     if limit is None:
         return manifest, plans
 
+    # The limit counts rows, of which a plan may score several items.
     examples = set[str]()
     for scoring_pass, keys in union(plans).items():
         examples.update(example_of(scoring_pass, key) for key in keys)
@@ -188,9 +195,9 @@ def with_order(request: Request, lineup: Lineup, manifest: Manifest) -> Request:
 
     for name, tasks in orders.items():
         if requested_order:
-            conflicts = _restrict(requested_order, tasks) != _restrict(
-                tasks, requested_order
-            )
+            # Tasks that only one of both names do not matter.
+            requested = _restrict(requested_order, tasks)
+            conflicts = requested != _restrict(tasks, requested_order)
         else:
             conflicts = tasks != first_order
         if conflicts:
@@ -204,6 +211,7 @@ def with_order(request: Request, lineup: Lineup, manifest: Manifest) -> Request:
                 "given where it holds for all",
             )
 
+    # Tell the audits that ask for an order, of the tasks that the manifest has.
     known_tasks = {example.task for example in manifest.examples}
     common_order = ",".join(task for task in first_order if task in known_tasks)
     audits = []

@@ -1,4 +1,4 @@
-"""What a user asks of the audits; the fields are the flags of the command line."""
+"""The request of a user; its fields are the flags of the command line."""
 
 from __future__ import annotations
 
@@ -18,12 +18,19 @@ from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 
+LAUNCHER_VARIABLES = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"))
+"""Variables by which torchrun and srun tell a process its number, and how many."""
+
 
 def shard_of(text: str | None) -> tuple[int, int]:
-    """Return this worker's part: of ``--shard``, else of the launcher's variables."""
-    for rank, world in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
+    """Return this worker's part: of ``--shard``, else of the launcher's variables.
+
+    The first of the launchers that has set both of its variables counts.
+    """
+    for rank, world in LAUNCHER_VARIABLES:
         if text is None and rank in os.environ and world in os.environ:
             text = f"{os.environ[rank]}/{os.environ[world]}"
+
     index, _, count = (text or "0/1").partition("/")
     if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
         raise InputError(
@@ -43,6 +50,7 @@ def _shard(kind: Any, tokens: Sequence[Token]) -> tuple[int, int]:
 
 
 def _path(value: str | Path) -> Path:
+    """Return a path as it was given, its ``~`` expanded."""
     return Path(value).expanduser()
 
 
@@ -53,11 +61,12 @@ def _named(ckpt: Any) -> Any:
     """
     if not isinstance(ckpt, Mapping):
         return ckpt
-    typed = []
+
+    typed: list[str] = []
     for name, paths in ckpt.items():
-        if isinstance(paths, str | Path):
-            paths = [paths]
-        typed += [f"{name}={path}" for path in paths]
+        paths_of_name = [paths] if isinstance(paths, str | Path) else paths
+        for path in paths_of_name:
+            typed.append(f"{name}={path}")
     return typed
 
 
@@ -66,7 +75,7 @@ _LIST_OPTIONS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("ckpt", "formats"), str),
     **dict.fromkeys(("data", "relearn"), _path),
 }
-"""Fields that are lists, and what each value becomes."""
+"""Field that is a list -> function that converts each of its values."""
 
 _REFUSED = {
     "--data": "takes the place of a manifest, for audits of series alone; leave it out",
@@ -179,16 +188,19 @@ class Request:
     command: Annotated[tuple[str, ...], options.NO_OPTION] = ()
 
     def __post_init__(self) -> None:
+        # A frozen dataclass sets its own fields by object's method.
         object.__setattr__(self, "ckpt", _named(self.ckpt))
         for name, convert in _LIST_OPTIONS.items():
             value = getattr(self, name)
             values = [value] if isinstance(value, str | Path | Audit) else value
             converted = tuple(convert(value) for value in values)
             object.__setattr__(self, name, converted)
+
         for name in ("manifest", "output", "scores"):
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, _path(value))
+
         options.text_in_dossier(self.formats, show_text=self.show_text)
         self._check_options()
 
@@ -196,6 +208,8 @@ class Request:
         """Refuse options that do not go together, and values out of their range."""
         on_ray = self.engine == "ray"
         only_series = all(audit.of_series for audit in self.audits)
+
+        # In the order in which they are refused.
         is_wrong = {
             "--data": self.data and not (self.manifest is None and only_series),
             "--relearn": self.relearn and (self.loading.device_map or on_ray),

@@ -75,10 +75,13 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
     unscored = job.unscored()
     _say_before_scoring(job, unscored)
 
+    # Every engine has a function `score`, which leaves the scores in the job's store.
     engine = import_module(f"spark_audit.pipeline.engines.{request.engine}")
     checkpoint_jobs: list[CheckpointJob] = engine.score(job, unscored)
     with job.clock("gathering"):
         n_missing = job.n_missing(checkpoint_jobs)
+
+    # The worker that finds nothing missing concludes; the others end here.
     has_other_workers = request.shard[1] > 1
     if n_missing and has_other_workers:
         return Outcome(job.folder, None, missing=n_missing)

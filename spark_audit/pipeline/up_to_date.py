@@ -1,4 +1,4 @@
-"""Whether a folder holds the finished report of a request, and nothing has changed."""
+"""Find a finished report of a request for which nothing has changed."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from spark_audit.checkpoints.open import OpenCheckpoints
 
 INPUTS_FILE = Path("scores") / "inputs.json"
+"""Record of a report folder: the states of the files that its report comes from."""
 
 MAX_FILES = 20_000
 """Files of a run at most: of a folder with more, somebody else's are most."""
@@ -41,12 +42,15 @@ def unchanged(request: Request) -> Path | None:
         records = [*REPORTS.glob(f"*/{INPUTS_FILE}")]
     else:
         records = [request.output / INPUTS_FILE]
+
     for path in records:
         try:
             record = json.loads(read_regular(path))
             states = {**record["inputs"], **record["outputs"]}
-            if record["request"] == _hash(request) and _states(states) == states:
+            is_same_request = record["request"] == _hash(request)
+            if is_same_request and _states(states) == states:
                 return path.parent.parent
+        # A record that cannot be read is none.
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return None
@@ -70,6 +74,7 @@ def inputs_of(request: Request, opening: OpenCheckpoints) -> States | None:
     for spec in parse_specs(list(request.ckpt)):
         paths.update(Path(path).expanduser() for path in spec.paths)
 
+    # One more than allowed shows that there are too many, without reading them all.
     files = list(islice(_files(paths), MAX_FILES + 1))
     return _states(files) if len(files) <= MAX_FILES else None
 
@@ -95,7 +100,9 @@ def keep_inputs(
 def _reads_only_files(request: Request) -> bool:
     """Return whether a request reads files alone: no server and no hub."""
     sources = [*request.ckpt, request.base or "", request.loading.tokenizer or ""]
+    # NAME=PATH: the path may be that of a server, too.
     sources += [typed.partition("=")[2] for typed in request.ckpt]
+
     for source in sources:
         if is_server(source) or source.lstrip("[").startswith(HUB):
             return False
@@ -108,6 +115,7 @@ def _hash(request: Request) -> str:
     source = Path(__file__).parents[1]
     for path in sorted((*source.rglob("*.py"), *source.rglob("*.toml"))):
         digest.update(path.read_bytes())
+
     # All workers of one report have the same hash.
     fields = repr(replace(request, command=(), shard=(0, 1)))
     return sha256_json([fields, os.getcwd(), versions(), digest.hexdigest()])
@@ -118,6 +126,7 @@ def _states(paths: Iterable[str | Path]) -> States:
     states: States = {}
     for path in paths:
         absolute = os.path.abspath(path)
+        # Nothing is there: a file that is added later is a change.
         states[absolute] = []
         with suppress(OSError):
             stat = os.stat(absolute)

@@ -68,7 +68,9 @@ def processes(job: Job, unscored: Unscored) -> int:
 
     request = job.request
     described = job.opening.described
-    n_tokens = sum(item.tokens for items in unscored.values() for item in items)
+    n_tokens = 0
+    for items in unscored.values():
+        n_tokens += sum(item.tokens for item in items)
     if not request.several or not n_tokens:
         return 1
 
@@ -76,6 +78,7 @@ def processes(job: Job, unscored: Unscored) -> int:
         device = "a server"
     else:
         device = pick_device(request.loading.device)
+
     if isinstance(request.jobs, int):
         if device != "cpu":
             raise InputError(
@@ -88,6 +91,7 @@ def processes(job: Job, unscored: Unscored) -> int:
     n_weights = max((checkpoint.parameters or 0 for checkpoint in described), default=0)
     if device != "cpu" or n_tokens * n_weights < MIN_WORK:
         return 1
+
     n_fitting = MAX_PROCESSES
     free = free_bytes()
     if free is not None:
@@ -114,6 +118,8 @@ def _score_in_processes(
 ) -> list[CheckpointJob]:
     """Score the job in so many processes, of which this is the first."""
     threads = max(cores() // n_processes, 1)
+
+    # Each process opens the request anew, as one worker of so many.
     works = []
     for worker in range(1, n_processes):
         request = replace(job.request, jobs=1, shard=(worker, n_processes))
@@ -132,6 +138,7 @@ def _score_in_processes(
                 f"{len(error_codes)} of {n_processes} processes ended early (code "
                 f"{error_codes[0]}; out of memory?): this one does their work"
             )
+        # Scores that a helper stored are not made again.
         if job.n_missing(checkpoint_jobs):
             score_part(job, job.opened(job.unscored()), (0, 1))
     return checkpoint_jobs
@@ -149,10 +156,12 @@ def score_part(
     """Score one worker's part of all passes over some checkpoints."""
     checkpoint_jobs: list[CheckpointJob] = []
     while True:
+        # A for loop would not show where the time of loading begins and ends.
         with job.clock("loading"):
             checkpoint = next(opened, None)
         if checkpoint is None:
             return checkpoint_jobs
+
         if job.lineup.scores(checkpoint.name):
             checkpoint_job = job.checkpoint_job(checkpoint)
             checkpoint_jobs.append(checkpoint_job)
@@ -172,6 +181,7 @@ def _score_pass(
     if not store.left(keys):
         return
 
+    # Remarks are measured once, not by every worker.
     is_first_worker = shard[0] == 0
     if is_first_worker:
         seed = job.request.seed
@@ -209,6 +219,7 @@ def run_jobs(
     with helped(works, 1) as helpers:
         for job in own_share:
             ended(job())
+
         for helper, share in zip(helpers, other_shares, strict=True):
             helper.wait()
             for job in share:
@@ -216,6 +227,7 @@ def run_jobs(
 
 
 def _call_all(jobs: Sequence[Work]) -> None:
+    """Do some jobs one after the other; at the top of a module, to be pickled."""
     for job in jobs:
         job()
 
@@ -230,9 +242,11 @@ def helped(works: Sequence[Work], threads: int) -> Iterator[list[Helper]]:
     try:
         for work in works:
             helpers.append(start(work, threads))
+
         with use_threads(threads):
             yield helpers
     finally:
+        # All are interrupted before the first is waited for.
         for helper in helpers:
             assert helper.stdin is not None
             with suppress(OSError):
@@ -250,6 +264,7 @@ def start(work: Work, threads: int) -> Helper:
         "OMP_NUM_THREADS": str(threads),
         "PYTHONPATH": import_path,
     }
+
     helper = subprocess.Popen(
         [sys.executable, "-P", "-c", HELPER_PROGRAM],
         stdin=subprocess.PIPE,
@@ -260,6 +275,7 @@ def start(work: Work, threads: int) -> Helper:
         env=environment,
     )
     assert helper.stdin is not None
+
     # Where it has died already, others do its part.
     with suppress(OSError):
         pickle.dump(work, helper.stdin)
@@ -268,7 +284,10 @@ def start(work: Work, threads: int) -> Helper:
 
 
 def help_out() -> None:
-    """Do the work that comes by stdin; the end of stdin is an interrupt."""
+    """Do the work that comes by stdin; the end of stdin is an interrupt.
+
+    This is what a process of :func:`start` runs; the pickle is that process's own.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     work: Work = pickle.load(sys.stdin.buffer)
     threading.Thread(target=_end_with_stdin, daemon=True).start()
@@ -276,6 +295,8 @@ def help_out() -> None:
 
 
 def _end_with_stdin() -> NoReturn:
+    """Wait for the end of stdin, interrupt the work, and end it after a while."""
+    # Nothing more is sent: this returns when the other end is closed.
     os.read(0, 1)
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(GRACE_SECONDS)

@@ -45,6 +45,7 @@ class Remote(Store):
 
     def __init__(self, store: Store) -> None:
         super().__init__(None)
+        # With the same salt the same items have the same keys.
         self._salt = store._salt
         self._parts = store._parts
         self.parts: list[tuple[Rows, list[str]]] = []
@@ -66,7 +67,7 @@ def work(release: str, copied: bytes, group: int, shard: tuple[int, int]) -> Res
     release
         The driver's version.
     copied
-        The driver's job, pickled, without what is open.
+        The driver's job, pickled, as :func:`without_models` leaves it.
     group
         The module, as ``groups`` of
         :class:`spark_audit.checkpoints.open.OpenCheckpoints` counts.
@@ -78,9 +79,13 @@ def work(release: str, copied: bytes, group: int, shard: tuple[int, int]) -> Res
             where="--engine ray",
             fix=SAME_INSTALLATION,
         )
-    job: Any = pickle.loads(copied)
+
+    # It comes from the driver, by Ray, which is this run's own.
+    job: Job = pickle.loads(copied)
     opening = _opening(job.lineup.specs, loading_of(job.request))
     job = replace(job, opening=opening, show=lambda *_: None)
+    assert isinstance(job.store, Remote)
+
     opened: list[Loaded] = []
 
     def checkpoints() -> Iterator[Loaded]:
@@ -131,19 +136,21 @@ def score(job: Job, unscored: Unscored) -> list[CheckpointJob]:
 def _score_on(ray: Any, job: Job, unscored: Unscored) -> list[CheckpointJob]:
     """Start the tasks of all parts at once, and take in what comes back."""
     cpus, gpus, slots = capacity(ray, job.request.loading.device)
+
     # Ray has its process use as many threads as it gives it cores, and ends one that
     # used a GPU unless it is told otherwise.
     task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_calls=0)(work)
     copied = ray.put(pickle.dumps(without_models(job)))
     release = versions()["spark-audit"]
+
     pending = []
     for group in range(len(job.opening.groups)):
         n_parts = parts(job.tokens_left(group, unscored), slots)
         for part in range(n_parts):
             pending.append(task.remote(release, copied, group, (part, n_parts)))
-    n_tasks = len(pending)
-    opened: dict[str, Loaded] = {}
 
+    opened: dict[str, Loaded] = {}
+    n_tasks = len(pending)
     try:
         with job.clock("scoring: ray"):
             while pending:
@@ -184,6 +191,7 @@ def capacity(ray: Any, device: str) -> tuple[float, int, int]:
     n_gpus = sum(node.get("GPU", 0) for node in nodes)
     if n_gpus and device != "cpu":
         return 1.0, 1, int(n_gpus)
+
     # A task of a node that dies must fit on any other one.
     task_cores = min(cores_by_node)
     return task_cores, 0, int(sum(cores // task_cores for cores in cores_by_node))
@@ -203,11 +211,18 @@ def parts(tokens: int | None, slots: int) -> int:
         return slots
     if not tokens:
         return 0
-    return max(slots, -(-tokens // PART_TOKENS))
+    n_parts = -(-tokens // PART_TOKENS)
+    return max(slots, n_parts)
 
 
 def take(result: Result, store: Store, opened: dict[str, Loaded]) -> None:
-    """Store the rows that :func:`work` returned, and add the checkpoints it opened."""
+    """Store the rows that :func:`work` returned, and add the checkpoints it opened.
+
+    Raises
+    ------
+    CheckpointError
+        If two nodes opened different checkpoints by one name.
+    """
     checkpoints, rows_and_remarks = result
     for checkpoint in checkpoints:
         first = opened.setdefault(checkpoint.name, checkpoint)
@@ -224,6 +239,8 @@ def take(result: Result, store: Store, opened: dict[str, Loaded]) -> None:
 def cause_of(error: Exception) -> Exception:
     """Return the error that a node raised; Ray's own becomes one line."""
     cause = getattr(error, "cause", None) or error
+
+    # By name: Ray need not be installed where this file is imported.
     if type(cause).__name__ in STORE_FULL_ERRORS:
         return errors.IncompleteError(
             "the object store of the Ray cluster is full",

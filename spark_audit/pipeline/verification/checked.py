@@ -1,4 +1,4 @@
-"""What a check of a report yields, and when two figures are the same."""
+"""The outcome of a check of a report, and when two figures are the same."""
 
 from __future__ import annotations
 
@@ -13,26 +13,34 @@ CLOSE = 1e-9
 NOT_NAMED = "lies in the folder, and the report does not name it"
 
 Checked = tuple[str, str]
-"""What was verified, and what is wrong with it; empty where nothing is."""
+"""Name of what was verified, and the problem with it; empty: it is as it must be."""
 
 
 def does_not_follow(parts: Sequence[str]) -> str:
     """Return which parts do not follow, in words; empty where all do."""
-    return f"does not follow from its evidence: {', '.join(parts)}" if parts else ""
+    if not parts:
+        return ""
+    return f"does not follow from its evidence: {', '.join(parts)}"
 
 
-def is_same(one: object, other: object) -> bool:
-    """Whether two parts of reports are the same, numbers to :data:`CLOSE`."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(
-            is_same(value, other[key]) for key, value in one.items()
-        )
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(is_same, one, other))
-    if _is_number(one) and _is_number(other):
-        return bool(np.isclose(one, other, rtol=CLOSE, atol=CLOSE))
-    return bool(one == other)
+def is_same(first: object, second: object) -> bool:
+    """Return whether two parts of reports are the same, numbers to :data:`CLOSE`."""
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        if first.keys() != second.keys():
+            return False
+        return all(is_same(value, second[key]) for key, value in first.items())
+
+    # A report that was read has lists where one in memory has tuples.
+    if isinstance(first, list | tuple) and isinstance(second, list | tuple):
+        if len(first) != len(second):
+            return False
+        return all(is_same(a, b) for a, b in zip(first, second, strict=True))
+
+    if _is_number(first) and _is_number(second):
+        return bool(np.isclose(first, second, rtol=CLOSE, atol=CLOSE))
+    return bool(first == second)
 
 
 def _is_number(value: object) -> TypeGuard[float]:
+    """Return whether a value is a number; a bool is an int in Python, and none here."""
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""Whether what a report concludes is what its evidence gives."""
+"""Conclude again from a report's evidence, and compare."""
 
 from __future__ import annotations
 
@@ -22,11 +22,9 @@ Record: TypeAlias = Mapping[str, object]
 
 def conclusions(report: Report, evidence: Mapping[str, Evidence]) -> Iterator[Checked]:
     """Yield what the report says otherwise than its evidence, by audit and part."""
-    rows = (*report.results, *report.contrasts, *report.findings)
-    audits = [row.audit for row in rows]
     results: dict[str, AuditResult] = {}
     problems: dict[str, str] = {}
-    for audit in dict.fromkeys([*audits, *evidence]):
+    for audit in _audits(report, evidence):
         if audit in evidence:
             try:
                 results[audit] = concluded(
@@ -36,12 +34,14 @@ def conclusions(report: Report, evidence: Mapping[str, Evidence]) -> Iterator[Ch
                 problems[audit] = error.what
         elif audit != OF_REPORT:
             results[audit] = _without_evidence(report, audit)
+
     if problems:
         # Claims are corrected over all audits: without one of them none can be made.
         for audit, problem in problems.items():
             yield f"conclusions of {audit}", problem
         return
 
+    # Put a report together from these results, and compare it part by part.
     concluded_report = assemble(
         results,
         guards=[guard for guard in report.guards if is_setup(guard)],
@@ -57,6 +57,7 @@ def conclusions(report: Report, evidence: Mapping[str, Evidence]) -> Iterator[Ch
         )
         name = "the whole" if audit == OF_REPORT else audit
         yield f"conclusions of {name}", does_not_follow(differing)
+
     guards = _differing_guards(concluded_report, report)
     yield "checks", does_not_follow(guards)
     settings = _differing_settings(concluded_report, results, report)
@@ -65,13 +66,23 @@ def conclusions(report: Report, evidence: Mapping[str, Evidence]) -> Iterator[Ch
     yield "checkpoints", does_not_follow(_foreign_checkpoints(report, evidence))
 
 
+def _audits(report: Report, evidence: Mapping[str, Evidence]) -> list[str]:
+    """Return the audits that a report tells of, or that left evidence, once each."""
+    rows = (*report.results, *report.contrasts, *report.findings)
+    audits = [row.audit for row in rows]
+    return list(dict.fromkeys([*audits, *evidence]))
+
+
 def is_setup(guard: Guard) -> bool:
     """Return whether a guard rests on scores of tokens, or on compared reports."""
     return guard.name in (*REMAINS, TRAINED_ROWS_FIT, LEFT_OUT)
 
 
 def _without_evidence(report: Report, audit: str) -> AuditResult:
-    """Return what may be said of an audit without evidence: that there is nothing."""
+    """Return the rows and findings of an audit that need no evidence.
+
+    They say that there is nothing: no figure, or "not tested".
+    """
     reported = results_of(report, [audit])[audit]
     rows = [row for row in reported.rows if row.value is None]
     findings = [
@@ -81,11 +92,16 @@ def _without_evidence(report: Report, audit: str) -> AuditResult:
 
 
 def _parts_of(report: Report, audit: str) -> dict[str, Any]:
-    """Return what a report has of an audit: figures, findings and tables."""
+    """Return the figures, findings and tables of an audit, as plain values by name."""
+    rows_by_part: dict[str, Sequence[Row | Finding]] = {
+        "results": report.results,
+        "contrasts": report.contrasts,
+        "findings": report.findings,
+    }
     parts: dict[str, Any] = {}
-    for name in ("results", "contrasts", "findings"):
-        rows: Sequence[Row | Finding] = getattr(report, name)
+    for name, rows in rows_by_part.items():
         parts[name] = [row.model_dump() for row in rows if row.audit == audit]
+
     for name, origin in report.origins.items():
         if origin == audit:
             parts[f"table {name}"] = report.tables.get(name)
@@ -105,18 +121,20 @@ def _differing(concluded: Mapping[str, Any], reported: Mapping[str, Any]) -> lis
         if row["checkpoint"] in scored or row["value"] is not None
     ]
     compared = {**reported, "results": rows}
-    names = dict.fromkeys([*concluded, *compared])
-    return [
-        name
-        for name in names
-        if not is_same(concluded.get(name), compared.get(name, [None]))
-    ]
+
+    differing = []
+    for name in dict.fromkeys([*concluded, *compared]):
+        # Where either lacks a part the two differ: None is never [None].
+        if not is_same(concluded.get(name), compared.get(name, [None])):
+            differing.append(name)
+    return differing
 
 
 def _differing_guards(concluded_report: Report, report: Report) -> list[str]:
     """Name the checks that the evidence gives otherwise, and those that it lacks."""
     concluded_guards = _guards_by_name(concluded_report)
     reported_guards = _guards_by_name(report)
+
     # A key is the name of a guard and its checkpoint.
     differing = {name for name, _ in concluded_guards.keys() ^ reported_guards.keys()}
     for key in concluded_guards.keys() & reported_guards.keys():
@@ -141,11 +159,12 @@ def _differing_settings(
     concluded_report: Report, results: Mapping[str, AuditResult], report: Report
 ) -> list[str]:
     """Name the settings that the conclusions have otherwise, such as how many tests."""
-    differing = [
-        name
-        for name, value in concluded_report.settings.items()
-        if not is_same(value, report.settings.get(name))
-    ]
+    differing = []
+    for name, value in concluded_report.settings.items():
+        if not is_same(value, report.settings.get(name)):
+            differing.append(name)
+
+    # Settings that an audit says itself; a report need not have them.
     for audit, result in results.items():
         for key, value in result.settings.items():
             name = f"{audit}.{key}"
@@ -158,11 +177,13 @@ def _foreign_tables(concluded_report: Report, report: Report) -> list[str]:
     """Name the tables that no audit with evidence makes."""
     expected = {*concluded_report.tables, *MATCHING_TABLES}
     foreign = [name for name in report.tables if name not in expected]
+
+    # Tables that are said to be another audit's.
     origins = concluded_report.origins | dict.fromkeys(MATCHING_TABLES, "manifest")
-    misplaced = [
-        name for name, audit in report.origins.items() if origins.get(name) != audit
-    ]
-    return list(dict.fromkeys([*foreign, *misplaced]))
+    for name, audit in report.origins.items():
+        if origins.get(name) != audit:
+            foreign.append(name)
+    return list(dict.fromkeys(foreign))
 
 
 def _foreign_checkpoints(report: Report, evidence: Mapping[str, Evidence]) -> list[str]:
@@ -170,8 +191,10 @@ def _foreign_checkpoints(report: Report, evidence: Mapping[str, Evidence]) -> li
 
     A series stands for its stages, a method for its seeds.
     """
-    names = {facts.name for facts in report.checkpoints}
-    names |= {series_of(name) for name in names} | {entry_of(name) for name in names}
+    names = set[str]()
+    for facts in report.checkpoints:
+        names |= {facts.name, series_of(facts.name), entry_of(facts.name)}
+
     foreign = set[str]()
     for audit_evidence in evidence.values():
         for name in audit_evidence.checkpoints:

@@ -1,4 +1,4 @@
-"""Whether the counts of a report are those of its evidence, and of a manifest."""
+"""Compare the counts of a report with its evidence, and with a manifest."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from spark_audit.report.assemble import MATCHING_TABLES, matching
 from spark_audit.results import Report
 from spark_audit.results.evidence import Evidence
 
+MANIFEST_FACTS = ("name", "digest", "n_sources", "n_clusters", "n_spans", "n_tokens")
+"""Facts of a manifest that its reports repeat."""
+
 
 def counts_of_evidence(
     report: Report, evidence: Mapping[str, Evidence]
@@ -18,53 +21,60 @@ def counts_of_evidence(
     """Yield whether as many identifiers are counted as ``matched`` read."""
     if Matched.name not in evidence:
         return
+
     units = evidence[Matched.name].units
-    pairs = units[units["role"] == "pii"]
-    trained = pairs[pairs["split"] == "train"]
-    counted = {
+    identifiers = units[units["role"] == "pii"]
+    trained = identifiers[identifiers["split"] == "train"]
+    counts = {
         "n_spans": len(trained),
         "n_clusters": trained["cluster"].nunique(),
         "n_tokens": int(trained["n_tokens"].sum()),
     }
-    wrong = [
+    differing = [
         name
-        for name, count in counted.items()
+        for name, count in counts.items()
         if getattr(report.manifest, name) != count
     ]
+
+    # Types of which none was matched have a row in the table, and none in the evidence.
     if records := report.tables.get("matching_by_type"):
-        matched = pairs["type"].value_counts().to_dict()
-        told = {record["type"]: record["matched"] for record in records}
-        if {k: n for k, n in told.items() if n} != matched:
-            wrong.append("matching_by_type")
-    yield "counts", does_not_follow(wrong)
+        n_by_type = identifiers["type"].value_counts().to_dict()
+        reported = {record["type"]: record["matched"] for record in records}
+        if {name: count for name, count in reported.items() if count} != n_by_type:
+            differing.append("matching_by_type")
+    yield "counts", does_not_follow(differing)
 
 
 def agreement_with_manifest(report: Report, manifest: Manifest) -> Iterator[Checked]:
     """Yield whether a report is of a manifest: by digest, counts and settings."""
     from spark_audit.pipeline.conclude import manifest_facts
 
-    counts = ("name", "digest", "n_sources", "n_clusters", "n_spans", "n_tokens")
-    ours = manifest_facts(manifest)
-    wrong = [
-        name for name in counts if getattr(ours, name) != getattr(report.manifest, name)
+    # Facts and tables that the report took over from its manifest.
+    expected = manifest_facts(manifest)
+    differing = [
+        name
+        for name in MANIFEST_FACTS
+        if getattr(expected, name) != getattr(report.manifest, name)
     ]
     tables = matching(manifest)
-    wrong += [
-        name
-        for name in MATCHING_TABLES
-        if name in report.tables and not is_same(tables[name], report.tables[name])
-    ]
+    for name in MATCHING_TABLES:
+        if name in report.tables and not is_same(tables[name], report.tables[name]):
+            differing.append(name)
+
     if report.settings.get("limit") is not None:
         # A part of the rows was audited: its counts are those of the part.
-        wrong = [name for name in wrong if name in ("name", "digest")]
+        differing = [name for name in differing if name in ("name", "digest")]
+
     declared = {
         "caliper": manifest.settings.caliper,
         "reference": manifest.reference.name,
     }
-    wrong += [
-        name
-        for name, value in declared.items()
-        if not is_same(report.settings.get(name, value), value)
-    ]
-    said = f"is not that of the report: {', '.join(wrong)}" if wrong else ""
-    yield "manifest", said
+    for name, value in declared.items():
+        # A report may leave a setting out, but not change it.
+        if not is_same(report.settings.get(name, value), value):
+            differing.append(name)
+
+    problem = ""
+    if differing:
+        problem = f"is not that of the report: {', '.join(differing)}"
+    yield "manifest", problem

@@ -1,11 +1,11 @@
-"""Whether the shared files of a report are, to the byte, what it gives."""
+"""Compare the shared files of a report, to the byte, with what it gives."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import cache, partial
-from itertools import chain
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
+from typing import TypeAlias
 
 from spark_audit.files import read_regular
 from spark_audit.manifest.schema import Manifest
@@ -13,11 +13,8 @@ from spark_audit.pipeline.verification.checked import NOT_NAMED, Checked
 from spark_audit.previous import PREVIOUS
 from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.figures import drawing
-from spark_audit.report.figures.drawing import Drawn
-from spark_audit.report.folder import (
-    SCORES_FOLDER,
-    WRITERS,
-)
+from spark_audit.report.figures.drawing import Drawing
+from spark_audit.report.folder import SCORES_FOLDER, WRITERS
 from spark_audit.report.writers.writer import WriterInput
 from spark_audit.results import Report
 
@@ -31,6 +28,12 @@ SHARED_PAGES = ("report.html", "report.md", "card.md", "dossier.html")
 SHARED_FOLDERS = ("tables", "figures")
 """Where the shared files of a report lie."""
 
+MAX_FILE_BYTES = 1 << 28
+"""Bytes of a shared file, at most: a larger one is no file of ours."""
+
+Renderer: TypeAlias = Callable[[bool], dict[str, bytes]]
+"""Renders the files of a format, by name; called with whether a dossier shows text."""
+
 
 def shared_files(
     report: Report, folder: Path, manifest: Manifest | None
@@ -39,76 +42,80 @@ def shared_files(
     shared = disclosed(report)
 
     # Drawing takes longest: all formats share what is drawn.
-    drawn = cache(partial(drawing.drawings, shared))
+    @cache
+    def drawn() -> Sequence[Drawing]:
+        return drawing.drawings(shared)
+
+    named = set[str]()
     for kind, names in report.files.items():
+        named.update(names)
         if kind == SCORES_FOLDER or kind not in WRITERS:
             continue
-        there = {}
+
+        contents: dict[str, bytes] = {}
         for name in names:
             try:
-                there[name] = read_regular(folder / name, most=1 << 28)
+                contents[name] = read_regular(folder / name, most=MAX_FILE_BYTES)
             except OSError:
                 yield name, "is missing, and the report names it"
+
+        # Without the manifest such a file is among what is taken on trust.
         if needs_manifest(report, kind) and manifest is None:
-            continue  # it is listed among what is taken on trust
-        render = partial(_rendered, kind, shared, folder, drawn, manifest)
-        given = _nearest_rendering(kind, there, render)
-        for name in there:
-            yield name, "" if given.get(name) == there[name] else OTHER_BYTES
-        for name in sorted(given.keys() - {*names}):
+            continue
+
+        def render(show_text: bool, kind: str = kind) -> dict[str, bytes]:
+            return _rendered(
+                kind, shared, folder, WriterInput(drawn, manifest, show_text)
+            )
+
+        expected = _nearest_rendering(kind, contents, render)
+        for name, content in contents.items():
+            yield name, "" if expected.get(name) == content else OTHER_BYTES
+        for name in sorted(expected.keys() - {*names}):
             yield name, "is missing, and report.json gives it"
-    named = {*chain(*report.files.values())}
+
     for name in _files_of_reports(folder):
         if name not in named:
             yield name, NOT_NAMED
 
 
 def needs_manifest(report: Report, kind: str) -> bool:
-    """Whether a format holds words or counts that only the manifest has."""
+    """Return whether a format holds words or counts that only the manifest has."""
     return kind == "dossier" and bool(report.files.get(kind))
 
 
-Renderer = Callable[[bool], dict[str, bytes]]
-
-
 def _nearest_rendering(
-    kind: str, there: Mapping[str, bytes], render: Renderer
+    kind: str, contents: Mapping[str, bytes], render: Renderer
 ) -> dict[str, bytes]:
-    """Return the files of a format as they are rendered.
+    """Return the files of a format as they are rendered, by name.
 
     A dossier may show text or not: that which the folder has, else the one without.
     """
     without_text = render(False)
-    if kind == "dossier" and without_text != there:
-        with_text = render(True)
-        if with_text == there:
-            return with_text
-    return without_text
+    if kind != "dossier" or without_text == contents:
+        return without_text
+
+    with_text = render(True)
+    return with_text if with_text == contents else without_text
 
 
 def _rendered(
-    kind: str,
-    shared: Report,
-    folder: Path,
-    drawn: Drawn,
-    manifest: Manifest | None,
-    show_text: bool,
+    kind: str, shared: Report, folder: Path, writer_input: WriterInput
 ) -> dict[str, bytes]:
     """Return the bytes of each file of a format, by its name."""
-    how = WriterInput(drawn, manifest, show_text)
-    return {
-        name: content.encode() if isinstance(content, str) else content
-        for name, content, _ in WRITERS[kind](shared, folder, how)
-    }
+    rendered = {}
+    for name, content, _ in WRITERS[kind](shared, folder, writer_input):
+        rendered[name] = content.encode() if isinstance(content, str) else content
+    return rendered
 
 
 def _files_of_reports(folder: Path) -> Iterator[str]:
-    """Yield what lies in a folder under a name that files of reports have."""
+    """Yield the files in a folder whose names are those of a report's files."""
     for name in SHARED_PAGES:
         if (folder / name).is_file():
             yield name
-    for place in SHARED_FOLDERS:
-        for path in sorted((folder / place).glob("*")):
+    for subfolder in SHARED_FOLDERS:
+        for path in sorted((folder / subfolder).glob("*")):
             # What was replaced is kept there, and is no part of the report.
             if path.name != PREVIOUS:
-                yield f"{place}/{path.name}"
+                yield f"{subfolder}/{path.name}"

@@ -1,4 +1,4 @@
-"""Whether a statement and weights are those of a report."""
+"""Compare a statement of the gate, and weights, with a report."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ from spark_audit.results import Report
 def attested(report: Report, folder: Path, path: Path) -> Iterator[Checked]:
     """Yield whether a statement is the one that the report gives."""
     content, rules, allow_missing = statement.read_rules(path)
+
+    # Judge the report again by the statement's own rules.
     parsed_rules = [parse_rule(rule) for rule in rules]
     verdict = check(report, parsed_rules, allow_missing=allow_missing)
     expected = statement.statement(report, folder, verdict, allow_missing=allow_missing)
+
     differences = ", ".join(statement.differences(expected, content))
     yield str(path), f"states otherwise: {differences}" if differences else ""
 
@@ -39,6 +42,8 @@ def weights(report: Report, ckpt: Sequence[str], base: str | None) -> Iterator[C
             )
 
     for checkpoint in OpenCheckpoints(specs, Loading(base=base)).described:
-        if checkpoint.name in hashes:
-            is_same = checkpoint.weights_sha256 == hashes[checkpoint.name]
-            yield f"weights of {checkpoint.name}", "" if is_same else "are others"
+        # An adapter brings its base along, which the report need not have.
+        if checkpoint.name not in hashes:
+            continue
+        is_equal = checkpoint.weights_sha256 == hashes[checkpoint.name]
+        yield f"weights of {checkpoint.name}", "" if is_equal else "are others"

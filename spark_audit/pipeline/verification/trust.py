@@ -1,4 +1,4 @@
-"""What nothing in a report's folder shows."""
+"""List what nothing in a report's folder shows."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Iterable
 
 from spark_audit.pipeline.verification.files import needs_manifest
 from spark_audit.results import Report
+
+MAX_NAMED_CHECKPOINTS = 3
+"""Checkpoints that one line names, at most."""
 
 
 def taken_on_trust(
@@ -20,27 +23,35 @@ def taken_on_trust(
     with_manifest
         Whether the manifest was given.
     """
-    told = [
+    statements = [
         "that the evidence is of these checkpoints and all that there was: whoever can "
         "write to the folder can write both (sign the statement of `gate --attest`)",
         "checks of the setup (held_out_back, base_read_rows, broken_model, "
         "trained_rows_fit): they rest on scores of single tokens, no evidence",
         "status, command, versions and times, and settings that no conclusion rests on",
-    ]
-    told.append(
         "format, number format, identity, base, rounding and notes of checkpoints, "
-        "and the key of the report"
+        "and the key of the report",
+    ]
+
+    compared = {*verified}
+    unverified = [
+        facts.name for facts in report.checkpoints if facts.name not in compared
+    ]
+    if unverified:
+        names = ", ".join(unverified[:MAX_NAMED_CHECKPOINTS])
+        if len(unverified) > MAX_NAMED_CHECKPOINTS:
+            names += ", ..."
+        statements.append(f"weights and source of {names} (give --ckpt NAME=PATH)")
+
+    if with_manifest:
+        return statements
+
+    statements.append(
+        "the manifest's digest, sources, balance and identifiers without a control "
+        "(give --manifest FILE)"
     )
-    missing = [one.name for one in report.checkpoints if one.name not in {*verified}]
-    if missing:
-        names = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
-        told.append(f"weights and source of {names} (give --ckpt NAME=PATH)")
-    if not with_manifest:
-        told.append(
-            "the manifest's digest, sources, balance and identifiers without a control "
-            "(give --manifest FILE)"
-        )
-        for kind in report.files:
-            if needs_manifest(report, kind):
-                told.append(f"{', '.join(report.files[kind])} (give --manifest FILE)")
-    return told
+    # Files that cannot be rendered again without the manifest.
+    for kind, files in report.files.items():
+        if needs_manifest(report, kind):
+            statements.append(f"{', '.join(files)} (give --manifest FILE)")
+    return statements

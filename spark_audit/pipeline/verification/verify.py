@@ -9,6 +9,7 @@ What no evidence shows is listed by
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from spark_audit.audits import about, audit_names
@@ -23,9 +24,7 @@ from spark_audit.pipeline.verification.counts import (
 )
 from spark_audit.pipeline.verification.files import OTHER_BYTES, shared_files
 from spark_audit.pipeline.verification.statements import attested, weights
-from spark_audit.report.folder import (
-    read_report,
-)
+from spark_audit.report.folder import read_report
 from spark_audit.report.gate.statement import read_rules
 from spark_audit.results import Report
 from spark_audit.results.evidence import Evidence
@@ -49,7 +48,7 @@ def verify(
     base: str | None = None,
     manifest: Manifest | None = None,
 ) -> Iterator[Checked]:
-    """Yield what was verified, and what is wrong with it; empty where nothing is.
+    """Yield each thing that is verified, and the problem with it; empty: it is sound.
 
     Parameters
     ----------
@@ -72,16 +71,23 @@ def verify(
     # What cannot be read is refused before minutes of concluding again.
     if attestation is not None:
         read_rules(attestation)
+
     is_sound = True
-    for name, wrong in follows(report, folder):
-        is_sound = is_sound and not wrong
-        yield name, wrong
+    for name, problem in follows(report, folder):
+        if problem:
+            is_sound = False
+        yield name, problem
+
     if manifest is not None:
         yield from agreement_with_manifest(report, manifest)
-    for name, wrong in shared_files(report, folder, manifest):
+
+    for name, problem in shared_files(report, folder, manifest):
         # Rendering it again would write the changed figures into the honest pages.
-        is_misleading = wrong == OTHER_BYTES and not is_sound
-        yield name, OTHER_BYTES_OF_CHANGED if is_misleading else wrong
+        if problem == OTHER_BYTES and not is_sound:
+            yield name, OTHER_BYTES_OF_CHANGED
+        else:
+            yield name, problem
+
     if attestation is not None:
         yield from attested(report, folder, attestation)
     if ckpt:
@@ -91,44 +97,75 @@ def verify(
 def follows(report: Report, folder: Path) -> Iterator[Checked]:
     """Yield whether all that a report concludes follows from the evidence beside it."""
     part = Part(folder, report, names={})
+
+    # Read the evidence; a file that is not as it was written is a problem of its own.
     evidence: dict[str, Evidence] = {}
-    for name, (audit, wrong) in _named_evidence(report, part).items():
-        if audit and not wrong:
+    for name, file in _evidence_files(report, part).items():
+        problem = file.problem
+        if not problem:
             try:
-                evidence[audit] = part.evidence(audit)
+                evidence[file.audit] = part.evidence(file.audit)
             except SparkError as error:
-                wrong = error.what
-        yield f"scores/{name}", wrong
+                problem = error.what
+        yield f"scores/{name}", problem
+
     for audit in _claimed_audits(report):
-        if (
-            audit not in evidence
-            and about(audit).evidence_file() not in report.evidence
-        ):
+        is_named = about(audit).evidence_file() in report.evidence
+        if audit not in evidence and not is_named:
             yield audit, NO_EVIDENCE if audit in audit_names() else ABSENT
     if not evidence:
         yield "report.json", NOTHING
         return
+
+    # Conclude again from what could be read.
     yield from conclusions(report, evidence)
     yield from counts_of_evidence(report, evidence)
 
 
-def _named_evidence(report: Report, part: Part) -> dict[str, tuple[str, str]]:
-    """Map each file of evidence to its audit, and to what is wrong with its name."""
-    audit_of = {about(name).evidence_file(): name for name in audit_names()}
-    found: dict[str, tuple[str, str]] = {}
+@dataclass(frozen=True)
+class EvidenceFile:
+    """A file of evidence that a report names, or that lies beside it.
+
+    Attributes
+    ----------
+    audit
+        The audit that left it; empty: none that is known here.
+    problem
+        Why it cannot be used; empty: it is to be read.
+    """
+
+    audit: str
+    problem: str
+
+
+def _evidence_files(report: Report, part: Part) -> dict[str, EvidenceFile]:
+    """Map the name of each file of evidence to its audit, or to why it has none."""
+    audit_of = {about(audit).evidence_file(): audit for audit in audit_names()}
+    files: dict[str, EvidenceFile] = {}
     for name in report.evidence:
-        found[name] = (audit_of.get(name, ""), "" if name in audit_of else ABSENT)
+        if name in audit_of:
+            files[name] = EvidenceFile(audit_of[name], problem="")
+        else:
+            files[name] = EvidenceFile(audit="", problem=ABSENT)
+
+    # A file that the report does not name has no checksum to compare it with.
     for name, audit in audit_of.items():
         if name not in report.evidence and part.path(audit).exists():
-            found[name] = ("", NOT_NAMED)
-    return found
+            files[name] = EvidenceFile(audit="", problem=NOT_NAMED)
+    return files
 
 
 def _claimed_audits(report: Report) -> list[str]:
     """List the audits of which a report says more than that there is nothing."""
     rows = (*report.results, *report.contrasts)
     audits = [row.audit for row in rows if row.value is not None]
-    audits += [row.audit for row in report.contrasts]
-    audits += [one.audit for one in report.findings if one.claim != "not_tested"]
+    audits += [contrast.audit for contrast in report.contrasts]
+    audits += [
+        finding.audit for finding in report.findings if finding.claim != "not_tested"
+    ]
     audits += report.origins.values()
-    return [one for one in dict.fromkeys(audits) if one not in (OF_REPORT, "manifest")]
+
+    # These two make no claims of their own.
+    return [
+        audit for audit in dict.fromkeys(audits) if audit not in (OF_REPORT, "manifest")
+    ]
