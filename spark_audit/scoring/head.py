@@ -31,8 +31,12 @@ NUCLEUS_SHARES = (0.9, 0.95)
 # Elements of the logits buffer and of the two working buffers, on CPU and elsewhere.
 # The working buffers are small on CPU so that a group of rows stays in the cache
 # through all passes over it.
-CPU_BUFFER, CPU_GROUP, CPU_ROWS = 2**25, 2**18, 1024
-GPU_BUFFER, GPU_GROUP, GPU_ROWS = 2**28, 2**26, 8192
+CPU_BUFFER = 2**25
+CPU_GROUP = 2**18
+CPU_ROWS = 1024
+GPU_BUFFER = 2**28
+GPU_GROUP = 2**26
+GPU_ROWS = 8192
 
 WEIGHT_ROWS_CONVERTED = 4096
 """Rows of a head's weight that are converted to float32 at a time."""

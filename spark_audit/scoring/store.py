@@ -191,12 +191,13 @@ class Store:
         if self.folder is None or not self._pending:
             return
 
-        items = [
-            (key, position, columns)
-            for key, (position, columns) in self._pending.items()
-        ]
+        items = []
+        for key, (position, columns) in self._pending.items():
+            items.append((key, position, columns))
         metadata = {"remarks": json.dumps(self._pending_remarks)}
         table = TokenTable.from_items(items).arrow().replace_schema_metadata(metadata)
+
+        # In memory first: the hash of the bytes is the file's name.
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink)
         data = sink.getvalue()
@@ -212,6 +213,7 @@ class Store:
         """Find parts that this or other workers have written since."""
         if self.folder is None:
             return
+
         unread = set(self.folder.glob("*.parquet")) - self._parts.keys()
         for path in sorted(unread):
             try:
@@ -219,6 +221,7 @@ class Store:
             except (OSError, ValueError, KeyError, pa.ArrowException) as error:
                 if out_of_memory(error):
                     raise
+                # Known from now on as a part without keys: its items are lacking.
                 self._parts[path] = (_numbers([]), [])
                 self.notes.append(
                     f"score part {path.name} is damaged or of another version; its "
@@ -348,6 +351,7 @@ def _numbers(keys: Iterable[str]) -> np.ndarray:
 
 
 def _write_salt(path: Path) -> None:
+    """Draw a salt and write it, for the owner only: it hides what keys are of."""
     salt = secrets.token_bytes(SALT_BYTES)
     files.write_atomically(path, lambda file: file.write(salt), mode=0o600)
 
@@ -386,6 +390,7 @@ def _read_part(path: Path) -> tuple[np.ndarray, list[str]]:
     ):
         raise ValueError(path.name)
 
+    # Positions and all columns have as many numbers for each item.
     offsets = lists[0].offsets
     for name, column in zip(table.column_names[1:], lists, strict=True):
         if not _is_readable(name, column, offsets):

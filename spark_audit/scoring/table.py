@@ -130,14 +130,20 @@ class TokenTable:
         kind
             The kind of pass; an empty table has its columns.
         """
-        items = sorted(items, key=lambda item: item[0])
+        ids: list[str] = []
         # The first is empty, so that offsets begin with 0.
-        positions = [np.zeros(0, np.int32), *(position for _, position, _ in items)]
-        columns_by_item = [columns for _, _, columns in items]
+        positions = [np.zeros(0, np.int32)]
+        columns_by_item: list[Mapping[str, np.ndarray]] = []
+        for key, position, item_columns in sorted(items, key=lambda item: item[0]):
+            ids.append(key)
+            positions.append(position)
+            columns_by_item.append(item_columns)
+
+        # An empty table has its columns all the same.
         if not columns_by_item:
-            no_rows = {
-                name: np.zeros(0, dtype) for name, dtype in COLUMN_TYPES[kind].items()
-            }
+            no_rows = {}
+            for name, dtype in COLUMN_TYPES[kind].items():
+                no_rows[name] = np.zeros(0, dtype)
             columns_by_item = [no_rows]
 
         columns = {}
@@ -146,7 +152,7 @@ class TokenTable:
                 [item_columns[name] for item_columns in columns_by_item]
             )
         return cls(
-            ids=tuple(key for key, _, _ in items),
+            ids=tuple(ids),
             offsets=np.cumsum([len(array) for array in positions], dtype=np.int64),
             position=np.concatenate(positions, dtype=np.int32),
             columns=columns,
@@ -178,7 +184,9 @@ class TokenTable:
             If one of them was not scored.
         """
         rows = self.rows(key)
-        positions = self.position[rows]
+        positions = self.position[rows]  # (n,), rising
+
+        # Every token of the span is scored if as many rows stand between its ends.
         low, high = np.searchsorted(positions, [start, end])
         if high - low != end - start:
             raise InputError(
@@ -204,6 +212,7 @@ class TokenTable:
 
     def arrow(self) -> pa.Table:
         """Return one row per item: its key, and lists of positions and of columns."""
+        # All lists of a table share their offsets.
         offsets = pa.array(self.offsets, pa.int32())
         table = {"key": pa.array(self.ids, pa.string())}
         for name, values in {"position": self.position, **self.columns}.items():
@@ -224,11 +233,13 @@ class TokenTable:
         """
         stored = read_parquet(*paths, columns=["key", "position"])
         ids = stored["key"]
+
         # Rows of the files, in the order of the table's items.
         file_rows = pa.array(np.arange(len(stored)))
         if keys is not None:
             item_keys = sorted(keys)
             store_keys = pa.array([keys[key] for key in item_keys], pa.string())
+            # Null where no file has the key.
             file_rows = pc.index_in(store_keys, value_set=ids)
             is_stored = file_rows.is_valid()
             ids = pa.array(item_keys, pa.string()).filter(is_stored)
@@ -236,6 +247,7 @@ class TokenTable:
         lengths = pc.list_value_length(stored["position"]).take(file_rows).to_numpy()
 
         def column(name: str) -> np.ndarray:
+            """Read a column of the wanted items, one item after the other."""
             lists = read_parquet(*paths, columns=[name])[name].take(file_rows)
             return np.asarray(lists.combine_chunks().flatten())
 

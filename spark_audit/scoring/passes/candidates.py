@@ -211,8 +211,8 @@ class _Readings:
 
         # One layer's at a time: each lets go of what it has put together.
         n_bytes = max(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
-        n_read = max(len(row) for row in rows) - 1
-        most = max(self._budget * n_prefix // (n_bytes * (n_prefix + n_read)), 1)
+        longest = n_prefix + max(len(row) for row in rows) - 1
+        most = max(self._budget * n_prefix // (n_bytes * longest), 1)
 
         def sums_of_batch(batch: Sequence[int]) -> np.ndarray:
             ids, mask = padded([rows[i][:-1] for i in batch])  # (B, T)

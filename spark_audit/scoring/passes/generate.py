@@ -42,7 +42,9 @@ if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
     from spark_audit.scoring.items import Prompt
 
-EOS, NEWLINE, LENGTH = 0, 1, 2
+EOS = 0
+NEWLINE = 1
+LENGTH = 2
 """Why an answer ended: the column ``stop``."""
 
 MORE = 4
@@ -316,14 +318,17 @@ class Writer:
         caches
             Whether the second step reads behind the first one's cache.
         """
-        probe = torch.from_numpy(first.ids[None, :PROBE_TOKENS].astype(np.int64))
+        first_ids = first.ids[None, :PROBE_TOKENS].astype(np.int64)
+        probe = torch.from_numpy(first_ids)
         ids = torch.cat([probe, probe[:, :1]], dim=1).to(self.device)  # (1, t)
         plain, _ = self._step(ids, torch.ones_like(ids), None, caches=False)  # (1, V)
 
         rows = ids
         if n_padding:
-            longer = torch.cat([ids[:, :1].expand(1, n_padding), ids], dim=1)
-            shorter = torch.cat([torch.zeros_like(longer[:, :n_padding]), ids], dim=1)
+            more_tokens = ids[:, :1].expand(1, n_padding)
+            longer = torch.cat([more_tokens, ids], dim=1)
+            padding = torch.zeros_like(more_tokens)
+            shorter = torch.cat([padding, ids], dim=1)
             rows = torch.cat([shorter, longer])  # (2, n_padding + t)
         mask = torch.ones_like(rows)
         mask[0, :n_padding] = 0
@@ -341,7 +346,8 @@ class Writer:
                 raise
             return False
 
-        largest = max(float(plain.float().abs().max()), 1.0)
-        difference = float((plain.float() - stepped[:1].float()).abs().max())
+        plain = plain.float()
+        largest = max(float(plain.abs().max()), 1.0)
+        difference = float((plain - stepped[:1].float()).abs().max())
         # A comparison with NaN is False.
         return difference <= bound * largest

@@ -5,10 +5,12 @@ alone. Every checkpoint and every scale meets the same ones (common random numbe
 that differences between checkpoints are not those of their draws, and a batch changes
 nothing.
 
-One row a scored token.
+One row a scored token:
 
-``nll`` in nats, and ``relative``, the noise's scale over the root mean square of the
-embedding matrix.
+``nll``
+    Nats, under the noise.
+``relative``
+    The noise's scale over the root mean square of the embedding matrix.
 """
 
 from __future__ import annotations
@@ -48,16 +50,20 @@ def run(
     assert weight is not None  # (V, H)
     width = weight.shape[1]
 
+    # The size of an embedding: rows that are no token may hold anything.
     token_rows = torch.from_numpy(np.flatnonzero(loaded.usable[: len(weight)]))
     token_weights = weight.detach()[token_rows.to(weight.device)].double()
     root_mean_square = float(token_weights.square().mean().sqrt())
     relative = np.float32(sigma / root_mean_square)
 
     def nll_under_noise(batch: list[Item]) -> list[np.ndarray]:
+        """Score a batch with each item's own normals on its tokens."""
         longest = max(item.longest for item in batch)
         noise = torch.zeros(len(batch), longest, width)  # (B, T, H)
         for row, item in enumerate(batch):
             noise[row, : item.longest] = unit_normals(item, draw, width)
+
+        # Noise of positions, not of tokens: the same token gets another one each time.
         with input_noise(model, noise.mul_(sigma), by_token=False):
             return scorer.nll(batch)
 
@@ -72,7 +78,10 @@ def run(
 
 
 def unit_normals(item: Item, draw: int, width: int) -> torch.Tensor:
-    """Return an item's standard normals of one draw: ``(len(item.ids), width)``."""
+    """Return an item's standard normals of one draw: ``(len(item.ids), width)``.
+
+    The seed is made of the content: where the item stands in a batch does not matter.
+    """
     content = hashlib.sha256(item.content()).hexdigest()
     generator = torch.Generator().manual_seed(seed_for(draw, "noise", content))
     return torch.randn(len(item.ids), width, generator=generator)

@@ -413,8 +413,9 @@ class Scorer:
 
         # Half precision rounds the model's logits, not those of the head here.
         bound = 1e-4 if model_logits.dtype == torch.float32 else 0.02
-        largest = float(model_logits.float().abs().max())
-        difference = float((model_logits.float() - head_logits).abs().max())
+        model_logits = model_logits.float()
+        largest = float(model_logits.abs().max())
+        difference = float((model_logits - head_logits).abs().max())
         if not np.isfinite(largest) or difference <= bound * max(largest, 1.0):
             return ""
         return f"its logits differ from its head's by {difference:.2g}"
