@@ -128,11 +128,10 @@ def compare(
         "compared": [path.name for path in paths],
     }
     # Free options may differ among the reports: the defaults are used.
-    options = {
-        key: value
-        for key, value in settings.items()
-        if key.partition(".")[2] not in FREE_OPTIONS
-    }
+    options = {}
+    for key, value in settings.items():
+        if key.partition(".")[2] not in FREE_OPTIONS:
+            options[key] = value
     results = {}
     for name, audit_evidence in evidence.items():
         results[name] = concluded(name, audit_evidence, options, facts)
@@ -289,11 +288,10 @@ def changed_since(
                 contrasts.append(contrast.model_copy(update={"checkpoint": new_name}))
 
     # Checkpoints of one model have one name in a comparison.
-    same = [
-        name
-        for name, partner in partners.items()
-        if new.names[name] == old.names[partner]
-    ]
+    same = []
+    for name, partner in partners.items():
+        if new.names[name] == old.names[partner]:
+            same.append(name)
     return new.report.model_copy(update={"contrasts": contrasts}), same
 
 
@@ -301,7 +299,9 @@ def _parts(folders: Sequence[Path]) -> list[Part]:
     """Read reports, with one name for each model; refuse those not to be compared."""
     reports = [read_report(folder) for folder in folders]
     if len(reports) < 2:
-        raise InputError("needs at least two reports", fix="give DIR DIR...")
+        raise InputError(
+            "a comparison needs at least two reports", fix="give DIR DIR..."
+        )
 
     first_setup = _setup(reports[0])
     models: dict[str, set[str]] = {}  # name of a checkpoint -> ids of its models
@@ -309,7 +309,8 @@ def _parts(folders: Sequence[Path]) -> list[Part]:
         for name, value in _setup(report).items():
             if value != first_setup[name]:
                 raise InputError(
-                    f"its {name} is {value}, that of {folders[0]} {first_setup[name]}",
+                    f"its {name} is {value}, and that of {folders[0]} is "
+                    f"{first_setup[name]}",
                     where=str(folder),
                     fix="audit both against the same manifest in the same way",
                 )
@@ -332,11 +333,13 @@ def _parts(folders: Sequence[Path]) -> list[Part]:
     return parts
 
 
-def _setup(report: Report) -> dict[str, Any]:
+def _setup(report: Report) -> dict[str, object]:
     """Return the values that must be the same in compared reports, by their names."""
-    dtypes = {
-        facts.dtype for facts in report.checkpoints if facts.quantised_from is None
-    }
+    dtypes = set[str]()
+    for facts in report.checkpoints:
+        # A rounded checkpoint has another number format on purpose.
+        if facts.quantised_from is None:
+            dtypes.add(facts.dtype)
     return {
         "manifest": report.manifest.digest[:12],
         "--limit": report.settings.get("limit"),
@@ -346,11 +349,11 @@ def _setup(report: Report) -> dict[str, Any]:
 
 def _without_base(names: Iterable[str]) -> list[str]:
     """Return a report's checkpoints without the base and stages of a series."""
-    return [
-        name
-        for name in names
-        if name != BASE and CheckpointName.parse(name).stage is None
-    ]
+    checkpoints = []
+    for name in names:
+        if name != BASE and CheckpointName.parse(name).stage is None:
+            checkpoints.append(name)
+    return checkpoints
 
 
 def _only_checkpoint(names: Mapping[str, str]) -> str:
@@ -404,9 +407,10 @@ def _comparable(parts: Sequence[Part]) -> ComparableAudits:
     audits: list[str] = []
     left_out = [f"{name} ({ABSENT})" for name in unknown]
     for name in audit_names():
-        folders_without = [
-            part.folder.name for part in parts if not part.path(name).exists()
-        ]
+        folders_without = []
+        for part in parts:
+            if not part.path(name).exists():
+                folders_without.append(part.folder.name)
         # An audit that no report has is not worth a word.
         if len(folders_without) == len(parts):
             continue

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from spark_audit.audits import about
 from spark_audit.audits.base import Tables, baselines_of, originals
@@ -122,7 +121,7 @@ def _tables(job: Job, checkpoint_jobs: Sequence[CheckpointJob]) -> dict[str, Sco
     return tables
 
 
-def _settings(job: Job, results: Mapping[str, AuditResult]) -> dict[str, Any]:
+def _settings(job: Job, results: Mapping[str, AuditResult]) -> dict[str, object]:
     """Return the settings that all audits share, and those of each as ``AUDIT.KEY``."""
     settings = job.request.shared_settings(job.manifest)
     settings["caliper"] = job.manifest.settings.caliper
@@ -147,11 +146,10 @@ def _results(
     for n_done, audit in enumerate(request.audits):
         job.show(STATISTICS, n_done, n_audits)
         with job.clock(f"statistics: {audit.name}"):
-            visible_tables = {
-                name: scores
-                for name, scores in tables.items()
-                if job.lineup.sees(name, audit)
-            }
+            visible_tables = {}
+            for name, scores in tables.items():
+                if job.lineup.sees(name, audit):
+                    visible_tables[name] = scores
 
             # A series is compared with a series, by their own names.
             names = dict.fromkeys(job.lineup.entry(name) for name in visible_tables)

@@ -155,8 +155,9 @@ def check_is_for_reports(folder: Path) -> None:
 
     # A run that was interrupted while it wrote its report has scores.
     if not (folder / "scores").exists():
-        pages = [folder / name for name in REPORT_PAGES]
-        foreign += [path for path in pages if path.exists()]
+        for name in REPORT_PAGES:
+            if (folder / name).exists():
+                foreign.append(folder / name)
 
     if foreign:
         raise InputError(

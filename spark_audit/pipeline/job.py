@@ -174,11 +174,7 @@ class Job:
         if checkpoint.served is not None:
             from spark_audit.scoring.served import SERVED_PASSES
 
-            passes = [
-                scoring_pass
-                for scoring_pass in passes
-                if scoring_pass.kind in SERVED_PASSES
-            ]
+            passes = [wanted for wanted in plan if wanted.kind in SERVED_PASSES]
         items_by_pass = self._items_of(checkpoint, passes)
 
         keys_by_pass = {}
@@ -186,9 +182,10 @@ class Job:
             # Items are those of all plans; whole checkpoints and stages score different
             # ones of a pass.
             planned = set(plan[scoring_pass])
-            items = [
-                item for item in items_by_pass[scoring_pass] if item.key in planned
-            ]
+            items = []
+            for item in items_by_pass[scoring_pass]:
+                if item.key in planned:
+                    items.append(item)
             keys_by_pass[scoring_pass] = self.store.keys(
                 checkpoint, items, scoring_pass
             )
@@ -243,11 +240,11 @@ class Job:
 
         ``None`` where a checkpoint's id is known after loading only.
         """
-        described = {
-            checkpoint.name: checkpoint for checkpoint in self.opening.described
-        }
-        if not all(checkpoint.model_id for checkpoint in described.values()):
-            return None
+        described = {}
+        for checkpoint in self.opening.described:
+            if not checkpoint.model_id:
+                return None
+            described[checkpoint.name] = checkpoint
 
         n_whole = 0
         n_in_part = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spark_audit.audits import about, in_order
 from spark_audit.errors import InputError
@@ -91,7 +91,7 @@ class ReportParts:
 
     results: Mapping[str, AuditResult]
     checkpoints: Sequence[CheckpointFacts]
-    settings: Mapping[str, Any]
+    settings: Mapping[str, object]
     guards: Sequence[Guard]
     timing: Mapping[str, float]
     evidence: Mapping[str, str] = field(default_factory=dict)
@@ -119,12 +119,13 @@ def joined(old: Report, new: ReportParts) -> ReportParts:
 
     # What both reports have is the new one's.
     new_names = {facts.name for facts in new.checkpoints}
-    kept_checkpoints = [
-        facts for facts in old.checkpoints if facts.name not in new_names
-    ]
+    checkpoints = [*new.checkpoints]
+    for facts in old.checkpoints:
+        if facts.name not in new_names:
+            checkpoints.append(facts)
     return ReportParts(
         results={audit: united[audit] for audit in in_order(united)},
-        checkpoints=[*new.checkpoints, *kept_checkpoints],
+        checkpoints=checkpoints,
         settings={**old.settings, **new.settings},
         guards=[*new.guards, *_kept_guards(old, new)],
         evidence=evidence,
@@ -136,13 +137,16 @@ def _check_base_stays(
     old: Report, new: ReportParts, kept_audits: Sequence[str]
 ) -> None:
     """Refuse a report in which an audit that compared with a base has none any more."""
-    had_base = any(
-        row.checkpoint == BASE and row.audit in new.results for row in old.results
-    )
+    had_base = False
+    for row in old.results:
+        if row.checkpoint == BASE and row.audit in new.results:
+            had_base = True
+
     has_base = False
     for result in new.results.values():
         if any(row.checkpoint == BASE for row in result.rows):
             has_base = True
+
     if had_base and not has_base:
         raise InputError(
             f"holds a finished report of {', '.join(kept_audits)} with another base, "
@@ -157,8 +161,9 @@ def _kept_guards(old: Report, new: ReportParts) -> list[Guard]:
     for result in new.results.values():
         new_guards += result.guards
     judged_again = {(guard.name, guard.checkpoint) for guard in new_guards}
-    return [
-        guard
-        for guard in old.guards
-        if (guard.name, guard.checkpoint) not in judged_again
-    ]
+
+    kept_guards = []
+    for guard in old.guards:
+        if (guard.name, guard.checkpoint) not in judged_again:
+            kept_guards.append(guard)
+    return kept_guards

@@ -60,9 +60,10 @@ class Lineup:
         series = sorted({self.entry(name) for name in self.stages})
 
         # `run` and `run[2]` are known already where `run` itself is opened.
-        only_series = [
-            name for name in series if name not in whole and entry_of(name) not in whole
-        ]
+        only_series = []
+        for name in series:
+            if name not in whole and entry_of(name) not in whole:
+                only_series.append(name)
         return [*whole, *only_series]
 
     def scores(self, name: str) -> bool:
@@ -133,10 +134,11 @@ def _candidate_series(spec: Spec, *, only_series: bool) -> list[Spec]:
     if only_series and not each_is_series:
         return [spec]
 
-    return [
-        Spec(str(CheckpointName(spec.name, number)), (path,), spec.stage)
-        for number, path in enumerate(spec.paths, start=1)
-    ]
+    replicates = []
+    for number, path in enumerate(spec.paths, start=1):
+        name = str(CheckpointName(spec.name, number))
+        replicates.append(Spec(name, (path,), spec.stage))
+    return replicates
 
 
 def make_plans(
@@ -171,10 +173,11 @@ def union(plans: Iterable[Plan]) -> Plan:
     for plan in plans:
         for scoring_pass, keys in plan.items():
             keys_by_pass.setdefault(scoring_pass, set()).update(keys)
-    return {
-        scoring_pass: sorted(keys)
-        for scoring_pass, keys in sorted(keys_by_pass.items())
-    }
+
+    united = {}
+    for scoring_pass in sorted(keys_by_pass):
+        united[scoring_pass] = sorted(keys_by_pass[scoring_pass])
+    return united
 
 
 def with_order(request: Request, lineup: Lineup, manifest: Manifest) -> Request:

@@ -41,7 +41,7 @@ def shard_of(text: str | None) -> tuple[int, int]:
     return int(index), int(count)
 
 
-def _shard(kind: Any, tokens: Sequence[Token]) -> tuple[int, int]:
+def _shard(kind: object, tokens: Sequence[Token]) -> tuple[int, int]:
     """Read what is typed.
 
     A lambda in the type of a field would not know this module's names.
@@ -70,7 +70,7 @@ def _named(ckpt: Any) -> Any:
     return typed
 
 
-_LIST_OPTIONS: dict[str, Callable[[Any], Any]] = {
+_LIST_OPTIONS: dict[str, Callable[[Any], object]] = {
     "audits": lambda audit: find(audit)() if isinstance(audit, str) else audit,
     **dict.fromkeys(("ckpt", "formats"), str),
     **dict.fromkeys(("data", "relearn"), _path),
@@ -229,7 +229,7 @@ class Request:
         is_single = self.jobs == 1 or self.shard[1] > 1 or self.loading.device_map
         return self.engine == "local" and not is_single
 
-    def shared_settings(self, manifest: Manifest) -> dict[str, Any]:
+    def shared_settings(self, manifest: Manifest) -> dict[str, object]:
         """Return the settings that all audits of one report share."""
         return {
             "preset": self.preset or manifest.settings.preset,

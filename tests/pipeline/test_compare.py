@@ -164,7 +164,10 @@ def test_different_checkpoints_of_one_name_are_told_apart(make_case, write):
     ("change", "message"),
     [
         ({"digest": "other"}, "its manifest is other"),
-        ({"dtype": "bfloat16"}, "its number format is bfloat16, that of .* float32"),
+        (
+            {"dtype": "bfloat16"},
+            "its number format is bfloat16, and that of .* is float32",
+        ),
     ],
 )
 def test_what_cannot_be_paired_is_refused(change, message, make_case, write):
@@ -325,7 +328,7 @@ def test_parts_of_a_manifest_are_compared_with_the_same_part_only(make_case, wri
     told = json.loads(path.read_text())
     told["settings"]["limit"] = 10
     path.write_text(json.dumps(told))
-    with pytest.raises(InputError, match="its --limit is 10, that of .* None"):
+    with pytest.raises(InputError, match="its --limit is 10, and that of .* is None"):
         compare(one, two)
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
     from spark_audit.scoring.store import Keys
 
-Work: TypeAlias = Callable[[], Any]
+Work: TypeAlias = Callable[[], object]
 """A function of a module with its arguments bound (``functools.partial``)."""
 
 Helper: TypeAlias = subprocess.Popen[bytes]

@@ -182,7 +182,10 @@ def _score_on(ray: Any, job: Job, unscored: Unscored) -> list[CheckpointJob]:
 def capacity(ray: Any, device: str) -> tuple[float, int, int]:
     """Return the cores and GPUs of a task, and how many tasks run at once."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    cores_by_node = [node["CPU"] for node in nodes if node.get("CPU", 0) >= 1]
+    cores_by_node = []
+    for node in nodes:
+        if node.get("CPU", 0) >= 1:
+            cores_by_node.append(node["CPU"])
     if not cores_by_node:
         raise errors.IncompleteError(
             "the Ray cluster has no node that scores", where="--engine ray"

@@ -85,20 +85,21 @@ def _without_evidence(report: Report, audit: str) -> AuditResult:
     """
     reported = results_of(report, [audit])[audit]
     rows = [row for row in reported.rows if row.value is None]
-    findings = [
-        finding for finding in reported.findings if finding.claim == "not_tested"
-    ]
+    findings = []
+    for finding in reported.findings:
+        if finding.claim == "not_tested":
+            findings.append(finding)
     return AuditResult(rows=rows, findings=findings)
 
 
-def _parts_of(report: Report, audit: str) -> dict[str, Any]:
+def _parts_of(report: Report, audit: str) -> dict[str, object]:
     """Return the figures, findings and tables of an audit, as plain values by name."""
     rows_by_part: dict[str, Sequence[Row | Finding]] = {
         "results": report.results,
         "contrasts": report.contrasts,
         "findings": report.findings,
     }
-    parts: dict[str, Any] = {}
+    parts: dict[str, object] = {}
     for name, rows in rows_by_part.items():
         parts[name] = [row.model_dump() for row in rows if row.audit == audit]
 
@@ -115,11 +116,10 @@ def _differing(concluded: Mapping[str, Any], reported: Mapping[str, Any]) -> lis
     beside those that follow, of checkpoints that have no other rows.
     """
     scored = {row["checkpoint"] for row in concluded["results"]}
-    rows = [
-        row
-        for row in reported["results"]
-        if row["checkpoint"] in scored or row["value"] is not None
-    ]
+    rows = []
+    for row in reported["results"]:
+        if row["checkpoint"] in scored or row["value"] is not None:
+            rows.append(row)
     compared = {**reported, "results": rows}
 
     differing = []
@@ -176,7 +176,10 @@ def _differing_settings(
 def _foreign_tables(concluded_report: Report, report: Report) -> list[str]:
     """Name the tables that no audit with evidence makes."""
     expected = {*concluded_report.tables, *MATCHING_TABLES}
-    foreign = [name for name in report.tables if name not in expected]
+    foreign = []
+    for name in report.tables:
+        if name not in expected:
+            foreign.append(name)
 
     # Tables that are said to be another audit's.
     origins = concluded_report.origins | dict.fromkeys(MATCHING_TABLES, "manifest")

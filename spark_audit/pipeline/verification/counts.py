@@ -30,11 +30,10 @@ def counts_of_evidence(
         "n_clusters": trained["cluster"].nunique(),
         "n_tokens": int(trained["n_tokens"].sum()),
     }
-    differing = [
-        name
-        for name, count in counts.items()
-        if getattr(report.manifest, name) != count
-    ]
+    differing = []
+    for name, count in counts.items():
+        if getattr(report.manifest, name) != count:
+            differing.append(name)
 
     # Types of which none was matched have a row in the table, and none in the evidence.
     if records := report.tables.get("matching_by_type"):
@@ -51,11 +50,10 @@ def agreement_with_manifest(report: Report, manifest: Manifest) -> Iterator[Chec
 
     # Facts and tables that the report took over from its manifest.
     expected = manifest_facts(manifest)
-    differing = [
-        name
-        for name in MANIFEST_FACTS
-        if getattr(expected, name) != getattr(report.manifest, name)
-    ]
+    differing = []
+    for name in MANIFEST_FACTS:
+        if getattr(expected, name) != getattr(report.manifest, name):
+            differing.append(name)
     tables = matching(manifest)
     for name in MATCHING_TABLES:
         if name in report.tables and not is_same(tables[name], report.tables[name]):

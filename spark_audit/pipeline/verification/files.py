@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TypeAlias
 
 from spark_audit.files import read_regular
 from spark_audit.manifest.schema import Manifest
@@ -13,7 +12,7 @@ from spark_audit.pipeline.verification.checked import NOT_NAMED, Checked
 from spark_audit.previous import PREVIOUS
 from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.figures import drawing
-from spark_audit.report.figures.drawing import Drawing
+from spark_audit.report.figures.drawing import Drawing, Drawn
 from spark_audit.report.folder import SCORES_FOLDER, WRITERS
 from spark_audit.report.writers.writer import WriterInput
 from spark_audit.results import Report
@@ -30,9 +29,6 @@ SHARED_FOLDERS = ("tables", "figures")
 
 MAX_FILE_BYTES = 1 << 28
 """Bytes of a shared file, at most: a larger one is no file of ours."""
-
-Renderer: TypeAlias = Callable[[bool], dict[str, bytes]]
-"""Renders the files of a format, by name; called with whether a dossier shows text."""
 
 
 def shared_files(
@@ -63,12 +59,9 @@ def shared_files(
         if needs_manifest(report, kind) and manifest is None:
             continue
 
-        def render(show_text: bool, kind: str = kind) -> dict[str, bytes]:
-            return _rendered(
-                kind, shared, folder, WriterInput(drawn, manifest, show_text)
-            )
-
-        expected = _nearest_rendering(kind, contents, render)
+        expected = _nearest_rendering(
+            kind, shared, folder, contents=contents, drawn=drawn, manifest=manifest
+        )
         for name, content in contents.items():
             yield name, "" if expected.get(name) == content else OTHER_BYTES
         for name in sorted(expected.keys() - {*names}):
@@ -85,17 +78,32 @@ def needs_manifest(report: Report, kind: str) -> bool:
 
 
 def _nearest_rendering(
-    kind: str, contents: Mapping[str, bytes], render: Renderer
+    kind: str,
+    shared: Report,
+    folder: Path,
+    *,
+    contents: Mapping[str, bytes],
+    drawn: Drawn,
+    manifest: Manifest | None,
 ) -> dict[str, bytes]:
     """Return the files of a format as they are rendered, by name.
 
     A dossier may show text or not: that which the folder has, else the one without.
+
+    Parameters
+    ----------
+    contents
+        The format's files in the folder.
+    drawn
+        Gives the pictures of the report.
     """
-    without_text = render(False)
+    without_text = _rendered(kind, shared, folder, WriterInput(drawn, manifest))
     if kind != "dossier" or without_text == contents:
         return without_text
 
-    with_text = render(True)
+    with_text = _rendered(
+        kind, shared, folder, WriterInput(drawn, manifest, show_text=True)
+    )
     return with_text if with_text == contents else without_text
 
 

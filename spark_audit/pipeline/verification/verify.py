@@ -157,15 +157,17 @@ def _evidence_files(report: Report, part: Part) -> dict[str, EvidenceFile]:
 
 def _claimed_audits(report: Report) -> list[str]:
     """List the audits of which a report says more than that there is nothing."""
-    rows = (*report.results, *report.contrasts)
-    audits = [row.audit for row in rows if row.value is not None]
-    audits += [contrast.audit for contrast in report.contrasts]
-    audits += [
-        finding.audit for finding in report.findings if finding.claim != "not_tested"
-    ]
+    audits: list[str] = []
+    for row in report.results:
+        if row.value is not None:
+            audits.append(row.audit)
+    for contrast in report.contrasts:
+        audits.append(contrast.audit)
+    for finding in report.findings:
+        if finding.claim != "not_tested":
+            audits.append(finding.audit)
     audits += report.origins.values()
 
     # These two make no claims of their own.
-    return [
-        audit for audit in dict.fromkeys(audits) if audit not in (OF_REPORT, "manifest")
-    ]
+    makes_none = (OF_REPORT, "manifest")
+    return [audit for audit in dict.fromkeys(audits) if audit not in makes_none]
