@@ -1,4 +1,4 @@
-"""Seconds by kind of work."""
+"""A clock that adds up seconds by kind of work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ class Clock(dict[str, float]):
 
     @contextmanager
     def __call__(self, kind: str) -> Iterator[None]:
-        """Count what follows under a name: ``with clock("loading"): ...``."""
+        """Add the seconds of a block to a kind: ``with clock("loading"): ...``.
+
+        A block that fails counts, too.
+        """
         began = self._now()
         try:
             yield

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import functools
 import re
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeVar
@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+MAX_ERROR_CHARACTERS = 160
+"""Characters of somebody else's error that a line of ours repeats, at most."""
+
 
 def visible(text: str, *, keep: str = "") -> str:
-    r"""Text whose invisible characters are written out, as ``\x1b`` or ``\u202e``.
+    r"""Return a text with invisible characters written out: ``\x1b``, ``\u202e``.
 
     Names, notes and tensor names may be somebody else's: control characters would
     steer a terminal, others turn the direction of what follows.
@@ -33,38 +36,42 @@ def visible(text: str, *, keep: str = "") -> str:
     """
     if text.isprintable():
         return text
-    return "".join(
-        char
-        if char.isprintable() or char in keep
-        else char.encode("unicode_escape").decode("ascii")
-        for char in text
-    )
+
+    characters = []
+    for char in text:
+        if not char.isprintable() and char not in keep:
+            char = char.encode("unicode_escape").decode("ascii")
+        characters.append(char)
+    return "".join(characters)
 
 
 def masked(text: str) -> str:
-    """Text without the ``user:password`` of addresses: what is said stands in logs."""
+    """Return a text without the ``user:password`` of addresses: messages go to logs."""
     return re.sub(r"(:/+)\S*@", r"\1***@", text)
 
 
 def shown(name: object, most: int = 200) -> str:
-    """A name that stands in somebody else's file, short and in one line."""
+    """Return a name from somebody else's file, short and in one line."""
     return visible(str(name)[:most])
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of somebody else's error, short, in one line."""
-    text = " ".join(str(error).split("\n", 1)[0].split())
-    return shown(text if len(text) <= 160 else text[:157] + "...")
+    """Return the first line of somebody else's error, shortened."""
+    line = str(error).split("\n", 1)[0]
+    text = " ".join(line.split())
+    if len(text) > MAX_ERROR_CHARACTERS:
+        text = text[: MAX_ERROR_CHARACTERS - 3] + "..."
+    return shown(text)
 
 
 def one_line(error: BaseException) -> str:
-    """The class of somebody else's error with its first line."""
+    """Return the class of somebody else's error with its first line."""
     text = first_line(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def choose(given: str, known: Iterable[str]) -> str:
-    """What to do where a name is none of the known ones; the nearest comes first."""
+    """Return advice for a name that is none of the known ones, the nearest first."""
     names = [str(name) for name in known]
     near = get_close_matches(given, names, n=1, cutoff=0.66)
     first = f"did you mean {near[0]!r}? " if near else ""
@@ -72,9 +79,10 @@ def choose(given: str, known: Iterable[str]) -> str:
 
 
 def panicked(error: BaseException) -> bool:
-    """Whether a library in Rust has failed: no ``Exception``, so that none catches it.
+    """Return whether an error is a panic of a library in Rust.
 
-    Its class cannot be imported.
+    It is no ``Exception``, so that ``except Exception`` does not catch it, and its
+    class cannot be imported.
     """
     return type(error).__name__ == "PanicException"
 
@@ -97,16 +105,19 @@ class SparkError(Exception):
     def __init__(
         self, what: str, *, where: str | None = None, fix: str | None = None
     ) -> None:
-        self.what, self.where, self.fix = what, where, fix
-        head = f"{where}: {what}" if where else what
-        message = masked(f"{head}; {fix}" if fix else head)
-        super().__init__(visible(message, keep="\n"))
+        self.what = what
+        self.where = where
+        self.fix = fix
+
+        message = f"{where}: {what}" if where else what
+        if fix:
+            message += f"; {fix}"
+        super().__init__(visible(masked(message), keep="\n"))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (
-            functools.partial(type(self), where=self.where, fix=self.fix),
-            (self.what,),
-        )
+        """Say how to unpickle it: exceptions know no arguments by keyword."""
+        again = functools.partial(type(self), where=self.where, fix=self.fix)
+        return again, (self.what,)
 
 
 @contextmanager
@@ -176,38 +187,50 @@ _OUT_OF_MEMORY_MESSAGE = re.compile(
     r"|mha_graph\.execute",
     re.IGNORECASE,
 )
-_MEMINFO, _GROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
-# The loader's own store of a fixed size, however much memory there is.
+"""Words for the end of memory: of torch, CUDA, compiled libraries and the loader."""
+
+_MEMINFO = Path("/proc/meminfo")
+"""Linux's account of the machine's memory."""
+
+_GROUP = Path("/sys/fs/cgroup")
+"""Linux's account of this container's memory."""
+
 _TLS_BLOCK = "static TLS block"
+"""The loader's own store of a fixed size, however much memory there is."""
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error, or one that it was raised from, says that memory has ended.
+    """Return whether an error, or one that it was raised from, is the end of memory."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        if _says_out_of_memory(cause):
+            return True
+        # A chain of errors may be a circle.
+        seen.add(id(cause))
+        context = None if cause.__suppress_context__ else cause.__context__
+        cause = cause.__cause__ or context
+    return False
+
+
+def _says_out_of_memory(error: BaseException) -> bool:
+    """Return whether one error says that memory has ended.
 
     numpy's and Arrow's are ``MemoryError``, torch's has a class of its own, others say
     it in words only: torch on a CPU, compiled libraries, and what cannot be imported.
     """
-    seen: set[int] = set()
-    cause: BaseException | None = error
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
-        kind, text = type(cause).__name__, str(cause)
-        in_words = isinstance(cause, RuntimeError | ImportError | OSError)
-        if (
-            isinstance(cause, MemoryError)
-            or kind == "OutOfMemoryError"
-            or (isinstance(cause, OSError) and cause.errno == errno.ENOMEM)
-            or (
-                (in_words or kind == "SafetensorError")
-                and _OUT_OF_MEMORY_MESSAGE.search(text)
-            )
-            and _TLS_BLOCK not in text
-        ):
-            return True
-        cause = cause.__cause__ or (
-            None if cause.__suppress_context__ else cause.__context__
-        )
-    return False
+    class_name = type(error).__name__
+    if isinstance(error, MemoryError) or class_name == "OutOfMemoryError":
+        return True
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return True
+
+    text = str(error)
+    may_say_so = isinstance(error, RuntimeError | ImportError | OSError)
+    if not may_say_so and class_name != "SafetensorError":
+        return False
+    has_words = _OUT_OF_MEMORY_MESSAGE.search(text) is not None
+    return has_words and _TLS_BLOCK not in text
 
 
 def memory_size(n_bytes: float) -> str:
@@ -224,19 +247,20 @@ def memory_size(n_bytes: float) -> str:
 
 
 def free_bytes() -> int | None:
-    """Memory that can be taken here without swapping; ``None`` where it is not told.
+    """Return the bytes that can be taken here without swapping; ``None``: not known.
 
-    That of the machine, or of the container where that has less.
+    Those of the machine, or of the container where that has less.
     """
     limits = []
-    try:
+    # Not Linux, or no container, or one without a bound: what is known then counts.
+    with suppress(OSError, ValueError, KeyError):
         fields = dict(line.split(":") for line in _MEMINFO.read_text().splitlines())
         limits.append(int(fields["MemAvailable"].split()[0]) * 1024)
-        most = int((_GROUP / "memory.max").read_text())
-        kept = (_GROUP / "memory.stat").read_text().split()
-        cached = int(kept[kept.index("inactive_file") + 1])
+
+        bound = int((_GROUP / "memory.max").read_text())
         used = int((_GROUP / "memory.current").read_text())
-        limits.append(max(most - used + cached, 0))
-    except (OSError, ValueError, KeyError):
-        pass  # not Linux, or no container, or one without a bound
+        # Files in the cache count as used, and are given up when memory is short.
+        words = (_GROUP / "memory.stat").read_text().split()
+        cached = int(words[words.index("inactive_file") + 1])
+        limits.append(max(bound - used + cached, 0))
     return min(limits, default=None)

@@ -17,14 +17,20 @@ from spark_audit.errors import InputError, choose
 
 BASE = "base"
 """Name of the reference model when it is scored too."""
+
 ANY_NAME = "*"
 """Stands for any variant of a metric."""
-TRAINED, NEVER = "trained", "never-trained"
+
+TRAINED = "trained"
+NEVER = "never-trained"
 """Variants of a metric of identifiers: on which side of training they stand."""
+
 ROUNDINGS = ("int8", "int4")
 """Kinds of rounded weights."""
+
 RELEARN = "relearn"
 """Marks a checkpoint after a short training on rows without audited identifiers."""
+
 RELEARNED_BASE = f"{BASE}+{RELEARN}"
 """The base treated alike: what relearning does to a model that never read the rows."""
 
@@ -49,11 +55,13 @@ class CheckpointName:
 
     @classmethod
     def parse(cls, name: str) -> Self:
-        """The parts of a name."""
+        """Return the parts of a name; one of another form is a method as a whole."""
         match = _CHECKPOINT_NAME.fullmatch(name)
         if match is None:
             return cls(name)
-        seed, stage = (int(match[k] or 0) or None for k in ("seed", "stage"))
+        # Both count from 1: a number that is left out is None.
+        seed = int(match["seed"] or 0) or None
+        stage = int(match["stage"] or 0) or None
         return cls(match["method"], seed, stage, match["derived"] or "")
 
     def __str__(self) -> str:
@@ -64,21 +72,21 @@ class CheckpointName:
 
 
 def seeds_of(name: str, count: int) -> list[str]:
-    """Names of a checkpoint's seeds; a single one has the name itself."""
+    """Return the names of a checkpoint's seeds; a single one has the name itself."""
     if count == 1:
         return [name]
     return [str(CheckpointName(name, seed)) for seed in range(1, count + 1)]
 
 
 def entry_of(name: str) -> str:
-    """The method that the seed ``NAME[K]`` belongs to; any other name itself."""
+    """Return the method that the seed ``NAME[K]`` belongs to; any other name itself."""
     parts = CheckpointName.parse(name)
-    of_seed = parts.seed is not None and parts.stage is None and not parts.derived
-    return parts.method if of_seed else name
+    is_seed = parts.seed is not None and parts.stage is None and not parts.derived
+    return parts.method if is_seed else name
 
 
 def series_of(name: str) -> str:
-    """The series of a stage ``NAME@K``; any other name itself."""
+    """Return the series of a stage ``NAME@K``; any other name itself."""
     parts = CheckpointName.parse(name)
     if parts.stage is None or parts.derived:
         return name
@@ -86,7 +94,10 @@ def series_of(name: str) -> str:
 
 
 def original_of(name: str) -> str:
-    """What ``NAME+int8`` or ``NAME+relearn`` was made of; any other name itself."""
+    """Return the checkpoint that ``NAME+int8`` or ``NAME+relearn`` was made of.
+
+    Any other name is its own.
+    """
     return str(replace(CheckpointName.parse(name), derived=""))
 
 
@@ -107,7 +118,7 @@ def check_known(name: str, known: Collection[str], *, where: str) -> None:
 
 
 def listed(given: str | None, known: Collection[str], *, where: str) -> list[str]:
-    """Names of checkpoints, as an option gives them: ``NAME,NAME,...``; each once.
+    """Return the checkpoints that an option lists, ``NAME,NAME,...``, each once.
 
     Raises
     ------
