@@ -1,7 +1,13 @@
 """Training of what is audited: SPARK, its ablations, and what it is compared with.
 
-``spark-train run --method spark`` in the order to read it: ``cli.py`` (flags),
-``training_run.py`` (a run from data to its folder), ``methods/spark.py`` (two phases
-per task), ``phases.py`` (learning with distilled replay, and privacy correction),
-``loop.py`` (the steps of a phase), ``student.py`` (the model) and ``losses.py``.
+``spark-train run --method spark``, in the order to read it:
+
+- ``cli.py``: the flags;
+- ``training_run.py``: a run, from data to its folder;
+- ``methods/spark.py``: SPARK's two phases for each task;
+- ``task_phase.py`` and ``distilled_replay.py``: the first phase, which learns a task
+  and replays earlier ones;
+- ``correction.py``: the second phase, privacy correction;
+- ``loop.py``: the steps of a phase;
+- ``student.py`` and ``losses.py``: the model, and what is summed over its logits.
 """

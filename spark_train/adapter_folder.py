@@ -87,6 +87,7 @@ def save_adapter(
         for name, weight in sorted(whole_adapter(model).items())
     }
     weights = save(state, metadata={"format": "pt"})
+
     trained_on: dict[str, str | None] = {"base_sha256": base_sha256}
     if noise is not None:
         # With a large vocabulary it is a gigabyte: a second name will do.
@@ -94,12 +95,14 @@ def save_adapter(
             os.link(noise, folder / NOISE_FILE)
         except OSError:
             shutil.copyfile(noise, folder / NOISE_FILE)
+
         noise_sha256 = sha256_file(noise)
         trained_on["noise_sha256"] = noise_sha256
         # In the weights' own header, too: they are often copied without the rest.
         weights = _with_metadata(weights, {"noise_sha256": noise_sha256})
     write_atomically(folder / WEIGHTS, lambda file: file.write(weights))
 
+    # Last: with its seal the folder is whole.
     files = {CONFIG: fact(config_text.encode()), WEIGHTS: fact(weights)}
     record = json.dumps({**trained_on, "files": files, "seal": BLANK_DIGEST}) + "\n"
     sealed_record = sealed(record.encode())
@@ -115,6 +118,8 @@ def _config_text(model: PeftModel, *, base: str) -> str:
         # PEFT keeps sets, whose order is another one in each process.
         if isinstance(value, set):
             config[name] = sorted(value)
+
+    # Both are written as one adapter, of their ranks together.
     if EARLIER in model.peft_config:
         earlier = model.peft_config[EARLIER]
         config["r"] += earlier.r
@@ -138,12 +143,14 @@ def replaced(folder: Path) -> Iterator[Path]:
     is_empty_folder = target.is_dir() and not any(target.glob("[!.]*"))
     parent = target if is_empty_folder else target.parent
     temporary = parent / f".{target.name}.part"
+
     # Where the same command runs twice, one writes after the other.
     with alone(temporary.with_suffix(".lock")):
         try:
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir()
             yield temporary
+
             if is_empty_folder:
                 paths = sorted(temporary.iterdir(), key=lambda path: path.name in LAST)
                 for path in paths:
@@ -164,9 +171,11 @@ def _with_metadata(data: bytes, metadata: dict[str, str]) -> bytes:
 
     The library itself writes several entries in any order.
     """
+    # 8 bytes with the header's length, the header as JSON, the tensors.
     size = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + size])
     header["__metadata__"] |= metadata
+
     text = json.dumps(header, separators=(",", ":")).encode()
     # Tensors begin at a multiple of 8.
     text += b" " * (-len(text) % 8)
@@ -181,6 +190,8 @@ def load_adapter(model: PeftModel, folder: Path) -> None:
     and was checked.
     """
     state = load_file(folder / WEIGHTS)
+
+    # Cut the ranks of earlier tasks off.
     rank = model.peft_config[ADAPTER_NAME].r
     earlier_rank = rank_of(state) - rank
     if earlier_rank:

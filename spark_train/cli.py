@@ -30,8 +30,9 @@ from spark_train.training_request import (
 )
 
 TRAIN_PROGRAM = "spark-train"
+
 ACCURACY_NAMES = {"last": "Last", "avg": "Avg", "bwt": "BWT"}
-"""What a run's end tells of its accuracy matrix."""
+"""Figures of the accuracy matrix that the end of a run shows -> their names there."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -42,6 +43,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _app(argv: Sequence[str]) -> App:
+    """Return the program with its commands."""
     app = flags.program(
         TRAIN_PROGRAM,
         argv,
@@ -66,55 +68,72 @@ def train_run(
     """Learn the tasks of an order one after the other; the same command resumes."""
     from spark_audit.messages import progress
 
-    with silence():  # what is imported has things to say of its own
+    # What is imported has things to say of its own.
+    with silence():
         from spark_train.processes import assemble, rank
         from spark_train.training_run import train
 
     loading = replace(loading, device=assemble(loading.device))
     request = replace(request, loading=loading, command=typed.words)
     if rank():
+        # All processes meet the same error: the first one tells it.
         try:
             train(request)
-        except InputError as error:  # which all meet alike: the first process tells it
+        except InputError as error:
             raise SystemExit(error.exit_code) from None
         return
+
     with progress(quiet=quiet) as show:
         record = train(request, progress=show, note=say)
-    matrix, figures = record.accuracy, _figures(record.accuracy)
+
+    figures = _figures(record.accuracy)
     if json:
         # Not the settings: the seed of DP-SGD is among them.
         shown = record.model_dump(include={"tasks", "accuracy", "notes", "privacy"})
         show_facts({"run": str(request.output), **shown, **figures}, as_json=True)
         return
-    if matrix:
-        # Methods that learn all tasks at once have one row.
-        at_once = len(matrix) < len(record.tasks)
-        names = ["all"] if at_once else record.tasks
-        rows = zip(names, matrix, strict=False)
-        show_table(
-            "accuracy",
-            ("after", *record.tasks),
-            [(name, *map(_cell, accuracies)) for name, accuracies in rows],
-            remarks=[
-                f"{ACCURACY_NAMES[k]} {v:.3f}"
-                for k, v in figures.items()
-                if v is not None
-            ],
-        )
+    if record.accuracy:
+        _show_accuracy(record.tasks, record.accuracy, figures)
         tell()
     show_facts({"run": request.output})
 
 
+def _show_accuracy(
+    tasks: Sequence[str],
+    matrix: Sequence[Sequence[float | None]],
+    figures: Mapping[str, float | None],
+) -> None:
+    """Show the accuracy on each task after each stage, and the figures below."""
+    # Methods that learn all tasks at once have one row.
+    names = ["all"] if len(matrix) < len(tasks) else tasks
+    rows = []
+    for name, accuracies in zip(names, matrix, strict=False):
+        rows.append((name, *[_cell(value) for value in accuracies]))
+
+    remarks = []
+    for metric, figure in figures.items():
+        if figure is not None:
+            remarks.append(f"{ACCURACY_NAMES[metric]} {figure:.3f}")
+    show_table("accuracy", ("after", *tasks), rows, remarks=remarks)
+
+
 def _figures(matrix: Sequence[Sequence[float | None]]) -> dict[str, float | None]:
-    """Last, Avg and BWT, ``None`` where an accuracy that they need was not measured."""
+    """Return Last, Avg and BWT of an accuracy matrix, by name.
+
+    ``None`` where an accuracy that they need was not measured.
+    """
     import numpy as np
 
     from spark_audit.stats.accuracy import ACCURACY_METRICS, reason_against
 
     figures: dict[str, float | None] = dict.fromkeys(ACCURACY_NAMES)
-    table = np.array(matrix, dtype=np.float64)  # None becomes NaN
-    for name in ACCURACY_NAMES if table.size else ():
-        stages, tasks = table.shape
+    # None becomes NaN.
+    table = np.array(matrix, dtype=np.float64)  # (stages, tasks)
+    if not table.size:
+        return figures
+
+    stages, tasks = table.shape
+    for name in ACCURACY_NAMES:
         if reason_against(name, stages=stages, tasks=tasks) is None:
             value = float(ACCURACY_METRICS[name](table))
             figures[name] = value if np.isfinite(value) else None
@@ -137,25 +156,33 @@ def methods(*, json: options.Json = False) -> None:
     def described(
         name: str, does: Callable[..., object], reads: Sequence[str]
     ) -> dict[str, object]:
+        """Return the row of a method or an option: its docstring's first line."""
         summary = (does.__doc__ or "").partition("\n")[0]
         return {"name": name, "what it does": summary, "settings": list(reads)}
 
+    method_rows = []
+    for name, method in METHODS.items():
+        method_rows.append(described(name, method.phases, groups(name)))
+    privacy_rows = []
+    for name, option in PRIVACY.items():
+        privacy_rows.append(described(name, option, privacy_groups(name)))
     tables: dict[str, Sequence[Mapping[str, object]]] = {
-        "methods": [described(n, m.phases, groups(n)) for n, m in METHODS.items()],
-        "privacy": [described(n, o, privacy_groups(n)) for n, o in PRIVACY.items()],
+        "methods": method_rows,
+        "privacy": privacy_rows,
         "settings": describe(),
     }
     if json:
         show_facts(tables, as_json=True)
         return
+
     for title, rows in tables.items():
-        cells = [
-            [
-                ", ".join(value) if isinstance(value, list) else str(value)
-                for value in row.values()
-            ]
-            for row in rows
-        ]
+        cells = []
+        for row in rows:
+            texts = []
+            for value in row.values():
+                is_list = isinstance(value, list)
+                texts.append(", ".join(value) if is_list else str(value))
+            cells.append(texts)
         show_table(title, [*rows[0]], cells, figures=False)
 
 
@@ -187,17 +214,19 @@ def relearn(
     request = replace(request, ckpt=ckpt, loading=loading)
     with progress(quiet=quiet) as show:
         record = relearned(request, progress=show)
-    rows, losses = record["rows"], record["losses"]
+
+    rows = record["rows"]
+    losses = record["losses"]
     facts: dict[str, object] = {"checkpoint": str(request.output)}
     if json:
-        facts |= {"rows": rows, "losses": losses}
+        facts["rows"] = rows
+        facts["losses"] = losses
     else:
-        facts |= {
-            "rows without identifiers": rows["used"],
-            **{f"rows left out, {why}": n for why, n in rows["left_out"].items()},
-            "loss, first step": f"{losses[0]:.3f}",
-            "loss, last step": f"{losses[-1]:.3f}",
-        }
+        facts["rows without identifiers"] = rows["used"]
+        for reason, n_rows in rows["left_out"].items():
+            facts[f"rows left out, {reason}"] = n_rows
+        facts["loss, first step"] = f"{losses[0]:.3f}"
+        facts["loss, last step"] = f"{losses[-1]:.3f}"
     show_facts(facts, as_json=json)
 
 
@@ -254,15 +283,17 @@ def score(
     if json:
         show_facts({"examples": rows}, as_json=True)
         return
+
     for row in rows:
-        show_table(
-            f"{row['example']} ({row['task']})",
-            list(row["tokens"][0]),
-            [[_cell(value) for value in token.values()] for token in row["tokens"]],
-        )
+        tokens = row["tokens"]
+        cells = []
+        for token in tokens:
+            cells.append([_cell(value) for value in token.values()])
+        show_table(f"{row['example']} ({row['task']})", list(tokens[0]), cells)
 
 
 def _cell(value: object) -> str:
+    """Return the text of a table's cell."""
     if isinstance(value, float):
         return f"{value:.3f}"
     # Line breaks and blanks of a token stay visible.
@@ -290,4 +321,4 @@ TRAIN_EXAMPLES: Mapping[str, tuple[str, ...]] = {
     ),
     "score": ("score data/injected --base models/base",),
 }
-"""What ``--help`` shows as examples, by command: they work."""
+"""Examples of ``--help`` by command: they work as they stand."""

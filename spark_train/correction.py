@@ -1,4 +1,4 @@
-"""PTPC, post-task privacy correction, phase 2 of SPARK.
+"""SPARK's second phase: post-task privacy correction (PTPC).
 
 Around the model that has just learned a task, identifiers are made less likely and
 everything else is held where it is.
@@ -51,9 +51,10 @@ def correction(stream: Stream, k: int) -> Phase:
     if k and settings.old_anchor and settings.lambda_old:
         old_rows = stream.replayed(k, settings.steps * old_size, purpose="anchor")
 
-    weights = _weights(settings)
+    weights = _weights(settings)  # name of a term that is on -> its weight
 
     def start() -> None:
+        # The weights as the task has just left them: theta_k^task.
         student.freeze(TEACHER)
         if not any(_n_identifier_tokens(row) for row in stream.rows[task]):
             stream.note(
@@ -63,6 +64,7 @@ def correction(stream: Stream, k: int) -> Phase:
             )
 
     def choose(step: int) -> Step:
+        # All rows were drawn above: a step is a slice, so that a run can resume.
         new = current_rows[step * size :][:size]
         old = old_rows[step * old_size :][:old_size]
         facts = {
@@ -73,23 +75,13 @@ def correction(stream: Stream, k: int) -> Phase:
         return Step({ROLE: [*new, *old]}, facts)
 
     def terms(rows: Rows) -> dict[str, Term]:
-        n_p = 0  # |P|: identifiers of current rows
-        n_q = 0  # |Q|: other tokens of current rows
-        n_q_old = 0  # |Q_old|: other tokens of replayed rows
-        for row in rows[ROLE]:
-            n_identifiers = _n_identifier_tokens(row)
-            n_others = len(row) - 1 - n_identifiers
-            if row.task == task:
-                n_p += n_identifiers
-                n_q += n_others
-            else:
-                n_q_old += n_others
-        counts = {"ul": n_p, "dkl": n_p, "anchor": n_q, "old": n_q_old}
+        counts = _counts(rows[ROLE], task)
         return {name: Term(counts[name], weight) for name, weight in weights.items()}
 
     def loss(role: str, rows: Sequence[TrainRow]) -> Sums:
         batch = collate(rows, student.device)
         is_token = batch.attention  # (B, T)
+
         with student.teacher(TEACHER):
             teacher_hidden = student.hidden(batch, is_token)  # (n, H)
         hidden = student.hidden(batch, is_token)  # (n, H)
@@ -100,12 +92,15 @@ def correction(stream: Stream, k: int) -> Phase:
         in_p = batch.pii & is_current  # (B, T)
         in_q = ~batch.pii & is_current  # (B, T)
         in_q_old = ~batch.pii & ~is_current  # (B, T)
+
+        # Name of a term -> its positions, its loss, and the teacher it compares with.
         parts: dict[str, tuple[torch.Tensor, Loss, torch.Tensor | None]] = {
             "ul": (in_p, unlikelihood, None),
             "dkl": (in_p, demoted_kl, teacher_hidden),
             "anchor": (in_q, _anchor_loss, teacher_hidden),
             "old": (in_q_old, _anchor_loss, teacher_hidden),
         }
+
         sums = {}
         for name, (mask, loss_of_logits, teacher) in parts.items():
             if name in weights:
@@ -127,6 +122,23 @@ def correction(stream: Stream, k: int) -> Phase:
         size=size,
         shares={"old": (size, old_size)},
     )
+
+
+def _counts(rows: Sequence[TrainRow], task: str) -> dict[str, int]:
+    """Count the positions of each term of the loss, by its name in the record."""
+    n_p = 0  # |P|: identifiers of current rows
+    n_q = 0  # |Q|: other tokens of current rows
+    n_q_old = 0  # |Q_old|: other tokens of replayed rows
+    for row in rows:
+        n_identifiers = _n_identifier_tokens(row)
+        n_others = len(row) - 1 - n_identifiers
+        if row.task == task:
+            n_p += n_identifiers
+            n_q += n_others
+        else:
+            # Identifiers of replayed rows are left alone: they were corrected.
+            n_q_old += n_others
+    return {"ul": n_p, "dkl": n_p, "anchor": n_q, "old": n_q_old}
 
 
 def _weights(settings: Ptpc) -> dict[str, float]:
@@ -153,7 +165,9 @@ def _current_rows(stream: Stream, k: int) -> list[TrainRow]:
     settings = stream.settings.ptpc
     size = settings.batch_size
     rows = stream.rows[stream.tasks[k]]
+    # Where no row has identifiers, both draws are of all rows.
     with_identifiers = [row for row in rows if _n_identifier_tokens(row)] or rows
+
     n_drawn = settings.steps * size
     draws = {
         "pii": stream.drawn(k, with_identifiers, n_drawn, purpose="pii"),

@@ -1,4 +1,4 @@
-"""SD-Replay, phase 1 of SPARK: replayed rows are distilled from the student's past.
+"""SPARK's first phase: replayed rows are distilled from the student's past (SD-Replay).
 
 Low-sensitivity response tokens are learned as they are; every other sensitive position
 keeps the distribution that the corrected model of the previous task had there, so that
@@ -24,7 +24,7 @@ from spark_train.training_rows import TrainRow, collate, padded
 
 @dataclass(frozen=True)
 class Target:
-    """What the frozen teacher says of a replayed row.
+    """The frozen teacher's answer for a replayed row.
 
     Attributes
     ----------
@@ -64,10 +64,11 @@ class Distillation(Rehearsal):
     def start(self, rows: Sequence[TrainRow], steps: int) -> None:
         """Score the rows and keep the teacher's distributions."""
         distinct_rows = list({row.id: row for row in rows}.values())
-        own_targets = {
-            row.id: self._target(row, score, hidden)
-            for row, score, hidden in scored(self.stream, self._k, distinct_rows)
-        }
+
+        # Each process asks the teacher about its share, and all need all answers.
+        own_targets = {}
+        for row, score, hidden in scored(self.stream, self._k, distinct_rows):
+            own_targets[row.id] = self._target(row, score, hidden)
         self._targets = dict(gathered([*own_targets.items()]))
         self._note_weight(rows, steps)
 
@@ -133,7 +134,8 @@ class Distillation(Rehearsal):
         n_low = sum(int(target.low.sum()) for target in targets)
         n_high = sum(int(target.high.sum()) for target in targets)
 
-        share_low, share_high = 1.0, 1.0
+        share_low = 1.0
+        share_high = 1.0
         if replay.weighting == "count":
             share_low = n_low / max(n_low + n_high, 1)
             share_high = n_high / max(n_low + n_high, 1)
@@ -155,6 +157,8 @@ class Distillation(Rehearsal):
         high = padded([target.high for target in targets]).to(device)  # (B, T)
         is_replayed = low | high  # (B, T)
         hidden = student.hidden(batch, is_replayed)  # (|R| + |H|, H)
+
+        # The positions of H row after row, as the kept distributions stand.
         is_high = high[:, 1:][is_replayed[:, 1:]]  # (|R| + |H|,)
         high_hidden = hidden[is_high]  # (|H|, H)
         support = torch.cat([target.support for target in targets]).long()
@@ -162,6 +166,7 @@ class Distillation(Rehearsal):
         logp = torch.cat([target.logp for target in targets]).to(device)  # (|H|, K)
 
         def divergence(hidden_of_chunk: torch.Tensor, chunk: slice) -> torch.Tensor:
+            """Return KL of a chunk's positions on the teacher's support, ``(m,)``."""
             logits = student.logits_at(hidden_of_chunk, support[chunk])
             return support_kl(logp[chunk], logits, temperature=temperature)
 

@@ -57,6 +57,7 @@ from spark_train.privacy_accounting import epsilon, new_accountant, noise_for
 from spark_train.processes import share
 from spark_train.stream import Stream
 from spark_train.training_rows import TrainRow
+from spark_train.training_settings import Dp
 
 
 def dpsgd(stream: Stream, method: Method) -> Protected:
@@ -73,32 +74,22 @@ def dpsgd(stream: Stream, method: Method) -> Protected:
     settings = stream.settings.dp
     phases = method.phases(replace(stream, poisson=True))
     n_rows = sum(len(rows) for rows in stream.rows.values())
+
     delta = settings.delta or 1 / n_rows
     if delta > 1 / n_rows:
         stream.note(f"dp.delta {delta:g} is above 1/N: a row may be given away whole")
 
+    # Which steps an example can be in; a target epsilon asks for the least noise.
     stretches = [(phase.steps, phase.rates) for phase in phases if phase.rates]
     reason = _why_no_epsilon(stream, method, phases)
     sigma = settings.noise_multiplier
     if settings.target_epsilon:
-        if "noise_multiplier" in settings.model_fields_set:
-            raise InputError(
-                "dp.noise_multiplier and dp.target_epsilon are both given",
-                where="--set",
-                fix="give one of them",
-            )
-        if reason:
-            raise InputError(
-                f"no epsilon is claimed for {method.name}: {reason}",
-                where="dp.target_epsilon",
-                fix="give dp.noise_multiplier",
-            )
+        _check_target(settings, method, reason)
         sigma = noise_for(stretches, target=settings.target_epsilon, delta=delta)
 
-    epsilons = {
-        task: epsilon(stretches, task, noise_multiplier=sigma, delta=delta)
-        for task in stream.tasks
-    }
+    epsilons: dict[str, float] = {}
+    for task in stream.tasks:
+        epsilons[task] = epsilon(stretches, task, noise_multiplier=sigma, delta=delta)
     is_finite = all(math.isfinite(value) for value in epsilons.values())
     if not reason and not is_finite:
         reason = f"noise_multiplier {sigma:g} is too small for any"
@@ -110,21 +101,45 @@ def dpsgd(stream: Stream, method: Method) -> Protected:
             f"epsilon at delta {delta:.3g}, by task: {values}; of the adapters, "
             "towards those who do not know the seed"
         )
+
+    sampling = {}
+    for phase in phases:
+        sampling[phase.key] = {"steps": phase.steps, "rates": phase.rates}
     facts: dict[str, object] = {
         "option": "dpsgd",
         "noise_multiplier": sigma,
         "max_grad_norm": settings.max_grad_norm,
         "delta": delta,
         "accountant": f"{new_accountant().mechanism()}, opacus {version('opacus')}",
-        "sampling": {
-            phase.key: {"steps": phase.steps, "rates": phase.rates} for phase in phases
-        },
+        "sampling": sampling,
     }
     if reason:
         facts["no_epsilon"] = reason
     else:
         facts["epsilon"] = epsilons
     return Protected([_private(stream, phase, sigma) for phase in phases], facts)
+
+
+def _check_target(settings: Dp, method: Method, reason: str) -> None:
+    """Refuse a target epsilon next to a noise, or where no epsilon is claimed.
+
+    Parameters
+    ----------
+    reason
+        Why no epsilon is claimed; empty: one is.
+    """
+    if "noise_multiplier" in settings.model_fields_set:
+        raise InputError(
+            "dp.noise_multiplier and dp.target_epsilon are both given",
+            where="--set",
+            fix="give one of them",
+        )
+    if reason:
+        raise InputError(
+            f"no epsilon is claimed for {method.name}: {reason}",
+            where="dp.target_epsilon",
+            fix="give dp.noise_multiplier",
+        )
 
 
 def _why_no_epsilon(stream: Stream, method: Method, phases: Sequence[Phase]) -> str:
@@ -166,6 +181,7 @@ def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
     max_norm = stream.settings.dp.max_grad_norm
 
     def terms_of_row(role: str, row: TrainRow) -> dict[str, Term]:
+        """Return the terms of a row's own loss: means over its own tokens."""
         terms = dict(phase.terms({role: [row]}))
         for name in terms.keys() & phase.shares.keys():
             numerator, denominator = phase.shares[name]
@@ -176,6 +192,7 @@ def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
     def collect(
         step: int, chosen: Rows, terms: Mapping[str, Term], clock: Clock
     ) -> dict[str, float]:
+        # The sum of clipped gradients, and beside it the sums for the record.
         total = torch.zeros_like(flat_gradient(student))  # (P,)
         sums = dict.fromkeys([*terms, "clipped"], 0.0)
         for role, rows in chosen.items():
@@ -186,8 +203,10 @@ def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
                         gradient = flat_gradient(student)  # (P,)
                         norm = torch.linalg.vector_norm(gradient)
                         sums["clipped"] += float(norm > max_norm)
+                        # A gradient of 0 has no direction: 1e-6 as Opacus has it.
                         total += gradient * (max_norm / (norm + 1e-6)).clamp(max=1.0)
                     student.model.zero_grad(set_to_none=True)
+
                     for name, value in sums_of_row.items():
                         sums[name] += float(value.detach())
         total, sums = exchanged(total, sums)

@@ -12,7 +12,8 @@ from spark_train.losses import token_nll
 from spark_train.student import Student
 from spark_train.training_rows import TrainRow, collate
 
-TASK, REPLAY = "task", "replay"
+TASK = "task"
+REPLAY = "replay"
 """Roles of rows: a batch's current and its replayed ones."""
 
 
@@ -65,7 +66,7 @@ def fit(
         If a loss is not finite.
     """
     losses: list[float] = []
-    steps = math.ceil(len(order) / batch_size)
+    steps = math.ceil(len(order) / batch_size)  # the last batch may be smaller
 
     def choose(step: int) -> Step:
         indices = order[step * batch_size :][:batch_size]

@@ -40,6 +40,7 @@ def fn(stream: Stream, method: Method) -> Protected:
 
     @contextmanager
     def during() -> Iterator[None]:
+        """Add the noise to embeddings while anything of the run is computed."""
         # The noise that the run began with is kept: another version of the library may
         # draw otherwise.
         with together():
@@ -48,6 +49,8 @@ def fn(stream: Stream, method: Method) -> Protected:
                 generator = torch.Generator().manual_seed(seed)
                 unit_noise = torch.randn(shape, generator=generator)
                 write_tensors(path, {"noise": settings.fn.sigma * unit_noise})
+
+        # Every process reads the file that the first one wrote.
         noise = read_tensors(path)["noise"]
         with input_noise(model, noise.to(stream.student.device)):
             yield

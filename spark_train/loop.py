@@ -24,13 +24,16 @@ from spark_train.student import Student
 from spark_train.training_rows import TrainRow, pieces
 
 Rows: TypeAlias = Mapping[str, Sequence[TrainRow]]
+"""Role of rows (current, replayed ...) -> the rows."""
 
 Sums = dict[str, Tensor]
+"""Term of the loss -> its sum over positions, a scalar with a gradient."""
 
 StepRecord: TypeAlias = dict[str, float | str]
 """Loss, terms, counts and settings of a step, by the names of ``metrics.jsonl``."""
 
 After: TypeAlias = Callable[[StepRecord, Callable[[], "State"]], None]
+"""Called after a step with its record and a function that gives the state to save."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +49,14 @@ class Term:
 
 @dataclass(frozen=True)
 class Step:
-    """The batch of a step over all processes, by role of its rows.
+    """The batch of a step over all processes.
 
-    ``facts`` stand beside its terms in the record of the step.
+    Attributes
+    ----------
+    rows
+        The rows by role.
+    facts
+        Counts that stand beside the terms in the record of the step.
     """
 
     rows: Rows
@@ -191,6 +199,7 @@ def run_phase(
             for group in optimizer.param_groups:
                 group["lr"] = phase.rate(step)
 
+            # Leave the gradient of the whole batch on the weights.
             chosen = phase.choose(step)
             terms = phase.terms(chosen.rows)
             if phase.collect is not None:
@@ -203,10 +212,13 @@ def run_phase(
             # process and in several.
             for weight in weights:
                 weight.grad = _or_zero(weight)
+            # A method may project gradients; what it says of that joins the record.
             with clock("gradients"):
                 record |= phase.gradients(step) or {}
+
             with clock("optimizer"):
                 norm = float(torch.nn.utils.clip_grad_norm_(weights, clip))
+                # Before the step: weights of NaN could not be gone on from.
                 _check_finite("loss", float(record["loss"]), phase, step)
                 _check_finite("gradient", norm, phase, step)
                 optimizer.step()
@@ -253,6 +265,7 @@ def accumulate(
                 backward(terms, sums_of_piece)
                 for name, value in sums_of_piece.items():
                     sums[name] += float(value.detach())
+
     if world() > 1:
         gradient, sums = exchanged(flat_gradient(student), sums)
         set_gradient(student, gradient)
@@ -272,11 +285,13 @@ def exchanged(
 
 def backward(terms: Mapping[str, Term], sums: Sums) -> bool:
     """Add the gradient of the terms that count; return whether there is one."""
-    loss = sum(
-        (terms[name].weight / terms[name].count) * value
-        for name, value in sums.items()
-        if name in terms and terms[name].count and terms[name].weight
-    )
+    loss: Tensor | int = 0
+    for name, value in sums.items():
+        term = terms.get(name)
+        if term is not None and term.count and term.weight:
+            loss = loss + (term.weight / term.count) * value
+
+    # No term counts, or none depends on a trained weight.
     if not isinstance(loss, Tensor) or not loss.requires_grad:
         return False
     torch.autograd.backward(loss)
@@ -292,7 +307,9 @@ def flat_gradient(student: Student) -> Tensor:
 def by_weight(student: Student, flat: Tensor) -> dict[str, Tensor]:
     """Cut numbers ``(P,)`` into a tensor for each weight, of its shape and dtype."""
     weights = student.trainable
-    pieces_of_flat = torch.split(flat, [weight.numel() for weight in weights.values()])
+    sizes = [weight.numel() for weight in weights.values()]
+    pieces_of_flat = torch.split(flat, sizes)
+
     tensors = {}
     for piece, (name, weight) in zip(pieces_of_flat, weights.items(), strict=True):
         tensors[name] = piece.view_as(weight).to(weight.dtype)
@@ -306,6 +323,7 @@ def set_gradient(student: Student, flat: Tensor) -> None:
 
 
 def _or_zero(weight: Tensor) -> Tensor:
+    """Return a weight's gradient; 0 where nothing depended on the weight."""
     return torch.zeros_like(weight) if weight.grad is None else weight.grad
 
 
@@ -329,11 +347,16 @@ def _record(
             torch.autograd.backward([*values.values()])
         penalties = {name: float(value.detach()) for name, value in values.items()}
 
-    means = {
-        name: sums[name] / term.count if term.count else 0.0
-        for name, term in terms.items()
-    }
-    weighted = [term.weight * means[name] for name, term in terms.items()]
+    means: dict[str, float] = {}
+    counts: dict[str, float] = {}
+    weighted: list[float] = []
+    for name, term in terms.items():
+        means[name] = sums[name] / term.count if term.count else 0.0
+        counts[f"n_{name}"] = term.count
+        weighted.append(term.weight * means[name])
+
+    # What `collect` counted beside the terms, such as clipped gradients.
+    others = {name: value for name, value in sums.items() if name not in terms}
     return {
         "stage": phase.stage,
         "part": phase.part,
@@ -342,9 +365,9 @@ def _record(
         "loss": math.fsum([*weighted, *penalties.values()]),
         **means,
         **penalties,
-        **{f"n_{name}": term.count for name, term in terms.items()},
+        **counts,
         **facts,
-        **{name: value for name, value in sums.items() if name not in terms},
+        **others,
     }
 
 
@@ -358,9 +381,10 @@ def timed(device: str) -> Literal["wall", "processor"]:
 
 
 def _state(student: Student, optimizer: torch.optim.Optimizer, state: State) -> State:
-    """Return a copy that later steps do not change."""
+    """Return a copy of a phase's state that later steps do not change."""
     tensors = {}
     for name, weight in student.trainable.items():
+        # AdamW has moments of a weight once it has made a step.
         tensors_of_weight = {"weight": weight, **optimizer.state.get(weight, {})}
         for key, value in tensors_of_weight.items():
             tensors[f"{key}:{name}"] = value.detach().cpu().clone()
@@ -376,6 +400,7 @@ def _restore(optimizer: torch.optim.Optimizer, student: Student, state: State) -
         if moment == "weight":
             weight.copy_(value)
             continue
+
         # AdamW counts its steps on the CPU.
         device = value.device if moment == "step" else weight.device
         optimizer.state.setdefault(weight, {})[moment] = value.to(device, copy=True)

@@ -45,6 +45,7 @@ def projections(model: torch.nn.Module, targets: Sequence[str] = ()) -> list[str
     else:
         names = [name for name in layers if _ATTENTION.search(name)]
 
+    # Say what there is, where a name is unknown or nothing looks like attention.
     head = getattr(model, "get_output_embeddings", lambda: None)()
     missing = sorted({*targets} - {_leaf(name) for name in layers})
     if missing or not names:
@@ -57,6 +58,7 @@ def projections(model: torch.nn.Module, targets: Sequence[str] = ()) -> list[str
             where=type(model).__name__,
             fix="name some with --lora-targets" if leaves else "choose a transformer",
         )
+
     heads = [name for name in names if layers[name] is head]
     if heads:
         raise InputError(
@@ -67,6 +69,7 @@ def projections(model: torch.nn.Module, targets: Sequence[str] = ()) -> list[str
 
 
 def _leaf(name: str) -> str:
+    """Return the last part of a module's full name."""
     return name.rpartition(".")[2]
 
 
@@ -103,6 +106,8 @@ def add_lora(
         fan_in_fan_out=isinstance(model.get_submodule(names[0]), Conv1D),
         task_type="CAUSAL_LM",
     )
+
+    # The draw of lora_A follows the seed alone, and disturbs no other.
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         # PEFT 0.21 reads this attribute of transformers 5.23 by its old name.
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing")
@@ -196,6 +201,7 @@ def _weight(linear: torch.nn.Module) -> torch.Tensor:
 
 
 def _layers(model: PeftModel) -> list[LoraLayer]:
+    """Return the layers of a model that have LoRA."""
     return [module for module in model.modules() if isinstance(module, LoraLayer)]
 
 

@@ -16,5 +16,6 @@ PRIVACY: Mapping[str, Option] = {"dpsgd": dpsgd, "fn": fn}
 
 
 def groups(name: str) -> tuple[str, ...]:
-    """Groups of the settings that an option reads; ``none`` reads nothing."""
-    return {"dpsgd": ("dp",), "fn": ("fn",)}.get(name, ())
+    """Return the groups of settings that an option reads; ``none`` reads nothing."""
+    groups_by_option = {"dpsgd": ("dp",), "fn": ("fn",)}
+    return groups_by_option.get(name, ())

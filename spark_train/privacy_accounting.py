@@ -34,6 +34,7 @@ def epsilon(
     noise_multiplier
         Standard deviation of the noise on the sum of gradients over their largest norm.
     """
+    # An example that no step can draw is not given away by any.
     drawn_in = [(rates[task], steps) for steps, rates in stretches if rates.get(task)]
     if not drawn_in:
         return 0.0
@@ -44,6 +45,7 @@ def epsilon(
     # The square of a larger one overflows.
     sigma = min(noise_multiplier, MAX_NOISE_MULTIPLIER)
     accountant.history = [(sigma, rate, steps) for rate, steps in drawn_in]
+
     with warnings.catch_warnings():
         # Opacus warns where its orders end too early: epsilon is then larger than need
         # be.
@@ -65,17 +67,23 @@ def noise_for(stretches: Sequence[Stretch], *, target: float, delta: float) -> f
     InputError
         If no noise up to :data:`MAX_NOISE_MULTIPLIER` does.
     """
-    tasks = {task for _, rates in stretches for task in rates}
+    tasks = set[str]()
+    for _, rates in stretches:
+        tasks.update(rates)
 
     def is_enough(sigma: float) -> bool:
+        """Return whether this noise keeps the epsilon of every task."""
         return all(
             epsilon(stretches, task, noise_multiplier=sigma, delta=delta) <= target
             for task in tasks
         )
 
-    low, high = 0.0, 1.0
+    # Double until it is enough, then halve the interval between: `low` is too little.
+    low = 0.0
+    high = 1.0
     while not is_enough(high):
-        low, high = high, 2 * high
+        low = high
+        high *= 2
         if high > MAX_NOISE_MULTIPLIER:
             raise InputError(
                 f"no noise gives an epsilon of {target:g} at delta {delta:g}",
@@ -84,7 +92,10 @@ def noise_for(stretches: Sequence[Stretch], *, target: float, delta: float) -> f
             )
     while high - low > 1e-3 * high:
         middle = (low + high) / 2
-        low, high = (low, middle) if is_enough(middle) else (middle, high)
+        if is_enough(middle):
+            high = middle
+        else:
+            low = middle
     return high
 
 

@@ -84,12 +84,15 @@ def together() -> Iterator[None]:
         yield
     except SparkError as error:
         faults = [error]
+
+    # Outside the try block: a process with a fault takes part in the exchange, too.
     if faults := gathered(faults):
         raise SystemExit(faults[0].exit_code) if rank() else faults[0]
 
 
 @contextmanager
 def _reached() -> Iterator[None]:
+    """Refuse in one line where another process is gone."""
     try:
         yield
     except RuntimeError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict
@@ -92,11 +92,13 @@ def relearn(
     OutputError
         If the folder cannot be written.
     """
+    # Refuse before the checkpoint is loaded.
     output = request.output
     _check_empty(output)
     check_writable(output)
     files = data_files(request.data)
     examples, left_out = without_identifiers(read_examples(*files))
+
     loading = replace(request.loading, base=request.base)
     opened = read_headers(request.ckpt, loading)
     loaded = open_checkpoint(request.ckpt, loading)
@@ -104,7 +106,8 @@ def relearn(
 
     batch_size = min(request.batch_size, len(rows))
     rng = np.random.default_rng(seed_for(request.seed, "order", "relearn"))
-    order = endless(len(rows), request.steps * batch_size, rng)
+    order = endless(len(rows), request.steps * batch_size, rng)  # (steps * batch,)
+
     # Switched on with all that belongs to it, such as its frozen noise.
     with loaded.activate():
         with quiet():
@@ -120,32 +123,51 @@ def relearn(
             progress=lambda done, total: progress("relearning, steps", done, total),
         )
 
-        record: RelearnRecord = {
-            "kind": "spark-train-relearn",
-            "created": now(),
-            "versions": versions(),
-            "checkpoint": {
-                "source": request.ckpt,
-                "weights_sha256": loaded.weights_sha256,
-                "base_sha256": loaded.base_sha256,
-            },
-            "data": [
-                {"file": path.name, "sha256": sha256_file(path)} for path in files
-            ],
-            "settings": {
-                "steps": request.steps,
-                "lr": request.lr,
-                "batch_size": request.batch_size,
-                "seed": request.seed,
-                "dtype": loading.dtype,
-            },
-            "rows": {"used": len(rows), "left_out": left_out},
-            "losses": losses,
-        }
+        record = _relearn_record(
+            request,
+            loaded,
+            files=files,
+            rows={"used": len(rows), "left_out": left_out},
+            losses=losses,
+        )
         with replaced(output) as folder:
             _save(student.model, folder, loaded, opened)
             write_text(folder / "relearn.json", json.dumps(record, indent=1) + "\n")
     return record
+
+
+def _relearn_record(
+    request: RelearnRequest,
+    loaded: Loaded,
+    *,
+    files: Sequence[Path],
+    rows: UsedRows,
+    losses: list[float],
+) -> RelearnRecord:
+    """Return the content of ``relearn.json``."""
+    data = []
+    for path in files:
+        data.append({"file": path.name, "sha256": sha256_file(path)})
+    return {
+        "kind": "spark-train-relearn",
+        "created": now(),
+        "versions": versions(),
+        "checkpoint": {
+            "source": request.ckpt,
+            "weights_sha256": loaded.weights_sha256,
+            "base_sha256": loaded.base_sha256,
+        },
+        "data": data,
+        "settings": {
+            "steps": request.steps,
+            "lr": request.lr,
+            "batch_size": request.batch_size,
+            "seed": request.seed,
+            "dtype": request.loading.dtype,
+        },
+        "rows": rows,
+        "losses": losses,
+    }
 
 
 def _check_empty(output: Path) -> None:
@@ -190,7 +212,7 @@ def _in_training(loaded: Loaded, opened: Checkpoint, *, seed: int) -> PeftModel:
 
 def _save(model: PeftModel, folder: Path, loaded: Loaded, opened: Checkpoint) -> None:
     """Write a checkpoint of the kind that was opened, with its frozen noise."""
-    noise = opened.folder / NOISE_FILE
+    noise = opened.folder / NOISE_FILE  # only some checkpoints have it
     if opened.is_adapter:
         save_adapter(
             model,
@@ -202,6 +224,7 @@ def _save(model: PeftModel, folder: Path, loaded: Loaded, opened: Checkpoint) ->
     else:
         with quiet():
             model.merge_and_unload().save_pretrained(folder)
+        # Full weights name their noise by its hash, as adapters do.
         if noise.exists():
             shutil.copyfile(noise, folder / NOISE_FILE)
             trained_on = {"noise_sha256": sha256_file(noise)}

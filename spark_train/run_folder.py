@@ -65,6 +65,7 @@ class Folder:
             If the record cannot be read, or is not as it was written.
         """
         if not self._record.exists():
+            # Hidden files, such as the lock, are nobody's.
             foreign = sorted(path.name for path in self.path.glob("[!.]*"))
             if foreign:
                 raise InputError(
@@ -91,6 +92,7 @@ class Folder:
 
     def write(self, record: RunRecord) -> None:
         """Write ``run.json``, for the owner only: it tells DP-SGD's seed."""
+        # The checksum is of the record with a blank one in its place.
         blank = record.model_copy(update={"seal": BLANK_DIGEST})
         data = sealed((blank.model_dump_json(indent=1) + "\n").encode())
         write_atomically(self._record, lambda file: file.write(data), mode=0o600)
@@ -116,8 +118,10 @@ class Folder:
             If a file of an adapter is not as it was written.
         """
         for key in done:
+            # Accuracies leave no folder.
             if key.endswith("/answers"):
                 continue
+
             folder = self.stages / key
             with at(str(folder)):
                 if not check_whole(folder):
@@ -144,6 +148,7 @@ class Folder:
         """
         check_links(self.path, "stages", "stages/*", "stages/*/*", CARRIED)
         check_links(self.path, self.metrics.name, self.accuracy.name)
+
         with alone(self.path / ".lock", wait=False):
             for folder in (self.path, self.path / CARRIED):
                 sweep(folder)
@@ -173,8 +178,10 @@ class Folder:
             raise OutputError(
                 "was emptied while the run was writing to it",
                 where=str(self.path),
-                fix="run the same command again: it starts again",
+                fix="run the same command again: the run begins anew",
             )
+
+        # Lines first: a state that is on disk has all lines that lead to it.
         try:
             # Losses of single steps tell about the rows: for their owner only.
             with open(self.metrics, "a", opener=partial(os.open, mode=0o600)) as file:
@@ -206,6 +213,7 @@ class Folder:
         OutputError
             If the state, or lines that lead to it, are not as they were written.
         """
+        # Killed before the first state was saved: begin again.
         if not self._state.exists():
             self.metrics.unlink(missing_ok=True)
             return 0, loop.State(), {}
@@ -219,6 +227,7 @@ class Folder:
         except OSError as error:
             raise cannot_write(self.metrics, error) from error
 
+        # The phase's own seconds stand under an empty name.
         seconds = dict(description["seconds"])
         state = loop.State(
             step=description["step"], tensors=tensors, seconds=seconds.pop("")

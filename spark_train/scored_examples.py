@@ -84,6 +84,7 @@ def score_examples(
     if not train_examples:
         raise InputError("there is no train row to score", where="data")
 
+    # All rows count for Score_2, by task.
     tokenizer = loaded.tokenizer
     all_rows = encode_rows(train_examples, tokenizer, max_length=loaded.max_positions)
     counts = {}
@@ -91,6 +92,7 @@ def score_examples(
         rows_of_task = [row for row in all_rows if row.task == task]
         counts[task] = task_counts(rows_of_task, vocab_size=len(loaded.usable))
 
+    # Score_1 of the rows that are shown.
     rows = all_rows[:limit]
     items = [Item(row.id, row.ids, np.arange(len(row), dtype=np.int32)) for row in rows]
     table = score(loaded, items, progress=progress)[Pass()]
@@ -170,7 +172,7 @@ def _identifier_types(
     (encoding,) = encode(tokenizer, [example.text])
     # The row's tokens of text, and the same tokens in the encoding of the whole text:
     # only the start of a text is ever cut off.
-    in_row = np.setdiff1d(np.arange(len(row)), row.special)
+    in_row = np.setdiff1d(np.arange(len(row)), row.special)  # (tokens of text,)
     in_text = np.flatnonzero(~encoding.special)[-len(in_row) :]
 
     # Where several identifiers overlap, an annotated one gives the type.

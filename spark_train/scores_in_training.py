@@ -42,12 +42,14 @@ def scored(
         batch = collate(piece, student.device)
         hidden = student.hidden(batch, batch.attention)  # (n, H)
         ids = targets(batch, batch.attention)  # (n,)
+
         nll_of_chunks = []
         for chunk in student.chunks(len(hidden)):
             logits = student.logits(hidden[chunk])  # (m, V)
             nll_of_chunks.append(token_nll(logits, ids[chunk]).cpu())
         nll = torch.cat(nll_of_chunks)  # (n,)
 
+        # Cut the flat positions into rows again.
         sizes = [len(row) - 1 for row in piece]
         nll_by_row = [values.double().numpy() for values in torch.split(nll, sizes)]
         scores = row_scores(piece, nll_by_row, counts, alpha=alpha)

@@ -68,7 +68,8 @@ class Stream:
         if not limit:
             return rows_by_task
 
-        for task, share in zip(rows_by_task, shares(limit, k), strict=True):
+        sizes = shares(limit, k)
+        for task, share in zip(rows_by_task, sizes, strict=True):
             rows = rows_by_task[task]
             # One permutation a task: a smaller share is part of a larger one.
             order = self._rng("memory", task).permutation(len(rows))[:share]
@@ -83,10 +84,13 @@ class Stream:
         # A small memory may hold nothing of a task; the others then fill its place.
         memory = {task: rows for task, rows in self.earlier(k).items() if rows}
         sizes = shares(size, len(memory))
+
         drawn: list[TrainRow] = []
         for (task, rows), share in zip(memory.items(), sizes, strict=True):
             rng = self._rng("replay", purpose, k, task)
             drawn += [rows[i] for i in endless(len(rows), share, rng)]
+
+        # Tasks are mixed.
         order = self._rng("replay", purpose, k).permutation(len(drawn))
         return [drawn[i] for i in order]
 
@@ -144,10 +148,12 @@ class Stream:
         return groups
 
     def _carried(self, k: int) -> Path:
+        """Return the file of what is kept after task ``k``."""
         assert self.folder is not None
         return self.folder / CARRIED / f"{self.label(k)}.safetensors"
 
     def _rng(self, *purpose: object) -> np.random.Generator:
+        """Return a generator for one purpose: no draw depends on those before it."""
         return np.random.default_rng(seed_for(self.settings.seed, *purpose))
 
 
@@ -164,5 +170,6 @@ def endless(count: int, size: int, rng: np.random.Generator) -> np.ndarray:
     """Draw ``size`` of ``count`` indices: permutation after permutation."""
     if not count or not size:
         return np.zeros(0, dtype=np.int64)
-    rounds = -(-size // count)
-    return np.concatenate([rng.permutation(count) for _ in range(rounds)])[:size]
+    n_rounds = -(-size // count)
+    permutations = [rng.permutation(count) for _ in range(n_rounds)]
+    return np.concatenate(permutations)[:size]

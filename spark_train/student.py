@@ -17,15 +17,19 @@ from spark_train.lora import ADAPTER_NAME, copy_adapter, switch
 from spark_train.losses import wide
 from spark_train.training_rows import Batch
 
-CPU_LOGITS, GPU_LOGITS = 2**22, 2**27
+CPU_LOGITS = 2**22
+GPU_LOGITS = 2**27
 """Logits that exist at a time, by device."""
 
-CPU_TOKENS, GPU_TOKENS = 2048, 16384
+CPU_TOKENS = 2048
+GPU_TOKENS = 16384
 """Padded tokens of a forward pass, by device."""
 
 Value = Callable[..., Tensor]
+"""``value(hidden[chunk], chunk)``: a value for each position of a chunk, ``(m,)``."""
 
 Loss = Callable[..., Tensor]
+"""``loss(logits, ids)``, or ``loss(teacher_logits, logits, ids)``: ``(m,)``."""
 
 
 class Student:
@@ -54,11 +58,13 @@ class Student:
         self._base = unwrapped(model)
         # A fresh adapter's wrapper and its base may be in different modes.
         model.eval()
+
         self.trainable: dict[str, Tensor] = {
             name: weight
             for name, weight in model.named_parameters()
             if weight.requires_grad
         }
+
         self.device: torch.device = self._base.get_input_embeddings().weight.device
         self.vocabulary = len(self._base.get_output_embeddings().weight)
         on_cpu = self.device.type == "cpu"
@@ -117,11 +123,14 @@ class Student:
             Shape ``(n, H)``, row by row; ``(n, V)`` logits where the head is not ours.
         """
         options = {"attention_mask": batch.attention.long(), "use_cache": False}
+
+        # The body alone where the head is applied here, some positions at a time.
         if self._head is not None:
             body = getattr(self._base, self._base.base_model_prefix)
             states: Tensor = body(input_ids=batch.ids, **options)[0]  # (B, T, H)
         else:
             states = self.model(input_ids=batch.ids, **options).logits  # (B, T, V)
+
         # Position t - 1 predicts token t.
         return states[:, :-1][mask[:, 1:]]
 
@@ -140,6 +149,8 @@ class Student:
         """Return logits ``(n, K)`` of the tokens ``(n, K)`` alone."""
         if self._head is None:
             return wide(hidden).gather(1, ids)
+
+        # Only the asked rows of the head: weight[ids] is (n, K, H).
         weight, bias, transform = self._head
         logits = torch.einsum("nh,nkh->nk", wide(hidden), weight[ids])
         if bias is not None:
@@ -206,6 +217,7 @@ class Student:
         teacher_hidden = None if teacher is None else teacher[is_inside]  # (m, H)
 
         def value(hidden_of_chunk: Tensor, chunk: slice) -> Tensor:
+            # The teacher's logits, too, exist for one chunk at a time.
             if teacher_hidden is None:
                 return loss(self.logits(hidden_of_chunk), ids[chunk])
             teacher_logits = self.logits(teacher_hidden[chunk])
@@ -214,7 +226,10 @@ class Student:
         return self.total(hidden[is_inside], value)
 
     def freeze(self, name: str) -> None:
-        """Keep a frozen copy of the adapter as it is now, under a name."""
+        """Keep a frozen copy of the adapter as it is now, under a name.
+
+        A copy of that name from before is overwritten.
+        """
         copy_adapter(self.model, ADAPTER_NAME, name)
         switch(self.model)
         self.model.set_requires_grad(name, requires_grad=False)
@@ -238,6 +253,7 @@ class _Total(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, value: Value, chunks: list[slice]) -> Tensor:
+        """Return the sum, and keep the gradient with respect to the hidden states."""
         dtype = torch.promote_types(hidden.dtype, torch.float32)
         total = torch.zeros((), dtype=dtype, device=hidden.device)
         if not ctx.needs_input_grad[0]:
@@ -251,6 +267,7 @@ class _Total(torch.autograd.Function):
             with torch.enable_grad():
                 hidden_of_chunk.requires_grad_()
                 chunk_sum = value(hidden_of_chunk, chunk).sum()
+            # The chunk's graph, its logits among it, is gone after this line.
             (gradient[chunk],) = torch.autograd.grad(chunk_sum, hidden_of_chunk)
             total += chunk_sum.detach()
         ctx.save_for_backward(gradient)
@@ -258,6 +275,7 @@ class _Total(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, None, None]:
+        """Scale the gradient that was kept by that of the sum, a scalar."""
         (gradient,) = ctx.saved_tensors
         return (gradient * outer[0]).to(gradient.dtype), None, None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from spark_audit.errors import InputError
 from spark_train.fine_tuning import REPLAY, TASK, covered, response_loss
@@ -19,19 +19,19 @@ class Rehearsal:
         self.stream = stream
 
     def start(self, rows: Sequence[TrainRow], steps: int) -> None:
-        """Called before the first of the steps, with all rows that will be replayed."""
+        """Prepare for the phase; called with all rows that will be replayed."""
 
     def end(self) -> None:
-        """Called after the last step."""
+        """Let go of what :meth:`start` prepared; called after the last step."""
 
     def terms(self, rows: Sequence[TrainRow]) -> dict[str, Term]:
-        """The terms of a batch's replayed rows: here the mean over their responses."""
+        """Return the terms of replayed rows: here the mean NLL of their responses."""
         settings = self.stream.settings
         count = covered(rows, settings.loss.scope)
         return {REPLAY: Term(count, settings.replay.lambda_)}
 
     def loss(self, rows: Sequence[TrainRow]) -> Sums:
-        """Their sums over some of these rows."""
+        """Return the terms' sums over some of these rows."""
         scope = self.stream.settings.loss.scope
         return response_loss(self.stream.student, rows, scope=scope, name=REPLAY)
 
@@ -70,8 +70,12 @@ def learning(
     label = stream.label(k)
     rows = stream.rows[task]
 
+    # Which rows of earlier tasks are replayed. Poisson sampling draws from all that are
+    # kept; else a list is gone through.
     memory = _memory(stream, k) if recall is not None else {}
-    old_rows = [row for earlier_rows in memory.values() for row in earlier_rows]
+    old_rows: list[TrainRow] = []
+    for earlier_rows in memory.values():
+        old_rows += earlier_rows
     if old_rows and not stream.poisson:
         old_rows = stream.replayed(k, len(rows), purpose="list")
     # Asked only where rows are replayed.
@@ -82,9 +86,8 @@ def learning(
     )
     steps_per_epoch = math.ceil(len(rows) / n_new)
     steps = settings.epochs * steps_per_epoch
-    rates = {task: min(n_new / len(rows), 1.0)}
-    for name, earlier_rows in memory.items():
-        rates[name] = min(n_old / len(memory) / len(earlier_rows), 1.0)
+
+    rates = _rates({task: rows}, n_new) | _rates(memory, n_old)
     expected_new = min(n_new, len(rows))
     expected_old = sum(
         rates[name] * len(earlier_rows) for name, earlier_rows in memory.items()
@@ -102,6 +105,7 @@ def learning(
         start = batch * n_old
         end = start + math.ceil(n_old * len(new) / n_new)
         order = stream.order(k, epoch, size=len(old_rows), purpose=REPLAY)
+        # The list is as long as the task's rows, or shorter: then it begins anew.
         old = [old_rows[i] for i in order.take(range(start, end), mode="wrap")]
         return Step({TASK: new, REPLAY: old})
 
@@ -151,6 +155,22 @@ def _memory(stream: Stream, k: int) -> dict[str, list[TrainRow]]:
     if not k or not stream.settings.replay.enabled:
         return {}
     return {task: rows for task, rows in stream.earlier(k).items() if rows}
+
+
+def _rates(
+    rows_by_task: Mapping[str, Sequence[TrainRow]], n_drawn: int
+) -> dict[str, float]:
+    """Return how likely a row of each task is in a batch, which is evenly over them.
+
+    Parameters
+    ----------
+    n_drawn
+        Rows of these tasks in a batch, as expected.
+    """
+    rates = {}
+    for task, rows in rows_by_task.items():
+        rates[task] = min(n_drawn / len(rows_by_task) / len(rows), 1.0)
+    return rates
 
 
 def _shares_of_batch(size: int, *, ratio: float, has_old: bool) -> tuple[int, int]:

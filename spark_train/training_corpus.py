@@ -69,6 +69,7 @@ class TrainingCorpus:
         max_length
             Tokens of a row, at most; 0: as many as the model's context has.
         """
+        # 0 and None stand for no limit.
         limits = [limit for limit in (max_length, loaded.max_positions) if limit]
         longest = min(limits, default=None)
         if loaded.tokenizer.eos_token_id is None:
@@ -83,14 +84,16 @@ class TrainingCorpus:
                 if example.task == task and example.split == "train"
             ]
             rows = encode_rows(examples, loaded.tokenizer, max_length=longest)
+
             n_cut = sum(row.cut for row in rows)
             if n_cut:
                 n_lost = sum(row.lost for row in rows)
                 note(
                     f"{task}: {n_cut} of {len(rows)} train rows were cut to {longest} "
-                    f"tokens, and {n_lost} identifiers with the removed text"
+                    f"tokens, and lost {n_lost} identifiers with the removed text"
                 )
             rows_by_task[task] = rows
+
         progress("tokenising, tasks", len(self.tasks), len(self.tasks))
         return rows_by_task
 
@@ -118,6 +121,7 @@ class TrainingCorpus:
         # All rows: an answer may be longer than its task's longest response, by four.
         rows = list(zip(examples, encodings, strict=True))
 
+        # Which test rows are asked, by id.
         ids_by_task: dict[str, list[str]] = {task: [] for task in self.tasks}
         n_unanswered: Counter[str] = Counter()
         for example, encoding in rows:
@@ -177,7 +181,7 @@ def _tasks(order: str, examples: Sequence[Example], note: Note) -> tuple[str, ..
 
     left_out = [task for task in known_tasks if task not in tasks]
     if left_out:
-        note(f"not trained on, for the order does not name them: {', '.join(left_out)}")
+        note(f"the order leaves out tasks of the data: {', '.join(left_out)}")
     return tuple(tasks)
 
 

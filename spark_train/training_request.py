@@ -1,4 +1,4 @@
-"""What a user asks of training; the fields are the flags of the command line."""
+"""Requests of a user for training; their fields are the flags of the command line."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import InputError
 
 NO_PRIVACY = "none"
-"""Of ``--dp``: the method alone."""
+"""The value of ``--dp`` for the method alone."""
+
 DP = (NO_PRIVACY, "dpsgd", "fn")
-"""Named here, as importing ``spark_train.privacy`` takes seconds."""
+"""Values of ``--dp``, named here: importing ``spark_train.privacy`` takes seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)

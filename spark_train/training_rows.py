@@ -110,6 +110,7 @@ def encode_rows(
     """
     templates = task_templates(examples)
     encodings = encode_texts(tokenizer, examples)
+
     rows = []
     for example, encoding in zip(examples, encodings, strict=True):
         make_row = _row if example.training_input is None else _row_as_trained
@@ -145,6 +146,7 @@ def _row(
     # From the first token on that reaches into the response, as generation continues:
     # an all-blank token in front of the label has to be learned, too.
     is_response = (encoding.end > border) & ~encoding.special  # (all tokens,)
+
     identifiers = identifier_ranges(example)
     spans = _token_spans(encoding, identifiers)
     n_eos = 0 if eos is None else 1
@@ -157,6 +159,7 @@ def _row(
             spans=spans,
         )
 
+    # The response must be whole, and some of the prompt must stand before it.
     first_of_response = int(np.argmax(is_response))
     has_prompt = first_of_response > encoding.leading
     lost_all_prompt = has_prompt and kept_start >= first_of_response
@@ -170,12 +173,15 @@ def _row(
             fix="give a larger max_length, or leave the row out",
         )
 
+    # From here on everything is about the tokens that are kept.
     ids, positions = encoding.fed((kept_start, kept_end))  # (T,)
     fixed_wording = [*template, *stop_word_ranges(example.text)]
     response = is_response[positions]  # (T,)
     pii = encoding.mask(identifiers)[positions]  # (T,)
     fixed = encoding.mask(fixed_wording)[positions]  # (T,)
     special = encoding.special[positions]  # (T,)
+
+    # EOS is learned as the end of the response.
     if eos is not None:
         ids = np.append(ids, np.int32(eos))
         response = np.append(response, True)
@@ -210,6 +216,7 @@ def _row_as_trained(
     """
     training = example.training_input
     assert training is not None
+
     start, end = training.fed(len(encoding))
     if max_length is not None and end - start > max_length:
         if training.truncation == "end":
@@ -229,6 +236,7 @@ def _row_as_trained(
     identifiers = identifier_ranges(example)
     fixed_wording = [*template, *stop_word_ranges(example.text)]
     special = encoding.special  # (all tokens,)
+    # A chat template writes EOS as text.
     if eos is not None:
         special = special | (encoding.ids == eos)
     return TrainRow(

@@ -76,50 +76,76 @@ def train(
 
     folder = Folder(request.output)
     with ExitStack() as stack:
+        # What one process refuses ends all of them.
         with processes.together():
-            settings, settings_by_name = _settings(request)
-            corpus = TrainingCorpus.read(request.data, request.order, tell)
-            if processes.rank() == 0:
-                # Before the lock is made: a folder of something else stays as it is.
-                folder.read()
-                stack.enter_context(folder.lock())
-                check_writable(request.output)
-            old_record = folder.read()
-            loaded = _open(request.base, request.loading)
-            record = _new_record(request, corpus, loaded, settings_by_name)
-            if old_record is not None:
-                record = _resumed(folder, old_record, record, tell)
+            run = _prepared(request, folder, stack, tell=tell, progress=progress)
 
-            rows = corpus.rows(
-                loaded, max_length=settings.max_length, note=tell, progress=progress
-            )
-            prompts = corpus.prompts(loaded, limit=settings.eval_rows, note=tell)
-            student = _student(request, loaded, settings, record.lora_targets)
-            if student.note:
-                tell(student.note)
-            stream = Stream(
-                student=student,
-                rows=rows,
-                settings=settings,
-                note=tell,
-                folder=folder.path,
-                identity=record.fingerprint(),
-            )
-            run = _Run(
-                base=request.base,
-                loaded=replace(loaded, model=student.model),
-                stream=stream,
-                prompts=prompts,
-                folder=folder,
-                record=record,
-                progress=progress,
-            )
-
-        if record.status == "running":
+        if run.record.status == "running":
             run.go(METHODS[request.method], request.dp, notes)
         elif processes.rank() == 0:
             folder.close()
         return run.record
+
+
+def _prepared(
+    request: TrainRequest,
+    folder: Folder,
+    stack: ExitStack,
+    *,
+    tell: Note,
+    progress: Progress,
+) -> _Run:
+    """Read data and base, and return the run, new or as its folder has it.
+
+    What takes least is checked first.
+
+    Parameters
+    ----------
+    stack
+        Holds the folder's lock until the run ends.
+    tell
+        Called with what a reader of the run must know.
+    """
+    settings, settings_by_name = _settings(request)
+    corpus = TrainingCorpus.read(request.data, request.order, tell)
+
+    if processes.rank() == 0:
+        # Before the lock is made: a folder of something else stays as it is.
+        folder.read()
+        stack.enter_context(folder.lock())
+        check_writable(request.output)
+    old_record = folder.read()
+
+    loaded = _open(request.base, request.loading)
+    record = _new_record(request, corpus, loaded, settings_by_name)
+    if old_record is not None:
+        record = _resumed(folder, old_record, record, tell)
+
+    rows = corpus.rows(
+        loaded, max_length=settings.max_length, note=tell, progress=progress
+    )
+    prompts = corpus.prompts(loaded, limit=settings.eval_rows, note=tell)
+
+    student = _student(request, loaded, settings, record.lora_targets)
+    if student.note:
+        tell(student.note)
+    stream = Stream(
+        student=student,
+        rows=rows,
+        settings=settings,
+        note=tell,
+        folder=folder.path,
+        identity=record.fingerprint(),
+    )
+    return _Run(
+        base=request.base,
+        loaded=replace(loaded, model=student.model),
+        stream=stream,
+        prompts=prompts,
+        folder=folder,
+        record=record,
+        progress=progress,
+    )
 
 
 def _new_record(
@@ -159,6 +185,8 @@ def _settings(request: TrainRequest) -> tuple[TrainingSettings, dict[str, object
     one_of(request.method, "--method", METHODS)
     one_of(request.dp, "--dp", DP)
     groups_read = (*groups(request.method), *privacy_groups(request.dp))
+
+    # First, so that another seed of --set is seen below.
     assignments = [*request.settings]
     if request.seed is not None:
         assignments.insert(0, f"seed={request.seed}")
@@ -206,6 +234,8 @@ def _resumed(folder: Folder, old: RunRecord, new: RunRecord, tell: Note) -> RunR
         )
     for text in old.notes:
         tell(text)
+
+    # A complete run is only checked: nothing of it is trained again.
     if old.status == "complete":
         folder.check_left(old.seconds)
         run_record.check_files(folder.path, old.files, grows=False)
@@ -221,6 +251,7 @@ def _differences(old: RunRecord, new: RunRecord) -> list[str]:
     old_facts = old.identity() | old.settings
     new_facts = new.identity() | new.settings
     names = (old_facts.keys() & new_facts.keys()) - {*FREE_SETTINGS}
+
     differences = []
     for name in sorted(names):
         before = old_facts[name]
@@ -279,6 +310,7 @@ class _Run:
         else:
             protected = PRIVACY[dp](self.stream, method)
         self._check_same_noise(protected)
+
         phases = protected.phases
         # Stage -> number of its last phase, after which it is answered.
         last_phases = {phase.stage: number for number, phase in enumerate(phases)}
@@ -293,6 +325,8 @@ class _Run:
                 if number == last_phases[phase.stage]:
                     self._answer(phase, list(last_phases), seconds)
                 self._update_record(seconds=dict(seconds), notes=list(notes))
+
+                # The next phase begins; a run that is killed now goes on with it.
                 state = loop.State()
                 if processes.rank() == 0:
                     self.folder.save(number + 1, state, seconds)
@@ -325,6 +359,7 @@ class _Run:
         The weights of the phase before it are put into the adapter.
         """
         folder = self.folder
+        # Each process reads the folder itself: all must come to the same.
         with processes.together():
             first, state, seconds = folder.restore()
             folder.check_left(seconds)
@@ -370,6 +405,7 @@ class _Run:
         def after(record: loop.StepRecord, snapshot: Callable[[], loop.State]) -> None:
             n_done = int(record["step"])
             self.progress(activity, n_done, phase.steps)
+            # A snapshot copies all moments of the optimizer: only where it is saved.
             if processes.rank() == 0:
                 folder.log(record)
                 if n_done % settings.save_every == 0 or n_done == phase.steps:
@@ -403,6 +439,7 @@ class _Run:
         clock = Clock(of=self.record.clock)
         seconds[f"{phase.stage}/answers"] = clock
 
+        # Later tasks, and tasks without test rows, stay None.
         accuracies: list[float | None] = [None] * len(tasks)
         with clock("answers"):
             for n_done, task in enumerate(tasks_measured):
@@ -412,8 +449,10 @@ class _Run:
                     accuracies[tasks.index(task)] = accuracy(self.loaded, prompts)
             self.progress(activity, len(tasks_measured), len(tasks_measured))
 
+        # Lines of a stage that is answered again are replaced.
         matrix = [*self.record.accuracy[:number], accuracies]  # [stage][task]
         if processes.rank() == 0:
+            # "2-yelp" stands in the table as the task "yelp".
             names = [name.partition("-")[2] for name in stages[: number + 1]]
             table = pd.DataFrame(matrix, names, tasks, dtype=float)
             write_text(self.folder.accuracy, table.to_csv(index_label="after"))
@@ -434,7 +473,7 @@ def accuracy(loaded: Loaded, prompts: Sequence[Prompt]) -> float:
     CheckpointError
         If logits are NaN or infinite.
     """
-    is_right: list[float] = []
+    is_right: list[float] = []  # 1 or 0 for each prompt of this process
     share = processes.share(prompts)
     if share:
         with undisturbed(loaded.model):

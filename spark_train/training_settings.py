@@ -236,7 +236,7 @@ def parse(
     groups: Iterable[str] | None = None,
     method: str = "",
 ) -> TrainingSettings:
-    """Settings from ``name=value`` texts.
+    """Return the settings of ``name=value`` texts, the others at their defaults.
 
     Parameters
     ----------
@@ -255,17 +255,24 @@ def parse(
     values: dict[str, str] = {}
     values_by_group: dict[str, dict[str, str]] = {}
     for text in assignments:
-        name, equals, value = text.partition("=")
-        name, value = name.strip(), value.strip()
+        typed_name, equals, typed_value = text.partition("=")
         if not equals:
             raise InputError(f"{text!r} is not NAME=VALUE", where="--set")
+
+        name = typed_name.strip()
         if name not in known:
             whose = f"of method {method!r}" if method else "of any method"
-            what = f"{name!r} is no setting {whose}"
-            raise InputError(what, where="--set", fix=choose(name, known))
+            raise InputError(
+                f"{name!r} is no setting {whose}",
+                where="--set",
+                fix=choose(name, known),
+            )
+
         group, _, leaf = name.rpartition(".")
+        # `lambda` is a word of Python: the field has an underscore.
         if leaf == "lambda":
             leaf = "lambda_"
+        value = typed_value.strip()
         if group:
             values_by_group.setdefault(group, {})[leaf] = value
         else:
@@ -274,15 +281,18 @@ def parse(
     try:
         return TrainingSettings.model_validate(values | values_by_group)
     except ValidationError as error:
+        # One error is enough, in one line.
         first = error.errors()[0]
         name = ".".join(str(part).rstrip("_") for part in first["loc"])
-        reason = str(first["msg"])
-        what = f"{name} is {first['input']!r}: {reason[:1].lower()}{reason[1:]}"
-        raise InputError(what, where="--set") from error
+        message = str(first["msg"])
+        reason = message[:1].lower() + message[1:]
+        raise InputError(
+            f"{name} is {first['input']!r}: {reason}", where="--set"
+        ) from error
 
 
 def names(groups: Iterable[str] | None = None) -> list[str]:
-    """Names of the settings without a group and of those in some groups."""
+    """Return the names of settings without a group and of those in some groups."""
     return [*TrainingSettings().flat(groups)]
 
 
@@ -306,7 +316,9 @@ def shown(value: object) -> str:
     """Return a setting's value as people write it."""
     if isinstance(value, bool):
         return "on" if value else "off"
-    return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return repr(value).removesuffix(".0")
+    return str(value)
 
 
 def _leaves(

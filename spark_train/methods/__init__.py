@@ -7,16 +7,23 @@ from collections.abc import Mapping
 from spark_train.method import COMMON, Method
 from spark_train.methods import ewc, gem, mtl, olora, pecl, spark
 
-METHODS: Mapping[str, Method] = {
-    method.name: method
-    for method in (
-        *(spark.ER, spark.ER_PTPC, ewc.EWC, gem.GEM, mtl.MTL, olora.OLORA),
-        *(pecl.PECL, spark.SD_REPLAY, spark.SEQFT, spark.SPARK),
-    )
-}
+_KNOWN_METHODS = (
+    spark.ER,
+    spark.ER_PTPC,
+    ewc.EWC,
+    gem.GEM,
+    mtl.MTL,
+    olora.OLORA,
+    pecl.PECL,
+    spark.SD_REPLAY,
+    spark.SEQFT,
+    spark.SPARK,
+)
+
+METHODS: Mapping[str, Method] = {method.name: method for method in _KNOWN_METHODS}
 """Each by its name."""
 
 
 def groups(name: str) -> tuple[str, ...]:
-    """Names, or groups, of the settings that a method reads."""
+    """Return the names, or groups, of the settings that a method reads."""
     return (*COMMON, *METHODS[name].reads)

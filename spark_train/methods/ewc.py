@@ -47,6 +47,7 @@ def fisher(stream: Stream, k: int, *, relative: bool = False) -> dict[str, Tenso
     student = stream.student
     rows = stream.rows[stream.tasks[k]]
     scope = stream.settings.loss.scope
+
     total = torch.zeros_like(flat_gradient(student))  # (P,)
     for row in share(rows):
         sums = response_loss(student, [row], scope=scope, name="nll")
@@ -54,6 +55,7 @@ def fisher(stream: Stream, k: int, *, relative: bool = False) -> dict[str, Tenso
         total += flat_gradient(student).square()
         student.model.zero_grad(set_to_none=True)
     total = added(total) / len(rows)
+
     if relative and total.any():
         total /= total.mean()
     return by_weight(student, total)
@@ -76,10 +78,12 @@ def ewc(stream: Stream, k: int) -> list[Phase]:
     """
     student = stream.student
     settings = stream.settings.ewc
-    # "fisher 0", "weights 0" and so on: one pair for each earlier task.
+    # Groups "fisher 0", "weights 0" and so on, a pair for each earlier task: group ->
+    # weight's name -> tensor.
     held: dict[str, dict[str, Tensor]] = {}
 
     def start() -> None:
+        # From the file, so that a resumed run and any other do the same.
         if k:
             held.update(stream.kept(k - 1))
 

@@ -30,7 +30,7 @@ from spark_train.training_rows import TrainRow
 
 
 def memory(stream: Stream, k: int) -> list[TrainRow]:
-    """The rows stored of task ``k``, the same ones for all later tasks."""
+    """Return the rows stored of task ``k``, the same ones for all later tasks."""
     rows = stream.rows[stream.tasks[k]]
     size = min(stream.settings.gem.memory, len(rows))
     return stream.drawn(k, rows, size, purpose="memory")
@@ -47,10 +47,13 @@ def gem(stream: Stream, k: int) -> list[Phase]:
     stored = {task: memory(stream, i) for i, task in enumerate(stream.tasks[:k])}
 
     def gradients(step: int) -> Mapping[str, float]:
+        # The loop has left the step's own gradient on the weights.
         step_gradient = flat_gradient(student)  # (P,)
+
         stored_gradients = []
         for task, rows in stored.items():
             batch = {TASK: rows}
+            # Gradients of earlier rounds would add up.
             student.model.zero_grad(set_to_none=True)
             accumulate(student, phase.loss, batch, phase.terms(batch), Clock())
             gradient = flat_gradient(student)  # (P,)
@@ -97,9 +100,10 @@ def check_stored_gradient(
 
 
 def dual(products: np.ndarray, *, margin: float = 0.0) -> np.ndarray:
-    """The gradient nearest to the step's that hurts no earlier task, by its dual.
+    """Return the weights of stored gradients that make a step hurt no earlier task.
 
-    Of ``g`` and one gradient ``g_k`` for each earlier task, ``minimise |x - g|^2 / 2 so
+    The nearest gradient to the step's own that does so is found by its dual problem. Of
+    ``g`` and one gradient ``g_k`` for each earlier task, ``minimise |x - g|^2 / 2 so
     that <x, g_k> >= 0 for all k``. The dual has one unknown for each constraint:
     ``minimise v'GG'v / 2 + (Gg)'v`` over ``v >= 0``, and ``x = g + G'v``.
 
@@ -127,16 +131,21 @@ def dual(products: np.ndarray, *, margin: float = 0.0) -> np.ndarray:
     (the authors add 1e-3 to the diagonal for their solver's sake, which would decide
     the outcome where gradients are small).
     """
-    norms = np.sqrt(np.diag(products).clip(min=0.0))
     # Unit vectors with the same angles: gradients' sizes differ by orders.
+    norms = np.sqrt(np.diag(products).clip(min=0.0))  # (t + 1,)
     scale = np.where(norms > 0, norms, 1.0)
-    table = products / np.outer(scale, scale)
-    values, vectors = np.linalg.eigh((table + table.T) / 2)
+    cosines = products / np.outer(scale, scale)  # (t + 1, t + 1)
+
+    # A square root R with R'R = cosines: its columns stand for the unit gradients.
+    values, vectors = np.linalg.eigh((cosines + cosines.T) / 2)
     roots = np.sqrt(values.clip(min=0.0))[:, None] * vectors.T
-    columns, target = roots[:, :-1] * (norms[:-1] > 0), roots[:, -1]
-    least = margin * scale[:-1] / scale[-1]
-    solved, _ = nnls(columns, -(target + columns @ least), maxiter=100 * len(scale))
-    return np.asarray((solved + least) * scale[-1] / scale[:-1])
+    stored = roots[:, :-1] * (norms[:-1] > 0)  # (t + 1, t), 0 for a gradient of 0
+    own = roots[:, -1]  # (t + 1,)
+
+    # In units of the scaled gradients: v = least + u, of which u >= 0 is solved for.
+    least = margin * scale[:-1] / scale[-1]  # (t,)
+    u, _ = nnls(stored, -(own + stored @ least), maxiter=100 * len(scale))
+    return np.asarray((u + least) * scale[-1] / scale[:-1])
 
 
 GEM = Method(

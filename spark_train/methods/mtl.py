@@ -17,7 +17,11 @@ def mtl(stream: Stream) -> list[Phase]:
     """
     rows = [row for task in stream.tasks for row in stream.rows[task]]
     phase = learning(replace(stream, rows={"all": rows}), 0, purpose="all tasks")
-    rates = phase.rates and dict.fromkeys(stream.tasks, phase.rates["all"])
+
+    # Accuracy and epsilon are by task: all have the rate of the one they are part of.
+    rates = None
+    if phase.rates is not None:
+        rates = dict.fromkeys(stream.tasks, phase.rates["all"])
     return [replace(phase, tasks=stream.tasks, rates=rates)]
 
 

@@ -30,6 +30,7 @@ def olora(stream: Stream, k: int) -> list[Phase]:
     settings = stream.settings.olora
 
     def start() -> None:
+        # What was trained so far is frozen, and a fresh adapter is put beside it.
         set_aside(student.model, seed=seed_for(stream.settings.seed, "lora", k))
 
     def penalty() -> Sums:
@@ -58,7 +59,8 @@ def overlap(pairs: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
     Wang et al. 2023, Eq. 7, and ``orthogonal_loss`` in their code: a sum over layers
     and entries, not a mean.
     """
-    return torch.stack([(old @ new.T).abs().sum() for old, new in pairs]).sum()
+    sums_by_layer = [(old @ new.T).abs().sum() for old, new in pairs]
+    return torch.stack(sums_by_layer).sum()
 
 
 OLORA = Method("olora", olora, reads=("olora",), no_epsilon="")

@@ -51,8 +51,10 @@ def pecl(stream: Stream, k: int) -> list[Phase]:
     held: dict[str, dict[str, Tensor]] = {}  # "importance" and "at", by weight
 
     def start() -> None:
+        # Each process scores its share of the rows, and all need all of them.
         own_scores = [(row.id, score) for row, score, _ in scored(stream, k, rows)]
         scores.update(gathered(own_scores))
+
         if k:
             held.update(stream.kept(k - 1))
             held["at"] = {
@@ -103,6 +105,7 @@ def pecl(stream: Stream, k: int) -> list[Phase]:
     def end() -> None:
         # After the last task nothing asks for it.
         if k + 1 < len(stream.tasks):
+            # The first task has no importance before it.
             new = fisher(stream, k, relative=True)
             old = held["importance"] if k else new
             # The mean over the k + 1 tasks so far.

@@ -162,7 +162,7 @@ def test_a_folder_that_is_emptied_under_a_run_is_begun_anew(
 
     said = refusal(lambda: start(run, progress=emptied), OutputError)
     assert said.startswith(f"{run}: was emptied while")
-    assert "the same command again: it starts again" in said
+    assert "the same command again: the run begins anew" in said
     start(run)
     assert left(run) == left(undisturbed)
     (run / "run.json").unlink()
