@@ -34,100 +34,126 @@ from spark_audit.data.examples import Example, read_examples
 from spark_audit.data.injection import inject
 from spark_audit.files import write_text
 
-TRAIN, CANARIES, DOSES = 900, 40, (1, 4, 16)
-EPOCHS, RATE = 1, 5e-4
+TRAIN = 900
+"""Rows that a base is fine-tuned on."""
+
+CANARIES = 40
+DOSES = (1, 4, 16)
+EPOCHS = 1
+RATE = 5e-4
+"""Peak of the learning rate."""
+
 PARTS = ("full", "password")
+"""The whole sentence, and its password alone."""
+
+RESAMPLES = 2000
+"""Resamples of seeds and canaries that the intervals are percentiles of."""
 
 
 def one_run(base: str, examples: Sequence[Example], seed: int) -> Any:
-    """Scores of one fine-tune's canaries: a record each."""
+    """Return the scores of one fine-tune's canaries: a record each."""
     tokenizer = AutoTokenizer.from_pretrained(base)
     rows, _ = inject(examples, seed=seed, canaries=CANARIES, doses=DOSES)
     model = AutoModelForCausalLM.from_pretrained(base)
-    sentences = {row.canary.id: row for row in rows if row.canary}
-    before = {name: nll(model, tokenizer, row) for name, row in sentences.items()}
+
+    # A row for each canary: the sentence is the same in all of its rows.
+    rows_by_canary = {row.canary.id: row for row in rows if row.canary}
+    before = {key: nll(model, tokenizer, row) for key, row in rows_by_canary.items()}
+
     train = [row for row in rows if row.split == "train"]
     torch.manual_seed(seed)
     fit(model, encoded(train, tokenizer, "all"), epochs=EPOCHS, lr=RATE, seed=seed)
-    after = {name: nll(model, tokenizer, row) for name, row in sentences.items()}
-    return [
-        {
+    after = {key: nll(model, tokenizer, row) for key, row in rows_by_canary.items()}
+
+    records = []
+    for key, row in rows_by_canary.items():
+        assert row.canary is not None
+        record: dict[str, Any] = {
             "seed": seed,
             "dose": row.canary.dose,
             "planted": not row.canary.held_out,
-            **{part: before[name][part] - after[name][part] for part in PARTS},
         }
-        for name, row in sentences.items()
-        if row.canary
-    ]
+        for part in PARTS:
+            record[part] = before[key][part] - after[key][part]
+        records.append(record)
+    return records
 
 
 def nll(model: Any, tokenizer: Any, row: Example) -> dict[str, float]:
-    """Summed NLL of a canary's sentence, read alone, and of its password."""
-    places = canary_ranges(row)
-    first, last = places["full"]
-    told = tokenizer(row.text[first:last], return_offsets_mapping=True)
+    """Return the summed NLL of a canary's sentence, read alone, and of its password."""
+    ranges = canary_ranges(row)
+    sentence_start, sentence_end = ranges["full"]
+    sentence = row.text[sentence_start:sentence_end]
+    tokens = tokenizer(sentence, return_offsets_mapping=True)
     with torch.inference_mode():
-        found = token_nll(model, torch.tensor([told["input_ids"]]))[0].numpy()
-    start, end = (place - first for place in places["password"])
-    inside = [a < end and start < b for a, b in told["offset_mapping"]][1:]
-    return {"full": float(found.sum()), "password": float(found[inside].sum())}
+        values = token_nll(model, torch.tensor([tokens["input_ids"]]))[0].numpy()
+
+    # Tokens that share a character with the password; the first has no prediction.
+    password_start, password_end = ranges["password"]
+    start = password_start - sentence_start
+    end = password_end - sentence_start
+    is_password = [low < end and start < high for low, high in tokens["offset_mapping"]]
+    return {
+        "full": float(values.sum()),
+        "password": float(values[is_password[1:]].sum()),
+    }
 
 
-# --- figures --------------------------------------------------------------------------
-
-
-def told_apart(ours: np.ndarray, never: np.ndarray) -> tuple[float, float]:
-    """TPR at 1% FPR (at most), and AUC, ties at a half."""
-    threshold = np.sort(never)[::-1][int(0.01 * len(never))]
-    beats = np.sign(ours[:, None] - never).mean() / 2 + 0.5
-    return float((ours > threshold).mean()), float(beats)
+def attack(planted: np.ndarray, held_out: np.ndarray) -> tuple[float, float]:
+    """Return TPR at 1% FPR (at most), and AUC with ties at a half, of scores."""
+    threshold = np.sort(held_out)[::-1][int(0.01 * len(held_out))]
+    auc = np.sign(planted[:, None] - held_out).mean() / 2 + 0.5
+    return float((planted > threshold).mean()), float(auc)
 
 
 def figures(records: Sequence[dict[str, Any]], part: str, dose: int | None) -> Any:
-    """TPR and AUC with intervals; ``dose`` of planted canaries only."""
+    """Return (value, low, high) of TPR and of AUC; ``dose`` is of planted canaries."""
     rng = np.random.default_rng(0)
     seeds = sorted({record["seed"] for record in records})
 
-    def scores(seed: int, planted: bool) -> np.ndarray:
-        return np.array(
-            [
-                r[part]
-                for r in records
-                if (r["seed"], r["planted"]) == (seed, planted)
-                and (not planted or dose in (None, r["dose"]))
-            ]
-        )
+    def scores(seed: int, is_planted: bool) -> np.ndarray:
+        """Return the scores of a seed's canaries, planted or held out."""
+        values = []
+        for record in records:
+            if (record["seed"], record["planted"]) != (seed, is_planted):
+                continue
+            if not is_planted or dose in (None, record["dose"]):
+                values.append(record[part])
+        return np.array(values)
 
-    both = [[scores(seed, side) for seed in seeds] for side in (True, False)]
-    found = told_apart(*map(np.concatenate, both))
-    drawn = []
-    for _ in range(2000):
+    planted = [scores(seed, True) for seed in seeds]
+    held_out = [scores(seed, False) for seed in seeds]
+    values = attack(np.concatenate(planted), np.concatenate(held_out))
+
+    def resampled(by_seed: list[np.ndarray], chosen: np.ndarray) -> np.ndarray:
+        return np.concatenate([rng.choice(by_seed[i], len(by_seed[i])) for i in chosen])
+
+    resamples = []
+    for _ in range(RESAMPLES):
         chosen = rng.integers(len(seeds), size=len(seeds))
-        drawn.append(
-            told_apart(
-                *(
-                    np.concatenate([rng.choice(side[i], len(side[i])) for i in chosen])
-                    for side in both
-                )
-            )
+        resamples.append(
+            attack(resampled(planted, chosen), resampled(held_out, chosen))
         )
-    limits = np.percentile(drawn, [2.5, 97.5], axis=0)
-    return [(value, *limits[:, i]) for i, value in enumerate(found)]
+    limits = np.percentile(resamples, [2.5, 97.5], axis=0)  # (2, figures)
+    return [(value, *limits[:, i]) for i, value in enumerate(values)]
 
 
 def table(records: Sequence[dict[str, Any]]) -> str:
-    """Markdown: a row a part and dose."""
-    lines = ["| part | dose | planted | TPR at 1% FPR | AUC |"]
-    lines += ["| --- | --- | --- | --- | --- |"]
+    """Return a table in Markdown: a row a part and dose."""
+    lines = [
+        "| part | dose | planted | TPR at 1% FPR | AUC |",
+        "| --- | --- | --- | --- | --- |",
+    ]
     for part in PARTS:
         for dose in (None, *DOSES):
-            n = sum(r["planted"] and dose in (None, r["dose"]) for r in records)
-            told = [
-                f"{value:.3f} [{low:.3f}, {high:.3f}]"
-                for value, low, high in figures(records, part, dose)
-            ]
-            lines.append(f"| {' | '.join(map(str, (part, dose or 'all', n, *told)))} |")
+            n_planted = sum(
+                record["planted"] and dose in (None, record["dose"])
+                for record in records
+            )
+            cells = [part, str(dose or "all"), str(n_planted)]
+            for value, low, high in figures(records, part, dose):
+                cells.append(f"{value:.3f} [{low:.3f}, {high:.3f}]")
+            lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -137,16 +163,20 @@ def main() -> None:
     parser.add_argument("--rows", required=True, nargs="+")
     parser.add_argument("-o", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
-    given = parser.parse_args()
-    given.o.mkdir(parents=True, exist_ok=True)
+    options = parser.parse_args()
+    options.o.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    examples, records = read_examples(*given.rows), []
-    train = [example for example in examples if example.split == "train"]
-    examples = train[:TRAIN] + [e for e in examples if e.split == "test"]
-    for seed in range(given.seeds):
-        path = given.o / f"{seed}.json"
+
+    rows = read_examples(*options.rows)
+    train = [row for row in rows if row.split == "train"]
+    test = [row for row in rows if row.split == "test"]
+    examples = train[:TRAIN] + test
+
+    records = []
+    for seed in range(options.seeds):
+        path = options.o / f"{seed}.json"
         if not path.exists():
-            write_text(path, json.dumps(one_run(given.base, examples, seed)))
+            write_text(path, json.dumps(one_run(options.base, examples, seed)))
             print(path.name, flush=True)
         records += json.loads(path.read_text())
     print(table(records))

@@ -1,4 +1,4 @@
-"""What correction does by its learning rate and schedule, beside sd-replay.
+"""Compare corrections by their learning rate and schedule with sd-replay.
 
 The demo's data, base and settings (``spark_audit.demo``), anew for each seed;
 ``spark`` at the paper's ``ptpc.lr`` and at larger ones, constant and by half a cosine,
@@ -16,10 +16,9 @@ import argparse
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from replay import figures, interval, prepare, trained
 
@@ -40,55 +39,82 @@ RATES = (
     (3.2e-4, "cosine"),
     (6.4e-4, "cosine"),  # as large in the mean as 3.2e-4 constant
 )
+"""``ptpc.lr`` and ``ptpc.schedule`` of each corrected run."""
+
 COLUMNS = {"DiD, nats": "did", "change of low-sensitivity NLL, nats": "low_change"}
+"""Heading of a column -> metric of the matched audit."""
+
 LAST = "Last beside sd-replay"
 
+REFERENCE = "sd-replay"
+"""The run that the others are compared with."""
 
-def cells() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Name, method and settings of each run of a seed."""
-    yield "sd-replay", "sd-replay", {}
+
+class Cell(NamedTuple):
+    """A run of a seed."""
+
+    name: str
+    method: str
+    settings: dict[str, Any]
+
+
+def cells() -> Iterator[Cell]:
+    """Yield the runs of a seed, first the one that the others are compared with."""
+    yield Cell(REFERENCE, "sd-replay", {})
     for rate, schedule in RATES:
-        more = {"ptpc.lr": rate, "ptpc.schedule": schedule}
-        steps = {"ptpc.steps": FULL_SIZE.correction_steps}
-        yield f"{rate:g}-{schedule}", "spark", more | steps
+        settings = {
+            "ptpc.lr": rate,
+            "ptpc.schedule": schedule,
+            "ptpc.steps": FULL_SIZE.correction_steps,
+        }
+        yield Cell(f"{rate:g}-{schedule}", "spark", settings)
 
 
-def matrix(work: Path, seed: int, cell: tuple[str, str, dict[str, Any]]) -> Any:
-    """A run's accuracies; a finished run is only looked at."""
+def matrix(work: Path, seed: int, cell: Cell) -> Any:
+    """Return a run's accuracies; a finished run is only looked at."""
     return trained(work, seed, *cell)[2]
 
 
 def audited(work: Path, seed: int) -> dict[str, dict[str, float]]:
-    """Differences of each run to sd-replay, from one report of the seed."""
+    """Return differences of each run to sd-replay, from one report of the seed.
+
+    Name of a run -> metric -> value.
+    """
     import torch
 
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     folder = work / str(seed)
-    files = sorted((folder / "data").glob("*.jsonl"))
-    manifest, base = folder / "manifest.json", str(folder / "base")
-    if not manifest.exists():
-        opened = open_checkpoint(base, name="base", device="cpu")
+    base = str(folder / "base")
+
+    manifest_path = folder / "manifest.json"
+    if not manifest_path.exists():
+        files = sorted((folder / "data").glob("*.jsonl"))
         rows = list(read_examples(*files))
-        made = build_manifest(rows, opened, name="rows", n_candidates=2, data=files)
-        write_manifest(made, manifest)
+        opened = open_checkpoint(base, name="base", device="cpu")
+        manifest = build_manifest(rows, opened, name="rows", n_candidates=2, data=files)
+        write_manifest(manifest, manifest_path)
+
     request = Request(
         audits=("matched",),
-        ckpt=tuple(f"{name}={folder / 'runs' / name}" for name, *_ in cells()),
+        ckpt=tuple(f"{cell.name}={folder / 'runs' / cell.name}" for cell in cells()),
         base=base,
-        baseline="sd-replay",
-        manifest=manifest,
+        baseline=REFERENCE,
+        manifest=manifest_path,
         output=folder / "report",
         formats=("json",),
         loading=Loading(device="cpu"),
     )
     report = run(request).report
     assert report is not None
-    found: dict[str, dict[str, float]] = {name: {} for name, *_ in cells()}
+
+    differences: dict[str, dict[str, float]] = {cell.name: {} for cell in cells()}
     for row in report.contrasts:
-        if row.group == "pooled" and row.value is not None and row.checkpoint in found:
-            found[row.checkpoint][row.metric] = row.value
-    return found
+        if row.group != "pooled" or row.checkpoint not in differences:
+            continue
+        if row.value is not None:
+            differences[row.checkpoint][row.metric] = row.value
+    return differences
 
 
 def main() -> None:
@@ -97,29 +123,34 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--work", type=Path, default=Path("correction"))
     options = parser.parse_args()
-    work, seeds = options.work, range(options.seeds)
+    work = options.work
+    seeds = range(options.seeds)
+
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
-        new = [seed for seed in seeds if not (work / str(seed) / "base").exists()]
-        list(pool.map(partial(prepare, work), new))
-        pairs = [(seed, cell) for seed in seeds for cell in cells()]
-        matrices = pool.map(partial(matrix, work), *zip(*pairs, strict=True))
-        last = {
-            (seed, cell[0]): figures(found)["Last"]
-            for (seed, cell), found in zip(pairs, matrices, strict=True)
-        }
-        contrasts = dict(
-            zip(seeds, pool.map(partial(audited, work), seeds), strict=True)
-        )
+        # Data and base of each seed, then its runs, then one report.
+        new_seeds = [seed for seed in seeds if not (work / str(seed) / "base").exists()]
+        for preparation in [pool.submit(prepare, work, seed) for seed in new_seeds]:
+            preparation.result()
+
+        runs = {}
+        for seed in seeds:
+            for cell in cells():
+                runs[seed, cell.name] = pool.submit(matrix, work, seed, cell)
+        last = {key: figures(run.result())["Last"] for key, run in runs.items()}
+
+        reports = {seed: pool.submit(audited, work, seed) for seed in seeds}
+        differences = {seed: report.result() for seed, report in reports.items()}
+
     print("| ptpc.lr, schedule | " + " | ".join([*COLUMNS, LAST]) + " |")
     print("|" + "---|" * (len(COLUMNS) + 2))
-    for name, *_ in list(cells())[1:]:
-        line = [
-            interval([contrasts[seed][name][metric] for seed in seeds])
-            for metric in COLUMNS.values()
-        ]
-        apart = [last[seed, name] - last[seed, "sd-replay"] for seed in seeds]
-        line.append(interval(apart))
-        print(f"| {name.replace('-c', ', c')} | " + " | ".join(line) + " |")
+    for cell in cells():
+        if cell.name == REFERENCE:
+            continue
+        texts = []
+        for metric in COLUMNS.values():
+            texts.append(interval([differences[s][cell.name][metric] for s in seeds]))
+        texts.append(interval([last[s, cell.name] - last[s, REFERENCE] for s in seeds]))
+        print(f"| {cell.name.replace('-c', ', c')} | " + " | ".join(texts) + " |")
 
 
 if __name__ == "__main__":
