@@ -180,8 +180,10 @@ def methods(*, json: options.Json = False) -> None:
         for row in rows:
             texts = []
             for value in row.values():
-                is_list = isinstance(value, list)
-                texts.append(", ".join(value) if is_list else str(value))
+                if isinstance(value, list):
+                    texts.append(", ".join(value))
+                else:
+                    texts.append(str(value))
             cells.append(texts)
         show_table(title, [*rows[0]], cells, figures=False)
 
