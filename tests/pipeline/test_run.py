@@ -618,7 +618,7 @@ def test_python_takes_paths_and_names_the_argument_that_is_wrong(workshop, tiny_
             sa.audits.Matched()(bare, path)
     with pytest.raises(TypeError, match="manifest: int is no path"):
         sa.audits.Matched()({"mine": scores}, 3)
-    with pytest.raises(TypeError, match="checkpoint: int is no path"):
+    with pytest.raises(TypeError, match="checkpoint: int is neither a path"):
         sa.score(3, [])  # type: ignore[arg-type]
     one = Request(audits="matched", ckpt="runs/a", manifest="m", data=())  # type: ignore[arg-type]
     assert one == Request(audits=("matched",), ckpt=("runs/a",), manifest=Path("m"))
