@@ -1,8 +1,8 @@
 """Lower bounds of epsilon from canaries: two tables, and a finding on the first.
 
 If training were epsilon-DP, an attacker could not guess canaries more often than a
-limit that depends on epsilon. More right guesses than that are a proof that epsilon is
-larger. There are two kinds of guesses:
+limit that depends on epsilon. More right guesses than that refute, at a confidence, all
+epsilon up to a bound. There are two kinds of guesses:
 
 - of candidates (:func:`epsilon_table`): which of its candidates was planted, guessed by
   the first k ranks;
