@@ -1,11 +1,11 @@
-"""What a run would take: time, memory, and what is stored already."""
+"""Estimate of a run before it begins: time, memory, and what is stored already."""
 
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from spark_audit.errors import InputError, free_bytes, memory_size
 from spark_audit.pipeline.engines.local import processes
 from spark_audit.pipeline.job import Job, Unscored, checked_job
 from spark_audit.pipeline.request import Request
+
+if TYPE_CHECKING:
+    from spark_audit.scoring.items import AnyItem
 
 TIMED_TOKENS = 4096
 """Tokens of a pass that are timed."""
@@ -50,14 +53,18 @@ def estimate(request: Request) -> dict[str, Any]:
     has_store = store_folder is not None and (store_folder / "salt").exists()
     if not has_store:
         job = replace(job, store=Store(None))
+
     unscored = job.unscored()
-    seconds_per_token, loading = _time_passes(job, unscored)
-    passes = _pass_records(unscored, seconds_per_token)
+    timing = _time_passes(job, unscored)
+    passes = _pass_records(unscored, timing.seconds_per_token)
+    seconds = timing.loading + sum(record["seconds"] for record in passes)
 
     notes: dict[str, None] = {}
     for checkpoint in job.opening.items:
         notes |= dict.fromkeys(checkpoint.notes)
-    # In KiB, as Linux gives it.
+
+    # The peak of this process, which has loaded one module and scored with it. Linux
+    # gives it in KiB.
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     n_processes = processes(job, unscored)
     return {
@@ -67,14 +74,21 @@ def estimate(request: Request) -> dict[str, Any]:
         "checkpoints": [checkpoint.name for checkpoint in described],
         "notes": list(notes),
         "passes": passes,
-        "loading": round(loading, 2),
-        "seconds": round(loading + sum(record["seconds"] for record in passes), 2),
+        "loading": round(timing.loading, 2),
+        "seconds": round(seconds, 2),
         "memory_bytes": n_processes * memory * 1024,
         "free_bytes": free_bytes(),
         "processes": n_processes,
         "there": job.stored(unscored) if has_store else None,
         "store": str(store_folder),
     }
+
+
+class PassTiming(NamedTuple):
+    """Seconds per token of each kind of pass, and seconds to load all modules."""
+
+    seconds_per_token: dict[str, float]
+    loading: float
 
 
 def _pass_records(
@@ -89,19 +103,22 @@ def _pass_records(
         tokens = sum(item.tokens for item in items)
         n_tokens[kind] = n_tokens.get(kind, 0) + tokens
 
-    return [
-        {
+    records = []
+    for kind, tokens in n_tokens.items():
+        # A kind of which everything is stored was not timed.
+        seconds = tokens * seconds_per_token.get(kind, 0.0)
+        record = {
             "pass": kind,
             "items": n_items[kind],
             "tokens": tokens,
-            "seconds": round(tokens * seconds_per_token.get(kind, 0.0), 2),
+            "seconds": round(seconds, 2),
         }
-        for kind, tokens in n_tokens.items()
-    ]
+        records.append(record)
+    return records
 
 
-def _time_passes(job: Job, unscored: Unscored) -> tuple[dict[str, float], float]:
-    """Return seconds per token of each kind of pass, and seconds of loading.
+def _time_passes(job: Job, unscored: Unscored) -> PassTiming:
+    """Load one module, and time some items of each kind of pass on it.
 
     Where nothing is lacking, nothing is opened.
     """
@@ -113,19 +130,15 @@ def _time_passes(job: Job, unscored: Unscored) -> tuple[dict[str, float], float]
         if items:
             samples[scoring_pass.kind] = (scoring_pass, items)
     if not samples:
-        return {}, 0.0
+        return PassTiming({}, 0.0)
 
     n_groups = len(job.opening.groups)
     with job.clock("loading"):
         loaded = next(iter(job.opening.open(n_groups - 1)))
+
     seconds_per_token: dict[str, float] = {}
     for kind, (scoring_pass, items) in samples.items():
-        # Items of every length, about four batches of a CPU.
-        by_length = sorted(items, key=lambda item: item.tokens)
-        mean = sum(item.tokens for item in items) / len(items)
-        n_timed = min(len(items), max(int(TIMED_TOKENS / max(mean, 1)), 4))
-        chosen = np.linspace(0, len(items) - 1, n_timed).astype(int)
-        timed = [by_length[i] for i in chosen]
+        timed = _items_to_time(items)
 
         # The first call pays for what is only done once.
         score(loaded, timed[:1], passes=[scoring_pass])
@@ -135,11 +148,21 @@ def _time_passes(job: Job, unscored: Unscored) -> tuple[dict[str, float], float]
             )
         seconds_per_token[kind] = job.clock[kind] / sum(item.tokens for item in timed)
     job.opening.release()
-    return seconds_per_token, job.clock["loading"] * n_groups
+    return PassTiming(seconds_per_token, job.clock["loading"] * n_groups)
+
+
+def _items_to_time(items: Sequence[AnyItem]) -> list[AnyItem]:
+    """Return items of every length, about four batches of a CPU."""
+    mean = sum(item.tokens for item in items) / len(items)
+    n_timed = min(len(items), max(int(TIMED_TOKENS / max(mean, 1)), 4))
+    chosen = np.linspace(0, len(items) - 1, n_timed).astype(int)
+    by_length = sorted(items, key=lambda item: item.tokens)
+    return [by_length[i] for i in chosen]
 
 
 def estimate_lines(estimated: Mapping[str, Any]) -> Iterator[str]:
     """Yield the estimate in at most 25 lines of 80 columns: verdict, table, next."""
+    # The verdict: time and memory.
     n_processes = estimated["processes"]
     by = f", by {n_processes} processes" if n_processes > 1 else ""
     free = estimated["free_bytes"]
@@ -148,17 +171,20 @@ def estimate_lines(estimated: Mapping[str, Any]) -> Iterator[str]:
     yield f"Memory: {memory_size(estimated['memory_bytes'])}{of_free}."
     yield ""
 
+    # The table: what is read, and what each kind of pass takes.
     names = ", ".join(estimated["checkpoints"])
     short_names = names if len(names) <= 70 else f"{names[:67]}..."
     yield f"Reads    {estimated['manifest'][:40]}, {estimated['rows']:,} rows"
     yield f"with     {short_names}"
     if estimated["there"]:
         yield f"Scores   {stored_passes(*estimated['there'])}: {estimated['store']}"
+
     for note in estimated["notes"][:MAX_NOTES_SHOWN]:
         yield f"Note     {note}"
     n_further = len(estimated["notes"]) - MAX_NOTES_SHOWN
     if n_further > 0:
         yield f"Note     further notes: {n_further} (--json has all)"
+
     for record in estimated["passes"]:
         reads = f"{record['items']:,} items, {record['tokens']:,} tokens"
         yield f"{record['pass']:<10}{duration(record['seconds']):>12}  {reads}"
@@ -185,5 +211,8 @@ def duration(seconds: float) -> str:
         return f"{max(seconds, 1):.0f} s"
     if seconds < 5400:
         return f"{seconds / 60:.0f} min"
+
     hours = seconds / 3600
-    return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.0f} days"
+    if hours < 48:
+        return f"{hours:.1f} h"
+    return f"{hours / 24:.0f} days"
