@@ -32,9 +32,6 @@ import numpy as np
 Pick = tuple[int, int]
 """A window as ``(start, cost)``."""
 
-_WindowEnd: TypeAlias = tuple[int, int, int, int]
-"""End, start, span and cost of a window: sorted, the order of the dynamic programme."""
-
 _Solution: TypeAlias = tuple[int, tuple[Pick | None, ...]]
 """Total cost, and the window of each span: the smaller, the better. A plain tuple, as
 there can be thousands for each window."""
@@ -71,6 +68,15 @@ class Choices:
         )
 
 
+class _WindowEnd(NamedTuple):
+    """A window by its end: sorted, the order of the dynamic programme."""
+
+    end: int
+    start: int
+    span: int
+    cost: int
+
+
 class TakenWindow(NamedTuple):
     """The tokens of a span's window, end exclusive."""
 
@@ -103,7 +109,7 @@ def assign_disjoint(choices: Sequence[Choices]) -> list[Pick | None]:
     unsolved = list(groups.values())
     while unsolved:
         for group in unsolved:
-            solution = _dynamic_programme([admissible[i] for i in group])
+            solution = best_windows([admissible[i] for i in group])
             for i, window in zip(group, solution, strict=True):
                 picks[i] = window
 
@@ -145,8 +151,21 @@ def _leftmost_clash(
     return None
 
 
-def _dynamic_programme(choices: Sequence[Choices]) -> list[Pick | None]:
-    """Return the optimum, by interval scheduling over masks of spans with a window."""
+def best_windows(choices: Sequence[Choices]) -> list[Pick | None]:
+    """Return the windows of one group, at the optimum of :func:`assign_disjoint`.
+
+    Solved by interval scheduling over masks of the spans that have a window, in
+    O(windows * 2**spans): groups are kept small by :data:`MAX_SPANS_EXACT`.
+
+    Examples
+    --------
+    Both windows at 0 cost least, but only one span can have it:
+
+    >>> first = Choices(length=2, starts=np.array([0, 5]), costs=np.array([1, 9]))
+    >>> second = Choices(length=2, starts=np.array([0, 7]), costs=np.array([1, 2]))
+    >>> best_windows([first, second])
+    [(0, 1), (7, 2)]
+    """
     longest = max(choice.length for choice in choices)
 
     # best[n]: mask of spans -> least cost and then earliest windows, of those that end
@@ -211,6 +230,7 @@ def _windows_by_end(choices: Sequence[Choices]) -> list[_WindowEnd]:
         starts = choice.starts[cheapest].tolist()
         costs = choice.costs[cheapest].tolist()
         for start, cost in zip(starts, costs, strict=True):
-            windows.append((start + choice.length, start, i, cost))
+            end = start + choice.length
+            windows.append(_WindowEnd(end=end, start=start, span=i, cost=cost))
 
     return sorted(windows)

@@ -4,8 +4,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from spark_audit.stats import window_assignment
-from spark_audit.stats.window_assignment import Choices, Pick, assign_disjoint
+from spark_audit.stats.window_assignment import (
+    Choices,
+    Pick,
+    assign_disjoint,
+    best_windows,
+)
 
 
 def choices_of(*spans: tuple[int, dict[int, int]]) -> list[Choices]:
@@ -98,7 +102,7 @@ def test_groups_change_nothing(monkeypatch):
         if not choices:
             continue
         picks = assign_disjoint(choices)
-        assert picks == window_assignment._dynamic_programme(choices)
+        assert picks == best_windows(choices)
 
 
 def test_more_than_twelve_competing_spans_share_what_there_is():
@@ -116,13 +120,12 @@ def test_more_than_twelve_competing_spans_share_what_there_is():
 def test_crowds_of_spans_share_no_token():
     """Beyond twelve no optimum is promised, but nearly all windows that there are."""
     rng = np.random.default_rng(17)
-    for _ in range(3):
-        choices = random_choices(rng, spans=30, tokens=60, windows=40, largest=10**6)
-        picks = assign_disjoint(choices)
-        used = tokens_of(picks, choices)
-        assert len(used) == len(set(used))
-        assert len(used) > 40
-        for window, choice in zip(picks, choices, strict=True):
-            assert window is None or window in zip(
-                choice.starts, choice.costs, strict=True
-            )
+    choices = random_choices(rng, spans=30, tokens=60, windows=40, largest=10**6)
+    picks = assign_disjoint(choices)
+
+    used = tokens_of(picks, choices)
+    assert len(used) == len(set(used))
+    assert len(used) > 40
+    for window, choice in zip(picks, choices, strict=True):
+        admissible = [*zip(choice.starts, choice.costs, strict=True)]
+        assert window is None or window in admissible
