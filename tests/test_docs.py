@@ -32,7 +32,11 @@ CONTRIBUTING = "\n".join(
     path.read_text(encoding="utf-8") for path in PAGES_OF_CONTRIBUTORS
 )
 AUDITS = [path.read_text(encoding="utf-8") for path in DOCS.glob("audits/*.md")]
-PAGES = {path.name: path.read_text(encoding="utf-8") for path in DOCS.rglob("*.md")}
+PAGES = {
+    path.name: path.read_text(encoding="utf-8")
+    for path in DOCS.rglob("*.md")
+    if path not in PAGES_OF_CONTRIBUTORS
+}
 COMMANDS = conf.commands()
 MOST_LINES = 150
 
