@@ -6,7 +6,7 @@ from typing import TypeAlias
 import numpy as np
 import pandas as pd
 import pytest
-from audited import conclude, evidence, figure, of_frame
+from audited import conclude, evidence, figure, of_frame, stages
 from scipy import stats
 
 from spark_audit.audits import find
@@ -326,6 +326,13 @@ def test_only_series_are_looked_at_and_places_follow_the_order(make_case):
         assert not known.values["place"].any()
     with pytest.raises(InputError, match="'imdb' is unknown"):
         evidence("stages", tables, case.manifest, order="imdb")
+
+
+def test_without_a_series_it_says_nothing_and_needs_no_reason(make_case):
+    case = make_case(sources=20, tests=20)
+    tables = case.tables(base=lambda _, nll: nll, x=lambda _, nll: nll)
+    result = stages(tables, case.manifest)
+    assert (result.rows, result.findings) == ([], [])
 
 
 # --- how often it is wrong ------------------------------------------------------------
