@@ -369,7 +369,7 @@ def _control_of(place: RowPlace) -> RowPlace | None:
 
 def _median_rows(
     group: ratio_rows.UnitGroup,
-    cells: Iterable[ratio_rows.Cell],
+    cells: Iterable[ratio_rows.RatioCell],
     context: Context,
 ) -> Iterator[Row]:
     """Yield the median ranks of one group.

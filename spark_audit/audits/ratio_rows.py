@@ -128,7 +128,7 @@ def groups_of(units: pd.DataFrame) -> Iterator[UnitGroup]:
         yield UnitGroup(group, positions, codes, len(clusters))
 
 
-class Cell(NamedTuple):
+class RatioCell(NamedTuple):
     """What a figure of one group is a ratio of.
 
     Attributes
@@ -145,7 +145,7 @@ class Cell(NamedTuple):
     denominators: np.ndarray
 
 
-Cells: TypeAlias = tuple[UnitGroup, Iterable[Cell]]
+Cells: TypeAlias = tuple[UnitGroup, Iterable[RatioCell]]
 """A group with the cells of all its figures."""
 
 
@@ -170,7 +170,7 @@ def cells_of_units(
         Variant and denominator of each unit, shape ``(units,)``; by default 1.
     """
 
-    def cells(units: np.ndarray) -> Iterator[Cell]:
+    def cells(units: np.ndarray) -> Iterator[RatioCell]:
         """Yield the cells of a group, whose units are positions of shape ``(n,)``."""
         # A generator: one figure of one checkpoint at a time is in memory.
         denominators = np.ones(len(units)) if den is None else den[units]
@@ -182,7 +182,7 @@ def cells_of_units(
                 for variant in dict.fromkeys(variants):
                     of_variant = np.where(variants == variant, numerators, np.nan)
                     key = RatioKey(checkpoint, metric, variant)
-                    yield Cell(key, of_variant, denominators)
+                    yield RatioCell(key, of_variant, denominators)
 
     for group in groups:
         yield group, cells(group.units)
@@ -208,13 +208,13 @@ def cells_of_frame(
     checkpoints_and_variants = list(pairs.itertuples(index=False, name=None))
     denominators = np.ones(len(frame))
 
-    def cells() -> Iterator[Cell]:
+    def cells() -> Iterator[RatioCell]:
         """Yield one cell for each metric, checkpoint and variant."""
         for metric, column in metrics.items():
             for number, (checkpoint, variant) in enumerate(checkpoints_and_variants):
                 numerators = np.where(numbers == number, frame[column], np.nan)
                 key = RatioKey(checkpoint, metric, variant)
-                yield Cell(key, numerators, denominators)
+                yield RatioCell(key, numerators, denominators)
 
     return UnitGroup(group, np.arange(len(frame)), codes, len(clusters)), cells()
 
