@@ -22,7 +22,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 # Sentences of findings and guards that tests make by hand.
 SAID = {"said": "{{ text }}", "said.withdrawn": "{{ otherwise }}"}
-renderer._known().update(SAID | {"guard.said": "{{ text }}"})
+renderer.known_templates().update(SAID | {"guard.said": "{{ text }}"})
 
 pytest_plugins = ["synthetic"]
 

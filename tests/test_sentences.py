@@ -51,7 +51,7 @@ def test_no_program_reads_our_own_words():
 
 
 def test_every_key_in_the_code_has_its_template_and_every_template_compiles():
-    environment = renderer._environment()
+    environment = renderer.template_environment()
     keys = environment.list_templates()
     groups = {key.partition(".")[0] for key in keys}
     for key in keys:
@@ -83,12 +83,12 @@ CONDITIONS = (
 
 @pytest.mark.parametrize("template", ["{% if a %}b{% endif %}", "{{ a if b else c }}"])
 def test_a_condition_in_a_template_is_seen(template):
-    assert list(renderer._environment().parse(template).find_all(CONDITIONS))
+    assert list(renderer.template_environment().parse(template).find_all(CONDITIONS))
 
 
 def test_templates_hold_words_and_the_code_chooses_the_key():
-    environment = renderer._environment()
-    for key, template in renderer._known().items():
+    environment = renderer.template_environment()
+    for key, template in renderer.known_templates().items():
         found = environment.parse(template).find_all(CONDITIONS)
         assert not list(found), key
 
@@ -97,7 +97,7 @@ def test_no_key_is_given_twice_and_files_are_named_alike():
     flat: list[str] = []
     for file in (PACKAGE / "sentences" / "en").glob("*.toml"):
         table = tomllib.loads(file.read_text(encoding="utf-8"))
-        flat += [key for key, _ in renderer._flat(table)]
+        flat += [key for key, _ in renderer.flat_templates(table)]
     assert len(flat) == len(set(flat))
 
 

@@ -40,7 +40,7 @@ CANARY_FORMATS: Mapping[str, str] = {
 }
 """A canary's frames, used in turn; the name is what ``Canary.format`` holds."""
 
-_PASSWORD_LETTERS = string.ascii_uppercase + string.ascii_lowercase + string.digits
+PASSWORD_LETTERS = string.ascii_uppercase + string.ascii_lowercase + string.digits
 
 PASSWORD_LENGTH = 10
 
@@ -66,7 +66,7 @@ def pick(rng: np.random.Generator, choices: Sequence[T], n: int) -> list[T]:
 
 
 @lru_cache(maxsize=1)
-def _parts() -> dict[str, tuple[Sequence[object], ...]]:
+def choices_by_type() -> dict[str, tuple[Sequence[object], ...]]:
     """Return the choices of each part of a type, in the order of drawing.
 
     Of Faker's English names each is there once: they are drawn uniformly, unweighted.
@@ -113,12 +113,12 @@ def _plain_names(names: Iterable[str]) -> list[str]:
 def draw(type: str, rng: np.random.Generator, n: int) -> list[str]:
     """Return ``n`` synthetic identifiers of a type (not ID and OTHER)."""
     if type == "PASSWORD":
-        letters = pick(rng, _PASSWORD_LETTERS, n * PASSWORD_LENGTH)
+        letters = pick(rng, PASSWORD_LETTERS, n * PASSWORD_LENGTH)
         rows = np.reshape(letters, (n, -1))  # (n, letters of a password)
         return ["".join(row) for row in rows]
 
     # The order of drawing is that of the parts: a seed gives the same strings for ever.
-    columns = [pick(rng, choices, n) for choices in _parts()[type]]
+    columns = [pick(rng, choices, n) for choices in choices_by_type()[type]]
     drawn = [_FORMS[type].format(*row) for row in zip(*columns, strict=True)]
     if type != "CREDIT_CARD":
         return drawn

@@ -117,7 +117,7 @@ def inject(
     _check_options(rate, canaries, doses)
     _check_rows(examples)
 
-    plan = _Plan(examples, seed)
+    plan = InjectionPlan(examples, seed)
     notes = _assign(plan, canaries, doses)
     used: set[str] = set()  # strings of one row that no other may get
     injected = _with_canaries(plan, used)
@@ -153,7 +153,7 @@ def inject(
     return [injected.get(example.id, example) for example in examples], report
 
 
-def _with_canaries(plan: _Plan, used: set[str]) -> dict[str, Example]:
+def _with_canaries(plan: InjectionPlan, used: set[str]) -> dict[str, Example]:
     """Return the rows that hold a canary, by id; add their strings to ``used``."""
     rows: dict[str, Example] = {}
     for canary, row_ids in plan.canaries.items():
@@ -210,7 +210,7 @@ def _check_rows(examples: Sequence[Example]) -> None:
             )
 
 
-class _Plan:
+class InjectionPlan:
     """Rows by id, their places, and by task and split those that are still free."""
 
     def __init__(self, examples: Sequence[Example], seed: int) -> None:
@@ -265,7 +265,9 @@ class _Plan:
         return other_letter + canary.id[1:]
 
 
-def _assign(plan: _Plan, canaries: int, doses: Sequence[int] | None) -> list[str]:
+def _assign(
+    plan: InjectionPlan, canaries: int, doses: Sequence[int] | None
+) -> list[str]:
     """Give canaries their rows; return notes on what there was no room for."""
     train_tasks = sorted(task for task, split in plan.sizes if split == "train")
     test_tasks = sorted(task for task, split in plan.sizes if split == "test")
@@ -330,7 +332,9 @@ def _canary(number: int, *, dose: int, is_held_out: bool, pair: str | None) -> C
     )
 
 
-def _with_identifier(plan: _Plan, row_id: str, type: str, used: set[str]) -> Example:
+def _with_identifier(
+    plan: InjectionPlan, row_id: str, type: str, used: set[str]
+) -> Example:
     """Return the row with an identifier of a type, whose string no other row has."""
     # Drawn by the row's id, whatever the order of the rows.
     rng = np.random.default_rng(seed_for(plan.seed, "identifier", row_id))
@@ -370,7 +374,9 @@ def _places(example: Example, fixed: Ranges) -> list[int]:
     return near_end or places[-1:]
 
 
-def _inserted(plan: _Plan, row_id: str, sentence: str, spans: list[Span]) -> Example:
+def _inserted(
+    plan: InjectionPlan, row_id: str, sentence: str, spans: list[Span]
+) -> Example:
     """Return the row with a sentence of its own at a place drawn for the row.
 
     Parameters

@@ -305,7 +305,7 @@ TEMPLATE_FUNCTIONS = (
 
 def knows(key: str) -> bool:
     """Return whether there is a sentence of a key."""
-    return key in _known()
+    return key in known_templates()
 
 
 def render(key: str, /, **facts: object) -> str:
@@ -316,7 +316,7 @@ def render(key: str, /, **facts: object) -> str:
     jinja2.TemplateError
         If there is no such sentence, or it lacks a fact.
     """
-    template = _environment().get_template(key)
+    template = template_environment().get_template(key)
     # Templates break lines where their file does; a sentence has none.
     return " ".join(template.render(facts).split())
 
@@ -333,14 +333,14 @@ def translated(kind: str, text: str) -> str:
 
 def under(prefix: str, **facts: object) -> list[str]:
     """Return all sentences whose keys begin so, in the order of the files."""
-    return [render(key, **facts) for key in _known() if key.startswith(prefix)]
+    return [render(key, **facts) for key in known_templates() if key.startswith(prefix)]
 
 
 def terms(group: str, **facts: object) -> list[tuple[str, str]]:
     """Return the terms of a group and what they mean."""
     suffix = ".term"
     meanings = []
-    for key in _known():
+    for key in known_templates():
         if not key.endswith(suffix):
             continue
 
@@ -352,22 +352,24 @@ def terms(group: str, **facts: object) -> list[tuple[str, str]]:
 
 
 @lru_cache
-def _environment() -> Environment:
+def template_environment() -> Environment:
     """Return Jinja with all templates and filters; it refuses to lack a fact."""
     from jinja2 import DictLoader, Environment, StrictUndefined
 
-    environment = Environment(loader=DictLoader(_known()), undefined=StrictUndefined)
+    environment = Environment(
+        loader=DictLoader(known_templates()), undefined=StrictUndefined
+    )
     for function in (*FIGURE_FUNCTIONS, *TEMPLATE_FUNCTIONS):
         environment.filters[function.__name__] = function
     return environment
 
 
 @lru_cache
-def _known() -> dict[str, str]:
+def known_templates() -> dict[str, str]:
     """Return all templates by their keys."""
     templates: dict[str, str] = {}
     for file in _files():
-        templates |= _flat(tomllib.loads(file.read_text(encoding="utf-8")))
+        templates |= flat_templates(tomllib.loads(file.read_text(encoding="utf-8")))
     return templates
 
 
@@ -386,10 +388,12 @@ def _files() -> Iterator[Traversable]:
                 yield sentence_file
 
 
-def _flat(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
+def flat_templates(
+    table: Mapping[str, object], prefix: str = ""
+) -> Iterator[tuple[str, str]]:
     """Yield key and template of a table of tables; ``text`` is that of the table."""
     for key, entry in table.items():
         if isinstance(entry, str):
             yield f"{prefix}{key}".removesuffix(".text"), entry
         elif isinstance(entry, Mapping):
-            yield from _flat(entry, f"{prefix}{key}.")
+            yield from flat_templates(entry, f"{prefix}{key}.")

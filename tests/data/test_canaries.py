@@ -94,9 +94,9 @@ def test_nothing_drawn_is_anybodys():
     ("part", "feature", "values"),
     [
         # Each name is as likely as any other, however frequent it is in life.
-        ("name", lambda text: text.split()[0], canaries._parts()["NAME"][0]),
+        ("name", lambda text: text.split()[0], canaries.choices_by_type()["NAME"][0]),
         ("name", lambda text: text.split()[1][0], None),
-        ("password", lambda text: text[7], canaries._PASSWORD_LETTERS),
+        ("password", lambda text: text[7], canaries.PASSWORD_LETTERS),
         ("ssn", lambda text: int(text[:3]), range(900, 1000)),
         ("ssn", lambda text: int(text[4:6]), range(1, 50)),
         ("ssn", lambda text: text[-1], "0123456789"),
@@ -105,7 +105,7 @@ def test_nothing_drawn_is_anybodys():
 def test_parts_are_uniform(part, feature, values):
     counts = Counter(feature(draw_parts(seed)[part]) for seed in range(4000))
     if values is None:  # initials are as frequent as in the list, each name once
-        known = Counter(name[0] for name in canaries._parts()["NAME"][1])
+        known = Counter(name[0] for name in canaries.choices_by_type()["NAME"][1])
         expected = {v: 4000 * n / known.total() for v, n in known.items()}
     else:
         expected = dict.fromkeys(values, 4000 / len(values))
@@ -482,7 +482,7 @@ def test_a_coin_says_which_of_a_pair_is_planted(injected):
     pairs = {row.canary.id: row.canary.pair for row in after if row.canary}
     assert pairs == {f"{c}{i:03d}": f"p{i:03d}" for c in "ch" for i in range(12)}
     fell = [
-        injection._Plan(rows, seed).drawn_as(
+        injection.InjectionPlan(rows, seed).drawn_as(
             Canary(f"c{i}", "x", 1, False, 0, pair=f"p{i}")
         )
         == f"h{i}"
@@ -501,7 +501,7 @@ def test_only_strings_depend_on_the_coins(monkeypatch):
             first = "hc"[turned] if canary.held_out else "ch"[turned]
             return first + canary.id[1:]
 
-        monkeypatch.setattr(injection._Plan, "drawn_as", drawn_as)
+        monkeypatch.setattr(injection.InjectionPlan, "drawn_as", drawn_as)
         found.append(inject(rows, seed=2, canaries=6)[0])
     ours, theirs = map(passwords, found)
     assert {
