@@ -12,7 +12,7 @@ import numpy as np
 from spark_audit.data.canaries import CANARY_FORMATS, draw, draw_parts, render
 from spark_audit.data.examples import Canary, Example, Span, Split
 from spark_audit.data.injection import FRAMES
-from spark_audit.demo import DEMO_WORDS, TASKS, make_examples
+from spark_audit.demo_rows import DEMO_WORDS, TASKS, make_examples
 
 UNKNOWN = ("Reference: {}.", "It said {} there.")
 """Frames of what the base reads: it knows the kinds a little, and not their cues."""

@@ -26,14 +26,8 @@ import numpy as np
 from scipy.stats import t as student_t
 
 from spark_audit.data.examples import write_examples
-from spark_audit.demo import (
-    FULL_SIZE,
-    SETTINGS,
-    TASKS,
-    make_data,
-    make_tokenizer,
-    train_base,
-)
+from spark_audit.demo import FULL_SIZE, SETTINGS, make_data, make_tokenizer, train_base
+from spark_audit.demo_rows import TASKS
 from spark_audit.stats.accuracy import avg, bwt, last
 
 FORMS, LAMBDAS = ("count", "mean"), (1, 5, 30)

@@ -28,12 +28,10 @@ accuracy, and are the same for every seed. What a seed then shows, it shows.
 from __future__ import annotations
 
 import json
-import re
 import shutil
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -46,8 +44,9 @@ from spark_audit.audits import all_audits
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.checkpoints.untrusted import quiet
-from spark_audit.data.examples import Example, Split, read_examples, write_examples
+from spark_audit.data.examples import Example, read_examples, write_examples
 from spark_audit.data.injection import inject
+from spark_audit.demo_rows import TASKS, make_examples, unlabelled
 from spark_audit.errors import InputError
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import load_manifest, write_manifest
@@ -59,21 +58,34 @@ from spark_audit.report.audit_report import read_report
 from spark_audit.report.folder import write_report
 from spark_audit.scoring.score import use_threads
 
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Is called with the phase, what is done of it, and what there is of it."""
+
+Untyped: TypeAlias = Any
+"""An object of transformers, which gives its classes without types."""
+
 DEMO_NAME = "demo"
 DEMO_PAGES = ("report.html", "report.md")
 STATE = Path("runs") / "demo.json"
 """In the folder: what it is a demo of. It is the first thing written."""
 
+MADE = "made-from.json"
+"""What a finished base was made from: one of the same is not made again."""
 
-_MADE_OF = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
-DEMO_WORDS = {name: words.split() for name, words in _MADE_OF["words"].items()}
-CODE_CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
-TASKS: dict[str, tuple[str, dict[str, list[str]]]] = {
-    task: (own["prompt"], own["labels"]) for task, own in _MADE_OF["tasks"].items()
+VOCABULARY = 1024
+DEMO_CONTEXT_TOKENS = 256
+
+MODEL_SHAPE = {
+    "hidden_size": 96,
+    "intermediate_size": 288,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
 }
-"""Task -> its prompt, and its labels with their sentences, in training order."""
+"""A third of a million weights: what reads a few thousand rows in half a minute."""
 
-_SLOT = re.compile(r"\{(\w+)\}")
+BASE_LR = 3e-3
+BASE_BATCH = 8
 
 
 @dataclass(frozen=True)
@@ -130,7 +142,7 @@ class Size:
 FULL_SIZE = Size()
 
 FACTOR = 8
-SETTINGS: dict[str, Any] = {
+SETTINGS: dict[str, object] = {
     # Layers 40 times as narrow take larger steps: of 4 and 8 times the paper's, the one
     # with the higher Last of sd-replay.
     "lr": 5e-4 * FACTOR,
@@ -195,113 +207,164 @@ def run_demo(
         If it cannot be written.
     """
     _claim(out, seed, size)
-    tell = progress or (lambda phase, done, total: None)
-    if (out / "report.json").exists():
-        report = read_report(out)
-        if report.versions == versions():
-            if not formats and not all((out / page).exists() for page in DEMO_PAGES):
-                write_report(report, out, manifest=load_manifest(_path(out)))
-            # It names what stands beside it, and that may be more by now.
-            return Outcome(out, read_report(out))
+    tell = progress or _tell_nobody
+    finished = _finished(out, formats)
+    if finished is not None:
+        return finished
+
     # Models this small gain little from a second thread, and crawl where it waits: a
     # step took eight times as long with another busy program on the same two cores.
     with use_threads(1):
         tell("making data", 0, 1)
         background, audited = make_data(seed, size)
-        for file, task in zip(_files(out, size), size.order, strict=True):
-            write_examples(file, [row for row in audited if row.task == task])
+        for path, task in zip(_data_files(out, size), size.order, strict=True):
+            write_examples(path, [row for row in audited if row.task == task])
         with quiet():
             tokenizer = make_tokenizer([example.text for example in background])
         tell("making data", 1, 1)
+
+        # All runs start from it, and the manifest is matched on it.
         base = out / "runs" / "base"
         train_base(base, background, tokenizer, seed=seed, progress=tell)
-        jobs = [
-            *(partial(_train, name, out, seed, size) for name in size.runs),
-            partial(_build, out, seed, size),
-        ]
-        what, done = "training runs and matching, jobs", count()
 
-        def ended(_: object = None) -> None:
-            tell(what, next(done), len(jobs))
+        # The manifest is built by whichever process is free last.
+        jobs = [partial(_train, name, out, seed, size) for name in size.runs]
+        jobs.append(partial(_build, out, seed, size))
+        n_done = count()
 
-        ended()
-        run_jobs(jobs, processes=processes, ended=ended)
+        def tell_done(_: object = None) -> None:
+            tell("training runs and matching, jobs", next(n_done), len(jobs))
+
+        tell_done()
+        run_jobs(jobs, processes=processes, ended=tell_done)
+
         return run(_request(out, seed, size, processes, formats), progress=tell)
 
 
+def _tell_nobody(phase: str, done: int, total: int) -> None:
+    """Stand for a function that shows progress."""
+
+
+def _finished(out: Path, formats: Sequence[str]) -> Outcome | None:
+    """Return the finished demo of a folder; None: it is to be made, or made again.
+
+    A report of other versions is made again. Pages that were deleted are rendered.
+    """
+    if not (out / "report.json").exists():
+        return None
+    report = read_report(out)
+    if report.versions != versions():
+        return None
+
+    has_pages = all((out / page).exists() for page in DEMO_PAGES)
+    if not formats and not has_pages:
+        manifest = load_manifest(_manifest_file(out))
+        write_report(report, out, manifest=manifest)
+    # It names what stands beside it, and that may be more by now.
+    return Outcome(out, read_report(out))
+
+
 def make_data(seed: int, size: Size) -> tuple[list[Example], list[Example]]:
-    """Text for the base, and the rows that are trained on and audited.
+    """Return text for the base, and the rows that are trained on and audited.
 
     Both hold identifiers of the same formats, drawn apart from each other. The base
     sees the tasks, too: a model this small would forget all else over learning them.
     """
-    known, new = seed_for(seed, "background"), seed_for(seed, "audited")
-    background = make_examples(size.base_rows, split="train", seed=known)
-    background, _ = inject(background, seed=known, rate=size.rate, canaries=0)
-    kept = np.random.default_rng(seed_for(known, "labels")).random(len(background))
-    background = [
-        row if at < size.labelled else unlabelled(row)
-        for row, at in zip(background, kept, strict=True)
+    background_seed = seed_for(seed, "background")
+    background = make_examples(size.base_rows, split="train", seed=background_seed)
+    background, _ = inject(background, seed=background_seed, rate=size.rate, canaries=0)
+    rng = np.random.default_rng(seed_for(background_seed, "labels"))
+    draws = rng.random(len(background))  # (rows,), in [0, 1)
+    partly_labelled = [
+        row if draw < size.labelled else unlabelled(row)
+        for row, draw in zip(background, draws, strict=True)
     ]
-    audited = make_examples(size.train_rows, split="train", seed=new)
-    audited += make_examples(size.test_rows, split="test", seed=new)
+
+    audited_seed = seed_for(seed, "audited")
+    audited = make_examples(size.train_rows, split="train", seed=audited_seed)
+    audited += make_examples(size.test_rows, split="test", seed=audited_seed)
     audited, _ = inject(
-        audited, seed=new, rate=size.rate, canaries=size.canaries, doses=size.doses
+        audited,
+        seed=audited_seed,
+        rate=size.rate,
+        canaries=size.canaries,
+        doses=size.doses,
     )
-    background, audited = (
-        [row for row in rows if row.task in size.order]
-        for rows in (background, audited)
+
+    # Tasks that are not learned are left out last: so the others' text is the same.
+    return (
+        [row for row in partly_labelled if row.task in size.order],
+        [row for row in audited if row.task in size.order],
     )
-    return background, audited
 
 
-def _path(out: Path) -> Path:
+def _manifest_file(out: Path) -> Path:
+    """Return where the demo's manifest stands."""
     return out / "manifest" / f"{DEMO_NAME}.json"
 
 
-def _files(out: Path, size: Size) -> list[Path]:
+def _data_files(out: Path, size: Size) -> list[Path]:
+    """Return where the rows of each task stand, in the order of training."""
     return [out / "data" / f"{task}.jsonl" for task in size.order]
 
 
 def _claim(out: Path, seed: int, size: Size) -> None:
-    """Claim the folder: training takes most of the time and must not be in vain."""
+    """Claim the folder: training takes most of the time and must not be in vain.
+
+    Raises
+    ------
+    InputError
+        If the folder holds anything, and not this demo.
+    """
     files.check_links(out, "data", "manifest", "runs", "runs/*")
     files.check_writable(out)
-    mine = json.dumps({"seed": seed, "size": asdict(size)}, indent=1) + "\n"
-    others, found = sorted(p.name for p in out.glob("[!.]*")), b""
-    if not others:
+    own_state = json.dumps({"seed": seed, "size": asdict(size)}, indent=1) + "\n"
+    names_in_folder = sorted(path.name for path in out.glob("[!.]*"))
+    if not names_in_folder:
         # As run.json it tells the seed.
-        files.write_text(out / STATE, mine, mode=0o600)
+        files.write_text(out / STATE, own_state, mode=0o600)
         return
+
+    # A folder that was claimed for another seed or size is not gone on with.
+    state_in_folder = b""
     with suppress(OSError):
-        found = files.read_regular(out / STATE)
-    if found != mine.encode():
-        raise InputError(
-            "holds another report" if found else f"holds no demo ({others[0]})",
-            where=str(out),
-            fix="give another -o, or remove the folder",
-        )
+        state_in_folder = files.read_regular(out / STATE)
+    if state_in_folder == own_state.encode():
+        return
+    what = f"holds no demo ({names_in_folder[0]})"
+    if state_in_folder:
+        what = "holds another report"
+    raise InputError(what, where=str(out), fix="give another -o, or remove the folder")
 
 
 def _train(name: str, out: Path, seed: int, size: Size) -> None:
-    """``spark-train run`` of one run; a finished one is only looked at."""
+    """Do ``spark-train run`` of one run; a finished one is only looked at."""
     with quiet():
         from spark_train.methods import groups
         from spark_train.training_request import StudentLoading, TrainRequest
         from spark_train.training_run import train
         from spark_train.training_settings import names
-    method, differs = RUNS[name]
-    steps = {"epochs": size.epochs, "ptpc.steps": size.correction_steps}
-    settings = SETTINGS | steps | differs
-    reads = names(groups(method))
+
+    method, own_settings = RUNS[name]
+    settings = {
+        **SETTINGS,
+        "epochs": size.epochs,
+        "ptpc.steps": size.correction_steps,
+        **own_settings,
+    }
+    # Of the settings a method takes its own: others would be refused.
+    names_of_method = names(groups(method))
+    typed_settings = [
+        f"{key}={value}" for key, value in settings.items() if key in names_of_method
+    ]
     train(
         TrainRequest(
             method=method,
             base=str(out / "runs" / "base"),
             order=",".join(size.order),
-            data=tuple(_files(out, size)),
+            data=tuple(_data_files(out, size)),
             output=out / "runs" / name,
-            settings=tuple(f"{k}={v}" for k, v in settings.items() if k in reads),
+            settings=tuple(typed_settings),
             seed=seed,
             loading=StudentLoading(device="cpu"),
             command=_command(out, seed),
@@ -310,23 +373,25 @@ def _train(name: str, out: Path, seed: int, size: Size) -> None:
 
 
 def _command(out: Path, seed: int) -> tuple[str, ...]:
+    """Return the command that makes this demo."""
     return "spark-audit", "demo", "-o", str(out), "--seed", str(seed)
 
 
 def _build(out: Path, seed: int, size: Size) -> None:
-    """The manifest of the data; one of these versions is that of the same base."""
-    path = _path(out)
+    """Build the manifest of the data; one of these versions is of the same base."""
+    path = _manifest_file(out)
     if path.exists() and load_manifest(path).versions == versions():
         return
+
     with quiet():
         base = open_checkpoint(str(out / "runs" / "base"), name="base", device="cpu")
     manifest = build_manifest(
-        read_examples(*_files(out, size)),
+        read_examples(*_data_files(out, size)),
         base,
         name=DEMO_NAME,
         seed=seed,
         n_candidates=size.candidates,
-        data=_files(out, size),
+        data=_data_files(out, size),
     )
     write_manifest(manifest, path)
 
@@ -334,20 +399,28 @@ def _build(out: Path, seed: int, size: Size) -> None:
 def _request(
     out: Path, seed: int, size: Size, processes: int, formats: tuple[str, ...]
 ) -> Request:
-    """``spark-audit all`` of all runs."""
-    order: dict[str, Any] = {"order": ",".join(size.order)}
-    options = dict.fromkeys(("stages", "utility", "series"), order)
-    options["noise"] = {"draws": size.draws}
+    """Return ``spark-audit all`` of all runs."""
+    order = ",".join(size.order)
+    options_by_audit: dict[str, dict[str, Any]] = {
+        "stages": {"order": order},
+        "utility": {"order": order},
+        "series": {"order": order},
+        "noise": {"draws": size.draws},
+    }
+    # Also those that run on request only: the demo shows all there are.
+    audits = []
+    for name, audit in all_audits().items():
+        options = options_by_audit.get(name, {})
+        audits.append(audit(**options))
+
+    # In the order of RUNS, whatever the order in which they are trained.
+    run_names = [name for name in RUNS if name in size.runs]
     return Request(
-        audits=tuple(
-            audit(**options.get(name, {})) for name, audit in all_audits().items()
-        ),
-        ckpt=tuple(
-            f"{name}={out / 'runs' / name}" for name in RUNS if name in size.runs
-        ),
+        audits=tuple(audits),
+        ckpt=tuple(f"{name}={out / 'runs' / name}" for name in run_names),
         base=str(out / "runs" / "base"),
         baseline=BASELINE,
-        manifest=_path(out),
+        manifest=_manifest_file(out),
         output=out,
         seed=seed,
         jobs=processes,
@@ -357,25 +430,14 @@ def _request(
     )
 
 
-Progress: TypeAlias = Callable[[str, int, int], None]
-
-VOCABULARY = 1024
-DEMO_CONTEXT_TOKENS = 256
-MODEL_SHAPE = {"hidden_size": 96, "intermediate_size": 288, "num_hidden_layers": 2}
-MODEL_SHAPE |= {"num_attention_heads": 4, "num_key_value_heads": 4}
-"""A third of a million weights: what reads a few thousand rows in half a minute."""
-BASE_LR, BASE_BATCH = 3e-3, 8
-MADE = "made-from.json"
-"""What a finished base was made from: one of the same is not made again."""
-
-
-def make_tokenizer(texts: Sequence[str]) -> Any:
-    """A byte-level BPE of 1,024 tokens; every digit is a token, as in Llama's."""
+def make_tokenizer(texts: Sequence[str]) -> Untyped:
+    """Return a byte-level BPE of 1,024 tokens; every digit is one, as in Llama's."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from tokenizers.processors import ByteLevel, Sequence, TemplateProcessing
     from tokenizers.trainers import BpeTrainer
     from transformers import PreTrainedTokenizerFast
 
+    # ``tokenizers`` does the work; transformers' class wraps it.
     inner = Tokenizer(models.BPE())
     inner.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -384,6 +446,7 @@ def make_tokenizer(texts: Sequence[str]) -> Any:
         ]
     )
     inner.decoder = decoders.ByteLevel()
+
     trainer = BpeTrainer(
         vocab_size=VOCABULARY,
         special_tokens=["<pad>", "<s>", "</s>"],
@@ -391,14 +454,17 @@ def make_tokenizer(texts: Sequence[str]) -> Any:
         show_progress=False,
     )
     inner.train_from_iterator(texts, trainer)
+
+    # A BOS token begins every text; no EOS token ends it.
     inner.post_processor = Sequence(
         [
             ByteLevel(trim_offsets=False),
             TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)]),
         ]
     )
-    fast: Any = PreTrainedTokenizerFast  # untyped in the library
-    return fast(
+
+    untyped_class: Untyped = PreTrainedTokenizerFast
+    return untyped_class(
         tokenizer_object=inner,
         pad_token="<pad>",
         bos_token="<s>",
@@ -410,7 +476,7 @@ def make_tokenizer(texts: Sequence[str]) -> Any:
 def train_base(
     folder: Path,
     examples: Sequence[Example],
-    tokenizer: Any,
+    tokenizer: Untyped,
     *,
     seed: int,
     progress: Progress,
@@ -432,15 +498,18 @@ def train_base(
         from spark_train.student import Student
         from spark_train.training_rows import encode_rows
 
-    made = {
+    made_from = {
         "texts": sha256_json([example.text for example in examples]),
         "seed": seed,
         "training": {**shape, "family": family, "lr": BASE_LR, "batch": BASE_BATCH},
         "versions": versions(),
     }
-    record = json.dumps(made, indent=1, sort_keys=True) + "\n"
-    if (folder / MADE).exists() and (folder / MADE).read_text("utf-8") == record:
+    record = json.dumps(made_from, indent=1, sort_keys=True) + "\n"
+    record_path = folder / MADE
+    if record_path.exists() and record_path.read_text("utf-8") == record:
         return
+
+    # Input and output embeddings are one: half of the weights would be embeddings else.
     config = AutoConfig.for_model(
         family,
         vocab_size=len(tokenizer),
@@ -451,12 +520,13 @@ def train_base(
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
+    base_seed = seed_for(seed, "base")
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_for(seed, "base"))
-        untyped: Any = AutoModelForCausalLM
-        model = untyped.from_config(config)
-    seed = seed_for(seed, "base")
-    rng = np.random.default_rng(seed_for(seed, "order", 0))
+        torch.manual_seed(base_seed)
+        untyped_class: Untyped = AutoModelForCausalLM
+        model = untyped_class.from_config(config)
+
+    rng = np.random.default_rng(seed_for(base_seed, "order", 0))
     fit(
         Student(model),
         encode_rows(examples, tokenizer, max_length=DEMO_CONTEXT_TOKENS),
@@ -464,59 +534,13 @@ def train_base(
         name="fit",
         lr=BASE_LR,
         batch_size=BASE_BATCH,
-        seed=seed,
-        progress=lambda *done: progress("training the base, steps", *done),
+        seed=base_seed,
+        progress=lambda done, total: progress("training the base, steps", done, total),
     )
+
     shutil.rmtree(folder, ignore_errors=True)
     with quiet():
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-    (folder / MADE).write_text(record, encoding="utf-8")
-
-
-def make_examples(rows: int, *, split: Split, seed: int) -> list[Example]:
-    """Labelled rows of the six tasks, ``rows`` each, without any identifier."""
-    examples = []
-    for task, (prompt, labels) in TASKS.items():
-        rng = np.random.default_rng(seed_for(seed, "text", task, split))
-        names = sorted(labels)
-        for i in range(rows):
-            label = names[i % len(names)]
-            chosen = rng.permutation(labels[label])[: rng.integers(1, 3)]
-            text = _SLOT.sub(partial(_fill, rng), " ".join(chosen))
-            name = f"{task}-{split}-{i:04d}"
-            examples.append(
-                Example(
-                    id=name,
-                    task=task,
-                    prompt=prompt.replace("{text}", text),
-                    response=f" {label}",
-                    split=split,
-                    source_id=name,
-                )
-            )
-    return examples
-
-
-def unlabelled(example: Example) -> Example:
-    """The same text without its last line, which asks for the label, and without it."""
-    text = example.prompt.rpartition("\n")[0]
-    cut = text.index(" ")
-    return replace(example, prompt=text[:cut], response=text[cut:])
-
-
-def _fill(rng: np.random.Generator, slot: re.Match[str]) -> str:
-    def made_up() -> str:
-        return "".join(rng.choice(DEMO_WORDS["syllable"], rng.integers(2, 5)))
-
-    drawn: dict[str, Callable[[], str]] = {
-        "n": lambda: str(rng.integers(2, 10 ** rng.integers(1, 4))),
-        "amount": lambda: f"${rng.integers(3, 900)}.{rng.integers(0, 100):02d}",
-        "time": lambda: f"{rng.integers(0, 24)}:{rng.integers(0, 60):02d}",
-        "date": lambda: f"{rng.integers(1, 29)} {rng.choice(DEMO_WORDS['month'])}",
-        "brand": lambda: made_up().capitalize(),
-        "file": lambda: f"{made_up()}-{made_up()}{rng.integers(10, 100)}.pdf",
-        "code": lambda: "".join(rng.choice(list(CODE_CHARACTERS), rng.integers(6, 13))),
-    }
-    name = slot[1]
-    return drawn[name]() if name in drawn else str(rng.choice(DEMO_WORDS[name]))
+    # Written last: without it the base is not finished.
+    record_path.write_text(record, encoding="utf-8")

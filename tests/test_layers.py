@@ -29,7 +29,7 @@ LAYERS = (
     "report",
     "pipeline",
     "integrations",
-    "demo",
+    "demo_rows demo",
     "cli __main__",
 )
 TRAIN_LAYERS = (

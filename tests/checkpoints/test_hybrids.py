@@ -12,9 +12,9 @@ from tiny_architectures import tiny_model
 from tiny_models import make_tokenizer
 from transformers.models.auto import modeling_auto
 
-from spark_audit import demo
 from spark_audit.cli.main import run
 from spark_audit.data.examples import write_examples
+from spark_audit.demo_rows import make_examples
 from spark_audit.report.folder import read_report
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import score
@@ -65,8 +65,8 @@ def check_audit(kind: str, folder: Path, *, n_canaries: int = 0) -> None:
     trained = save(kind, folder / "ours", seed=1)
     assert len({*layer_kinds(model.config)}) == 2
 
-    rows = demo.make_examples(4, split="train", seed=2)
-    rows += demo.make_examples(4, split="test", seed=2)
+    rows = make_examples(4, split="train", seed=2)
+    rows += make_examples(4, split="test", seed=2)
     write_examples(folder / "rows.jsonl", [row for row in rows if row.task == "news"])
     base, manifest = folder / "base", folder / "m.json"
     data = folder / "injected"

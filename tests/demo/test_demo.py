@@ -19,7 +19,7 @@ from spark_audit import demo
 from spark_audit.audits import all_audits
 from spark_audit.data.examples import read_examples, write_examples
 from spark_audit.data.pii import find_identifiers
-from spark_audit.demo import TASKS, make_examples
+from spark_audit.demo_rows import TASKS, make_examples
 from spark_audit.errors import InputError, OutputError
 from spark_audit.manifest.file import load_manifest
 from spark_audit.pipeline.engines.local import run_jobs

@@ -10,9 +10,10 @@ from typing import Any
 
 from gguf_files import written
 
-from spark_audit import Pass, demo, open_checkpoint, score
+from spark_audit import Pass, open_checkpoint, score
 from spark_audit.cli.main import run as audit
 from spark_audit.data.examples import write_examples
+from spark_audit.demo_rows import make_examples
 from spark_train.cli import run as train
 
 
@@ -86,8 +87,8 @@ def make_scene(folder: Path, base: Path, make_adapter: Callable[..., Path]) -> S
     shutil.copytree(base, folder / "base")
     make_adapter(folder / "lora")
     gguf_of(base, folder / "m.gguf")
-    rows = demo.make_examples(6, split="train", seed=2)
-    rows += demo.make_examples(3, split="test", seed=2)
+    rows = make_examples(6, split="train", seed=2)
+    rows += make_examples(3, split="test", seed=2)
     write_examples(
         folder / "data.jsonl", [r for r in rows if r.task in ("dining", "news")]
     )

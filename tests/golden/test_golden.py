@@ -24,7 +24,7 @@ from planted import PLANTED, World, columns_of, luck
 from spark_audit.checkpoints.open import OpenCheckpoints, open_checkpoint
 from spark_audit.cli.main import run as command_line
 from spark_audit.data.injection import inject
-from spark_audit.demo import make_examples
+from spark_audit.demo_rows import make_examples
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import write_manifest
 from spark_audit.report.figures.drawing import drawings
