@@ -55,6 +55,7 @@ class AuditLook:
             of = f".{row.of}" if row.of else ""
             name = f"{LOG_PREFIX}{row.audit}.{row.metric}{of}"
             for end in ("value", "low", "high"):
+                # What is withheld in shared files is not logged either.
                 value = getattr(row, end)
                 if value is not None:
                     figures[f"{name}.{end}"] = float(value)
@@ -65,6 +66,7 @@ class AuditLook:
         severities = {f"{LOG_PREFIX}severity": 0.0}
         for finding in self.findings:
             names = [f"{LOG_PREFIX}severity"]
+            # Findings on the report as a whole are of no audit.
             if finding.checkpoint:
                 names.append(f"{LOG_PREFIX}{finding.audit}.severity")
             for name in names:
@@ -73,20 +75,33 @@ class AuditLook:
         return severities
 
     def _main_rows(self) -> list[Row]:
-        """Return the rows of this look that a report's first table has."""
+        """Return the rows of this look that a report's first table has.
+
+        The table shows the best variant of some metrics, and which one is the best
+        differs between looks. So variants that stay the same are taken, too: a curve
+        of one variant can be drawn over all looks.
+        """
         report = self.shared.report
-        shown: list[Row] = []
+        own_rows: list[Row] = []
         for _, declared, rows in main_rows(report):
-            shown += [row for row in rows if row.checkpoint == self.name]
-            if declared == ANY_NAME:  # of those that vary, what stays the same too
-                audit, metric = rows[0].audit, rows[0].metric
-                headline = metric_of(audit, metric).headline
-                shown += [
-                    row
-                    for row in report.results
-                    if row.checkpoint == self.name
-                    and (row.audit, row.metric) == (audit, metric)
-                    and row.group == "pooled"
-                    and row.of in headline
-                ]
-        return shown
+            own_rows += [row for row in rows if row.checkpoint == self.name]
+            if declared == ANY_NAME:
+                own_rows += self._rows_of_headline(report, rows[0])
+        return own_rows
+
+    def _rows_of_headline(self, report: Report, like: Row) -> list[Row]:
+        """Return the pooled rows of this look of a metric's declared variants.
+
+        Parameters
+        ----------
+        like
+            A row of the metric.
+        """
+        headline = metric_of(like.audit, like.metric).headline
+        own_rows = []
+        for row in report.results:
+            is_metric = (row.audit, row.metric) == (like.audit, like.metric)
+            is_variant = row.group == "pooled" and row.of in headline
+            if row.checkpoint == self.name and is_metric and is_variant:
+                own_rows.append(row)
+        return own_rows

@@ -32,16 +32,22 @@ class Pace:
 
     @property
     def trained(self) -> float:
-        """Seconds since the beginning that no look took."""
+        """Return the seconds since the beginning that no look took."""
         return time.perf_counter() - self.began - self.spent
 
     def wait(self, step: int) -> int:
-        """Steps to wait until a look is due; 0: it is due now.
+        """Return the steps to wait until a look is due; 0: it is due now.
 
-        What the last look of a run will take is kept back.
+        A look is due as soon as all looks until then take no more than
+        :data:`MAX_TIME_SHARE` of the time of training. What the last look of a run will
+        take is kept back: that one always is.
         """
         if self.every is not None:
             return -step % self.every
-        trained = max(self.trained, 1e-9)
-        lacking = (self.spent + 2 * self.cost) / MAX_TIME_SHARE - trained
-        return max(math.ceil(lacking * (step - self.start) / trained), 0)
+
+        trained = max(self.trained, 1e-9)  # seconds; a clock may not have moved
+        # After this look, and the last one.
+        spent_by_looks = self.spent + 2 * self.cost
+        seconds_lacking = spent_by_looks / MAX_TIME_SHARE - trained
+        steps_per_second = (step - self.start) / trained
+        return max(math.ceil(seconds_lacking * steps_per_second), 0)

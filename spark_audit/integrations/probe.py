@@ -16,13 +16,16 @@ def probe_rows(manifest: Manifest, plan: Plan, rows: int) -> set[str]:
     Where the plan asks for candidates, whole sets (canaries, twins) come before, up to
     half of the rows. What is taken of equals is decided by a hash.
     """
-    planned = {
-        example_of(task, key) for task, item_keys in plan.items() for key in item_keys
-    }
+    planned: set[str] = set()
+    for task, item_keys in plan.items():
+        planned.update(example_of(task, key) for key in item_keys)
+
+    # A set of candidates tells nothing unless all of its rows are scored.
     taken: set[str] = set()
     if any(ITEMS[task.kind] == "candidates" for task in plan):
         taken = _rows_of_candidate_sets(manifest, planned, most=rows // 2)
 
+    # Rows of pairs first, then rows with other identifiers, then all others.
     rows_of_pairs = {pair.example for pair in manifest.pairs}
     examples = [
         example
@@ -49,14 +52,14 @@ def _rows_of_candidate_sets(
     manifest: Manifest, planned: set[str], *, most: int
 ) -> set[str]:
     """Return the rows of sets of candidates that are planned whole, in drawn order."""
-    row_lists = [
-        [context.example for context in candidates.contexts]
-        for sets in (manifest.canaries, manifest.twins)
-        for candidates in sets
-    ]
+    row_lists = []
+    for candidates in (*manifest.canaries, *manifest.twins):
+        row_lists.append([context.example for context in candidates.contexts])
+
     taken: set[str] = set()
     for row_list in sorted(row_lists, key=_drawn_order):
         added = {*row_list} - taken
+        # A smaller set may fit where a larger one did not.
         if added <= planned and len(taken) + len(added) <= most:
             taken |= added
     return taken

@@ -69,28 +69,14 @@ class Seen:
         return self.n_with_loss + self.n_masked + self.n_cut_off
 
     def sentences(self) -> Iterator[str]:
-        """What a user must know before the training goes on; nothing if all is well."""
+        """Yield what a user must know at once; nothing if all is well."""
         if not self.n_batches:
             yield "the trainer hands no labels to the model: its loss was not read"
             return
+
         batches = f"its first {self.n_batches} batches"
-        of_all = f"of {self.n_identifiers} identifiers in {batches}"
-        if not self.n_identifiers:
-            yield (
-                f"no identifier of the manifest stands in the first {self.n_rows} rows "
-                "of your trainer: are these the rows that the manifest was built from?"
-            )
-        if self.n_masked:
-            share = 100 * self.n_masked / self.n_identifiers
-            yield f"your trainer masks {share:.0f}% {of_all}"
-        if self.n_cut_off:
-            share = 100 * self.n_cut_off / self.n_identifiers
-            yield f"your trainer cuts off {share:.0f}% {of_all}"
-        if self.n_otherwise:
-            yield (
-                f"the manifest says otherwise of {self.n_otherwise} {of_all}: build it "
-                "from the rows as the trainer prepares them"
-            )
+        yield from self._sentences_on_identifiers(batches)
+
         of_rows = f"of {self.n_rows} rows in {batches}"
         if self.n_packed:
             yield f"rows are packed: {self.n_packed} {of_rows} hold several texts"
@@ -98,6 +84,34 @@ class Seen:
             yield f"two BOS tokens begin a text in {self.n_two_bos} {of_rows}"
         if self.n_without_loss:
             yield f"{self.n_without_loss} {of_rows} have no label at all"
+
+    def _sentences_on_identifiers(self, batches: str) -> Iterator[str]:
+        """Yield what the trainer does with identifiers of the manifest.
+
+        Parameters
+        ----------
+        batches
+            Which batches were read, in words.
+        """
+        if not self.n_identifiers:
+            yield (
+                f"no identifier of the manifest stands in the first {self.n_rows} rows "
+                "of your trainer: are these the rows that the manifest was built from?"
+            )
+            return
+
+        of_identifiers = f"of {self.n_identifiers} identifiers in {batches}"
+        if self.n_masked:
+            percent = 100 * self.n_masked / self.n_identifiers
+            yield f"your trainer masks {percent:.0f}% {of_identifiers}"
+        if self.n_cut_off:
+            percent = 100 * self.n_cut_off / self.n_identifiers
+            yield f"your trainer cuts off {percent:.0f}% {of_identifiers}"
+        if self.n_otherwise:
+            yield (
+                f"the manifest says otherwise of {self.n_otherwise} {of_identifiers}: "
+                "build it from the rows as the trainer prepares them"
+            )
 
 
 @dataclass(frozen=True)
@@ -139,8 +153,10 @@ class BatchReader:
         for row, encoding in Encodings(manifest, loaded).each(rows):
             for span in row.spans:
                 tokens = encoding.span(span.start, span.end)
+                # It lies in a part of the row that was cut off.
                 if tokens is None:
                     continue
+
                 first = max(tokens.start - CONTEXT, encoding.leading)
                 ids = np.asarray(encoding.ids[first : tokens.end], np.int64)
                 identifier = _Sought(
@@ -150,6 +166,7 @@ class BatchReader:
                 )
                 sought[len(ids)].setdefault(ids.tobytes(), []).append(identifier)
                 of_row[row.id] += 1
+
         bos = getattr(loaded.tokenizer, "bos_token_id", None)
         return cls(dict(sought), dict(of_row), bos)
 
@@ -180,8 +197,8 @@ class BatchReader:
         if not module.training or ids is None or labels is None:
             return
 
-        mask = inputs.get("attention_mask")
-        positions = inputs.get("position_ids")
+        mask = inputs.get("attention_mask")  # (B, T), or of more axes
+        positions = inputs.get("position_ids")  # (B, T), where rows are packed
         self.seen.n_batches += 1
         for i in range(len(ids)):
             is_text = np.ones(ids.shape[1], dtype=bool)  # (T,), what is no padding
@@ -204,6 +221,8 @@ class BatchReader:
         seen = self.seen
         seen.n_rows += 1
         identifiers = [*self._identifiers(ids)]
+
+        # Each text of a packed row begins at position 0.
         n_starts = 1 if positions is None else int(np.count_nonzero(positions == 0))
         # Identifiers of several rows tell it where positions run on.
         n_rows_mixed = len({identifier.row for identifier, _ in identifiers})
@@ -214,6 +233,7 @@ class BatchReader:
 
         counts: dict[str, int] = defaultdict(int)
         for identifier, end in identifiers:
+            # A label is of the token that it stands at: the model shifts them.
             own_labels = labels[end - identifier.n_tokens : end]
             has_loss = bool((own_labels != NO_LOSS).any())
             seen.n_with_loss += has_loss
@@ -223,6 +243,7 @@ class BatchReader:
                 seen.n_otherwise += expected != has_loss
             counts[identifier.row] += 1
 
+        # Of a row that is not packed, the trainer cut off what is not there.
         if not is_packed:
             for row, count in counts.items():
                 seen.n_cut_off += max(self.of_row[row] - count, 0)
@@ -235,10 +256,12 @@ class BatchReader:
         matches: list[tuple[list[_Sought], int]] = []
         for length, by_ids in self.sought.items():
             for end in range(length, len(ids) + 1):
+                # Bytes of token ids are looked up, which is faster than comparing.
                 candidates = by_ids.get(ids[end - length : end].tobytes(), [])
                 if candidates:
                     matches.append((candidates, end))
 
+        # A text that stands in one row only says which row this is.
         certain_rows: set[str] = set()
         for candidates, _ in matches:
             rows = {candidate.row for candidate in candidates}

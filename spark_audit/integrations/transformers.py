@@ -128,8 +128,13 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         preset: str | None = None,
         seed: int = 0,
     ) -> None:
+        # True would count as 1.
         if every is not None and (type(every) is not int or every < 1):
-            raise InputError("is no number of steps", where=f"every={every!r}")
+            raise InputError(
+                "is no number of steps",
+                where=f"every={every!r}",
+                fix="give a whole number of 1 or more, or leave it out",
+            )
         self._every = every
         self._tokenizer = tokenizer
         self._seed = seed
@@ -141,15 +146,23 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
             [fail_if] if isinstance(fail_if, str) else fail_if, self._audits
         )
         if not self._audits or rows < 1:
-            raise InputError("needs an audit and a row at least", where="AuditCallback")
+            raise InputError(
+                "needs an audit and a row at least",
+                where="AuditCallback",
+                fix="give audits=['matched'] and rows=256, or leave them out",
+            )
 
-        whole = original(load_manifest(manifest))
-        self._whole = whole
-        self.manifest = limited(whole, probe_rows(whole, self._plan(whole), rows))
+        full_manifest = original(load_manifest(manifest))
+        self._full_manifest = full_manifest
+        row_ids = probe_rows(full_manifest, self._plan(full_manifest), rows)
+        self.manifest = limited(full_manifest, row_ids)
         self.plan = self._plan(self.manifest)
         if not self.plan:
-            what = f"holds nothing for {', '.join(self._audits)}"
-            raise InputError(what, where=f"manifest {whole.name!r}")
+            raise InputError(
+                f"holds nothing for {', '.join(self._audits)}",
+                where=f"manifest {full_manifest.name!r}",
+                fix="name other audits, or build the manifest from more rows",
+            )
 
         self.looks: list[AuditLook] = []
         self._due = 0
@@ -172,8 +185,11 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
     ) -> None:
         """Check that manifest and model fit; look at the base."""
         if getattr(args, "fsdp", None):
-            what, fix = "are shards under FSDP", "audit the checkpoints that are saved"
-            raise InputError(what, where="AuditCallback: parameters", fix=fix)
+            raise InputError(
+                "are shards under FSDP",
+                where="AuditCallback: parameters",
+                fix="audit the checkpoints that are saved",
+            )
 
         self.looks = []
         self._facts: list[CheckpointFacts] = []
@@ -187,14 +203,15 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         is_fresh = not state.global_step
         with _unwrapped(model) as inner:
             loaded = live(inner, self._reads_by, name=BASE)
-            check_fit(self._whole, loaded, base_sha256=None)
+            check_fit(self._full_manifest, loaded, base_sha256=None)
             self._items = items_for(self.manifest, loaded, self.plan)
             self._base = self._scored_base(inner, is_fresh=is_fresh)
-            self._reader = BatchReader.of(self._whole, loaded)
-        if not is_fresh:
-            self._looked(state.global_step, started)
-        else:
+            self._reader = BatchReader.of(self._full_manifest, loaded)
+        if is_fresh:
             self._look(state, control, started)
+        else:
+            # Of a training that goes on, the start is no look: it was one before.
+            self._count_look(state.global_step, started)
         # A hook would be compiled with the model.
         if not getattr(args, "torch_compile", False):
             self._reader.attach(extract_model_from_parallel(model))
@@ -214,6 +231,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         if step >= state.max_steps:
             self._look(state, control)
         elif step >= self._due:
+            # Of the first process, so that all look at the same steps.
             (wait,) = broadcast_object_list([self._pace.wait(step)])
             if wait:
                 self._due = step + wait
@@ -229,6 +247,8 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
     ) -> None:
         """Look once more where training ended before its last step."""
         self._tell_batches()
+
+        # The weights that are loaded at the end are those of an earlier step.
         has_looked = self.looks and self.looks[-1].step == state.global_step
         if not has_looked and not args.load_best_model_at_end:
             self._look(state, control)
@@ -243,13 +263,15 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         reader = self._reader
         if reader is None or not reader.is_attached:
             return
+
         reader.detach()
+        # Every process reads its own batches; one of them speaks.
         if PartialState().is_main_process:
             for sentence in reader.seen.sentences():
                 _log.warning("%s", sentence)
 
-    def _looked(self, step: int, started: float) -> float:
-        """Count what was just done, and say when to look again; seconds it took."""
+    def _count_look(self, step: int, started: float) -> float:
+        """Count the time of what was just done, and return it in seconds."""
         # Of the first process, so that all decide alike.
         (self._pace.cost,) = broadcast_object_list([_now() - started])
         self._pace.spent += self._pace.cost
@@ -275,15 +297,18 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
                     tables[name] = self._scores(loaded)
                 look = result_of_first(lambda: self._concluded(loaded, step, tables))
         except SparkError as error:
+            # A rule that cannot be judged must not let the training pass.
             if self._rules:
                 raise
             _log.warning("no look at step %d: %s", step, error)
 
-        seconds = self._looked(step, started)
+        seconds = self._count_look(step, started)
         if look is None:
             return
+
         self.looks.append(look)
         self._tell(look, control, seconds, is_last=step >= state.max_steps)
+
         if look.tripped:
             control.should_training_stop = True
 
@@ -300,6 +325,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         if look.step:
             share = self._pace.spent / self._pace.trained
             figures[f"{LOG_PREFIX}share_of_time"] = share
+
         if self._rules:
             figures[f"{LOG_PREFIX}tripped"] = float(len(look.tripped))
 
@@ -341,9 +367,10 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
                 return tables
             distances.append(distance)
 
+        # Without the base there is no change since it, and looks say less.
         reason = "training was resumed"
         if distances:
-            reason = f"{min(distances):.3g} nats per token away"
+            reason = f"the model differs from it by {min(distances):.3g} nats per token"
         _log.warning("the manifest's base cannot be looked at here: %s", reason)
         return None
 
@@ -369,6 +396,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         name = loaded.name
         self._facts.append(facts_of(loaded))
 
+        # Findings of earlier looks stay: they are corrected over all of them.
         results = {}
         for audit_name, audit in self._audits.items():
             result = audit(tables, self.manifest, preset=self._preset, seed=self._seed)
@@ -418,6 +446,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
             ]
 
         by_process = results_of_all(score_part)
+        # Each process has scored every n-th item of each pass.
         tables: Scores = {}
         for i, task in enumerate(self._items):
             parts: list[Part] = []
@@ -429,28 +458,37 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
 
 def _audits_by_name(audits: Sequence[str | Audit]) -> dict[str, Audit]:
     """Return the audits that each look makes; refuse those that look at series."""
-    by_name: dict[str, Audit] = {}
+    audit_by_name: dict[str, Audit] = {}
     for audit in audits:
-        if audit == Matched.name:  # what no look shows is left out
+        if audit == Matched.name:
+            # Its placebos and rematching take long, and no look shows them.
             audit = Matched(placebo_draws=0, rematched=False)
         elif isinstance(audit, str):
             audit = find(audit)()
+
         if audit.of_series:
-            raise InputError(f"{audit.name} looks at series", where="audits")
-        by_name[audit.name] = audit
-    return by_name
+            raise InputError(
+                f"{audit.name} looks at series, and a model in training is none",
+                where="audits",
+                fix="leave it out, and audit the run when it has ended",
+            )
+        audit_by_name[audit.name] = audit
+    return audit_by_name
 
 
 def _rules_of(texts: Sequence[str], audits: Mapping[str, Audit]) -> list[Rule]:
     """Return the rules of some texts; refuse those that no look can judge."""
     rules = [parse_rule(text) for text in texts]
+
     for text, rule in zip(texts, rules, strict=True):
         if rule.audit:
             one_of(rule.audit, f"rule {text!r}", [*audits])
         if rule.checkpoint is not None or rule.but is not None:
-            what = "speaks of checkpoints; here it is of the model that is trained"
-            fix = "leave out for and except"
-            raise InputError(what, where=f"rule {text!r}", fix=fix)
+            raise InputError(
+                "names checkpoints, and here it is on the model that is trained",
+                where=f"rule {text!r}",
+                fix="leave out for and except",
+            )
     return rules
 
 
