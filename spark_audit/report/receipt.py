@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -63,9 +63,17 @@ class Claim:
 
     def __post_init__(self) -> None:
         if not 0 <= self.epsilon < np.inf:
-            raise InputError(f"{self.epsilon} is no epsilon", where="--claims")
+            raise InputError(
+                f"{self.epsilon} is no epsilon",
+                where="--claims",
+                fix="give a finite number of 0 or more",
+            )
         if not 0 <= self.delta < 1:
-            raise InputError(f"{self.delta} is no delta", where="--delta")
+            raise InputError(
+                f"{self.delta} is no delta",
+                where="--delta",
+                fix="give a number from 0 to below 1, such as 1e-5",
+            )
 
     def bound(
         self, right: int, canaries: int, *, rows: int, level: float, candidates: int
@@ -98,9 +106,27 @@ class Claim:
                 rows=rows,
                 significance=level,
             )
-        name = {"row": "record", "canary": "canary"}[self.unit]
-        name += "" if self.relation == "replace" else "_add_remove"
-        return float(getattr(bounds, name))
+
+        bound_by_claim = {
+            ("row", "add-remove"): bounds.record_add_remove,
+            ("row", "replace"): bounds.record,
+            ("canary", "add-remove"): bounds.canary_add_remove,
+            ("canary", "replace"): bounds.canary,
+        }
+        return float(bound_by_claim[self.unit, self.relation])
+
+    def steps_of_canary(self, rows_of_canary: int) -> int:
+        """Return how many steps of the claim replace a canary by another one.
+
+        A step is one row, or one canary with all its rows. If the claim is on adding or
+        removing, it takes two steps to replace one: it is removed, another one added.
+        """
+        n_units = 1
+        if self.unit == "row":
+            n_units = rows_of_canary
+        if self.relation == "replace":
+            return n_units
+        return 2 * n_units
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,12 +166,15 @@ class Receipt:
         keys: list[str] = [self.state]
         if self.state == "consistent":
             keys += ["attainable", "no_proof"]
+        elif self.state == "cannot_tell" and self.why:
+            keys = ["no_bound"]
         elif self.state == "cannot_tell":
-            needed = "needed_none" if self.needed is None else f"needed_{self.by}"
-            keys = ["no_bound"] if self.why else ["cannot_tell", needed]
-        return " ".join(
-            render(f"epsilon.{key}", **vars(self), claim=vars(claim)) for key in keys
-        )
+            keys.append("needed_none" if self.needed is None else f"needed_{self.by}")
+
+        sentences = []
+        for key in keys:
+            sentences.append(render(f"epsilon.{key}", **vars(self), claim=vars(claim)))
+        return " ".join(sentences)
 
 
 def receipts(report: Report, claim: Claim) -> list[Receipt]:
@@ -156,27 +185,47 @@ def receipts(report: Report, claim: Claim) -> list[Receipt]:
     InputError
         If the report has no canaries.
     """
-    name = "canary_one_run" if claim.delta else "canary_epsilon"
-    table = [r for r in report.tables.get(name, ()) if r["part"] == "full"]
-    if not table:
+    # Chosen by the claim, never by what came out.
+    table_name = "canary_epsilon"
+    if claim.delta:
+        table_name = "canary_one_run"
+    records = [
+        record
+        for record in report.tables.get(table_name, ())
+        if record["part"] == "full"
+    ]
+    if not records:
         raise InputError(
             "has no canaries by which a claim can be tested: none were planted, or the "
             "base does not rank them by chance (see the report's checks)",
-            where=name,
+            where=table_name,
             fix="plant them with `spark-audit data inject`, and audit with `canary`",
         )
-    by_name = grouped(table, lambda record: str(record["checkpoint"]))
-    level = SIGNIFICANCE / len(by_name)
-    found = []
-    for own in by_name.values():
-        whole = [r for r in own if r.get("k", 1) == 1]
-        # A row's epsilon is read best where a canary is one row.
-        rows = {r["rows"] for r in whole}
-        least = claim.unit == "row" and min(rows) < max(rows)
-        wanted = str(min(rows)) if least else "all"
-        record = next(r for r in whole if r["dose"] == wanted)
-        found.append(_receipt(report, record, claim, level))
-    return found
+
+    records_by_checkpoint = grouped(records, lambda record: str(record["checkpoint"]))
+    # Bonferroni: the claim is tested once on each checkpoint.
+    level = SIGNIFICANCE / len(records_by_checkpoint)
+    outcomes = []
+    for records_of_checkpoint in records_by_checkpoint.values():
+        record = _record_to_test(records_of_checkpoint, claim)
+        outcomes.append(_receipt(report, record, claim, level))
+    return outcomes
+
+
+def _record_to_test(records: Sequence[TableRecord], claim: Claim) -> TableRecord:
+    """Return the record of the canaries by which a claim is tested.
+
+    A row's epsilon is read best where a canary is one row: so a claim on rows is tested
+    by canaries of the lowest dose, if there are several doses.
+    """
+    of_all_guesses = [record for record in records if record.get("k", 1) == 1]
+    # The record of all canaries has the highest number of rows.
+    doses = {record["rows"] for record in of_all_guesses}
+
+    dose = "all"
+    if claim.unit == "row" and len(doses) > 1:
+        dose = str(min(doses))
+    return next(record for record in of_all_guesses if record["dose"] == dose)
 
 
 def accounted(run: Path, claim: Claim) -> str:
@@ -189,22 +238,28 @@ def accounted(run: Path, claim: Claim) -> str:
     """
     try:
         privacy = json.loads(read_regular(run / "run.json"))["privacy"]
-        stated = {str(k): float(v) for k, v in privacy.get("epsilon", {}).items()}
+        # One for each stage of the run.
+        epsilons = [float(value) for value in privacy.get("epsilon", {}).values()]
         delta = privacy.get("delta")
         accountant = privacy.get("accountant")
-        why = privacy.get("no_epsilon", "")
+        why_unaccounted = privacy.get("no_epsilon", "")
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        fix = "give the folder of a run of `spark-train run --dp dpsgd`"
-        raise InputError("is no run with privacy", where=str(run), fix=fix) from error
-    if not stated:
-        key = "epsilon.unaccounted_why" if why else "epsilon.unaccounted"
-        return render(key, why=why)
+        raise InputError(
+            "is no run with privacy",
+            where=str(run),
+            fix="give the folder of a run of `spark-train run --dp dpsgd`",
+        ) from error
 
-    most = max(stated.values())
+    if not epsilons:
+        if why_unaccounted:
+            return render("epsilon.unaccounted_why", why=why_unaccounted)
+        return render("epsilon.unaccounted")
+
+    highest = max(epsilons)
     sentence = render(
-        "epsilon.accounted", delta=delta, accountant=accountant, most=most
+        "epsilon.accounted", delta=delta, accountant=accountant, most=highest
     )
-    if most > claim.epsilon:
+    if highest > claim.epsilon:
         sentence += f" {render('epsilon.accounted_more')}"
     return sentence
 
@@ -212,9 +267,20 @@ def accounted(run: Path, claim: Claim) -> str:
 def _receipt(
     report: Report, record: TableRecord, claim: Claim, level: float
 ) -> Receipt:
+    """Return the outcome of a claim for one checkpoint.
+
+    Parameters
+    ----------
+    record
+        Of the table of its canaries.
+    level
+        Significance of the test.
+    """
     by: By = "coins" if claim.delta else "candidates"
-    columns = GUESS_COLUMNS[by]
-    right, guesses, canaries = (int(record[name]) for name in columns)
+    right_column, guesses_column, canaries_column = GUESS_COLUMNS[by]
+    n_right = int(record[right_column])
+    n_guesses = int(record[guesses_column])
+    n_canaries = int(record[canaries_column])
     checkpoint = str(record["checkpoint"])
     rows = int(record["rows"])
     if record["epsilon_per_record"] is None:
@@ -222,30 +288,34 @@ def _receipt(
             checkpoint=checkpoint,
             state="cannot_tell",
             by=by,
-            right=right,
-            guesses=guesses,
+            right=n_right,
+            guesses=n_guesses,
             rows=rows,
             why=str(record["says"]),
         )
 
-    n_candidates = 0 if by == "coins" else _candidates(report)
+    # The best possible outcome says whether the canaries could contradict the claim.
+    n_candidates = 0
+    if by == "candidates":
+        n_candidates = _candidates(report)
     bound = claim.bound(
-        right, canaries, rows=rows, level=level, candidates=n_candidates
+        n_right, n_canaries, rows=rows, level=level, candidates=n_candidates
     )
     attainable = claim.bound(
-        guesses, canaries, rows=rows, level=level, candidates=n_candidates
+        n_guesses, n_canaries, rows=rows, level=level, candidates=n_candidates
     )
     state: ClaimState = "consistent"
     if bound > claim.epsilon:
         state = "contradicted"
     elif attainable <= claim.epsilon:
         state = "cannot_tell"
+
     return Receipt(
         checkpoint=checkpoint,
         state=state,
         by=by,
-        right=right,
-        guesses=guesses,
+        right=n_right,
+        guesses=n_guesses,
         rows=rows,
         bound=bound,
         attainable=attainable,
@@ -256,8 +326,10 @@ def _receipt(
 def _candidates(report: Report) -> int:
     """Return how many candidates a canary has: the best rank has all their bits."""
     doses = report.tables.get("canary_by_dose", ())
-    most_bits = next(one["exposure_most"] for one in doses if one["part"] == "full")
-    return int(round(2.0 ** float(most_bits)))
+    most_bits = next(
+        float(record["exposure_most"]) for record in doses if record["part"] == "full"
+    )
+    return int(round(2.0**most_bits))
 
 
 def canaries_needed(
@@ -283,22 +355,31 @@ def canaries_needed(
     The smallest number; ``None`` where it is above :data:`MAX_CANARIES_COUNTED`, or
     there is none.
     """
-    group = (rows if claim.unit == "row" else 1) * (1 + (claim.relation != "replace"))
-    epsilon = group * claim.epsilon
-    ratio = np.expm1(epsilon) / np.expm1(claim.epsilon) if claim.epsilon else group
-    delta = min(1.0, claim.delta * float(ratio))
+    # Group privacy: over k steps epsilon grows k times, and delta by the sum of
+    # 1 + e^epsilon + ... = (e^(k epsilon) - 1) / (e^epsilon - 1).
+    n_steps = claim.steps_of_canary(rows)
+    epsilon = n_steps * claim.epsilon
+    delta_factor = float(n_steps)
+    if claim.epsilon:
+        delta_factor = float(np.expm1(epsilon) / np.expm1(claim.epsilon))
+    delta = min(1.0, claim.delta * delta_factor)
 
-    def enough(count: int) -> bool:
+    def is_enough(n_canaries: int) -> bool:
+        """Whether the claim is contradicted if all guesses are right."""
         if candidates:
             bound = claim.bound(
-                count, count, level=level, rows=rows, candidates=candidates
+                n_canaries, n_canaries, level=level, rows=rows, candidates=candidates
             )
             return bound > claim.epsilon
-        guesses = declared_guesses(count)
-        return one_run_p(guesses, guesses, count, epsilon=epsilon, delta=delta) <= level
+        n_guesses = declared_guesses(n_canaries)
+        p = one_run_p(n_guesses, n_guesses, n_canaries, epsilon=epsilon, delta=delta)
+        return p <= level
 
-    powers = (1 << k for k in range(MAX_CANARIES_COUNTED.bit_length()))
-    if (high := next(filter(enough, powers), None)) is None:
-        return None
+    # Double until it is enough; the smallest number then lies in the last doubling.
+    high = 1
+    while not is_enough(high):
+        high *= 2
+        if high > MAX_CANARIES_COUNTED:
+            return None
     least = high // 2 + 1
-    return least + bisect_left(range(least, high), True, key=enough)
+    return least + bisect_left(range(least, high), True, key=is_enough)
