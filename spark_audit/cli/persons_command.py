@@ -15,6 +15,7 @@ from spark_audit.sentences import render
 from spark_audit.terminal.console import show_line, show_table, tell, tell_json
 
 if TYPE_CHECKING:
+    from spark_audit.report.persons import PersonChange, PersonRecord
     from spark_audit.results import Report
 
 ROWS_NAMED = 5
@@ -23,8 +24,8 @@ ROWS_NAMED = 5
 COLUMNS_OF_NAMED_ROWS = ("checkpoint", "rows", "groups", "which")
 """Keys of the columns in which checkpoints and their named rows are printed."""
 
-PersonsRecord: TypeAlias = dict[str, Any]
-"""What a checkpoint shows, with ``report``: the folder of its report."""
+NamedRecord: TypeAlias = dict[str, Any]
+"""Which rows a checkpoint shows; ``report`` is the folder of its report."""
 
 
 def persons(
@@ -55,7 +56,8 @@ def persons(
     share
         Expected share of false ones among named rows.
     """
-    from spark_audit.report import named
+    from spark_audit.report.persons import changed
+    from spark_audit.report.persons import persons as records_of_persons
 
     if not 0 < share < 1:
         raise InputError("must be between 0 and 1", where="--share", fix="give 0.1")
@@ -66,6 +68,7 @@ def persons(
             fix="give --person ID and --manifest FILE",
         )
 
+    # A report that is given twice is read once.
     reports = dict(opened(folder) for folder in folders)
     loaded_manifest = None
     group_by_source: dict[str, str] = {}
@@ -84,9 +87,9 @@ def persons(
             _show_named(named_records, share, has_several=has_several)
         return
 
-    person_records: list[PersonsRecord] = []
+    records_by_report: dict[Path, list[PersonRecord]] = {}
     for folder, report in reports.items():
-        records = named.persons(
+        records_by_report[folder] = records_of_persons(
             report,
             folder,
             person,
@@ -94,23 +97,33 @@ def persons(
             shown=loaded_manifest if show_text else None,
             share=share,
         )
-        person_records += [{"report": str(folder), **record} for record in records]
+    # Of three reports nobody knows which is before which.
     changes = None
     if len(reports) == 2:
-        changes = named.changed(reports, person, sources=group_by_source)
+        changes = changed(reports, person, sources=group_by_source)
 
     if json:
-        content = {"persons": person_records}
+        content: dict[str, object] = {"persons": _with_report(records_by_report)}
         if changes is not None:
             content["changes"] = changes
         tell_json(content)
         return
-    _show_sheets(person_records, changes, share, has_several=has_several)
+    _show_sheets(records_by_report, changes, share)
+
+
+def _with_report(
+    records_by_report: Mapping[Path, Sequence[PersonRecord]],
+) -> list[dict[str, object]]:
+    """Return records with the folder of their report, as JSON has them."""
+    with_report: list[dict[str, object]] = []
+    for folder, records in records_by_report.items():
+        with_report += [{"report": str(folder), **record} for record in records]
+    return with_report
 
 
 def _records_of_named_rows(
     reports: Mapping[Path, Report], share: float
-) -> list[PersonsRecord]:
+) -> list[NamedRecord]:
     """Return which rows and groups of rows each checkpoint of each report shows."""
     from spark_audit.report import named
 
@@ -135,25 +148,21 @@ def _records_of_named_rows(
     return records
 
 
-def _name_of_checkpoint(record: PersonsRecord, *, has_several: bool) -> str:
-    """Return the name of a checkpoint, with its report where there are several."""
-    if has_several:
-        return f"{record['report']}: {record['checkpoint']}"
-    return str(record["checkpoint"])
-
-
 def _show_named(
-    records: Sequence[PersonsRecord], share: float, *, has_several: bool
+    records: Sequence[NamedRecord], share: float, *, has_several: bool
 ) -> None:
     """Print how many rows each checkpoint shows to have been trained on, and which."""
     counts = []
     lines = []
     for record in records:
-        name = _name_of_checkpoint(record, has_several=has_several)
+        name = record["checkpoint"]
+        if has_several:
+            name = f"{record['report']}: {name}"
         row_ids = record["rows"]
         if row_ids:
             counts.append(f"{name} ({len(row_ids)})")
 
+        # Where rows cannot be compared, "0 of 345" would read like a result.
         if record["why"]:
             lines.append((name, "-", "-", record["why"]))
             continue
@@ -184,11 +193,9 @@ def _show_named(
 
 
 def _show_sheets(
-    person_records: Sequence[PersonsRecord],
-    changes: Sequence[Mapping[str, Any]] | None,
+    records_by_report: Mapping[Path, Sequence[PersonRecord]],
+    changes: Sequence[PersonChange] | None,
     share: float,
-    *,
-    has_several: bool,
 ) -> None:
     """Print what each checkpoint shows of each person, and what changed.
 
@@ -203,12 +210,18 @@ def _show_sheets(
         rows_of_person,
     )
 
-    named_records = [
-        {**record, "checkpoint": _name_of_checkpoint(record, has_several=has_several)}
-        for record in person_records
-    ]
-    for person_id in dict.fromkeys(record["id"] for record in named_records):
-        of_person = [record for record in named_records if record["id"] == person_id]
+    # Of several reports, a checkpoint is called by its report, too.
+    all_records: list[PersonRecord] = []
+    for folder, records in records_by_report.items():
+        for record in records:
+            name = record["checkpoint"]
+            if len(records_by_report) > 1:
+                name = f"{folder}: {name}"
+            named_record: PersonRecord = {**record, "checkpoint": name}
+            all_records.append(named_record)
+
+    for person_id in dict.fromkeys(record["id"] for record in all_records):
+        of_person = [record for record in all_records if record["id"] == person_id]
         show_line(person_verdict(of_person), style="bold")
         show_line(rows_of_person(of_person[0]))
         _show_checkpoints(of_person)
@@ -216,12 +229,12 @@ def _show_sheets(
             _show_changes([change for change in changes if change["id"] == person_id])
         tell()
 
-    for remark in remarks_on_persons(person_records, changes or (), share=share):
+    for remark in remarks_on_persons(all_records, changes or (), share=share):
         show_line(remark)
     show_line(render("persons.next"))
 
 
-def _show_checkpoints(records: Sequence[PersonsRecord]) -> None:
+def _show_checkpoints(records: Sequence[PersonRecord]) -> None:
     """Print what each checkpoint shows of one person, and texts that come back."""
     from spark_audit.report.person_sentences import PERSON_COLUMNS, person_line
 
@@ -230,11 +243,12 @@ def _show_checkpoints(records: Sequence[PersonsRecord]) -> None:
     show_table("", header, lines, figures=False)
 
     for record in records:
+        # Only with --show-text are there any.
         for text in record["texts"]:
             show_line(f"{record['checkpoint']}: {text}")
 
 
-def _show_changes(changes: Sequence[Mapping[str, Any]]) -> None:
+def _show_changes(changes: Sequence[PersonChange]) -> None:
     """Print what changed for one person between two reports."""
     from spark_audit.report.person_sentences import CHANGE_COLUMNS, change_line
 

@@ -1,14 +1,11 @@
-"""Verdict, table and remarks on persons, from :mod:`spark_audit.report.named`."""
+"""Verdict, table and remarks on persons, from :mod:`spark_audit.report.persons`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Sequence
 
+from spark_audit.report.persons import PersonChange, PersonRecord
 from spark_audit.sentences import render
-
-PersonRecord: TypeAlias = Mapping[str, Any]
-"""What a checkpoint shows of a person, or what changed between two checkpoints."""
 
 PERSON_COLUMNS = ("checkpoint", "result", "p", "least", "rows", "back")
 """Keys of the columns of :func:`person_line`."""
@@ -19,7 +16,8 @@ CHANGE_COLUMNS = ("before", "after", "change", "p", "least")
 
 def rows_of_person(record: PersonRecord) -> str:
     """Return how many rows of a person were given as training data and as held out."""
-    n_trained, n_held_out = record["trained"], record["held_out"]
+    n_trained = record["trained"]
+    n_held_out = record["held_out"]
     key = "persons.one_row" if n_trained == 1 else "persons.rows"
     if n_trained + n_held_out == 0:
         key = "persons.no_row"
@@ -35,14 +33,15 @@ def person_verdict(records: Sequence[PersonRecord]) -> str:
         One per checkpoint, all of one person; ``checkpoint`` is what to call it.
     """
     person = records[0]["id"]
+    # The strongest result of any checkpoint is the verdict.
     for state in ("shown", "listed"):
         names = [record["checkpoint"] for record in records if record["state"] == state]
         if names:
             return render(f"persons.verdict_{state}", id=person, names=", ".join(names))
 
-    is_tested = any(record["state"] == "not_shown" for record in records)
-    key = "not_shown" if is_tested else "not_tested"
-    return render(f"persons.verdict_{key}", id=person)
+    if any(record["state"] == "not_shown" for record in records):
+        return render("persons.verdict_not_shown", id=person)
+    return render("persons.verdict_not_tested", id=person)
 
 
 def person_line(record: PersonRecord) -> tuple[str, ...]:
@@ -69,32 +68,38 @@ def person_line(record: PersonRecord) -> tuple[str, ...]:
     )
 
 
-def change_line(record: PersonRecord) -> tuple[str, ...]:
+def change_line(change: PersonChange) -> tuple[str, ...]:
     """Return what changed between two checkpoints, by :data:`CHANGE_COLUMNS`."""
-    is_tested = record["change"] != "untested"
+    test = ""
+    least = ""
+    if change["change"] != "untested":
+        test = _test_in_words(change)
+        least = render("persons.least", least=change["least"])
+
     return (
-        str(record["before"]),
-        str(record["after"]),
-        render(f"persons.change.{record['change']}"),
-        _test_in_words(record) if is_tested else "",
-        render("persons.least", least=record["least"]) if is_tested else "",
+        change["before"],
+        change["after"],
+        render(f"persons.change.{change['change']}"),
+        test,
+        least,
     )
 
 
 def remarks_on_persons(
-    records: Sequence[PersonRecord], changes: Sequence[PersonRecord], *, share: float
+    records: Sequence[PersonRecord], changes: Sequence[PersonChange], *, share: float
 ) -> Iterator[str]:
     """Yield what each result means that there is, and what none of them proves.
 
     Parameters
     ----------
     records
-        Of :func:`spark_audit.report.named.persons`.
+        Of :func:`spark_audit.report.persons.persons`.
     changes
-        Of :func:`spark_audit.report.named.changed`.
+        Of :func:`spark_audit.report.persons.changed`.
     share
         Expected share of false ones among named rows.
     """
+    # Each state is explained once, however many persons have it.
     states = {record["state"] for record in records}
     for state in ("shown", "listed", "not_shown"):
         if state in states:
@@ -104,16 +109,19 @@ def remarks_on_persons(
     if any(record["back"] is not None for record in records):
         yield render("persons.means.back")
 
-    kinds = {record["change"] for record in changes}
-    for kind in ("fell", "untested"):
-        if kind in kinds:
-            yield render(f"persons.means.{kind}")
+    directions = {change["change"] for change in changes}
+    for direction in ("fell", "untested"):
+        if direction in directions:
+            yield render(f"persons.means.{direction}")
+
+    # It holds of every result.
     yield render("persons.limits")
 
 
-def _test_in_words(record: PersonRecord) -> str:
-    """Return p, and p corrected for the persons asked for."""
-    p, p_adjusted = record["p"], record["p_adjusted"]
-    is_corrected = p != p_adjusted
-    key = "persons.of_test_corrected" if is_corrected else "persons.of_test"
-    return render(key, p=p, p_adjusted=p_adjusted)
+def _test_in_words(record: PersonRecord | PersonChange) -> str:
+    """Return p, and p corrected for the persons asked for where that is another."""
+    p = record["p"]
+    p_adjusted = record["p_adjusted"]
+    if p == p_adjusted:
+        return render("persons.of_test", p=p)
+    return render("persons.of_test_corrected", p=p, p_adjusted=p_adjusted)
