@@ -63,6 +63,7 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
             if name not in skipped and not is_asked_for:
                 waiting.append(name)
 
+        # An option that is not typed keeps its field's default.
         values = {
             option.name: values_of_options.get(option.name, option.default)
             for option in audit_options
@@ -143,6 +144,7 @@ def _options_of(
         hints = get_type_hints(audit, include_extras=True)
         for field in fields(audit):
             hint = hints[field.name]
+            # Fields without a note are no options.
             for note in getattr(hint, "__metadata__", ()):
                 text = note.help if isinstance(note, Parameter) else note
                 options_by_name[field.name] = _option(
@@ -194,6 +196,7 @@ def _audit(
     with progress(quiet=quiet or shard_number > 0) as show:
         outcome = run(request, progress=show)
 
+    # One of several workers: whoever ends last has all parts, and concludes.
     if outcome.report is None:
         say(
             f"part {shard_number + 1} of {n_shards} is scored; {outcome.missing} items "

@@ -87,6 +87,7 @@ def import_(
     from spark_audit.data.importers import import_rows
     from spark_audit.messages import progress
 
+    # It is text, as it may be hf:OWNER/NAME: paths are checked elsewhere.
     if not source.strip():
         raise InputError("is empty", where="SOURCE", fix="give a path")
     _check_file(output, [Path(source)])
@@ -140,6 +141,7 @@ def import_(
             offsets=offsets,  # type: ignore[arg-type]
             note=remarks.append,
         )
+    # Behind the progress, which would overwrite them.
     for remark in remarks:
         say(remark)
     _say_rows(output, counts.get("train", 0), counts.get("test", 0))
@@ -254,6 +256,7 @@ def supervision(
     examples = read_examples(*data_files(data))
     loaded, _ = read_chat_template(base)
     counted = count_supervision(examples, loaded)
+    # A table without rows says nothing; the remarks say why there are none.
     if counted.records or json:
         show_records(counted.records, title="identifiers by supervision", as_json=json)
     for remark in supervision_notes(counted):
@@ -389,6 +392,7 @@ def inject(
     path_by_task = {
         example.task: output / f"{example.task}.jsonl" for example in examples
     }
+    # The folder may hold the input, under the same names.
     paths = [*path_by_task.values()]
     keep_apart(paths, files)
 

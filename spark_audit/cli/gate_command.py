@@ -73,6 +73,7 @@ def gate(
     from spark_audit.report.gate.lines import gate_lines
     from spark_audit.report.gate.rules import DEFAULT_RULES, parse_rule
 
+    # A rule that cannot be read is refused before a report is.
     rules = [parse_rule(text) for text in fail_if or DEFAULT_RULES]
     folder, report = opened(folder)
     changed = None
@@ -92,6 +93,7 @@ def gate(
 
     outputs = [path for path in (junit, sarif, attest) if path]
     keep_apart(outputs, [folder, folder / "report.json"])
+    # All are refused or written: a pipeline must not read half of them.
     if attest is not None:
         _check_attestable(report, folder, is_of_change=changed is not None)
 
@@ -111,6 +113,7 @@ def gate(
         if json:
             tell_json([vars(outcome) for outcome in outcomes])
         else:
+            # The last line is the verdict, so warnings come first.
             warnings = supervision_warnings(report.guards)
             tell("\n".join([*warnings, *gate_lines(outcomes)]))
     finally:

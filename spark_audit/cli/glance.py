@@ -85,6 +85,7 @@ def _show_matrix(matrix: Matrix, *, verbose: bool) -> None:
     if matrix.further_rows and not verbose:
         show_line(matrix.further_text)
 
+    # Only marks that stand in the matrix are explained.
     legend = [f"{mark} {meaning}" for mark, meaning in matrix.legend]
     console.print("   ".join(legend), style="dim")
     console.print()
@@ -117,6 +118,7 @@ def _upright(matrix: Matrix) -> Table:
     """Return the one checkpoint with a row for each attack."""
     from rich.table import Table
 
+    # Across it would be one line: upright there is room for what was not tested.
     (row,) = matrix.rows
     table = Table(box=None, pad_edge=False, show_edge=False)
     table.add_column(_text(badge(row.state), STATE_STYLES[row.state]), no_wrap=True)

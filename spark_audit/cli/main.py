@@ -251,6 +251,7 @@ def inspect(
     show_facts(facts)
     tell()
 
+    # A shell must read the paths as they were typed.
     ckpt_typed = shlex.quote(ckpt)
     base_typed = "MODEL" if base is None else shlex.quote(base)
     show_line(sentences.render("inspect.next", ckpt=ckpt_typed, base=base_typed))

@@ -82,6 +82,7 @@ def build(
     from spark_audit.messages import progress
     from spark_audit.scoring.store import Store
 
+    # What is wrong with paths and rows is told before a model is opened.
     files = data_files(data)
     console.keep_apart([output], files)
     # In a list that is emptied: examples would take room while the manifest is sealed.
@@ -136,6 +137,7 @@ def show(manifest: File, /, *, verbose: Verbose = False, json: Json = False) -> 
         return
 
     _show(description, verbose=verbose)
+    # The short answer ends with what to do next, the long one with all facts.
     if not verbose:
         console.tell(render("overview.next", name=manifest))
         console.tell(render("overview.more"))
@@ -168,6 +170,7 @@ def verify(
     base
         Also check that it fits.
     """
+    # Reading it checks the digest.
     content = load_manifest(manifest)
     console.tell(f"{manifest}: digest {content.digest} fits its content")
     if base is not None:
@@ -175,6 +178,7 @@ def verify(
         from spark_audit.manifest.file import check_fit
 
         loaded = open_checkpoint(base, name="base")
+        # Of an adapter, the base that it stands on.
         sha256 = loaded.base_sha256 or loaded.weights_sha256
         check_fit(content, loaded, base_sha256=sha256)
         console.tell(f"{base}: is the reference of this manifest")

@@ -48,6 +48,7 @@ def report(
     from spark_audit.cli.show import say_where, show_report, show_tables
     from spark_audit.report.folder import write_report
 
+    # Options that do not go together are refused before anything is read.
     options.text_in_dossier(formats, show_text=show_text)
     if show_text and manifest is None:
         raise InputError(
@@ -88,6 +89,7 @@ def report(
     if json:
         tell_json(content.model_dump(mode="json"))
         return
+    # Who names formats wants files, and reads them there.
     if verbose or not formats:
         show_report(content, verbose=verbose)
     if formats:
@@ -140,6 +142,7 @@ def compare(
         keep_apart([output], folders)
         check_writable(output)
 
+    # Evidence is enough for contrasts: no checkpoint is opened.
     content = compare_reports(
         *folders,
         baseline=baseline,
@@ -151,6 +154,7 @@ def compare(
     )
     if output is not None:
         write_report(content, output)
+        # As it was written: with its lines of figures, and the names of its files.
         content = read_report(output)
 
     if json:
@@ -204,5 +208,6 @@ def epsilon(
         if accountant_says:
             tell(accountant_says)
 
+    # What cannot tell does not contradict.
     if any(outcome.state == "contradicted" for outcome in outcomes):
         raise SystemExit(1)

@@ -48,6 +48,7 @@ def show_report(report: Report, *, verbose: bool = False) -> None:
         show_line(sentences.render("terminal.tables"))
         return
 
+    # Of several audits all tables would take hundreds of lines.
     audits = {row.audit for row in report.results}
     main_figures = glance(report)
     if len(audits) > 1 and main_figures is not None:
@@ -64,6 +65,7 @@ def _show_guards(report: Report) -> None:
             continue
         state = "warning" if guard.passed is None else "failed"
         word = sentences.render(f"page.guard_{state}")
+        # Some guards are of the whole audit.
         place = f" ({guard.checkpoint})" if guard.checkpoint else ""
         show_line(f"{word}: {guard.title}{place}: {guard.detail}")
 

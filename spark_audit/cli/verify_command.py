@@ -117,6 +117,7 @@ def verify(
             manifest=loaded_manifest,
         )
     ]
+    # Whose weights were compared is not taken on trust.
     compared_checkpoints = []
     if ckpt:
         compared_checkpoints = [
@@ -140,6 +141,7 @@ def verify(
         tell_json({"checked": checked, "taken_on_trust": trusted})
     else:
         _show_verified(checks, trusted)
+    # A stray file counts: somebody may take it for a part of the report.
     if not all(check.is_verified for check in checks):
         raise SystemExit(1)
 
@@ -204,6 +206,7 @@ def _lines_of_parts(
     """
     from spark_audit.results import grouped
 
+    # What is wrong stands in full, what holds is counted.
     lines = []
     for check in wrong:
         lines.append((check.name, render("verify.wrong"), check.difference))

@@ -92,6 +92,7 @@ def run_command(
                 # What a command came to stands, also where its output is lost.
                 code = request_to_exit.code
                 exit_code = code if isinstance(code, int) else 1
+
             sys.stdout.flush()
             return exit_code
         except KeyboardInterrupt:
@@ -106,6 +107,7 @@ def run_command(
             # A library may have made another error of an interrupt.
             if interrupted():
                 return say_interrupted(program, arguments, verb=verb)
+
             failure = _failure_of(error, program)
             line = failure.line
             if failure.exit_code == errors.IncompleteError.exit_code:
@@ -141,10 +143,12 @@ def _failure_of(error: BaseException, program: str) -> _Failure:
         return _Failure(str(error), error.exit_code)
     if isinstance(error, errors.SparkError):
         return _Failure(f"error: {error}", error.exit_code)
+
     if isinstance(error, CycloptsError):
         command = " ".join((program, *(error.command_chain or ())))
         line = f"error: {_usage_mistake(error)} see {command} --help"
         return _Failure(line, USAGE_EXIT_CODE)
+
     # A template that is missing is both, and no fault of a disk.
     if isinstance(error, OSError) and not isinstance(error, LookupError):
         exit_code = errors.OutputError.exit_code
@@ -176,6 +180,7 @@ def _usage_mistake(error: CycloptsError) -> str:
     sentence = str(error).partition(" Available commands: ")[0]
     sentence = " ".join(sentence.split())
     sentence = re.sub(r'^Command "[^"]*" parameter ', "", sentence)
+
     if sentence.endswith("?"):
         return sentence
     return sentence.rstrip(".") + ";"
@@ -190,8 +195,10 @@ def _missing_argument(error: MissingArgumentError) -> str:
     assert error.argument is not None
     for token in error.unused_tokens or ():
         option = token.partition("=")[0]
+
         if option in error.argument.names:
             return f"the value of {option} is missing;"
+
         if option.startswith("--"):
             nearest = get_close_matches(option, error.argument.names, n=1)
             if nearest:
@@ -221,6 +228,7 @@ def _details_of_defect(error: BaseException, program: str) -> str:
     """
     frames = traceback.extract_tb(error.__traceback__)
     lines = [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in frames]
+
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix=f"{program}-", suffix=".log", delete=False
@@ -256,6 +264,7 @@ def _is_among(path: Path, real_paths: Collection[str]) -> bool:
         return True
     if not path.exists():
         return False
+
     return any(
         path.samefile(real_path)
         for real_path in real_paths
@@ -310,6 +319,7 @@ def show_table(
         if figures and position > 0:
             justify = "right"
         table.add_column(visible(name), justify=justify, overflow="fold")
+
     for row in rows:
         cells = [visible(cell) for cell in row]
         table.add_row(*cells)

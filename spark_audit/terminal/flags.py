@@ -170,6 +170,7 @@ def program(
         app.config = read_options
         with _named_places(typed):
             command, bound, not_parsed = app.parse_args(tokens)
+
             _check_paths(typed.arguments)
             if check is not None:
                 check(typed.arguments)
@@ -201,6 +202,7 @@ def add(
     epilogue = ""
     if examples:
         epilogue = "\n\n".join(["Examples", *examples])
+
     # The help lists commands in the order in which they were added.
     position = len([*app])
     app.command(
@@ -247,6 +249,7 @@ def _check(argument: Argument) -> None:
         # Text may name a place, too, as hf:ORG/NAME does.
         value = Path(token.value) if is_path else token.value
         fix = elsewhere(value)
+
         if fix:
             raise InputError("is no path on this machine", where=argument.name, fix=fix)
         # The library would round it.
@@ -275,9 +278,11 @@ def _check_paths(arguments: ArgumentCollection) -> None:
         With the nearest path that exists.
     """
     for argument in arguments:
+        # A path, or several: the hint of a list has its type as an argument.
         types = {argument.hint, *get_args(argument.hint)}
         if Path not in types or argument.name in OUTPUT_OPTIONS:
             continue
+
         for token in argument.tokens:
             with named_place(token):
                 if is_missing(token.value):
@@ -316,6 +321,7 @@ def _switches_of(content: dict[str, object], path: Path) -> dict[str, bool]:
     for switch in ("quiet", "verbose"):
         if switch not in content:
             continue
+
         value = content.pop(switch)
         if not isinstance(value, bool):
             raise InputError(
@@ -370,6 +376,7 @@ def _content(path: Path) -> dict[str, object]:
 
     settings: dict[str, object] = {}
     for key, value in content.items():
+        # Both spellings are read, as on the command line.
         option = key.replace("_", "-")
         if option in settings:
             raise InputError(

@@ -46,6 +46,7 @@ def gate_lines(found: Sequence[RuleOutcome]) -> list[str]:
         lines += _checkpoint_lines(
             [outcome for outcome in outcomes if outcome.state in WORDS]
         )
+        # Whom the rule leaves out stands in the summary.
         lines += textwrap.wrap(visible(summary), GATE_LINE_WIDTH)
         lines.append("")
     return [*lines, verdict(found)]
@@ -57,6 +58,7 @@ def verdict(found: Sequence[RuleOutcome]) -> str:
     if violations:
         return visible(_fail(violations))
 
+    # They pass where --allow-missing was given, and must not pass unseen.
     text = _pass(found)
     n_missing = sum(outcome.state == "missing" for outcome in found)
     if n_missing:

@@ -116,6 +116,7 @@ def parse_rule(text: str) -> Rule:
         the known ones are listed.
     """
     where = f"--fail-if {text!r}"
+    # The form of a figure is the widest: the others are tried first.
     match = _CLAIM.fullmatch(text) or _GUARD.fullmatch(text) or _RULE.fullmatch(text)
     if match is None:
         raise InputError("is no rule", where=where, fix=RULE_SHAPE)
