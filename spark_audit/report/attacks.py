@@ -67,6 +67,7 @@ class AttackSummary(TypedDict):
 
 def attacks(report: Report, found: Sequence[Standing]) -> list[AttackSummary]:
     """Return every class of attack over all checkpoints, the untried ones too."""
+    # Audit -> checkpoint -> what the attack came to on it.
     tried_by_audit: dict[str, dict[str, Tried]] = {}
     for standing in found:
         for tried in standing.tried:
@@ -92,11 +93,11 @@ def _summary(
         names_by_outcome.setdefault(tried.outcome, []).append(name)
     state, why = _state(report, audit, names_by_outcome)
 
-    without_result = {
-        outcome: names_by_outcome[outcome]
-        for outcome in WITHOUT_RESULT
-        if outcome in names_by_outcome
-    }
+    without_result: dict[Outcome, list[str]] = {}
+    for outcome in WITHOUT_RESULT:
+        if outcome in names_by_outcome:
+            without_result[outcome] = names_by_outcome[outcome]
+
     return AttackSummary(
         name=attack_name(audit),
         audit=audit,
@@ -113,9 +114,10 @@ def _summary(
 
 def _on(report: Report, audit: str) -> str:
     """Return on how much an attack was tried, in words; empty: it came to no figure."""
+    # The class of an audit says which column counts what it tries.
     rows = _rows_of_size(report, audit)
-    _, size = about(audit).covers or ("", "n")
-    counts = [getattr(row, size) for row in rows if row.group == "pooled"]
+    _, size_column = about(audit).covers or ("", "n")
+    counts = [getattr(row, size_column) for row in rows if row.group == "pooled"]
     count = max(counts, default=0)
     if not count:
         return ""
@@ -171,14 +173,14 @@ def _facts_of_sizes(report: Report, audit: str) -> Mapping[str, Fact]:
     canaries count other things under the same names.
     """
     metric, _ = about(audit).covers or ("", "n")
-    findings = [
-        finding
-        for finding in report.findings
-        if finding.audit == audit and finding.checkpoint != BASE
-    ]
+    findings = []
+    for finding in report.findings:
+        if finding.audit == audit and finding.checkpoint != BASE:
+            findings.append(finding)
     findings.sort(key=lambda one: (one.family != "primary", one.row_metric != metric))
     guards = [one for one in report.guards if one.says.startswith(f"guard.{audit}.")]
 
+    # The first that states a fact wins.
     facts: dict[str, Fact] = {}
     for rendered in (*findings, *guards):
         facts = {**rendered.facts, **facts}
@@ -212,6 +214,7 @@ def _detectable(report: Report, tried_by_name: Mapping[str, Tried], audit: str) 
     They are those of checkpoints where no leak was found; where all were found, those
     of these. The checkpoints are named where they are not all.
     """
+    # What could have been missed matters where nothing was found.
     for outcome in ("not shown", "FOUND"):
         clearest = {
             name: tried.finding
@@ -221,6 +224,7 @@ def _detectable(report: Report, tried_by_name: Mapping[str, Tried], audit: str) 
         tests = _tests_with_effect(report, audit, clearest)
         unit = _unit_of_effects(tests, clearest, audit)
 
+        # Effects of two units cannot be compared.
         mde_by_name = {}
         for name, test in tests.items():
             if test.mde is not None and test.unit in ("", unit):
@@ -264,9 +268,17 @@ def _unit_of_effects(
     tests: Mapping[str, Finding], clearest: Mapping[str, Finding], audit: str
 ) -> str:
     """Return the unit of the smallest effects: that of a clearest test, if any."""
-    with_effect = {name: test for name, test in tests.items() if test.mde is not None}
-    own = [test for name, test in with_effect.items() if test is clearest[name]]
-    for test in (*own, *with_effect.values()):
+    clearest_tests = []
+    other_tests = []
+    for name, test in tests.items():
+        if test.mde is None:
+            continue
+        if test is clearest[name]:
+            clearest_tests.append(test)
+        else:
+            other_tests.append(test)
+
+    for test in (*clearest_tests, *other_tests):
         if test.unit:
             return test.unit
     return about(audit).unit
@@ -288,18 +300,24 @@ def _least_in_words(
     lacking
         Checkpoints for which no smallest effect can be stated.
     """
-    least, most = min(mde_by_name.values()), max(mde_by_name.values())
-    least_effect, text = (effect(end, unit, brief=True) for end in (least, most))
+    # First in words that a reader knows.
+    least = min(mde_by_name.values())
+    most = max(mde_by_name.values())
+    least_effect = effect(least, unit, brief=True)
+    text = effect(most, unit, brief=True)
     if least_effect != text:
         text = render("dossier.between", least=least_effect, most=text)
 
+    # Then as numbers, where words say another scale.
     if unit in UNITS_IN_WORDS:
-        low, size = number(least, 2), number(most, 2)
+        low = number(least, 2)
+        size = number(most, 2)
         if low != size:
             size = render("word.from_to", low=low, high=size)
         in_unit = render("dossier.of_unit", size=size, unit=unit)
         text = render("states.with_remark", text=text, remark=in_unit)
 
+    # Which checkpoints these are, unless they are all.
     count = len(mde_by_name)
     if count < n_checkpoints and count > MAX_NAMES_OF_EFFECT:
         text = render("dossier.in_count", least=text, count=count, all=n_checkpoints)

@@ -33,13 +33,18 @@ def person_verdict(records: Sequence[PersonRecord]) -> str:
         One per checkpoint, all of one person; ``checkpoint`` is what to call it.
     """
     person = records[0]["id"]
+    names_by_state: dict[str, list[str]] = {}
+    for record in records:
+        names = names_by_state.setdefault(record["state"], [])
+        names.append(record["checkpoint"])
+
     # The strongest result of any checkpoint is the verdict.
     for state in ("shown", "listed"):
-        names = [record["checkpoint"] for record in records if record["state"] == state]
+        names = names_by_state.get(state, [])
         if names:
             return render(f"persons.verdict_{state}", id=person, names=", ".join(names))
 
-    if any(record["state"] == "not_shown" for record in records):
+    if "not_shown" in names_by_state:
         return render("persons.verdict_not_shown", id=person)
     return render("persons.verdict_not_tested", id=person)
 
