@@ -12,13 +12,13 @@ from spark_train.losses import token_nll
 from spark_train.student import Student
 from spark_train.training_rows import TrainRow, collate
 
-TASK = "task"
-REPLAY = "replay"
+TASK_ROLE = "task"
+REPLAY_ROLE = "replay"
 """Roles of rows: a batch's current and its replayed ones."""
 
 
 def response_loss(
-    student: Student, rows: Sequence[TrainRow], *, scope: str, name: str = TASK
+    student: Student, rows: Sequence[TrainRow], *, scope: str, name: str = TASK_ROLE
 ) -> Sums:
     """Return the summed NLL of the tokens that a scope covers (Eq. "task")."""
     batch = collate(rows, student.device)
@@ -70,7 +70,7 @@ def fit(
 
     def choose(step: int) -> Step:
         indices = order[step * batch_size :][:batch_size]
-        return Step({TASK: [rows[i] for i in indices]})
+        return Step({TASK_ROLE: [rows[i] for i in indices]})
 
     def after(record: StepRecord, state: Callable[[], State]) -> None:
         losses.append(float(record["loss"]))
@@ -78,11 +78,11 @@ def fit(
 
     phase = Phase(
         stage=name,
-        part=TASK,
+        part=TASK_ROLE,
         steps=steps,
         lr=lr,
         choose=choose,
-        terms=lambda rows: {TASK: Term(covered(rows[TASK], "full"))},
+        terms=lambda rows: {TASK_ROLE: Term(covered(rows[TASK_ROLE], "full"))},
         loss=lambda role, rows: response_loss(student, rows, scope="full"),
     )
     run_phase(student, phase, seed=seed, after=after)

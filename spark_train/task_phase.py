@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from spark_audit.errors import InputError
-from spark_train.fine_tuning import REPLAY, TASK, covered, response_loss
+from spark_train.fine_tuning import REPLAY_ROLE, TASK_ROLE, covered, response_loss
 from spark_train.loop import Phase, Rows, Step, Sums, Term
 from spark_train.stream import Stream
 from spark_train.training_rows import TrainRow
@@ -28,16 +28,16 @@ class Rehearsal:
         """Return the terms of replayed rows: here the mean NLL of their responses."""
         settings = self.stream.settings
         count = covered(rows, settings.loss.scope)
-        return {REPLAY: Term(count, settings.replay.lambda_)}
+        return {REPLAY_ROLE: Term(count, settings.replay.lambda_)}
 
     def loss(self, rows: Sequence[TrainRow]) -> Sums:
         """Return the terms' sums over some of these rows."""
         scope = self.stream.settings.loss.scope
-        return response_loss(self.stream.student, rows, scope=scope, name=REPLAY)
+        return response_loss(self.stream.student, rows, scope=scope, name=REPLAY_ROLE)
 
 
 def learning(
-    stream: Stream, k: int, *, recall: Rehearsal | None = None, purpose: str = TASK
+    stream: Stream, k: int, *, recall: Rehearsal | None = None, purpose: str = TASK_ROLE
 ) -> Phase:
     """Return the phase in which task ``k`` is learned.
 
@@ -99,44 +99,44 @@ def learning(
         order = stream.order(k, epoch, size=len(rows), purpose=purpose)
         new = [rows[i] for i in order[batch * n_new : (batch + 1) * n_new]]
         if not old_rows:
-            return Step({TASK: new})
+            return Step({TASK_ROLE: new})
 
         # The last batch of an epoch is smaller, in both parts alike.
         start = batch * n_old
         end = start + math.ceil(n_old * len(new) / n_new)
-        order = stream.order(k, epoch, size=len(old_rows), purpose=REPLAY)
+        order = stream.order(k, epoch, size=len(old_rows), purpose=REPLAY_ROLE)
         # The list is as long as the task's rows, or shorter: then it begins anew.
         old = [old_rows[i] for i in order.take(range(start, end), mode="wrap")]
-        return Step({TASK: new, REPLAY: old})
+        return Step({TASK_ROLE: new, REPLAY_ROLE: old})
 
     def sample(step: int) -> Step:
         """Return the rows of a step by Poisson sampling."""
         new = stream.sampled(step, rows, rates[task], purpose=f"{label} {task}")
         if not old_rows:
-            return Step({TASK: new})
+            return Step({TASK_ROLE: new})
 
         old: list[TrainRow] = []
         for name, earlier_rows in memory.items():
             draw = f"{label} {name}"
             old += stream.sampled(step, earlier_rows, rates[name], purpose=draw)
-        return Step({TASK: new, REPLAY: old})
+        return Step({TASK_ROLE: new, REPLAY_ROLE: old})
 
     def terms(batch: Rows) -> dict[str, Term]:
         terms_by_name: dict[str, Term] = {}
-        if TASK in batch:
-            terms_by_name[TASK] = Term(covered(batch[TASK], scope))
-        if REPLAY in batch:
-            terms_by_name |= replay.terms(batch[REPLAY])
+        if TASK_ROLE in batch:
+            terms_by_name[TASK_ROLE] = Term(covered(batch[TASK_ROLE], scope))
+        if REPLAY_ROLE in batch:
+            terms_by_name |= replay.terms(batch[REPLAY_ROLE])
         return terms_by_name
 
     def loss(role: str, rows_of_role: Sequence[TrainRow]) -> Sums:
-        if role == REPLAY:
+        if role == REPLAY_ROLE:
             return replay.loss(rows_of_role)
         return response_loss(stream.student, rows_of_role, scope=scope)
 
     return Phase(
         stage=label,
-        part=TASK,
+        part=TASK_ROLE,
         steps=steps,
         lr=settings.lr,
         choose=sample if stream.poisson else choose,

@@ -21,7 +21,7 @@ from scipy.optimize import nnls
 
 from spark_audit.clock import Clock
 from spark_audit.errors import InputError
-from spark_train.fine_tuning import TASK
+from spark_train.fine_tuning import TASK_ROLE
 from spark_train.loop import Phase, accumulate, flat_gradient, set_gradient
 from spark_train.method import Method, task_by_task
 from spark_train.stream import Stream
@@ -52,7 +52,7 @@ def gem(stream: Stream, k: int) -> list[Phase]:
 
         stored_gradients = []
         for task, rows in stored.items():
-            batch = {TASK: rows}
+            batch = {TASK_ROLE: rows}
             # Gradients of earlier rounds would add up.
             student.model.zero_grad(set_to_none=True)
             accumulate(student, phase.loss, batch, phase.terms(batch), Clock())

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from spark_audit.checkpoints.adapters import input_noise
-from spark_train.fine_tuning import TASK
+from spark_train.fine_tuning import TASK_ROLE
 from spark_train.loop import Phase, Rows, Sums, Term
 from spark_train.losses import token_nll, unlikelihood
 from spark_train.method import Method, task_by_task
@@ -70,7 +70,9 @@ def pecl(stream: Stream, k: int) -> list[Phase]:
         return scores[row.id] > settings.theta
 
     def terms(rows_by_role: Rows) -> dict[str, Term]:
-        n_unlearned = sum(int(is_unlearned(row).sum()) for row in rows_by_role[TASK])
+        n_unlearned = 0
+        for row in rows_by_role[TASK_ROLE]:
+            n_unlearned += int(is_unlearned(row).sum())
         unlearn = Term(n_unlearned, settings.lambda_unlearn)
         return {**plain.terms(rows_by_role), "unlearn": unlearn}
 
@@ -90,7 +92,7 @@ def pecl(stream: Stream, k: int) -> list[Phase]:
         with input_noise(student.model, noise, by_token=False):
             hidden = student.hidden(batch, mask)  # (n, H)
         return {
-            TASK: student.summed(hidden, batch, mask, learned, token_nll),
+            TASK_ROLE: student.summed(hidden, batch, mask, learned, token_nll),
             "unlearn": student.summed(hidden, batch, mask, unlearned, unlikelihood),
         }
 

@@ -15,7 +15,7 @@ from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.errors import CheckpointError
 from spark_audit.scoring.items import Prompt
 from spark_audit.scoring.passes import generate
-from spark_audit.scoring.passes.generate import EOS, LENGTH, NEWLINE
+from spark_audit.scoring.passes.generate import AT_LIMIT, EOS, NEWLINE
 from spark_audit.scoring.table import Pass, Task
 
 Run = dict[str, dict[str, np.ndarray]]
@@ -191,7 +191,7 @@ def test_an_answer_ends_at_any_eos_a_newline_or_its_length(answers):
         "t21": EOS,
         "t22": EOS,
         "t23": NEWLINE,
-        "t24": LENGTH,
+        "t24": AT_LIMIT,
     }
     tokens = {key: int(columns["n_tokens"][0]) for key, columns in found.items()}
     assert tokens == {"t20": 2, "t21": 1, "t22": 1, "t23": 3, "t24": 5}

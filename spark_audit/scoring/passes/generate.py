@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 EOS = 0
 NEWLINE = 1
-LENGTH = 2
+AT_LIMIT = 2
 """Why an answer ended: the column ``stop``."""
 
 MORE = 4
@@ -68,8 +68,8 @@ def run(
     expected answer has **[ours]**, or after ``max_new_tokens``. The columns are
     ``strict`` (int8: equal after stripping), ``normalised`` (int8: equal after
     :func:`normalised`, or :func:`begins_with`), ``stop`` (int8: :data:`EOS`,
-    :data:`NEWLINE`, :data:`LENGTH`) and ``n_tokens`` (int32: tokens written, an EOS not
-    counted), each of shape ``(1,)``. No text is kept.
+    :data:`NEWLINE`, :data:`AT_LIMIT`) and ``n_tokens`` (int32: tokens written, without
+    an EOS), each of shape ``(1,)``. No text is kept.
 
     Raises
     ------
@@ -125,7 +125,7 @@ class Answer:
         if self._text().count("\n") >= self._n_lines:
             self.stop = NEWLINE
         elif len(self._new) >= self.item.max_new_tokens:
-            self.stop = LENGTH
+            self.stop = AT_LIMIT
 
     def columns(self) -> dict[str, np.ndarray]:
         """Compare the answer with the expected one; return the pass's columns."""
