@@ -18,10 +18,10 @@ from spark_audit.sentences.renderer import (
 )
 
 PER_100 = {"AUC": 100.0, "points": 1.0}
-"""Units that are shown as so many of 100, and what makes them that."""
+"""Unit -> factor that turns a value of it into a number out of 100."""
 
 MIN_SHOWN_SIZE = 0.05
-"""From here on what rounds to 0 is shown with one decimal."""
+"""An effect of at least this size that rounds to 0 is shown with one decimal."""
 
 
 def signed_effect(size: float, unit: str) -> str:
@@ -43,7 +43,8 @@ def signed_effect(size: float, unit: str) -> str:
     ('×1.5', '+27')
     """
     if unit == "nats":
-        # Cut just above what is shown as more than it, before it overflows.
+        # The exponential of a large size overflows, so the size is cut just above the
+        # largest ratio that is shown.
         ratio = math.exp(min(size, math.log(MAX_RATIO) + 1))
         if ratio >= RATIO_OF_PERCENT:
             return _times(ratio)
@@ -75,7 +76,7 @@ def effect_in_words(size: float, unit: str) -> str:
 
 
 def _times(ratio: float) -> str:
-    """Return ``×7.0``; two digits, as a glance needs no more."""
+    """Return a ratio as ``×7.0``, with two digits."""
     if ratio > MAX_RATIO:
         return f"> ×{MAX_RATIO:g}"
 

@@ -1,12 +1,13 @@
 """Every sentence of a report: rendered from typed facts by templates.
 
 The files of ``en/`` hold the templates (Jinja). A key such as ``matched.memory`` is a
-table: ``text``, ``withdrawn`` (once the correction over the report took the claim away)
-and ``subject`` (the checkpoint, where there is none). Templates include one another by
-their keys, ``{% include "matched.compared" %}``. Line breaks are spaces.
+table with up to three templates: ``text``, ``withdrawn`` (used if the correction over
+the report took the claim away) and ``subject`` (by default the checkpoint). Templates
+include one another by their keys, ``{% include "matched.compared" %}``. Line breaks are
+spaces.
 
-First stand the functions that write figures, which templates call as filters by their
-names (``{{ row | percent }}``); then what finds a template and renders it.
+The functions that write figures come first. Templates call them as filters by their
+names (``{{ row | percent }}``). The functions that find and render a template follow.
 """
 
 from __future__ import annotations
@@ -28,39 +29,39 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 RATIO_OF_PERCENT = 2.0
-"""Below this a likelihood is so many per cent higher, from here on so many times."""
+"""Ratios of likelihoods below it are shown in per cent, others as a factor."""
 
 MAX_RATIO = 1000.0
-"""Ratios above it are shown as more than it."""
+"""Larger ratios are shown as "more than" this value."""
 
 DECIMALS = {"bits": 2, "points": 1, "ranks": 1, "clusters": 1}
-"""Decimals of a unit, where they are not three."""
+"""Number of decimals of the units that do not have three."""
 
 HUGE = 1e6
-"""From here on figures have four digits: no reader compares more."""
+"""Figures of at least this size are shown with four digits."""
 
 ROUNDING_ERROR_SHOWN = 1e-9
-"""Below this a figure is rounding error and shown as 0."""
+"""Smaller figures are rounding errors and are shown as 0."""
 
 MIN_SHOWN_P = 0.0001
-"""Below this readers of a sentence learn nothing more from a p."""
+"""A smaller p is shown only as below this value."""
 
 MISSING = "-"
-"""What stands where there is no figure."""
+"""Shown in place of a missing figure."""
 
 Figure: TypeAlias = Any
 """A value with limits: a row, a contrast, an estimate, a finding."""
 
 Counted: TypeAlias = Any
-"""A count of so many: hits, with those that are tied."""
+"""A count out of a total: hits, with the ties among them."""
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Return a figure as readers see it everywhere."""
+    """Return a number as every sentence, table and page shows it."""
     if value is None:
         return MISSING
 
-    # What is not 0 is never shown as 0.
+    # A number other than 0 is never shown as 0.
     if ROUNDING_ERROR_SHOWN < abs(value) < 0.5 * 10**-digits:
         return f"{value:.1g}"
     if abs(value) >= HUGE:
@@ -86,7 +87,7 @@ def figure(
     Parameters
     ----------
     sign
-        -1 turns the figure round: the value and both limits.
+        -1 reverses the sign of the value and of both limits.
     """
     if row.value is None:
         return _text_without_value(row)
@@ -100,8 +101,8 @@ def figure(
 
 
 def _text_without_value(row: Figure) -> str:
-    """Return what stands for a figure that is withheld, or that there is none of."""
-    # An estimate of our own is no row, and cannot be withheld.
+    """Return the text that stands in place of a withheld or missing figure."""
+    # Only a row can be withheld; an estimate has no such attribute.
     if getattr(row, "withheld", False):
         return render("word.withheld")
     return MISSING
@@ -125,7 +126,7 @@ def value(row: Figure, digits: int = 3, *, scale: float = 1) -> str:
 
 
 def drifted(row: Figure | None) -> str:
-    """Return a drift; nothing has drifted on the reference itself."""
+    """Return a drift, or say that the reference itself has none."""
     if row is None:
         return number(0.0)
 
@@ -151,7 +152,7 @@ def likelier(row: Figure) -> str:
 
 def likelier_interval(row: Figure) -> str:
     """Return the interval of :func:`likelier`: in times, or in per cent with signs."""
-    # The row is a change of NLL: its high end is the least likely.
+    # A higher NLL is a lower likelihood, so the ends change places.
     low = _ratio(row.high)
     high = _ratio(row.low)
     if _ratio(row.value) >= RATIO_OF_PERCENT:
@@ -162,20 +163,20 @@ def likelier_interval(row: Figure) -> str:
 
 
 def _signed_percent(ratio: float) -> str:
-    """Return how many per cent more likely, with a sign: ``+12%``, ``-3%``."""
+    """Return a change of likelihood in per cent with its sign: ``+12%``, ``-3%``."""
     percentage = number(100 * (ratio - 1), 0)
-    # A figure has its minus already, but no plus.
+    # A negative figure already has its sign; a positive one gets it here.
     return f"+{percentage}%" if ratio >= 1 else f"{percentage}%"
 
 
 def _ratio(change: float) -> float:
-    """Return how many times as likely per token, of a change of NLL in nats."""
-    # Cut where it is shown as more than MAX_RATIO anyway, before it overflows.
+    """Return the ratio of likelihoods per token for a change of NLL in nats."""
+    # The exponential overflows; ratios above MAX_RATIO are not told apart anyway.
     return math.exp(min(-change, 2 * math.log(MAX_RATIO)))
 
 
 def _times(ratio: float) -> str:
-    """Return a ratio with one decimal; a very large one as more than MAX_RATIO."""
+    """Return a ratio with one decimal, or "more than MAX_RATIO"."""
     if ratio > MAX_RATIO:
         return render("word.over", most=f"{MAX_RATIO:g}")
     return number(ratio, 1)
@@ -189,7 +190,7 @@ def share(part: float | None) -> str:
 
 
 def probability(p: float) -> str:
-    """Return two significant digits; below 0.0001 only that it is below."""
+    """Return a probability with two digits; one below 0.0001 as below 0.0001."""
     if p >= MIN_SHOWN_P:
         return f"{p:.2g}"
     return render("word.below", least=f"{MIN_SHOWN_P}")
@@ -201,7 +202,7 @@ def p_value(p: float) -> str:
 
 
 def adjusted_p(p: float, tests: int) -> str:
-    """Return a p value that was adjusted over so many tests."""
+    """Return an adjusted p value and the number of tests that it is adjusted over."""
     if tests == 1:
         return render("word.adjusted_of_one", p=p, tests=tests)
     return render("word.adjusted", p=p, tests=tests)
@@ -229,12 +230,12 @@ def of_rows(dose: str) -> str:
 
 
 def effect(mde: float, unit: str, *, brief: bool = False) -> str:
-    """Return an effect with its unit; nats and bits in words too.
+    """Return an effect with its unit, and one in nats or bits also in words.
 
     Parameters
     ----------
     brief
-        In words only.
+        Return the words only.
     """
     if "AUC" in unit:
         size = number(100 * mde, 1)
@@ -243,7 +244,7 @@ def effect(mde: float, unit: str, *, brief: bool = False) -> str:
 
     words = ""
     if unit == "nats":
-        # More likely is a change of NLL below 0.
+        # A negative change of NLL makes the text more likely.
         words = likelier(SimpleNamespace(value=-mde, low=None, high=None))
     elif unit == "bits":
         words = render("word.ahead", times=number(2**mde, 1))
@@ -259,12 +260,12 @@ def effect(mde: float, unit: str, *, brief: bool = False) -> str:
 
 
 def unit_name(unit: str) -> str:
-    """Return a unit as readers see it."""
+    """Return the name of a unit as sentences show it."""
     return optional(f"unit.{unit}") or unit
 
 
 def sure_hits(counted: Counted) -> str:
-    """Return how many without ties; in shared files about how many."""
+    """Return the count without ties; in shared files an approximate one."""
     if counted.vague:
         return render("word.some")
     if counted.rounded:
@@ -273,7 +274,7 @@ def sure_hits(counted: Counted) -> str:
 
 
 def hits(counted: Counted) -> str:
-    """Return how many, and how many if ties are won; in shared files about how many."""
+    """Return the counts without and with ties; approximate in shared files."""
     text = sure_hits(counted)
     if not counted.tied:
         return text
@@ -281,7 +282,7 @@ def hits(counted: Counted) -> str:
 
 
 def each(items: Sequence[object], key: str, separator: str = "; ") -> str:
-    """Return the sentence of a key for each item, which it calls ``item``."""
+    """Return the sentences of a key, one per item, as the fact ``item``."""
     return separator.join(render(key, item=item) for item in items)
 
 
@@ -304,7 +305,7 @@ TEMPLATE_FUNCTIONS = (
 
 
 def knows(key: str) -> bool:
-    """Return whether there is a sentence of a key."""
+    """Return whether a key has a sentence."""
     return key in known_templates()
 
 
@@ -314,25 +315,25 @@ def render(key: str, /, **facts: object) -> str:
     Raises
     ------
     jinja2.TemplateError
-        If there is no such sentence, or it lacks a fact.
+        If the key has no sentence, or the sentence needs a missing fact.
     """
     template = template_environment().get_template(key)
-    # Templates break lines where their file does; a sentence has none.
+    # Line breaks of a template file do not belong to the sentence.
     return " ".join(template.render(facts).split())
 
 
 def optional(key: str) -> str:
-    """Return the sentence of a key without facts; empty where there is none."""
+    """Return the sentence of a key that needs no facts; empty if it has none."""
     return render(key) if knows(key) else ""
 
 
 def translated(kind: str, text: str) -> str:
-    """Return a sentence that stands in code, by its English text."""
+    """Return the translation of an English sentence that stands in the code."""
     return optional(f"{kind}.{text}") or text
 
 
 def under(prefix: str, **facts: object) -> list[str]:
-    """Return all sentences whose keys begin so, in the order of the files."""
+    """Return all sentences whose keys begin with a prefix, in file order."""
     return [render(key, **facts) for key in known_templates() if key.startswith(prefix)]
 
 
@@ -344,7 +345,7 @@ def terms(group: str, **facts: object) -> list[tuple[str, str]]:
         if not key.endswith(suffix):
             continue
 
-        # The term stands beside the sentence that says what it means.
+        # The file holds a term next to its meaning.
         key_of_meaning = key.removesuffix(suffix)
         if key_of_meaning.startswith(f"{group}."):
             meanings.append((render(key), render(key_of_meaning, **facts)))
@@ -353,7 +354,7 @@ def terms(group: str, **facts: object) -> list[tuple[str, str]]:
 
 @lru_cache
 def template_environment() -> Environment:
-    """Return Jinja with all templates and filters; it refuses to lack a fact."""
+    """Return the Jinja environment with all templates, strict about missing facts."""
     from jinja2 import DictLoader, Environment, StrictUndefined
 
     environment = Environment(
@@ -374,10 +375,10 @@ def known_templates() -> dict[str, str]:
 
 
 def _files() -> Iterator[Traversable]:
-    """Yield our files, and those of other packages, as ``surprise.en.toml``."""
+    """Yield the files of this package, then of others, as ``surprise.en.toml``."""
     yield from files("spark_audit.sentences").joinpath("en").iterdir()
     for point in entry_points(group="spark_audit.audits"):
-        # A package that is not installed whole must not break our reports.
+        # An incompletely installed package must not break the reports.
         with suppress(ImportError):
             module = find_spec(point.module)
             if module is None or module.origin is None:
@@ -391,7 +392,7 @@ def _files() -> Iterator[Traversable]:
 def flat_templates(
     table: Mapping[str, object], prefix: str = ""
 ) -> Iterator[tuple[str, str]]:
-    """Yield key and template of a table of tables; ``text`` is that of the table."""
+    """Yield each key of nested tables with its template; ``text`` is its own."""
     for key, entry in table.items():
         if isinstance(entry, str):
             yield f"{prefix}{key}".removesuffix(".text"), entry
