@@ -1,4 +1,4 @@
-"""What a statistic, an audit and a report hand on: estimates, rows, the report."""
+"""Results: evidence, rows, findings, and the report that holds them."""
 
 from spark_audit.results.audit_result import AuditResult as AuditResult
 from spark_audit.results.findings import OF_REPORT as OF_REPORT

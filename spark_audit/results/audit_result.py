@@ -30,7 +30,7 @@ TableRecord: TypeAlias = dict[str, Any]
 
 
 def frame(of: str, holder: Any, lists: Mapping[str, type[BaseModel]]) -> pd.DataFrame:
-    """Return a list of records, or a further table, as a frame: a record a line.
+    """Return a list of records, or a further table, as a frame with a row per record.
 
     Parameters
     ----------
@@ -40,15 +40,15 @@ def frame(of: str, holder: Any, lists: Mapping[str, type[BaseModel]]) -> pd.Data
         A report or the result of an audit: it has an attribute for each list, and
         ``tables`` by name.
     lists
-        Name of each list -> type of its records. All fields become columns, but the
-        facts of sentences.
+        Name of each list -> type of its records. All fields except the facts of
+        sentences become columns.
 
     Raises
     ------
     InputError
-        If there is none of that name; it names those that there are.
+        If there is no such list or table; the message lists the known names.
     """
-    # It takes long to import, and reading a report does not need it.
+    # pandas takes long to import, and reading a report does not need it.
     import pandas as pd
 
     if of in lists:
@@ -56,7 +56,7 @@ def frame(of: str, holder: Any, lists: Mapping[str, type[BaseModel]]) -> pd.Data
         columns = [*record_type.model_fields, *record_type.model_computed_fields]
         records = [record.model_dump() for record in getattr(holder, of)]
         table = pd.DataFrame(records, columns=columns)
-        # Facts are records themselves, which no cell shows.
+        # Facts are nested records, which do not fit into a cell.
         return table.drop(columns="facts", errors="ignore")
 
     if of in holder.tables:
@@ -68,9 +68,9 @@ def frame(of: str, holder: Any, lists: Mapping[str, type[BaseModel]]) -> pd.Data
 
 @dataclass(frozen=True, repr=False)
 class AuditResult:
-    """What an audit concludes, before it is written anywhere.
+    """Conclusions of an audit, before they are written to a file.
 
-    No text and no token ids stand in it.
+    They contain no text and no token ids.
 
     Attributes
     ----------
@@ -81,12 +81,13 @@ class AuditResult:
     findings
         What was found and what was not, in plain words.
     tables
-        Small further tables by name, which stand in the report.
+        Further small tables of the report, by name.
     settings
-        Settings that were really used.
+        Settings that the audit used, after its defaults were filled in.
     evidence
-        What the audit concludes from. It is written to ``scores/`` and read again by
-        comparisons, which need neither model nor manifest.
+        Units and scores that the conclusions follow from. They are written to
+        ``scores/``. Comparisons of reports read them and need neither model nor
+        manifest.
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -101,7 +102,7 @@ class AuditResult:
         return f"AuditResult({len(self.rows)} rows, {len(self.findings)} findings)"
 
     def to_frame(self, of: str = "results") -> pd.DataFrame:
-        """Return the rows as a frame, a figure a line.
+        """Return the rows as a frame with one figure per line.
 
         Parameters
         ----------

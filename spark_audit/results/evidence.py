@@ -1,4 +1,4 @@
-"""What an audit concludes from: units once, and a matrix of scores beside them."""
+"""Evidence of an audit: units without text, and a matrix of their scores."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ import pyarrow.parquet as pq
 from spark_audit.files import cannot_write, write_atomically
 
 Measured: TypeAlias = Iterable[tuple[str, Mapping[str, Any]]]
-"""Checkpoint and its scores by name, shape ``(units,)``; NaN: not scored."""
+"""A checkpoint and its scores by name, shape ``(units,)``; NaN if not scored."""
 
 LARGE_MATRIX_BYTES = 1 << 28
 """Bytes beyond which a matrix is mapped from a file instead of held in memory."""
 
 BYTES_PER_SCORE = 8
-"""A score is a float64."""
+"""Bytes of one score, a float64."""
 
 UNITS_PER_ROW_GROUP = 100_000
-"""Units that are written at once."""
+"""Number of units that are written at a time."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,12 @@ class Evidence:
     units
         One row per unit (identifier, row, candidate set, ...).
     checkpoints
-        Those that have scores, in order.
+        Names of the scored checkpoints, in order.
     values
         Name -> float64, shape ``(checkpoints, units)``; NaN where not scored.
     facts
-        Facts on all units that :meth:`~spark_audit.audits.base.Audit.conclude` needs.
+        Facts on all units together, for
+        :meth:`~spark_audit.audits.base.Audit.conclude`.
     """
 
     units: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -58,20 +59,21 @@ class Evidence:
         measured: Measured,
         facts: Mapping[str, Any] | None = None,
     ) -> Evidence:
-        """Return evidence with the scores of one checkpoint after the other.
+        """Collect evidence from scores that arrive one checkpoint at a time.
 
         Parameters
         ----------
         units
             One row per unit.
         measured
-            Is read once: only one checkpoint's scores need be in memory at a time.
+            Read once, so that memory holds the scores of one checkpoint at a time.
         """
         checkpoints: list[str] = []
         files: dict[str, IO[bytes]] = {}
         try:
             with ExitStack() as stack:
-                # A file for each score, to which every checkpoint adds its row.
+                # Each score has its own file, to which every checkpoint appends one
+                # row.
                 for checkpoint, scores_by_name in measured:
                     checkpoints.append(checkpoint)
                     for name, scores in scores_by_name.items():
@@ -88,12 +90,12 @@ class Evidence:
         return cls(units, tuple(checkpoints), values, facts or {})
 
     def __len__(self) -> int:
-        """Return the rows of :meth:`frame` if everything was scored."""
+        """Return the number of rows of :meth:`frame` if every unit was scored."""
         return len(self.checkpoints) * len(self.units)
 
     def row(self, checkpoint: str, column: str) -> np.ndarray:
-        """Return a score of one checkpoint, shape ``(units,)``; NaN if it has none."""
-        # A checkpoint that is not here was not scored, like one that lacks the score.
+        """Return a score of a checkpoint, shape ``(units,)``; NaN where it has none."""
+        # An unknown checkpoint counts as not scored, as does one without this score.
         if checkpoint not in self.checkpoints or column not in self.values:
             return np.full(len(self.units), np.nan)
 
@@ -117,7 +119,7 @@ class Evidence:
         return pd.concat(scored, ignore_index=True)
 
     def whole(self, name: str) -> pd.DataFrame:
-        """Return one row per unit of a checkpoint, those without a score included.
+        """Return one row per unit of a checkpoint, including units without a score.
 
         Returns
         -------
@@ -126,21 +128,21 @@ class Evidence:
         scores = {column: self.row(name, column) for column in self.values}
         units = self.units.assign(checkpoint=name, **scores)
 
-        # Rows are chosen thousands of times, which Arrow's strings make slow.
+        # Audits select rows thousands of times, which is slow with Arrow's strings.
         as_objects = {
             column: object for column, dtype in units.dtypes.items() if dtype == "str"
         }
         return units.astype(as_objects)[["checkpoint", *self.units, *scores]]
 
     def write(self, path: Path) -> None:
-        """Write one Parquet file: units, and a column ``SCORE/CHECKPOINT`` each."""
+        """Write a Parquet file of the units, with a column per ``SCORE/CHECKPOINT``."""
         table = pa.Table.from_pandas(self.units, preserve_index=False)
         for value, matrix in self.values.items():
             for checkpoint, scores in zip(self.checkpoints, matrix, strict=True):
                 column = f"{value}/{checkpoint}"
                 table = table.append_column(column, pa.array(scores))
 
-        # The reader takes all names from here, not from those of the columns.
+        # The reader takes all names from this metadata, not from the column names.
         about = {
             "units": [*self.units],
             "checkpoints": self.checkpoints,
@@ -156,13 +158,13 @@ class Evidence:
 
     @classmethod
     def read(cls, path: Path) -> Evidence:
-        """Return what :meth:`write` wrote; the file may be somebody else's.
+        """Read a file that :meth:`write` wrote, here or at somebody else's site.
 
         Raises
         ------
         OutputError
-            If it cannot be read, is larger than memory allows, or holds something else
-            than the audit of its name writes.
+            If the file cannot be read, is larger than memory allows, or does not fit
+            the audit that its name stands for.
         """
         from spark_audit.results.evidence_file import opened_evidence
 
@@ -170,12 +172,12 @@ class Evidence:
             return cls.of(content.units, content.scores, content.facts)
 
     def renamed(self, names: Mapping[str, str]) -> Evidence:
-        """Return the same evidence with other names of checkpoints.
+        """Return the same evidence with its checkpoints renamed.
 
         Parameters
         ----------
         names
-            Name -> new name; a checkpoint that is not there keeps its own.
+            Name -> new name; checkpoints that it lacks keep their names.
         """
         new_names = [names.get(name, name) for name in self.checkpoints]
         return replace(self, checkpoints=tuple(new_names))
@@ -185,7 +187,8 @@ class Evidence:
         """Return the evidence of several reports on one manifest.
 
         Each unit counts once. Each checkpoint counts once, too, with the scores of the
-        first part that has it; they are NaN on units of other parts alone.
+        first report that contains it. Its scores are NaN on units that only other
+        reports have.
         """
         units = parts[0].units
         for part in parts[1:]:

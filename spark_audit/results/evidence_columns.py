@@ -1,8 +1,8 @@
-"""What each file of evidence holds: columns, scores and facts, by the file's name.
+"""Layouts of the evidence files: columns, scores and facts, by the file's name.
 
-A file may come from somebody else. Whatever is read from it has a name, a type and a
-range that its audit can conclude from; further columns may stand beside these.
-:mod:`~spark_audit.results.evidence_file` checks them.
+A file may come from somebody else. A layout names the columns that its audit reads,
+with their types and ranges, and :mod:`~spark_audit.results.evidence_file` checks them.
+A file may have further columns.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Range:
         if self.kind in ("text", "flag"):
             return ""
 
-        # Gaps first: what is left must be finite and in range.
+        # Gaps and minus infinity are allowed apart from the range, so drop them first.
         numbers = values.astype(np.float64)  # (units,)
         is_missing = np.isnan(numbers)
         if is_missing.any() and not self.has_gaps:
@@ -78,10 +78,11 @@ FLAG = Range("flag")
 COUNT_RANGE = Range("whole", least=0, most=MAX_EVIDENCE_VALUE)
 POSITIVE = Range("whole", least=1, most=MAX_EVIDENCE_VALUE)
 PLACE = Range("whole", least=-1, most=MAX_EVIDENCE_VALUE)
-"""A number of something; -1: none."""
+"""A number that identifies something; -1: none."""
 DOSE = Range("whole", least=-1, most=MAX_EVIDENCE_VALUE)
-"""Trained rows that an identifier was read in; 0: held out, -1: training cut it off in
-all of them."""
+"""Number of trained rows that contain an identifier. 0: it is held out. -1: training
+cut it off in all of its rows.
+"""
 SIZE = Range("number", least=1e-12, most=MAX_EVIDENCE_VALUE)
 SHARE = Range("number", least=0, most=1)
 FREE = Range("number", least=-MAX_EVIDENCE_VALUE, most=MAX_EVIDENCE_VALUE)
@@ -105,7 +106,7 @@ LOG_PROBABILITY = Range(
 )
 
 FactCheck = Callable[[object], bool]
-"""Returns whether a fact of a file is of the type that its audit needs."""
+"""A function that returns whether a fact has the type that its audit needs."""
 
 
 def _is_names(value: object) -> bool:
@@ -145,14 +146,14 @@ def _is_figures(value: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class EvidenceLayout:
-    """What a file must hold, by name.
+    """The contents that a file must have, by name.
 
     Attributes
     ----------
     units
         Columns of the units.
     values
-        Scores, of which each checkpoint has a column.
+        Scores; each has a column per checkpoint.
     facts
         Facts on all units together.
     """
@@ -342,4 +343,4 @@ LAYOUTS: Mapping[str, EvidenceLayout] = {
         },
     ),
 }
-"""By the names that audits give their evidence."""
+"""Name of an evidence file -> its layout."""

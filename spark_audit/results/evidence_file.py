@@ -1,8 +1,8 @@
 """Read a file of evidence that may come from somebody else.
 
 Sizes are checked before anything is decoded: a file of a kilobyte can stand for fifty
-million equal rows. Then names, types and ranges are checked, so that an audit concludes
-only from what it could have written itself.
+million equal rows. Then names, types and ranges are checked, so that an audit gets only
+evidence that it could have written itself.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ CheckpointScores: TypeAlias = tuple[str, Mapping[str, np.ndarray]]
 AGAIN = "audit again with this version"
 
 NUMBER_BYTES = 8
-"""Bytes that a number takes once it is decoded."""
+"""Bytes that a decoded number takes."""
 
 TEXT_BYTES = 64
-"""Bytes that a text takes at least once it is decoded."""
+"""Least bytes that a decoded text takes."""
 
 MAPPED = 8
-"""Scores may take so many times what memory allows: they are mapped from a file."""
+"""Scores may take this many times the allowed memory: a file maps them."""
 
 MOST_COLUMNS = 100_000
 
 LONGEST_TEXT = 10_000
-"""Characters of an id or a name."""
+"""Most characters of an id or a name of a unit."""
 
 LONGEST_NAME = 500
-"""Characters of the name of a checkpoint or a column."""
+"""Most characters of the name of a checkpoint or a column."""
 
 
 class _UnfitError(Exception):
-    """Says what is wrong with a file, in words that follow "it"."""
+    """A fault of a file; the message continues a sentence that begins with "it"."""
 
 
 @dataclass(frozen=True)
 class _About:
-    """What a file says of itself: names of columns, checkpoints, scores, and facts."""
+    """The metadata of a file: names of columns, checkpoints and scores, and facts."""
 
     units: list[str]
     checkpoints: list[str]
@@ -65,7 +65,7 @@ class _About:
     facts: dict[str, object]
 
     def columns(self) -> Iterator[str]:
-        """Yield the name of each column that is read, those of the units first."""
+        """Yield the names of the columns to read, first those of the units."""
         yield from self.units
         for value in self.values:
             for checkpoint in self.checkpoints:
@@ -73,7 +73,7 @@ class _About:
 
 
 class EvidenceContent(NamedTuple):
-    """What a file of evidence holds.
+    """Contents of an evidence file.
 
     ``scores`` reads one checkpoint after the other while the file is open.
     """
@@ -85,15 +85,15 @@ class EvidenceContent(NamedTuple):
 
 @contextmanager
 def opened_evidence(path: Path) -> Iterator[EvidenceContent]:
-    """Open a file of evidence, and give what it holds while it is open.
+    """Open an evidence file and give its contents until the context ends.
 
     Raises
     ------
     OutputError
-        If it cannot be read, is larger than memory allows, or holds something else
-        than the audit of its name writes.
+        If the file cannot be read, is larger than memory allows, or does not fit the
+        audit that its name stands for.
     """
-    # Evidence of another package's audit has no layout: any columns are good.
+    # Evidence of another package's audit has no layout and may have any columns.
     layout = LAYOUTS.get(path.name)
     try:
         check_regular(path)
@@ -102,7 +102,8 @@ def opened_evidence(path: Path) -> Iterator[EvidenceContent]:
             text_columns = _text_columns(file, about)
             _check_size(file, about, text_columns)
 
-        # Texts stay in dictionaries: their size is known before they are decoded.
+        # Texts stay dictionary-encoded, so that their decoded size can be checked
+        # first.
         with pq.ParquetFile(path, read_dictionary=text_columns) as file:
             units = _units(file, about, text_columns, layout)
             yield EvidenceContent(units, _scores(file, about, layout), about.facts)
@@ -115,12 +116,12 @@ def opened_evidence(path: Path) -> Iterator[EvidenceContent]:
 
 
 def _about(file: pq.ParquetFile, layout: EvidenceLayout | None) -> _About:
-    """Return what the file says of itself, checked.
+    """Return the checked metadata of the file.
 
     Parameters
     ----------
     layout
-        What it must hold; ``None``: not known.
+        The contents that it must have; ``None``: not known.
     """
     metadata = file.schema_arrow.metadata or {}
     raw = metadata.get(b"evidence")
@@ -144,7 +145,7 @@ def _about(file: pq.ParquetFile, layout: EvidenceLayout | None) -> _About:
     )
     if not about.checkpoints or not about.values:
         raise _UnfitError("has no scores")
-    # All of them become columns of one frame, beside "checkpoint".
+    # All names become columns of one frame next to "checkpoint": none may repeat.
     if "checkpoint" in about.units or {*about.units} & {*about.values}:
         raise _UnfitError("names two columns alike")
     if layout is not None:
@@ -153,11 +154,11 @@ def _about(file: pq.ParquetFile, layout: EvidenceLayout | None) -> _About:
 
 
 def _names(value: object) -> list[str]:
-    """Return a list of different names that can be shown, or refuse it."""
+    """Return a list of names if they are distinct and printable; else refuse it."""
     if not isinstance(value, list) or len(value) > MOST_COLUMNS:
         raise _UnfitError("does not say what it holds")
 
-    # They are shown in errors and tables, and become columns.
+    # Errors and tables show these names, and frames use them as columns.
     for name in value:
         if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
             raise _UnfitError("has a name that is none")
@@ -189,7 +190,7 @@ def _text_columns(file: pq.ParquetFile, about: _About) -> list[str]:
     Raises
     ------
     _UnfitError
-        If the file has no rows, or has not the columns that it names.
+        If the file has no rows, or lacks columns that its metadata names.
     """
     schema = file.schema_arrow
     if not file.metadata.num_rows:
@@ -198,7 +199,7 @@ def _text_columns(file: pq.ParquetFile, about: _About) -> list[str]:
     if len(stored) < len(schema.names):
         raise _UnfitError("names two columns alike")
 
-    # Counted as they come: so many names must not be listed first.
+    # Stop at the limit while counting, since a file can name millions of columns.
     for n_before, name in enumerate(about.columns()):
         if n_before > MOST_COLUMNS:
             raise _UnfitError("has too many columns")
@@ -210,7 +211,7 @@ def _text_columns(file: pq.ParquetFile, about: _About) -> list[str]:
 def _check_size(
     file: pq.ParquetFile, about: _About, text_columns: Sequence[str]
 ) -> None:
-    """Refuse a file that memory would not hold once it is decoded."""
+    """Refuse a file whose decoded contents do not fit into memory."""
     n_rows = file.metadata.num_rows
     n_text_columns = len(text_columns)
     n_number_columns = len(about.units) - n_text_columns
@@ -220,11 +221,11 @@ def _check_size(
     )
     score_bytes = n_rows * n_score_columns * NUMBER_BYTES
 
-    # A group of rows is decompressed as a whole.
+    # The reader decompresses a row group as a whole.
     groups = range(file.metadata.num_row_groups)
     largest_group = max(file.metadata.row_group(i).total_byte_size for i in groups)
 
-    # Scores are mapped from a file where they are large, units are held in memory.
+    # Units stay in memory; large scores are mapped from a file.
     allowed = data_bytes()
     fits = max(unit_bytes, largest_group) <= allowed and score_bytes <= MAPPED * allowed
     if not fits:
@@ -233,8 +234,8 @@ def _check_size(
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    """Return whether a column has texts, in a dictionary or one by one."""
-    # Texts that repeat are stored once, in a dictionary.
+    """Return whether a column has texts, dictionary-encoded or plain."""
+    # Arrow stores repeated texts once, in a dictionary.
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
@@ -259,7 +260,7 @@ def _units(
     if layout is not None:
         ranges = layout.units
 
-    # Types are checked of what is stored, before pandas changes them.
+    # Check the stored types, since pandas converts some of them.
     columns: dict[str, pa.ChunkedArray] = {}
     free_bytes = data_bytes()
     for name in about.units:
@@ -282,11 +283,12 @@ def _units(
 
 
 def _text_bytes(column: pa.ChunkedArray) -> int:
-    """Return the bytes of a column of text once it is decoded, without decoding it."""
+    """Return the decoded size of a column of text in bytes, without decoding it."""
     n_bytes = 0
     for chunk in column.chunks:
         if pa.types.is_dictionary(chunk.type):
-            # Each text stands once in the dictionary, and counts for each of its rows.
+            # The dictionary holds a text once, but decoding repeats it for each of its
+            # rows.
             text_lengths = pc.binary_length(chunk.dictionary)
             row_lengths = pc.take(text_lengths, chunk.indices)
         else:
@@ -301,7 +303,7 @@ def _text_bytes(column: pa.ChunkedArray) -> int:
 
 
 def _decoded(chunk: pa.Array) -> pa.Array:
-    """Return texts one by one."""
+    """Return a column of text without its dictionary."""
     if pa.types.is_dictionary(chunk.type):
         chunk = chunk.dictionary_decode()
     return chunk.cast(pa.large_string())
@@ -353,15 +355,14 @@ def _scores(
 ) -> Iterator[CheckpointScores]:
     """Yield the scores of each checkpoint by name, shape ``(units,)`` each.
 
-    Of a score that is not known here, such as one from a file of somebody else's
-    attack, infinite values are as good as any.
+    An unknown score may be infinite: it can come from a file of another attack.
     """
     ranges: Mapping[str, Range] = {}
     if layout is not None:
         ranges = layout.values
 
     for checkpoint in about.checkpoints:
-        # Only this checkpoint's scores are in memory.
+        # Reading per checkpoint keeps only its scores in memory.
         scores_by_name: dict[str, np.ndarray] = {}
         for name in about.values:
             column = file.read([f"{name}/{checkpoint}"]).column(0)

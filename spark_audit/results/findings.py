@@ -1,6 +1,6 @@
-"""Findings and guards: what is concluded from the figures of a report.
+"""Findings and guards: the conclusions from the figures of a report.
 
-Each is a key and typed facts; a sentence is rendered from them.
+Each consists of keys and typed facts, from which its sentences are rendered.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ SEVERITY: Mapping[str, int] = {
     "nothing_shown": 1,
     "not_tested": 0,
 }
-"""How much a claim matters to who must decide: 6 first, 0 last."""
+"""Claim -> how much it matters for a decision: 6 most, 0 least."""
 
 ALPHA = 0.05
 """Level of a claim, after correction for all tests of a report."""
 
 DETECTED = 3
-"""Claims from this severity on are detections: nothing may fold or cut them."""
+"""Claims of at least this severity are detections, which no output may leave out."""
 
 UNUSABLE: tuple[Status, ...] = ("invalid", "void")
-"""Statuses of a figure on which nothing can be concluded."""
+"""Statuses of figures that allow no conclusion."""
 
 EXCESS = "_excess"
-"""What the metric of a finding ends in that claims a difference of two figures."""
+"""Ending of the metric of a finding that claims a difference of two figures."""
 
 OF_REPORT = "report"
 """Stands for the audit of a finding on the report as a whole, which comes first."""
@@ -86,7 +86,7 @@ class Hits(Strict):
 
 
 def _compact(value: object) -> object:
-    """Return a fact as a file holds it: records without what has its default."""
+    """Return a fact as files hold it: records without fields at their defaults."""
     if isinstance(value, list):
         return [_compact(item) for item in value]
     if isinstance(value, Row | Hits):
@@ -154,7 +154,7 @@ class Guard(Rendered):
 
 
 class OfRow(Enum):
-    """Stands for a figure of the row that a finding rests on; None is a figure."""
+    """Default of an argument: take the figure of the row. None means no figure."""
 
     TAKEN = "taken"
 
@@ -163,8 +163,8 @@ OF_ROW = OfRow.TAKEN
 
 
 def _given_or(argument: T | OfRow, of_row: T) -> T:
-    """Return an argument, or what the row has where none was given."""
-    # ``None`` is an argument like any other: it says that there is no figure.
+    """Return an argument if it was given, else the value of the row."""
+    # ``None`` is a given argument, too: it says that there is no figure.
     if isinstance(argument, OfRow):
         return of_row
     return argument
@@ -220,7 +220,7 @@ class Finding(Rendered, Figure):
     @property
     def lead(self) -> str:
         """The sentence where its checkpoint stands in front already."""
-        # A subject of its own says more than the checkpoint.
+        # The name of the checkpoint does not replace a subject that the template names.
         if sentences.knows(f"{self.says}.subject"):
             return self.sentence
 
@@ -251,7 +251,7 @@ class Finding(Rendered, Figure):
     def remarks(self) -> list[str]:
         """The sentences that follow the text, each whole."""
         keys = [*self.further]
-        # A void finding closes with the fault of its setup, nothing else.
+        # A void finding has one closing remark: the fault of its setup.
         if not self.voided_by:
             keys += self._closing_keys()
 
@@ -261,21 +261,21 @@ class Finding(Rendered, Figure):
     def _closing_keys(self) -> list[str]:
         """Return the keys of the sentences that follow from its figures.
 
-        They are chosen when they are rendered: the correction over the report and the
-        rounding of shared files come after the finding was made.
+        They are chosen at rendering, because the correction over the report and the
+        rounding of shared files happen after the finding is made.
         """
         keys = []
-        # Why nothing is claimed, where it nearly was.
+        # Say why a finding that is close to a claim makes none.
         if self.is_lost_to_correction:
             keys.append("ending.withdrawn")
         if self._excludes_null_uncorrected():
-            # Among how many scores that of the finding was chosen.
+            # Say among how many scores the finding's score was chosen.
             n_scores = self.facts.get("scores")
             is_chosen = isinstance(n_scores, int) and n_scores > 1
             keys.append("ending.excludes_of_scores" if is_chosen else "ending.excludes")
             keys.append("ending.unclear")
 
-        # The smallest effect that would have been detected.
+        # State the smallest effect that the test could have detected.
         if not self.shows_effect:
             return keys
         if self.mde is None:
@@ -295,11 +295,8 @@ class Finding(Rendered, Figure):
         return self.withdrawn and self.p is not None and self.p < ALPHA
 
     def _excludes_null_uncorrected(self) -> bool:
-        """Return whether its interval excludes no effect, but its corrected p does not.
-
-        An exposure below chance is no remnant of a leak.
-        """
-        # With one test there is no correction that could differ from the interval.
+        """Return whether the interval excludes no effect, unlike the corrected p."""
+        # A single test is not corrected, so its p and interval agree.
         if self.claim != "nothing_shown" or self.tests <= 1:
             return False
         if self.p_adjusted is None or self.p_adjusted < ALPHA:
@@ -308,18 +305,18 @@ class Finding(Rendered, Figure):
             return False
 
         null = self.null or 0.0
-        # Strings that rank below chance are no remnant of a leak.
+        # An exposure below chance does not hint at a leak.
         if self.metric == "exposure_mean" and self.high < null:
             return False
         return not self.low <= null <= self.high
 
     @property
     def power_by_dose(self) -> list[Power]:
-        """The tests of identifiers in so many rows that could detect an effect."""
+        """The tests by dose that could detect an effect."""
         return [test for test in self.power if test.of and test.mde is not None]
 
     def _rendered(self, key: str) -> str:
-        """Return a sentence, made of the facts and of the finding itself."""
+        """Render a sentence from the facts and the finding itself."""
         return sentences.render(key, **self.facts, finding=self)
 
     @property
@@ -334,7 +331,7 @@ class Finding(Rendered, Figure):
     def why(self) -> str:
         """Why no effect can be detected; empty where one can."""
         for test in self.power:
-            # Tests of groups do not decide what the finding can detect.
+            # Only the tests of the whole decide, not those of groups.
             if not test.of and test.mde is None:
                 return test.why
         return ""
@@ -351,31 +348,32 @@ class Finding(Rendered, Figure):
 
     @property
     def detected(self) -> bool:
-        """True if it says that something leaks: it is never folded, cut or left out."""
+        """True if it claims a leak, so that no output may fold, cut or omit it."""
         return self.severity >= DETECTED
 
     @model_validator(mode="before")
     @classmethod
     def _with_severity(cls, data: object) -> object:
-        """Return the fields with the severity of the claim, and with ``alone``."""
+        """Add the severity of the claim, and ``alone``, to the fields."""
         if not isinstance(data, dict):
             return data
         claim = data.get("claim")
         severity = SEVERITY.get(claim) if isinstance(claim, str) else None
-        # The check of the fields themselves refuses an unknown claim.
+        # An unknown claim has no severity; the check of the field refuses it later.
         if severity is None:
             return data
 
-        # What is void is no detection.
+        # A void or invalid finding claims nothing.
         if severity >= DETECTED and data.get("status") in UNUSABLE:
             severity = 0
         return {"alone": claim, **data, "severity": severity}
 
     @model_validator(mode="after")
     def _check_correction(self) -> Finding:
-        """Refuse what the correction over a report cannot have made.
+        """Refuse a finding that the correction over a report cannot have made.
 
-        It needs the p of each primary detection, and takes no other claim away.
+        The correction needs the p of each primary detection, and withdraws no other
+        claim.
         """
         is_primary_detection = (
             self.family == "primary" and SEVERITY[self.alone] >= DETECTED
@@ -397,7 +395,7 @@ class Finding(Rendered, Figure):
         further: Sequence[str] = (),
         **facts: Fact,
     ) -> Finding:
-        """Return that something was not tested, and why."""
+        """Return a finding that says what was not tested, and why."""
         return cls(
             audit=audit,
             checkpoint=checkpoint,
@@ -443,7 +441,7 @@ class Finding(Rendered, Figure):
         if family is None:
             family = "exploratory" if p is None else "primary"
 
-        # Only contrasts have a corrected p of their own.
+        # A row has no corrected p; a contrast has one.
         row_p_adjusted: float | None = None
         if isinstance(row, Contrast):
             row_p_adjusted = row.p_adjusted
@@ -476,13 +474,13 @@ class Finding(Rendered, Figure):
 
 
 def by_severity(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings, the most severe first; equal ones stay in their order.
+    """Return the findings, the most severe first.
 
-    What is said of the report as a whole stands before all.
+    The sort is stable. Findings on the report as a whole come before all others.
     """
 
     def place(finding: Finding) -> tuple[bool, int]:
-        """Return what findings are sorted by: False stands before True."""
+        """Return the sort key of a finding; False sorts before True."""
         is_on_report = finding.audit == OF_REPORT and not finding.checkpoint
         return not is_on_report, -finding.severity
 

@@ -125,7 +125,7 @@ class Report(Strict):
     @property
     def scope(self) -> list[str]:
         """Sentences on what cannot be concluded."""
-        # Of any report, then of each of its audits, then of this one.
+        # First the caveats of every report, then of each audit in it, then its own.
         figures = (*self.results, *self.contrasts, *self.findings)
         scopes = ["all", *(figure.audit for figure in figures)]
         lines = []
@@ -138,17 +138,17 @@ class Report(Strict):
         if not isinstance(other, Report):
             return NotImplemented
 
-        # Computed fields follow from these.
+        # The computed fields follow from the stored ones.
         return all(
             getattr(self, name) == getattr(other, name) for name in Report.model_fields
         )
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """Yield what it is of and how much it holds."""
+        """Yield the manifest, and the number of records in each list."""
         yield "status", self.status
         yield "manifest", self.manifest.name
 
-        # How many records each list has, not the records.
+        # The records themselves would fill screens.
         for name in ("checkpoints", *RESERVED_TABLES, "findings"):
             records = getattr(self, name)
             yield name, len(records)

@@ -1,4 +1,4 @@
-"""What a ``report.json`` may hold: checked when it is read, whoever wrote it."""
+"""Checks of a ``report.json`` that is read, whoever wrote it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ReportTables: TypeAlias = dict[str, list[dict[str, Any]]]
 """Name of a table -> its records."""
 
 RESERVED_TABLES = ("results", "contrasts", "guards")
-"""Lists of a report, whose names no further table can have."""
+"""Names of a report's lists, which no further table can have."""
 
 _NAME_OF_TABLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
@@ -46,7 +46,7 @@ _COLUMNS_OF_DRAWN: Mapping[str, _DrawnColumns] = {
         texts=("checkpoint", "task", "state"), numbers=("stage",)
     ),
 }
-"""Tables that figures and pages are made of."""
+"""Tables that figures and pages are drawn from -> the columns that they need."""
 
 _TEXT_COLUMNS = ("checkpoint", "note", "after", "says", "status", "work")
 """Columns that hold text in every table."""
@@ -59,7 +59,7 @@ def with_visible_text(value: Any) -> Any:
     """Return settings or records with the invisible characters of texts written out."""
     if isinstance(value, str):
         return visible(value)
-    # Names of settings and columns may be somebody else's, too.
+    # The names of settings and columns can come from somebody else, too.
     if isinstance(value, dict):
         return {
             visible(str(key)): with_visible_text(item) for key, item in value.items()
@@ -70,15 +70,15 @@ def with_visible_text(value: Any) -> Any:
 
 
 def checked_tables(tables: ReportTables) -> ReportTables:
-    """Return tables with visible text; refuse names and records that none can have.
+    """Return tables with visible text, and refuse invalid names and records.
 
     Raises
     ------
     ValueError
-        What is wrong, without what the table holds.
+        If a name or a record is invalid. The message shows no contents of the table.
     """
     for name, records in tables.items():
-        # They become names of files, whoever wrote the report.
+        # Names of tables become file names, so none may lead out of the folder.
         if not _NAME_OF_TABLE.fullmatch(name) or name in RESERVED_TABLES:
             raise ValueError("the name of a table is letters, digits, _ and -")
         for record in records:
@@ -90,7 +90,7 @@ def checked_tables(tables: ReportTables) -> ReportTables:
 
 
 def checked_files(files: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Return names of files; refuse one that no report has.
+    """Return the names of files, and refuse a name that no report writes.
 
     Raises
     ------
@@ -99,16 +99,16 @@ def checked_files(files: dict[str, list[str]]) -> dict[str, list[str]]:
     """
     for names in files.values():
         for name in names:
-            # They are deleted by these names, whoever wrote the report.
+            # The next report deletes these files, so a name must not lead elsewhere.
             if not _FILE_OF_REPORT.fullmatch(name):
                 raise ValueError("names a file that is none of a report's")
     return files
 
 
 def _check_values(table: str, record: Mapping[str, object]) -> None:
-    """Refuse a record that is not flat, or whose texts and numbers are misplaced."""
+    """Refuse a nested record, or one with text in a number column or the reverse."""
     for column, value in record.items():
-        # Nothing stands for a missing figure.
+        # A missing figure is None, which any column may hold.
         if value is None:
             continue
 
@@ -128,7 +128,7 @@ def _check_values(table: str, record: Mapping[str, object]) -> None:
 def _may_hold_text(table: str, column: str) -> bool:
     """Return whether a column of a table may hold text.
 
-    Only of tables that are drawn it is known which columns are numbers.
+    Only tables that are drawn have known number columns.
     """
     if table not in _COLUMNS_OF_DRAWN:
         return True
@@ -138,7 +138,7 @@ def _may_hold_text(table: str, column: str) -> bool:
 
 
 def _check_drawn_columns(table: str, record: Mapping[str, object]) -> None:
-    """Refuse a record without a column that figures and pages need of its table."""
+    """Refuse a record that lacks a column its figures and pages need."""
     needed = _COLUMNS_OF_DRAWN.get(table, _DrawnColumns())
     for column in needed.texts:
         if not isinstance(record.get(column), str):

@@ -24,9 +24,10 @@ Over = Literal["sources", "seeds", "both"]
 """What the interval of a figure is over."""
 
 MIN_CLUSTERS_TO_PUBLISH = 5
-"""Clusters of a figure that is shown, and of a dose that is tested by itself. Three are
-the least that offices ask for; with five, four of them would have to be known to work
-out the last."""
+"""Clusters of a figure that is shown, and of a dose that is tested by itself.
+Statistical offices ask for at least three. With five, somebody must know four of them
+to work out the last.
+"""
 
 WITHHELD = f"withheld: fewer than {MIN_CLUSTERS_TO_PUBLISH} clusters (see report.json)"
 
@@ -46,11 +47,11 @@ Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None
 Count = Annotated[int, Field(ge=0, le=10**15)]
 
 Text = Annotated[str, AfterValidator(visible)]
-"""Text of a report: it may come from somebody else, and hides nothing."""
+"""Text of a report with its invisible characters written out, whoever wrote it."""
 
 
 class Strict(BaseModel):
-    """A record of a report file: it does not change, and knows all of its fields."""
+    """A record of a report file: immutable, and without unknown fields."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True
@@ -61,7 +62,8 @@ class Strict(BaseModel):
     def _without_rendered(cls, data: object) -> object:
         """Return the fields without those that are computed from others.
 
-        Files hold sentences for their readers; the facts are what counts.
+        Files hold rendered sentences for human readers; a record is read from its
+        facts.
         """
         computed = cls.model_computed_fields
         if not computed or not isinstance(data, dict):
@@ -71,7 +73,7 @@ class Strict(BaseModel):
     def model_copy(
         self, *, update: Mapping[str, Any] | None = None, deep: bool = False
     ) -> Self:
-        """Return a copy; what is changed is validated, which pydantic's own leaves out.
+        """Return a copy with changed fields, validated, unlike the method of pydantic.
 
         Raises
         ------
@@ -82,7 +84,7 @@ class Strict(BaseModel):
         if not update:
             return unchanged
 
-        # As of a new record: a changed field must fit those that stay.
+        # Validate the whole record: a changed field must fit the unchanged ones.
         return type(self).model_validate({**vars(unchanged), **update})
 
 
@@ -155,7 +157,7 @@ class Row(Figure):
 
     @model_validator(mode="after")
     def _check_value_and_status(self) -> Row:
-        """Refuse a missing value without its reason, and a value that has none."""
+        """Refuse a missing value without a reason, and a value that must be missing."""
         if (self.value is None) != (self.status == "not_estimable"):
             raise ValueError("value is null exactly when status is not_estimable")
         if self.status == "not_estimable" and not self.note:
@@ -165,7 +167,7 @@ class Row(Figure):
 
     @property
     def grouping(self) -> tuple[str, str]:
-        """Kind and name of the part it is of: ``("type", "SSN")``; or ``"pooled"``."""
+        """The kind and name of its group: ``("type", "SSN")``; or ``"pooled"``."""
         kind, _, name = self.group.partition(":")
         return kind, name
 
@@ -178,7 +180,7 @@ class Row(Figure):
 
     @property
     def withheld(self) -> bool:
-        """True if there is a figure, but not in what can be shared."""
+        """True if the figure exists but shared files leave it out."""
         return self.value is None and self.note in (WITHHELD, WITHHELD_NOTE)
 
     @classmethod
@@ -207,9 +209,9 @@ class Row(Figure):
         status
             Default: that of the estimate.
         note
-            Stands behind the estimate's own.
+            Text that is appended to the note of the estimate.
         """
-        # The standard error stays behind: rows have what follows from it.
+        # Rows have no standard error, only the limits that follow from it.
         return Row(
             audit=audit,
             checkpoint=checkpoint,
@@ -275,7 +277,7 @@ class Contrast(Row):
         Parameters
         ----------
         mde
-            Default: that of the estimate, which is of one test by itself.
+            Default: the value of the estimate, which holds for a single test.
         """
         return Contrast(
             audit=audit,
@@ -308,7 +310,7 @@ class Contrast(Row):
 
     @property
     def best_p(self) -> float | None:
-        """The p that counts: corrected, where it is one of several."""
+        """The corrected p if there is one, else the p of the single test."""
         return self.p if self.p_adjusted is None else self.p_adjusted
 
     def direction(self, *, up: str, down: str) -> str:
@@ -317,7 +319,7 @@ class Contrast(Row):
         Parameters
         ----------
         up, down
-            Returned where it lies above 0, and below.
+            Returned if it lies above 0, or below.
 
         Returns
         -------
@@ -330,26 +332,26 @@ class Contrast(Row):
         if side == 0:
             return "still"
 
-        # Which way is good depends on the metric: the caller names both.
+        # The caller names both directions: which of them is good depends on the metric.
         return up if side > 0 else down
 
     @property
     def moved(self) -> bool:
-        """True if a change may be claimed: its interval and its test agree on one."""
+        """True if a change may be claimed: interval and test both show it."""
         is_beside_0 = bool(side_of(self))
         is_significant = self.p is not None and self.p <= 1 - self.level
         return is_beside_0 and is_significant
 
 
 def _joined(*notes: str) -> str:
-    """Return notes as one, without those that are empty."""
+    """Join the notes that are not empty."""
     return "; ".join(note for note in notes if note)
 
 
 def grouped(
     items: Iterable[T], key: Callable[[T], HashableT]
 ) -> dict[HashableT, list[T]]:
-    """Return the items by a key, in the order in which its values come first."""
+    """Group items by a key; groups stand in the order of their first items."""
     groups: dict[HashableT, list[T]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
