@@ -1,7 +1,8 @@
-"""Audits: what a checkpoint's scores say, each a class, as ``__init__.pyi`` lists them.
+"""Audits: the classes that conclude from the scores of checkpoints.
 
-:class:`~spark_audit.audits.base.Audit` says what each of them must give. Other packages
-add theirs by the entry point ``spark_audit.audits``. Each is imported when it is used.
+``__init__.pyi`` lists them, and :class:`~spark_audit.audits.base.Audit` is their base
+class. Other packages add audits by the entry point ``spark_audit.audits``. An audit is
+imported when it is first used.
 """
 
 import lazy_loader

@@ -1,10 +1,11 @@
-"""What an audit is: a frozen dataclass whose fields are its options.
+"""The base class of audits: a frozen dataclass whose fields are its options.
 
 A subclass names its metrics and has four methods. ``plan`` lists the texts that each
-pass must score. ``evidence`` lists the units that are audited, without text, and
-their scores by checkpoint. ``conclude`` turns these into figures and findings; reports
-are compared from evidence alone. No audit uses a model. What may be claimed is known
-once all primary tests of a report count (:func:`~spark_audit.audits.claims.corrected`).
+pass must score. ``evidence`` lists the units that are audited, without text, and their
+scores by checkpoint. ``conclude`` turns these into figures and findings; reports are
+compared from evidence alone. No audit uses a model. Claims become final once they are
+corrected over all primary tests of a report
+(:func:`~spark_audit.audits.claims.corrected`).
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ Plan: TypeAlias = dict[Pass, list[str]]
 TableRule: TypeAlias = Literal["digits", "points", "dropped"]
 """How shared files hold a table of an audit.
 
-Without a rule figures are rounded as the number of clusters allows, and those of few
-clusters are withheld. ``digits``: only digits are cut, as its strings were planted, or
-answers are counted. ``points``: its floats are points, and its whole numbers counts of
-parts of identifiers. ``dropped``: its records say nothing without a figure, so that
-those of few clusters are left out.
+Without a rule, figures are rounded as the number of clusters allows, and figures of few
+clusters are withheld. ``digits``: figures only lose digits, since they are about
+planted strings or count answers. ``points``: floats are percentage points, and whole
+numbers count parts of identifiers. ``dropped``: records of few clusters are left out,
+since they say nothing without their figure.
 """
 
 
@@ -75,11 +76,11 @@ class Context:
     Attributes
     ----------
     baselines
-        Checkpoint -> the one that it is compared with.
+        Checkpoint -> its baseline.
     paper
-        Take percentile intervals for the decision, as SPARK does.
+        Whether decisions use percentile intervals, as those of SPARK's paper do.
     replicates
-        Of the bootstrap.
+        Replicates of the bootstrap.
     """
 
     baselines: Mapping[str, str] = field(default_factory=dict)
@@ -92,76 +93,79 @@ class Context:
 class Audit(ABC):
     """One audit. Its fields are the options; ``Annotated`` holds the help text.
 
-    Whatever states, disclosure, LaTeX, first screen, gate and command line ask of an
-    audit are these class attributes and class methods: no module outside of ``audits``
-    knows an audit by its name.
+    States, disclosure, LaTeX, first screen, gate and command line read these class
+    attributes and class methods. No module outside of ``audits`` knows an audit by its
+    name.
 
     Attributes
     ----------
     name, metrics
         Its name in reports and commands; what it estimates, in the order of reports.
     nothing, unscored
-        Why a checkpoint has no figure: the manifest contains nothing to score, or the
-        texts were not scored. Without a reason the report omits the audit, and
-        ``alone`` is why it is refused if it is the only audit.
+        Why a checkpoint has no figure: ``nothing`` if the manifest contains nothing to
+        score, ``unscored`` if the texts were not scored. Without a reason the report
+        omits the audit; if it is the only audit, it is refused with the reason
+        ``alone``.
     over
-        What the figures of the group ``pooled`` are pooled over.
+        Name of the groups that the figures ``pooled`` are pooled over.
     chance
-        Its null values are chance, not figures of another row.
+        Whether its null values are chance, not figures of another row.
     wide, counts
-        Tables have one column per variant; what ``n`` of such a table counts.
+        Whether tables have one column per variant, and what ``n`` of such a table
+        counts.
     of_series
-        It uses all stages of a series.
+        Whether it uses all stages of a series.
     sees_relearned_base
-        It looks at the relearned base, too, which no other audit does.
+        Whether it looks at the relearned base, too, which no other audit does.
     file
-        File of its evidence in ``scores/``, if not named after the audit.
+        Name of its evidence file in ``scores/``, if that is not the audit's name.
     unit
-        Of its smallest effects as readers see it.
+        Unit of its smallest effects as readers see it.
     independent_units
-        What its intervals are over: what ``clusters`` of a row counts.
+        The units that its intervals are over and that ``clusters`` of a row counts.
     example
-        Arguments of its command that ``--help`` shows as an example; empty: the usual.
+        Arguments of its command in the example of ``--help``; empty: the usual ones.
 
     covers
-        Of an audit that attacks a checkpoint: the metric and the field of its rows that
-        count what was tested; its sentences have ``attack`` and ``asks``. None: the
-        audit only describes.
+        For an audit that attacks a checkpoint: the metric, and the field of its rows,
+        that count the tested units. Such an audit has sentences ``attack`` and
+        ``asks``. None: the audit only describes.
     sides
-        Names of the facts of its findings that count what was trained on and what was
-        held out.
+        Names of the facts that count trained and held-out units in its findings.
     attacks_identifiers
-        The attack is on identifiers of people, not on rows or on planted strings.
+        Whether the attack is on identifiers of people, not on rows or planted strings.
     needs_canaries
-        The attack is on planted strings: where there are none, the next training run
-        can plant them.
+        Whether the attack is on planted strings, which the next training run can plant
+        if there are none.
     strongest_claim
-        The severest claim that it can make of a checkpoint; None: it makes none that
-        tells of training.
+        The severest claim that it can make about a checkpoint; None: no claim of it is
+        about training.
     memory
         Whether it tests memory.
     memory_metric
         Metric whose rows over sources the memory plot and the first screen show, in
-        nats per token, below 0 is more memory; empty: it has none.
+        nats per token; below 0 is more memory. Empty: it has no such metric.
     claims
-        Whether it can make a claim.
+        Whether its findings can make a claim.
     voided_by_setup
-        Whether a failed setup guard voids its figures: it compares with the base, or
-        trained with held-out rows.
+        Whether a failed setup guard voids its figures. That is so if it compares with
+        the base, or trained rows with held-out ones.
     names_rows_by
-        Variant of its scores by which rows are named as trained on; empty: none.
+        Variant of its scores that names single rows as trained on; empty: none.
 
     disclosure_step
-        Least steps by which a share is rounded in shared files. Where each row or span
-        is in or out, a count would follow from one step, and two are taken; 1 where
+        Least number of steps by which shared files round a share. It is 2 where a row
+        or span is in or out, since a count would follow from one step, and 1 where
         tokens are counted.
     table_rules
-        How shared files hold its tables; the others as :data:`TableRule` says.
+        Rules for tables in shared files; :data:`TableRule` says what holds without one.
 
     latex_table, latex
-        Name of its table of LaTeX, if not the audit's, and the columns; none: no table.
+        Name of its LaTeX table, if that is not the audit's, and its columns. Without
+        columns there is no table.
     latex_place
-        Tables of a lower number stand first, those of one number as their audits do.
+        Tables with a lower number come first; tables with the same number are in the
+        order of their audits.
     """
 
     name: ClassVar[str] = ""
@@ -211,22 +215,22 @@ class Audit(ABC):
 
     @classmethod
     def compared_with(cls, finding: Finding) -> str:
-        """Return what an effect is held against, where its sentences name several.
+        """Return the comparison of an effect, for audits that have several.
 
         Returns
         -------
         str
-            The last part of the key ``audit.NAME.than.PART``, such as ``base``; empty:
-            nothing, or always what ``audit.NAME.than`` says.
+            The last part of the key ``audit.NAME.than.PART``, such as ``base``. Empty:
+            ``audit.NAME.than`` covers all effects, or there is no comparison.
         """
         del finding
         return ""
 
     @classmethod
     def size_of(cls, fact: Fact) -> int | None:
-        """Return how many a fact of ``sides`` counts; None where it counts nothing.
+        """Return the size that a fact of ``sides`` states; None if it states none.
 
-        Of a row that is what the audit counts by; of hits, how many there could be.
+        For a row this is the count named by the audit, for hits the possible number.
         """
         if isinstance(fact, Row):
             counts_clusters = cls.covers is not None and cls.covers[1] == "clusters"
@@ -234,28 +238,26 @@ class Audit(ABC):
         if isinstance(fact, Hits):
             return fact.of
 
-        # A truth value is a whole number to Python, and counts nothing.
+        # In Python a bool is an int, but it is no count.
         if isinstance(fact, int) and not isinstance(fact, bool):
             return fact
         return None
 
     @classmethod
     def is_of_nobody(cls, unit: str) -> bool:
-        """Return whether figures in a unit tell of no person, and are shown exactly.
+        """Return whether figures in a unit concern no person and keep all digits.
 
-        Those of planted strings and counts of right answers do not.
+        Figures of planted strings and counts of right answers concern no person.
         """
         del unit
         return False
 
     @classmethod
     def whole_of(cls, metric: str, of: str) -> tuple[str, str, str] | None:
-        """Return the figure of all identifiers, where this one is of a part of them.
+        """Return the figure of all identifiers, for a figure of a part of them.
 
-        Returns
-        -------
-        Audit, metric and variant. What both differ by is the figure of the rest, which
-        may be of few; None where there is no such figure.
+        Returns ------- Audit, metric and variant. Their difference is the figure of the
+        rest, which may be few. None: there is no such figure.
         """
         del metric, of
         return None
@@ -269,9 +271,9 @@ class Audit(ABC):
         Parameters
         ----------
         rows, findings
-            Of the whole report.
+            All rows and findings of the report.
         paper
-            Whether the report is made as SPARK's paper does.
+            Whether the report has the tables of SPARK's paper.
         """
         del rows, findings, paper
         return cls.latex
@@ -302,7 +304,7 @@ class Audit(ABC):
         over: Over = "sources",
         note: str = "",
     ) -> Row:
-        """Return a figure, by default with the unit and null value of its metric.
+        """Return a row, by default with the unit and null value of its metric.
 
         Parameters
         ----------
@@ -349,9 +351,9 @@ class Audit(ABC):
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
-        """Return what is audited, without text, and its scores by checkpoint.
+        """Return the audited units, without text, and their scores by checkpoint.
 
-        That is all that :meth:`conclude` gets, and what reports are compared from.
+        :meth:`conclude` gets nothing else, and reports are compared from it.
         """
 
     @abstractmethod
@@ -390,9 +392,11 @@ class Audit(ABC):
         metrics
             Default: all of this audit.
         variants
-            Default: those that each metric has where nothing was scored.
+            Default: the variants that each metric lists as missing if nothing was
+            scored.
         beside
-            Rows that there are: a checkpoint's variants among these need no others.
+            The rows that exist; a variant of a checkpoint that they contain is left
+            out.
         """
         has_figure = {
             (row.checkpoint, row.of) for row in beside if row.group == "pooled"
@@ -410,7 +414,7 @@ class Audit(ABC):
                 for variant in variants_of_metric:
                     if (name, variant) in has_figure:
                         continue
-                    # An audit without rows here may have no reason, either.
+                    # An audit that lists no such rows may have no reason, either.
                     estimate = Estimate.missing(reason)
                     rows.append(cls.row(estimate, name, metric_name, variant))
         return rows
@@ -454,7 +458,7 @@ class Audit(ABC):
         )
         evidence = self.evidence(tables, full_manifest, context)
 
-        # An audit of series speaks of series; others of checkpoints.
+        # Results of an audit of series name series; those of others name checkpoints.
         names = self._names(tables)
         result = AuditResult()
         if len(evidence):
@@ -472,7 +476,7 @@ class Audit(ABC):
             reason = self._why_absent(tables.get(absent[0]), full_manifest, context)
             result = self._with_absent(result, absent, reason)
 
-        # The settings that were used, and what findings may claim together.
+        # Note the settings used, and correct the claims over all findings.
         options = asdict(self)
         if "replicates" in options:
             options["replicates"] = context.replicates
@@ -485,7 +489,7 @@ class Audit(ABC):
         )
 
     def _names(self, checkpoints: Iterable[str]) -> list[str]:
-        """Return the checkpoints, or of an audit of series their series, each once."""
+        """Return the names of checkpoints, or of series for an audit of series."""
         if self.of_series:
             checkpoints = [series_of(name) for name in checkpoints]
         return list(dict.fromkeys(checkpoints))
@@ -500,12 +504,12 @@ class Audit(ABC):
         absent
             Names of these checkpoints.
         reason
-            Empty: the audit says nothing where it has no figure.
+            Empty: the audit stays silent about checkpoints without a figure.
         """
         rows = self.missing(absent, reason, variants=self.variants)
         result = replace(result, rows=[*result.rows, *rows])
 
-        # Nobody was audited: that is the only finding.
+        # No checkpoint was audited, so that this is the only finding.
         has_evidence = result.evidence is not None and len(result.evidence) > 0
         if reason and not has_evidence:
             finding = Finding.not_tested(self.name, "not_estimable", reason=reason)
@@ -520,7 +524,7 @@ class Audit(ABC):
         Parameters
         ----------
         passes
-            Its scores: they may say themselves what they lack.
+            Its scores by pass, which may contain the reason themselves.
         """
         if not self.plan(manifest, paper=context.paper):
             return self.why_nothing(manifest)
@@ -528,7 +532,7 @@ class Audit(ABC):
 
 
 def _check_tables(tables: object) -> None:
-    """Refuse scores that are not by checkpoint, which would give an empty result.
+    """Refuse scores that are not by checkpoint: they would give an empty result.
 
     Raises
     ------
@@ -558,7 +562,7 @@ def guard(
     Parameters
     ----------
     further
-        Keys of the sentences that follow, each without ``guard.``, too.
+        Keys of the sentences that follow, also without ``guard.``.
     """
     return Guard(
         name=name,

@@ -1,4 +1,4 @@
-"""What each checkpoint is compared with."""
+"""Baselines: the checkpoint that each checkpoint is compared with."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spark_audit.names import BASE, CheckpointName, entry_of
 from spark_audit.results import CheckpointFacts
 
 Baseline: TypeAlias = str | Mapping[str, str] | None
-"""What checkpoints are compared with: one name, or one for each."""
+"""One baseline for all checkpoints, or a mapping with one for each."""
 
 
 def baselines_of(baseline: Baseline, names: Iterable[str]) -> dict[str, str]:
@@ -21,8 +21,8 @@ def baselines_of(baseline: Baseline, names: Iterable[str]) -> dict[str, str]:
     Parameters
     ----------
     baseline
-        One for all, of which :func:`_baseline_of` gives that of the same seed, or one
-        for each.
+        One for all, or one for each. If one for all has several seeds,
+        :func:`_baseline_of` picks the same seed.
     names
         Checkpoints that are audited.
     """
@@ -41,7 +41,7 @@ def baselines_of(baseline: Baseline, names: Iterable[str]) -> dict[str, str]:
 
     pairs: dict[str, str] = {}
     for name in checkpoints:
-        # The untrained model and the baseline's own seeds are compared with nothing.
+        # The untrained model and the seeds of the baseline itself have no baseline.
         if entry_of(name) in (baseline, BASE):
             continue
         baseline_name = _baseline_of(name, baseline, checkpoints)
@@ -63,7 +63,7 @@ def _baseline_of(name: str, baseline: str, checkpoints: Sequence[str]) -> str:
 def with_base(
     names: Sequence[str], baselines: Mapping[str, str]
 ) -> list[tuple[str, str]]:
-    """Return pairs of each checkpoint and its baseline, and it and the untrained model.
+    """Return pairs of each checkpoint with its baseline, and with the untrained model.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def with_base(
     """
     pairs = []
     for name in names:
-        # Each once, if the baseline is the untrained model.
+        # A pair would repeat if the baseline is the untrained model.
         compared_with = dict.fromkeys((baselines.get(name, BASE), BASE))
         for other_name in compared_with:
             if other_name in names and other_name != name:

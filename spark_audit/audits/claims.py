@@ -1,4 +1,4 @@
-"""What findings may claim once all primary tests of a report count."""
+"""Correct the claims of findings over all primary tests of a report."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ ALPHA = 0.05
 """Level of a claim, after correction for all tests of a report."""
 
 TESTS = "primary_tests"
-"""Setting of a report: how many tests its primary family has."""
+"""Setting of a report that holds the number of its primary tests."""
 
 SHOWS_NO_BOUND = ("confounded", "not_tested")
-"""Claims of comparisons that bound nothing."""
+"""Claims of comparisons that bound no effect."""
 
 RowT = TypeVar("RowT", bound=Row)
 
 FigureIdentity: TypeAlias = tuple[str | None, ...]
-"""What tells figures apart: what they are of, and their digits."""
+"""The identity of a figure: its names, and its digits."""
 
 
 def family(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the primary tests among findings; the base was trained on nothing."""
+    """Return the primary tests among findings, without those of the base."""
     tests = []
     for finding in findings:
         is_tested = finding.family == "primary" and finding.p is not None
@@ -40,13 +40,13 @@ def family(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def corrected(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings, each claiming what it may among all of these.
+    """Return the findings with their claims corrected over all of them.
 
-    ``p_adjusted`` of a primary finding is its p corrected by Holm over the primary
-    findings, those that claim nothing included. A detection that does not hold claims
-    ``nothing_shown`` and changes its sentences; given again among other findings it
-    may claim it again, since all that is needed stays in it. Smallest effects, and what
-    could still be there, are those of Holm's first step among so many tests.
+    ``p_adjusted`` of a primary finding is its p, corrected by Holm over all primary
+    findings, including those that claim nothing. A detection that does not hold claims
+    ``nothing_shown`` and changes its sentences. It keeps its own claim in ``alone``, so
+    that it can be corrected again among other findings. Smallest effects and bounds are
+    those of Holm's first step among these tests.
     """
     adjusted = holm_by_key({id(test): test.p for test in family(findings)})
     n_tests = len(adjusted)
@@ -57,7 +57,8 @@ def corrected(findings: Sequence[Finding]) -> list[Finding]:
         if p is not None:
             finding = _claiming(finding, p, n_tests)
 
-        # What is no test of the family would be one more if it detected something.
+        # A finding outside of the family would be one more test if it detected
+        # something.
         n_tests_with_this = n_tests if p is not None else n_tests + 1
         level = ALPHA / n_tests_with_this
         if finding.power:
@@ -69,7 +70,7 @@ def corrected(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _claiming(finding: Finding, p: float, n_tests: int) -> Finding:
-    """Return a primary finding with what it may claim by its corrected p."""
+    """Return a primary finding with the claim that its corrected p allows."""
     is_detection = SEVERITY[finding.alone] >= DETECTED
     claim = finding.alone
     if is_detection and p >= ALPHA:
@@ -92,11 +93,11 @@ def _with_smallest_effect(finding: Finding, level: float) -> Finding:
     for test in finding.power:
         mde = smallest(test, level)
         power.append(replace(test, mde=mde))
-        # Those of groups are told beside it, and decide nothing.
+        # Tests of groups are only stated, and do not decide.
         if not test.of:
             effects.append(mde)
 
-    # A claim needs all of its tests: nothing is detected where one is out of reach.
+    # A claim needs all of its tests, so none may be unable to detect anything.
     largest = None
     if effects and None not in effects:
         largest = max(effect for effect in effects if effect is not None)
@@ -104,7 +105,7 @@ def _with_smallest_effect(finding: Finding, level: float) -> Finding:
 
 
 def _with_bound(finding: Finding, level: float) -> Finding:
-    """Return a finding with what could still be there, where it bounds anything.
+    """Return a finding with the effect that could still be there, if it has bounds.
 
     Parameters
     ----------
@@ -118,19 +119,20 @@ def _with_bound(finding: Finding, level: float) -> Finding:
     for bound in finding.bounds:
         end = at_most(bound, level) if shows_bound else None
         bounds.append(replace(bound, at_most=end))
-        # Those of groups stand in the rows of these groups.
+        # Bounds of groups go into the rows of these groups.
         if not bound.of:
             end_of_finding = end
     return finding.model_copy(update={"bounds": bounds, "at_most": end_of_finding})
 
 
 def at_level(rows: Iterable[RowT], findings: Iterable[Finding]) -> list[RowT]:
-    """Return the rows; figures of claims have what is known at the level of a claim.
+    """Return the rows with smallest effects and bounds at the level of a claim.
 
-    That is the smallest effect of their findings, and what could still be there: of the
-    figures of claims, and of the groups that findings bound beside them.
+    The figures of claims get the smallest effect of their findings. These figures, and
+    the groups that findings bound beside them, get the effect that could still be
+    there.
     """
-    # What findings say of the figures that they rest on, and of groups beside these.
+    # Collect effects and bounds, of the figures of findings and of groups beside them.
     mde_by_figure: dict[FigureIdentity, float | None] = {}
     end_by_figure: dict[FigureIdentity, float | None] = {}
     end_by_group: dict[FigureIdentity, float | None] = {}
@@ -162,7 +164,7 @@ def at_level(rows: Iterable[RowT], findings: Iterable[Finding]) -> list[RowT]:
 
 
 def _figure_key(figure: Row | Finding) -> FigureIdentity:
-    """Return what a figure is of, and its value and interval."""
+    """Return the identity of a figure: its names, value and interval."""
     key = _group_key(figure, group=figure.group, value=figure.value)
     return (*key, _digits(figure.low), _digits(figure.high))
 
@@ -170,12 +172,12 @@ def _figure_key(figure: Row | Finding) -> FigureIdentity:
 def _group_key(
     figure: Row | Finding, *, group: str, value: float | None
 ) -> FigureIdentity:
-    """Return what the figure of a group beside another figure is of, and its value.
+    """Return the identity of the figure of a group beside another figure.
 
     Parameters
     ----------
     figure
-        The other figure: audit, checkpoint, metric, variant and unit are the same.
+        The other figure, which shares audit, checkpoint, metric, variant and unit.
     """
     return (
         figure.audit,
@@ -189,23 +191,24 @@ def _group_key(
 
 
 def _digits(number: float | None) -> str | None:
-    """Return a number as text: sums in another order differ in their last digits."""
+    """Return a number as text without the digits that vary with summation order."""
     return None if number is None else f"{number:.9g}"
 
 
 def carriers(findings: Iterable[Finding], audit: str) -> dict[str, str]:
-    """Map each method to the variant that an audit's severest finding of it rests on.
+    """Map each method to the variant that the audit's severest finding on it rests on.
 
-    Of replicates it is that of the severest; methods whose findings rest on no figure
-    are left out.
+    If a method has replicates, the severest finding among them counts. Methods whose
+    findings rest on no figure are left out.
     """
     severest: dict[str, Finding] = {}
     for finding in findings:
-        # Headlines of several seeds, "moved", are figures chosen beforehand.
+        # Findings "moved" on several seeds are headlines whose figure was chosen
+        # beforehand.
         if finding.audit != audit or not finding.of or finding.claim == "moved":
             continue
 
-        # Of equally severe findings the first counts.
+        # The first of equally severe findings counts.
         method = entry_of(finding.checkpoint)
         severest_before = severest.get(method)
         if severest_before is None or finding.severity > severest_before.severity:

@@ -1,8 +1,8 @@
 """Words that anybody would try as a mail address, or that are no part of a name.
 
 They are the first guesses of a model that never read an address: offices, given names
-and everyday words. Lists of this kind are never complete; what they lack counts as
-unguessable only if the form of the whole string has many equally likely others
+and everyday words. Such lists are never complete. A word that they lack counts as
+unguessable only if its string has one of many equally likely values
 (:mod:`~spark_audit.audits.unguessable`).
 """
 
@@ -134,7 +134,7 @@ EAST_ASIAN_FORMS_OF_ADDRESS = (
     "선생님",
     "선생",
 )
-"""What stands behind a Chinese, Japanese or Korean name and is no part of it."""
+"""Forms of address behind a Chinese, Japanese or Korean name, no part of it."""
 
 COMPOUND_SURNAMES = frozenset(
     "欧阳 歐陽 司马 司馬 上官 诸葛 諸葛 夏侯 东方 東方 皇甫 尉迟 尉遲 "

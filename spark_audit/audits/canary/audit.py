@@ -53,7 +53,7 @@ CANARY_COLUMNS = ("rank", "ties", "nll_mean")
 """Columns of scores in the evidence: see :meth:`CanaryRank.evidence`."""
 
 CANARY_VARIANTS = (*RANKED, *(f"{part}/annotation" for part in RANKED))
-"""Parts ranked once over all contexts, and ranked in each context and averaged."""
+"""Variants by part: ranked once over all contexts, and averaged over contexts."""
 
 CANARY_METRICS = (
     Metric(
@@ -64,7 +64,7 @@ CANARY_METRICS = (
         variants=CANARY_VARIANTS,
         missing=RANKED,
     ),
-    # A percentile interval of a mean rank covers far too rarely.
+    # Percentile intervals of a mean rank cover far too rarely.
     Metric(
         "rank_mean",
         "ranks",
@@ -84,7 +84,7 @@ CANARY_METRICS = (
         variants=CANARY_VARIANTS,
         missing=RANKED,
     ),
-    # So few canaries cannot show a change of the first rank.
+    # Fewer canaries cannot show a change of the share at rank 1.
     Metric(
         "top1_rate",
         rate=True,
@@ -207,12 +207,12 @@ class CanaryRank(Audit):
                 for canary, keys in keys_by_canary:
                     scores_by_unit += _scores(canary, keys, table)
 
-                # Without any unit the array has no second axis of its own.
+                # Without units the array has one axis only.
                 scores = np.array(scores_by_unit, np.float64)
                 scores = scores.reshape(-1, len(CANARY_COLUMNS))  # (units, columns)
                 yield name, dict(zip(CANARY_COLUMNS, scores.T, strict=True))
 
-        # Only the preset ``paper`` averages over contexts, and asks how many there are.
+        # Only the preset ``paper`` averages over contexts and needs their number.
         n_contexts = manifest.settings.canary_contexts if context.paper else None
         return Evidence.of(units, measured(), {"kept_contexts": n_contexts})
 
@@ -221,7 +221,7 @@ class CanaryRank(Audit):
         names = list(evidence.checkpoints)
         warnings = _warnings(evidence)
 
-        # NaN, of what was not scored, is not in the frame.
+        # The frame leaves out what was not scored.
         every_rank = evidence.frame().astype({"rank": np.int64, "ties": np.int64})
         ranked = ranks.ranked(every_rank)
         trained = ranks.trained_canaries(ranked)
@@ -234,7 +234,7 @@ class CanaryRank(Audit):
                 rows=self.missing(names, reason), guards=warnings, findings=[untested]
             )
 
-        # Figures first: findings take their intervals from them.
+        # Findings take their intervals from these figures.
         canaries = RankedCanaries(ranked)
         in_contexts = ranks.trained_canaries(ranks.ranked(every_rank, "context"))
         rows, contrasts = canary_figures(
@@ -279,7 +279,7 @@ def candidate_keys(canary: ManifestCanary, *, paper: bool) -> dict[str, str]:
     paper
         All contexts of the manifest, instead of the first row by id.
     """
-    # The manifest has no candidates for strings that have too few of their kind.
+    # The manifest lists no candidates for a string whose kind has too few of them.
     if not canary.candidates or canary.true_index is None:
         return {}
 
@@ -292,14 +292,14 @@ def candidate_keys(canary: ManifestCanary, *, paper: bool) -> dict[str, str]:
 def _units_of(
     manifest: Manifest, keys_by_canary: Sequence[tuple[ManifestCanary, dict[str, str]]]
 ) -> pd.DataFrame:
-    """Return one row per unit, with what training did with its canary where known.
+    """Return one row per unit, with the supervision of its canary if it is known.
 
     Parameters
     ----------
     keys_by_canary
         Canary parts, each with the keys of its candidates by context.
     """
-    # One canary part after the other, as scores are yielded.
+    # The order must be that of the scores: one canary part after the other.
     records: list[dict[str, Any]] = []
     for canary, keys in keys_by_canary:
         records += _unit_records(canary, keys)
@@ -307,7 +307,7 @@ def _units_of(
     if not is_known(manifest) or not len(units):
         return units
 
-    # What training cut off is not trained on, and not held out either.
+    # A canary that training cut off is neither trained on nor held out.
     ids = units["canary_id"]
     n_rows_cut = ids.map(canary_rows_cut(manifest))
     units["dose"] = (units["dose"] - n_rows_cut).clip(lower=0)
@@ -328,7 +328,7 @@ def _unit_records(
     keys
         Keys of its candidates by context; without any, the part cannot be ranked.
     """
-    # All units of a part have these columns in common.
+    # These columns are the same for all units of a part.
     shared = {
         "canary_id": canary.canary_id,
         "part": canary.part,
@@ -370,7 +370,7 @@ def _scores(
     nll_by_context = [
         table.columns["nll_mean"][table.rows(key)] for key in keys.values()
     ]
-    # Scores are stored as float32; means over contexts are taken in float64.
+    # Scores are stored as float32, too coarse for means over contexts.
     nll = np.stack(nll_by_context).astype(np.float64)  # (contexts, candidates)
 
     # One rank per context, then one of the means over contexts.
@@ -380,7 +380,7 @@ def _scores(
 
 
 def _warnings(evidence: Evidence) -> list[Guard]:
-    """Return warnings of canaries that cannot be ranked, and of how many contexts."""
+    """Return warnings on canaries without a rank, and on the number of contexts."""
     warnings = []
     kinds = evidence.units["kind"]
     n_parts = int((kinds != "context").sum())
@@ -389,7 +389,7 @@ def _warnings(evidence: Evidence) -> list[Guard]:
         facts = {"lost": n_unrankable, "parts": n_parts}
         warnings.append(guard("canaries rankable", "canaries_rankable", facts))
 
-    # Asked for by the preset ``paper`` alone.
+    # Only the preset ``paper`` uses several contexts.
     n_contexts = evidence.facts["kept_contexts"]
     if n_contexts is not None:
         facts = {"kept": n_contexts}

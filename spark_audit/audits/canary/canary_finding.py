@@ -24,7 +24,7 @@ def canary_finding(
     bounds: Sequence[Bound] = (),
     p: float | None = None,
 ) -> Finding:
-    """Return a finding on the canaries of one checkpoint; one with a p is primary.
+    """Return a finding on the canaries of one checkpoint; it is primary if it has a p.
 
     Parameters
     ----------

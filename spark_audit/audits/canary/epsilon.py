@@ -66,19 +66,19 @@ DELTA = 1e-5
 ALL_DOSES = "all"
 
 DECLARED_TEST = ("full", ALL_DOSES, 1)
-"""Part, dose and k of the bound declared before any result: all canaries at once."""
+"""Part, dose and k of the declared bound: all canaries together."""
 
 BoundsAt: TypeAlias = Callable[[TableRecord, float], TableRecord]
-"""Gives the columns of bounds of a record, at a one-sided significance."""
+"""A function that returns the bounds of a record at a one-sided significance."""
 
 
 def _drawn(canaries: RankedCanaries) -> pd.DataFrame:
     """Return the canaries of fine-tuned checkpoints that were drawn uniformly.
 
-    The bounds rest on that draw. There are none where the ranks of the base speak
-    against it.
+    The bounds rest on that draw. If the ranks of the base contradict it, no canary is
+    returned.
     """
-    # A canary of a format that is not ours may have been chosen by somebody.
+    # Somebody may have chosen a canary of a foreign format by hand.
     frame = canaries.frame
     is_drawn = frame["format"].isin(list(CANARY_FORMATS)) & canaries.is_uniform
     return frame[is_drawn & (frame["checkpoint"] != BASE)]
@@ -102,20 +102,19 @@ def _by_dose(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 def epsilon_table(canaries: RankedCanaries) -> list[TableRecord]:
     """Return bounds from guesses of candidates, of checkpoints trained on canaries.
 
-    One record for each checkpoint, part, dose and k; columns are those that this module
-    lists.
+    There is one record for each checkpoint, part, dose and k. The module docstring
+    lists the columns.
     """
     n_candidates = n_candidates_of(canaries.frame)
-    # As many guesses as candidates cannot be wrong, and bound nothing.
+    # With as many guesses as candidates no guess is wrong, which bounds nothing.
     numbers_of_guesses = [k for k in KS if k < n_candidates]
 
     records: list[TableRecord] = []
     for name, part, of_part in by_part(trained_canaries(_drawn(canaries))):
         for dose, guessed in _by_dose(of_part):
             for k in numbers_of_guesses:
-                # A tie across the k-th place is no hit, whatever share of one it is on
-                # average: the bound holds for guesses that break ties at random, which
-                # never have fewer hits.
+                # A tie across the k-th place counts as no hit. The bound stays valid,
+                # since guesses that break ties at random never have fewer hits.
                 is_hit = guessed["rank"] + guessed["ties"] <= k  # (canaries,), bool
                 record = {
                     "checkpoint": name,
@@ -147,20 +146,20 @@ def epsilon_table(canaries: RankedCanaries) -> list[TableRecord]:
 def one_run_table(canaries: RankedCanaries) -> list[TableRecord]:
     """Return bounds from guesses of pairs: a coin chose which canary was planted.
 
-    One record for each checkpoint, part and dose; columns are those that this module
-    lists, and those of :func:`coin_figures`. Half of the pairs are guessed, those whose
-    ranks lie furthest apart; that number was fixed beforehand.
+    There is one record for each checkpoint, part and dose, with the columns that the
+    module docstring lists and those of :func:`coin_figures`. Only the half of the pairs
+    whose ranks lie furthest apart is guessed; this share was fixed beforehand.
     """
     records: list[TableRecord] = []
     drawn = _drawn(canaries)
     for name, part, paired in by_part(drawn[drawn["pair"] != ""]):
         for dose, pairs in _by_dose(_pairs(paired)):
-            # The surest guesses are those whose ranks lie furthest apart.
+            # Guesses are surest where the ranks lie furthest apart.
             n_guesses = epsilon_bounds.declared_guesses(len(pairs))
             by_gap = pairs.sort_values("gap", ascending=False, kind="stable")
             guessed = by_gap[:n_guesses]
 
-            # A guess at a tie is one that is wrong.
+            # A tie counts as a wrong guess.
             is_right = guessed["rank_planted"] < guessed["rank_other"]  # (guesses,)
             record = {
                 "checkpoint": name,
@@ -179,18 +178,17 @@ def one_run_table(canaries: RankedCanaries) -> list[TableRecord]:
 def coin_figures(record: TableRecord, significance: float) -> TableRecord:
     """Return the columns of bounds from guesses of pairs, one-sided.
 
-    All are thresholds of one count, and hold together.
+    All bounds follow from one count and hold together.
 
     Parameters
     ----------
     record
-        With these counts: ``right`` of ``guesses`` at ``pairs``, and ``rows``, the most
-        train rows that hold a canary.
+        Holds the counts ``right``, ``guesses`` and ``pairs``, and ``rows``, the largest
+        number of train rows with one canary.
 
-    Returns
-    -------
-    The four bounds at delta 0; ``epsilon_per_record_at_delta``, at :data:`DELTA`; and
-    ``gaussian_mu_per_record``, what a Gaussian mechanism would have.
+    Returns ------- The four bounds at delta 0; ``epsilon_per_record_at_delta``, at
+    :data:`DELTA`; and ``gaussian_mu_per_record``, the bound on mu of a Gaussian
+    mechanism.
     """
     n_right = record["right"]
     n_guesses = record["guesses"]
@@ -251,7 +249,7 @@ def _with_bounds(
     assumed
         Key of what the bounds assume: ``drawn`` or ``tossed``.
     """
-    # How many bounds there are is known before any result, sensitive parts or not.
+    # The number of bounds does not depend on results: it includes insensitive parts.
     n_declared = sum(record["declared"] for record in records)
     n_others = len(records) - n_declared
 
@@ -272,7 +270,7 @@ def _with_bounds(
         else:
             says = "bound_of_0"
 
-        # What is not stated has no figures either.
+        # A record without a stated bound has no figures of it.
         if says in ("uncontrolled", "ungrounded"):
             columns = dict.fromkeys(columns)
 
@@ -286,14 +284,14 @@ def _with_bounds(
 def _pairs(frame: pd.DataFrame) -> pd.DataFrame:
     """Return one row per pair that has both canaries, in the order of the pairs.
 
-    Ties are broken at random, so that a rank without memory is exactly uniform.
+    Ties are broken at random, so that ranks without memory are exactly uniform.
 
     Returns
     -------
     Columns ``pair``, ``dose`` (of the planted canary), ``rank_planted``, ``rank_other``
     and ``gap``, the absolute difference of the logarithms of both ranks.
     """
-    # A fixed order and seed: the same evidence gives the same ranks.
+    # Order and seed are fixed, so that the same evidence gives the same ranks.
     ordered = frame.sort_values("canary_id", kind="stable")
     jitter = np.random.default_rng(0).random(len(ordered))  # (canaries,), in [0, 1)
     n_ties_ahead = np.floor(jitter * (ordered["ties"] + 1))
@@ -315,15 +313,15 @@ def epsilon_finding(
 ) -> Finding | None:
     """Return the finding on the bounds of one checkpoint; ``None``: none is above 0.
 
-    It states the bound that was declared, and the largest other one if it is more, or
-    stands alone. Its p is that of guesses as good by chance.
+    It states the declared bound, and the largest other bound if that is larger or the
+    only one above 0. Its p is the chance of guesses at least as good without memory.
 
     Parameters
     ----------
     bounds
         From :func:`epsilon_table`, of all checkpoints.
     """
-    # A record without a bound has None, one that proves nothing 0.
+    # A record without a bound has None; a bound of 0 proves nothing.
     above_0 = [
         record
         for record in bounds
@@ -332,7 +330,7 @@ def epsilon_finding(
     stated = [record for record in above_0 if record["declared"]]
     others = [record for record in above_0 if not record["declared"]]
 
-    # Another bound is stated only if it says more than the declared one.
+    # State another bound only if it says more than the declared one.
     least_epsilon = max((record["epsilon_per_record"] for record in stated), default=0)
     if others:
         largest = max(others, key=lambda record: record["epsilon_per_record"])
@@ -349,7 +347,7 @@ def epsilon_finding(
         "larger_k": None,
     }
 
-    # The family of the row is that of the bound: declared ones are primary.
+    # Declared bounds are primary, others exploratory.
     further = [f"epsilon_{rows[0].family}", "epsilon_guesses"]
     if len(rows) > 1:
         facts["larger"] = rows[1]
@@ -387,12 +385,12 @@ def _epsilon_row(name: str, record: TableRecord) -> Row:
 
 
 def _p_of_guesses(record: TableRecord, n_candidates: int) -> float:
-    """Return p of as many right guesses by chance, corrected for all bounds."""
+    """Return the chance of as many right guesses, corrected over all bounds."""
     # Each guess is right by chance in k of N.
     chance = record["k"] / n_candidates
     p = float(scipy.stats.binom.sf(record["hits"] - 1, record["canaries"], chance))
 
-    # Bonferroni: p times the number of bounds that hold together, which is how often
-    # the significance of one of them goes into that of all.
+    # Bonferroni: multiply p by the number of bounds that hold together. That number is
+    # the joint significance divided by that of one bound.
     significance = float(record["significance"])
     return p * (1 - CONFIDENCE) / significance

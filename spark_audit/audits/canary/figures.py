@@ -1,8 +1,8 @@
 """Figures of the canary audit: means of ranks and exposures, next to chance.
 
-If nothing is remembered a rank is uniform: so all figures but the NLL have a value by
-chance, and a band that chance stays in. :func:`canary_figures` gives the rows and
-contrasts of the report, :func:`dose_table` the table of canaries by dose.
+Without memory a rank is uniform. All figures but the NLL therefore have a value by
+chance, and a band around it. :func:`canary_figures` gives the rows and contrasts of the
+report, :func:`dose_table` the table of canaries by dose.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def canary_figures(
     """
     n_candidates = ranks.n_candidates_of(once)
 
-    # The second variant of each part: ranks in contexts, averaged over these.
+    # The second variant of each part averages the ranks over contexts.
     by_context = in_contexts.assign(part=in_contexts["part"] + "/annotation")
     frame = pd.concat([once, by_context], ignore_index=True)
     frame = frame.rename(columns={"part": "of", "canary_id": "cluster"})
@@ -83,7 +83,7 @@ def canary_figures(
         exposure_mean=(0.0, np.log2(n_candidates)),
     )
 
-    # Next to chance, which depends on how many canaries a row is of.
+    # The band of chance depends on the number of canaries of a row.
     once_by_group = {"pooled": once, **dict(by_supervision(once))}
     in_contexts_by_group = {"pooled": in_contexts, **dict(by_supervision(in_contexts))}
     rows = [
@@ -91,7 +91,7 @@ def canary_figures(
         for row in rows
     ]
 
-    # By checkpoint, part and metric.
+    # Key: checkpoint, part and metric.
     names = list(dict.fromkeys(once["checkpoint"]))
     metrics = [metric.name for metric in audit.metrics]
     rows.sort(
@@ -112,9 +112,9 @@ def canary_figures(
 
 
 class ChanceFigures(NamedTuple):
-    """The value of a figure by chance with its band, and the smallest effect found.
+    """The value of a figure by chance, its band, and the smallest detectable effect.
 
-    The fields are named as those of a row.
+    The fields have the names of those of a row.
     """
 
     null: float
@@ -135,8 +135,8 @@ def _next_to_chance(row: Row, once: pd.DataFrame, in_contexts: pd.DataFrame) -> 
     once = once[(once["checkpoint"] == row.checkpoint) & (once["part"] == part)]
     n_candidates = ranks.n_candidates_of(once)
 
-    # An NLL has no value by chance. A share of hits among as many ranks as there are
-    # candidates is always 1.
+    # An NLL has no value by chance. Nor has the share among the first k ranks if k is
+    # the number of candidates: it is always 1.
     k = TOP_RANKS.get(row.metric)
     has_no_chance_value = k is not None and k >= n_candidates
     if row.metric == "nll" or row.value is None or has_no_chance_value:
@@ -150,7 +150,7 @@ def _next_to_chance(row: Row, once: pd.DataFrame, in_contexts: pd.DataFrame) -> 
         hits = ranks.hits_of(once, k=k)
         chance = _chance_of_top_k(hits, once, n_candidates, k=k)
         if not annotation:
-            # The exact interval stands in for that of the ratio, and for its notes.
+            # The exact interval replaces the interval of the ratio and its notes.
             update = {
                 "low": hits.low,
                 "high": hits.high,
@@ -159,7 +159,7 @@ def _next_to_chance(row: Row, once: pd.DataFrame, in_contexts: pd.DataFrame) -> 
             notes = []
     update |= chance._asdict()
 
-    # What the row is a mean of: canaries, or their contexts.
+    # The row is a mean over canaries, or over their contexts.
     counted = once
     if annotation:
         notes.append(ONE_RANK)
@@ -173,17 +173,17 @@ def _next_to_chance(row: Row, once: pd.DataFrame, in_contexts: pd.DataFrame) -> 
 
 
 def _n_able(once: pd.DataFrame) -> int:
-    """Return how many canaries could show an effect, at least 1: the resolved ones."""
+    """Return the number of resolved canaries, which can show an effect; at least 1."""
     return max(1, int(ranks.resolved(once).sum()))
 
 
 def _chance_of_top_k(
     hits: canary_ranks.TopK, once: pd.DataFrame, n_candidates: int, *, k: int
 ) -> ChanceFigures:
-    """Return what chance gives for the share of canaries among the first k."""
+    """Return the value by chance of the share of canaries among the first k."""
     n_canaries = len(once)
-    # The smallest rate that would be found, as a distance from chance; without any
-    # (``None``) there is no smallest effect either.
+    # The smallest effect is the smallest detectable rate minus chance; ``None`` if no
+    # rate is detectable.
     least_rate = canary_ranks.top_k_mde(_n_able(once), k=k, n_candidates=n_candidates)
     mde = least_rate
     if least_rate:
@@ -197,7 +197,7 @@ def _chance_of_top_k(
 
 
 def _chance_of_mean(row: Row, once: pd.DataFrame, n_candidates: int) -> ChanceFigures:
-    """Return what chance gives for a mean rank or a mean exposure."""
+    """Return the value by chance of a mean rank or a mean exposure."""
     of: canary_ranks.Of = "rank" if row.metric == "rank_mean" else "exposure"
     null = canary_ranks.null_mean([n_candidates] * len(once), of=of)
     null_low, null_high = null.band(row.level)
@@ -230,8 +230,8 @@ def _with_status_of_row(row: Row, canaries: RankedCanaries) -> Row:
 def _with_status_of_contrast(contrast: Contrast, canaries: RankedCanaries) -> Contrast:
     """Return the contrast with the status of its part on both sides.
 
-    As :func:`_with_status_of_row`, but a change of likelihood keeps its status: it
-    needs no positive control.
+    The rules are those of :func:`_with_status_of_row`, but a change of likelihood keeps
+    its status, since it needs no positive control.
     """
     if contrast.value is None or contrast.metric == "nll":
         return contrast
@@ -251,8 +251,8 @@ def dose_table(frame: pd.DataFrame) -> Iterator[TableRecord]:
     Parameters
     ----------
     frame
-        Canaries, from :func:`~spark_audit.audits.canary.ranks.ranked`; dose 0 are the
-        held-out ones.
+        Canaries, from :func:`~spark_audit.audits.canary.ranks.ranked`; held-out ones
+        have dose 0.
     """
     for checkpoint, part, of_part in ranks.by_part(frame):
         # Held-out canaries stand in no train row.
@@ -266,7 +266,7 @@ def _dose_record(
     checkpoint: str, part: str, dose: int, canaries: pd.DataFrame
 ) -> TableRecord:
     """Return the canaries of one dose, compared with chance."""
-    # Exposure ends at that of rank 1.
+    # No exposure is above that of rank 1.
     n_canaries = len(canaries)
     most_bits = float(np.log2(ranks.n_candidates_of(canaries)))
     mean_exposure = ratio_estimate(
@@ -276,7 +276,7 @@ def _dose_record(
         ranks.CONFIDENCE
     )
 
-    # Where nothing is ranked there is no test.
+    # Unresolved parts have no test.
     p_remembered = None
     p_suppressed = None
     status = "not_resolvable"

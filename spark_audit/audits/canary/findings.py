@@ -1,10 +1,10 @@
 """Findings of the canary audit: which claims the ranks of canaries allow.
 
-A planted canary is ranked among strings that could have been planted in its place. If
-nothing is remembered its rank is uniform (chance): a rank further ahead is memory, one
-further back betrays the canary as well, since a model that was made to forget pushes
-down what it was trained on. Both are read against chance, and against canaries that
-were held out. Exposure is a rank in bits: above that of chance is further ahead.
+A planted canary is ranked among strings that could have been planted in its place.
+Without memory its rank is uniform (chance). A rank further ahead is memory. A rank
+further back betrays the canary, too: a model that was made to forget pushes down its
+training data. Both ends are compared with chance and with held-out canaries. Exposure
+is a rank in bits: values above chance mean ranks further ahead.
 
 :func:`findings` is called once per report, after the positive control and the tests of
 the base model (:class:`~spark_audit.audits.canary.ranks.RankedCanaries`).
@@ -52,7 +52,7 @@ def findings(
     rows
         Figures of this audit.
     """
-    # Where no part is sensitive at all, each checkpoint says so by itself.
+    # If no part is sensitive, the finding on each checkpoint says so.
     if canaries.sensitive_parts and canaries.insensitive_parts:
         parts = {
             "insensitive": canaries.insensitive_parts,
@@ -102,7 +102,7 @@ def _findings_on(
     """
     frame = canaries.frame[canaries.frame["checkpoint"] == name]
 
-    # Parts without any rank are said to be so, and left out of what follows.
+    # Report the parts without any rank, and leave them out below.
     tied_parts = {
         part for checkpoint, part in canaries.unresolved if checkpoint == name
     }
@@ -116,7 +116,7 @@ def _findings_on(
     if not ranked_parts:
         return
 
-    # Every sentence on a checkpoint has the number of its held-out canaries.
+    # Every sentence on a checkpoint states the number of its held-out canaries.
     n_held_out = ranks.held_out_canaries(frame)["canary_id"].nunique()
     facts: Facts = {"never_inserted": n_held_out}
     control_tests = [test for test in canaries.control_tests if test.checkpoint == name]
@@ -133,7 +133,7 @@ def _findings_on(
         )
         return
 
-    # The base saw no canary: its ranks tell only whether chance is a null.
+    # The base saw no canary, so its ranks only show whether chance is a valid null.
     if name == BASE:
         if not canaries.is_uniform:
             yield canary_finding(
@@ -143,14 +143,15 @@ def _findings_on(
 
     comparisons = held_out_comparisons(frame[frame["part"].isin(tested_parts)])
     if not canaries.is_uniform:
-        # Chance is no null, but the base itself is one. It is the only test.
+        # Chance is no valid null here, but the base is: the rise since it is the only
+        # test.
         control_test = next(t for t in control_tests if t.part in tested_parts)
         rise = rise_finding(canaries.frame, control_test, comparisons)
         yield _corrected(rise, 1, facts)
         return
 
-    # Groups of tests that could claim: both ends of the ranks, canaries in most rows,
-    # bounds of epsilon, and held-out canaries where there are any.
+    # Four groups of tests can claim: both ends of the ranks, canaries in most rows,
+    # bounds of epsilon, and (if there are any) held-out canaries.
     n_groups = 3
     if comparisons:
         n_groups += 1
@@ -163,7 +164,7 @@ def _findings_on(
     for finding in by_chance:
         yield _corrected(finding, n_groups, facts_by_chance, further=remarks)
 
-    # The table holds canaries of our own draw only: nothing is assumed of it.
+    # The bounds use only canaries that this package drew, so nothing is assumed here.
     bound_finding = epsilon_finding(name, bounds, ranks.n_candidates_of(frame))
     if bound_finding is not None:
         yield _corrected(bound_finding, n_groups, facts)
@@ -177,7 +178,7 @@ def _corrected(
     Parameters
     ----------
     n_groups
-        Groups of tests of its checkpoint that could claim.
+        Number of groups of tests on the checkpoint that can claim.
     facts, further
         Facts and keys of remarks (without ``canary.``) that are added.
     """
@@ -185,7 +186,7 @@ def _corrected(
     if p is not None:
         p = min(1.0, n_groups * p)
 
-    # The smallest effect and the limit must allow for the correction, too.
+    # The smallest effect and the bound must include the correction, too.
     power = [replace(test, over=test.over * n_groups) for test in finding.power]
     bounds = [replace(bound, over=bound.over * n_groups) for bound in finding.bounds]
 
@@ -206,17 +207,17 @@ def _findings_by_chance(
     canaries: RankedCanaries,
     mean_exposures: Mapping[tuple[str, str], Row],
 ) -> Iterator[Finding]:
-    """Yield what ranks show against chance, and against held-out canaries.
+    """Yield the findings of ranks against chance and against held-out canaries.
 
     Up to three findings, in this order:
 
-    1. The upper end: trained canaries rank ahead of chance (memory), or they do not.
-       Where held-out ones rank ahead too, chance is no null: only where trained ones
-       are not clearly ahead of these, ``lifted`` says so.
+    1. The upper end: trained canaries rank ahead of chance (memory), or they do not. If
+       held-out ones rank ahead too, chance is no valid null. The finding is ``lifted``
+       then, unless trained ones are clearly ahead of them.
     2. The lower end, where trained canaries rank clearly behind chance.
-    3. Trained next to held-out canaries, where they differ; or that no difference is
-       found, unless one of the other tests found something: a test against chance tells
-       more than so few held-out canaries can.
+    3. Trained next to held-out canaries, if they differ. If they do not, this is said
+       only if no other test found anything, since a test against chance shows more than
+       a few held-out canaries can.
 
     Parameters
     ----------
@@ -235,12 +236,12 @@ def _findings_by_chance(
     ahead_of_held_out = clearest_difference(comparisons, ahead=True)
     behind_held_out = clearest_difference(comparisons, ahead=False)
 
-    # Whether held-out canaries left chance: then strings of this kind moved.
+    # If held-out canaries left chance, all strings of this kind moved.
     shifts = canaries.shifts_of_kind[name]
     has_kind_moved_ahead = "ahead" in shifts
     has_kind_moved_behind = "behind" in shifts
 
-    # The upper end. Memory may be that of all canaries, or of those in most rows.
+    # The upper end: memory of all canaries, or only of those in most rows.
     significant_test: CanaryTest | None = remembered
     if not remembered.is_significant:
         significant_test = _significant_control(canaries, name)
@@ -255,7 +256,7 @@ def _findings_by_chance(
             name, "confounded", "lifted", further=["likelier_kind"], p=p
         )
 
-    # The lower end: canaries that were pushed down give their rows away as well.
+    # The lower end: canaries that were pushed down betray their rows, too.
     if suppressed.is_significant:
         is_kind = has_kind_moved_behind and behind_held_out is None
         n_candidates = ranks.n_candidates_of(frame)
@@ -294,14 +295,14 @@ def _significant_control(canaries: RankedCanaries, name: str) -> CanaryTest | No
 def _suppression(
     suppressed: CanaryTest, n_candidates: int, *, is_kind: bool
 ) -> Finding:
-    """Return that canaries rank further back than chance.
+    """Return the finding that canaries rank further back than chance.
 
     Parameters
     ----------
     suppressed
         The test of the lower end, which is significant.
     is_kind
-        Whether held-out canaries rank as low, so that strings of this kind do.
+        Whether held-out canaries rank low, too, as all strings of this kind then do.
     """
     name = suppressed.checkpoint
     if is_kind:
@@ -319,7 +320,7 @@ def _suppression(
 
 
 def _no_difference(name: str, comparisons: Sequence[HeldOutComparison]) -> Finding:
-    """Return that held-out canaries show no difference, or that there are none."""
+    """Return the finding of no difference from held-out canaries, or of none."""
     if not comparisons:
         return canary_finding(name, "not_tested", "no_held_out")
 
@@ -361,7 +362,7 @@ def _against_chance(
         The test that the claim rests on: ``overall_test`` if it is significant, else
         that of canaries in most rows; ``None``: neither is.
     mean_exposure
-        The figure that the overall test is on.
+        The figure that the overall test concerns.
     """
     name = overall_test.checkpoint
     of_part = trained[trained["part"] == overall_test.part]
@@ -383,7 +384,7 @@ def _against_chance(
     if n_tied:
         further.append("tied_one" if n_tied == 1 else "tied")
 
-    # The claim rests on those in most rows; all canaries stand in its facts.
+    # The claim rests on canaries in most rows; its facts describe all canaries.
     if significant_test is not None and significant_test is not overall_test:
         facts["most_rows"] = significant_test.row("exposure_mean")
         facts["p"] = significant_test.p
@@ -400,8 +401,8 @@ def _against_chance(
             p=significant_test.p,
         )
 
-    # The smallest effect is that of the part with the fewest canaries that can be
-    # ranked: which part is the clearest is known only afterwards.
+    # The smallest effect is that of the part with the fewest resolved canaries, since
+    # only the results show which part is the clearest.
     n_rankable = ranks.resolved(trained).groupby(trained["part"]).sum()  # (parts,)
     power = Power(
         test="exposure",
@@ -410,7 +411,7 @@ def _against_chance(
         over=overall_test.over,
     )
 
-    # No mean exposure is above that of canaries that all rank first.
+    # The mean exposure is largest if all canaries rank first.
     bound = Bound(
         test="exposure",
         value=overall_test.value,
@@ -456,9 +457,9 @@ def _facts_of_ranks(
     Parameters
     ----------
     of_part
-        Trained canaries of the part that the test is of, one row per canary.
+        Trained canaries of the tested part, one row per canary.
     chance_band
-        Ends of the band of mean exposures that chance gives.
+        Lower and upper end of mean exposures by chance.
     """
     chance_low, chance_high = chance_band
     first = ranks.hits_of(of_part, k=1)
@@ -490,7 +491,7 @@ def _facts_of_ranks(
 def contrast_findings(
     contrasts: Sequence[Contrast], canaries: RankedCanaries
 ) -> Iterator[Finding]:
-    """Yield how exposure of whole canaries changed against each baseline.
+    """Yield findings on the change of exposure of whole canaries from each baseline.
 
     ==================  =============  ==============================================
     sentence            claim          condition, first match wins
@@ -501,7 +502,7 @@ def contrast_findings(
     no_change           nothing_shown  otherwise
     ==================  =============  ==============================================
     """
-    # Without its positive control, a change of the exposure means nothing.
+    # A change of exposure means nothing if the positive control was not found.
     if "full" not in canaries.sensitive_parts:
         return
 

@@ -14,13 +14,13 @@ def guards(canaries: RankedCanaries) -> list[Guard]:
 
 
 def _control_guard(canaries: RankedCanaries) -> Guard:
-    """Return whether canaries in most rows are found, in any checkpoint and part."""
+    """Return the positive control: some checkpoint remembers canaries in most rows."""
     name = "positive control"
     tests = canaries.control_tests
     if not tests:
         return guard(name, "control_missing", {}, passed=False)
 
-    # The test with the smallest p is shown, found or not.
+    # The guard shows the test with the smallest p, whether it is significant or not.
     facts = tests[0].facts("exposure_mean")
     detected_in = list(
         dict.fromkeys(test.checkpoint for test in tests if test.is_significant)
@@ -34,7 +34,7 @@ def _control_guard(canaries: RankedCanaries) -> Guard:
             passed=False,
         )
 
-    # A control in some parts only is a warning: it voids nothing of the others.
+    # If only some parts have a control, the guard warns and voids no other part.
     facts["checkpoints"] = detected_in
     facts["insensitive"] = canaries.insensitive_parts
     further = ["control_p"]
@@ -47,9 +47,9 @@ def _control_guard(canaries: RankedCanaries) -> Guard:
 
 
 def _base_guard(canaries: RankedCanaries) -> Guard:
-    """Return whether the base, which saw no canary, ranks them by chance."""
+    """Return the guard that the base, which saw no canary, ranks them by chance."""
     name = "base ranks canaries by chance"
-    # Without a test of the base, the draw of the canaries is all that chance rests on.
+    # Without a test of the base, chance rests on the draw of the canaries alone.
     if not canaries.base_tests:
         is_scored = BASE in set(canaries.frame["checkpoint"])
         says = "canary_base_tied" if is_scored else "canary_base_unscored"

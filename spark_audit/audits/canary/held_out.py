@@ -1,8 +1,8 @@
 """Ranks of planted canaries next to those of never-inserted ones.
 
-A canary that was drawn like the planted ones and never inserted has a uniform rank,
-unless training moved all strings of its kind. A difference of the two sides is then
-memory, and not the kind.
+Never-inserted canaries are drawn like the planted ones. Their ranks are uniform unless
+training moved all strings of their kind. A difference of the two sides is therefore
+memory, whatever happened to the kind.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from spark_audit.stats.estimate import Power
 class HeldOutComparison(CanaryTest):
     """Ranks of planted canaries of one part next to those of never-inserted ones.
 
-    ``value`` is the share of pairs (one of either side) whose planted canary ranks
-    ahead, ``p`` that of no difference (Mann-Whitney, two-sided), ``n`` the planted
+    ``value`` is the share of pairs (one canary of either side) in which the planted one
+    ranks ahead. ``p`` is two-sided (Mann-Whitney), and ``n`` counts the planted
     canaries.
 
     Attributes
@@ -35,7 +35,7 @@ class HeldOutComparison(CanaryTest):
     trained_mean, held_out_mean
         Mean rank of either side.
     power
-        The inputs of the smallest difference that is detected.
+        Inputs for the smallest detectable difference.
     """
 
     trained_mean: Row
@@ -56,7 +56,7 @@ class HeldOutComparison(CanaryTest):
 def held_out_comparisons(frame: pd.DataFrame) -> list[HeldOutComparison]:
     """Return a comparison of each part of one checkpoint, the clearest first.
 
-    Parts without planted or without held-out canaries have none. p is corrected (Holm)
+    Parts that lack planted or held-out canaries are left out. p is corrected (Holm)
     over the parts.
 
     Parameters
@@ -93,7 +93,7 @@ def _share_ahead(
     trained_ranks: pd.Series[float], held_out_ranks: pd.Series[float]
 ) -> float:
     """Return the share of pairs whose trained canary ranks ahead; ties count half."""
-    # U counts the pairs whose trained canary has the larger rank: it is behind.
+    # U counts the pairs in which the trained canary ranks behind.
     u = scipy.stats.mannwhitneyu(trained_ranks, held_out_ranks).statistic
     return float(1 - u / (len(trained_ranks) * len(held_out_ranks)))
 
@@ -102,7 +102,7 @@ def _p_of_difference(
     trained_ranks: pd.Series[float], held_out_ranks: pd.Series[float]
 ) -> float:
     """Return the two-sided p of Mann and Whitney's test."""
-    # Ranks that are all alike show no difference; SciPy from 1.18 gives NaN for them.
+    # If all ranks are equal there is no difference; SciPy gives NaN from 1.18 on.
     if pd.concat([trained_ranks, held_out_ranks]).nunique() == 1:
         return 1.0
     return float(scipy.stats.mannwhitneyu(trained_ranks, held_out_ranks).pvalue)
@@ -121,12 +121,12 @@ def _mean_rank(name: str, part: str, side_ranks: pd.Series[float]) -> Row:
 
 
 def _power_of_ranks(n_trained: int, n_held_out: int, *, n_candidates: int) -> Power:
-    """Return the inputs of the smallest difference of mean ranks that is detected."""
-    # Ranks never trained on are uniform.
+    """Return the inputs for the smallest detectable difference of mean ranks."""
+    # Ranks of held-out canaries are uniform.
     _, sd_of_rank = canary_ranks.null_moments(n_candidates, of="rank")
 
-    # The smallest p is that of the two extreme orders among all orders of both sides:
-    # one side stands wholly ahead of the other.
+    # The smallest p is that of the two extreme orders, in which one side is wholly
+    # ahead of the other, among all orders of both sides.
     n_orders = float(scipy.special.comb(n_trained + n_held_out, n_trained))
     return Power(
         test="t",
@@ -139,8 +139,8 @@ def _power_of_ranks(n_trained: int, n_held_out: int, *, n_candidates: int) -> Po
 def clearest_difference(
     comparisons: Sequence[HeldOutComparison], *, ahead: bool
 ) -> HeldOutComparison | None:
-    """Return the clearest part whose planted canaries differ to that side, if any."""
-    # They come sorted by p: the first that fits is the clearest.
+    """Return the clearest part whose planted canaries differ in that direction."""
+    # Comparisons are sorted by p, so the first match is the clearest.
     for comparison in comparisons:
         is_ahead = comparison.value > 0.5
         if comparison.is_significant and is_ahead == ahead:

@@ -42,10 +42,10 @@ from spark_audit.stats.bootstrap import holm
 CONFIDENCE = 0.95
 
 KS = (1, 10)
-"""Numbers of guesses that epsilon is bounded from: fixed here, before any result."""
+"""Numbers of guesses for bounds of epsilon, fixed here before any result."""
 
 MOST_TIED = 0.9
-"""Share of other candidates that a canary is tied with from which it has no rank."""
+"""A canary that is tied with at least this share of the candidates has no rank."""
 
 TIED = (
     "nearly all candidates are tied: the model collapsed, or its logits have too "
@@ -71,7 +71,7 @@ def ranked(evidence: pd.DataFrame, kind: str = "canary") -> pd.DataFrame:
     """
     frame = evidence[evidence["kind"] == kind]
 
-    # One null distribution serves all canaries only if all have as many candidates.
+    # One null distribution fits all canaries only if they have equally many candidates.
     n_candidates = frame["n_candidates"].to_numpy()  # (units,)
     if len(set(n_candidates.tolist())) > 1:
         raise InputError(
@@ -91,8 +91,8 @@ def ranked(evidence: pd.DataFrame, kind: str = "canary") -> pd.DataFrame:
 def unresolved_parts(frame: pd.DataFrame) -> set[tuple[str, str]]:
     """Return checkpoint and part wherever no canary is :func:`resolved`.
 
-    A single one that is resolved might be the one that was remembered, so that a part
-    is lost only where none is.
+    A single resolved canary might be the remembered one, so a part counts as unresolved
+    only if no canary is resolved.
 
     Parameters
     ----------
@@ -107,9 +107,9 @@ def unresolved_parts(frame: pd.DataFrame) -> set[tuple[str, str]]:
 
 
 def resolved(frame: pd.DataFrame) -> pd.Series[bool]:
-    """Return which canaries are tied with few of their candidates, one per row.
+    """Return a mask of the canaries that are tied with few of their candidates.
 
-    Few are fewer than :data:`MOST_TIED` of them.
+    Few means fewer than the share :data:`MOST_TIED`.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ def by_part(frame: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
 def n_candidates_of(frame: pd.DataFrame) -> int:
     """Return the candidates of each canary (column ``n_candidates``).
 
-    :func:`ranked` refuses sets of different sizes, so that the first row tells.
+    All rows have the same number, since :func:`ranked` refuses different ones.
     """
     return int(frame["n_candidates"].iloc[0])
 
@@ -161,14 +161,15 @@ def n_candidates_of(frame: pd.DataFrame) -> int:
 def exposure_rises(canaries: pd.DataFrame, checkpoint: str) -> np.ndarray:
     """Return changes of exposure since the base model, in bits.
 
-    Shape ``(canaries,)``: those that both checkpoints have; above 0 is more exposed.
+    The shape is ``(canaries,)``, for canaries that both checkpoints have. Above 0 a
+    canary is more exposed.
 
     Parameters
     ----------
     canaries
-        Of one part and all checkpoints, from :func:`ranked`.
+        Canaries of one part and all checkpoints, from :func:`ranked`.
     """
-    # Paired by canary, so that how exposed one was at the base does not count.
+    # Pair by canary, so that its exposure at the base cancels.
     after = canaries[canaries["checkpoint"] == checkpoint]
     before = canaries[canaries["checkpoint"] == BASE]
     paired = after.merge(before, on="canary_id", suffixes=("", "_base"))
@@ -176,7 +177,7 @@ def exposure_rises(canaries: pd.DataFrame, checkpoint: str) -> np.ndarray:
 
 
 def hits_of(frame: pd.DataFrame, *, k: int) -> canary_ranks.TopK:
-    """Return how many canaries are among the first k, compared with chance.
+    """Return the number of canaries among the first k, compared with chance.
 
     Parameters
     ----------
@@ -230,7 +231,7 @@ def p_by_chance(frame: pd.DataFrame, column: str) -> float:
     column
         ``exposure`` or ``lower_tail``.
     """
-    # The mirrored rank is uniform too: one distribution serves both ends.
+    # The mirrored rank is uniform, too, so one distribution serves both ends.
     null = canary_ranks.null_mean(frame["n_candidates"])
     return null.above(float(frame[column].mean()))
 
@@ -258,9 +259,9 @@ class CanaryTest:
     n
         Number of canaries.
     value
-        The figure that the test is on: a mean exposure (bits) or rank.
+        The tested figure: a mean exposure (bits) or rank.
     p
-        Corrected over ``over`` tests.
+        p, corrected over ``over`` tests.
     """
 
     checkpoint: str
@@ -300,7 +301,7 @@ class CanaryTest:
     def facts(
         self, metric: str, *, unit: str = "bits", null: float | None = None
     ) -> dict[str, Fact]:
-        """Return its figure by the metric's name, p, and over how many tests it is."""
+        """Return its figure by the metric's name, p, and the number of tests of p."""
         row = self.row(metric, unit=unit, null=null)
         return {metric: row, "p": self.p, "over": self.over}
 
@@ -329,7 +330,7 @@ def tests_of(
     column
         The column whose mean is tested.
     p_of
-        Gives p from the rows of one checkpoint and part.
+        Returns p from the rows of one checkpoint and part.
     """
     tests = []
     for checkpoint, part, canaries in by_part(frame):
@@ -347,8 +348,8 @@ def tests_of(
 def uniform_tests(frame: pd.DataFrame) -> list[CanaryTest]:
     """Return tests that ranks are uniform, the smallest p value first.
 
-    Corrected over all parts (Holm). Parts in which nothing is ranked
-    (:func:`unresolved_parts`) are not tested.
+    p is corrected over all parts (Holm). Unresolved parts (:func:`unresolved_parts`)
+    are not tested.
 
     Parameters
     ----------
@@ -362,7 +363,7 @@ def uniform_tests(frame: pd.DataFrame) -> list[CanaryTest]:
             canaries["rank"], canaries["n_candidates"], ties=canaries["ties"]
         )
 
-    # A part without ranks would count in the correction, and could show nothing.
+    # An unresolved part could show nothing but would count in the correction.
     unresolved = unresolved_parts(frame)
     tests = [
         test
@@ -380,10 +381,10 @@ class TwoEnds(NamedTuple):
 
 
 def two_ended(frame: pd.DataFrame, parts: Collection[str]) -> TwoEnds:
-    """Return the clearest test of remembered and that of suppressed canaries.
+    """Return the clearest test of each end: remembered, and suppressed canaries.
 
-    Both are corrected (Holm) over both ends of all parts, those that are left out
-    afterwards too.
+    Both p are corrected (Holm) over both ends of all parts, including parts that are
+    not in ``parts``.
 
     Parameters
     ----------
@@ -399,7 +400,7 @@ def two_ended(frame: pd.DataFrame, parts: Collection[str]) -> TwoEnds:
         frame, "lower_tail", lambda canaries: p_by_chance(canaries, "lower_tail")
     )
 
-    # Both ends are looked at, so that p is corrected over both.
+    # Correct p over both ends, since both are tested.
     corrected = adjusted([*tests_of_top, *tests_of_bottom])
     n_parts = len(tests_of_top)
     return TwoEnds(
@@ -409,7 +410,7 @@ def two_ended(frame: pd.DataFrame, parts: Collection[str]) -> TwoEnds:
 
 
 def _clearest(tests: Sequence[CanaryTest], parts: Collection[str]) -> CanaryTest:
-    """Return the test of some parts with the smallest p; of equal p, by part."""
+    """Return the test of the given parts with the smallest p; ties go by part."""
     of_parts = [test for test in tests if test.part in parts]
     return min(of_parts, key=lambda test: (test.p, test.part))
 
@@ -418,8 +419,8 @@ def _clearest(tests: Sequence[CanaryTest], parts: Collection[str]) -> CanaryTest
 class RankedCanaries:
     """All ranked canaries, and the tests that come before any checkpoint is judged.
 
-    They say whether chance is a null (tests of the base), and of which parts memory
-    could be shown (the positive control).
+    The tests of the base show whether chance is a valid null. The positive control
+    shows for which parts memory could be found.
 
     Attributes
     ----------
@@ -449,11 +450,12 @@ class RankedCanaries:
 
     @cached_property
     def shifts_of_kind(self) -> dict[str, set[str]]:
-        """Return to which sides held-out canaries left chance, by checkpoint.
+        """Return the directions in which held-out canaries left chance, by checkpoint.
 
         A side is ``ahead`` or ``behind``. Tests are :func:`uniform_tests`, corrected
         (Holm) over the parts of a checkpoint. No model was trained on these canaries:
-        where they left chance, all strings of their kind moved, and chance is no null.
+        if they left chance, all strings of their kind moved and chance is no valid
+        null.
         """
         # The mean of a uniform rank: smaller means ahead of chance.
         middle_rank = (n_candidates_of(self.frame) + 1) / 2
@@ -469,15 +471,14 @@ class RankedCanaries:
 
     @cached_property
     def control_tests(self) -> list[CanaryTest]:
-        """Return tests that canaries of the highest doses were found: the control.
+        """Return the positive control: tests of canaries of the highest doses.
 
         The smallest p comes first. A model that was trained on planted canaries should
-        remember those that it saw most often; where it is not shown to, the ranks
-        could not have shown memory of others either. p is corrected (Holm) over
-        checkpoints and parts, since one success is enough for a part (and for that part
-        alone). Where the base's ranks are not uniform, the rise
-        since the base is tested instead. A part that the base was not scored on has no
-        rise: its p is 1.
+        remember those that it saw most often. If no test shows that, ranks cannot show
+        memory of other canaries either. p is corrected (Holm) over checkpoints and
+        parts, since one success is enough for its part. If the base's ranks are not
+        uniform, the rise since the base is tested instead. A part without scores of the
+        base has no rise, and p is 1.
         """
         canaries = self._control_canaries()
 
@@ -486,26 +487,26 @@ class RankedCanaries:
             if self.is_uniform:
                 return p_by_chance(tested, "exposure")
 
-            # Each test is of one checkpoint and part, and all its rows name both.
+            # All rows are of the same checkpoint and part.
             checkpoint, part = tested[["checkpoint", "part"]].iloc[0]
             of_part = canaries[canaries["part"] == part]
             return p_risen(exposure_rises(of_part, checkpoint))
 
-        # The base was trained on no canary, and is no control.
+        # The base was trained on no canary and cannot be a control.
         fine_tuned = canaries[canaries["checkpoint"] != BASE]
         tests = tests_of(fine_tuned, "exposure", p_of_control)
         return sorted(adjusted(tests), key=lambda test: test.p)
 
     def _control_canaries(self) -> pd.DataFrame:
-        """Return trained canaries of so many of the highest doses that p can be small.
+        """Return trained canaries of enough of the highest doses for a small p.
 
-        Against chance the highest dose is enough. A rise is tested by signs: where all
-        n canaries of a part rise p is 2^-n, and Holm sums over the parts.
+        The highest dose is enough for a test against chance. A rise is tested by signs:
+        if all n canaries of a part rise, p is 2^-n, and Holm sums over the parts.
         """
         canaries = trained_canaries(self.frame)
         in_most_rows = canaries
 
-        # From the highest dose down, until there are enough of them.
+        # Add doses from the highest down until there are enough canaries.
         for least_dose in sorted(set(canaries["dose"]), reverse=True):
             in_most_rows = canaries[canaries["dose"] >= least_dose]
             least_ps = [
@@ -530,9 +531,10 @@ class RankedCanaries:
 
     @property
     def is_draw_assumed(self) -> bool:
-        """Return whether nothing shows that the canaries were drawn uniformly.
+        """Return whether the uniform draw of the canaries is only assumed.
 
-        Neither tests of the base do, nor formats that this package draws itself.
+        It is if there is no test of the base, and the formats are not drawn by this
+        package.
         """
         formats = set(trained_canaries(self.frame)["format"])
         is_drawn_here = formats <= set(CANARY_FORMATS)

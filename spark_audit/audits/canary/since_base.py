@@ -1,7 +1,7 @@
 """The rise of exposures since a base model that does not rank canaries by chance.
 
-Where the base's ranks are not uniform, chance is no value without memory. But the base
-saw no canary: what a checkpoint adds to its exposures can be memory.
+If the base's ranks are not uniform, chance is not the value without memory. But the
+base saw no canary, so a rise of exposures since the base can be memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def rise_finding(
     control_test: CanaryTest,
     comparisons: Sequence[HeldOutComparison],
 ) -> Finding:
-    """Return the finding on how a checkpoint changed exposures since the base.
+    """Return the finding on the change of exposures since the base.
 
     ==========  =============  ======================================================
     sentence    claim          condition, first match wins
@@ -50,7 +50,7 @@ def rise_finding(
         Canaries of all checkpoints, from
         :func:`~spark_audit.audits.canary.ranks.ranked`.
     control_test
-        The test of canaries in most rows: of one checkpoint and part.
+        The test of canaries in most rows, of one checkpoint and part.
     comparisons
         Ranks of trained and of held-out canaries, the clearest first.
     """
@@ -68,7 +68,8 @@ def rise_finding(
         rises_in_most_rows, np.ones(len(rises_in_most_rows))
     )
 
-    # The sentence states the mean of all; the test is on those in most rows.
+    # The sentence states the mean rise of all canaries; only those in most rows are
+    # tested.
     row = Row.of_estimate(
         mean_rise,
         audit="canary",
@@ -85,7 +86,7 @@ def rise_finding(
     further = ["on_most_rows"]
 
     if control_test.is_significant:
-        # Where held-out canaries rose as well, strings of this kind became likelier.
+        # If held-out canaries rose as well, all strings of this kind became likelier.
         held_out = ranks.held_out_canaries(of_part)
         p_held_out = ranks.p_risen(ranks.exposure_rises(held_out, name))
         has_kind_risen = p_held_out <= 1 - ranks.CONFIDENCE
@@ -103,10 +104,11 @@ def rise_finding(
             name, "memory", "risen", facts, further=further, p=control_test.p
         )
 
-    # No rise: which rise would have been detected, and which could still be there.
+    # Without a rise, state the detectable rise and the one that could still be there.
     power = []
     if mean_in_most_rows.se:
-        # The test is one-sided: half of the tests of two sides.
+        # A one-sided test at a level has the power of a two-sided one at twice that
+        # level.
         test = Power(
             test="sign-flip",
             n=mean_in_most_rows.n,
