@@ -188,3 +188,47 @@ def test_ids_of_digits_stay_as_they_are(suffix, tmp_path):
         frame.to_csv(path, index=False, sep="," if suffix == "csv" else "\t")
     (given,) = given_files(f"peer={path}")
     assert read_scores(given, ["mine"])["id"].tolist() == ["007", "1e3"]
+
+
+def test_the_chosen_attack_is_the_score_beside_a_column_score(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("id,score,loss\na,1,5\nb,2,7\n")
+
+    def scores(spec: str) -> dict[str, float]:
+        frame = read_scores(given_files(f"peer={spec}")[0], ["mine"])
+        return dict(zip(frame["id"], frame["score"], strict=True))
+
+    assert scores(f"{path}#loss") == {"a": 5, "b": 7}
+    assert scores(f"{path}#score") == scores(f"{path}") == {"a": 1, "b": 2}
+    with pytest.raises(InputError, match="no scores of 'id'.*one of: score, loss$"):
+        scores(f"{path}#id")
+
+
+@pytest.mark.parametrize("suffix", ["json", "npz"])
+def test_lists_keep_their_ids(suffix, tmp_path):
+    path = tmp_path / f"a.{suffix}"
+    lists = {"id": ["b", "a"], "score": [2.0, 1.0], "loss": [7.0, 5.0]}
+    if suffix == "json":
+        path.write_text(json.dumps(lists))
+    else:
+        np.savez(path, **{name: np.array(values) for name, values in lists.items()})
+
+    for attack, expected in (("", [2, 1]), ("#loss", [7, 5])):
+        frame = read_scores(given_files(f"peer={path}{attack}")[0], ["mine"])
+        assert frame["id"].tolist() == ["b", "a"]
+        assert frame["score"].tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "lists",
+    [
+        {"signal_values": [1.0, 2.0], "true_labels": [1, 0]},
+        {"train_scores": [1.0], "test_scores": [2.0]},
+        {"predictions": {}, "raw_results": {}},
+    ],
+)
+def test_an_attack_is_refused_where_a_file_names_none(lists, tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(lists))
+    with pytest.raises(InputError, match="names no attacks.*without #ATTACK"):
+        read_scores(given_files(f"peer={path}#loss")[0], ["mine"])

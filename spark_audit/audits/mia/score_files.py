@@ -1,4 +1,8 @@
-"""Files of scores, in the formats of other tools."""
+"""Files of scores, in the formats of other tools.
+
+A file is a table (a line per scored row of text, a column per attack), or holds lists
+by name (a list per attack, or one for members and one for non-members).
+"""
 
 from __future__ import annotations
 
@@ -14,119 +18,138 @@ import pandas as pd
 from spark_audit.errors import InputError
 
 HASH = "text_sha256"
-"""The column with the hash of a row's text."""
+"""The column with the hash of a scored text (:func:`text_hash`)."""
 
 
-class Format(NamedTuple):
-    """Where a tool's file has its scores.
+class PeerFormat(NamedTuple):
+    """The names of the lists in which a tool's file holds its scores.
 
     Attributes
     ----------
-    scores
-        Name of the list of all rows; or of that of members, then that of non-members.
-    labels
-        Name of the list with 1 for members; empty: members have a list of their own.
+    score_lists
+        Name of the list of all scores; or of that of members, then that of
+        non-members.
+    label_list
+        Name of the list with 1 for members and 0 for non-members; empty: members have
+        a list of their own.
     sign
-        -1 where members score lower, else 1.
+        1 where members score higher, -1 where they score lower.
     """
 
     tool: str
-    scores: tuple[str, ...]
-    labels: str = ""
+    score_lists: tuple[str, ...]
+    label_list: str = ""
     sign: int = 1
 
 
 PEER_FORMATS = (
-    Format("LeakPro", ("signal_values",), "true_labels"),
-    Format("PrivacyGuard", ("train_scores", "test_scores")),
-    Format("open-unlearning", ("forget", "holdout"), sign=-1),
+    PeerFormat("LeakPro", ("signal_values",), "true_labels"),
+    PeerFormat("PrivacyGuard", ("train_scores", "test_scores")),
+    PeerFormat("open-unlearning", ("forget", "holdout"), sign=-1),
 )
-"""Fast-MIA writes a table: ``label``, and a column for each attack."""
+"""Tools whose files hold lists. Fast-MIA writes a table; mimir has a reader below."""
 
 MAX_NAMES_SHOWN = 200
 """Characters of the names of attacks that an error lists."""
 
+KEY_COLUMNS = ("id", HASH)
+"""Columns that say which text a line scores; a file has one of them, or none."""
+
 NO_SCORES = ("label", "user_id", "index", "checkpoint", "Unnamed: 0")
-"""Columns of tables that are no scores."""
+"""Further columns that are no scores."""
 
-_ID = {"id": str, HASH: str}
+TYPES_OF_KEYS = {"id": str, HASH: str}
+"""Types of columns: an id of digits, such as 007, stays as it is written."""
 
-SCORE_FILE_READERS: Mapping[str, Callable[[Path], pd.DataFrame]] = {
-    ".csv": lambda path: pd.read_csv(path, dtype=_ID),
-    ".tsv": lambda path: pd.read_csv(path, sep="\t", dtype=_ID),
-    ".jsonl": lambda path: pd.read_json(path, lines=True, dtype=_ID),
+TABLE_READERS: Mapping[str, Callable[[Path], pd.DataFrame]] = {
+    ".csv": lambda path: pd.read_csv(path, dtype=TYPES_OF_KEYS),
+    ".tsv": lambda path: pd.read_csv(path, sep="\t", dtype=TYPES_OF_KEYS),
+    ".jsonl": lambda path: pd.read_json(path, lines=True, dtype=TYPES_OF_KEYS),
     ".parquet": pd.read_parquet,
 }
-"""Readers of tables."""
+"""File suffix -> reader of a table."""
 
-ARRAYS: Mapping[str, Callable[[Path], Mapping[str, Any]]] = {
+LIST_READERS: Mapping[str, Callable[[Path], Mapping[str, Any]]] = {
     ".json": lambda path: json.loads(path.read_text(encoding="utf-8")),
     ".npz": lambda path: dict(np.load(path, allow_pickle=False)),
     ".npy": lambda path: {"score": np.load(path, allow_pickle=False)},
 }
-"""Readers of files that hold lists by name, and no table."""
+"""File suffix -> reader of lists by name."""
 
 
 def read_file(path: Path, attack: str, where: str) -> pd.DataFrame:
-    """Return the column ``score`` of a file, the higher the likelier a member.
+    """Return the scores of one attack: the higher, the likelier a member.
 
     Parameters
     ----------
     attack
-        Which scores of the file; empty: it holds those of one attack.
+        Which attack's scores; empty: the file holds those of one attack.
+    where
+        How errors name the file.
 
     Returns
     -------
-    ``score``; with ``id`` or ``text_sha256`` where the file says which row is whose,
-    else with ``label`` where it says which are members; with ``checkpoint`` if it has
-    it.
+    A line per scored text. Columns: ``score``; ``id`` or ``text_sha256`` where the file
+    says which text a line scores, else ``label`` (1: member) where it says that;
+    ``checkpoint`` where it has it. A table with ``id`` or ``text_sha256`` comes with
+    all its columns, and without ``score`` if it has none and no attack is chosen: the
+    caller refuses that.
 
     Raises
     ------
     InputError
-        If it holds no scores, or several attacks' and none is chosen.
+        If the file cannot be read, or if it is not clear which of its attacks is meant.
     """
     suffix = path.suffix.lower()
-    suffixes = [*SCORE_FILE_READERS, *ARRAYS]
+    suffixes = [*TABLE_READERS, *LIST_READERS]
     if suffix not in suffixes:
         fix = f"give {', '.join(suffixes)}; no pickle is opened"
         raise InputError("is no table", where=where, fix=fix)
 
     try:
-        if suffix in ARRAYS:
-            return _scores_of_arrays(ARRAYS[suffix](path), attack, where)
-        return _scores_of_table(SCORE_FILE_READERS[suffix](path), attack, where)
+        if suffix in LIST_READERS:
+            return _scores_of_lists(LIST_READERS[suffix](path), attack, where)
+        return _scores_of_table(TABLE_READERS[suffix](path), attack, where)
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", where=where) from error
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError("cannot be read as a table", where=where) from error
 
 
-def _scores_of_arrays(
-    arrays: Mapping[str, Any], attack: str, where: str
-) -> pd.DataFrame:
+def _scores_of_lists(lists: Mapping[str, Any], attack: str, where: str) -> pd.DataFrame:
     """Return the scores of a file that holds lists by name."""
     # Only mimir keeps the texts with the scores.
-    if "raw_results" in arrays:
-        return _scores_of_mimir(arrays)
-    return _scores_without_ids(arrays, attack, where)
+    if "raw_results" in lists:
+        _refuse_attack(attack, where)
+        return _scores_of_mimir(lists)
+
+    # Beside a list of ids, the other lists are columns of the same table.
+    for key in KEY_COLUMNS:
+        if key in lists and isinstance(lists[key], (list, dict, np.ndarray)):
+            return _scores_of_table(pd.DataFrame({**lists}), attack, where)
+
+    return _scores_without_ids(lists, attack, where)
 
 
 def _scores_of_table(table: pd.DataFrame, attack: str, where: str) -> pd.DataFrame:
-    """Return the scores of a table, whose column is named after the attack."""
-    if {"id", HASH}.isdisjoint(table):
+    """Return the scores of a table; see :func:`read_file` for its columns."""
+    if set(KEY_COLUMNS).isdisjoint(table):
         return _scores_without_ids(table, attack, where)
+    if not attack:
+        return table
 
-    # It has the name of the attack where one is chosen.
-    column = "score"
-    if attack:
-        column = _chosen_attack(list(table), attack, where)
-
+    # The chosen attack's column is the score, even beside a column of that name.
+    column = _chosen_attack(_attack_columns(table), attack, where)
+    if column != "score":
+        table = table.drop(columns="score", errors="ignore")
     return table.rename(columns={column: "score"})
 
 
 def _scores_of_mimir(content: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the scores of mimir, with texts; the lower, the likelier a member."""
+    """Return the scores of a file of mimir, by the hash of their texts.
+
+    The file's scores are lower for members, so that their signs are changed.
+    """
     records = []
     for side in ("member", "nonmember"):
         scores = content["predictions"][side]
@@ -139,36 +162,25 @@ def _scores_of_mimir(content: Mapping[str, Any]) -> pd.DataFrame:
 def _scores_without_ids(
     content: Mapping[str, Any] | pd.DataFrame, attack: str, where: str
 ) -> pd.DataFrame:
-    """Return scores, and labels where there are, in the order of the file.
+    """Return scores, and labels where the file has them, in the order of the file.
 
     Parameters
     ----------
     content
         Lists by name, or a table.
     attack
-        Which scores; empty: those of the only attack.
+        Which attack's scores; empty: those of the only attack.
     """
-    for form in PEER_FORMATS:
-        lists_needed = set(form.scores)
-
-        # The files of open-unlearning have these lists once for each attack.
-        by_attack = {
-            key: value
-            for key, value in content.items()
-            if lists_needed <= _keys_of(value)
-        }
-        lists: Any = content
-        if by_attack:
-            lists = by_attack[_chosen_attack(list(by_attack), attack, where)]
-
-        if lists_needed <= set(lists):
-            return _scores_of_peer(lists, form)
+    for peer_format in PEER_FORMATS:
+        lists = _lists_of_format(content, peer_format, attack, where)
+        if lists is not None:
+            return _scores_of_peer(lists, peer_format)
 
     # A table without ids: its columns are attacks, but for a few.
-    names = [name for name in content if name not in NO_SCORES]
+    attacks = _attack_columns(content)
     column = "score"
-    if attack or "score" not in names:
-        column = _chosen_attack(names, attack, where)
+    if attack or "score" not in attacks:
+        column = _chosen_attack(attacks, attack, where)
 
     columns = {"score": content[column]}
     for key in ("label", "checkpoint"):
@@ -177,24 +189,56 @@ def _scores_without_ids(
     return pd.DataFrame(columns)
 
 
+def _lists_of_format(
+    content: Mapping[str, Any] | pd.DataFrame,
+    peer_format: PeerFormat,
+    attack: str,
+    where: str,
+) -> Mapping[str, Any] | pd.DataFrame | None:
+    """Return the lists of one attack if a file has this format; ``None``: it has not.
+
+    A file holds the format's lists once for each attack, by the attack's name
+    (open-unlearning), or the lists of a single attack without a name.
+    """
+    needed = set(peer_format.score_lists)
+
+    lists_by_attack = {
+        name: lists for name, lists in content.items() if needed <= _keys_of(lists)
+    }
+    if lists_by_attack:
+        chosen = _chosen_attack(list(lists_by_attack), attack, where)
+        return lists_by_attack[chosen]
+
+    if needed <= set(content):
+        _refuse_attack(attack, where)
+        return content
+    return None
+
+
 def _scores_of_peer(
-    lists: Mapping[str, Any] | pd.DataFrame, form: Format
+    lists: Mapping[str, Any] | pd.DataFrame, peer_format: PeerFormat
 ) -> pd.DataFrame:
-    """Return ``score`` and ``label`` from the lists of a tool's format."""
-    scores_of_lists = [_score_array(lists[key]) for key in form.scores]
-    if form.labels:
-        labels = lists[form.labels]
+    """Return ``score`` (higher: likelier a member) and ``label`` (1: member).
+
+    Parameters
+    ----------
+    lists
+        Those that the format names.
+    """
+    score_lists = [_score_array(lists[key]) for key in peer_format.score_lists]
+    if peer_format.label_list:
+        labels = lists[peer_format.label_list]
     else:
         # Members come first, then non-members.
         label_of_list = [1, 0]
-        n_scores = [len(scores) for scores in scores_of_lists]
-        labels = np.repeat(label_of_list, n_scores)  # (rows,)
-    scores = form.sign * np.concatenate(scores_of_lists)  # (rows,)
+        n_scores = [len(scores) for scores in score_lists]
+        labels = np.repeat(label_of_list, n_scores)  # (texts,)
+    scores = peer_format.sign * np.concatenate(score_lists)  # (texts,)
     return pd.DataFrame({"score": scores, "label": labels})
 
 
 def text_hash(text: str) -> str:
-    """Return the hash by which a file may name a row: of its whole text."""
+    """Return the hash by which a file may name a text: of all its characters."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -203,24 +247,42 @@ def _keys_of(value: Any) -> set[str]:
     return set(value) if isinstance(value, Mapping) else set()
 
 
-def _chosen_attack(names: Sequence[Any], attack: str, where: str) -> str:
-    """Return the attack that is chosen, or the only one there is."""
-    attacks = [str(name) for name in names]
+def _attack_columns(content: Mapping[str, Any] | pd.DataFrame) -> list[Any]:
+    """Return the names of lists or columns that may be scores of an attack."""
+    return [name for name in content if name not in (*KEY_COLUMNS, *NO_SCORES)]
 
-    # A single attack need not be named; a wrong name is refused, too.
-    must_choose = attack or len(attacks) > 1
-    if must_choose and attack not in attacks:
-        shown = ", ".join(attacks)[:MAX_NAMES_SHOWN]
-        raise InputError(
-            "has scores of several attacks",
-            where=where,
-            fix=f"write FILE#ATTACK with one of: {shown}",
-        )
+
+def _chosen_attack(names: Sequence[Any], attack: str, where: str) -> str:
+    """Return the attack that is chosen, or the only one there is.
+
+    Raises
+    ------
+    InputError
+        If there is no attack of that name, or none is chosen of several.
+    """
+    attacks = [str(name) for name in names]
+    shown = ", ".join(attacks)[:MAX_NAMES_SHOWN]
+    fix = f"write FILE#ATTACK with one of: {shown}"
+
+    if attack and attack not in attacks:
+        raise InputError(f"has no scores of {attack!r}", where=where, fix=fix)
+    if not attack and len(attacks) > 1:
+        raise InputError("has scores of several attacks", where=where, fix=fix)
     return attack or attacks[0]
 
 
+def _refuse_attack(attack: str, where: str) -> None:
+    """Refuse the name of an attack for a file that holds the scores of one, unnamed."""
+    if attack:
+        raise InputError(
+            f"names no attacks, so that {attack!r} cannot be chosen",
+            where=where,
+            fix="write FILE without #ATTACK",
+        )
+
+
 def _score_array(value: Any) -> np.ndarray:
-    """Return a list of scores as an array, shape ``(rows,)``.
+    """Return a list of scores as an array, shape ``(texts,)``.
 
     open-unlearning writes it as one record for each index.
     """

@@ -1,4 +1,8 @@
-"""States of tasks after each stage: remembered, forgotten, and so on."""
+"""States of tasks after each stage: remembered, forgotten, and so on.
+
+Memory and steps are changes of NLL, nats per token, of trained minus held-out
+identifiers: below 0 is more remembered.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,8 @@ State: TypeAlias = Literal[
     "forgotten",
     "not shown",
 ]
+"""The findings count ``remembered`` and ``forgotten`` by these words, and the figure of
+stages marks ``remembered``; the report's table ``stages_states`` has all of them."""
 
 TaskOfSeries: TypeAlias = tuple[str, str]
 """A series, and the name of one of its tasks."""
@@ -31,14 +37,14 @@ class TaskState:
     Attributes
     ----------
     cell
-        The figures that it follows from.
+        The figures that the state follows from.
     state
         See :func:`states_of_tasks`.
     memory_p, step_p
-        p of no memory, and of no change by the stage, corrected over all tasks of the
-        report; ``None``: not tested.
+        Two-sided p of no memory, and of no change by the stage, corrected over all
+        tasks of the report; ``None``: not tested.
     is_likelier_again
-        Whether the stage, a later one than its own, made identifiers of the task
+        Whether a later stage than the task's own clearly made its trained identifiers
         likelier again.
     """
 
@@ -50,7 +56,7 @@ class TaskState:
 
     @property
     def is_significant(self) -> bool:
-        """True if trained and held-out identifiers of the task clearly differ."""
+        """True if trained and held-out identifiers clearly differ, in any direction."""
         return _is_below_alpha(self.memory_p)
 
 
@@ -64,8 +70,10 @@ def states_of_tasks(cells: Sequence[TaskCell]) -> list[TaskState]:
     not estimable    there is no p
     confounded       the sides differed before the task was trained on
     remembered       trained identifiers are clearly likelier than held-out ones
-    less likely      they clearly differ otherwise
-    forgotten        the task was remembered at an earlier stage, and its NLL rose since
+                     (memory below 0)
+    less likely      trained identifiers are clearly less likely (memory above 0)
+    forgotten        the task was remembered at an earlier stage, and since its best
+                     stage its memory clearly rose
     not shown        otherwise
     ===============  ===================================================================
 
@@ -76,7 +84,8 @@ def states_of_tasks(cells: Sequence[TaskCell]) -> list[TaskState]:
     Parameters
     ----------
     cells
-        Of single tasks; stages of a task in their order.
+        Cells of single tasks, of one or more series. The cells of a task stand in the
+        order of their stages; a stage that was not scored has no cell.
     """
     adjusted = _adjusted_ps(cells)
 
@@ -86,8 +95,8 @@ def states_of_tasks(cells: Sequence[TaskCell]) -> list[TaskState]:
         if cell.is_before_training and is_significant:
             differed_before.add(_task_of(cell))
 
-    # A task is forgotten only if it was remembered at an earlier stage.
-    remembered = set[TaskOfSeries]()
+    # Cells come in the order of stages: the set holds what earlier stages remembered.
+    remembered_so_far = set[TaskOfSeries]()
     states = []
     for number, cell in enumerate(cells):
         memory_p = adjusted.memory.get(number)
@@ -98,10 +107,10 @@ def states_of_tasks(cells: Sequence[TaskCell]) -> list[TaskState]:
             memory_p=memory_p,
             rise_p=adjusted.rise.get(number),
             differed_before=differed_before,
-            remembered=remembered,
+            remembered_so_far=remembered_so_far,
         )
         if state == "remembered":
-            remembered.add(task)
+            remembered_so_far.add(task)
 
         is_clear_step = _is_below_alpha(step_p) and task not in differed_before
         task_state = TaskState(
@@ -109,23 +118,24 @@ def states_of_tasks(cells: Sequence[TaskCell]) -> list[TaskState]:
             state=state,
             memory_p=memory_p,
             step_p=step_p,
-            is_likelier_again=is_clear_step and _fell(cell),
+            is_likelier_again=is_clear_step and _became_likelier(cell),
         )
         states.append(task_state)
     return states
 
 
 class AdjustedPs(NamedTuple):
-    """p by the place of a cell, corrected (Holm) within families of tests.
+    """p by the number of a cell, corrected (Holm) within families of tests.
 
     Attributes
     ----------
     memory
-        Of no memory: one family before the training of tasks, and one since.
+        Two-sided p of no memory: cells before the training of their tasks are one
+        family, and cells since are another.
     rise
-        Of no rise since the stage at which a task was remembered most.
+        p of no rise since the stage at which a task was remembered most.
     step
-        Of no change by a later stage than that of the task.
+        Two-sided p of no change, by stages after that of the task.
     """
 
     memory: dict[int, float]
@@ -134,7 +144,13 @@ class AdjustedPs(NamedTuple):
 
 
 def _adjusted_ps(cells: Sequence[TaskCell]) -> AdjustedPs:
-    """Return the corrected p of all cells; a cell that is not tested has none."""
+    """Return the corrected p of all cells; a test without a p has no entry.
+
+    Parameters
+    ----------
+    cells
+        Their numbers are the keys of the result.
+    """
     memory_before: dict[int, float | None] = {}
     memory_since: dict[int, float | None] = {}
     rises: dict[int, float | None] = {}
@@ -161,41 +177,44 @@ def _state(
     memory_p: float | None,
     rise_p: float | None,
     differed_before: Collection[TaskOfSeries],
-    remembered: Collection[TaskOfSeries],
+    remembered_so_far: Collection[TaskOfSeries],
 ) -> State:
-    """Return the state of one cell, see :func:`states_of_tasks`.
+    """Return the state of one cell: the first match in :func:`states_of_tasks`' table.
 
     Parameters
     ----------
     memory_p, rise_p
-        Corrected.
+        Corrected p of the cell; ``None``: not tested.
     differed_before
         Tasks whose sides differed before they were trained on.
-    remembered
+    remembered_so_far
         Tasks that were remembered at an earlier stage.
     """
-    # In the order of the table.
     is_significant = _is_below_alpha(memory_p)
+    # A cell with a p has a value, too: 0.0 is for the type checker.
+    memory = cell.memory.value or 0.0
 
+    # In the order of the table.
     if cell.is_before_training:
         return "not yet trained"
     if memory_p is None:
         return "not estimable"
     if _task_of(cell) in differed_before:
         return "confounded"
-    if is_significant and (cell.memory.value or 0.0) < 0:
+    if is_significant and memory < 0:
         return "remembered"
     if is_significant:
         return "less likely"
-    if _task_of(cell) in remembered and _is_below_alpha(rise_p):
+    if _task_of(cell) in remembered_so_far and _is_below_alpha(rise_p):
         return "forgotten"
     return "not shown"
 
 
-def _fell(cell: TaskCell) -> bool:
-    """Return whether trained identifiers became likelier by the stage.
+def _became_likelier(cell: TaskCell) -> bool:
+    """Return whether the stage made trained identifiers of the task likelier.
 
-    Both by themselves, at the upper limit of their change, and more than held-out ones.
+    Their own NLL must have fallen (the upper limit of its change is below 0), and it
+    must have fallen more than that of held-out identifiers.
     """
     if cell.trained_step_high is None or cell.step.value is None:
         return False
@@ -203,10 +222,10 @@ def _fell(cell: TaskCell) -> bool:
 
 
 def _task_of(cell: TaskCell) -> TaskOfSeries:
-    """Return the task of a cell, of its series."""
+    """Return the series and the task of a cell: tasks of two series are not one."""
     return cell.series, cell.task
 
 
 def _is_below_alpha(p: float | None) -> bool:
-    """Return whether there is a p below the level of a claim."""
+    """Return whether a corrected p is below :data:`ALPHA`; ``None`` is not."""
     return p is not None and p < ALPHA
