@@ -1,1 +1,1 @@
-"""Data: examples with annotated identifiers, where they come from, what is planted."""
+"""Data: examples with annotated identifiers, their sources, and planted identifiers."""

@@ -1,4 +1,4 @@
-"""Annotating rows: the identifiers that a detector finds, without fixed wording."""
+"""Annotate rows with the identifiers that a detector finds, without fixed wording."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _CODE_PATTERN = re.compile(
     r"(?<!&#)(?<![\w.,$€£+/-])(?!\d{4}(?:-\d\d){1,2}(?![\w-]))(?!\d{1,4}-\d{1,4}(?![\w-]))"
     r"(?=(?:[A-Z-]*\d){5})[A-Z0-9][A-Z0-9-]{5,40}(?![\w%-]|[.,]\d)"
 )
-"""What may be an order or a customer's number; dates, scores and ranges are none."""
+"""A code that may be an order number or a customer number; no date, score or range."""
 
 
 @dataclass(frozen=True)
 class Annotated:
-    """Rows with the identifiers found in them.
+    """Rows with the identifiers found in them, and counts of what was not annotated.
 
-    ``in_wording`` is the number of identifiers that stand wholly in fixed wording,
-    ``wording_rows`` that of the rows that hold them; they are not annotated unless that
-    was asked for. ``wording_types`` is, by task, in how many rows such an identifier of
-    each type stands, and ``task_rows`` the number of each task's rows.
-    ``unknown_codes`` is the number of codes that have no known form, ``code_rows`` that
-    of their rows. ``notes`` say where fixed wording is not in all rows.
+    ``in_wording`` counts identifiers that stand wholly in fixed wording, and
+    ``wording_rows`` the rows that hold them. They are annotated only on request.
+    ``wording_types`` maps each task to the number of rows by type of such an
+    identifier; ``task_rows`` counts the rows of each task. ``unknown_codes`` counts
+    codes without a known form, and ``code_rows`` the rows that hold them. ``notes`` say
+    which tasks have rows without the fixed wording.
     """
 
     examples: list[Example]
@@ -48,11 +48,11 @@ def annotate(
     patterns: Mapping[str, str] | None = None,
     in_wording: bool = False,
 ) -> list[Example]:
-    """Return the examples with the spans found added to those they have.
+    """Return the examples with the spans of detected identifiers added to their own.
 
-    What stands wholly in a task's fixed wording is taken for nobody's, such as the
-    address of a help desk, and is not annotated. One person's address that stands in
-    most rows looks the same: ``in_wording`` annotates both.
+    A string that stands wholly in a task's fixed wording, such as the address of a help
+    desk, is taken to belong to nobody and is not annotated. One person's address that
+    stands in most rows looks the same: ``in_wording`` annotates both.
 
     Parameters
     ----------
@@ -62,14 +62,14 @@ def annotate(
         ``rules``; ``presidio``: Presidio's recognisers of patterns, and names from a
         spaCy model.
     patterns
-        Regular expressions of the user's own types, which win over the detector.
+        Regular expressions for the user's own types. They win over the detector.
     in_wording
         Annotate identifiers in fixed wording, too.
 
     Raises
     ------
     InputError
-        If the detector is unknown or not installed, or a pattern is no regular
+        If the detector is unknown or not installed, or a pattern is not a regular
         expression or takes too long.
     """
     return annotated(
@@ -88,12 +88,12 @@ def annotated(
     find = detector_of(detector, patterns)
     detected = []
     for row in examples:
-        # Spans that a row has win over those that are found.
+        # The row's own spans win over detected ones.
         spans = resolved([*row.spans, *find(row.text)])
         detected.append(replace(row, spans=tuple(spans)))
 
-    # Fixed wording ends before the identifiers that were found, so it is looked for
-    # where they are known.
+    # Fixed wording ends before an identifier, so the search for it needs the detected
+    # identifiers.
     wording = task_templates(detected)
 
     rows = []
@@ -136,7 +136,7 @@ def annotated(
 
 
 def wording_notes(result: Annotated) -> Iterator[str]:
-    """Yield for each task what stands in its fixed wording, by type and rows."""
+    """Yield a note per task on identifiers in its fixed wording, by type and rows."""
     for task, rows_by_type in sorted(result.wording_types.items()):
         n_rows = result.task_rows[task]
         counted = ", ".join(
@@ -147,7 +147,7 @@ def wording_notes(result: Annotated) -> Iterator[str]:
 
 
 def _count_unknown_codes(row: Example, fixed_ranges: Iterable[tuple[int, int]]) -> int:
-    """Return how many codes of a row are neither a span nor in fixed wording."""
+    """Count the codes of a row that are neither a span nor in fixed wording."""
     known_ranges = [(span.start, span.end) for span in row.spans]
     known_ranges += fixed_ranges
 

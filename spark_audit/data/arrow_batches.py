@@ -1,4 +1,4 @@
-"""Batches of Arrow as rows, with limits on what each decodes to."""
+"""Turn Arrow batches into rows, with limits on what each batch decodes to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 CELL_BYTES = 1 << 24
-"""The longest text of a cell that is read."""
+"""Bytes of the longest text of a cell that is read."""
 
 ARROW_SLICE_ROWS = 1024
 """Rows that are made into Python objects at once."""
@@ -27,21 +27,21 @@ ARROW_SLICE_BYTES = 1 << 26
 """Bytes of text that are made into Python objects at once."""
 
 _BYTES_OF_NUMBER = 8
-"""So many bytes a value counts that is no text, such as a number or a date."""
+"""Bytes that a value counts if it is not text, such as a number or a date."""
 
 
 def rows_of_batches(
     batches: Iterator[pa.RecordBatch], place: str, *, size: int | None = None
 ) -> Iterator[tuple[str, Row]]:
-    """Yield rows of Arrow's batches; labels that `datasets` numbers are told by name.
+    """Yield the rows of Arrow batches; numbered labels of `datasets` become names.
 
-    Nothing else of a column is decoded: an image or a sound would be opened where the
-    row names it, be it a file of this machine or a host.
+    Values are not decoded further: to decode an image or a sound would open the file or
+    the address that the row names.
 
     Parameters
     ----------
     size
-        Bytes of the file that bound what it decodes to; ``None``: no bound.
+        Bytes of the file, which limit what it decodes to; ``None``: no limit.
     """
     import pyarrow as pa
 
@@ -63,7 +63,8 @@ def rows_of_batches(
                     yield f"{place}, row {number}", row
     except SparkError:
         raise
-    # Text that is no UTF-8, dates that no calendar has, labels without a name.
+    # The causes are text that is not UTF-8, impossible dates, and labels without a
+    # name.
     except (
         pa.ArrowException,
         OSError,
@@ -80,14 +81,15 @@ def rows_of_batches(
 
 
 def _slices(row_bytes: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Yield the first row and the number of rows of slices that are not too large.
+    """Yield slices of rows that fit in memory, as (first row, number of rows).
 
     Parameters
     ----------
     row_bytes
-        Bytes of each row, shape ``(rows,)``. A row that is too large is a slice alone.
+        Bytes of each row, shape ``(rows,)``. A row that is too large becomes a slice of
+        its own.
     """
-    # Rows of a batch may be any number: as objects at once they would fill the memory.
+    # A batch may have any number of rows: all as Python objects would fill the memory.
     first = 0
     n_bytes = 0
     for i, length in enumerate(row_bytes.tolist()):
@@ -104,8 +106,8 @@ def _slices(row_bytes: np.ndarray) -> Iterator[tuple[int, int]]:
 
 
 def _row_bytes(batch: pa.RecordBatch, place: str) -> np.ndarray:
-    """Return bytes of text in each row, shape ``(rows,)``, without making the text."""
-    # Offsets say how long each text is, without a look at the text.
+    """Return the bytes of text in each row, shape ``(rows,)``, without decoding it."""
+    # Arrow's offsets give the length of each text, so the text itself is not read.
     total = np.zeros(batch.num_rows, np.int64)
     for column in batch.columns:
         total += _text_bytes(column, place)
@@ -118,9 +120,9 @@ def _text_bytes(array: pa.Array, place: str) -> np.ndarray:
     Raises
     ------
     InputError
-        If a text is longer than is read.
+        If a text is longer than the limit.
     ValueError
-        If the column is of a type that no tool writes data in.
+        If the column has a type in which no tool writes data.
     """
     import pyarrow as pa
 
@@ -139,7 +141,7 @@ def _text_bytes(array: pa.Array, place: str) -> np.ndarray:
     if _is_text(data_type):
         return _bytes_of_texts(array, place)
     if data_type.num_fields:
-        # Unions, and values that several rows share: no tool writes data so.
+        # The rest are unions and values shared by rows, which no tool writes.
         raise ValueError(f"a column of {data_type}")
     return np.full(len(array), _BYTES_OF_NUMBER, np.int64)
 
@@ -172,14 +174,14 @@ def _is_text(data_type: pa.DataType) -> bool:
 def _bytes_of_texts(array: pa.Array, place: str) -> np.ndarray:
     """Return the bytes of each text, shape ``(values,)``; refuse one that is too long.
 
-    A null counts nothing.
+    A null counts 0 bytes.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if array.type in (pa.string_view(), pa.binary_view()):
-        # Arrow has no function for the length of a view: of its four numbers of 32
-        # bits the first is that.
+        # Arrow has no function for the length of a view. The first of the view's four
+        # 32-bit numbers is its length.
         views = np.frombuffer(array.buffers()[1], np.int32)[0::4]
         n_bytes = views[array.offset : array.offset + len(array)].astype(np.int64)
     else:
@@ -196,16 +198,16 @@ def _bytes_of_texts(array: pa.Array, place: str) -> np.ndarray:
 
 
 def _bytes_of_dictionary(array: pa.Array, place: str) -> np.ndarray:
-    """Return the bytes of each value, shape ``(values,)``, of those that it points to.
+    """Return the bytes of the entry that each value points to, shape ``(values,)``.
 
-    One long text that each of many rows points to is small in the file only.
+    Many rows may point to one long text: such a column is small only in the file.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     bytes_of_entry = _text_bytes(array.dictionary, place)
     entries = pc.fill_null(array.indices.cast(pa.int64()), -1).to_numpy()
-    # A null points to the 0 that is put behind the entries.
+    # A null points to the 0 that is appended to the entries.
     return np.asarray(np.append(bytes_of_entry, 0)[entries])
 
 
@@ -227,7 +229,7 @@ def _bytes_of_lists(array: pa.Array, place: str) -> np.ndarray:
 
 
 def _label_names(schema: pa.Schema, place: str) -> dict[str, list[str]]:
-    """Return what the numbers of columns stand for, as far as `datasets` wrote it.
+    """Return the label names that `datasets` recorded for numbered columns.
 
     Returns
     -------
@@ -257,7 +259,7 @@ def _label_names(schema: pa.Schema, place: str) -> dict[str, list[str]]:
 
 
 def _name_labels(row: Row, label_names: dict[str, list[str]]) -> None:
-    """Put the names of labels in the place of their numbers."""
+    """Replace the numbers of labels by their names."""
     for column, names in label_names.items():
         label = row[column]
         # -1 is how `datasets` writes a missing label.

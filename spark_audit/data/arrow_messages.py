@@ -1,7 +1,7 @@
-"""Messages of Arrow: what they decode to, by what is written before each buffer.
+"""Check what the messages of an Arrow file decode to, before they are decoded.
 
-A message is a head, in FlatBuffers' format, and a body of buffers. A compressed buffer
-begins with its length when decoded, so the sum is known before anything is decoded.
+A message is a head in FlatBuffers' format and a body of buffers. A compressed buffer
+begins with its decoded length, so the sum is known before anything is decoded.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ARROW = b"ARROW1"
-"""What an Arrow file begins and ends with; a stream does not."""
+"""The magic bytes at both ends of an Arrow file; a stream has none."""
 
 _STREAM_START = 8
-"""Where the messages of an Arrow file begin, behind its magic."""
+"""Offset of the first message of an Arrow file, behind the magic bytes."""
 
 # Numbers of fields in Arrow's tables, as its Message.fbs declares them.
 _MESSAGE_HEADER = 2
@@ -31,13 +31,14 @@ _LENGTH_BYTES = 8
 """Bytes before a compressed buffer that give its decoded length."""
 
 _NOT_COMPRESSED = -1
-"""The length of a buffer that stands as it is, among compressed ones."""
+"""The decoded length that marks an uncompressed buffer among compressed ones."""
 
 
 def open_messages(buffer: pa.Buffer, *, is_file: bool) -> pa.RecordBatchReader:
-    """Open the stream of messages in a buffer, which an Arrow file holds, too.
+    """Open the stream of Arrow messages in a buffer, for streams and files alike.
 
-    The index at a file's end is not used: it may name other bytes than were checked.
+    The index at the end of a file is not used: it may point to bytes that were not
+    checked.
     """
     import pyarrow as pa
 
@@ -45,21 +46,21 @@ def open_messages(buffer: pa.Buffer, *, is_file: bool) -> pa.RecordBatchReader:
 
 
 def check_messages(buffer: pa.Buffer, *, size: int, place: str, is_file: bool) -> None:
-    """Refuse Arrow whose compressed buffers decode to too much, before it is decoded.
+    """Refuse Arrow data whose compressed buffers decode to too much.
 
     Raises
     ------
     InputError
-        If they do.
+        If the buffers decode to more than the limit for ``size``.
     pyarrow.ArrowException, ValueError, struct.error
-        If it is no Arrow.
+        If the buffer is not Arrow data.
     """
     import pyarrow as pa
 
     if is_file and buffer[-len(ARROW) :].to_pybytes() != ARROW:
         raise ValueError("its end is missing")
 
-    # Dictionaries are messages, too, and decode as batches do.
+    # Dictionaries are messages, too, and count like batches.
     stream = buffer[_STREAM_START:] if is_file else buffer
     n_bytes = 0
     for message in pa.ipc.MessageReader.open_stream(pa.BufferReader(stream)):
@@ -69,7 +70,7 @@ def check_messages(buffer: pa.Buffer, *, size: int, place: str, is_file: bool) -
 
 
 def _decoded_bytes(message: pa.Message) -> int:
-    """Return the bytes that the buffers of a message decode to."""
+    """Return the number of bytes that the buffers of a message decode to."""
     head = _FlatBuffer(message.metadata.to_pybytes())
     batch = head.table(head.root(), _MESSAGE_HEADER)
     if message.type == "dictionary":
@@ -97,24 +98,25 @@ def _decoded_bytes(message: pa.Message) -> int:
 
 
 class _FlatBuffer:
-    """The few of FlatBuffers' structures that a message's head needs.
+    """A reader for the few FlatBuffers structures in the head of a message.
 
-    Places are numbers of bytes. A table begins with how far before it its list of
-    fields stands (the "vtable"), which says how far behind it each field stands.
+    All positions count bytes. A table begins with the distance back to its list of
+    fields (the "vtable"), and this list holds the distance from the table to each
+    field.
     """
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
 
     def root(self) -> int:
-        """Return where the outermost table stands."""
+        """Return the position of the outermost table."""
         return self._number("<I", 0)
 
     def field(self, table: int, index: int) -> int | None:
-        """Return where a field of a table stands; ``None`` if it is left out."""
+        """Return the position of a field of a table; ``None`` if it is left out."""
         vtable = table - self._number("<i", table)
         n_vtable_bytes = self._number("<H", vtable)
-        # The vtable's own length and the table's length stand before the fields.
+        # Two lengths, of the vtable and of the table, precede the list of fields.
         entry = 4 + 2 * index
         if entry >= n_vtable_bytes:
             return None
@@ -123,7 +125,7 @@ class _FlatBuffer:
         return table + offset if offset else None
 
     def table(self, table: int, index: int) -> int:
-        """Return where the table stands that a field refers to."""
+        """Return the position of the table that a field refers to."""
         field = self.field(table, index)
         if field is None:
             raise ValueError("a message without a head")

@@ -1,7 +1,7 @@
-"""Rows of Parquet and Arrow, with limits on what they decode to before it is decoded.
+"""Read rows of Parquet and Arrow, with limits that are checked before decoding.
 
-A dictionary may hold one long text that each of many rows points to, and a compressed
-buffer any number of zeros: both are small files.
+A small file may decode to very much: many rows may point to one long text of a
+dictionary, and a compressed buffer may hold any number of zeros.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ PARQUET = b"PAR1"
 
 
 def arrow_rows(path: Path) -> Iterator[tuple[str, Row]]:
-    """Yield rows of Parquet, or of Arrow: a file, or a stream as `datasets` saves it.
+    """Yield the rows of Parquet, of an Arrow file, or of a stream from `datasets`.
 
     Raises
     ------
     InputError
-        If it is neither, or decodes to too much for its size.
+        If the file is neither format, or decodes to too much for its size.
     """
     return rows_of_batches(_batches(path), str(path), size=path.stat().st_size)
 
@@ -50,7 +50,8 @@ def _batches(path: Path) -> Iterator[pa.RecordBatch]:
             check_messages(buffer, size=size, place=str(path), is_file=is_file)
             batches = iter(open_messages(buffer, is_file=is_file))
 
-        # Rows that differ take more than a byte each.
+        # Distinct rows take more than a byte each, so more rows than bytes are an
+        # attack.
         n_rows = 0
         for batch in batches:
             n_rows += batch.num_rows
@@ -62,14 +63,14 @@ def _batches(path: Path) -> Iterator[pa.RecordBatch]:
 def _parquet_batches(
     file: IO[bytes], size: int, place: str
 ) -> Iterator[pa.RecordBatch]:
-    """Return the batches of Parquet; refuse it where its index says too much.
+    """Return the batches of a Parquet file if its index stays within the limits.
 
     Raises
     ------
     InputError
         If a column decodes to too much for the file's size.
     ValueError
-        If it has more rows than bytes.
+        If the file has more rows than bytes.
     """
     import pyarrow.parquet as pq
 
@@ -83,7 +84,7 @@ def _parquet_batches(
             n_bytes = group.column(j).total_uncompressed_size
             check_decoded(n_bytes, size=size, place=place)
 
-    # Texts that a file holds once for many rows are held once here, too.
+    # Texts that a file stores once for many rows are kept once in memory, too.
     text_columns = []
     for i in range(len(metadata.schema)):
         column = metadata.schema.column(i)

@@ -1,7 +1,7 @@
-"""Synthetic identifiers and canaries: drawn, and written in their frames.
+"""Draw synthetic identifiers and canaries, and write canaries in their frames.
 
-Nothing that is drawn belongs to anybody: e-mail domains are reserved for examples, area
-codes with a middle 9 and social security numbers from 900 on are never assigned, cards
+No drawn string belongs to anybody: e-mail domains are reserved for examples, area codes
+with a middle 9 and social security numbers from 900 on are never assigned, and cards
 begin like payment processors' test cards. Every part is drawn *uniformly*, so that a
 true canary and its candidates are exchangeable before training.
 """
@@ -38,7 +38,7 @@ CANARY_FORMATS: Mapping[str, str] = {
     "record": "On file: name {name}, password {password}, SSN {ssn}.",
     "reset": "The password of {name} is {password}, the social security number {ssn}.",
 }
-"""A canary's frames, used in turn; the name is what ``Canary.format`` holds."""
+"""Frames of canaries, used in turn, by the name that ``Canary.format`` holds."""
 
 PASSWORD_LETTERS = string.ascii_uppercase + string.ascii_lowercase + string.digits
 
@@ -55,11 +55,12 @@ _FORMS: Mapping[str, str] = {
     "CREDIT_CARD": "400000{:09}",
     "ADDRESS": "{0} {4} {2}, {5}ville, {3} {1:05}",
 }
-"""What identifiers look like, all but passwords, with their parts by number."""
+"""Formats of all types but passwords; the numbers in them refer to parts."""
 
 
 def pick(rng: np.random.Generator, choices: Sequence[T], n: int) -> list[T]:
-    """Return ``n`` of the choices, drawn uniformly; an only one takes no number."""
+    """Return ``n`` of the choices, drawn uniformly; a single choice uses no random number.
+    """
     if len(choices) == 1:
         return [choices[0]] * n
     return [choices[i] for i in rng.integers(len(choices), size=n)]
@@ -69,7 +70,7 @@ def pick(rng: np.random.Generator, choices: Sequence[T], n: int) -> list[T]:
 def choices_by_type() -> dict[str, tuple[Sequence[object], ...]]:
     """Return the choices of each part of a type, in the order of drawing.
 
-    Of Faker's English names each is there once: they are drawn uniformly, unweighted.
+    Each of Faker's English names occurs once, so that all are equally likely.
     """
     from faker.providers.person.en_US import Provider
 
@@ -90,8 +91,8 @@ def choices_by_type() -> dict[str, tuple[Sequence[object], ...]]:
             (("", "-"), ("(", ") ")),  # marks around the area code
             range(10_000),  # the last four digits
         ),
-        # Areas from 900 on are never social security numbers; tax numbers, which do
-        # begin so, have a group from 50 on.
+        # Social security numbers never begin with 900 or more. Tax numbers do, but
+        # their second group is 50 or more.
         "SSN": (range(900, 1000), range(1, 50), range(1, 10_000)),
         "CREDIT_CARD": (range(10**9),),
         "ADDRESS": (
@@ -117,7 +118,7 @@ def draw(type: str, rng: np.random.Generator, n: int) -> list[str]:
         rows = np.reshape(letters, (n, -1))  # (n, letters of a password)
         return ["".join(row) for row in rows]
 
-    # The order of drawing is that of the parts: a seed gives the same strings for ever.
+    # Parts are drawn in a fixed order, so that a seed always gives the same strings.
     columns = [pick(rng, choices, n) for choices in choices_by_type()[type]]
     drawn = [_FORMS[type].format(*row) for row in zip(*columns, strict=True)]
     if type != "CREDIT_CARD":
@@ -132,7 +133,7 @@ def draw(type: str, rng: np.random.Generator, n: int) -> list[str]:
 
 
 def checked(body: str) -> str:
-    """Return a card's number: all before its check digit, and that behind it."""
+    """Return a card number: the given digits and their check digit."""
     from faker.utils.checksums import calculate_luhn
 
     digits = re.sub(r"\D", "", body)
@@ -172,7 +173,7 @@ def canary_ranges(example: Example) -> dict[str, tuple[int, int]]:
     Raises
     ------
     InputError
-        If the row holds no canary, or not the one that its annotation tells of.
+        If the row holds no canary, or another one than its annotation describes.
     """
     part_ranges: dict[Part, tuple[int, int]] = {}
     part_texts: dict[Part, str] = {}
@@ -187,7 +188,7 @@ def canary_ranges(example: Example) -> dict[str, tuple[int, int]]:
             fix="inject again",
         )
 
-    # The sentence is written anew: where its parts stand tells where it begins.
+    # The sentence is rendered again: the positions of its parts give its beginning.
     text, spans = render(example.canary.format, part_texts)
     first_part_in_row = min(start for start, _ in part_ranges.values())
     first_part_in_text = min(span.start for span in spans.values())
@@ -208,11 +209,11 @@ def canary_ranges(example: Example) -> dict[str, tuple[int, int]]:
 def redrawn(
     format: str, part: Ranked, rng: np.random.Generator, size: int
 ) -> list[str]:
-    """Return strings that a part could as well be, drawn as the true one was."""
+    """Return alternatives for a part of a canary, drawn as the true one was."""
     if part != "full":
         return draw(CANARY_PARTS[part], rng, size)
 
-    # Drawn in the order of the parts, as the true canary's are.
+    # The draws follow the order of the parts, as for the true canary.
     names = draw(CANARY_PARTS["name"], rng, size)
     passwords = draw(CANARY_PARTS["password"], rng, size)
     numbers = draw(CANARY_PARTS["ssn"], rng, size)

@@ -1,4 +1,4 @@
-"""Strings that a part of a canary could as well have been."""
+"""Draw candidates for a part of a canary: strings that could have been the true one."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from spark_audit.data.examples import Part
 Encode = Callable[[list[str]], list[list[int]]]
 
 MAX_DRAWS = 200_000
-"""Where so many strings hold too few candidates, a canary's part has none."""
+"""Draws after which a canary's part gets no candidates if they are still too few."""
 
 NO_CANDIDATES: dict[str, Any] = {"candidates": [], "true_index": None}
 
 GIVE_UP_DEVIATIONS = 6.0
-"""Standard deviations by which a count must lack to give a search up."""
+"""Standard deviations below the needed number at which a search is given up."""
 
 Context = tuple[str, int, int]
-"""A text, and the characters of it that candidates replace, from and to."""
+"""A text, and the first and last character of what candidates replace in it."""
 
 Filter = Callable[[list[str]], list[str]]
-"""Returns those of some strings that fit."""
+"""A filter: it returns the strings that fit."""
 
 
 def candidates(
@@ -39,13 +39,14 @@ def candidates(
     seed: int,
     n: int = 512,
 ) -> dict[str, Any]:
-    """Return strings that a canary's part could as well have been, and itself.
+    """Return candidates for a part of a canary, with the true string among them.
 
-    They are drawn uniformly from the true one's generator and kept when they are new,
-    have its number of tokens alone, and in every context give as many tokens and leave
-    those before and behind the string unchanged. These are properties that the true
-    string shares, so that given the set each of its members is as likely the true one,
-    and the true one's index is drawn uniformly.
+    Candidates are drawn uniformly from the generator of the true string. A candidate is
+    kept if it is new, has as many tokens as the true string when tokenised alone, gives
+    as many tokens in every context and leaves the tokens before and behind it
+    unchanged. The true string has these properties, too. Given the set, each member is
+    therefore equally likely to be the true one, and the index of the true one is drawn
+    uniformly.
 
     Parameters
     ----------
@@ -58,14 +59,14 @@ def candidates(
         Token ids of each text, as the model reads it, special tokens included. A
         tokenizer's ``backend_tokenizer.encode_batch_fast`` is the fastest.
     contexts
-        Where the true string stands.
+        The texts in which the true string stands.
     seed
-        One of its own for each canary and part, so that pools are independent, such as
-        ``facts.seed_for(seed, canary.id, part)``.
+        A separate seed for each canary and part, such as ``facts.seed_for(seed,
+        canary.id, part)``, so that pools are independent.
     n
-        Size of the set, the true one included. Where :data:`MAX_DRAWS` draws do not
-        give it, the set is empty and says why; a search ends before where those made
-        leave no hope of it.
+        Size of the set, the true string included. The set is empty, with a reason, if
+        :data:`MAX_DRAWS` draws do not fill it. The search stops early if it has no hope
+        of success.
 
     Returns
     -------
@@ -89,7 +90,8 @@ def candidates(
         new = [text for text in drawn if text not in seen]
         seen.update(new)
 
-        # In small lots: in place a text is long, and most of them are not needed.
+        # Small lots: a whole context is long to tokenise, and most strings are not
+        # needed.
         for first in range(0, len(new), n // 2):
             lot = new[first : first + n // 2]
             for keep_fitting in filters:
@@ -106,17 +108,17 @@ def candidates(
         reason = f"{n_drawn} draws gave {len(strings) + 1} of {n} candidates"
         return NO_CANDIDATES | {"reason": f"{reason} of {n_tokens} tokens"}
 
-    # Each place in the set is as likely the true string's.
+    # Every index in the set is equally likely for the true string.
     true_index = int(rng.integers(n))
     strings[true_index:] = [true_text, *strings[true_index : n - 1]]
     return {"candidates": strings, "true_index": true_index, "reason": None}
 
 
 def _is_hopeless(n_drawn: int, n_strings: int, n_needed: int) -> bool:
-    """Return whether all draws together would hardly give as many strings.
+    """Return whether all allowed draws together would hardly give enough strings.
 
-    If they would just be enough, so many should be there by now as is their share of
-    the draws; far fewer are no accident.
+    The count so far is compared with the share that is due at this number of draws. A
+    count far below it is not chance.
     """
     expected = n_drawn * n_needed / MAX_DRAWS
     deviation = 1 + math.sqrt(expected)
@@ -124,7 +126,7 @@ def _is_hopeless(n_drawn: int, n_strings: int, n_needed: int) -> bool:
 
 
 def _length_filter(n_tokens: int, encode: Encode) -> Filter:
-    """Return a filter: strings of as many tokens, each alone."""
+    """Return a filter that keeps strings with so many tokens when tokenised alone."""
 
     def keep_fitting(strings: list[str]) -> list[str]:
         rows = encode(strings)
@@ -138,11 +140,10 @@ def _length_filter(n_tokens: int, encode: Encode) -> Filter:
 
 
 def _context_filter(context: Context, encode: Encode) -> Filter:
-    """Return a filter: strings that change only their own tokens in the context.
+    """Return a filter for strings that change only their own tokens in a context.
 
-    Where a string's tokens begin and end is told by what the text shares with the
-    tokenisation of what stands before and behind it: a blank before the string that one
-    string takes into its first token and another does not is a change.
+    The text before and behind the string is compared with its tokenisation. A blank
+    that one string takes into its first token and another does not is a change.
     """
     text, start, end = context
     before = text[:start]
@@ -151,7 +152,7 @@ def _context_filter(context: Context, encode: Encode) -> Filter:
     (after_ids,) = encode([after])
 
     def shape(ids: list[int]) -> tuple[int, int, int]:
-        """Return the number of tokens, and of those shared with either side."""
+        """Return the number of tokens, and how many are shared before and behind."""
         n_shared_before = len(commonprefix([ids, before_ids]))
         n_shared_after = len(commonprefix([ids[::-1], after_ids[::-1]]))
         return len(ids), n_shared_before, n_shared_after

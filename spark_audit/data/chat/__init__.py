@@ -1,1 +1,1 @@
-"""Chat data: formats, chat templates, and what a training run had loss on."""
+"""Chat data: formats, chat templates, and which tokens a training run had loss on."""

@@ -1,4 +1,4 @@
-"""The formats of chat data, each as one conversation a row."""
+"""Read chat data of every known format, one conversation per row."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROLES: Mapping[str, str] = {
     ),
     "observation": "tool",
 }
-"""Names of roles that ShareGPT files use, and those that templates know."""
+"""Role names of chat templates, by the names in ShareGPT files."""
 ASSISTANT = "assistant"
 TEMPLATE_ROLES = frozenset(
     "system developer user assistant tool function ipython".split()
@@ -38,20 +38,21 @@ class Conversation:
     Attributes
     ----------
     messages
-        As a chat template reads them; empty: the row is text.
+        Messages in the form that a chat template reads; empty if the row is plain text.
     n_prompt
-        Messages that are the prompt of a completion; ``None``: the row has no such
-        division.
+        Number of messages that are the prompt of a completion; ``None`` if the row has
+        no such division.
     prompt, completion
-        The row's text, where it holds no messages; the prompt may be empty.
+        The text of a row without messages; the prompt may be empty.
     supervised
-        What the format's usual trainer supervises.
+        The part that the usual trainer of the format has loss on.
     unsupervised
-        Messages that the row itself takes out of the loss (``weight``, ``train``).
+        Numbers of the messages that the row excludes from the loss (``weight``,
+        ``train``).
     tools, variables
-        What the template gets besides.
+        Further inputs of the template.
     preferred
-        Whether the row also held a rejected answer, which is left out.
+        Whether the row also held a rejected answer, which was left out.
     """
 
     messages: tuple[Message, ...] = ()
@@ -66,7 +67,7 @@ class Conversation:
 
 
 class UnreadableRowError(Exception):
-    """A row holds something besides text, such as an image; it is left out."""
+    """The row holds something besides text, such as an image, and is left out."""
 
 
 def is_chat(row: JsonObject) -> bool:
@@ -85,7 +86,7 @@ def conversation_of(row: JsonObject) -> Conversation:
     Raises
     ------
     InputError
-        Naming the field that is not of its format.
+        Names the field that does not match its format.
     UnreadableRowError
         If a message holds something besides text.
     """
@@ -110,10 +111,10 @@ def conversation_of(row: JsonObject) -> Conversation:
 
 
 def _without_tools(row: JsonObject) -> Conversation:
-    """Return a row as a conversation, as if its template got nothing besides.
+    """Return a row as a conversation, without tools and template variables.
 
-    The first of these columns that the row has decides: ``chosen``, a list of messages,
-    ``completion``, ``instruction``, ``text``.
+    The first of these columns that the row has determines the format: ``chosen``, a
+    list of messages, ``completion``, ``instruction``, ``text``.
     """
     # A preference may hold its prompt as messages, too.
     if row.get("chosen") is not None:
@@ -142,7 +143,7 @@ def _listed_messages(row: JsonObject, column: str) -> Conversation:
     """Return the conversation of a column with a list of messages."""
     messages, unsupervised = _messages(row, column)
 
-    # ShareGPT files may give the system message as a column of its own.
+    # ShareGPT files may hold the system message in a column of its own.
     system = row.get("system")
     if isinstance(system, str) and system and messages[0]["role"] != "system":
         messages = ({"role": "system", "content": system}, *messages)
@@ -158,7 +159,7 @@ def _listed_messages(row: JsonObject, column: str) -> Conversation:
 
 
 def _marks_its_loss(row: JsonObject, column: str) -> bool:
-    """Return whether a row itself says of its messages which are in the loss."""
+    """Return whether a row itself marks which of its messages are in the loss."""
     messages = _json_field(row, column)
     assert isinstance(messages, list)  # _messages refuses anything else
     return any(
@@ -169,12 +170,12 @@ def _marks_its_loss(row: JsonObject, column: str) -> bool:
 
 def _preference(row: JsonObject) -> Conversation:
     """Return the conversation with the answer that is preferred to another."""
-    # With a prompt of its own it is a prompt and a completion.
+    # A preference with its own prompt column is a prompt and a completion.
     chosen = _json_field(row, "chosen")
     if isinstance(chosen, str) or row.get("prompt") is not None:
         return _completion({**row, "chosen": chosen}, "chosen", preferred=True)
 
-    # The prompt is what both answers begin with.
+    # Otherwise the prompt is the beginning that both answers share.
     messages, _ = _messages(row, "chosen")
     rejected, _ = _messages(row, "rejected")
     n_shared = 0
@@ -183,7 +184,7 @@ def _preference(row: JsonObject) -> Conversation:
             break
         n_shared += 1
 
-    # Two answers that are alike are answers all the same: the last message is one.
+    # Identical answers are still answers: the last message is the answer.
     return Conversation(
         messages=messages,
         n_prompt=min(n_shared, len(messages) - 1),
@@ -195,8 +196,8 @@ def _preference(row: JsonObject) -> Conversation:
 def _completion(
     row: JsonObject, column: str, *, preferred: bool = False
 ) -> Conversation:
-    """Return the conversation of a prompt and a completion, texts or messages."""
-    # Both are texts, both are lists of messages, or the completion alone is text.
+    """Return the conversation of a prompt and a completion, as texts or messages."""
+    # Both are texts, or both are lists of messages, or the row has only a completion.
     prompt = _json_field(row, "prompt")
     completion = _json_field(row, column)
     if isinstance(prompt, str | None) and isinstance(completion, str):
@@ -226,7 +227,7 @@ def _completion(
 
 def _instruction(row: JsonObject) -> Conversation:
     """Return the conversation of Alpaca's columns as LLaMA-Factory joins them."""
-    # History, if there is any, stands between the system message and the question.
+    # The history stands between the system message and the question.
     messages: list[Message] = []
     system = row.get("system")
     if system:
@@ -264,7 +265,7 @@ def _instruction(row: JsonObject) -> Conversation:
 def _messages(
     row: JsonObject, column: str
 ) -> tuple[tuple[Message, ...], frozenset[int]]:
-    """Return the messages of a column, and which the row takes out of the loss."""
+    """Return the messages of a column, and the numbers of those without loss."""
     value = _json_field(row, column)
     if not isinstance(value, list) or not value:
         advice = "give a list of messages, each with a role and its content"
@@ -284,7 +285,7 @@ def _messages(
             )
         messages.append(_message(raw, field_name))
 
-        # OpenAI's format gives a message's weight, others say yes or no.
+        # OpenAI's format gives a message a weight of 0 or 1, others a truth value.
         has_no_weight = raw.get("weight", 1) in (0, False)
         if has_no_weight or raw.get("train") is False or raw.get("loss") is False:
             unsupervised.add(i)
@@ -292,7 +293,7 @@ def _messages(
 
 
 def _message(raw: JsonObject, field_name: str) -> Message:
-    """Return a message as templates read it, from one of any format."""
+    """Return a message of any format in the form that templates read."""
     role = raw.get("role", raw.get("from"))
     if not isinstance(role, str) or not role:
         raise bad_field(
@@ -306,13 +307,13 @@ def _message(raw: JsonObject, field_name: str) -> Message:
         if key not in (*_UNREAD_KEYS, "role") and value is not None:
             message[key] = _without_nulls(value)
 
-    # Only a message that calls tools may be without content.
+    # Only a message with tool calls may lack content.
     content = raw.get("content", raw.get("value"))
     if content is None and not raw.get("tool_calls"):
         content = ""
     if content is not None:
         message["content"] = _content(content, field_name)
-    # A CSV holds calls of tools as text.
+    # A CSV file holds tool calls as text.
     if isinstance(message.get("tool_calls"), str):
         message["tool_calls"] = _json_field(message, "tool_calls")
     return message
@@ -347,12 +348,12 @@ def text_of(message: JsonObject) -> str:
 
 
 def _json_field(row: JsonObject, column: str) -> object:
-    """Return a column, which files of text hold as JSON."""
+    """Return the value of a column; text that holds JSON is parsed."""
     value = row.get(column)
     if not isinstance(value, str) or value.lstrip()[:1] not in ("[", "{"):
         return value
 
-    # A text may begin with a bracket, too: only a list of messages is read as JSON.
+    # Plain text may begin with a bracket, too: only a list of messages is parsed.
     may_be_text = column in ("prompt", "completion", "chosen", "rejected")
     parsed: object
     try:
@@ -371,7 +372,7 @@ def _json_field(row: JsonObject, column: str) -> object:
 
 
 def _string(value: object, column: str) -> str:
-    """Return a cell that must be text."""
+    """Return a cell, which must be text."""
     if value is None:
         raise bad_field(column, "is missing", fix="give it text, or leave the row out")
     if not isinstance(value, str):
@@ -380,7 +381,7 @@ def _string(value: object, column: str) -> str:
 
 
 def _without_nulls(value: object) -> object:
-    """Return a value without keys that are null: tables give every row all keys."""
+    """Return a value without null keys, because tables give every row all keys."""
     if isinstance(value, Mapping):
         return _object_without_nulls(value)
     if isinstance(value, list):
@@ -389,7 +390,7 @@ def _without_nulls(value: object) -> object:
 
 
 def _object_without_nulls(value: JsonObject) -> dict[str, object]:
-    """Return an object without keys that are null, nor those in what it holds."""
+    """Return an object without null keys, at every depth."""
     return {
         key: _without_nulls(item) for key, item in value.items() if item is not None
     }

@@ -1,4 +1,4 @@
-"""Chat data as examples: messages, prompts and completions, instructions, tokens."""
+"""Import chat data as examples: messages, completions, instructions and tokens."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ _NOT_TEXT = "a message holds more than text"
 """Reasons for which a row is left out, as notes and errors name them."""
 
 _CHAT_ROWS_PER_PROGRESS_CALL = 100
-"""Rows between two calls of a progress: a template takes its time."""
+"""Rows between two calls of a progress callback: templates are slow."""
 
 _PLACES_NAMED = 3
-"""So many places of rows a note names, as examples."""
+"""Number of example places that a note names."""
 
 _LOSS_IN_WORDS = {
     "all": "all tokens",
@@ -57,7 +57,7 @@ _LOSS_IN_WORDS = {
     "assistant": "the assistant's messages",
     "last": "the last message of the assistant",
 }
-"""What had loss, as a note tells it, by the value of ``--supervised``."""
+"""Words in which notes describe each value of ``--supervised``."""
 
 
 def import_chat(
@@ -76,7 +76,7 @@ def import_chat(
     progress: Callable[[str, int, int], None] | None = None,
     note: Callable[[str], None] | None = None,
 ) -> dict[Split, int]:
-    """Read chat data and write it as JSON lines, as the trainer read it.
+    """Read chat data and write it as JSON lines, in the form that the trainer read.
 
     Parameters
     ----------
@@ -87,11 +87,11 @@ def import_chat(
     template
         Its chat template; ``None``: the tokenizer's own.
     supervised
-        What had loss: ``all`` tokens, the ``completion``, each message of the
-        ``assistant``, or the ``last`` of them. ``None``: what the usual trainer of
-        each format does.
+        The part with loss: ``all`` tokens, the ``completion``, each message of the
+        ``assistant``, or the ``last`` of them. ``None``: the part that the usual
+        trainer of each format takes.
     max_length, truncation
-        Tokens that the trainer read of a row, and the side that it cut off.
+        Most tokens of a row that the trainer read, and the side that it cut off.
 
     Returns
     -------
@@ -101,7 +101,8 @@ def import_chat(
     Raises
     ------
     InputError
-        Naming file, row and field of the first bad row; if the template fails.
+        Names file, row and field of the first bad row. Also raised if the template
+        fails.
     """
     _check_options(
         task=task,
@@ -123,10 +124,10 @@ def import_chat(
 
     def show(stage: str, n_rows: int) -> None:
         if progress is not None:
-            progress(stage, n_rows, 0)  # nobody knows how many rows there are
+            progress(stage, n_rows, 0)  # the total number of rows is unknown
 
-    # The source is read twice: what all rows of a task share, such as a system
-    # message, is known only when the last of them was read.
+    # The source is read twice. Wording that all rows of a task share, such as a system
+    # message, is known only after the last row.
     first_reading = rows.read(lambda n_rows: show("rows read", n_rows))
     shared_wording = task_templates(example for _, example in first_reading)
 
@@ -150,7 +151,7 @@ def _check_options(
     truncation: str,
     split: str | None,
 ) -> None:
-    """Refuse a value that an option does not have, before a row is read."""
+    """Refuse invalid option values before a row is read."""
     check_task(task)
 
     if supervised not in (None, *get_args(Supervised)):
@@ -179,29 +180,29 @@ def _check_options(
 
 @dataclass
 class _ChatTally:
-    """Counts of one reading of a source; the notes of the import tell them.
+    """Counts of one reading of a source, for the notes of the import.
 
     Attributes
     ----------
     rows_by_split
-        Examples that were made.
+        Number of examples by split.
     reader_notes
-        Remarks of the file's reader, each once, in their order.
+        Remarks of the file's reader, each once, in order.
     places_left_out
-        Places of the rows that were left out, by the reason.
+        Places of the rows that were left out, by reason.
     places_of_odd_roles
-        Places of rows with a role that templates seldom know.
+        Places of rows with a role that few templates know.
     places_with_inner_bos
         Places of tokenised rows that may hold several documents.
     rows_by_loss
-        Rows by what is taken to have had loss, in words.
+        Rows by the part that is assumed to have had loss, in words.
     n_documents
-        Examples that come of rows with several documents.
+        Examples from rows with several documents.
     n_preferences, n_not_located, n_unsupervised, n_inexact
-        Rows of preferences; with messages that are not locatable; without a supervised
-        token; with a loss that begins inside of a character.
+        Rows with preferences, with messages that could not be located, without a
+        supervised token, and with a loss that begins inside a character.
     writes_date
-        Whether a template writes the date of today.
+        Whether a template writes the current date.
     """
 
     rows_by_split: Counter[Split] = field(default_factory=Counter)
@@ -218,11 +219,11 @@ class _ChatTally:
     writes_date: bool = False
 
     def leave_out(self, reason: str, place: str) -> None:
-        """Count a row that is left out."""
+        """Count a row that is left out for a reason."""
         self.places_left_out.setdefault(reason, []).append(place)
 
     def notes(self) -> Iterator[str]:
-        """Yield what was left out, and what was taken to have had loss."""
+        """Yield notes on rows that were left out and on the assumed loss."""
         yield from self.reader_notes
 
         for reason, places in self.places_left_out.items():
@@ -247,7 +248,7 @@ class _ChatTally:
         yield from self._notes_on_rows()
 
     def _notes_on_documents(self) -> Iterator[str]:
-        """Yield notes on tokenised rows that hold several documents, or may."""
+        """Yield notes on tokenised rows that hold, or may hold, several documents."""
         if self.n_documents:
             yield f"packed rows were taken apart into {self.n_documents} documents"
 
@@ -260,7 +261,7 @@ class _ChatTally:
             )
 
     def _notes_on_rows(self) -> Iterator[str]:
-        """Yield notes on how many rows were read otherwise than they stand there."""
+        """Yield notes on rows that were not read exactly as they are written."""
         if self.n_preferences:
             yield f"{rows_of(self.n_preferences)} of preferences: `chosen` is imported"
         if self.n_not_located:
@@ -276,7 +277,7 @@ class _ChatTally:
 
 
 class _ChatSource:
-    """A source of chat data that is read row by row, as often as it is asked.
+    """A source of chat data, which can be read several times, row by row.
 
     Attributes
     ----------
@@ -306,8 +307,8 @@ class _ChatSource:
 
         path = Path(source)
         self._split_of_file = split_of(path.stem) if path.is_file() else None
-        # Rows of text and of tokens need no template: without one, only a row with
-        # messages is refused, when it is read.
+        # Rows of text and of tokens need no template. Without a template, only a row
+        # with messages is refused, and only when it is read.
         self._renderer: Renderer | None = None
         if template is not None or getattr(tokenizer, "chat_template", None):
             self._renderer = Renderer(tokenizer, template)
@@ -315,20 +316,20 @@ class _ChatSource:
         self.tally = _ChatTally()
 
     def read(self, progress: Callable[[int], None]) -> Iterator[tuple[str, Example]]:
-        """Yield the examples with their places; the tally begins anew.
+        """Yield the examples with their places, and start a new tally.
 
         Raises
         ------
         InputError
-            Naming the first bad row; also if there is no example at all.
+            Names the first bad row. Also raised if there is no example at all.
         """
-        # Both readings of the source count alike; what is told is of the last.
+        # Both readings give the same counts; the notes use the last one.
         self.tally = _ChatTally()
         rows = read_rows(
             self._source, self._format, encoding=self._encoding, note=self._remark
         )
         for place, split_of_part, row in rows:
-            # An error names the row, but not one that whoever takes the rows makes.
+            # Only errors of reading get the row's place, not errors of the consumer.
             with at(place):
                 split = self._split(split_of_part, row)
                 documents = self._documents(row, place)
@@ -344,12 +345,12 @@ class _ChatSource:
             raise self._no_rows()
 
     def _no_rows(self) -> InputError:
-        """Return the error of a source that gives no example."""
+        """Return the error of a source without a single example."""
         reasons = self.tally.places_left_out
         if not reasons:
             return InputError("holds no rows", where=self._source, fix=EMPTY_FIX)
 
-        # With loss on all tokens no message need be located.
+        # If all tokens have loss, no message must be located.
         advice = "give rows whose messages are text"
         if _NOT_LOCATABLE in reasons:
             advice = "give other rows, or `--supervised all`"
@@ -371,15 +372,14 @@ class _ChatSource:
         )
 
     def _documents(self, row: Row, place: str) -> list[Prepared]:
-        """Return the documents of a row; none where it is left out."""
+        """Return the documents of a row; none if the row is left out."""
         if row.get("input_ids") is not None:
             return self._tokenised_documents(row, place)
 
         try:
             conversation = conversation_of(row)
             if conversation.messages and self._renderer is None:
-                # Only now a template is needed: this raises what says that there is
-                # none.
+                # The row needs a template: this raises the error if there is none.
                 self._renderer = Renderer(self._tokenizer)
             document = self._preparer.prepare(conversation, place)
         except UnreadableRowError:
@@ -393,13 +393,13 @@ class _ChatSource:
         return [document]
 
     def _tokenised_documents(self, row: Row, place: str) -> list[Prepared]:
-        """Return the documents of a row that was tokenised before."""
+        """Return the documents of a row that is already tokenised."""
         documents = []
         for document in documents_of(row, self._tokenizer):
             documents.append(document.prepared)
             self.tally.n_inexact += not document.is_exact
 
-        # A BOS inside of what counts as one document: it may be several.
+        # A BOS inside a single document is a sign of several documents.
         ids = row["input_ids"]
         assert isinstance(ids, list)  # documents_of refuses anything else
         bos = self._tokenizer.bos_token_id
@@ -411,13 +411,13 @@ class _ChatSource:
     def _count_conversation(
         self, conversation: Conversation, document: Prepared, place: str
     ) -> None:
-        """Count of a conversation what a note tells."""
+        """Count the properties of a conversation that notes mention."""
         supervised = self._settings.supervised or conversation.supervised
         self.tally.rows_by_loss[_LOSS_IN_WORDS[supervised]] += 1
         self.tally.n_preferences += conversation.preferred
         self.tally.n_not_located += bool(document.not_located)
 
-        # transformers gives templates this function for the date of today.
+        # transformers offers this function to templates for the current date.
         if self._renderer is not None and conversation.messages:
             template = self._renderer.template_for(conversation.tools)
             self.tally.writes_date |= "strftime_now" in template
@@ -429,7 +429,7 @@ class _ChatSource:
     def _examples(
         self, documents: list[Prepared], row: Row, split: Split
     ) -> list[Example]:
-        """Return an example of each document of a row."""
+        """Return one example per document of a row."""
         row_id = _name(row, "id")
         source_id = _name(row, "source_id")
         is_packed = len(documents) > 1
@@ -440,8 +440,8 @@ class _ChatSource:
             self.tally.n_documents += is_packed
             self.tally.n_unsupervised += not document.training_input.supervised
 
-            # Rows without an id are numbered as they are read; documents of a row that
-            # has one, within the row.
+            # Rows without an id are numbered over the split; documents of a row with an
+            # id are numbered within the row.
             n_rows = self.tally.rows_by_split[split]
             example_id = row_id or f"{self._task}-{split}-{n_rows:06d}"
             if row_id and is_packed:
@@ -462,9 +462,9 @@ class _ChatSource:
 
 
 def _name(row: Row, column: str) -> str:
-    """Return an id, a source or a split; empty where the row has none."""
+    """Return an id, a source or a split; empty if the row has none."""
     value = row.get(column)
-    # A truth value is an int, too, and no name.
+    # A truth value is an int in Python, but not a name.
     if value is None or value == "":
         return ""
     if type(value) is int:

@@ -1,8 +1,9 @@
-"""A conversation as a trainer prepares it: exact text, exact tokens, which had loss.
+"""Prepare a conversation as a trainer does: exact text, tokens and loss.
 
-The rules are those of TRL's SFTTrainer: messages go through the chat template and get
-no further special tokens; other text gets EOS and the special tokens that the tokenizer
-adds; a completion begins where the ids of the prompt alone and of the whole part.
+The rules are those of TRL's SFTTrainer. Messages go through the chat template and get
+no further special tokens. Other text gets EOS and the special tokens that the tokenizer
+adds. A completion begins where the ids of the prompt alone and of the whole text
+differ.
 """
 
 from __future__ import annotations
@@ -37,19 +38,20 @@ from spark_audit.data.training_input import (
 from spark_audit.errors import InputError, shown
 
 _PLAIN_KEYS = frozenset(("role", "content", "name"))
-"""Keys of a message of which a template writes the content alone."""
+"""Keys of a message of which a template writes only the content."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a trainer was told.
+    """Settings of the training run.
 
     Attributes
     ----------
     supervised
-        What had loss; ``None``: what the usual trainer of the row's format does.
+        The part with loss; ``None``: the part that the usual trainer of the format
+        takes.
     max_length, truncation
-        Tokens of a row, and the side that is cut off.
+        Most tokens of a row, and the side that is cut off.
     """
 
     supervised: Supervised | None = None
@@ -59,18 +61,18 @@ class Settings:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A row of chat data, ready to become an example.
+    """A prepared row of chat data, ready to become an example.
 
     Attributes
     ----------
     prompt, response
-        Its text in two parts: the response begins with the last assistant's message.
+        The two parts of the text. The response begins with the last assistant message.
     training_input
-        How it was tokenised, and what had loss.
+        The tokenisation, and the part with loss.
     template
         Character ranges that the chat template writes.
     not_located
-        Messages whose place in the text is not known.
+        Numbers of messages whose position in the text is unknown.
     """
 
     prompt: str
@@ -81,21 +83,22 @@ class Prepared:
 
 
 class NotLocatableError(Exception):
-    """What had loss cannot be told: an assistant's message cannot be located."""
+    """The loss is unknown because an assistant message cannot be located."""
 
 
 @dataclass(frozen=True)
 class _Renderings:
-    """A conversation as the template writes it, and its beginnings.
+    """Renderings of a conversation and of its beginnings.
 
     Attributes
     ----------
     whole
-        All messages.
+        The rendering of all messages.
     beginnings
-        The first ``n`` messages, by ``n`` from 0 on; the last is the whole.
+        Renderings of the first ``n`` messages, by ``n`` from 0; the last is the whole.
     prompts
-        The same with a generation prompt behind them: what a model continues.
+        The same renderings with a generation prompt at the end, as a model continues
+        them.
     """
 
     whole: RenderedConversation
@@ -103,24 +106,25 @@ class _Renderings:
     prompts: list[RenderedConversation]
 
     def is_beginning(self, rendering: RenderedConversation) -> bool:
-        """Return whether the whole text begins with a rendering."""
+        """Return whether the whole text begins with this rendering."""
         return not rendering.failure and self.whole.text.startswith(rendering.text)
 
 
 @dataclass
 class _MessageRanges:
-    """Where the messages of a conversation stand in its text, by their numbers.
+    """Ranges of the messages in the text, by message number.
 
-    A message without an entry could not be located.
+    A message that could not be located has no entry.
 
     Attributes
     ----------
     with_template
-        A message with what the template writes around it.
+        The message and what the template writes around it.
     written
-        What an assistant generates: its message, up to the token that ends its turn.
+        The text that an assistant generates: the message and the token that ends its
+        turn.
     content
-        The content alone; an empty one is an empty range.
+        The content alone; an empty content has an empty range.
     """
 
     with_template: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -129,16 +133,16 @@ class _MessageRanges:
 
 
 class Preparer:
-    """Prepares conversations for one tokenizer and one trainer.
+    """A preparer of conversations for one tokenizer and one trainer.
 
     Parameters
     ----------
     tokenizer
         The tokenizer of the training run.
     renderer
-        Renders its chat template; ``None`` where rows hold no messages.
+        Renders the chat template; ``None`` if no row holds messages.
     settings
-        What the trainer was told.
+        Settings of the training run.
     """
 
     def __init__(
@@ -151,7 +155,7 @@ class Preparer:
         self._renderer = renderer
         self.settings = settings
 
-        # Strings of added tokens: one of them may end an assistant's turn.
+        # One of the added tokens may end an assistant's turn.
         added_tokens = sorted(filter(None, tokenizer.get_added_vocab()), key=len)
         self._turn_ends = tuple(added_tokens)
 
@@ -163,15 +167,15 @@ class Preparer:
         InputError
             If the template fails, or text begins with a second BOS.
         NotLocatableError
-            If what had loss cannot be told.
+            If the part with loss is unknown.
         """
         if row.messages:
             return self._conversation(row, place)
         return self._text(row)
 
     def _text(self, row: Conversation) -> Prepared:
-        """Return a row that holds text: it gets EOS, and the tokenizer's specials."""
-        # As TRL adds it, a second EOS is never written.
+        """Prepare a row of plain text: add EOS and the tokenizer's special tokens."""
+        # EOS is added once, as in TRL.
         eos = self._tokenizer.eos_token or ""
         completion = row.completion
         if not completion.endswith(eos):
@@ -187,7 +191,7 @@ class Preparer:
         return Prepared(row.prompt, completion, self._training("added", supervised))
 
     def _conversation(self, row: Conversation, place: str) -> Prepared:
-        """Return a row that holds messages: its text is what the template writes."""
+        """Prepare a row of messages: its text is the rendering of the template."""
         renderings = self._renderings(row, place)
         text = renderings.whole.text
         if not text:
@@ -200,7 +204,7 @@ class Preparer:
         ranges = self._message_ranges(row, renderings)
         supervised = self._supervised(row, renderings, ranges)
 
-        # An empty message, such as a call of tools alone, has no turn.
+        # An empty message, such as a tool call alone, has no turn.
         turns = [
             Turn(*ranges.content[i], str(row.messages[i]["role"]))
             for i in sorted(ranges.content)
@@ -210,8 +214,8 @@ class Preparer:
             i for i in range(len(row.messages)) if i not in ranges.with_template
         )
 
-        # The template wrote what is no message's content; which that is, is not known
-        # where a message could not be located.
+        # Text outside of every message content belongs to the template. If a message
+        # could not be located, the template's text is unknown.
         is_template = np.ones(len(text), dtype=bool)  # (characters,)
         for turn in turns:
             is_template[turn.start : turn.end] = False
@@ -233,9 +237,9 @@ class Preparer:
         Raises
         ------
         InputError
-            If the whole cannot be rendered; a beginning may fail.
+            If the whole conversation cannot be rendered. A beginning may fail.
         """
-        # One request for all of them: to ask the process takes longer than to render.
+        # A single request: the call to the process costs more than the rendering.
         assert self._renderer is not None
         n = len(row.messages)
         requests = [self._request(row, n)]
@@ -276,7 +280,7 @@ class Preparer:
     def _message_ranges(
         self, row: Conversation, renderings: _Renderings
     ) -> _MessageRanges:
-        """Return where the messages stand in the text.
+        """Return the ranges of the messages in the text.
 
         A message stands between the rendering of those before it and the rendering
         that ends with it, if the whole text begins with both: ::
@@ -302,7 +306,7 @@ class Preparer:
                 continue
             ranges.with_template[i] = low, high
 
-            # What an assistant writes begins behind the generation prompt.
+            # An assistant's text begins behind the generation prompt.
             header_end = low
             if message["role"] == ASSISTANT and i > 0:
                 prompt = renderings.prompts[i]
@@ -312,8 +316,8 @@ class Preparer:
                     written_end = self._written_end(text, header_end, high)
                     ranges.written[i] = header_end, written_end
 
-            # A template may write more of a message than its content: what it writes of
-            # calls of tools is the message's, too.
+            # A template may write more of a message than its content: tool calls belong
+            # to the message, too.
             content = text_of(message)
             if content.strip() or message.keys() - _PLAIN_KEYS:
                 ranges.content[i] = _content_in(text, header_end, high, content)
@@ -322,9 +326,9 @@ class Preparer:
         return ranges
 
     def _written_end(self, text: str, start: int, end: int) -> int:
-        """Return where an assistant's turn ends: behind the token that ends it.
+        """Return the end of an assistant's turn, behind the token that ends it.
 
-        A line end that the template writes behind that token is not generated.
+        A line end that the template writes after that token is not generated.
         """
         without_line_end = text[start:end].rstrip()
         if without_line_end.endswith(self._turn_ends):
@@ -334,19 +338,19 @@ class Preparer:
     def _supervised(
         self, row: Conversation, renderings: _Renderings, ranges: _MessageRanges
     ) -> Ranges:
-        """Return the characters that had loss.
+        """Return the character ranges with loss.
 
         Raises
         ------
         NotLocatableError
-            If they cannot be told.
+            If the ranges are unknown.
         """
         whole = renderings.whole
         supervised_part = self.settings.supervised or row.supervised
         if supervised_part == "all":
             return ((0, len(whole.text)),)
 
-        # TRL masks the ids that the prompt alone gives, too, whatever stands there.
+        # TRL masks exactly the ids of the prompt alone, whatever text they stand for.
         if supervised_part == "completion" and row.n_prompt is not None:
             prompt = renderings.prompts[row.n_prompt]
             if prompt.failure:
@@ -359,7 +363,7 @@ class Preparer:
             )
             return _behind_shared_tokens(encoding, prompt_encoding, len(whole.text))
 
-        # Of a conversation without a prompt of its own the last answer completes it.
+        # Without a separate prompt, the last answer is the completion.
         answers = _answers(row)
         if supervised_part in ("completion", "last"):
             answers = answers[-1:]
@@ -373,11 +377,11 @@ class Preparer:
         whole: RenderedConversation,
         ranges: _MessageRanges,
     ) -> Ranges:
-        """Return what an assistant wrote of some messages.
+        """Return the text that an assistant wrote in some messages.
 
-        The template's own marks of what is generated count where it has any.
+        The template's generation blocks define it, if the template has any.
         """
-        # Without blocks, what an assistant wrote stands behind the generation prompt.
+        # Without blocks, an assistant's text begins behind the generation prompt.
         assert self._renderer is not None
         if not self._renderer.has_generation_blocks(row.tools):
             if any(i not in ranges.written for i in answers):
@@ -388,16 +392,17 @@ class Preparer:
         if len(answers) == len(all_answers):
             return self._generated(whole.text, whole.generated)
 
-        # Of some messages their blocks are known only if each message has one.
+        # Blocks can be assigned to messages only if every answer has one.
         if len(whole.generated) != len(all_answers):
             raise NotLocatableError
         blocks = [whole.generated[all_answers.index(i)] for i in answers]
         return self._generated(whole.text, blocks)
 
     def _generated(self, text: str, blocks: Sequence[tuple[int, int]]) -> Ranges:
-        """Return generation blocks as transformers maps them to tokens, in characters.
+        """Return generation blocks as character ranges, cut at tokens.
 
-        It is its ``apply_chat_template`` with ``return_assistant_tokens_mask``.
+        The rule is that of ``apply_chat_template`` with
+        ``return_assistant_tokens_mask``.
         """
         tokens = self._tokenizer(
             text, add_special_tokens=False, return_offsets_mapping=True
@@ -411,7 +416,8 @@ class Preparer:
             last = tokens.char_to_token(high - 1)
             if first is None:
                 break
-            # Where the last character has no token, transformers marks all the rest.
+            # If the last character has no token, transformers marks all remaining
+            # tokens.
             end = last + 1 if last else len(is_generated)
             is_generated[first:end] = True
         return char_ranges(is_generated, offsets)
@@ -422,7 +428,7 @@ class Preparer:
         supervised: Ranges,
         turns: Sequence[Turn] = (),
     ) -> TrainingInput:
-        """Return what is known of the row's training."""
+        """Return the known facts of the row's training."""
         return TrainingInput(
             special_tokens,
             turns=tuple(sorted(turns, key=lambda turn: turn.start)),
@@ -433,12 +439,12 @@ class Preparer:
 
 
 def _answers(row: Conversation) -> list[int]:
-    """Return the numbers of an assistant's messages."""
+    """Return the numbers of the assistant messages."""
     return [i for i, message in enumerate(row.messages) if message["role"] == ASSISTANT]
 
 
 def _response_start(row: Conversation, ranges: _MessageRanges, length: int) -> int:
-    """Return where the last assistant's message begins; the text's end without one."""
+    """Return the start of the last assistant message, or the text's end without one."""
     for i in reversed(_answers(row)):
         if i in ranges.content:
             return ranges.content[i][0]
@@ -446,7 +452,7 @@ def _response_start(row: Conversation, ranges: _MessageRanges, length: int) -> i
 
 
 def char_ranges(mask: np.ndarray, offsets: np.ndarray) -> Ranges:
-    """Return the characters of the tokens of a mask, as ranges that do not touch.
+    """Return the characters of the masked tokens, as ranges that do not touch.
 
     Parameters
     ----------
@@ -464,7 +470,7 @@ def char_ranges(mask: np.ndarray, offsets: np.ndarray) -> Ranges:
 
         low = int(run_offsets[shows_text, 0].min())
         high = int(run_offsets[shows_text, 1].max())
-        # Two runs may share a character, whose bytes are in several tokens.
+        # Two runs may share a character if its bytes are split over several tokens.
         if ranges and low <= ranges[-1][1]:
             low, _ = ranges.pop()
         ranges.append((low, high))
@@ -472,16 +478,17 @@ def char_ranges(mask: np.ndarray, offsets: np.ndarray) -> Ranges:
 
 
 def _behind_shared_tokens(whole: Encoding, prompt: Encoding, length: int) -> Ranges:
-    """Return the text from the first token that the prompt alone has otherwise.
+    """Return the text from the first token that differs from the prompt alone.
 
     Parameters
     ----------
     whole, prompt
-        The whole text, with its characters of each token, and the prompt alone.
+        The whole text, with the characters of each token, and the prompt alone.
     length
         Characters of the whole text.
     """
-    # A token that begins in the prompt and ends behind it is none of the prompt's.
+    # A token that begins in the prompt and ends behind it does not belong to the
+    # prompt.
     n_shared = len(commonprefix([whole.ids.tolist(), prompt.ids.tolist()]))
     if n_shared == len(whole):
         return ()
@@ -492,9 +499,9 @@ def _behind_shared_tokens(whole: Encoding, prompt: Encoding, length: int) -> Ran
 
 
 def _content_in(text: str, start: int, end: int, content: str) -> tuple[int, int]:
-    """Return where a message's content stands between two places.
+    """Return the range of a message's content between two positions.
 
-    All between them counts where the template changes the content.
+    If the template changes the content, the range is everything between them.
     """
     # Most templates strip white space around a content.
     stripped = content.strip()

@@ -1,7 +1,7 @@
-"""Chat templates, rendered by transformers in a process of its own.
+"""Render chat templates with transformers in a separate process.
 
-A template is a program of whoever made the checkpoint. transformers' sandbox keeps it
-from files and Python; limits on time and memory keep it from running for ever.
+A template is a program by the author of the checkpoint. transformers' sandbox keeps it
+from files and Python. Limits on time and memory stop a template that does not end.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from spark_audit.errors import InputError
 from spark_audit.json_values import JsonObject
 
 NOT_VALID = "it is not valid Jinja"
-"""How the failure of a template begins that cannot be read at all."""
+"""Beginning of the failure text of a template that cannot be parsed."""
 _END_OF_GENERATION = "endgeneration"
-"""Stands in a template that marks what an assistant writes."""
+"""The tag of templates that mark what an assistant writes."""
 START_SECONDS = 120
 ROW_SECONDS = 10
 MEMORY_BYTES = 1 << 32
 MOST_BYTES = 1 << 26
-"""The longest answer that is read: all renderings of a row."""
+"""Bytes of the longest answer that is read: all renderings of a row."""
 
-# Isolated (-I): what lies in the working directory or is named by variables is not run.
+# Isolated (-I): neither the working directory nor environment variables add code.
 _RENDERING_PROGRAM = """
 import json, resource, sys
 sys.path.append(sys.argv[1])
@@ -90,11 +90,11 @@ class RenderedConversation:
     Attributes
     ----------
     text
-        The text; empty if it failed.
+        The text; empty if the template failed.
     generated
-        Character ranges inside of ``{% generation %}`` blocks.
+        Character ranges inside ``{% generation %}`` blocks.
     failure
-        Why the template failed; empty: it did not.
+        The reason of the failure; empty if there is none.
     """
 
     text: str
@@ -104,7 +104,7 @@ class RenderedConversation:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A conversation, or its beginning, to be rendered."""
+    """A request to render a conversation or a beginning of one."""
 
     messages: Sequence[JsonObject]
     tools: Sequence[object] | None = None
@@ -113,11 +113,11 @@ class Wanted:
 
 
 _Answer: TypeAlias = tuple[str, list[tuple[int, int]] | str]
-"""A text with the ranges of its generation blocks, or an empty one with the failure."""
+"""A text and the ranges of its generation blocks, or an empty text and the failure."""
 
 
 class _RenderingProcess:
-    """The process that renders; it is started when it is needed, and once."""
+    """The process that renders, started once, when it is first needed."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -129,20 +129,21 @@ class _RenderingProcess:
         Parameters
         ----------
         place
-            Of the row, for errors.
+            Place of the row, for errors.
 
         Raises
         ------
         InputError
-            If there is no answer in time, or the process ends.
+            If the answer does not come in time, or the process ends.
         """
         if self._process is None:
             self._process = _start_process()
-            # The first line of the process says that it has imported all it needs.
+            # The first line of the process reports that all imports are done.
             if self._read_line(START_SECONDS) is None:
                 raise self._failure(place, "its process does not start")
 
-        # A template may end the process, for example by its memory, at any moment.
+        # A template may end the process at any moment, for example by its use of
+        # memory.
         process = self._process
         assert process.stdin is not None
         try:
@@ -161,7 +162,7 @@ class _RenderingProcess:
         return answers
 
     def end(self) -> None:
-        """End the process; the next question starts another."""
+        """End the process; the next request starts a new one."""
         if self._process is None:
             return
 
@@ -182,7 +183,7 @@ class _RenderingProcess:
         )
 
     def _read_line(self, seconds: float) -> bytes | None:
-        """Return a line of the process; ``None`` if there is none in time."""
+        """Return a line from the process; ``None`` if none arrives in time."""
         assert self._process is not None
         stream = self._process.stdout
         assert stream is not None
@@ -191,12 +192,12 @@ class _RenderingProcess:
         pieces: list[bytes] = []
         n_bytes = 0
         while True:
-            # A blocking read would wait for a template that never ends.
+            # A blocking read would wait for ever for an endless template.
             seconds_left = max(deadline - time.monotonic(), 0)
             ready, _, _ = select.select([stream], [], [], seconds_left)
             piece = stream.read(1 << 16) if ready else b""
 
-            # Nothing came in time, the process has ended, or it writes without end.
+            # The time is over, the process has ended, or the line is too long.
             n_bytes += len(piece)
             if not piece or n_bytes > MOST_BYTES:
                 return None
@@ -207,12 +208,12 @@ class _RenderingProcess:
 
 
 def _start_process() -> subprocess.Popen[bytes]:
-    """Start the process that renders, with the folder of transformers on its path."""
+    """Start the rendering process, with the folder of transformers on its path."""
     package = find_spec("transformers")
     assert package is not None
     assert package.origin is not None
     home = str(Path(package.origin).parents[1])
-    # An error's text may quote a row: what the process writes to stderr is not shown.
+    # stderr is hidden: the text of an error may quote a row.
     return subprocess.Popen(
         [
             sys.executable,
@@ -230,19 +231,19 @@ def _start_process() -> subprocess.Popen[bytes]:
     )
 
 
-# One process for all rows: to start it takes seconds.
+# All rows share one process: it takes seconds to start.
 _rendering_process = _RenderingProcess()
 
 
 class Renderer:
-    """Renders conversations by a tokenizer's chat template.
+    """A renderer of conversations by a tokenizer's chat template.
 
     Parameters
     ----------
     tokenizer
-        Gives the template and the special tokens that it writes.
+        The source of the template and of the special tokens in it.
     template
-        Another template, in place of the tokenizer's.
+        A template that replaces the tokenizer's own.
 
     Raises
     ------
@@ -262,7 +263,7 @@ class Renderer:
 
     def template_for(self, tools: Sequence[object] | None) -> str:
         """Return the template for a conversation with or without tools."""
-        # A tokenizer may have a template of its own for conversations with tools.
+        # A tokenizer may have a separate template for conversations with tools.
         if self._template is not None:
             return self._template
         return str(self._tokenizer.get_chat_template(None, tools or None))
@@ -279,7 +280,7 @@ class Renderer:
         Raises
         ------
         InputError
-            If the template takes too long, or its process ends; with the row's place.
+            If the template takes too long or its process ends. The error names the row.
         """
         requests = [self._request(conversation) for conversation in wanted]
         answers = _rendering_process.ask(json.dumps(requests), place)
@@ -294,7 +295,7 @@ class Renderer:
         return conversations
 
     def _request(self, conversation: Wanted) -> dict[str, object]:
-        """Return what the process is sent of a conversation."""
+        """Return the request to the process for one conversation."""
         template = self.template_for(conversation.tools)
         return {
             "messages": [*conversation.messages],

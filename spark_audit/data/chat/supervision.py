@@ -1,4 +1,4 @@
-"""Which identifiers were in the loss of a training run, only read, or cut off."""
+"""Count identifiers that were in the loss of a training run, only read, or cut off."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ SUPERVISION_STATES: tuple[Supervision, ...] = get_args(Supervision)
 
 @dataclass
 class SupervisionCount:
-    """How many identifiers of trained rows had loss.
+    """Counts of the identifiers of trained rows, by their part in the loss.
 
     Attributes
     ----------
     by_group
-        Identifiers by task, type and what training did with them.
+        Identifiers by task, type and supervision.
     n_rows, n_unknown
-        Trained rows, and those of which nothing is known.
+        Trained rows, and those without any known training input.
     unsupervised
-        Ids of rows without any supervised token.
+        Ids of rows without a supervised token.
     """
 
     by_group: Counter[tuple[str, str, Supervision]] = field(default_factory=Counter)
@@ -47,7 +47,7 @@ class SupervisionCount:
         return records
 
     def total(self, state: Supervision) -> int:
-        """Return the identifiers of a state, over all tasks and types."""
+        """Return the number of identifiers in a state, over all tasks and types."""
         return sum(
             n
             for (_, _, group_state), n in self.by_group.items()
@@ -58,19 +58,19 @@ class SupervisionCount:
 def count_supervision(
     examples: Sequence[Example], tokenizer: Tokenizer
 ) -> SupervisionCount:
-    """Count the identifiers of trained rows by what training did with them.
+    """Count the identifiers of trained rows by their supervision in training.
 
     Parameters
     ----------
     tokenizer
-        That of the training run: what was cut off is counted in its tokens.
+        The tokenizer of the training run, in whose tokens rows were cut off.
     """
     trained = [example for example in examples if example.split == "train"]
     with_input = [example for example in trained if example.training_input is not None]
     n_unknown = len(trained) - len(with_input)
     counted = SupervisionCount(n_rows=len(trained), n_unknown=n_unknown)
 
-    # Some at a time: the tokens of all rows would take gigabytes.
+    # Rows go in lots: the tokens of all rows would take gigabytes.
     for first in range(0, len(with_input), TOGETHER):
         rows = with_input[first : first + TOGETHER]
         for example, encoding in zip(rows, encode_rows(tokenizer, rows), strict=True):
@@ -79,12 +79,12 @@ def count_supervision(
 
 
 def _count_row(counted: SupervisionCount, example: Example, encoding: Encoding) -> None:
-    """Add a trained row, of whose training something is known, to the counts."""
+    """Add a trained row, whose training input is known, to the counts."""
     training = example.training_input
     assert training is not None
     read_start, read_end = _characters_read(example, training, encoding)
 
-    # A row whose supervised text was cut off taught nothing.
+    # A row without supervised text that was read taught nothing.
     is_supervised = any(
         start < read_end and end > read_start for start, end in training.supervised
     )
@@ -104,19 +104,19 @@ def _count_row(counted: SupervisionCount, example: Example, encoding: Encoding) 
 def _characters_read(
     example: Example, training: TrainingInput, encoding: Encoding
 ) -> tuple[int, int]:
-    """Return the characters of a row that the trainer read."""
+    """Return the range of characters that the trainer read of a row."""
     n_tokens = len(encoding)
     first, end = training.fed(n_tokens)
     if (first, end) == (0, n_tokens):
         return 0, len(example.text)
 
-    assert encoding.written is not None  # it is kept where the training is known
+    assert encoding.written is not None  # kept for known training
     characters = encoding.written[first:end]  # (tokens, 2): from and to
     return int(characters[:, 0].min()), int(characters[:, 1].max())
 
 
 def supervision_notes(counted: SupervisionCount) -> Iterator[str]:
-    """Yield what was counted, in sentences; the first is the answer."""
+    """Yield the counts in sentences; the first sentence is the answer."""
     if not counted.n_rows:
         yield "no trained row is among them: what had loss is asked of trained rows"
         return
@@ -127,7 +127,7 @@ def supervision_notes(counted: SupervisionCount) -> Iterator[str]:
         )
         return
 
-    # The answer, of all identifiers.
+    # The answer covers all identifiers.
     in_loss = counted.total("in the loss")
     read_only = counted.total("read only")
     cut_off = counted.total("cut off")
@@ -140,7 +140,7 @@ def supervision_notes(counted: SupervisionCount) -> Iterator[str]:
     else:
         yield "no identifier is annotated yet: `data annotate`, then `data supervision`"
 
-    # What the answer does not cover, and what it may be caused by.
+    # Limits of the answer, and their possible causes.
     if counted.n_unknown:
         yield f"of {counted.n_unknown} trained rows it is not known what had loss"
     if counted.unsupervised:

@@ -1,4 +1,4 @@
-"""Rows that were tokenised before: what a training run read, to the last id.
+"""Read rows that are already tokenised: the exact ids that a training run read.
 
 ``datasets.save_to_disk`` of a prepared data set, axolotl's prepared folder and
 LLaMA-Factory's ``tokenized_path`` hold ``input_ids`` with ``labels`` or a mask, often
@@ -22,16 +22,16 @@ from spark_audit.json_values import JsonObject
 IGNORED = -100
 """The label of a token without loss."""
 MASK_COLUMNS = ("completion_mask", "assistant_masks", "loss_mask")
-"""Columns that say by 0 and 1 which tokens had loss, where there are no labels."""
+"""Columns of 0 and 1 that mark tokens with loss, for rows without labels."""
 
 _NUMBERS_FIX = "give one number per token, as the trainer read them"
 
 
 class TokenisedDocument(NamedTuple):
-    """A document of a row that was tokenised before.
+    """A document of a row that is already tokenised.
 
-    ``is_exact`` says whether the edges of what had loss are exact in characters: an
-    edge inside of a character's bytes is not.
+    ``is_exact`` says whether the edges of the loss are exact in characters. An edge
+    inside the bytes of a character is not exact.
     """
 
     prepared: Prepared
@@ -39,17 +39,17 @@ class TokenisedDocument(NamedTuple):
 
 
 def documents_of(row: JsonObject, tokenizer: Tokenizer) -> Iterator[TokenisedDocument]:
-    """Yield the documents that are packed into a row, in their order.
+    """Yield the documents that are packed into a row, in order.
 
     Raises
     ------
     InputError
-        Naming the field that does not fit the others.
+        Names the field that does not fit the others.
     """
     ids = _numbers(row, "input_ids")  # (T,)
     had_loss = _had_loss(row, ids)  # (T,), bool
 
-    # Padding is no text of any document.
+    # Padding belongs to no document.
     is_real = np.ones(len(ids), dtype=bool)
     if row.get("attention_mask") is not None:
         is_real = _numbers(row, "attention_mask", len(ids)) != 0
@@ -61,12 +61,12 @@ def documents_of(row: JsonObject, tokenizer: Tokenizer) -> Iterator[TokenisedDoc
 
 
 def _had_loss(row: JsonObject, ids: np.ndarray) -> np.ndarray:
-    """Return which tokens of a row had loss, shape ``(T,)``, bool."""
+    """Return the tokens of a row that had loss, shape ``(T,)``, bool."""
     if row.get("labels") is not None:
         labels = _numbers(row, "labels", len(ids))
         has_loss = np.asarray(labels != IGNORED)
-        # A model shifts labels itself; labels of the next token would say something
-        # else of each token.
+        # A model shifts labels itself. Labels that are already shifted would mark the
+        # wrong tokens.
         if ((labels != ids) & has_loss).any():
             raise bad_field(
                 "labels",
@@ -83,7 +83,7 @@ def _had_loss(row: JsonObject, ids: np.ndarray) -> np.ndarray:
 
 
 def _document_ranges(row: JsonObject, n_tokens: int) -> list[tuple[int, int]]:
-    """Return where the documents of a packed row begin and end, in tokens."""
+    """Return the token ranges of the documents in a packed row."""
     if row.get("seq_lengths") is not None:
         lengths = _numbers(row, "seq_lengths")
         if (lengths < 1).any() or lengths.sum() != n_tokens:
@@ -94,7 +94,7 @@ def _document_ranges(row: JsonObject, n_tokens: int) -> list[tuple[int, int]]:
             )
         ends = np.cumsum(lengths)
     elif row.get("position_ids") is not None:
-        # Positions are counted anew in each document.
+        # Positions start again at 0 in each document.
         positions = _numbers(row, "position_ids", n_tokens)
         starts = np.flatnonzero(positions == 0)
         ends = np.append(starts[starts > 0], n_tokens)
@@ -108,7 +108,7 @@ def _document_ranges(row: JsonObject, n_tokens: int) -> list[tuple[int, int]]:
 def _document(
     ids: np.ndarray, had_loss: np.ndarray, tokenizer: Tokenizer
 ) -> TokenisedDocument:
-    """Return the text of a document, with its training as the row says it.
+    """Return a document's text and training input, from its ids and their loss.
 
     Parameters
     ----------
@@ -119,14 +119,14 @@ def _document(
     offsets = np.asarray(offset_pairs)  # (T, 2), characters
     supervised = char_ranges(had_loss, offsets)
 
-    # The ids are kept only where the tokenizer would give others for the text.
+    # The ids are kept only if the tokenizer would give other ids for the text.
     (encoding,) = encode(tokenizer, [text], special_tokens=False, written=True)
     is_same = encoding.ids.tolist() == ids.tolist()
     if is_same:
         assert encoding.written is not None
         offsets = encoding.written
 
-    # The response is the last stretch with loss, and what follows it.
+    # The response begins with the last stretch that had loss.
     response_start = supervised[-1][0] if supervised else len(text)
     training = TrainingInput(
         "in_text",
@@ -140,7 +140,7 @@ def _document(
 
 
 def _is_exact(supervised: Ranges, offsets: np.ndarray, had_loss: np.ndarray) -> bool:
-    """Return whether characters with loss give the tokens with loss that there were.
+    """Return whether the supervised characters give exactly the tokens that had loss.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def _is_exact(supervised: Ranges, offsets: np.ndarray, had_loss: np.ndarray) -> 
 
 
 def _numbers(row: JsonObject, column: str, length: int | None = None) -> np.ndarray:
-    """Return a column of whole numbers; refuse it if it has not so many."""
+    """Return a column of whole numbers; refuse a column of another length."""
     value = row.get(column)
     if not isinstance(value, list) or not value:
         raise bad_field(column, "is not a list of whole numbers", fix=_NUMBERS_FIX)
