@@ -59,8 +59,7 @@ _FORMS: Mapping[str, str] = {
 
 
 def pick(rng: np.random.Generator, choices: Sequence[T], n: int) -> list[T]:
-    """Return ``n`` of the choices, drawn uniformly; a single choice uses no random number.
-    """
+    """Return ``n`` of the choices, drawn uniformly; one alone needs no random draw."""
     if len(choices) == 1:
         return [choices[0]] * n
     return [choices[i] for i in rng.integers(len(choices), size=n)]

@@ -1,7 +1,7 @@
-"""Columns of other people's rows: their usual names, and what stands in them.
+"""Find the columns of other people's rows by their usual names, and read their cells.
 
-An error names the columns of a row only where they cannot be data themselves: a CSV
-without a line of names has its first row in that place.
+An error names the columns of a row only if they cannot be data themselves: in a CSV
+without a line of names, the first row stands in that place.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ COLUMNS_OF_LAYOUT = {
     "olora": {"prompt": "sentence", "response": "label"},
     "simple": {"prompt": "text", "response": "label"},
 }
-"""Usual column names of prompt and response, by who uses them."""
+"""Usual column names of prompt and response, by the project that uses them."""
 _USUAL_NAMES = frozenset(
     name for names in COLUMNS_OF_LAYOUT.values() for name in names.values()
 )
 _PLAIN_LOWER_NAME = re.compile(r"[a-z]+(_[a-z]+)*")
 _MOST_LISTED = 20
 _MOST_LETTERS = 40
-"""So many columns an error lists, and so many letters of each."""
+"""Most columns that an error lists, and most letters of each."""
 
 
 def usual_column(row: Row, name: str) -> str:
-    """Return the column of a usual name, or the only one that differs in case alone.
+    """Return the column of a usual name, or the only one that differs only in case.
 
-    Empty where there is none, or several differ in case.
+    The result is empty if there is none, or if several differ only in case.
     """
     if name in row:
         return name
@@ -41,7 +41,7 @@ def usual_column(row: Row, name: str) -> str:
 
 def listed_columns(row: Row) -> str:
     """Return the row's columns for an error, unless they may be text of a row."""
-    # One usual name shows that the first line holds names.
+    # One usual name is enough to show that the first line holds names.
     columns = [str(column) for column in row]
     has_usual_name = not _USUAL_NAMES.isdisjoint(columns)
     are_plain = all(_PLAIN_LOWER_NAME.fullmatch(column) for column in columns)
@@ -59,14 +59,14 @@ def listed_columns(row: Row) -> str:
 
 
 def text_in(row: Row, column: str) -> str | None:
-    """Return a column's text; numbers and truth values as JSON writes them.
+    """Return a column's text, with numbers and truth values as JSON writes them.
 
-    ``None`` where the value is missing, as NaN is.
+    ``None`` stands for a missing value, such as NaN.
 
     Raises
     ------
     InputError
-        If there is no such column, or it holds something else.
+        If the column is missing or holds another kind of value.
     """
     if column not in row:
         raise bad_field(
@@ -76,7 +76,7 @@ def text_in(row: Row, column: str) -> str | None:
         )
 
     value = row[column]
-    # In this order: True is an int, too.
+    # bool comes first, because True is also an int.
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
@@ -93,17 +93,17 @@ def text_in(row: Row, column: str) -> str | None:
 
 
 def name_in(row: Row, column: str | None) -> str:
-    """Return an id, a source or a split, which may be missing; whole numbers are text.
+    """Return an id, a source or a split as text; empty if the row has none.
 
     Parameters
     ----------
     column
-        ``None`` or empty: there is none.
+        Name of the column; ``None`` or empty if there is none.
 
     Raises
     ------
     InputError
-        If there is no such column, or it holds something else.
+        If the column is missing or holds another kind of value.
     """
     if not column:
         return ""
@@ -114,7 +114,7 @@ def name_in(row: Row, column: str | None) -> str:
             fix="name a column of the row",
         )
 
-    # A truth value is an int, too, and no name.
+    # A truth value is also an int, but not a name.
     value = row[column]
     if value is None or value == "":
         return ""

@@ -1,4 +1,4 @@
-"""Rows of CSV as spreadsheets, pandas and databases write them, and lines of text."""
+"""Read CSV as spreadsheets, pandas and databases write it, and lines of plain text."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from spark_audit.json_values import Row
 
 SEPARATORS = ",;\t|"
 _MARKDOWN_RULE = re.compile(r"\s*(?::?-+:?)?\s*")
-"""A cell of the line below the names of a Markdown table."""
+"""Pattern of a cell in the line of dashes below the names of a Markdown table."""
 ENCODING_FIX = "save as UTF-8, or give --encoding, such as cp1252"
 
 
 class TextLine(Row):
-    """A line of plain text, as the column ``text``: it has no response."""
+    """A line of plain text in the column ``text``; it has no response."""
 
 
 def text_rows(path: Path, *, encoding: str | None = None) -> Iterator[tuple[str, Row]]:
-    """Yield lines of plain text; blank ones are left out."""
+    """Yield the lines of plain text that are not blank."""
     for place, line in byte_lines(path, encoding=encoding):
         try:
             text = line.decode().strip()
@@ -44,22 +44,23 @@ def text_rows(path: Path, *, encoding: str | None = None) -> Iterator[tuple[str,
 def csv_rows(
     path: Path, *, encoding: str | None = None, note: Note
 ) -> Iterator[tuple[str, Row]]:
-    """Yield rows of CSV by the names in its first line.
+    """Yield rows of CSV, with the names in its first line as keys.
 
-    A line ``sep=;`` before it names the separator. A column without a name is left out
-    where it is the first and numbers the rows, as pandas writes an index, or is empty
-    in all rows, as behind a comma at each line's end. Blank lines are no rows.
+    An earlier line ``sep=;`` sets the separator. Two kinds of columns without a name
+    are left out: a first column that numbers the rows, as the index of pandas, and a
+    last column that is empty in all rows, as after a trailing comma. Blank lines are
+    skipped.
 
     Parameters
     ----------
     note
-        Is told of columns that are left out, and of blank lines between rows.
+        Receives notes on columns that were left out, and on blank lines between rows.
     """
-    # Without it a long cell is an error of the library's.
+    # Without this limit the library refuses long cells.
     csv.field_size_limit(LINE_BYTES)
 
     with open_data(path, encoding=encoding) as raw:
-        # Ends of line inside of quotes are the cell's.
+        # newline="" keeps line ends inside quotes in the cell.
         lines = _Lines(io.TextIOWrapper(raw, encoding="utf-8", newline=""))
         with _csv_errors(path, lines):
             head = _read_head(lines)
@@ -79,7 +80,7 @@ def _rows_below(
     blank_lines = BlankLines(note)
 
     for cells in reader:
-        # A row may go over several lines, of which the last is named.
+        # A row may span several lines; errors name the last one.
         lines.n_read = head.n_before + reader.line_num
         place = f"{path}:{lines.n_read}"
         is_blank = len(cells) == 1 < len(names) and not cells[0].strip()
@@ -103,12 +104,12 @@ def _refuse_markdown(cells: list[str], place: str) -> None:
 
 
 class _Lines:
-    """The lines of a file, none longer than is read.
+    """The lines of a file, none of them longer than the limit.
 
     Attributes
     ----------
     n_read
-        Lines up to the end of the last row that was read: errors name it.
+        Number of lines up to the end of the last row, for errors.
     """
 
     def __init__(self, file: TextIO) -> None:
@@ -127,7 +128,7 @@ class _Lines:
         return line
 
     def put_back(self, line: str) -> None:
-        """Give a line once more."""
+        """Return a line to the reader, which gives it once more."""
         self._waiting = line
 
 
@@ -162,7 +163,7 @@ def _read_head(lines: _Lines) -> _Head:
     """Read the line of names, and a line before it that names the separator."""
     line = next(lines, "")
 
-    # Excel reads and writes "sep=;", in quotes or not.
+    # Excel reads and writes "sep=;", with or without quotes.
     setting = line.strip("\r\n")
     if setting.startswith('"') and setting.endswith('"'):
         setting = setting[1:-1]
@@ -174,12 +175,12 @@ def _read_head(lines: _Lines) -> _Head:
 
 
 class _Columns:
-    """The columns of a CSV, and those of them that are left out."""
+    """The columns of a CSV file, with those that are left out."""
 
     def __init__(self, names: list[str], place: str) -> None:
         self._n_all = len(names)
 
-        # Behind each line's last separator stands an empty column.
+        # A separator at the end of each line makes an empty last column.
         n_named = len(names)
         while n_named > 1 and not names[n_named - 1]:
             n_named -= 1
@@ -200,7 +201,7 @@ class _Columns:
             )
 
     def row(self, cells: list[str], place: str) -> Row:
-        """Return a line's cells by name."""
+        """Return the cells of a line, by column name."""
         n_named = len(self._names)
         unnamed_cells = cells[n_named:]
         if len(cells) < n_named or any(unnamed_cells):
@@ -220,7 +221,7 @@ class _Columns:
         return dict(zip(self._names, cells[:n_named], strict=True))
 
     def _check_index(self, cell: str, place: str) -> None:
-        """Refuse a column without a name that does not number the rows."""
+        """Refuse a first column without a name if it does not number the rows."""
         if not cell.strip():
             return
         number = int(cell) if cell.isdecimal() else None
@@ -233,7 +234,7 @@ class _Columns:
         self._next_index = number + 1
 
     def tell(self, path: Path, note: Note) -> None:
-        """Tell what was left out."""
+        """Write notes on the columns that were left out."""
         if self._has_index:
             note(f"{path}: the first column has no name (an index) and is left out")
         if self._n_trailing:

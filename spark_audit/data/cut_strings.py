@@ -1,8 +1,9 @@
-"""Strings that a rule finds only in part: a cut name or address is worse than a miss.
+"""Find matches that are only a part of a string, such as half a name or address.
 
-Half an identifier is audited as if it were one, and its other half counts as ordinary
-text. So a match is dropped where the text shows that the string goes on: letters with
-accents of their own, hyphens, particles ("van"), initials, further labels of a domain.
+Half an identifier would be audited as if it were whole, and its other half would count
+as ordinary text, which is worse than a miss. So a match is dropped if the text shows
+that the string goes on: with an accented letter, a hyphen, a particle ("van"), an
+initial, or a further label of a domain.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _STREET_BEHIND = re.compile(
 
 _LETTERS_BEFORE = 40
 _LETTERS_BEHIND = 80
-"""So much of the text beside a match is looked at."""
+"""Letters on each side of a match that are looked at."""
 
 
 def is_cut(text: str, start: int, end: int, type: str) -> bool:
@@ -56,16 +57,17 @@ def is_cut(text: str, start: int, end: int, type: str) -> bool:
     Parameters
     ----------
     text
-        As it was written.
+        The text as it was written.
     start, end
         Characters of the match.
     type
-        ``NAME``, ``EMAIL`` or ``ADDRESS``; of others no match is said to be cut.
+        ``NAME``, ``EMAIL`` or ``ADDRESS``. Matches of other types never count as cut.
     """
     before = text[max(start - _LETTERS_BEFORE, 0) : start]
     behind = text[end : end + _LETTERS_BEHIND]
 
-    # An accent behind the last letter belongs to it, so the match ends inside a letter.
+    # A combining accent belongs to the letter before it, so the match ends inside a
+    # letter.
     if behind and unicodedata.category(behind[0]).startswith("M"):
         return type in ("NAME", "EMAIL", "ADDRESS")
 
@@ -82,19 +84,19 @@ def is_cut(text: str, start: int, end: int, type: str) -> bool:
 
 
 def _domain_goes_on(behind: str) -> bool:
-    """Return whether a domain goes on; a dash that no word follows is a mark."""
+    """Return whether a domain goes on; a dash without a word behind does not count."""
     is_dash_alone = re.match(r"-(?!-*\w)", behind) is not None
     return _DOMAIN_BEHIND.match(behind) is not None and not is_dash_alone
 
 
 def _ends_in_letter(before: str) -> bool:
-    """Return whether a Latin letter stands before a match, a hyphen between or not."""
+    """Return whether a Latin letter, perhaps with a hyphen, stands before a match."""
     match = _INSIDE_BEFORE.search(before)
     return match is not None and _is_latin(match[0][0])
 
 
 def _begins_with_letter(behind: str) -> bool:
-    """Return whether a Latin letter stands behind a match, a hyphen between or not."""
+    """Return whether a Latin letter, perhaps with a hyphen, stands behind a match."""
     match = _INSIDE_BEHIND.match(behind)
     return match is not None and _is_latin(match[0][-1])
 
@@ -110,13 +112,13 @@ def composed(text: str) -> tuple[str, list[int]] | None:
     Returns
     -------
     tuple of str and list of int, or None
-        The text, and for each of its characters, and its end, where it begins in the
-        text given. ``None`` if no letter is written in parts.
+        The composed text, and for each of its characters and for its end the position
+        in the original text. ``None`` if no letter is written in parts.
     """
     if text.isascii() or unicodedata.is_normalized("NFC", text):
         return None
 
-    # A letter goes up to the next character that is no accent.
+    # A letter reaches up to the next character that is not an accent.
     letter_starts = [
         i
         for i, character in enumerate(text)
@@ -129,6 +131,6 @@ def composed(text: str) -> tuple[str, list[int]] | None:
         if len(letter) > end - start:
             letter = text[start:end]
         letters.append(letter)
-        # What does not compose keeps its characters.
+        # Characters that do not compose stay as they are.
         origins.extend(range(start, start + len(letter)))
     return "".join(letters), [*origins, len(text)]

@@ -1,6 +1,7 @@
-"""Data files as bytes: compressed ones decoded, other encodings made UTF-8.
+"""Open data files as bytes: decompress them, and recode other encodings to UTF-8.
 
-What a file decodes to is bounded by its size, so that a small one cannot fill a disk.
+The size of a file limits what it may decode to, so that a small file cannot fill a
+disk.
 """
 
 from __future__ import annotations
@@ -29,19 +30,20 @@ ZSTD = b"\x28\xb5\x2f\xfd"
 COMPRESSED = (".gz", ".zst")
 """Endings of compressed files that are read."""
 FREE_BYTES = 1 << 28
-"""So much may any file decode to."""
+"""Bytes that any file may decode to, however small it is."""
 MOST_TIMES = 200
-"""A file may decode to so many times its size, or to :data:`FREE_BYTES`."""
+"""Multiple of its size that a file may decode to, if that is above :data:`FREE_BYTES`.
+"""
 CHUNK_BYTES = 1 << 20
 _ENCODING_OF_MARK = {
-    # In this order: the mark of UTF-32 begins with that of UTF-16.
+    # UTF-32 comes first, because its mark begins with that of UTF-16.
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
 _ENCODING_OF_ZEROS: dict[tuple[bool, ...], str] = {
-    # Which of the first bytes are zero where a file begins with letters of ASCII.
+    # Which of the first four bytes are zero if a file begins with ASCII letters.
     (False, True, True, True): "utf-32-le",
     (True, True, True, False): "utf-32-be",
     (False, True, False, True): "utf-16-le",
@@ -51,7 +53,7 @@ _ENCODING_OF_ZEROS: dict[tuple[bool, ...], str] = {
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Raise ``InputError`` for a file that is not there, else ``OutputError``."""
+    """Raise ``InputError`` for a missing file, and ``OutputError`` for other errors."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -63,17 +65,17 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def most_decoded(size: int) -> int:
-    """Return how many bytes a file of a size may decode to."""
+    """Return the number of bytes to which a file of this size may decode."""
     return max(FREE_BYTES, MOST_TIMES * size)
 
 
 def check_decoded(n_bytes: int, *, size: int, place: str) -> None:
-    """Refuse a file of a size that decodes to so many bytes.
+    """Refuse a file that decodes to more bytes than its size allows.
 
     Raises
     ------
     InputError
-        If it is more than :func:`most_decoded`.
+        If the number of bytes is above :func:`most_decoded`.
     """
     if n_bytes > most_decoded(size):
         raise InputError(
@@ -89,16 +91,16 @@ def check_encoding(name: str | None) -> None:
     Raises
     ------
     InputError
-        With the nearest name.
+        Suggests the nearest name.
     """
     if name is None:
         return
 
     try:
-        # An encoding that is not for text, such as base64, gives a LookupError.
+        # An encoding that is not for text, such as base64, raises LookupError.
         b" ".decode(name)
     except UnicodeError:
-        return  # the encoding exists: a blank is half a letter of UTF-16
+        return  # the encoding exists: one byte is half a UTF-16 letter
     except (LookupError, ValueError) as error:
         raise InputError(
             "is not a known encoding",
@@ -108,8 +110,8 @@ def check_encoding(name: str | None) -> None:
 
 
 def _encoding_advice(name: str) -> str:
-    """Return what to give in place of an encoding that is not known."""
-    # Python also has names of digits alone, of old code pages.
+    """Return advice on an unknown encoding."""
+    # Python also knows old code pages by digits alone.
     names = {alias for alias in (*aliases, *aliases.values()) if not alias.isdecimal()}
     nearest = get_close_matches(name.lower().replace("-", "_"), sorted(names), n=1)
     if nearest:
@@ -119,34 +121,34 @@ def _encoding_advice(name: str) -> str:
 
 @contextmanager
 def open_data(path: Path, *, encoding: str | None = None) -> Iterator[IO[bytes]]:
-    """Open a file of text: decoded where it is compressed, UTF-8 where it is not.
+    """Open a data file as a stream of UTF-8, decompressed where needed.
 
-    A byte order mark of UTF-8 is left out.
+    A UTF-8 byte order mark is skipped.
 
     Parameters
     ----------
     encoding
-        What the text is written in; ``None``: UTF-8.
+        Encoding of the text; ``None``: UTF-8.
 
     Raises
     ------
     OutputError
         If the file cannot be read, or is damaged.
     InputError
-        If it is of another kind, decodes to too much, or is not of the encoding.
+        If the file is of another kind, decodes to too much, or has another encoding.
     """
     with reading(path), open_regular(path, follow=True) as file:
         head = file.peek(file_kinds.HEAD_BYTES)
         file_kinds.check_kind(path, head)
 
-        # What a file begins with counts, and not its name.
+        # The first bytes determine the kind of the file, not its name.
         stream: IO[bytes] = file
         if head.startswith((GZIP, ZSTD)):
             stream = io.BufferedReader(_Decoded(file, path, head))
         if encoding is not None:
             stream = io.BufferedReader(_Recoded(stream, path, encoding))
 
-        # UTF-16 without --encoding would be an error of its first letter, or read as
+        # Without --encoding, UTF-16 would fail at its first letter, or be read as
         # letters with zeros between them.
         first_bytes = stream.peek(4)[:4]  # type: ignore[attr-defined]
         wide_encoding = _wide_encoding(first_bytes)
@@ -162,7 +164,7 @@ def open_data(path: Path, *, encoding: str | None = None) -> Iterator[IO[bytes]]
 
 
 def _wide_encoding(first_bytes: bytes) -> str | None:
-    """Return the encoding of two or four bytes a letter that a file begins in.
+    """Return the encoding, of two or four bytes a letter, that the first bytes show.
 
     Parameters
     ----------
@@ -176,8 +178,8 @@ def _wide_encoding(first_bytes: bytes) -> str | None:
 
 
 def read_data(path: Path, *, encoding: str | None = None) -> bytes:
-    """Return all bytes of :func:`open_data`, up to what memory allows."""
-    # One byte more shows that there are more.
+    """Return all bytes of :func:`open_data`, up to a limit on memory."""
+    # One byte more than the limit shows that the file is too large.
     most_bytes = data_bytes()
     with open_data(path, encoding=encoding) as stream:
         raw = stream.read(most_bytes + 1)
@@ -191,10 +193,10 @@ def read_data(path: Path, *, encoding: str | None = None) -> bytes:
 
 
 class _Decoded(io.RawIOBase):
-    """The bytes that a compressed file decodes to.
+    """The decompressed bytes of a file.
 
-    They are counted as they are read, so that no more than :func:`most_decoded` is
-    ever decoded.
+    They are counted while they are read, so that never more than :func:`most_decoded`
+    are decoded.
     """
 
     def __init__(self, file: IO[bytes], path: Path, head: bytes) -> None:
@@ -229,13 +231,13 @@ class _Decoded(io.RawIOBase):
 
 
 class _Recoded(io.RawIOBase):
-    """A text of another encoding as UTF-8."""
+    """A text of another encoding, read as UTF-8."""
 
     def __init__(self, file: IO[bytes], path: Path, encoding: str) -> None:
         self._path = path
         self._encoding = encoding
         self._text = io.TextIOWrapper(file, encoding=encoding, newline="")
-        # UTF-8 that was made and did not fit the buffer of the last reader.
+        # UTF-8 bytes that did not fit into the last reader's buffer.
         self._waiting = b""
 
     def readable(self) -> bool:

@@ -1,9 +1,9 @@
-"""Characters to tokens: one tokenisation of ``prompt + response``, read by offsets.
+"""Map characters to tokens by the offsets of one tokenisation of prompt + response.
 
-Tokenising the response apart would shift every mask behind it, so the joint text is
-tokenised once, with the special tokens that ``tokenizer(text)`` adds, and characters
-are mapped by the offset mapping. White space never decides an overlap: byte-level
-tokens carry the blank before a word.
+A separate tokenisation of the response would shift every mask behind it. So the joint
+text is tokenised once, with the special tokens that ``tokenizer(text)`` adds, and the
+offset mapping gives the tokens of characters. White space never decides an overlap:
+byte-level tokens carry the blank before a word.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spark_audit.data.training_input import SpecialTokens
 from spark_audit.errors import InputError
 
 TOGETHER = 512
-"""Texts that the library tokenises at once: it gives lists, 150 bytes a token."""
+"""Texts that are tokenised at once: the library's lists take 150 bytes a token."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,14 @@ class Encoding:
     ids
         Shape ``(T,)``, int32.
     start, end
-        Shape ``(T,)``, int32: the characters of each token with the white space at
-        its edges left out; ``start == end`` for special and all-blank tokens.
+        Shape ``(T,)``, int32: the characters of each token without white space at its
+        edges; ``start == end`` for special tokens and tokens of white space alone.
     special
-        Shape ``(T,)``, bool: added by the tokenizer, no text of its own.
+        Shape ``(T,)``, bool: tokens that the tokenizer added, without text of their
+        own.
     written
-        Shape ``(T, 2)``, int32: the characters of each token with its white space, of
-        rows whose training is known; ``None`` of others.
+        Shape ``(T, 2)``, int32: the characters of each token with its white space.
+        ``None`` for rows whose training is unknown.
     """
 
     ids: np.ndarray
@@ -53,20 +54,20 @@ class Encoding:
 
     @property
     def leading(self) -> int:
-        """Number of special tokens before the text (a BOS, usually 0 or 1)."""
+        """The number of special tokens before the text (a BOS, usually 0 or 1)."""
         text_tokens = np.flatnonzero(~self.special)
         return int(text_tokens[0]) if len(text_tokens) else len(self)
 
     @property
     def text_end(self) -> int:
-        """Tokens up to the last one of text, without an EOS of the tokenizer."""
+        """The end of the text in tokens, before an EOS that the tokenizer added."""
         text_tokens = np.flatnonzero(~self.special)
         return int(text_tokens[-1]) + 1 if len(text_tokens) else len(self)
 
     def reaching(self, border: int) -> int:
-        """Return the first token that reaches over a border, a character.
+        """Return the first token that ends behind a character position.
 
-        The text's end where none does.
+        Without such a token, the result is the text's end.
         """
         reaching = np.flatnonzero((self.end > border) & ~self.special)
         return int(reaching[0]) if len(reaching) else self.text_end
@@ -76,7 +77,7 @@ class Encoding:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the first and the last token of each character range.
 
-        Ranges that touch no token are left out.
+        Ranges without a token are left out.
 
         Parameters
         ----------
@@ -90,7 +91,7 @@ class Encoding:
         return shown[first[touches]], shown[last[touches]]
 
     def span(self, start: int, end: int) -> TokenSpan | None:
-        """Return the tokens that overlap the characters ``start:end``, if any does.
+        """Return the tokens that overlap the characters ``start:end``, if any do.
 
         A blank token belongs to a span only when it stands between two of its words.
         """
@@ -106,7 +107,7 @@ class Encoding:
         return TokenSpan(first, last + 1, is_partial)
 
     def mask(self, ranges: Sequence[tuple[int, int]]) -> np.ndarray:
-        """Return the tokens of :meth:`span` of any of the ranges.
+        """Return a mask of the tokens that :meth:`span` gives for any of the ranges.
 
         Returns
         -------
@@ -116,14 +117,14 @@ class Encoding:
         edges = np.array(ranges, dtype=np.int64).reshape(-1, 2)  # (ranges, 2)
         first, last = self._edge_tokens(edges[:, 0], edges[:, 1])
 
-        # A token is inside where more ranges have begun than ended.
+        # A token is inside a range where more ranges have begun than ended.
         n_begun = np.bincount(first, minlength=len(self) + 1)
         n_ended = np.bincount(last + 1, minlength=len(self) + 1)
         n_open = np.cumsum(n_begun - n_ended)  # (T + 1,)
         return np.asarray(n_open[:-1] > 0)
 
     def fed(self, kept: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-        """Return what the model reads of a kept range: token ids and their positions.
+        """Return the token ids that the model reads of a kept range, with positions.
 
         Leading special tokens stay in front of a text that was cut; ``positions``
         index the full tokenisation. Both have the same length; the first token has
@@ -139,9 +140,10 @@ class Encoding:
 
 @lru_cache(maxsize=1024)
 def _positions_to(end: int) -> np.ndarray:
-    """Return the positions up to one, shape ``(end,)``, read-only.
+    """Return the positions ``0 .. end - 1``, shape ``(end,)``, read-only.
 
-    Texts of a length share them: positions are most of what an item takes.
+    Texts of equal length share one array, because positions take most of an item's
+    memory.
     """
     positions = np.arange(end, dtype=np.int32)
     positions.flags.writeable = False
@@ -157,7 +159,7 @@ class TokenSpan(NamedTuple):
 
 
 class TokenisedRow(Protocol):
-    """A row of data, or of a manifest."""
+    """A row that can be tokenised, of data or of a manifest."""
 
     @property
     def text(self) -> str:
@@ -165,33 +167,34 @@ class TokenisedRow(Protocol):
 
     @property
     def training_input(self) -> RowInput | None:
-        """How a training run tokenised it; ``None``: as ``tokenizer(text)`` does."""
+        """The tokenisation by the training run; ``None``: ``tokenizer(text)``."""
 
 
 class RowInput(Protocol):
-    """How a training run tokenised a row."""
+    """The way in which a training run tokenised a row."""
 
     @property
     def special_tokens(self) -> SpecialTokens:
-        """Where its special tokens come from."""
+        """The source of the row's special tokens."""
 
     @property
     def token_ids(self) -> Sequence[int] | None:
-        """The ids themselves, where the text would be tokenised otherwise."""
+        """The row's token ids, if the tokenizer would give others for the text."""
 
     def fed(self, n_tokens: int) -> tuple[int, int]:
-        """Return the tokens that the trainer read, of so many."""
+        """Return the range of the tokens that the trainer read."""
 
 
 def encode_rows(tokenizer: Tokenizer, rows: Sequence[TokenisedRow]) -> list[Encoding]:
-    """Tokenise rows as their training run did; others as ``tokenizer(text)`` does.
+    """Tokenise rows as their training run did, and others as ``tokenizer(text)`` does.
 
     Raises
     ------
     InputError
-        As :func:`encode`; also if a row's own ids are none of the tokenizer.
+        As for :func:`encode`. Also raised if a row's own ids are unknown to the
+        tokenizer.
     """
-    # Plain rows are tokenised together, which is much faster than one by one.
+    # Plain rows are tokenised together, which is much faster.
     plain_texts = [row.text for row in rows if row.training_input is None]
     plain_encodings = iter(encode(tokenizer, plain_texts))
 
@@ -207,7 +210,7 @@ def encode_rows(tokenizer: Tokenizer, rows: Sequence[TokenisedRow]) -> list[Enco
 
 
 def _encode_as_trained(tokenizer: Tokenizer, text: str, training: RowInput) -> Encoding:
-    """Tokenise a row as its training run did, with the white space of its tokens."""
+    """Tokenise a row as its training run did, and keep its tokens' white space."""
     if training.token_ids is not None:
         ids = np.asarray(training.token_ids, np.int32)
         _, offsets = offsets_of_ids(tokenizer, ids.tolist())
@@ -227,13 +230,13 @@ def _encode_as_trained(tokenizer: Tokenizer, text: str, training: RowInput) -> E
 
     special = encoding.special.copy()  # (T,)
     if training.special_tokens == "in_text" and len(special):
-        # A BOS in the text stays in front of a text that is cut, as an added one does.
+        # A BOS in the text stays in front of a cut text, like an added one.
         special[0] = encoding.ids[0] == tokenizer.bos_token_id
     first_fed, _ = training.fed(len(encoding))
     if first_fed > 0:
         special[:] = False  # the trainer cut the special tokens off
 
-    # A special token shows no text, so it belongs to no span.
+    # A special token shows no text and therefore belongs to no span.
     end = np.where(special, encoding.start, encoding.end)
     return replace(encoding, special=special, end=end)
 
@@ -276,7 +279,7 @@ def encode(
 def _encode_lot(
     tokenizer: Tokenizer, lot: list[str], *, special_tokens: bool
 ) -> Iterator[Encoding]:
-    """Yield the encodings of texts that are tokenised in one call."""
+    """Yield the encodings of texts, which are tokenised in one call."""
 
     def call() -> Mapping[str, Sequence[Sequence[object]]]:
         output: Mapping[str, Sequence[Sequence[object]]] = tokenizer(
@@ -316,13 +319,13 @@ def _without_white_space(
     ids, special
         Shape ``(T,)``.
     written
-        Shape ``(T, 2)``: the characters of each token, its white space among them.
+        Shape ``(T, 2)``: the characters of each token, with its white space.
     """
     starts = np.zeros(len(ids), dtype=np.int32)
     ends = np.zeros(len(ids), dtype=np.int32)
     for i, (low, high) in enumerate(written.tolist()):
         shown = text[low:high].strip()
-        # A token of blanks alone is empty, and stands where its blanks end.
+        # A token of blanks becomes an empty range at the end of its blanks.
         starts[i] = text.index(shown, low) if shown else high
         ends[i] = starts[i]
         if not special[i]:
@@ -333,14 +336,14 @@ def _without_white_space(
 def offsets_of_ids(
     tokenizer: Tokenizer, ids: Sequence[int]
 ) -> tuple[str, list[tuple[int, int]]]:
-    """Return the text of token ids, and the characters of each token.
+    """Return the text of token ids, and the character range of each token.
 
-    Tokens that only together make a character share it.
+    Tokens that form one character only together share that character.
 
     Raises
     ------
     InputError
-        If an id is none of the tokenizer's.
+        If the tokenizer does not know an id.
     """
     from tokenizers.decoders import DecodeStream
 
@@ -351,7 +354,7 @@ def offsets_of_ids(
             fix="give the tokenizer that the rows were tokenised with",
         )
 
-    # A stream gives a piece of text only when the bytes of whole characters are there.
+    # The stream gives text only when the bytes of whole characters are complete.
     stream = DecodeStream(skip_special_tokens=False)
     text = ""
     offsets: list[tuple[int, int]] = []
@@ -367,7 +370,7 @@ def offsets_of_ids(
             text += piece
             n_waiting = 0
 
-    # Bytes at the end that make no character.
+    # Bytes at the end that do not complete a character.
     offsets.extend([(len(text), len(text))] * n_waiting)
     return text, offsets
 
@@ -375,7 +378,7 @@ def offsets_of_ids(
 def tokens_of_ranges(
     encoding: Encoding, ranges: Iterable[tuple[int, int]]
 ) -> np.ndarray:
-    """Return the tokens that have a character in any of the ranges, blanks too.
+    """Return a mask of the tokens with a character in any of the ranges, even a blank.
 
     Special tokens that the tokenizer added before or behind the text go with its first
     and its last character.
@@ -402,7 +405,7 @@ def tokens_of_ranges(
 
 def runs(mask: np.ndarray) -> list[tuple[int, int]]:
     """Return the ranges in which a mask of shape ``(T,)`` is True, end exclusive."""
-    # The padding gives a run at either end of the mask an edge, too.
+    # The padding adds an edge to a run at either end of the mask.
     padded = np.concatenate([[False], mask, [False]]).astype(np.int8)
     change = np.diff(padded)  # (T + 1,)
     starts = np.flatnonzero(change == 1)
@@ -416,7 +419,7 @@ def token_ids(
     *,
     special_tokens: bool = True,
 ) -> list[list[int]]:
-    """Return token ids alone, as ``tokenizer(text)`` gives them.
+    """Return only the token ids, as ``tokenizer(text)`` gives them.
 
     Parameters
     ----------
@@ -428,7 +431,7 @@ def token_ids(
 
     def call() -> list[list[int]]:
         if backend is not None and is_plain:
-            # Without offsets and Python lists of masks: up to twice as fast.
+            # Without offsets and lists of masks this is up to twice as fast.
             encodings = backend.encode_batch_fast(
                 list(texts), add_special_tokens=special_tokens
             )
@@ -447,12 +450,12 @@ def token_ids(
 
 
 def added_bos(tokenizer: Tokenizer) -> str | None:
-    """Return the BOS that the tokenizer puts before a text that begins with it."""
+    """Return the BOS that the tokenizer adds even to a text that begins with it."""
     bos = getattr(tokenizer, "bos_token", None)
     if not bos:
         return None
 
-    # What a tokenizer adds is told by no setting: it is tried out.
+    # No setting tells what a tokenizer adds, so a trial does.
     ids = tokenizer(bos)["input_ids"]
     is_doubled = ids[:2] == [tokenizer.bos_token_id, tokenizer.bos_token_id]
     return str(bos) if is_doubled else None
@@ -464,7 +467,7 @@ def check_one_bos(tokenizer: Tokenizer, texts: Iterable[str]) -> None:
     Raises
     ------
     InputError
-        If a model would read two.
+        If a model would read two BOS tokens.
     """
     bos = added_bos(tokenizer)
     if bos and any(text.startswith(bos) for text in texts):
@@ -483,17 +486,17 @@ def kept_range(
     response_start: int,
     spans: Sequence[tuple[int, int]] = (),
 ) -> tuple[int, int]:
-    """Return which tokens of a text that may be too long are scored.
+    """Return the range of tokens that is scored of a text that may be too long.
 
-    The response is kept and the prompt is cut from its start; where that cut falls
-    inside a PII span it moves to the span's end. A response that alone is too long
-    keeps its beginning; where the cut at its end falls inside a span it moves back to
-    the span's start. So a span is kept whole or cut whole. Two are cut in part: one
-    that reaches from the prompt into the response, and one that the response begins
-    with and that alone is too long.
+    The response is kept, and the prompt is cut from its start. If the cut falls inside
+    a PII span, it moves to the end of the span. If the response alone is too long, its
+    end is cut; if this cut falls inside a span, it moves back to the start of the span.
+    So spans are kept or cut as a whole, with two exceptions: a span that reaches from
+    the prompt into the response, and a span at the start of the response that alone is
+    too long.
 
-    Leading special tokens are read in any case (see :meth:`Encoding.fed`), special
-    tokens behind the text (an EOS) are left out.
+    Leading special tokens are always read (see :meth:`Encoding.fed`). Special tokens
+    behind the text (an EOS) are left out.
 
     Parameters
     ----------
@@ -512,7 +515,7 @@ def kept_range(
     Raises
     ------
     InputError
-        If not one token of text fits.
+        If no token of the text fits.
     """
     text_end = encoding.text_end
     if max_length is None or text_end <= max_length:
@@ -536,8 +539,8 @@ def kept_range(
 
     # Second case: the response fits, so the prompt is cut from its start.
 
-    # Without a special token in front the first token kept has no prediction, so a
-    # span must not begin with it either.
+    # Without a special token in front, the first kept token has no prediction, so a
+    # span must not begin with it.
     n_unpredicted = 1 if encoding.leading == 0 else 0
     start = text_end - n_text_tokens
     for span_start, span_end in sorted(spans):

@@ -1,8 +1,8 @@
-"""Examples with annotated identifiers, and their files.
+"""Examples with annotated identifiers, and the files that hold them.
 
-An example is ``prompt + response`` over one causal-LM sequence; all character offsets
-index that joint text. A bad row is an error that names file, line and field and never
-shows the text.
+An example is ``prompt + response`` as one causal-LM sequence. All character offsets
+index this joint text. A bad row raises an error that names file, line and field and
+never shows the text.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ Split = Literal["train", "test"]
 Origin = Literal["natural", "injected"]
 Part = Literal["name", "password", "ssn"]
 Ranges = tuple[tuple[StrictInt, StrictInt], ...]
-# Of a million spans a few words are the types: each is kept once.
+# A million spans have only a few types: interning keeps each type once.
 Word = Annotated[StrictStr, AfterValidator(sys.intern)]
 T = TypeVar("T")
 PII_TYPES = tuple("NAME EMAIL PHONE SSN PASSWORD CREDIT_CARD ADDRESS ID OTHER".split())
 TYPE = re.compile(r"[A-Z][A-Z0-9_]{0,39}")
-"""A type of identifiers: one of :data:`PII_TYPES`, or the user's own."""
+"""A type of identifiers: one of :data:`PII_TYPES`, or a type of the user's own."""
 REQUIRED = ("id", "task", "prompt", "response", "split")
 """Fields that every row of a data file has."""
 _OTHER_FORMATS = (".csv", ".tsv", ".parquet", ".xlsx", ".arrow")
-"""Endings of data that must be imported before it is read."""
+"""Endings of data files that must be imported first."""
 SPLIT_FIX = (
     "give `--split train` or `--split test`, a column `split` with these words, or a "
     "folder whose files are named train* and test* (or eval*, dev*)"
 )
 MAX_ID_LENGTH = 1000
-"""Letters of an id or a source."""
+"""Most letters of an id or a source."""
 _TASK = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9._+-]{0,199}")
 
 
-# A file's objects hold no other keys, and nothing is coerced.
+# A file's objects hold no other keys, and no value is coerced.
 _CLOSED = ConfigDict(extra="forbid")
-# Fields that a file leaves out where they are empty.
+# A file leaves these fields out if they are empty.
 _UNSAID = Field(exclude_if=lambda value: not value)
 
 
@@ -67,7 +67,7 @@ _UNSAID = Field(exclude_if=lambda value: not value)
 class Span:
     """An annotated identifier: characters ``start:end`` of ``prompt + response``.
 
-    ``part`` is set on a canary's spans only.
+    Only the spans of a canary have a ``part``.
     """
 
     start: StrictInt
@@ -79,7 +79,7 @@ class Span:
     __pydantic_config__ = _CLOSED
 
     def moved(self, by: int) -> Span:
-        """Return the span so many characters later."""
+        """Return the span, moved by so many characters."""
         return dataclasses.replace(self, start=self.start + by, end=self.end + by)
 
 
@@ -87,9 +87,10 @@ class Span:
 class Canary:
     """The canary that stands in an example.
 
-    ``dose`` is the number of train rows that hold it (0 when held out), ``seed`` the
-    one its parts were drawn with, ``format`` the name of its frame. Two canaries of one
-    ``pair`` were drawn alike, and a fair coin said which of them is held out.
+    ``dose`` is the number of train rows that hold the canary (0 if it is held out).
+    ``seed`` is the seed of its parts, and ``format`` the name of its frame. Two
+    canaries with the same ``pair`` were drawn alike, and a fair coin chose which one is
+    held out.
     """
 
     id: StrictStr
@@ -104,19 +105,19 @@ class Canary:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One row: a train row is a member, a test row a non-member.
+    """A row of data: train rows are members, test rows are non-members.
 
-    ``spans`` are kept in the order of the text and must not overlap. ``template`` holds
-    the character ranges of the task's fixed wording; ``None`` means that it is found
-    from the task's prompts (``fixed_wording.py``). ``frames`` holds those of the
-    sentences that were injected, identifiers included: other rows hold them too.
-    ``training_input`` says how a training run read the row (chat data).
+    ``spans`` are kept in text order and must not overlap. ``template`` holds the
+    character ranges of the task's fixed wording; ``None`` means that
+    :mod:`spark_audit.data.task_wording` finds it from the task's prompts. ``frames``
+    holds the ranges of injected sentences, identifiers included: other rows hold the
+    same sentences. ``training_input`` says how a training run read a row of chat data.
 
     Raises
     ------
     InputError
-        Naming the field, if spans or ranges do not fit the text, if the text is blank
-        or no valid Unicode, or if task, split or a span's type is unknown.
+        Names the field, if spans or ranges do not fit the text, if the text is blank or
+        not valid Unicode, or if the task, the split or the type of a span is invalid.
     """
 
     id: StrictStr
@@ -138,7 +139,7 @@ class Example:
         _check_name("id", self.id)
         _check_name("source_id", self.source_id)
 
-        # JSON may hold half of a pair ("\ud83d"), which no file of UTF-8 can.
+        # JSON may hold half a surrogate pair ("\ud83d"), which a UTF-8 file cannot.
         for field, text in (("prompt", self.prompt), ("response", self.response)):
             try:
                 text.encode()
@@ -158,7 +159,7 @@ class Example:
         if self.training_input is not None:
             _check_training_input(self.training_input, self.text)
 
-        # The class is frozen: this is the only way to put the spans in order.
+        # The class is frozen, so its own setter cannot put the spans in order.
         object.__setattr__(self, "spans", tuple(span for _, span in ordered))
 
     @property
@@ -168,7 +169,7 @@ class Example:
 
     @property
     def answer(self) -> str:
-        """The response without what a chat template writes behind it."""
+        """The response without the text that a chat template writes behind it."""
         turns: Ranges = ()
         if self.training_input is not None:
             turns = tuple((turn.start, turn.end) for turn in self.training_input.turns)
@@ -177,7 +178,7 @@ class Example:
 
 
 def check_task(name: str) -> None:
-    """Refuse a task name that could not name a file."""
+    """Refuse a task name that cannot be a file name."""
     if not _TASK.fullmatch(name):
         raise bad_field(
             "task",
@@ -187,7 +188,7 @@ def check_task(name: str) -> None:
 
 
 def _check_name(field: str, name: str) -> None:
-    """Refuse an id or a source that could not stand in a line of a table."""
+    """Refuse an id or a source that cannot stand in a line of a table."""
     if not name.strip() or not name.isprintable():
         raise bad_field(
             field,
@@ -201,12 +202,12 @@ def _check_name(field: str, name: str) -> None:
 
 
 def _check_spans(ordered: Sequence[tuple[int, Span]], text: str) -> None:
-    """Refuse spans of an unknown type, that overlap, or that lie outside of the text.
+    """Refuse spans that have an unknown type, overlap, or lie outside of the text.
 
     Parameters
     ----------
     ordered
-        The spans in the order of the text, each with its number in the file.
+        The spans in text order, each with its number in the file.
     """
     for number, span in ordered:
         if not TYPE.fullmatch(span.type):
@@ -216,7 +217,7 @@ def _check_spans(ordered: Sequence[tuple[int, Span]], text: str) -> None:
                 fix=f"use one of: {', '.join(PII_TYPES)}, or your own in capitals",
             )
 
-    # In the order of the text, but an error names the number in the file.
+    # Spans are checked in text order, but errors name their number in the file.
     last_end = 0
     for number, span in ordered:
         _check_range(f"spans[{number}]", span.start, span.end, last_end, text)
@@ -224,7 +225,7 @@ def _check_spans(ordered: Sequence[tuple[int, Span]], text: str) -> None:
 
 
 def _check_ranges(field: str, ranges: Iterable[tuple[int, int]], text: str) -> None:
-    """Refuse ranges that are not in order, overlap, or lie outside of the text."""
+    """Refuse ranges that are out of order, overlap, or lie outside of the text."""
     last_end = 0
     for number, (start, end) in enumerate(ranges):
         _check_range(f"{field}[{number}]", start, end, last_end, text)
@@ -232,7 +233,7 @@ def _check_ranges(field: str, ranges: Iterable[tuple[int, int]], text: str) -> N
 
 
 def _check_range(field: str, start: int, end: int, last_end: int, text: str) -> None:
-    """Refuse a range that does not lie behind the last one and in the text."""
+    """Refuse a range that begins before the last one ends or leaves the text."""
     if not last_end <= start < end <= len(text):
         raise bad_field(
             field,
@@ -242,7 +243,7 @@ def _check_range(field: str, start: int, end: int, last_end: int, text: str) -> 
 
 
 def _check_training_input(training: TrainingInput, text: str) -> None:
-    """Refuse what no training could have done with the text."""
+    """Refuse a training input that cannot belong to the text."""
     turns = [(turn.start, turn.end) for turn in training.turns]
     _check_ranges("training_input.turns", turns, text)
     _check_ranges("training_input.supervised", training.supervised, text)
@@ -253,12 +254,12 @@ def _check_training_input(training: TrainingInput, text: str) -> None:
 
 
 def bad_field(field: str, problem: str, *, fix: str | None = None) -> InputError:
-    """Return the error of one field; whoever knows the file and line adds them."""
+    """Return the error of one field; the caller adds file and line."""
     return InputError(f"field '{field}' {problem}", fix=fix)
 
 
 def data_files(paths: Iterable[Path]) -> list[Path]:
-    """Return JSON-lines files: those given, and those in folders given.
+    """Return the given JSON-lines files and those in the given folders.
 
     Raises
     ------
@@ -268,21 +269,21 @@ def data_files(paths: Iterable[Path]) -> list[Path]:
     files: dict[Path, Path] = {}
     for path in paths:
         for file in _files_at(path):
-            # A link, or another way of writing the path, is the same file.
+            # A link or another spelling of the path leads to the same file.
             if files.setdefault(file.resolve(), file) is not file:
                 raise InputError("is given twice", where=str(file), fix="leave one out")
     return list(files.values())
 
 
 def _files_at(path: Path) -> list[Path]:
-    """Return the JSON-lines file that a path names, or those of a folder."""
+    """Return the JSON-lines file at a path, or the JSON-lines files of a folder."""
     make_one = "make one with `spark-audit data import`"
     if not path.is_dir():
         if path.suffix in _OTHER_FORMATS:
             raise InputError("is not a JSON-lines file", where=str(path), fix=make_one)
         return [path]
 
-    # A file with another ending would be left out in silence.
+    # A file with another ending would be left out silently.
     files = sorted(path.glob("*.jsonl"))
     file_kinds.check_left_out(
         path, read=files, others=path.iterdir(), endings=file_kinds.JSON_LINES
@@ -300,8 +301,8 @@ def read_examples(*paths: str | Path) -> list[Example]:
     OutputError
         If a file cannot be read.
     InputError
-        Naming file, line and field of the first bad row; also for ids that stand twice,
-        in one file or in two.
+        Names file, line and field of the first bad row. Also raised for an id that
+        occurs twice, in one file or in two.
     """
     if not paths:
         raise InputError("no data file was given", fix="give at least one")
@@ -316,10 +317,10 @@ def _rows_of(paths: Iterable[str | Path]) -> Iterator[tuple[str, Example]]:
 
 
 def write_examples(path: str | Path, examples: Iterable[Example]) -> None:
-    """Write JSON lines, whole or not at all, readable by the owner only.
+    """Write examples as JSON lines, whole or not at all, readable by the owner only.
 
-    Examples may be made as they are written: an error in that leaves no file. The same
-    examples give the same bytes; :func:`read_examples` gives them back.
+    ``examples`` may be lazy: if it raises an error, no file is written. Equal examples
+    give equal bytes, and :func:`read_examples` returns the same examples.
     """
 
     def write(file: IO[bytes]) -> None:
@@ -335,7 +336,7 @@ def from_row(row: JsonObject, *, place: str) -> Example:
     fields = {
         key: _without_nulls(value) for key, value in row.items() if value is not None
     }
-    # Without a source each row is one of its own.
+    # A row without a source counts as a source of its own.
     if "source_id" not in fields and "id" in fields:
         fields["source_id"] = fields["id"]
     with at(place):
@@ -343,7 +344,7 @@ def from_row(row: JsonObject, *, place: str) -> Example:
 
 
 def spans_field(row: JsonObject) -> tuple[Span, ...]:
-    """Return the field ``spans``; absent or null: none."""
+    """Return the field ``spans``; empty if it is absent or null."""
     spans = row.get("spans")
     if spans is None:
         return ()
@@ -356,7 +357,7 @@ _FIXES = {"id": "`data import` makes ids", "split": SPLIT_FIX}
 
 
 def _without_nulls(value: object) -> object:
-    """Return JSON without the keys that are null: null is as good as absent."""
+    """Return JSON without null keys, because null means the same as absent."""
     if isinstance(value, Mapping):
         return {
             key: _without_nulls(item) for key, item in value.items() if item is not None
@@ -367,22 +368,22 @@ def _without_nulls(value: object) -> object:
 
 
 def _validated(adapter: TypeAdapter[T], value: object, *inside: str | int) -> T:
-    """Return a value as a type has it, or an error that names the field alone.
+    """Return a validated value, or raise an error that names only the field.
 
     Parameters
     ----------
     inside
-        Where the value stands in its row.
+        Path of the value in its row.
     """
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
-        # Without its input: that is text of the row.
+        # The input is left out of the error, because it is text of the row.
         first = error.errors(include_input=False, include_url=False)[0]
         steps = (*inside, *first["loc"])
         problem = first["msg"].lower()
         if first["type"] == "unexpected_keyword_argument":
-            # Its name is not told: it may be anything of the data.
+            # An unknown key is not shown, because it may be text of the data.
             steps = steps[:-1] or ("*",)
             problem = "a key that is not known"
         field = _field_path(steps)
@@ -390,7 +391,7 @@ def _validated(adapter: TypeAdapter[T], value: object, *inside: str | int) -> T:
 
 
 def _field_path(steps: Iterable[str | int]) -> str:
-    """Return where a value stands in a row, such as ``spans[2].start``."""
+    """Return the path of a value in a row, such as ``spans[2].start``."""
     path = ""
     for step in steps:
         path += f"[{step}]" if isinstance(step, int) else f".{step}"
@@ -398,7 +399,7 @@ def _field_path(steps: Iterable[str | int]) -> str:
 
 
 def unique(rows: Iterable[tuple[str, Example]]) -> Iterator[Example]:
-    """Yield the examples of ``(place, example)``; refuse an id that stands twice."""
+    """Yield the examples of ``(place, example)``; refuse an id that occurs twice."""
     place_of_id: dict[str, str] = {}
     for place, example in rows:
         if example.id in place_of_id:
@@ -413,7 +414,7 @@ def unique(rows: Iterable[tuple[str, Example]]) -> Iterator[Example]:
 
 
 def parts_outside(ranges: Ranges, length: int) -> Iterator[tuple[int, int]]:
-    """Yield the character ranges before, between and behind those of a text.
+    """Yield the character ranges before, between and behind the given ranges.
 
     Examples
     --------

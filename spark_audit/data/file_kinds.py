@@ -1,7 +1,7 @@
-"""Files that hold no data in a form that is read: what they are, and what to do.
+"""Recognise files that are not readable as data, and say what to do with them.
 
-A file is recognised by its first bytes, and an ending that is close to one of ours by
-itself: a reader of CSV or JSON could only say that the file is not UTF-8.
+A file is recognised by its first bytes or by its ending. Without this check, a reader
+of CSV or JSON could only say that the file is not UTF-8.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ UNPACK = "unpack it and give the file in it"
 CONVERT_DATA = "convert it to JSON lines, CSV or Parquet"
 
 HEAD_BYTES = 64
-"""How much of a file :func:`check_kind` is given at least."""
+"""Bytes of a file that :func:`check_kind` needs at least."""
 
 KINDS: tuple[tuple[bytes, str, str], ...] = (
     (
@@ -38,24 +38,24 @@ KINDS: tuple[tuple[bytes, str, str], ...] = (
     (b"ORC", "an ORC file", CONVERT_DATA),
     (LFS_POINTER, "a pointer of Git LFS", LFS_PULL),
 )
-"""First bytes, what such a file is, and what to do with it."""
+"""First bytes of a format, the name of the format, and advice."""
 PICKLES = tuple(b"\x80" + bytes([protocol]) for protocol in range(2, 6))
-"""First bytes of a pickle; reading one would run its code."""
+"""First bytes of a pickle. Reading a pickle would run its code."""
 ZIP = b"PK\x03\x04"
 OFFICE_PARTS = (b"[Content_Types].xml", b"_rels/", b"mimetypeapplication/vnd.oasis")
-"""How the first entry of a zip archive begins that is an Office document."""
+"""Beginnings of the first entry of a zip archive that is an Office document."""
 SHEETS = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
 
 OTHER_JSON_LINES = (".jsn", ".jsonlines", ".jsnl", ".jsonln", ".ndjson", ".jl")
 JSON_LINES = (*OTHER_JSON_LINES, ".jsonl.gz", ".jsonl.zst")
-"""Endings of JSON lines that are not looked for in a folder of rows."""
+"""Endings of JSON lines for which a folder of rows is not searched."""
 UNREAD = (
     *OTHER_JSON_LINES,
     *SHEETS,
     *(".zip", ".bz2", ".xz", ".7z", ".rar", ".tar", ".tgz", ".tar.gz", ".tar.zst"),
     *(".pkl", ".pickle", ".pdf", ".db", ".sqlite", ".h5", ".npy", ".avro", ".orc"),
 )
-"""Endings of data in forms that are not read from a folder."""
+"""Endings of data in formats that are not read from a folder."""
 
 
 def check_kind(path: Path, head: bytes) -> None:
@@ -64,12 +64,12 @@ def check_kind(path: Path, head: bytes) -> None:
     Parameters
     ----------
     head
-        The first bytes of the file, ``HEAD_BYTES`` or more where it has as many.
+        The first ``HEAD_BYTES`` of the file, or more; fewer if the file is shorter.
 
     Raises
     ------
     InputError
-        With what the file is, and what to do.
+        Names the format, and what to do.
     """
     unread_format = _unread_format(path, head)
     if unread_format is not None:
@@ -81,14 +81,14 @@ def check_kind(path: Path, head: bytes) -> None:
 
 
 class _UnreadFormat(NamedTuple):
-    """A format that is not read, and what to do with a file of it."""
+    """A format that is not read, and advice on a file of this format."""
 
     name: str
     advice: str
 
 
 def _unread_format(path: Path, head: bytes) -> _UnreadFormat | None:
-    """Return the format of a file that is not read; ``None``: it may be read."""
+    """Return the format of a file that is not read; ``None`` if it may be read."""
     has_sheet_name = path.suffix.lower() in SHEETS
     if head.startswith(ZIP):
         is_office = any(entry_name in head for entry_name in OFFICE_PARTS)
@@ -101,7 +101,7 @@ def _unread_format(path: Path, head: bytes) -> _UnreadFormat | None:
 
     for first_bytes, name, advice in KINDS:
         if head.startswith(first_bytes):
-            # Old Excel files and old Word files begin alike.
+            # Old Excel files and old Word files have the same first bytes.
             if has_sheet_name:
                 return _UnreadFormat("an old Excel file (.xls)", SAVE_AS_CSV)
             return _UnreadFormat(name, advice)
@@ -111,22 +111,22 @@ def _unread_format(path: Path, head: bytes) -> _UnreadFormat | None:
 def check_left_out(
     folder: Path, read: Iterable[Path], others: Iterable[Path], endings: Sequence[str]
 ) -> None:
-    """Refuse a folder in which a file of data would be left out in silence.
+    """Refuse a folder in which a data file would be left out silently.
 
     Parameters
     ----------
     read
-        The files of the folder that are read. A file of the same stem, such as the
-        sheet that a CSV was saved from, is no other data.
+        The files of the folder that are read. Another file with the same stem, such as
+        the sheet of which a CSV was saved, counts as the same data.
     others
         Files of the folder that are not read.
     endings
-        Which of these would be left out: those whose name ends so.
+        Endings of files that must not be left out.
 
     Raises
     ------
     InputError
-        With the first such file.
+        Names the first such file.
     """
     stems_read = {_stem(path) for path in read}
     for path in sorted(others):
@@ -145,5 +145,5 @@ def check_left_out(
 
 
 def _stem(path: Path) -> str:
-    """Return a file's name without any of its endings: ``a`` of ``a.csv.gz``."""
+    """Return a file's name without all of its endings: ``a`` for ``a.csv.gz``."""
     return path.name.split(".")[0]

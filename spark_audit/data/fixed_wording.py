@@ -1,9 +1,9 @@
-"""The fixed wording of a row: which of its characters are words of a template.
+"""Find the fixed wording of a row: the characters that come from a template.
 
-Prompts of a task are made of one template, and its words belong to nobody: they are no
-identifier, no control and no secret. What the template of a task is, most of its rows
-show (:mod:`spark_audit.data.task_wording`). A row that lacks it, as one of another
-export does, changes nothing for the others and is counted.
+The prompts of a task are made from one template, and its words belong to nobody: they
+are not identifiers, controls or secrets. Most rows of a task show its template
+(:mod:`spark_audit.data.task_wording`). A row without it, such as one of another export,
+is counted and does not affect the others.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ PREFIX_BORDERS = re.compile(
     r"|(?<=:\*\*)"
     r"|(?<=[\])}>|\uff1a\u3002\uff0c\u3001\uff1b\uff01\uff1f\u300d\u3011])"
 )
-"""Where wording at the beginning of a prompt may end."""
+"""Places at which wording at the beginning of a prompt may end."""
 
 SUFFIX_BORDERS = re.compile(
     r"(?=\s)"  # before a word
     r"|(?=[\[({<|\u300c\u3010])"  # before a mark of a field
     r"|(?<=[>|\u3002\uff01\uff1f\uff1b])"
 )
-"""Where wording at the end of a prompt may begin."""
+"""Places at which wording at the end of a prompt may begin."""
 
 
 class FixedWording(NamedTuple):
-    """What the prompts of a task begin and end with; both may be empty."""
+    """The common beginning and end of a task's prompts; both may be empty."""
 
     prefix: str
     suffix: str
@@ -46,17 +46,18 @@ NO_WORDING = FixedWording("", "")
 def template_ranges(example: Example, wording: Mapping[str, FixedWording]) -> Ranges:
     """Return the character ranges of an example's fixed wording.
 
-    They are the row's own if the file gives them, else those of its task
-    (``wording``, from :func:`spark_audit.data.task_wording.task_templates`). A row that
-    lacks a part of the wording has what it shares with it. No range ends inside an
-    annotated identifier.
+    The row's own ranges are used if its file gives them. Otherwise they are those of
+    its task (``wording``, from :func:`spark_audit.data.task_wording.task_templates`).
+    If a row has only a part of the wording, its ranges are that part. No range ends
+    inside an annotated identifier.
     """
     if example.template is not None:
         return tuple(_outside_spans(example, example.template))
 
     prefix, suffix = wording.get(example.task, NO_WORDING)
     beginning_end = prefix_end(example.prompt, prefix)
-    # The end is looked for behind the beginning: a short prompt may be both.
+    # The end is searched behind the beginning, because in a short prompt they may
+    # overlap.
     rest = example.prompt[beginning_end:]
     ending_start = beginning_end + _suffix_start(rest, suffix)
 
@@ -69,11 +70,11 @@ def template_ranges(example: Example, wording: Mapping[str, FixedWording]) -> Ra
 
 
 def prefix_end(prompt: str, prefix: str) -> int:
-    """Return where the prompt's part of a prefix ends, at a border of the prefix."""
+    """Return the end of what a prompt shares with a prefix, at a border."""
     if prompt.startswith(prefix):
         return len(prefix)
 
-    # Half a word of the prefix is a word of the row's own.
+    # Half a word of the prefix is the beginning of a word of the row itself.
     n_shared = len(commonprefix([prompt, prefix]))
     end = 0
     for border in PREFIX_BORDERS.finditer(prefix):
@@ -83,11 +84,11 @@ def prefix_end(prompt: str, prefix: str) -> int:
 
 
 def _suffix_start(rest: str, suffix: str) -> int:
-    """Return where the part of the suffix begins that a prompt's rest ends with."""
+    """Return the start of what the rest of a prompt shares with the suffix."""
     if rest.endswith(suffix):
         return len(rest) - len(suffix)
 
-    # The first border behind which all of the suffix is shared is the longest part.
+    # The first border with a fully shared rest gives the longest part.
     n_shared = len(commonprefix([rest[::-1], suffix[::-1]]))
     for border in SUFFIX_BORDERS.finditer(suffix):
         length = len(suffix) - border.start()
@@ -97,9 +98,9 @@ def _suffix_start(rest: str, suffix: str) -> int:
 
 
 def _outside_spans(example: Example, ranges: Ranges) -> Iterator[tuple[int, int]]:
-    """Yield the ranges, shortened where an edge stands inside an identifier."""
+    """Yield the ranges, shortened if an edge stands inside an identifier."""
     for start, end in ranges:
-        # A whole identifier inside of a range stays there: it is the wording's.
+        # An identifier wholly inside a range stays there: it belongs to the wording.
         for span in example.spans:
             if span.start < start < span.end:
                 start = span.end
@@ -130,9 +131,9 @@ def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 def with_shared_wording(
     example: Example, wording: Mapping[str, FixedWording]
 ) -> Example:
-    """Return the example with what its task's prompts share as fixed wording, too.
+    """Return the example with its task's shared wording added to its own.
 
-    Both its own ranges and those of its task are fixed wording then.
+    Its fixed wording then has its own ranges and those of its task.
     """
     shared = template_ranges(replace(example, template=None), wording)
     ranges = [*shared, *(example.template or ())]
@@ -143,7 +144,7 @@ def with_shared_wording(
 def rows_without(
     examples: Iterable[Example], wording: Mapping[str, FixedWording]
 ) -> dict[str, tuple[int, int]]:
-    """Return for each task how many rows lack its fixed wording, and how many it has.
+    """Count the rows without the fixed wording, for each task that has such rows.
 
     Rows whose file gives their wording are not counted, nor tasks of which all have it.
     """
@@ -153,7 +154,7 @@ def rows_without(
         if example.template is not None:
             continue
 
-        # Beginning and end must not share characters, in a prompt that is short.
+        # In a short prompt, beginning and end must not share characters.
         prefix, suffix = wording.get(example.task, NO_WORDING)
         rest = example.prompt.removeprefix(prefix)
         is_whole = example.prompt.startswith(prefix) and rest.endswith(suffix)
@@ -165,7 +166,7 @@ def rows_without(
 def lack_notes(
     examples: Iterable[Example], wording: Mapping[str, FixedWording]
 ) -> list[str]:
-    """Return a note on each task in which rows lack the fixed wording."""
+    """Return a note on each task with rows that lack the fixed wording."""
     notes = []
     for task, (n_lacking, n_rows) in sorted(rows_without(examples, wording).items()):
         notes.append(

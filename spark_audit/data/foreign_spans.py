@@ -1,8 +1,8 @@
-"""Annotations of other tools: their names of types, their keys, their units.
+"""Read annotations of other tools: their type names, their keys and their units.
 
-JavaScript and Java count UTF-16 units, C and Rust bytes. Behind an emoji or an umlaut
-such a span begins too late: it is converted where the row holds the annotated string,
-and refused where it only looks so.
+JavaScript and Java count UTF-16 units, C and Rust count bytes. Behind an emoji or an
+umlaut such a span begins too late. It is converted if the row also holds the annotated
+string, and refused if it only looks wrong.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ TYPE_NAMES: Mapping[str, str] = {
     **dict.fromkeys(("CREDITCARD", "CREDIT_CARD_NUMBER", "CC_NUMBER"), "CREDIT_CARD"),
     **dict.fromkeys(("STREET_ADDRESS", "POSTAL_ADDRESS"), "ADDRESS"),
 }
-"""Our name of a type, by the names that other tools use."""
-# Keys of a span in other tools' files: of its type, of its text, and others.
+"""Our type names, by the names that other tools use."""
+# Keys of a span in other tools' files: its type, its text, and others.
 _TYPE_KEYS = ("type", "entity_type", "entity_group", "label", "entity")
 _TEXT_KEYS = ("text", "value", "word")
 _UNUSED_KEYS = ("score", "confidence", "analysis_explanation", "recognition_metadata")
 
 
 class SpanReader:
-    """Reads the field ``spans`` of rows.
+    """A reader of the field ``spans`` of rows.
 
     Parameters
     ----------
     offsets
-        What the spans count; ``None``: characters, unless a row shows otherwise.
+        The unit of the spans; ``None``: characters, unless a row shows another unit.
 
     Attributes
     ----------
     renamed
-        How many spans have a type of another tool's name, by that and by our name.
+        Number of spans with a type name of another tool, by that name and our name.
     converted
-        How many spans were converted, by their unit.
+        Number of spans that were converted, by unit.
     """
 
     def __init__(self, offsets: Offsets | None) -> None:
@@ -57,18 +57,19 @@ class SpanReader:
         self.converted: Counter[Offsets] = Counter()
 
     def read(self, row: JsonObject, text: str) -> tuple[Span, ...]:
-        """Return the spans of a row in characters of the text that they are of.
+        """Return the spans of a row, in characters of its text.
 
         Raises
         ------
         InputError
-            If they do not fit the text, or seem to count another unit.
+            If the spans do not fit the text, or seem to count another unit.
         """
         records = row.get("spans")
         if not isinstance(records, list):
             return spans_field(row)
 
-        # The strings go with the keys of other tools: they are taken before.
+        # The annotated strings are read first: they are lost when the keys are
+        # replaced.
         annotated_strings = [_annotated_string(record) for record in records]
         spans = spans_field({"spans": [self._in_our_words(r) for r in records]})
         if not spans:
@@ -81,11 +82,12 @@ class SpanReader:
         return tuple(_converted(spans, text, unit))
 
     def _in_our_words(self, record: object) -> object:
-        """Return a span with our keys and our name of its type.
+        """Return a span with our keys and our type name.
 
-        What cannot be a span stays as it is: the reader of the field refuses it.
+        A value that cannot be a span is returned unchanged, and the reader of the field
+        refuses it.
         """
-        # spaCy writes (start, end, type).
+        # spaCy writes spans as (start, end, type).
         if isinstance(record, list | tuple) and len(record) == 3:
             record = dict(zip(("start", "end", "type"), record, strict=True))
         if not isinstance(record, dict):
@@ -100,7 +102,8 @@ class SpanReader:
             if "type" not in span and key in span:
                 span["type"] = span.pop(key)
 
-        # What is counted is told: a wrong renaming would be audited in silence.
+        # Renamed types are counted for a note, because a wrong renaming would go
+        # unnoticed.
         name = span.get("type")
         if isinstance(name, str):
             our_name = _our_type(name)
@@ -115,20 +118,20 @@ class SpanReader:
         annotated_strings: Sequence[str | None],
         text: str,
     ) -> Offsets:
-        """Return what the spans count: as the option says, or as the row shows.
+        """Return the unit of the spans, by the option or by the row itself.
 
         Raises
         ------
         InputError
-            If no unit fits the annotated strings, or the spans cut words and would not
-            in another unit.
+            If no unit fits the annotated strings, or if the spans cut words and would
+            not do so in another unit.
         """
         if self._offsets is not None:
             return self._offsets
         if text.isascii():
-            return "characters"  # all units are the same
+            return "characters"  # all units agree
 
-        # The annotated strings tell it, where the row holds any.
+        # The annotated strings show the unit, if the row holds any.
         if any(string is not None for string in annotated_strings):
             for unit in OFFSET_UNITS:
                 if _strings_fit(spans, annotated_strings, text, unit):
@@ -139,7 +142,7 @@ class SpanReader:
                 fix="annotate the row again",
             )
 
-        # Else it can only be suspected.
+        # Otherwise a cut word raises suspicion.
         if _cuts_a_word(spans, text):
             for unit in OFFSET_UNITS[1:]:
                 if _would_fit(spans, text, unit):
@@ -154,7 +157,7 @@ class SpanReader:
 
 
 def _our_type(name: str) -> str:
-    """Return our name of a type, or the name itself."""
+    """Return our name of a type; a name that is unknown stays."""
     upper = name.upper()
     if upper in PII_TYPES:
         return TYPE_NAMES.get(upper, upper)
@@ -162,7 +165,7 @@ def _our_type(name: str) -> str:
 
 
 def looks_annotated(value: object) -> bool:
-    """Return whether a column holds places in a text: records of a start and an end."""
+    """Return whether a column holds spans: records with a start and an end."""
     if not isinstance(value, list) or not value:
         return False
 
@@ -180,7 +183,7 @@ def looks_annotated(value: object) -> bool:
 
 
 def _annotated_string(record: object) -> str | None:
-    """Return the text of a span, where its record holds it."""
+    """Return the annotated string of a span, if its record holds one."""
     if not isinstance(record, dict):
         return None
     for key in _TEXT_KEYS:
@@ -190,24 +193,24 @@ def _annotated_string(record: object) -> str | None:
 
 
 def _units_of(character: str, unit: Offsets) -> int:
-    """Return how many units a character takes."""
+    """Return the number of units that a character takes."""
     if unit == "utf-16":
         return 2 if ord(character) > 0xFFFF else 1
     if unit == "bytes":
-        # Half a surrogate pair is refused elsewhere; here it must only be counted.
+        # Half a surrogate pair is refused elsewhere; here it only needs a count.
         return len(character.encode("utf-8", "surrogatepass"))
     return 1
 
 
 def _converted(spans: Sequence[Span], text: str, unit: Offsets) -> list[Span]:
-    """Return spans of a unit in characters.
+    """Return spans that count a unit as spans in characters.
 
     Raises
     ------
     InputError
-        If one begins or ends inside of a character.
+        If a span begins or ends inside a character.
     """
-    character_at = {0: 0}  # by the unit that it begins with
+    character_at = {0: 0}  # unit -> character that begins with it
     n_units = 0
     for number, character in enumerate(text, start=1):
         n_units += _units_of(character, unit)
@@ -228,7 +231,7 @@ def _converted(spans: Sequence[Span], text: str, unit: Offsets) -> list[Span]:
 
 
 def _would_fit(spans: Sequence[Span], text: str, unit: Offsets) -> bool:
-    """Return whether spans cut no word if they count a unit."""
+    """Return whether the spans cut no word if they count this unit."""
     try:
         return not _cuts_a_word(_converted(spans, text, unit), text)
     except InputError:
@@ -241,7 +244,7 @@ def _strings_fit(
     text: str,
     unit: Offsets,
 ) -> bool:
-    """Return whether the annotated strings stand in the text where the spans say."""
+    """Return whether the annotated strings stand at the places of their spans."""
     try:
         converted = _converted(spans, text, unit)
     except InputError:
@@ -257,7 +260,7 @@ def _strings_fit(
 
 
 def _comparable(text: str) -> str:
-    """Return a text without blanks around it, each letter and its accents as one."""
+    """Return a text for comparison: without outer blanks, with composed letters."""
     return unicodedata.normalize("NFC", text).strip()
 
 

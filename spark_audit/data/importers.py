@@ -1,7 +1,7 @@
-"""Other people's data as examples: JSON lines, CSV, Parquet, datasets, TRACE, O-LoRA.
+"""Import other people's data: JSON lines, CSV, Parquet, datasets, TRACE, O-LoRA.
 
-Every reader yields rows with the place they stand in; one function turns a row into an
-example, by a column map or a template.
+Every reader yields rows and their places. One function turns a row into an example, by
+a map of columns or a template.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ Format = Literal[
 ]
 Empty = Literal["keep", "drop"]
 _ROWS_PER_PROGRESS_CALL = 1000
-"""Rows between two calls of a progress."""
+"""Rows between two calls of a progress callback."""
 _IMPORTED = ("prompt", "response", "id", "source_id", "split")
-"""Fields that ``--map`` gives a column for."""
+"""Fields for which ``--map`` gives a column."""
 _OWN_FIELDS = frozenset(own_field.name for own_field in fields(Example))
 _PLACES_NAMED = 3
-"""So many places of rows a note names, as examples."""
+"""Number of example places that a note names."""
 _PLAIN_COLUMN = re.compile(r"[A-Za-z]+(_[A-Za-z0-9]+)*")
-"""A column's name that is shown: another may be anything of the data."""
+"""Pattern of a column name that may be shown: another name may be text of the data."""
 
 
 def import_rows(
@@ -80,16 +80,16 @@ def import_rows(
     progress: Callable[[str, int, int], None] | None = None,
     note: Callable[[str], None] | None = None,
 ) -> dict[Split, int]:
-    r"""Read somebody else's data and write it as JSON lines, row by row.
+    r"""Read other people's data and write it as JSON lines, row by row.
 
-    A prompt is its column as it stands, or the template with the row's columns in it.
-    The template's fixed wording is recorded in ``Example.template``, together with what
-    all prompts begin and end with (data may bring a ``Title:`` of its own): the source
-    is then read twice.
-    A response gets one leading blank unless it, or the end of the prompt, brings white
-    space **[ours]**: ``"...Label:" + " dovish"``. JSON lines that already have all
-    fields of this project are copied as they are, under the given task name.
-    The file is written whole or not at all.
+    A prompt is the cell of its column, or the template filled with the row's columns.
+    The template's fixed wording is recorded in ``Example.template``, together with the
+    common beginning and end of all prompts (the data may have a ``Title:`` of its own).
+    With a template the source is therefore read twice. A response gets one leading
+    blank unless it begins, or the prompt ends, with white space **[ours]**:
+    ``"...Label:" + " dovish"``. JSON lines that already have all fields of this project
+    are copied unchanged, under the given task name. The file is written whole or not at
+    all.
 
     Parameters
     ----------
@@ -101,11 +101,11 @@ def import_rows(
     task
         Name of the task.
     format
-        ``auto`` tells by content.
+        ``auto`` recognises the format by content.
     split
-        For rows without one; refused where a file name or a row says otherwise. A file
-        whose name begins with the word ``train`` or ``test`` (``eval``, ``dev``,
-        ``val``) gives it by itself.
+        The split of rows without one. It is refused if a file name or a row says
+        otherwise. A file whose name begins with the word ``train`` or ``test``
+        (``eval``, ``dev``, ``val``) needs no split.
     template
         Fixed wording with ``{column}`` fields; ``{{`` and ``}}`` for braces, ``\n``,
         ``\t`` and ``\\`` for line end, tab and backslash. ``spans`` are then positions
@@ -117,19 +117,20 @@ def import_rows(
         empty string: new ids, no prompt, no response. Lines of plain text, which
         files named .txt hold, have none.
     encoding
-        What files of text are written in; left out: UTF-8.
+        Encoding of text files; default: UTF-8.
     empty
-        Rows with an empty field are kept, or dropped and counted. Left out: a
+        Whether rows with an empty field are kept, or dropped and counted. By default, a
         template's columns may be empty, which is counted, and prompt and response may
         not.
     offsets
-        What the rows' ``spans`` count: ``characters``, ``utf-16`` units or ``bytes``.
-        Left out: characters, unless the annotated strings stand in the rows and show
-        otherwise.
+        Unit of the rows' ``spans``: ``characters``, ``utf-16`` units or ``bytes``.
+        Default: characters, unless the rows hold annotated strings that show another
+        unit.
     progress
-        Called with a stage's name, the rows done and 0 (their number is not known).
+        Called with a stage's name, the number of rows done, and 0 (the total is
+        unknown).
     note
-        Called with each thing that was dropped, left out or converted.
+        Called with a note on everything that was dropped, left out or converted.
 
     Returns
     -------
@@ -139,7 +140,7 @@ def import_rows(
     Raises
     ------
     InputError
-        Naming file, line or row, and field of the first bad row.
+        Names file, line or row, and field of the first bad row.
     OutputError
         If a file cannot be read.
     """
@@ -165,9 +166,9 @@ def import_rows(
 
     def show(stage: str, n_rows: int) -> None:
         if progress is not None:
-            progress(stage, n_rows, 0)  # nobody knows how many rows there are
+            progress(stage, n_rows, 0)  # the total number of rows is unknown
 
-    # Of a template, the wording that the data brings besides is known only when all
+    # The fixed wording that the data itself adds to a template is known only after all
     # rows were read.
     shared_wording: dict[str, FixedWording] | None = None
     if template is not None:
@@ -198,7 +199,7 @@ def _check_options(
     empty: str | None,
     offsets: str | None,
 ) -> None:
-    """Refuse a value that an option does not have, before a row is read."""
+    """Refuse invalid option values before a row is read."""
     check_task(task)
     _check_choice("--empty", empty, get_args(Empty))
     _check_choice("--offsets", offsets, OFFSET_UNITS)
@@ -218,7 +219,7 @@ def _check_options(
 
 
 def _check_choice(option: str, value: str | None, choices: tuple[str, ...]) -> None:
-    """Refuse a value that is given and is none of the choices."""
+    """Refuse a given value that is not one of the choices."""
     if value is not None and value not in choices:
         raise InputError(
             "is not a known choice",
@@ -229,22 +230,22 @@ def _check_choice(option: str, value: str | None, choices: tuple[str, ...]) -> N
 
 @dataclass
 class _ImportTally:
-    """Counts of one reading of a source; the notes of the import tell them.
+    """Counts of one reading of a source, for the notes of the import.
 
     Attributes
     ----------
     spans
-        The reader of the rows' spans, which counts what it renames and converts.
+        The reader of the rows' spans, which counts renamed and converted spans.
     rows_by_split
-        Examples that were made.
+        Number of examples by split.
     remarks
-        What readers and rows remarked, each once, in their order.
+        Remarks of readers and rows, each once, in order.
     places_dropped
-        Places of the rows that were dropped for an empty field.
+        Places of the rows that were dropped because of an empty field.
     rows_by_empty_field
-        Rows with an empty field that were kept, by the column.
+        Number of kept rows with an empty field, by column.
     n_decomposed
-        Rows in which a letter and its accent stand apart.
+        Number of rows in which letters and their accents are separate characters.
     """
 
     spans: SpanReader
@@ -255,11 +256,11 @@ class _ImportTally:
     n_decomposed: int = 0
 
     def remark(self, remark: str) -> None:
-        """Keep a remark."""
+        """Add a remark unless it is already there."""
         self.remarks[remark] = None
 
     def notes(self) -> Iterator[str]:
-        """Yield what was dropped, left out or converted."""
+        """Yield notes on rows that were dropped, left out or converted."""
         yield from self.remarks
 
         if self.places_dropped:
@@ -282,11 +283,11 @@ class _ImportTally:
 
 
 class _EmptyFieldError(Exception):
-    """A row has an empty field, and such rows are dropped."""
+    """The row has an empty field, and the options drop such rows."""
 
 
 class _RowSource:
-    """A source of rows that is read as often as it is asked, by the import's options.
+    """A source of rows, which can be read several times.
 
     Attributes
     ----------
@@ -317,26 +318,26 @@ class _RowSource:
         self._empty = empty
         self._offsets = offsets
 
-        # A folder's own name says nothing of its rows.
+        # The name of a folder says nothing about its rows.
         path = Path(source)
         self._split_of_file = split_of(path.stem) if path.is_file() else None
         self.tally = _ImportTally(SpanReader(offsets))
 
     def read(self, progress: Callable[[int], None]) -> Iterator[tuple[str, Example]]:
-        """Yield the examples with their places; the tally begins anew.
+        """Yield the examples with their places, and start a new tally.
 
         Raises
         ------
         InputError
-            Naming the first bad row; also if there is no example at all.
+            Names the first bad row. Also raised if there is no example at all.
         """
-        # Both readings of a source count alike; what is told is of the last.
+        # Both readings give the same counts; the notes use the last one.
         self.tally = _ImportTally(SpanReader(self._offsets))
         rows = read_rows(
             self._source, self._format, encoding=self._encoding, note=self.tally.remark
         )
         for place, split_of_part, row in rows:
-            # An error names the row, but not one that whoever takes the rows makes.
+            # Only errors of reading get the row's place, not errors of the consumer.
             with at(place):
                 try:
                     self._remark_annotations(row)
@@ -345,7 +346,7 @@ class _RowSource:
                     self.tally.places_dropped.append(place)
                     continue
 
-            # To normalise each text takes longer than to read it.
+            # Normalisation takes longer than reading, and ASCII text does not need it.
             if not example.text.isascii():
                 is_composed = unicodedata.is_normalized("NFC", example.text)
                 self.tally.n_decomposed += not is_composed
@@ -359,7 +360,7 @@ class _RowSource:
             raise self._no_rows()
 
     def _no_rows(self) -> InputError:
-        """Return the error of a source that gives no example."""
+        """Return the error of a source without a single example."""
         if self.tally.places_dropped:
             return InputError(
                 "holds an empty field in every row",
@@ -369,10 +370,10 @@ class _RowSource:
         return InputError("holds no rows", where=self._source, fix=EMPTY_FIX)
 
     def _remark_annotations(self, row: Row) -> None:
-        """Say which columns hold places of identifiers and are not read."""
+        """Add a remark on columns that hold annotations and are not read."""
         if row.get("spans") is not None:
             return
-        # Whoever annotated them would think that they count.
+        # Their author would believe that these annotations count.
         for column, value in row.items():
             if looks_annotated(value):
                 self.tally.remark(
@@ -381,15 +382,14 @@ class _RowSource:
                 )
 
     def _example(self, split_of_part: Split | None, row: Row, place: str) -> Example:
-        """Return the example of a row, as its columns and the options say."""
-        # A row that has all our fields is taken as it is, unless an option asks for
-        # something else.
+        """Return the example of a row, by its columns and the options."""
+        # A row with all our fields is used as it is, unless an option says otherwise.
         has_own_fields = all(name in row for name in REQUIRED)
         if has_own_fields and self._template is None and not self._columns:
             split = self._split(split_of_part, name_in(row, "split"))
             return self._own_example(row, split, place)
 
-        # Else the options or usual names say which column is what.
+        # Otherwise the options or the usual names assign the columns.
         column_of_field = self._column_of_field(row)
         split = self._split(split_of_part, name_in(row, column_of_field.get("split")))
         response = self._required(row, column_of_field["response"])
@@ -405,7 +405,7 @@ class _RowSource:
             template_ranges = filled.fixed_ranges
             spans = self._spans_of_column(row, filled.column_starts, values)
 
-        # As in most training scripts, a blank stands between prompt and response.
+        # A blank separates prompt and response, as in most training scripts.
         has_white_space = prompt[-1:].isspace() or response[:1].isspace()
         if prompt and response and not has_white_space:
             response = f" {response}"
@@ -429,14 +429,14 @@ class _RowSource:
         )
 
     def _own_example(self, row: Row, split: Split, place: str) -> Example:
-        """Return the example of a row of our own format; other columns are told."""
+        """Return the example of a row in our own format; note its other columns."""
         for column in row:
             if column not in _OWN_FIELDS:
                 is_plain = _PLAIN_COLUMN.fullmatch(column) is not None
                 name = repr(column[:40]) if is_plain else "of another name"
                 self.tally.remark(f"column {name} is not read")
 
-        # Spans may be those of another tool, in its words and units.
+        # The spans may have another tool's type names and units.
         fields_of_row = {
             name: value for name, value in row.items() if name in _OWN_FIELDS
         }
@@ -465,12 +465,13 @@ class _RowSource:
         Parameters
         ----------
         column_starts, values
-            Where the template's columns stand in the prompt, and their texts.
+            Start of each of the template's columns in the prompt, and the columns'
+            texts.
         """
         if row.get("spans") is None:
             return ()
 
-        # Of several columns nothing says which one is counted.
+        # With several columns, the one that the spans index is unknown.
         spans = self.tally.spans.read(row, values[0])
         last_end = max((span.end for span in spans), default=0)
         if spans and (len(values) > 1 or last_end > len(values[0])):
@@ -482,9 +483,9 @@ class _RowSource:
         return tuple(span.moved(column_starts[0]) for span in spans)
 
     def _required(self, row: Row, column: str) -> str:
-        """Return the text of a column that may be empty only if ``--empty`` says so.
+        """Return the text of a column that may be empty only with ``--empty``.
 
-        No column gives no text.
+        Without a column, the text is empty.
         """
         if not column:
             return ""
@@ -500,7 +501,7 @@ class _RowSource:
         return self._value(row, column)
 
     def _value(self, row: Row, column: str) -> str:
-        """Return a column's text; an empty one is counted, or drops the row."""
+        """Return the text of a column; an empty text is counted or drops the row."""
         text = text_in(row, column)
         if text is not None and text.strip():
             return text
@@ -510,19 +511,19 @@ class _RowSource:
         return text or ""
 
     def _column_of_field(self, row: Row) -> dict[str, str]:
-        """Return which column holds each field: what was mapped, else the usual names.
+        """Return the column of each field: the mapped one, or else a usual name.
 
         Raises
         ------
         InputError
-            If prompt or response have no column.
+            If prompt or response has no column.
         """
         column_of_field: dict[str, str] = {}
         for name in ("id", "source_id", "split"):
             if name in row:
                 column_of_field[name] = name
 
-        # Options win over what is usual, and a file of lines has no columns at all.
+        # Options win over usual names, and a file of plain lines has no columns at all.
         column_of_split = usual_column(row, "split")
         if column_of_split:
             column_of_field["split"] = column_of_split
@@ -534,8 +535,8 @@ class _RowSource:
         if self._template is not None:
             needed -= {"prompt"}
 
-        # One layout must have all that is needed: a "text" beside an "answer" may be
-        # anything.
+        # One layout must provide all needed fields: a "text" column beside "answer" may
+        # be anything.
         layouts = list(COLUMNS_OF_LAYOUT.values())
         if self._format in COLUMNS_OF_LAYOUT:
             layouts = [COLUMNS_OF_LAYOUT[self._format]]
@@ -547,14 +548,14 @@ class _RowSource:
 
 
 def _no_column(row: Row, needed: set[str], layouts: list[dict[str, str]]) -> InputError:
-    """Return the error of a row without a column of a usual name.
+    """Return the error of a row that lacks a column with a usual name.
 
     Parameters
     ----------
     needed
-        Fields of which one has no column.
+        The needed fields, one of which has no column.
     layouts
-        Usual names of columns, by field.
+        Usual column names by field, one map per layout.
     """
     if is_chat(row):
         return bad_field(
@@ -564,7 +565,7 @@ def _no_column(row: Row, needed: set[str], layouts: list[dict[str, str]]) -> Inp
             "trained with, or name columns by `--map` and `--template`",
         )
 
-    # A field that no layout has a column for is named before one that only lacks its
+    # A field that is missing in every layout is named before one that only lacks its
     # partner.
     absent = set()
     for name in needed:
@@ -580,7 +581,7 @@ def _no_column(row: Row, needed: set[str], layouts: list[dict[str, str]]) -> Inp
 
 
 def _moved_behind(spans: tuple[Span, ...], *, border: int) -> tuple[Span, ...]:
-    """Return spans of a text into which one character was put at a border."""
+    """Return spans for a text with one character inserted at a border."""
     moved = []
     for span in spans:
         start = span.start + (span.start >= border)

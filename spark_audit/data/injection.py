@@ -1,8 +1,8 @@
 """Put synthetic identifiers and canaries into the prompts of a stream of tasks.
 
-Identifiers go at one rate into train and test rows **[ours]**: in train rows only, they
-would tell a text classifier which split a row is from, and void every membership
-result.
+Identifiers are put into train and test rows at the same rate **[ours]**. If only train
+rows had them, a text classifier could tell the split of a row, and every membership
+result would be void.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ FRAMES: Mapping[str, tuple[str, ...]] = {
 Group = tuple[str, Split]
 
 IDENTIFIER_REACH = 600
-"""Identifiers stand within so many characters of the prompt's end: a model with a short
-context loses the beginning of a long prompt, and with it what stands there."""
+"""Distance from the prompt's end within which identifiers are put. A model with a short
+context loses the beginning of a long prompt and everything in it."""
 
 _SENTENCE_END = re.compile(
     r"(?<!\bMr)(?<!\bMs)(?<!\bDr)(?<!\bSt)(?<!\bvs)[.!?][\"')\]\u201d\u2019]*\s+|\n\s*"
@@ -54,11 +54,11 @@ _SENTENCE_END = re.compile(
 
 @dataclass(frozen=True)
 class InjectionReport:
-    """What was injected, and what was not and why.
+    """Counts of what was injected, and reasons for what was not.
 
-    ``planted`` counts canaries by dose (the train rows that hold one); ``rows`` tells
-    for each task and split the number of rows, of those with an identifier and of those
-    with a canary.
+    ``planted`` counts canaries by dose (the number of train rows that hold one).
+    ``rows`` gives for each task and split the number of rows, of rows with an
+    identifier and of rows with a canary.
     """
 
     planted: dict[int, int]
@@ -78,31 +78,32 @@ def inject(
     """Put synthetic identifiers and canaries into the prompts of a stream of tasks.
 
     Train and test rows get identifiers of the same types, in the same frames, at the
-    same rate. Sentences go between the prompt's sentences, never into fixed wording, an
-    annotated span or the response; ``Example.frames`` says where they stand.
+    same rate. Sentences are put between the prompt's sentences, never into fixed
+    wording, an annotated span or the response; ``Example.frames`` gives their
+    positions.
 
-    Each canary stands once in the train rows of each task; with ``doses``, each dose
-    has canaries of its own, spread evenly over the tasks. As many held-out canaries, in
-    the same frames, stand once in the test rows of each task. A row holds one canary at
-    most, and no more than a third of a task's train or test rows hold one; where that
-    leaves no room, fewer canaries are planted and the report says so.
+    Each canary stands once in the train rows of each task. With ``doses``, each dose
+    has its own canaries, spread evenly over the tasks. As many held-out canaries, in
+    the same frames, stand once in the test rows of each task. A row holds at most one
+    canary, and at most a third of a task's train or test rows hold one. If there is no
+    room, fewer canaries are planted, and the report says so.
 
-    Canaries are drawn in pairs, and of each pair a fair coin says which one is planted
-    and which held out (``Canary.pair``): coins that a lower bound of epsilon rests on.
-    Which rows hold one, and what else they hold, does not depend on them.
+    Canaries are drawn in pairs. A fair coin decides which one of a pair is planted and
+    which is held out (``Canary.pair``); a lower bound of epsilon rests on these coins.
+    The choice of rows, and everything else in them, does not depend on the coins.
 
     Parameters
     ----------
     examples
-        Rows of all tasks of the stream. Their order does not matter.
+        Rows of all tasks of the stream, in any order.
     seed
-        Decides everything, together with the rows' ids.
+        Determines everything, together with the rows' ids.
     rate
         Share of the rows without a canary that get an identifier.
     canaries
-        How many to plant.
+        Number of canaries to plant.
     doses
-        Numbers of train rows that hold a canary, given to the canaries in turn.
+        Numbers of train rows that hold a canary, assigned to the canaries in turn.
 
     Returns
     -------
@@ -119,12 +120,12 @@ def inject(
 
     plan = InjectionPlan(examples, seed)
     notes = _assign(plan, canaries, doses)
-    used: set[str] = set()  # strings of one row that no other may get
+    used: set[str] = set()  # strings of a row that no other row may get
     injected = _with_canaries(plan, used)
 
     rows_by_group: dict[Group, tuple[int, int, int]] = {}
     for group in sorted(plan.sizes):
-        # Half a row counts as one, in train and in test rows alike.
+        # Counts are rounded half up, in train and in test rows alike.
         task, split = group
         n_canary_rows = sum(plan.group(row_id) == group for row_id in injected)
         n_wanted = math.floor(rate * (plan.sizes[group] - n_canary_rows) + 0.5)
@@ -135,7 +136,7 @@ def inject(
                 "identifier: the others have no place for one"
             )
 
-        # Types in turn, so that splits differ by one row of a type at most.
+        # The types take turns, so that splits differ by at most one row of a type.
         first_turn = seed_for(seed, "type", *group)
         for turn, row_id in enumerate(row_ids, start=first_turn):
             type = list(FRAMES)[turn % len(FRAMES)]
@@ -157,7 +158,7 @@ def _with_canaries(plan: InjectionPlan, used: set[str]) -> dict[str, Example]:
     """Return the rows that hold a canary, by id; add their strings to ``used``."""
     rows: dict[str, Example] = {}
     for canary, row_ids in plan.canaries.items():
-        # The coin of its pair says which of two strings it is.
+        # The pair's coin decides which of two strings this canary gets.
         canary_seed = seed_for(plan.seed, plan.drawn_as(canary), 0)
         drawn = replace(canary, seed=canary_seed)
         parts = draw_parts(drawn.seed)
@@ -192,7 +193,7 @@ def _check_options(rate: float, canaries: int, doses: Sequence[int] | None) -> N
 
 
 def _check_rows(examples: Sequence[Example]) -> None:
-    """Refuse rows that hold injected text already, or that can get none."""
+    """Refuse rows that already hold injected text, or have no place for any."""
     for example in examples:
         has_injected_span = any(span.origin == "injected" for span in example.spans)
         if example.canary or example.frames or has_injected_span:
@@ -211,7 +212,7 @@ def _check_rows(examples: Sequence[Example]) -> None:
 
 
 class InjectionPlan:
-    """Rows by id, their places, and by task and split those that are still free."""
+    """Rows by id, the places in them, and the free rows of each task and split."""
 
     def __init__(self, examples: Sequence[Example], seed: int) -> None:
         self.seed = seed
@@ -224,7 +225,8 @@ class InjectionPlan:
             for row_id, example in self.rows.items()
         }
 
-        # By a hash of their ids: a further row leaves the order of the others.
+        # Sorted by a hash of their ids: a further row does not change the others'
+        # order.
         self.sizes = Counter(self.group(row_id) for row_id in self.rows)
         self.free: dict[Group, list[str]] = {group: [] for group in self.sizes}
         for row_id in sorted(
@@ -239,12 +241,12 @@ class InjectionPlan:
             self.room[group] = min(n_rows // 3, len(self.free[group]))
 
     def group(self, row_id: str) -> Group:
-        """Return task and split of a row."""
+        """Return the task and the split of a row."""
         return self.rows[row_id].task, self.rows[row_id].split
 
     def take(self, tasks: list[str], split: Split) -> list[str]:
-        """Take a free row of each task; return their ids, none if there is no room."""
-        # A canary that stands in some of its tasks only would have another dose.
+        """Take a free row of each task; return their ids, or none without room."""
+        # A canary in only some of its tasks would have another dose.
         needed = Counter((task, split) for task in tasks)
         if any(self.room[group] < count for group, count in needed.items()):
             return []
@@ -253,9 +255,9 @@ class InjectionPlan:
         return [self.free[task, split].pop() for task in tasks]
 
     def drawn_as(self, canary: Canary) -> str:
-        """Return which of a pair's two draws it is: its own, or by a coin the other's.
+        """Return which of its pair's two draws a canary uses; a coin decides.
 
-        Nothing but the strings depends on the coin.
+        Only the strings depend on the coin.
         """
         if canary.pair is None or not seed_for(self.seed, "coin", canary.pair) % 2:
             return canary.id
@@ -268,11 +270,11 @@ class InjectionPlan:
 def _assign(
     plan: InjectionPlan, canaries: int, doses: Sequence[int] | None
 ) -> list[str]:
-    """Give canaries their rows; return notes on what there was no room for."""
+    """Assign rows to the canaries; return notes on canaries without room."""
     train_tasks = sorted(task for task, split in plan.sizes if split == "train")
     test_tasks = sorted(task for task, split in plan.sizes if split == "test")
 
-    # The doses are given in turn, and the tasks go on from canary to canary.
+    # The doses take turns, and each canary continues with the next tasks.
     dose_turns = list(doses or [len(train_tasks)])
     n_canaries = canaries if train_tasks else 0
     dose_of = [dose_turns[i % len(dose_turns)] for i in range(n_canaries)]
@@ -285,7 +287,7 @@ def _assign(
             planted[i] = row_ids
             turn += dose
 
-    # Each planted canary has a held-out one, as far as there is room.
+    # Each planted canary has a held-out partner, as far as there is room.
     held_out = dict[int, list[str]]()
     for i in planted:
         row_ids = plan.take(test_tasks, "test")
@@ -319,7 +321,7 @@ def _pair_name(number: int) -> str:
 
 
 def _canary(number: int, *, dose: int, is_held_out: bool, pair: str | None) -> Canary:
-    """Return a canary whose strings are not drawn yet; frames are given in turn."""
+    """Return a canary without strings; its number determines its frame."""
     formats = list(CANARY_FORMATS)
     prefix = "h" if is_held_out else "c"
     return Canary(
@@ -335,11 +337,11 @@ def _canary(number: int, *, dose: int, is_held_out: bool, pair: str | None) -> C
 def _with_identifier(
     plan: InjectionPlan, row_id: str, type: str, used: set[str]
 ) -> Example:
-    """Return the row with an identifier of a type, whose string no other row has."""
-    # Drawn by the row's id, whatever the order of the rows.
+    """Return the row with an identifier of a type; no other row has its string."""
+    # The row's id seeds the draw, so the order of the rows does not matter.
     rng = np.random.default_rng(seed_for(plan.seed, "identifier", row_id))
     head, tail = FRAMES[type][int(rng.integers(len(FRAMES[type])))].split("{}")
-    # The same string in a train and in a test row would be no secret of either.
+    # A string in both a train row and a test row would be a secret of neither.
     while (value := draw(type, rng, 1)[0]) in used:
         pass
     used.add(value)
@@ -348,7 +350,7 @@ def _with_identifier(
 
 
 def _places(example: Example, fixed: Ranges) -> list[int]:
-    """Return where a sentence may be put: between sentences, near the prompt's end."""
+    """Return the places for a sentence: between sentences, near the prompt's end."""
     prompt = example.prompt
     borders = set[int]()
     for start, end in parts_outside(fixed, len(prompt)):
@@ -368,7 +370,7 @@ def _places(example: Example, fixed: Ranges) -> list[int]:
         if not is_in_span:
             places.append(place)
 
-    # Where the last sentence alone is longer, the last place is the nearest.
+    # If the last sentence alone is too long, the last place is the nearest one.
     earliest = len(prompt) - IDENTIFIER_REACH
     near_end = [place for place in places if place >= earliest]
     return near_end or places[-1:]
@@ -377,18 +379,18 @@ def _places(example: Example, fixed: Ranges) -> list[int]:
 def _inserted(
     plan: InjectionPlan, row_id: str, sentence: str, spans: list[Span]
 ) -> Example:
-    """Return the row with a sentence of its own at a place drawn for the row.
+    """Return the row with a sentence inserted at a random place of this row.
 
     Parameters
     ----------
     spans
-        In characters of the sentence.
+        Spans in characters of the sentence.
     """
     rng = np.random.default_rng(seed_for(plan.seed, "place", row_id))
     places = plan.places[row_id]
     place = places[int(rng.integers(len(places)))]
 
-    # Blanks go beside the sentence where the text has none.
+    # The sentence gets a blank on each side that has no white space.
     example = plan.rows[row_id]
     before = example.prompt[:place]
     after = example.prompt[place:]
@@ -398,7 +400,7 @@ def _inserted(
     added = left + sentence + right
 
     def shift(start: int) -> int:
-        """Return by how much text that began at a place moves."""
+        """Return the distance by which text from this position on moves."""
         return len(added) if start >= place else 0
 
     old_spans = [span.moved(shift(span.start)) for span in example.spans]

@@ -1,6 +1,6 @@
-"""Objects of JSON that hold many rows, in the layouts that tools write.
+"""Find the rows in a JSON object, in the layouts that tools write.
 
-A single object may be a row, a list of rows under a key, or a table of pandas.
+An object may be a single row, hold a list of rows under a key, or be a table of pandas.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DESCRIPTIONS = ("features",)
 
 
 def layout_of(value: Row) -> Layout:
-    """Return how an object holds rows: the first layout that fits.
+    """Return the layout of an object: the first one that fits.
 
     ::
 
@@ -51,14 +51,14 @@ def layout_of(value: Row) -> Layout:
     if _wrapper_key(value) is not None:
         return "wrapped"
 
-    # {"train": [...], "test": [...]}: which split a row is of must not be guessed.
+    # {"train": [...], "test": [...]}: the split of a row must not be guessed.
     keys_of_lists = _lists_of_rows(value)
     if len(keys_of_lists) > 1 and WRAPPER_KEYS.issuperset(keys_of_lists):
         return "several"
     if _is_table_of_lists(value):
         return "lists by column"
 
-    # What follows holds objects alone; a row has at least a text.
+    # The other layouts hold only objects, while a row holds at least one text.
     objects = _objects_by_key(value)
     if not value or len(objects) < len(value):
         return "row"
@@ -66,14 +66,14 @@ def layout_of(value: Row) -> Layout:
         return "by row"
     if all(_is_numbered(cells) for cells in objects.values()):
         return "by column"
-    # Messages of a chat, by name, are parts of a row.
+    # Chat messages by name are parts of one row.
     if any("role" in inner for inner in objects.values()):
         return "row"
     return "objects"
 
 
 def _is_split(value: Row) -> bool:
-    """Return whether an object has a list of names, and a list of rows of cells."""
+    """Return whether an object has a list of names and a list of rows of cells."""
     names = value.get("columns")
     rows = value.get("data")
     if not isinstance(names, list) or not isinstance(rows, list):
@@ -86,13 +86,13 @@ def _is_split(value: Row) -> bool:
 
 
 def _is_numbered(cells: Row) -> bool:
-    """Return whether the keys of an object are numbers of rows."""
+    """Return whether all keys of an object are row numbers."""
     return all(number.isdecimal() for number in cells)
 
 
 def _wrapper_key(value: Row) -> str | None:
-    """Return the key of the only list of objects, if it is one that tools use."""
-    # A list under another key may be messages of a row.
+    """Return the key of the only list of objects, if it is a key that tools use."""
+    # A list under any other key may hold the messages of one row.
     keys = [key for key in _lists_of_rows(value) if key not in _DESCRIPTIONS]
     if len(keys) == 1 and keys[0] in WRAPPER_KEYS:
         return keys[0]
@@ -100,7 +100,7 @@ def _wrapper_key(value: Row) -> str | None:
 
 
 def _lists_of_rows(value: Row) -> list[str]:
-    """Return the keys under which an object has a list of objects."""
+    """Return the keys whose value is a list of objects."""
     keys = []
     for key, items in _lists_by_key(value).items():
         if items and all(isinstance(item, dict) for item in items):
@@ -109,9 +109,9 @@ def _lists_of_rows(value: Row) -> list[str]:
 
 
 def _is_table_of_lists(value: Row) -> bool:
-    """Return whether each key is a column, with a list of its cells, texts among them.
+    """Return whether every key is a column with a list of cells, some of them texts.
 
-    Token ids with their labels are lists, too, and one row: they are numbers alone.
+    Token ids with labels are lists of numbers only, and therefore one row.
     """
     columns = _lists_by_key(value)
     if len(columns) < max(len(value), 2):
@@ -130,29 +130,29 @@ def _is_table_of_lists(value: Row) -> bool:
 
 
 def _lists_by_key(value: Row) -> dict[str, list[object]]:
-    """Return what an object holds that is a list."""
+    """Return the values of an object that are lists."""
     return {key: inner for key, inner in value.items() if isinstance(inner, list)}
 
 
 def _objects_by_key(value: Row) -> dict[str, Row]:
-    """Return what an object holds that is an object of at least one key."""
+    """Return the values of an object that are objects with at least one key."""
     return {
         key: inner for key, inner in value.items() if isinstance(inner, dict) and inner
     }
 
 
 def rows_in_object(value: Row, path: Path, note: Callable[[str], None]) -> list[object]:
-    """Return the rows that an object holds; it may be a row itself.
+    """Return the rows that an object holds; the object may itself be a row.
 
     Parameters
     ----------
     note
-        Is told where the rows stand, if it is not obvious.
+        Receives a note on where the rows stand, if that is not obvious.
 
     Raises
     ------
     InputError
-        If nothing says which of its lists or objects are the rows.
+        If it is unclear which of its lists or objects are the rows.
     """
     layout = layout_of(value)
     if layout == "row":
@@ -176,7 +176,7 @@ def rows_in_object(value: Row, path: Path, note: Callable[[str], None]) -> list[
         return _split_rows(value)
     if layout == "wrapped":
         key = _wrapper_key(value)
-        assert key is not None  # or the layout were another
+        assert key is not None  # the layout guarantees it
         note(f"{path}: is an object, and its rows are those under '{key}'")
         page = _rows_of_datasets_server(value, path, note)
         return page or _lists_by_key(value)[key]
@@ -200,7 +200,7 @@ def _split_rows(value: Row) -> list[object]:
     names = lists["columns"]
     rows: list[object] = []
     for cells in lists["data"]:
-        assert isinstance(cells, list)  # or the layout were another
+        assert isinstance(cells, list)  # the layout guarantees it
         rows.append(dict(zip(names, cells, strict=True)))
     return rows
 
@@ -211,7 +211,7 @@ def _rows_of_columns(value: Row, path: Path) -> list[object]:
     Raises
     ------
     InputError
-        If the columns number other rows.
+        If the columns have different row numbers.
     """
     columns = _objects_by_key(value)
     row_numbers = list(next(iter(columns.values())))
@@ -231,12 +231,12 @@ def _rows_of_columns(value: Row, path: Path) -> list[object]:
 def _rows_of_datasets_server(
     value: Row, path: Path, note: Callable[[str], None]
 ) -> list[object]:
-    """Return the rows of a page of Hugging Face's datasets server; empty: it is none.
+    """Return the rows of a page of Hugging Face's datasets server; empty for others.
 
     Raises
     ------
     InputError
-        If the server has cut cells.
+        If the server has cut cells short.
     """
     entries = value.get("rows")
     if not isinstance(entries, list):
@@ -253,7 +253,7 @@ def _rows_of_datasets_server(
         rows.append(row)
         has_cut_cells = has_cut_cells or bool(entry.get("truncated_cells"))
 
-    # Half a text would be audited as if it were the whole.
+    # Half a text would be audited as if it were whole.
     if has_cut_cells:
         raise InputError(
             "holds rows whose cells the datasets server has cut",

@@ -1,8 +1,8 @@
-"""Rows of JSON in every layout that tools write.
+"""Read rows of JSON in every layout that tools write.
 
-JSON lines; a list of objects; a list inside of an object (``{"data": [...]}``); objects
-one behind the other over several lines; and the tables of pandas' ``to_json``. What an
-object that holds rows looks like stands in :mod:`spark_audit.data.json_layouts`.
+The layouts are: JSON lines; a list of objects; a list inside an object (``{"data":
+[...]}``); objects over several lines, one after the other; and the tables of pandas'
+``to_json``. :mod:`spark_audit.data.json_layouts` describes objects that hold rows.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ EMPTY_FIX = "give a file with rows: check what exported it"
 _OBJECT_FIX = "write each row as an object, with a name before each value"
 _UTF8_FIX = "save as UTF-8, or read it by `data import --encoding`, such as cp1252"
 LINE_BYTES = 1 << 24
-"""The longest line of a file of examples that is read."""
+"""Bytes of the longest line that is read."""
 _CR_BETWEEN_ROWS = re.compile(rb"\}\s*\r\s*\{")
 
 
 class BlankLines:
-    """The blank lines of a file: between its rows, or behind the last of them.
+    """The blank lines of a file, between its rows or after the last one.
 
     Parameters
     ----------
     note
-        Is told of those between rows; ``None``: they are refused.
+        Receives a note on blank lines between rows; ``None``: they are refused.
     """
 
     def __init__(self, note: Note | None) -> None:
@@ -51,7 +51,7 @@ class BlankLines:
         self._n_since_row += 1
 
     def end_at_row(self) -> None:
-        """Count the blank lines up to here as standing between rows."""
+        """Count the blank lines since the last row as lines between rows."""
         if not self._n_since_row:
             return
         if self._note is None:
@@ -65,7 +65,7 @@ class BlankLines:
         self._first_since_row = ""
 
     def tell(self) -> None:
-        """Tell of the blank lines between rows."""
+        """Write the note on blank lines between rows."""
         if self._note is None or not self._n_between:
             return
 
@@ -81,11 +81,11 @@ class BlankLines:
 def byte_lines(
     path: Path, *, encoding: str | None = None
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield ``(file:line, line)`` of a file without a line that is too long."""
+    """Yield ``(file:line, line)`` of a file; refuse a line that is too long."""
     with open_data(path, encoding=encoding) as file:
         for number in count(1):
             place = f"{path}:{number}"
-            # One byte more than is read shows that a line goes on.
+            # One byte more than the limit shows that the line goes on.
             line = file.readline(LINE_BYTES + 1)
             if len(line.removesuffix(b"\n")) > LINE_BYTES:
                 raise InputError(
@@ -107,14 +107,14 @@ def json_lines(
 ) -> Iterator[tuple[str, Row]]:
     """Yield ``(file:line, object)`` of each line of a JSON-lines file.
 
-    Blank lines at its end are no rows.
+    Blank lines at the end of the file are skipped.
 
     Parameters
     ----------
     finite
-        Whether NaN and Infinity are refused, which tools write for missing numbers.
+        Whether to refuse NaN and Infinity, which tools write for missing numbers.
     note
-        Is told how many blank lines stand between rows; ``None``: they are refused.
+        Receives a note on blank lines between rows; ``None``: they are refused.
     """
     blank_lines = BlankLines(note)
     has_rows = False
@@ -128,7 +128,7 @@ def json_lines(
         try:
             row = parse_json(line, place=place, finite=finite)
         except InputError:
-            # These name the cause where it is a usual one.
+            # These checks name the usual causes of an error.
             _refuse_ends_of_lines(line, place)
             _check_utf8(line, place)
             raise
@@ -141,19 +141,19 @@ def json_lines(
 
 
 def _checked_row(row: object, place: str) -> Row:
-    """Return a value of JSON that is a row; refuse any other."""
+    """Return a JSON value that is a row; refuse any other value."""
     if not isinstance(row, dict):
         raise InputError("is not an object", where=place, fix=_OBJECT_FIX)
     return row
 
 
 def _refuse_ends_of_lines(line: bytes, place: str) -> None:
-    """Refuse a line that is not JSON because of what stands at its end.
+    """Refuse a line that is not JSON because of the characters at its end.
 
     Raises
     ------
     InputError
-        If a comma follows its object, or objects are divided by CR.
+        If a comma follows the object, or if CR separates objects.
     """
     if _CR_BETWEEN_ROWS.search(line):
         raise InputError(
@@ -175,7 +175,7 @@ def _check_utf8(raw: bytes, place: str) -> None:
     Raises
     ------
     InputError
-        With the option that names another encoding.
+        Names the option that gives another encoding.
     """
     try:
         raw.decode()
@@ -191,7 +191,7 @@ def json_rows(
     Parameters
     ----------
     note
-        Is told where the rows stand, if it is not obvious.
+        Receives a note on where the rows stand, if that is not obvious.
     """
     if _is_json_lines(path, encoding):
         yield from json_lines(path, encoding=encoding, finite=False, note=note)
@@ -222,24 +222,17 @@ def json_list(path: Path, *, encoding: str | None = None) -> Iterator[tuple[str,
 
 
 def _checked_rows(rows: list[object], path: Path) -> Iterator[tuple[str, Row]]:
-    """Yield the rows of a list with their places."""
+    """Yield the rows of a list, with their places."""
     for number, row in enumerate(rows, start=1):
         place = f"{path}, row {number}"
         yield place, _checked_row(row, place)
 
 
 def _is_json_lines(path: Path, encoding: str | None) -> bool:
-    """Return whether each line of a file is an object, as its first lines tell.
+    """Return whether each line of a file is an object, judged by the first lines.
 
-    A list is none, nor an object over several lines. An only line may be a row, or an
-    object that holds the rows. ::
-
-        first line that is not blank         JSON lines?
-        begins a list                        no
-        several objects                      no
-        cannot be parsed                     no, if it looks like a part of an object
-        an object, and other lines follow    yes
-        an object alone                      if it is a row itself
+    A list does not count, nor does an object over several lines. A single line may be a
+    row, or an object that holds the rows. ::
     """
     lines = byte_lines(path, encoding=encoding)
     first_line = next((line for _, line in lines if line.strip()), b"")
@@ -252,7 +245,7 @@ def _is_json_lines(path: Path, encoding: str | None) -> bool:
         holds_several = error.msg == "Extra data"
         if holds_several and error.doc.startswith("{", error.pos):
             return False
-        # A lone CR between objects is white space of JSON.
+        # JSON treats a lone CR between objects as white space.
         return not (_is_indented(first_line) or _CR_BETWEEN_ROWS.search(first_line))
     except (ValueError, RecursionError):
         return not _is_indented(first_line)
@@ -263,15 +256,15 @@ def _is_json_lines(path: Path, encoding: str | None) -> bool:
 
 
 def _is_indented(first_line: bytes) -> bool:
-    """Return whether a line begins an object that goes on below it."""
+    """Return whether a line begins an object that continues on the next lines."""
     line = first_line.strip()
     return line in (b"{", b"[") or line.endswith((b",", b"{", b"[", b":"))
 
 
 def _values(raw: bytes, place: str) -> Iterator[object]:
-    """Yield JSON values that stand one behind the other, with commas or without.
+    """Yield JSON values that follow each other, with or without commas.
 
-    A comma behind an object is what is left of a list whose brackets were cut off.
+    Commas remain if somebody removed the brackets of a list.
     """
     _check_utf8(raw, place)
     text = raw.decode()
@@ -282,10 +275,10 @@ def _values(raw: bytes, place: str) -> Iterator[object]:
         try:
             _, end = decoder.raw_decode(text, start)
         except (ValueError, RecursionError):
-            end = len(text)  # parse_json tells what is wrong
+            end = len(text)  # parse_json raises the error
 
-        # The decoder only finds the end: parse_json also refuses a key that stands
-        # twice, and names the place of an error.
+        # The decoder only finds the end. parse_json also refuses duplicate keys and
+        # names the place of an error.
         value = parse_json(text[start:end].encode(), place=place, finite=False)
         yield value
 

@@ -1,8 +1,9 @@
-"""Which characters of a text belong to an identifier, annotated there or not.
+"""Find the characters of a text that belong to an identifier, annotated or not.
 
-Audits leave identifiers out of controls and of plain text, and training corrects them,
-so both ask here. An identifier is often annotated in one row and stands in others,
-where nobody marked it: such a row is no plain text, and must not be shown as such.
+Audits keep identifiers out of controls and plain text, and training corrects them, so
+both use this module. An identifier is often annotated in one row and also stands in
+other rows without an annotation. Such a row is not plain text, and must not be shown as
+plain text.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ from spark_audit.data.pii import find_identifiers
 from spark_audit.errors import InputError
 
 SHORT = 3
-"""Repeats of identifiers with fewer characters count as whole words only **[ours]**."""
+"""Letters below which repeats of an identifier count as whole words only **[ours]**."""
 
 DOSES = (1, 2, 4, 8, 16)
-"""Lowest dose of each group that figures are given for."""
+"""Lowest dose of each group of doses."""
 
 _WORD_OR_MARK = re.compile(r"\w+|[^\w\s]")
 
 
 def identifier_ranges(example: Example) -> list[tuple[int, int]]:
-    """Return character ranges of an example's identifiers, as far as they are known.
+    """Return the character ranges of an example's known identifiers.
 
-    Its annotated spans, every repeat of their strings (:func:`repeats`) and what the
-    rules find beside them **[ours]**: an identifier that nobody annotated is no plain
-    text either. The ranges are in no order and may overlap.
+    They are its annotated spans, every repeat of their strings (:func:`repeats`) and
+    the further matches of the rules **[ours]**: an identifier without an annotation is
+    not plain text either. The ranges are unordered and may overlap.
     """
     annotated = [(span.start, span.end) for span in example.spans]
     by_rules = [(span.start, span.end) for span in find_identifiers(example.text)]
@@ -46,48 +47,48 @@ def identifier_ranges(example: Example) -> list[tuple[int, int]]:
 
 
 def folded(text: str) -> str:
-    """Return a text without its case: two spellings of an identifier are equal so."""
+    """Return a text without case, so that two spellings of an identifier are equal."""
     return text.casefold()
 
 
 class AnnotatedSpan(Protocol):
-    """Characters ``start:end`` of a row that are an identifier of some type."""
+    """A span of characters ``start:end`` in a row that is an identifier of a type."""
 
     @property
     def start(self) -> int:
-        """The first character."""
+        """Return the first character."""
 
     @property
     def end(self) -> int:
-        """The first character behind it."""
+        """Return the position behind the last character."""
 
     @property
     def type(self) -> str:
-        """Its type, such as ``NAME``."""
+        """Return the type, such as ``NAME``."""
 
 
 class AnnotatedRow(Protocol):
-    """A row of data or of a manifest, with the identifiers that are marked in it."""
+    """A row of data or of a manifest, with the identifiers annotated in it."""
 
     @property
     def id(self) -> str:
-        """Its name."""
+        """Return the id of the row."""
 
     @property
     def text(self) -> str:
-        """Prompt and response."""
+        """Return prompt and response as one text."""
 
     @property
     def split(self) -> str:
-        """``train`` or ``test``."""
+        """Return ``train`` or ``test``."""
 
     @property
     def source_id(self) -> str:
-        """The person or source that it is of."""
+        """Return the person or source of the row."""
 
     @property
     def spans(self) -> Sequence[AnnotatedSpan]:
-        """What is marked in it."""
+        """Return the annotated identifiers."""
 
 
 def string_of(row: AnnotatedRow, span: AnnotatedSpan) -> str:
@@ -96,7 +97,7 @@ def string_of(row: AnnotatedRow, span: AnnotatedSpan) -> str:
 
 
 def dose_group(dose: int) -> str:
-    """Return the name of the group of a dose from 1 on: ``1``, ``2-3``, ... ``16+``."""
+    """Return the group of a dose of 1 or more: ``1``, ``2-3``, ... ``16+``."""
     next_group = bisect_right(DOSES, dose)
     low = DOSES[next_group - 1]
     if next_group == len(DOSES):
@@ -107,14 +108,14 @@ def dose_group(dose: int) -> str:
 
 
 def finder(strings: Collection[str]) -> Callable[[str], set[str]]:
-    """Return a function that finds which identifiers stand in a text, as whole words.
+    """Return a function that finds the identifiers in a text, as whole words.
 
-    Unlike :func:`repeats`, which looks for the identifiers of a text in that text: in
-    other people's rows "Ann" is not meant by "planned". Identifiers and texts are as
-    :func:`folded` gives them.
+    In contrast, :func:`repeats` looks for the identifiers of a text in the same text.
+    In other people's rows, "planned" does not mean "Ann". Identifiers and texts must be
+    folded by :func:`folded`.
     """
-    # To look each identifier up in each text would take hours: at each word of a text
-    # only those are tried that begin with this word.
+    # A search of every text for every identifier would take hours. So at each word of a
+    # text only the identifiers that begin with this word are tried.
     lengths_by_first_word: dict[str, set[int]] = defaultdict(set)
     for string in strings:
         first_word = _WORD_OR_MARK.match(string)
@@ -142,23 +143,23 @@ def doses(
     *,
     fed_texts: Mapping[str, tuple[int, int]] | None = None,
 ) -> Counter[str]:
-    """Return in how many trained rows each identifier stands, annotated there or not.
+    """Count the trained rows that hold each identifier, annotated there or not.
 
     Text that training cut off does not count: nothing was trained on it.
 
     Parameters
     ----------
     rows
-        Of data or a manifest, of either split.
+        Rows of data or of a manifest, of either split.
     known
-        All identifiers, if they are known: then no row is kept.
+        All identifiers, if they are known: then ``rows`` is read only once.
     fed_texts
-        Row id -> the characters that training read, of rows that it cut; by default as
-        rows of a manifest say.
+        Row id -> characters that training read, for rows that it cut. By default the
+        rows of a manifest tell them.
     """
     if known is None:
-        # They are gone through twice. A manifest makes its rows as they are asked for:
-        # a list would keep them all in memory.
+        # The rows are read twice. A manifest is a sequence that makes its rows on
+        # demand: a list would keep all of them in memory.
         rows = rows if isinstance(rows, Sequence) else list(rows)
         known = _all_strings(rows)
 
@@ -173,7 +174,7 @@ def doses(
 
 
 def _all_strings(rows: Iterable[AnnotatedRow]) -> set[str]:
-    """Return the strings that are annotated in any of the rows."""
+    """Return the strings that are annotated in any row."""
     strings: set[str] = set()
     for row in rows:
         strings.update(string_of(row, span) for span in row.spans)
@@ -186,17 +187,17 @@ def cut_off_strings(
     *,
     fed_texts: Mapping[str, tuple[int, int]] | None = None,
 ) -> set[str]:
-    """Return identifiers that trained rows hold only in text that training cut off.
+    """Return the identifiers of trained rows that stand only in text that was cut off.
 
-    They were never trained on, and are not held out either: whoever built the training
-    rows had them.
+    They were never trained on. They are not held out either, because the authors of the
+    training rows had them.
 
     Parameters
     ----------
     rows
-        Of data or a manifest, of either split.
+        Rows of data or of a manifest, of either split.
     counts
-        What :func:`doses` gives of the same rows.
+        The result of :func:`doses` for the same rows.
     fed_texts
         As for :func:`doses`.
     """
@@ -220,19 +221,19 @@ def cut_off_strings(
 def fed_text_of(
     row: AnnotatedRow, fed_texts: Mapping[str, tuple[int, int]] | None = None
 ) -> tuple[int, int]:
-    """Return the characters of a row that training read; all where nothing is known.
+    """Return the characters of a row that training read; all of them if it is unknown.
 
     Parameters
     ----------
     row
-        Of data or a manifest.
+        A row of data or of a manifest.
     fed_texts
         As for :func:`doses`.
     """
     if fed_texts is not None:
         return fed_texts.get(row.id, (0, len(row.text)))
 
-    # Only rows of a manifest know it; a redacted one has no text that it could be of.
+    # Only a manifest's rows know it, and redacted rows have no text for it.
     fed_text = getattr(getattr(row, "training_input", None), "fed_text", None)
     if fed_text is None or not row.text:
         return 0, len(row.text)
@@ -241,7 +242,7 @@ def fed_text_of(
 
 
 class _ReadText(NamedTuple):
-    """The text of a row that training read, and the identifiers annotated in it."""
+    """The text of a row that training read, with the identifiers annotated in it."""
 
     text: str
     annotated: set[str]
@@ -250,7 +251,7 @@ class _ReadText(NamedTuple):
 def _read_by_training(
     row: AnnotatedRow, fed_texts: Mapping[str, tuple[int, int]] | None
 ) -> _ReadText:
-    """Return what training read of a row."""
+    """Return the text of a row that training read, and its annotated identifiers."""
     start, end = fed_text_of(row, fed_texts)
     annotated = {
         string_of(row, span)
@@ -258,7 +259,7 @@ def _read_by_training(
         if start <= span.start and span.end <= end
     }
 
-    # A word of which a part was cut off was not read.
+    # A word of which a part was cut off does not count as read.
     while start < end and is_inside_word(row.text, start):
         start += 1
     while start < end and is_inside_word(row.text, end):
@@ -267,41 +268,41 @@ def _read_by_training(
 
 
 def is_inside_word(text: str, border: int) -> bool:
-    """Return whether letters or digits stand on both sides of a border."""
+    """Return whether letters or digits stand on both sides of a position."""
     both_sides = text[max(border - 1, 0) : border + 1]
     return 0 < border < len(text) and both_sides.isalnum()
 
 
 def repeats(text: str, places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return every place where one of the strings stands again, whatever its case.
+    """Return every range of a text that repeats one of some strings, in any case.
 
     Parameters
     ----------
     text
         Any text.
     places
-        Character ranges of the strings that are looked for.
+        Character ranges of the strings to look for.
 
     Returns
     -------
     list of tuple
-        Character ranges, the given ones among them but for blanks at their edges. A
-        string of one or two characters counts only where it is a word of its own.
+        Character ranges. They include the given ones, without blanks at their edges. A
+        string of one or two characters counts only as a whole word.
     """
     strings = {folded(text[start:end].strip()) for start, end in places}
     return [(start, end) for start, end, _ in found_in(text, sorted(strings - {""}))]
 
 
 def found_in(text: str, strings: Iterable[str]) -> Iterator[tuple[int, int, str]]:
-    """Yield where strings stand in a text, and which it is.
+    """Yield the ranges of strings in a text, each with the string.
 
     Parameters
     ----------
     strings
-        As :func:`folded` gives them.
+        Strings as :func:`folded` returns them.
     """
     folded_text = folded(text)
-    # Some characters fold to several: then places in the folded text are others.
+    # Some characters fold to several, which shifts the positions behind them.
     origin: Sequence[int] = range(len(text))
     if len(folded_text) > len(text):
         origin = _origins_of_folded(text)
@@ -319,7 +320,7 @@ def found_in(text: str, strings: Iterable[str]) -> Iterator[tuple[int, int, str]
 
 
 def _origins_of_folded(text: str) -> list[int]:
-    """Return for each character of a folded text the character that it comes from."""
+    """Return the original position of each character of a folded text."""
     origins: list[int] = []
     for i, character in enumerate(text):
         origins.extend([i] * len(folded(character)))
@@ -327,9 +328,9 @@ def _origins_of_folded(text: str) -> list[int]:
 
 
 def annotated_strings(examples: Iterable[AnnotatedRow]) -> dict[str, str]:
-    """Return the type of each annotated string, canaries' among them.
+    """Return the type of each annotated string, including canaries.
 
-    Strings are folded; one that has several types has the first.
+    Strings are folded. A string with several types gets the first one.
     """
     type_of_string: dict[str, str] = {}
     for example in examples:
@@ -346,25 +347,25 @@ def without_identifiers(
     audited: Collection[AnnotatedRow] = (),
     where: str = "--data",
 ) -> tuple[list[Example], dict[str, int]]:
-    """Return the rows that hold no identifier, and how many others there are, and why.
+    """Return the rows without identifiers, and the number of other rows by reason.
 
     A row is left out if it holds a canary (``canary``), an annotated span
-    (``annotated``), anything that the rules find (``rules``), or a string that is
-    annotated in another row of either split (``elsewhere``). A row with a blank
-    response (``blank``) cannot be trained on. Of ``audited`` rows neither their text
-    nor another row of their source is kept (``audited``): whoever trains on the
-    held-out rows of a comparison spoils it. They are examples, of data or a manifest.
+    (``annotated``), a match of the rules (``rules``), or a string that is annotated in
+    another row of either split (``elsewhere``). A row with a blank response (``blank``)
+    cannot be trained on. Rows with the text or the source of an ``audited`` row, an
+    example of data or of a manifest, are left out, too (``audited``): training on the
+    held-out rows of a comparison would spoil it.
 
     Raises
     ------
     InputError
-        If none is left, naming the option ``where``.
+        If no row is left. The error names the option ``where``.
     """
     strings = annotated_strings([*examples, *audited])
     audited_texts = {row.text for row in audited}
     audited_sources = {row.source_id for row in audited}
 
-    # In this order a row is asked; the first reason that holds counts it.
+    # Reasons are tried in this order, and the first that holds is counted.
     reasons: dict[str, Callable[[Example], bool]] = {
         "audited": lambda row: (
             row.text in audited_texts or row.source_id in audited_sources
@@ -403,7 +404,7 @@ def _no_clean_row(
     rows = "row" if "test" in splits else "train row"
     advice = "give rows from before injection, or of another task"
     if n_by_reason.get("audited"):
-        # Rows of other data may bear the ids of sources that are audited.
+        # Other data may use the same source ids as the audited rows.
         advice += ", with other texts and source ids"
     return InputError(
         f"has no {rows} without an identifier (left out: {', '.join(counts)})",

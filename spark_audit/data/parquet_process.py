@@ -1,7 +1,8 @@
-"""Parquet, decoded in a process of its own that may take a limited memory.
+"""Decode Parquet in a separate process with limited memory.
 
-A page's head says what the page decodes to, and the decoder believes it. The index at
-a file's end, which can be checked before, may say less; some encodings grow on top.
+The head of each page gives the page's decoded size, and the decoder trusts it. The
+index at the end of the file can be checked in advance, but may give smaller sizes. Some
+encodings also expand further.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LIBRARY_BYTES = 1 << 30
-"""What pyarrow takes of a process's addresses before it decodes anything."""
+"""Bytes of address space that pyarrow needs before it decodes anything."""
 _NO_MEMORY = 3
-"""Exit code of a process that met its limit."""
+"""Exit code of a process that reached its memory limit."""
 
-# Isolated (-I): what lies in the working directory or is named by variables is not run.
+# Isolated (-I): neither the working directory nor environment variables add code.
 _PARQUET_PROGRAM = """
 import resource, sys
 sys.path.append(sys.argv[1])
@@ -56,20 +57,20 @@ def parquet_batches(
     Parameters
     ----------
     file
-        The open file; its descriptor is read from the start.
+        The open file. It is read from its start, through its descriptor.
     size
-        Bytes of the file that bound what it decodes to.
+        Bytes of the file, which limit what it decodes to.
     texts
-        Columns of text, which are held as dictionaries.
+        Text columns, which are kept as dictionaries.
     n_rows
-        Rows of a batch at most.
+        Most rows of a batch.
 
     Raises
     ------
     InputError
-        If it decodes to too much for its size.
+        If the file decodes to too much for its size.
     ValueError, pyarrow.ArrowException
-        If it is no Parquet.
+        If the file is not Parquet.
     """
     import pyarrow as pa
 
@@ -78,19 +79,20 @@ def parquet_batches(
         yield from pa.ipc.open_stream(process.stdout)
         exit_code = process.wait()
     except pa.ArrowException:
-        # A process that ended writes half a stream: its exit code says why.
+        # A process that failed leaves half a stream, so its exit code gives the reason.
         exit_code = process.wait()
         if not exit_code:
             raise
     finally:
-        # Also where the reader of the rows stops before the last of them.
+        # This also runs if the consumer stops before the last row.
         process.kill()
         process.wait()
         if process.stdout is not None:
             process.stdout.close()
 
     if exit_code == _NO_MEMORY:
-        # The limit is what the file may decode to: it decodes to more.
+        # The memory limit is the most that the file may decode to, so it decodes to
+        # more.
         check_decoded(most_decoded(size) + 1, size=size, place=place)
     if exit_code:
         raise ValueError("its pages cannot be decoded")
@@ -99,7 +101,7 @@ def parquet_batches(
 def _start_decoder(
     file: IO[bytes], *, size: int, texts: Sequence[str], n_rows: int
 ) -> subprocess.Popen[bytes]:
-    """Start the process that decodes a file and writes it as a stream of Arrow."""
+    """Start a process that decodes a file and writes it as an Arrow stream."""
     package = find_spec("pyarrow")
     assert package is not None
     assert package.origin is not None

@@ -1,8 +1,9 @@
-"""People's names in text, by lists of names and the words around them.
+"""Find people's names in text by lists of names and the words around them.
 
-A run is a row of capitalised words, such as "President John Smith". Names are searched
-from its first word on: :func:`_name_end` says where a name ends, :func:`_is_person` and
-:func:`_goes_on` refuse what the words around it make something else.
+A run is a sequence of capitalised words, such as "President John Smith". The search
+goes through the words of a run: :func:`_name_end` returns the end of a name that begins
+at a word, and :func:`_is_person` and :func:`_goes_on` reject names whose neighbours
+give them another meaning.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 HEADLINE_WORDS = 5
-"""A run of more capitalised words is no name with its neighbours."""
+"""Number of capitalised words in a run from which it counts as a headline."""
 
 Range = tuple[int, int]
 
 
 class Word(NamedTuple):
-    """A word of a run: its characters in the text, and how lists would write it."""
+    """A word of a run: its characters in the text, and its spelling in the lists."""
 
     start: int
     end: int
@@ -40,7 +41,7 @@ _RUN_OF_NAMES = re.compile(
     rf"(?:[A-Z]\.?(?=[ ])|{_NAME_PATTERN})){{0,11}}"
     rf"(?![\w@]|['\u2019](?:t|m|ll|re|ve)\b)"
 )
-"""Capitalised words, initials and the particles between them."""
+"""Pattern of a run: capitalised words, initials and the particles between them."""
 
 _REVERSED = re.compile(
     rf"(?<![\w@/.#&-])({_NAME_PATTERN}),[ ]({_NAME_PATTERN})(?![\w@]|[ ][A-Z])"
@@ -68,9 +69,9 @@ class _NameLists(NamedTuple):
     Attributes
     ----------
     given, surnames
-        Of all locales, the words of each.
+        Given names and surnames of all locales, as single words.
     usual_given, usual_surnames
-        Those of English-speaking places, which a text has alone, too.
+        Names of English-speaking countries, which count even alone.
     places
         Words of countries, states and cities.
     ordinary
@@ -87,7 +88,7 @@ class _NameLists(NamedTuple):
 
 @lru_cache(maxsize=1)
 def providers() -> dict[str, type]:
-    """Return what Faker has of people's names, by locale."""
+    """Return Faker's providers of people's names, by locale."""
     from faker.providers import person
 
     names = [module.name for module in pkgutil.iter_modules(person.__path__)]
@@ -98,7 +99,7 @@ def providers() -> dict[str, type]:
 
 
 def strings(value: object) -> Iterator[str]:
-    """Yield the strings in a list of Faker's, whatever it holds them in."""
+    """Yield the strings in one of Faker's lists, whatever its structure."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | tuple | list | set | frozenset):
@@ -107,7 +108,7 @@ def strings(value: object) -> Iterator[str]:
 
 
 def _capitalised_words(phrases: Iterable[str]) -> frozenset[str]:
-    """Return words in Latin letters with a capital, as text has them."""
+    """Return the capitalised words in Latin letters, in the spelling of text."""
     words = set()
     for phrase in phrases:
         for word in phrase.split():
@@ -118,7 +119,7 @@ def _capitalised_words(phrases: Iterable[str]) -> frozenset[str]:
 
 
 def _names_of(locale_providers: Iterable[type], field_start: str) -> set[str]:
-    """Return the names in those lists of providers whose fields begin so."""
+    """Return the names of providers, from the lists whose field begins so."""
     names: set[str] = set()
     for provider in locale_providers:
         for field in dir(provider):
@@ -130,7 +131,7 @@ def _names_of(locale_providers: Iterable[type], field_start: str) -> set[str]:
 
 @lru_cache(maxsize=1)
 def _lists() -> _NameLists:
-    """Return Faker's own lists: names of some 90 locales, cities, countries, words."""
+    """Return Faker's lists: names of some 90 locales, cities, countries and words."""
     from faker.providers.lorem.en_US import Provider as Lorem
 
     everywhere = providers().values()
@@ -149,8 +150,8 @@ def _lists() -> _NameLists:
 def _place_words(usual_given: set[str]) -> set[str]:
     """Return the words of countries, states and cities.
 
-    "Santa Maria" makes no place of Maria: of several words those are left out that are
-    usual given names.
+    Usual given names in a place name of several words are left out: "Santa Maria" does
+    not make "Maria" a place.
     """
     from faker.providers.address.en_US import Provider as Address
     from faker.providers.geo import Provider as Geo
@@ -170,9 +171,9 @@ def _place_words(usual_given: set[str]) -> set[str]:
 
 
 def _as_listed(word: str, min_length: int = 4) -> str:
-    """Return a word as lists write it: capitals alone say nothing of case.
+    """Return a word in the spelling of the lists, which do not use all capitals.
 
-    A shorter word in capitals may be an acronym and stays.
+    A shorter word in capitals may be an acronym and stays unchanged.
     """
     if len(word) >= min_length and word.isupper():
         return word.capitalize()
@@ -180,7 +181,7 @@ def _as_listed(word: str, min_length: int = 4) -> str:
 
 
 class _Coverage:
-    """Which characters of a text belong to a name already."""
+    """The characters of a text that already belong to a name."""
 
     def __init__(self, text: str) -> None:
         self._is_covered = bytearray(len(text))
@@ -189,14 +190,14 @@ class _Coverage:
         return bool(self._is_covered[place])
 
     def add(self, start: int, end: int) -> None:
-        """Note that these characters belong to a name."""
+        """Mark characters as part of a name."""
         self._is_covered[start:end] = b"\1" * (end - start)
 
 
 def names(text: str) -> list[Range]:
     """Return character ranges of people's names, in order, without overlaps.
 
-    Blanks and hyphens are plain ones (``pii.plain`` makes them so).
+    Blanks and hyphens must be plain ones (``pii.plain`` replaces others).
     """
     lists = _lists()
     covered = _Coverage(text)
@@ -217,7 +218,7 @@ def names(text: str) -> list[Range]:
 
 def _words_of_run(run: re.Match[str]) -> list[Word]:
     """Return the words of a run of capitalised words."""
-    # Among words in capitals only, short ones are no acronyms.
+    # If all words are in capitals, a short word is not an acronym.
     is_in_capitals = run[0].isupper() and run[0].count(" ") > 1
     min_length = 2 if is_in_capitals else 4
     return [
@@ -231,9 +232,9 @@ def _words_of_run(run: re.Match[str]) -> list[Word]:
 
 
 def shortened(text: str, start: int, end: int) -> Range:
-    """Return a range up to its first ordinary word: "JOHN SMITH AND" is a man.
+    """Return a range up to its first ordinary word: "JOHN SMITH AND" ends at "SMITH".
 
-    The range is what a cue was followed by, such as "my name is".
+    The range is the match behind a cue such as "my name is".
     """
     lists = _lists()
     _, *later_words = _NON_SPACES.finditer(text, start, end)
@@ -249,7 +250,7 @@ def shortened(text: str, start: int, end: int) -> Range:
 
 
 def _reversed_names(text: str, lists: _NameLists) -> Iterator[Range]:
-    """Yield a surname, a comma, a given name: both listed, and nothing else."""
+    """Yield names as "surname, given name", if both are listed and not other words."""
     for pair in _REVERSED.finditer(text):
         surname = _as_listed(pair[1])
         given_name = _as_listed(pair[2])
@@ -257,13 +258,13 @@ def _reversed_names(text: str, lists: _NameLists) -> Iterator[Range]:
             continue
         if _is_other_word(surname, lists) or _is_other_word(given_name, lists):
             continue
-        # A capitalised word before it: a list of names, or "Paris, London, Rome".
+        # A capitalised word in front means a list, such as "Paris, London, Rome".
         if not _word_before(text, pair.start())[:1].isupper():
             yield pair.span()
 
 
 def _is_other_word(word: str, lists: _NameLists) -> bool:
-    """Return whether a word is an ordinary word or a place as well."""
+    """Return whether a word is also an ordinary word or a place."""
     return word.lower() in lists.ordinary or word in lists.places
 
 
@@ -272,7 +273,7 @@ def _names_of_run(text: str, words: list[Word], lists: _NameLists) -> Iterator[R
     first = 0
     before = _word_before(text, words[0].start)
     while first < len(words):
-        # "President John Smith": behind a role a word is a name that is none alone.
+        # Behind a role, as in "President Smith", a surname alone is a name, too.
         has_role = before.lower() in _ROLE_WORDS
         end = 0
         if before not in _BEFORE_PLACES:
@@ -282,7 +283,7 @@ def _names_of_run(text: str, words: list[Word], lists: _NameLists) -> Iterator[R
             if not _goes_on(text, words, first, end, lists):
                 yield words[first].start, words[end - 1].end
 
-        # Where no name begins, the next word is tried.
+        # If no name begins here, try the next word.
         first = end or first + 1
         before = words[first - 1].written.rstrip(".")
 
@@ -290,9 +291,9 @@ def _names_of_run(text: str, words: list[Word], lists: _NameLists) -> Iterator[R
 def _is_person(
     text: str, words: list[Word], first: int, end: int, *, has_role: bool
 ) -> bool:
-    """Return whether words are not a firm, a place or a prize.
+    """Return whether words are a person, and not a firm, a place or a prize.
 
-    The word behind tells; a word in capitals alone is nobody.
+    The word behind them decides; a single word in capitals is not a person.
     """
     if end < len(words):
         return words[end].written.lower() not in _FIRM_WORDS
@@ -300,7 +301,7 @@ def _is_person(
     behind = words[end - 1].end
     is_single = end - first == 1 and not has_role
     if is_single:
-        # An acronym, and "Faith 7", "Jack in the Box": no given name alone is certain.
+        # A single given name is uncertain: acronyms, "Faith 7", "Jack in the Box".
         is_in_capitals = text[words[first].start : behind].isupper()
         if is_in_capitals or re.match(r" (?:\d|in the\b)", text[behind:]):
             return False
@@ -311,10 +312,10 @@ def _is_person(
 def _goes_on(
     text: str, words: list[Word], first: int, end: int, lists: _NameLists
 ) -> bool:
-    """Return whether a word beside a full name seems to be a part of it.
+    """Return whether a word next to a full name seems to belong to it.
 
-    In a headline, where every word has its capital, and among words in capitals only,
-    nothing tells.
+    In headlines and among words in capitals, nothing can be said, so the result is
+    false.
     """
     is_in_capitals = text[words[first].start : words[end - 1].end].isupper()
     if len(words) > HEADLINE_WORDS or end - first < 2 or is_in_capitals:
@@ -332,7 +333,7 @@ def _goes_on(
 
 
 def _word_before(text: str, place: int) -> str:
-    """Return the word that stands before a place in the text, on its line."""
+    """Return the word in front of a position of the text, on the same line."""
     match = re.search(r"(\w+)\.?,?[ ]\**$", text[max(place - 30, 0) : place])
     return match[1] if match else ""
 
@@ -340,7 +341,7 @@ def _word_before(text: str, place: int) -> str:
 def _name_end(
     words: list[Word], first: int, lists: _NameLists, *, has_role: bool
 ) -> int:
-    """Return where a name that begins with a word ends (exclusive); 0 if none does.
+    """Return the end (exclusive) of a name that begins at a word; 0 if none does.
 
     ::
 
@@ -367,7 +368,7 @@ def _name_end(
 
     if len(words) == 1 and first_word not in lists.places:
         if not _is_initial(first_word):
-            # "The driver PGgTYdDl": a code has its capitals anywhere.
+            # "The driver PGgTYdDl": a code has capitals anywhere, a name only in front.
             is_capitalised = first_word == first_word.capitalize()
             may_be_surname = first_word in lists.surnames or is_capitalised
             is_name = (has_role and may_be_surname) or first_word in lists.usual_given
@@ -378,10 +379,10 @@ def _name_end(
 
 
 def _end_of_surnames(words: list[Word], surname: int, lists: _NameLists) -> int:
-    """Return where a name ends (exclusive) whose surname is known.
+    """Return the end (exclusive) of a name whose surname is known.
 
-    A second surname belongs to it, but not in a headline, where every word has its
-    capital.
+    A second surname belongs to the name, but not in a headline, where every word is
+    capitalised.
     """
     end = surname + 1
     if end < len(words) < HEADLINE_WORDS:
@@ -394,16 +395,17 @@ def _end_of_surnames(words: list[Word], surname: int, lists: _NameLists) -> int:
 def _is_surname(
     word: str, first_word: str, lists: _NameLists, *, has_role: bool, n_words: int
 ) -> bool:
-    """Return whether a word is the surname behind the first word of a name.
+    """Return whether a word is the surname that follows the first word of a name.
 
     Parameters
     ----------
     n_words
-        Words of the run from the first word on.
+        Number of words of the run, from the first word of the name.
     """
     is_headline = n_words >= HEADLINE_WORDS
     if word.lower() in lists.ordinary:
-        # "Sandra Price": a usual name with a usual surname, which is a word too.
+        # "Sandra Price": the surname is also an ordinary word, so both must be usual
+        # names.
         is_usual = (
             first_word in lists.usual_given
             and first_word not in lists.places
@@ -428,7 +430,7 @@ def _is_surname(
 def _repeated_names(
     text: str, ranges: list[Range], covered: _Coverage, lists: _NameLists
 ) -> Iterator[Range]:
-    """Yield where else the words of names stand: a headline, a surname alone."""
+    """Yield further places of words of known names, such as a surname alone."""
     words_of_names: set[str] = set()
     for start, end in ranges:
         for word in re.findall(r"[^\W\d_]{3,}", text[start:end]):
@@ -440,7 +442,7 @@ def _repeated_names(
     for match in re.finditer(r"(?<![\w-])[^\W\d_]{3,}(?![\w-])", text):
         if match[0] not in words_of_names or match.start() in covered:
             continue
-        # Words that stand side by side are one name.
+        # Words next to each other are one name.
         if start >= 0 and text[end : match.start()] == " ":
             end = match.end()
             continue

@@ -1,11 +1,11 @@
-"""Identifiers in text: rule patterns, and Presidio as an optional detector.
+"""Find identifiers in text by rules, or with Presidio as an optional detector.
 
-Rules find what has a form (an e-mail address, a card number with its check digit) or a
-cue in front of it ("my password is ..."). Names have no form: the rules see those
-behind a title or an introduction, and those that Faker's lists of names hold. A given
-name with a surname behind it is a name, unless a place, a firm or an ordinary word
-stands among them; so is what stands behind a role ("President ...", "our waiter ...").
-What is a name once is one wherever the text repeats it. No model, no download.
+Rules find identifiers that have a form (an e-mail address, a card number with its check
+digit) or a cue in front of them ("my password is ..."). Names have no form. The rules
+find a name behind a title, an introduction or a role ("President ...", "our waiter
+..."), and a listed given name with a surname behind it, unless a place, a firm or an
+ordinary word is among the words. A name that was found once is found wherever the text
+repeats it. The rules need no model and no download.
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ NAMES_MISSED = (
     "rules find some 57% of people's names (83% of full ones) and half of addresses: "
     "annotate the others yourself, or names with --detector presidio"
 )
-"""What must be said of what has no form (``benchmarks/README.md``, Identifiers)."""
+"""A warning about identifiers without a form (``benchmarks/README.md``, Identifiers).
+"""
 
 
 _PATTERN_SECONDS = 2.0
-"""How long a user's own pattern may take on one text."""
+"""Seconds that a user's own pattern may take on one text."""
 
 _CARDS = re.compile(
     r"4\d{12}(?:\d{3}){0,2}|5\d{15}|2[2-7]\d{14}|6\d{15,18}|3[47]\d{13}|35\d{14}|3[068]\d{12}|(?:2131|1800)\d{11}"
 )
-"""Digits of the cards of known payment networks, by how they begin."""
+"""Digits of cards of known payment networks, by their first digits."""
 
 _NO_HOME = re.compile(
     r"\b(?:Wall St|(?:Supreme|High|District|Federal|Circuit|Appeals) C)"
 )
-"""Courts and the stock exchange: they are counted in news, not lived in."""
+"""Courts and the stock exchange, which look like addresses in the news."""
 
 _NOT_A_PERSON = re.compile(
     r"\b(?:Pepper|Coffee|Clean|Potato|Scholl|Customer|Service|Support|Sales"
@@ -58,7 +59,7 @@ def _is_card(text: str) -> bool:
     """Return whether a match is a card's number, with its check digit."""
     digits = re.sub(r"\D", "", text)
     has_known_form = _CARDS.fullmatch(digits) is not None
-    # 0000 0000 0000 0000 has a right check digit, too.
+    # The number 0000 0000 0000 0000 also has a valid check digit.
     return has_known_form and len(set(digits)) > 1 and luhn(digits)
 
 
@@ -74,12 +75,12 @@ def _is_iban(text: str) -> bool:
 
 
 def _is_secret(text: str) -> bool:
-    """Return whether a match is no plain word, as in "the password is required"."""
+    """Return whether a match is not a plain word, as in "the password is required"."""
     has_digit = any(character.isdigit() for character in text)
     has_mark = any(
         not character.isalnum() and character not in "-'\u2019." for character in text
     )
-    # A word may begin with a capital, but has none inside of it.
+    # A plain word may have a capital at its beginning, but not inside.
     inner = text[1:]
     has_upper = any(character.isupper() for character in inner)
     has_lower = any(character.islower() for character in inner)
@@ -87,7 +88,7 @@ def _is_secret(text: str) -> bool:
 
 
 def _is_address(text: str) -> bool:
-    """Return whether somebody may live there."""
+    """Return whether somebody may live at a matched address."""
     return _NO_HOME.search(text) is None
 
 
@@ -97,7 +98,7 @@ def _is_person(text: str) -> bool:
 
 
 def _is_ip(text: str) -> bool:
-    """Return whether four numbers are an address, and not a version such as 1.2.3.4."""
+    """Return whether four numbers are an IP address, not a version such as 1.2.3.4."""
     pieces = text.split(".")
     numbers = [int(piece) for piece in pieces]
     has_leading_zero = pieces != [str(number) for number in numbers]
@@ -112,7 +113,7 @@ _CHECKS: Mapping[str, Callable[[str], bool]] = {
     "person": _is_person,
     "ip": _is_ip,
 }
-"""What the group of a rule must satisfy, by the group's name; ``pii`` needs nothing."""
+"""Conditions on a match, by the name of the group; ``pii`` has none."""
 
 _CAPITAL_WORD = r"[A-Z][^\W\d_]*(?:(?:-|['\u2019](?!s\b))[^\W\d_]+)*"
 
@@ -230,8 +231,8 @@ RULES = tuple(
 
 
 def matches(text: str, pattern: str) -> Iterator[tuple[int, int]]:
-    """Yield the characters of the identifiers that a pattern of :data:`RULES` finds."""
-    # Compiled when it is first looked for: all rules take a tenth of a second.
+    """Yield the character ranges that a pattern of :data:`RULES` finds."""
+    # Patterns are compiled at first use, because all of them take a tenth of a second.
     for match in re.finditer(pattern, text, re.VERBOSE):
         group = next(iter(match.re.groupindex))
         if group not in _CHECKS or _CHECKS[group](match[group]):
@@ -239,12 +240,12 @@ def matches(text: str, pattern: str) -> Iterator[tuple[int, int]]:
 
 
 def find_identifiers(text: str) -> list[Span]:
-    """Return the identifiers of a text by the rules, in order, without overlaps."""
+    """Return the identifiers that the rules find, in order, without overlaps."""
     return resolved(_by_rules(text))
 
 
 def resolved(spans: Iterable[Span]) -> list[Span]:
-    """Return spans in the order of the text; of those that overlap the first stays.
+    """Return spans in text order; of spans that overlap, the first one stays.
 
     Examples
     --------
@@ -263,9 +264,9 @@ def resolved(spans: Iterable[Span]) -> list[Span]:
 
 
 def _equal_characters() -> dict[int, str]:
-    """Return blanks and hyphens that do not break, and full-width forms, as plain ones.
+    """Return a table for ``str.translate`` that makes special characters plain.
 
-    The table is for ``str.translate``.
+    It covers non-breaking blanks and hyphens, and full-width forms.
     """
     plain_of: dict[int, str] = {}
     for blank in "\u00a0\u1680\u202f\u205f\u3000":
@@ -274,7 +275,7 @@ def _equal_characters() -> dict[int, str]:
         plain_of[code] = " "
     for code in range(0x2010, 0x2013):
         plain_of[code] = "-"
-    # Full-width forms stand in the order of ASCII.
+    # Full-width forms have the order of ASCII.
     for code in range(0x21, 0x7F):
         plain_of[code - 0x21 + 0xFF01] = chr(code)
     return plain_of
@@ -291,13 +292,13 @@ _NO_BLANKS = re.compile(
     "[\u0e00-\u0eff\u1000-\u11ff\u1780-\u17ff\u3005-\u3007\u3040-\u318f\u31f0-\u31ff"
     "\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]"
 )
-"""Letters of Asia that stand next to what is no word of theirs."""
+"""Asian letters that stand next to a foreign word without a blank."""
 
 
 def plain(text: str) -> str:
-    """Return the text, character by character, as the rules read it.
+    """Return the text in the form that the rules read, character by character.
 
-    It is as long as it was, so that places in it are places in the text.
+    The length stays the same, so that positions are valid in both texts.
     """
     return _NO_BLANKS.sub("\u3002", _without_emphasis(text))
 
@@ -310,9 +311,9 @@ def _without_emphasis(text: str) -> str:
 
 
 def _by_rules(text: str) -> Iterator[Span]:
-    """Yield what the rules find; letters with accents of their own are one letter.
+    """Yield the matches of the rules; a letter and its accents count as one letter.
 
-    A name or an address that goes on beyond a match is left out.
+    A name or an address that goes on beyond its match is left out.
     """
     composition = composed(text)
     if composition is None:
@@ -325,8 +326,9 @@ def _by_rules(text: str) -> Iterator[Span]:
 
 
 def _whole_matches(text: str) -> Iterator[Span]:
-    """Yield what the rules find, without matches that go on in the text."""
-    # Marks of emphasis are no part of a name; letters of Asia may stand close to one.
+    """Yield the matches of the rules that do not go on in the text."""
+    # Marks of emphasis do not belong to a name. Asian letters stay: a name may stand
+    # right next to them.
     written = _without_emphasis(text)
     for span in _matches_of_rules(text):
         if not is_cut(written, span.start, span.end, span.type):
@@ -334,10 +336,10 @@ def _whole_matches(text: str) -> Iterator[Span]:
 
 
 def _matches_of_rules(text: str) -> Iterator[Span]:
-    """Yield matches by forms and cues first; names from lists take what is left."""
+    """Yield matches of patterns first, then names from lists in the remaining text."""
     plain_text = plain(text)
     for type, pattern in RULES:
-        # A password is as it is written, marks of emphasis and all.
+        # A password keeps its exact spelling, even marks of emphasis.
         searched = text if type == "PASSWORD" else plain_text
         for start, end in matches(searched, pattern):
             if type == "NAME":
@@ -349,9 +351,9 @@ def _matches_of_rules(text: str) -> Iterator[Span]:
 
 
 def _by_pattern(type: str, pattern: str) -> Find:
-    """Return a detector by a user's own regular expression, with a limit on time.
+    """Return a detector for a user's own regular expression, with a time limit.
 
-    It may take exponential time on some text.
+    The limit is needed because an expression may take exponential time.
 
     Raises
     ------
@@ -390,7 +392,7 @@ def _by_pattern(type: str, pattern: str) -> Find:
 
 
 def detector_of(name: str, patterns: Mapping[str, str] | None = None) -> Find:
-    """Return the detector of a name, a function of a text; own patterns come first."""
+    """Return the detector with this name; the user's own patterns come first."""
     one_of(name, "--detector", ("rules", "presidio"))
     named_detector: Find = _by_rules if name == "rules" else by_presidio()
 

@@ -1,4 +1,4 @@
-"""Identifiers by Presidio's recognisers and a model of spaCy, an optional detector."""
+"""Find identifiers with Presidio's recognisers and a spaCy model (optional)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from spark_audit.data.examples import Span
 from spark_audit.errors import InputError
 
 Find = Callable[[str], Iterable[Span]]
-"""A detector: the identifiers of a text, in no order."""
+"""A detector: it returns the identifiers of a text, in no order."""
 
 _MIN_PRESIDIO_SCORE = 0.4
-"""Below it Presidio's patterns are bare digit runs that need a cue to mean anything."""
+"""Least score of a match: below it, Presidio finds bare digits without a cue."""
 
 _RECOGNISERS = (
     ("EmailRecognizer", "EMAIL"),
@@ -34,18 +34,18 @@ _SPACY_MODELS = (
 
 @lru_cache(maxsize=1)
 def by_presidio() -> Find:
-    """Its recognisers of patterns, and people's names from a spaCy model.
+    """Return Presidio's detector: recognisers of patterns, and names by spaCy.
 
     Raises
     ------
     InputError
-        If Presidio, or a model of spaCy, is not installed.
+        If Presidio or a spaCy model is not installed.
     """
     try:
         import spacy
         from presidio_analyzer import predefined_recognizers
 
-        # The best of the models that are installed.
+        # The models are listed from best to worst; the first installed one is used.
         installed = (name for name in _SPACY_MODELS if spacy.util.is_package(name))
         model = spacy.load(next(installed))
     except (ImportError, StopIteration) as error:
@@ -67,7 +67,8 @@ def by_presidio() -> Find:
                 for result in results or ()
                 if result.score >= _MIN_PRESIDIO_SCORE
             ]
-            # Of results that overlap the first stays: the likeliest, then the longest.
+            # `resolved` keeps the first of overlapping results: the likeliest, then the
+            # longest.
             likely.sort(key=lambda result: (-result.score, result.start, -result.end))
             for result in likely:
                 yield Span(result.start, result.end, type)

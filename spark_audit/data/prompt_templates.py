@@ -1,4 +1,4 @@
-"""Templates of prompts: fixed wording with columns of a row in it."""
+"""Templates of prompts: fixed wording with the columns of a row in it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from spark_audit.errors import InputError
 
 _BACKSLASH_PAIR = re.compile(r"(?s)\\(.|$)")
 _ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}
-"""What stands for a letter behind a backslash."""
+"""Characters that a letter behind a backslash stands for."""
 
 
 class FilledPrompt(NamedTuple):
-    """A prompt that was made of a template and a row.
+    """A prompt made from a template and a row.
 
-    ``fixed_ranges`` are the characters of the fixed wording, ``column_starts`` where
-    each column's text begins.
+    ``fixed_ranges`` are the character ranges of the fixed wording, ``column_starts``
+    the positions of the columns' texts.
     """
 
     text: str
@@ -30,15 +30,15 @@ class FilledPrompt(NamedTuple):
 
 @dataclass(frozen=True)
 class PromptTemplate:
-    """Fixed wording and columns in turn.
+    """A template that alternates fixed wording and columns.
 
     Attributes
     ----------
     wordings
-        Before each column the fixed wording, which may be empty; one more may stand
-        behind the last.
+        The fixed wording in front of each column, which may be empty; one more may
+        follow the last column.
     columns
-        Names of columns.
+        Names of the columns.
     """
 
     wordings: tuple[str, ...]
@@ -46,21 +46,21 @@ class PromptTemplate:
 
     @classmethod
     def parse(cls, template: str) -> Self:
-        r"""Return a template from its text, such as ``Text: {text}\nLabel:``.
+        r"""Parse a template such as ``Text: {text}\nLabel:``.
 
-        Of the language of ``str.format`` only fields and doubled braces are read, and a
-        field is looked up among the row's columns by its whole name: no attribute, no
-        index, no conversion, no format.
+        Only fields and doubled braces of ``str.format`` are supported. The whole field
+        is the name of a column: attributes, indices, conversions and formats are
+        refused.
 
         Raises
         ------
         InputError
-            If it is not so, or names no column.
+            If the template uses anything else, or has no column.
         """
         try:
             return cls._parse(template)
         except (ValueError, KeyError) as error:
-            # The key is the letter behind a backslash.
+            # A KeyError means an unknown letter behind a backslash.
             reason = "a backslash" if isinstance(error, KeyError) else error
             raise InputError(
                 f"is not a template ({reason})",
@@ -70,7 +70,7 @@ class PromptTemplate:
 
     @classmethod
     def _parse(cls, template: str) -> Self:
-        # Wordings and columns in turn: a wording is closed by the column behind it.
+        # Each column closes the wording in front of it.
         wordings: list[str] = []
         columns: list[str] = []
         wording = ""
@@ -91,12 +91,12 @@ class PromptTemplate:
         return cls(tuple(wordings), tuple(columns))
 
     def fill(self, values: Sequence[str]) -> FilledPrompt:
-        """Return the prompt with the columns' texts in it, which may be empty."""
+        """Return the prompt with the columns' texts, which may be empty."""
         text = ""
         fixed_ranges: list[tuple[int, int]] = []
         column_starts: list[int] = []
         for i, wording in enumerate(self.wordings):
-            # An empty range is not valid in an example.
+            # An example must not have an empty range.
             if wording:
                 fixed_ranges.append((len(text), len(text) + len(wording)))
             text += wording

@@ -1,8 +1,9 @@
-"""SPARK's sensitivity score of tokens (Eq. "sensitivity"), numpy in float64.
+"""Compute SPARK's sensitivity score of tokens (Eq. "sensitivity") in float64.
 
-``Score = 1 - exp(-(alpha * Score_1 + (1 - alpha) * Score_2))`` with ``Score_1`` the
-token's negative log-likelihood and ``Score_2`` how much the token tells tasks apart.
-Annotated and rule-matched identifiers are 1, template tokens and stop words 0.
+``Score = 1 - exp(-(alpha * Score_1 + (1 - alpha) * Score_2))``, where ``Score_1`` is
+the token's negative log-likelihood, and ``Score_2`` measures how well the token
+separates the tasks. Identifiers, annotated or found by rules, have score 1; template
+tokens and stop words have score 0.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from numpy.typing import ArrayLike
 from spark_audit.errors import InputError
 
 FREQUENT = 0.2
-"""A token counts as present in a task from this share of its most frequent token."""
+"""Share of a task's most frequent token from which a token counts as present."""
 
 _LETTERS_OF_WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
 
 
 def score2(counts: ArrayLike) -> np.ndarray:
-    """Cross-task discriminativeness of every token of the vocabulary.
+    """Return how well every token of the vocabulary separates the tasks.
 
     ``Score_2(t) = 1/N sum_n p_n(t) log(N / (1 + d(t)))`` with ``p_n = f_n / f_n^max``
     and ``d(t)`` the number of tasks with ``p_n(t) >= 0.2`` (SPARK, appendix,
-    "Sensitivity score"). It is negative for tokens that are frequent in all tasks, and
-    with a single task for each frequent one.
+    "Sensitivity score"). It is negative for tokens that are frequent in all tasks, and,
+    if there is only one task, for all frequent tokens.
 
     Parameters
     ----------
@@ -59,11 +60,11 @@ def sensitivity(
     pii_mask: ArrayLike = False,
     zero_mask: ArrayLike = False,
 ) -> np.ndarray:
-    """Sensitivity score of each token, with the rule overrides.
+    """Return the sensitivity score of each token, with the overrides by rules.
 
-    Which tokens are identifiers is the mask's to say, never ``score == 1``: the formula
-    itself rounds to 1 for unlikely tokens, in bfloat16 from an NLL of 12.5 nats on
-    (alpha 0.5, Score_2 0), in float64 from 74.
+    Use the mask to tell which tokens are identifiers, never ``score == 1``: the formula
+    itself rounds to 1 for unlikely tokens, from an NLL of 12.5 nats in bfloat16 (alpha
+    0.5, Score_2 0) and of 74 nats in float64.
 
     Parameters
     ----------
@@ -93,7 +94,7 @@ def sensitivity(
     if np.isnan(score1).any():
         raise InputError("a token has no NLL", where="sensitivity")
 
-    # 0 * inf: an alpha of 0 must not turn an impossible token into NaN.
+    # Without this, alpha = 0 would turn an impossible token into NaN (0 * inf).
     weighted = (1 - alpha) * np.asarray(token_score2)  # (T,)
     if alpha:
         weighted = alpha * score1 + weighted
@@ -104,7 +105,7 @@ def sensitivity(
 
 
 def stop_word_ranges(text: str) -> list[tuple[int, int]]:
-    """Character ranges of the text's stop words (scikit-learn's English list).
+    """Return the character ranges of a text's stop words (scikit-learn's English list).
 
     Whole words are looked up, lower-cased and without apostrophes (``it's`` is in the
     list as ``its``), so that a piece of a longer word that happens to read like a stop
@@ -122,7 +123,7 @@ def stop_word_ranges(text: str) -> list[tuple[int, int]]:
 @lru_cache(maxsize=1)
 def _stop_words() -> frozenset[str]:
     """Return scikit-learn's English stop words."""
-    # The file alone, where it is: the package around it takes a second and 30 MB.
+    # Only this file is loaded: the package around it takes a second and 30 MB.
     package = find_spec("sklearn")
     assert package is not None
     assert package.origin is not None

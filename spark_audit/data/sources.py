@@ -1,4 +1,4 @@
-"""Where rows come from: a file, a folder, or a data set on the hub, row by row."""
+"""Read rows from a file, a folder, or a data set on the hub, one by one."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from spark_audit.wrong_paths import no_such_path
 
 HUB = "hf:"
 SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
-"""Endings of the files that are read from a folder."""
+"""Endings of files that are read from a folder."""
 _TEST_WORDS = r"tests?|testing|eval(?:uation)?|dev|val(?:id(?:ation)?)?"
 _SPLIT_WORD = re.compile(rf"(?:(train(?:ing)?)|{_TEST_WORDS})(?![a-z])")
-"""The word that names a split; the group is there for train rows."""
+"""The word in a name that gives the split; the group matches the train split."""
 
 
 class _SplitFile(NamedTuple):
-    """A file of rows, and the split that its name or its folder's name gives."""
+    """A file of rows, and the split that its name or folder name gives."""
 
     path: Path
     split: Split | None
@@ -43,14 +43,14 @@ class _SplitFile(NamedTuple):
 def read_rows(
     source: str, format: str, *, encoding: str | None = None, note: Note
 ) -> Iterator[tuple[str, Split | None, Row]]:
-    """Yield each row with its place, and the split that its file or part is named for.
+    """Yield each row with its place and the split of its file or part.
 
     Parameters
     ----------
     encoding
-        What files of text are written in; ``None``: UTF-8.
+        Encoding of text files; ``None``: UTF-8.
     note
-        Is told what a reader left out, or where the rows stand.
+        Receives notes on rows that were left out and on where the rows stand.
     """
     check_encoding(encoding)
     if source.startswith(HUB):
@@ -70,7 +70,7 @@ def read_rows(
     files = [_SplitFile(path, None)]
     if path.is_dir():
         files = _files_in(path, format)
-    # Train rows come first, whatever the names: examples are numbered as they are read.
+    # Train rows come first, because examples are numbered in the order of reading.
     for file in sorted(files, key=lambda file: file.split == "test"):
         rows = _rows_of_file(file.path, format, encoding=encoding, note=note)
         for place, row in rows:
@@ -80,23 +80,23 @@ def read_rows(
 def agreed_split(
     *, option: Split | None, part: Split | None, cell: str, file: Split | None
 ) -> Split:
-    """Return a row's split, by whichever of option, file name and row gives it.
+    """Return a row's split from the option, the file name or the row itself.
 
     Parameters
     ----------
     option
-        Given by ``--split``.
+        The split given by ``--split``.
     part
-        By the name of the row's file in a folder, or of its part of a data set.
+        The split by the name of a file in a folder, or of a part of a data set.
     cell
-        The row's own column ``split``; empty: it has none.
+        The row's own column ``split``; empty if it has none.
     file
-        By the name of a single file, which counts only where the row says nothing.
+        The split by the name of a single file, which counts only if the row has none.
 
     Raises
     ------
     InputError
-        If none of them gives a split, or two give different ones.
+        If there is no split at all, or two sources disagree.
     """
     of_row = split_of(cell) if cell else file
     if cell and of_row is None:
@@ -115,17 +115,17 @@ def agreed_split(
 
 
 def _files_in(folder: Path, format: str) -> list[_SplitFile]:
-    """Return the files of rows in a folder; refuse a folder without any.
+    """Return the data files of a folder; refuse a folder without any.
 
-    They are the parts of a data set that ``datasets`` saved there, or files that are
-    named for a split.
+    They are the parts of a data set that ``datasets`` saved, or files with the name of
+    a split.
     """
     saved = _saved_files(folder) if format in ("auto", "datasets") else []
     if saved:
-        # A part without a split's name is read only if no part has one.
+        # Parts without the name of a split are read only if no part has one.
         return [file for file in saved if file.split] or saved
 
-    # A README or a script beside the data has no split's name and is not read.
+    # Other files, such as a README or a script, have no split's name.
     files: list[_SplitFile] = []
     paths_of_splits: list[Path] = []
     for path in sorted(folder.iterdir()):
@@ -152,7 +152,7 @@ def _files_in(folder: Path, format: str) -> list[_SplitFile]:
 
 
 def _suffix(path: Path) -> str:
-    """Return a file's ending, without that of its compression."""
+    """Return a file's ending, without an ending of compression."""
     suffix = path.suffix.lower()
     return Path(path.stem).suffix.lower() if suffix in COMPRESSED else suffix
 
@@ -160,8 +160,8 @@ def _suffix(path: Path) -> str:
 def _rows_of_file(
     path: Path, format: str, *, encoding: str | None, note: Note
 ) -> Iterator[tuple[str, Row]]:
-    """Return the rows of a file, by its format or by what it begins with."""
-    # What a file holds counts more than its name, unless the format is given.
+    """Yield the rows of a file, by the given format or by its first bytes."""
+    # The content decides, not the name, unless the format is given.
     with reading(path), open_regular(path, follow=True) as file:
         first_bytes = file.read(file_kinds.HEAD_BYTES)
     file_kinds.check_kind(path, first_bytes)
@@ -185,7 +185,7 @@ def _rows_of_file(
     if format == "jsonl":
         return json_lines(path, encoding=encoding, finite=False, note=note)
 
-    # Files of JSON are often named .txt or .csv: what they begin with counts more.
+    # Files of JSON are often named .txt or .csv, so their first bytes decide.
     with open_data(path, encoding=encoding) as stream:
         head = stream.read(file_kinds.HEAD_BYTES).lstrip()
     if head.startswith((b"[", b"{")) or _suffix(path) in (".jsonl", ".json"):
@@ -196,7 +196,7 @@ def _rows_of_file(
 
 
 def split_of(name: str) -> Split | None:
-    """Return the split that a file, a part or a cell is named for by its first word."""
+    """Return the split that the first word of a name gives, if any."""
     match = _SPLIT_WORD.match(name.lower())
     if match is None:
         return None
@@ -204,12 +204,12 @@ def split_of(name: str) -> Split | None:
 
 
 def _saved_files(folder: Path) -> list[_SplitFile]:
-    """Return data files of a folder that `datasets` saved, and their part's split.
+    """Return the data files of a folder that `datasets` saved, with their splits.
 
-    What it left there of an earlier ``map`` is not listed, and no data.
+    Cached files of an earlier ``map`` are not listed, so they are not read.
     """
     index = folder / "dataset_dict.json"
-    # Several parts stand in folders of their own, a single one in the folder itself.
+    # Several parts have folders of their own; a single part is in the folder itself.
     split_by_folder: dict[Path, Split | None] = {}
     if index.exists():
         for part_folder in _listed_paths(index, "splits"):
@@ -225,21 +225,21 @@ def _saved_files(folder: Path) -> list[_SplitFile]:
 
 
 def _listed_paths(path: Path, key: str) -> list[Path]:
-    """Return what a file of `datasets` names under a key: each lies beside it.
+    """Return the files that a metadata file of `datasets` lists under a key.
 
     Raises
     ------
     InputError
-        If it names nothing, or a path that leads elsewhere.
+        If it lists none, or a path that leads out of the folder.
     """
-    # The file may be somebody else's: a name must not lead out of the folder.
+    # The metadata may come from anybody: a name must not lead out of the folder.
     with reading(path):
         raw = read_regular(path)
     try:
         names = parse_json(raw, place=str(path))[key]
         if key == "_data_files":
             names = [entry["filename"] for entry in names]
-        # with_name raises a ValueError for what is a path and not a name.
+        # with_name raises ValueError if a name is in fact a path.
         paths = [path.with_name(name) for name in names]
         if all(lies_inside(listed) for listed in paths):
             return paths
@@ -253,13 +253,13 @@ def _listed_paths(path: Path, key: str) -> list[Path]:
 
 
 def _rows_of_hub(source: str) -> Iterator[tuple[str, Split | None, Row]]:
-    """Yield the rows of a data set on the hub, by its parts."""
+    """Yield the rows of a data set on the hub, part by part."""
     try:
         import datasets
 
         hub_id, _, config = source.removeprefix(HUB).partition(":")
         loaded = datasets.load_dataset(hub_id, config or None)
-    except Exception as error:  # its own kinds, the hub's, and the network's
+    except Exception as error:  # of `datasets`, the hub or the network
         raise InputError(
             f"is nothing that `datasets` can load ({type(error).__name__})",
             where=source,
@@ -268,7 +268,7 @@ def _rows_of_hub(source: str) -> Iterator[tuple[str, Split | None, Row]]:
         ) from error
 
     parts = dict(loaded) if isinstance(loaded, Mapping) else {"": loaded}
-    # An "unsupervised" part beside train and test is left out.
+    # A part such as "unsupervised" beside train and test is left out.
     names = [name for name in parts if split_of(name)] or list(parts)
     for name in names:
         batches = iter(parts[name].data.to_batches())

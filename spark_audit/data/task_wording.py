@@ -1,12 +1,13 @@
-"""The fixed wording of a task: what most of its prompts begin and end with.
+"""Find the fixed wording of a task: the common beginning and end of its prompts.
 
-The wording ends where a word or a field ends and never inside an identifier. Telephone
-numbers that all begin with one area code are still whole identifiers.
+The wording ends where a word or a field ends, and never inside an identifier. So
+telephone numbers with a common area code stay whole identifiers.
 
-A beginning is looked for in two steps. First, the candidates: the borders of words and
-fields in one prompt, up to which most prompts are alike. Then, from the longest one on,
-the first that enough prompts have without an identifier across its border. An end is
-looked for in the same way, in reversed prompts.
+The search for a beginning has two steps. First, it lists candidates: the borders of
+words and fields in one prompt up to which most prompts agree. Then it tries the
+candidates from the longest one on, and takes the first that enough prompts have without
+an identifier across the border. The search for an end is the same, with reversed
+prompts.
 """
 
 from __future__ import annotations
@@ -30,45 +31,45 @@ from spark_audit.data.fixed_wording import (
 from spark_audit.data.pii import find_identifiers
 
 MIN_SHARE_OF_ROWS = 0.5
-"""Fixed wording stands in more than this share of a task's different prompts."""
+"""Share of a task's different prompts that must have the fixed wording."""
 
 MOST_OF_FIELD = 0.75
-"""It goes on to a word's border where more than this share of those prompts does."""
+"""Share of the prompts with a field that must also agree up to a later word border."""
 
 SAMPLE = 1024
-"""Different prompts of a task in which its fixed wording is looked for."""
+"""Most prompts of a task in which the fixed wording is searched."""
 
 EDGE = 20_000
-"""Characters at each end of a prompt that are looked at."""
+"""Characters at each end of a prompt that are used."""
 
 TRIES = 40
-"""Borders of words, and of fields, at which an end of the wording is tried."""
+"""Most borders of words, and of fields, that are tried."""
 
 MAX_WORDING_REACH = 200
-"""Characters on either side of a border in which an identifier may cross it."""
+"""Characters on each side of a border in which an identifier may cross it."""
 
 _FIELD_ENDS = re.compile(
     r"(?:[\n:;=\])}>|\uff1a\u3002\uff0c\u3001\uff1b\uff01\uff1f\u300d\u3011]"
     r"|:\*\*|[.!?](?=\s))\s*\Z"
 )
-"""What a field's name, a sentence or a line ends with, before a border."""
+"""The end of a field's name, a sentence or a line, in front of a border."""
 
 _FIELD_BEGINS = re.compile(
     r"\s{0,99}[\n\[({<|\u300c\u3010]|(?<=[>|\u3002\uff01\uff1f\uff1b])"
 )
-"""What a line or a field begins with, behind a border."""
+"""The beginning of a line or a field, behind a border."""
 
-# An identifier may stand across a border only between these.
+# An identifier can cross a border only between such characters.
 _MAY_GO_ON = re.compile(r"(?:\w|[.,'\u2019@+#(-]|(?<=\d)\)) {0,3}\Z")
 _MAY_BEGIN = re.compile(r" {0,3}[\w+(#@.-]")
 
 
 def task_templates(examples: Iterable[Example]) -> dict[str, FixedWording]:
-    """Return the fixed wording of each task, from what most of its prompts share.
+    """Return the fixed wording of each task, which most of its prompts share.
 
     A task with fewer than two different prompts has none. Of more than :data:`SAMPLE`
-    different prompts, those with the smallest digests are looked at, so that the
-    order of the rows changes nothing.
+    different prompts, those with the smallest digests are used, so that the order of
+    the rows has no effect.
 
     Notes
     -----
@@ -87,7 +88,7 @@ def task_templates(examples: Iterable[Example]) -> dict[str, FixedWording]:
 
 
 def _samples(examples: Iterable[Example]) -> dict[str, list[Example]]:
-    """Return at most ``SAMPLE`` examples of each task, with prompts that differ."""
+    """Return at most ``SAMPLE`` examples of each task, all with different prompts."""
     heaps: dict[str, list[tuple[int, int, Example]]] = defaultdict(list)
     digests: dict[str, set[int]] = defaultdict(set)
     for number, example in enumerate(examples):
@@ -98,7 +99,7 @@ def _samples(examples: Iterable[Example]) -> dict[str, list[Example]]:
         if digest in digests_in_heap:
             continue
 
-        # The heap has the largest digest on top, which leaves first.
+        # The top of the heap is the largest digest, which is replaced first.
         entry = (-digest, number, _edges_of(example))
         if len(heap) < SAMPLE:
             heappush(heap, entry)
@@ -115,7 +116,7 @@ def _samples(examples: Iterable[Example]) -> dict[str, list[Example]]:
 
 
 def _edges_of(example: Example) -> Example:
-    """Return the example, or of a very long prompt its two ends."""
+    """Return the example; a very long prompt is reduced to its two ends."""
     n_removed = len(example.prompt) - 2 * EDGE
     if n_removed <= 0:
         return example
@@ -136,22 +137,21 @@ def _edges_of(example: Example) -> Example:
 
 @dataclass(frozen=True)
 class _Search:
-    """The search for the longest beginning of texts that is fixed wording.
+    """A search for the longest beginning that is fixed wording.
 
-    Ends of prompts are given as beginnings: reversed.
+    Ends of prompts are passed as beginnings of reversed prompts.
 
     Attributes
     ----------
     text
-        One of the texts: its beginnings are tried.
+        The text whose beginnings are tried.
     texts
-        All of them, sorted.
+        All texts, sorted.
     is_field
-        Whether the border behind so many characters of ``text`` is a field's, and not
-        only a word's.
+        Tells whether the border at a length of ``text`` ends a field, not only a word.
     n_whole
-        Number of texts that share so many characters with ``text`` and have no
-        identifier across the border.
+        Counts the texts that share this length with ``text`` and have no identifier
+        across the border.
     """
 
     text: str
@@ -160,22 +160,22 @@ class _Search:
     n_whole: Callable[[int], int]
 
     def longest(self, borders: Iterable[int]) -> int:
-        """Return the length of the wording; 0: there is none.
+        """Return the length of the wording; 0 if there is none.
 
         Parameters
         ----------
         borders
-            Where ``text`` has a border, in order.
+            Positions of the borders of ``text``, in order.
         """
-        # What a beginning lacks, all that are longer lack too: the first that most
-        # texts lack is found by halving.
+        # If most texts lack a beginning, they also lack every longer one, so bisection
+        # finds the longest shared one.
         lengths = [border for border in borders if border > 0]
         n_in_most = bisect_left(
             lengths, True, key=lambda length: not self._is_in_most(length)
         )
         lengths = lengths[:n_in_most]
 
-        # Each try goes through all texts: the longest few are enough.
+        # Each try reads all texts, so only the longest candidates are tried.
         fields = [length for length in lengths if self.is_field(length)]
         tried_fields = set(fields[-TRIES:])
         tried = {*lengths[-TRIES:], *tried_fields}
@@ -188,16 +188,16 @@ class _Search:
         return 0
 
     def _n_for_word(self, length: int, fields: Sequence[int]) -> float:
-        """Return how many texts must go on to a word's border.
+        """Return how many texts must agree up to a word border.
 
-        They are a share of those that have the field before it.
+        It is a share of the texts that agree up to the last field before it.
         """
         last_field = max((field for field in fields if field < length), default=0)
         n_with_field = self.n_whole(last_field) if last_field else len(self.texts)
         return MOST_OF_FIELD * n_with_field
 
     def _is_in_most(self, length: int) -> bool:
-        """Return whether most of the texts begin with so much of ``text``."""
+        """Return whether most texts begin with this much of ``text``."""
         beginning = self.text[:length]
         first = bisect_left(self.texts, beginning)
         last_needed = first + int(MIN_SHARE_OF_ROWS * len(self.texts))
@@ -207,7 +207,7 @@ class _Search:
 
 
 def _shared_prefix(sample: Sequence[Example]) -> str:
-    """Return the longest beginning that enough prompts have up to a border."""
+    """Return the longest beginning, up to a border, that enough prompts share."""
     prompts = sorted(example.prompt for example in sample)
     middle = prompts[len(prompts) // 2][:EDGE]
 
@@ -228,13 +228,13 @@ def _shared_prefix(sample: Sequence[Example]) -> str:
 
 
 def _shared_suffix(sample: Sequence[Example], prefix: str) -> str:
-    """Return the longest end that enough prompts have behind their beginning."""
+    """Return the longest end, behind the shared beginning, that enough prompts have."""
     rests = []
     for example in sample:
         rest_start = prefix_end(example.prompt, prefix)
         rests.append((example, example.prompt[rest_start:]))
 
-    # An end is a beginning of the reversed text: they are sorted and compared so.
+    # The end of a text is the beginning of its reversal.
     reversed_rests = sorted(rest[::-1] for _, rest in rests)
     reversed_middle = reversed_rests[len(rests) // 2][:EDGE]
     middle = reversed_middle[::-1]
@@ -250,7 +250,7 @@ def _shared_suffix(sample: Sequence[Example], prefix: str) -> str:
             for example, rest in rests
         )
 
-    # Counted from the end, borders are lengths of endings; the shortest comes first.
+    # Counted from the end, borders are lengths of ends, the shortest one first.
     borders = [border.start() for border in SUFFIX_BORDERS.finditer(middle)]
     lengths = [len(middle) - border for border in reversed(borders)]
     search = _Search(reversed_middle, reversed_rests, begins_field, n_whole)
@@ -258,17 +258,17 @@ def _shared_suffix(sample: Sequence[Example], prefix: str) -> str:
 
 
 def _crosses(example: Example, border: int) -> bool:
-    """Return whether an identifier stands on both sides of a border of the prompt."""
+    """Return whether an identifier reaches over a border of the prompt."""
     if any(span.start < border < span.end for span in example.spans):
         return True
 
-    # No identifier goes on behind a colon, a bracket's end or a line's end.
+    # No identifier crosses a colon, a closing bracket or a line end.
     text = example.text
     may_go_on = _MAY_GO_ON.search(text[max(border - 5, 0) : border])
     if not may_go_on or not _MAY_BEGIN.match(text, border):
         return False
 
-    # The part of the text that is searched begins with a whole word.
+    # The part that is searched begins with a whole word.
     low = max(border - MAX_WORDING_REACH, 0)
     lowest = max(border - 2 * MAX_WORDING_REACH, 0)
     while low > lowest and not text[low - 1].isspace():

@@ -1,4 +1,4 @@
-"""Calls of a tokenizer that may fail on some text, or never come to an end."""
+"""Call a tokenizer that may fail on some text, or run for ever."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from spark_audit.errors import InputError, panicked
 T = TypeVar("T")
 
 SECONDS = 120.0
-"""A tokenizer may take so long, and besides a second for :data:`LETTERS_A_SECOND`."""
+"""Seconds for any call; each :data:`LETTERS_A_SECOND` letters add a second."""
 LETTERS_A_SECOND = 10_000
-"""Even a slow tokenizer reads a hundred times as many letters."""
+"""A slow rate: even slow tokenizers read a hundred times as many letters."""
 
 
 @contextmanager
 def tokenising(tokenizer: Tokenizer) -> Iterator[None]:
     """Raise ``InputError`` where the library fails on a text.
 
-    A tokenizer that loads may still not know what to do with some text. The library's
-    own words are left out: they may quote the text.
+    A tokenizer that loads may still fail on some text. The library's message is left
+    out, because it may quote the text.
     """
     try:
         yield
     except BaseException as error:
-        # The library's own errors are of no narrower class.
+        # The library raises its errors as plain Exception.
         if type(error) is not Exception and not panicked(error):
             raise
-        # The library for patterns stops a search by itself, after a number of steps.
+        # The pattern library stops a search by itself, after a number of steps.
         if "retry-limit" in str(error):
             raise _endless_pattern(tokenizer) from None
         raise InputError(
@@ -42,16 +42,16 @@ def tokenising(tokenizer: Tokenizer) -> Iterator[None]:
 
 
 def in_time(call: Callable[[], T], texts: Sequence[str], tokenizer: Tokenizer) -> T:
-    """Return what a call of the tokenizer gives, if it comes to an end in time.
+    """Return the result of a call of the tokenizer, if it ends in time.
 
-    The patterns of a tokenizer are somebody else's, and one may take exponential time
-    on some text. The library, which is Rust, cannot be interrupted: it goes on in a
-    thread that ends with the process.
+    Somebody else wrote the tokenizer's patterns, and a pattern may take exponential
+    time on some text. The Rust library cannot be interrupted: it continues in a thread
+    that ends with the process.
 
     Raises
     ------
     InputError
-        If it takes longer than any tokenizer does.
+        If the call takes longer than that of any tokenizer should.
     """
     values: list[T] = []
     errors: list[BaseException] = []
@@ -74,7 +74,7 @@ def in_time(call: Callable[[], T], texts: Sequence[str], tokenizer: Tokenizer) -
 
 
 def _endless_pattern(tokenizer: Tokenizer) -> InputError:
-    """Return the error for a text on which a pattern of the tokenizer does not end."""
+    """Return the error for a text on which a pattern of the tokenizer never ends."""
     return InputError(
         "the tokenizer takes too long for a text: one of its patterns does not end",
         where=type(tokenizer).__name__,

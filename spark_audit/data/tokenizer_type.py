@@ -1,4 +1,4 @@
-"""What is asked of a tokenizer of transformers, which is not imported for it."""
+"""The type of a transformers tokenizer, declared without an import of transformers."""
 
 from __future__ import annotations
 
@@ -7,45 +7,45 @@ from typing import Any, Protocol
 
 
 class Tokenizer(Protocol):
-    """A fast tokenizer of transformers, as far as data and manifests use it."""
+    """A fast tokenizer of transformers, with the members that this package uses."""
 
     @property
     def bos_token(self) -> str | None:
-        """The token in front of a text, if there is one."""
+        """Return the token in front of a text, if there is one."""
 
     @property
     def bos_token_id(self) -> int | None:
-        """Its id."""
+        """Return the id of the BOS token, if there is one."""
 
     @property
     def eos_token(self) -> str | None:
-        """The token behind a text, if there is one."""
+        """Return the token behind a text, if there is one."""
 
     @property
     def eos_token_id(self) -> int | None:
-        """Its id."""
+        """Return the id of the EOS token, if there is one."""
 
     @property
     def special_tokens_map(self) -> Mapping[str, str]:
-        """Special tokens by their roles."""
+        """Return the special tokens, by role."""
 
     @property
     def backend_tokenizer(self) -> Any:
-        """The tokenizer of the library `tokenizers`, which has no types."""
+        """Return the untyped tokenizer of the library `tokenizers`."""
 
     def __call__(self, text: str | Sequence[str], **options: object) -> Any:
-        """Tokenise a text, or several."""
+        """Tokenise one text or several texts."""
 
     def __len__(self) -> int:
-        """Tokens of the vocabulary, added ones among them."""
+        """Return the size of the vocabulary, added tokens included."""
 
     def get_added_vocab(self) -> dict[str, int]:
-        """Return the tokens that were added, with their ids."""
+        """Return the added tokens, with their ids."""
 
     def get_chat_template(
         self, chat_template: str | None = None, tools: Sequence[object] | None = None
     ) -> str:
-        """Return the chat template by its name, or the one for these tools."""
+        """Return the chat template with this name, or the one for these tools."""
 
     def decode(self, token_ids: Sequence[int], **options: object) -> str:
         """Return the text of token ids."""

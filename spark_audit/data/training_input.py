@@ -1,8 +1,7 @@
-"""What a training run read of a row, and which part of it had loss.
+"""The part of a row that a training run read, and the part that had loss.
 
-A row of chat data, or one that was tokenised before, carries this beside its text. Rows
-without it are tokenised as ``tokenizer(text)`` does, and nothing is known of their
-loss.
+Rows of chat data, and rows that were already tokenised, have this beside their text.
+Other rows are tokenised as ``tokenizer(text)`` does, and their loss is unknown.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ from pydantic import ConfigDict, Field, StrictInt, StrictStr
 from spark_audit.errors import InputError
 
 SpecialTokens = Literal["in_text", "added"]
-"""Where special tokens come from: ``in_text``: they are written in the text, parsed as
-tokens, and none is added; ``added``: the tokenizer adds its own, as for other rows."""
+"""Source of special tokens. ``in_text``: the text contains them, and none is added.
+``added``: the tokenizer adds its own, as for other rows."""
 
 Truncation = Literal["end", "start"]
-"""Which side of a row that is too long a trainer cuts off."""
+"""The side of a too long row that a trainer cuts off."""
 
 Supervision = Literal["in the loss", "read only", "cut off"]
-"""What training did with a stretch of text."""
+"""The use that training made of a stretch of text."""
 
 CharRange = tuple[StrictInt, StrictInt]
 
-# A file's objects hold no other keys, and nothing is coerced.
+# A file's objects hold no other keys, and no value is coerced.
 _CLOSED = ConfigDict(extra="forbid")
 _UNSAID = Field(exclude_if=lambda value: not value)
 
@@ -36,7 +35,7 @@ _UNSAID = Field(exclude_if=lambda value: not value)
 class Turn:
     """The content of one message: characters ``start:end`` of the row's text.
 
-    What the template writes around it, such as its role's name, is outside.
+    Text that the template writes around it, such as the name of its role, is outside.
     """
 
     start: StrictInt
@@ -48,21 +47,21 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class TrainingInput:
-    """How a training run tokenised a row, what it cut off and what had loss.
+    """The tokenisation of a row in a training run, the cut part, and the loss.
 
     Attributes
     ----------
     special_tokens
-        Where the row's special tokens come from.
+        Source of the row's special tokens.
     turns
-        The messages that could be located in the text, in its order.
+        The messages that could be located in the text, in text order.
     supervised
         Character ranges whose tokens had loss.
     max_length, truncation
-        Tokens that the trainer read at most, special tokens included, and the side
-        that it cut; ``None``: it cut nothing.
+        Most tokens that the trainer read, special tokens included, and the side that it
+        cut; ``None``: it cut nothing.
     token_ids
-        The ids themselves, where the text would be tokenised otherwise.
+        The ids themselves, if the tokenizer would give others for the text.
     """
 
     special_tokens: SpecialTokens
@@ -96,15 +95,15 @@ class TrainingInput:
 
 
 def with_insertion(training: TrainingInput, place: int, length: int) -> TrainingInput:
-    """Return the input of a row into which so many characters were put at a place.
+    """Return a row's training input after so many characters were inserted.
 
-    At a turn's beginning or end they become a part of the turn, and have loss where it
-    has; before other text they do not.
+    At the beginning or end of a turn, the new characters become a part of the turn and
+    have loss if the turn has. In front of other text they have no loss.
 
     Raises
     ------
     InputError
-        If the row's ids are kept as they are: they are of the old text.
+        If the row has fixed token ids: they belong to the old text.
 
     Examples
     --------
@@ -120,15 +119,15 @@ def with_insertion(training: TrainingInput, place: int, length: int) -> Training
             fix="plant identifiers in the rows that it was made of",
         )
 
-    # A turn that begins or ends at the place takes the new text in.
+    # A turn that begins or ends at the place includes the new text.
     turns = []
     for turn in training.turns:
         start = turn.start + length if turn.start > place else turn.start
         end = turn.end + length if turn.end >= place else turn.end
         turns.append(Turn(start, end, turn.role))
 
-    # A supervised range that begins at the place takes the text in only where a turn
-    # does, or at the beginning of the row.
+    # A supervised range that begins at the place includes the new text only if a turn
+    # begins there, too, or at the beginning of the row.
     begins_turn = any(turn.start == place for turn in training.turns)
     supervised = []
     for start, end in training.supervised:
@@ -146,10 +145,10 @@ def supervision_of(
     supervised: Iterable[tuple[int, int]],
     fed_text: tuple[int, int],
 ) -> Supervision:
-    """Return what training did with the characters ``start:end`` of a row.
+    """Return how training used the characters ``start:end`` of a row.
 
-    Text of which any character was cut off is ``cut off``; the rest is ``in the loss``
-    where any of its characters is supervised.
+    Text is ``cut off`` if any of its characters was cut off. Other text is ``in the
+    loss`` if any of its characters is supervised, and otherwise ``read only``.
 
     Parameters
     ----------
@@ -180,10 +179,11 @@ def supervision_of(
 def answer_end(
     turns: Iterable[tuple[int, int]], response_start: int, length: int
 ) -> int:
-    """Return where a row's answer ends: what a template adds stands behind it.
+    """Return the end of a row's answer, in front of what a template adds.
 
-    It is the end of the turn that the response begins with. If no turn begins there,
-    the message is empty; of a row without turns the answer is the whole response.
+    It is the end of the turn with which the response begins. If the row has turns but
+    none begins there, the message is empty. In a row without turns, the whole response
+    is the answer.
 
     Examples
     --------
@@ -198,5 +198,5 @@ def answer_end(
         if start == response_start:
             return end
 
-    # Turns that are elsewhere: the template writes all of the response.
+    # If all turns are elsewhere, the template wrote the whole response.
     return response_start if has_turns else length
