@@ -150,7 +150,10 @@ def commands() -> dict[str, Any]:
     """Every command by what is typed, such as ``spark-audit data import``."""
     tree: dict[str, Any] = {}
     every = [*sa.audits.AUDITS, *main.COMMAND_GROUPS, "all", "gate"]
-    apps = {"spark-audit": main._app(every), "spark-train": training._app([])}
+    apps = {
+        "spark-audit": main.command_app(every),
+        "spark-train": training.command_app([]),
+    }
     for program, app in apps.items():
         for name in (one for one in app if not one.startswith("-")):
             inner = [one for one in app[name] if not one.startswith("-")]

@@ -38,11 +38,11 @@ ACCURACY_NAMES = {"last": "Last", "avg": "Avg", "bwt": "BWT"}
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code (never raises)."""
     return run_command(
-        arguments, program=TRAIN_PROGRAM, app=_app, anew=("relearn", "score")
+        arguments, program=TRAIN_PROGRAM, app=command_app, anew=("relearn", "score")
     )
 
 
-def _app(argv: Sequence[str]) -> App:
+def command_app(argv: Sequence[str]) -> App:
     """Return the program with its commands."""
     app = flags.program(
         TRAIN_PROGRAM,

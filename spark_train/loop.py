@@ -206,7 +206,7 @@ def run_phase(
                 sums = phase.collect(step, chosen.rows, terms, clock)
             else:
                 sums = accumulate(student, phase.loss, chosen.rows, terms, clock)
-            record = _record(phase, step, chosen.facts, terms, sums, clock)
+            record = record_of_step(phase, step, chosen.facts, terms, sums, clock)
 
             # A step without any position still is one: moments decay, alike in one
             # process and in several.
@@ -327,7 +327,7 @@ def _or_zero(weight: Tensor) -> Tensor:
     return torch.zeros_like(weight) if weight.grad is None else weight.grad
 
 
-def _record(
+def record_of_step(
     phase: Phase,
     step: int,
     facts: Mapping[str, int],

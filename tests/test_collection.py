@@ -1,6 +1,11 @@
-"""Every test runs: pytest passes over some folders by name, `build` among them."""
+"""Every test runs, and none of them calls what is private.
 
+pytest passes over some folders by name, `build` among them.
+"""
+
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,3 +40,50 @@ def test_what_is_passed_over_is_named(request, tmp_path):
         (tmp_path / name).write_text("def test_it():\n    pass\n")
     found = passed_over(tmp_path, request.config)
     assert found == ["area/checks.py", "build/test_a.py"]
+
+
+ROOT = TESTS.parent
+PRIVATE = re.compile(r"_[a-z]\w*", re.I)
+
+
+def private_names(tree: ast.AST) -> set[str]:
+    """Names of private functions and classes that a file of ours defines."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return {
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, kinds) and PRIVATE.fullmatch(node.name)
+    }
+
+
+def names_used(tree: ast.AST) -> Iterator[str]:
+    """Names that a test reads of modules and objects, or replaces by a string."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            # What a class of the tests calls its own is no name of ours.
+            is_own = isinstance(node.value, ast.Name) and node.value.id == "self"
+            if not is_own:
+                yield node.attr
+        elif isinstance(node, ast.alias):
+            yield node.name
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if re.fullmatch(r"spark_(audit|train)(\.\w+)+", node.value):
+                yield node.value.rpartition(".")[2]
+
+
+def test_no_test_calls_what_is_private():
+    """A private function can be renamed without a look at the tests."""
+    ours: set[str] = set()
+    for package in ("spark_audit", "spark_train"):
+        for file in (ROOT / package).rglob("*.py"):
+            ours |= private_names(ast.parse(file.read_text(encoding="utf-8")))
+    assert len(ours) > 500
+
+    calls = []
+    for file in TESTS.rglob("*.py"):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        # What has the name of ours by chance: a test's own helper, a method of pandas.
+        others = private_names(tree) | {"_replace", "_repr_html_"}
+        for name in set(names_used(tree)) & ours - others:
+            calls.append(f"{file.relative_to(TESTS)}: {name}")
+    assert calls == []

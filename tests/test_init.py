@@ -8,7 +8,7 @@ import pytest
 
 import spark_audit as sa
 from spark_audit.audits.known import AUDITS, RESERVED_COMMANDS
-from spark_audit.cli.main import _app
+from spark_audit.cli.main import command_app
 
 
 @pytest.mark.parametrize("name", sa.__all__)
@@ -34,7 +34,7 @@ def test_every_audit_has_the_name_that_it_is_found_by():
 
 
 def test_no_audit_of_others_can_take_the_name_of_a_command():
-    commands = {name for name in _app([]) if not name.startswith("-")}
+    commands = {name for name in command_app([]) if not name.startswith("-")}
     assert commands == {*AUDITS, *RESERVED_COMMANDS}
 
 

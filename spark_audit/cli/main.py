@@ -84,7 +84,10 @@ COMMANDS_THAT_START_AGAIN = ("inspect", *REPORT_COMMANDS)
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code (never raises)."""
     return run_command(
-        arguments, program=AUDIT_PROGRAM, app=_app, anew=COMMANDS_THAT_START_AGAIN
+        arguments,
+        program=AUDIT_PROGRAM,
+        app=command_app,
+        anew=COMMANDS_THAT_START_AGAIN,
     )
 
 
@@ -100,7 +103,7 @@ def _commands_of(group: str) -> Mapping[str, Callable[..., None]]:
     return MANIFEST_COMMANDS
 
 
-def _app(argv: Sequence[str]) -> App:
+def command_app(argv: Sequence[str]) -> App:
     """Return the application, with only the modules of the called command imported.
 
     Commands are added in the order in which ``--help`` lists them.

@@ -137,15 +137,15 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
             )
         self._every = every
         self._tokenizer = tokenizer
-        self._seed = seed
+        self.seed = seed
         self._preset = preset
-        self._audits = _audits_by_name(
+        self.audits = _audits_by_name(
             [audits] if isinstance(audits, str | Audit) else audits
         )
         self._rules = _rules_of(
-            [fail_if] if isinstance(fail_if, str) else fail_if, self._audits
+            [fail_if] if isinstance(fail_if, str) else fail_if, self.audits
         )
-        if not self._audits or rows < 1:
+        if not self.audits or rows < 1:
             raise InputError(
                 "needs an audit and a row at least",
                 where="AuditCallback",
@@ -159,18 +159,19 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         self.plan = self._plan(self.manifest)
         if not self.plan:
             raise InputError(
-                f"holds nothing for {', '.join(self._audits)}",
+                f"holds nothing for {', '.join(self.audits)}",
                 where=f"manifest {full_manifest.name!r}",
                 fix="name other audits, or build the manifest from more rows",
             )
 
         self.looks: list[AuditLook] = []
+        self._base: Scores | None = None
         self._due = 0
         self._reader: BatchReader | None = None
 
     def _plan(self, manifest: Manifest) -> Plan:
         """Return the passes and items that the audits ask for."""
-        audits = [*self._audits.values()]
+        audits = [*self.audits.values()]
         return union(make_plans(manifest, audits, preset=self._preset)[1])
 
     def on_train_begin(
@@ -193,7 +194,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
 
         self.looks = []
         self._facts: list[CheckpointFacts] = []
-        self._findings: dict[str, list[Finding]] = {name: [] for name in self._audits}
+        self._findings: dict[str, list[Finding]] = {name: [] for name in self.audits}
         self._pace = Pace(self._every, state.global_step)
         self._model = model
         self._reads_by = self._tokenizer or processing_class
@@ -254,8 +255,13 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
             self._look(state, control)
 
     @property
+    def has_base(self) -> bool:
+        """Return whether looks compare with the base: it could be scored."""
+        return self._base is not None
+
+    @property
     def batches(self) -> Seen | None:
-        """What was seen in the trainer's own batches, of this process."""
+        """Return what this process saw in the trainer's own batches."""
         return None if self._reader is None else self._reader.seen
 
     def _tell_batches(self) -> None:
@@ -398,8 +404,8 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
 
         # Findings of earlier looks stay: they are corrected over all of them.
         results = {}
-        for audit_name, audit in self._audits.items():
-            result = audit(tables, self.manifest, preset=self._preset, seed=self._seed)
+        for audit_name, audit in self.audits.items():
+            result = audit(tables, self.manifest, preset=self._preset, seed=self.seed)
             findings = self._findings[audit_name]
             findings += [
                 finding
@@ -416,7 +422,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
             command=[],
             settings={
                 "preset": self._preset,
-                "seed": self._seed,
+                "seed": self.seed,
                 "baseline": None,
                 "probe": len(self.manifest.examples),
             },

@@ -8,11 +8,17 @@ from cyclopts import App
 
 from spark_audit.audits import AUDITS, all_audits
 from spark_audit.cli import audit
-from spark_audit.cli.main import COMMAND_GROUPS, EXAMPLE_OPTIONS, EXAMPLES, _app, run
+from spark_audit.cli.main import (
+    COMMAND_GROUPS,
+    EXAMPLE_OPTIONS,
+    EXAMPLES,
+    command_app,
+    run,
+)
 from spark_audit.options import ADVANCED, HOW, OUTPUT, WHAT, WHERE
 from spark_audit.pipeline.request import Request
 from spark_train.cli import TRAIN_COMMANDS as TRAIN_COMMANDS
-from spark_train.cli import _app as train_app
+from spark_train.cli import command_app as train_app
 from spark_train.cli import run as train
 
 AUDIT_EXAMPLES = [audit.example for audit in all_audits().values() if audit.example]
@@ -58,7 +64,7 @@ def test_every_example_is_a_command_that_can_be_read():
     usual = f"matched {EXAMPLE_OPTIONS}"
     for line in (*EXAMPLES.values(), *AUDIT_EXAMPLES, usual):
         argv = shlex.split(line)
-        _app(argv).parse_args(argv)
+        command_app(argv).parse_args(argv)
 
 
 def test_skip_leaves_audits_out(asked, capsys):
@@ -150,7 +156,7 @@ def test_no_variable_trusts_the_code_of_a_checkpoint(asked, tmp_path, monkeypatc
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_shell_completes(shell):
-    script = _app([*AUDITS, "all"]).generate_completion(shell=shell)
+    script = command_app([*AUDITS, "all"]).generate_completion(shell=shell)
     assert all(one in script for one in ("--skip", "noise", "manifest"))
 
 
@@ -239,12 +245,18 @@ def test_no_key_of_a_file_is_dropped_in_silence(command, tmp_path, capsys):
     """A key is used or refused, also one that is the name of a command."""
     file = tmp_path / "settings.toml"
     words = command.split()
-    keys = [*options_of(_app(words), command), *COMMAND_GROUPS, "all", "gate", "config"]
+    keys = [
+        *options_of(command_app(words), command),
+        *COMMAND_GROUPS,
+        "all",
+        "gate",
+        "config",
+    ]
     assert keys
 
     # All audits have the options of a run: those are tried once, with one of them.
     if command in AUDITS and command != "rank":
-        of_a_run = options_of(_app(["rank"]), "rank")
+        of_a_run = options_of(command_app(["rank"]), "rank")
         keys = [key for key in keys if key not in of_a_run]
 
     for key in dict.fromkeys(keys):

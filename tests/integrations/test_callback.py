@@ -146,8 +146,8 @@ def offline(look: Any, saved: Path, base: Path, manifest: Manifest) -> dict[str,
         items = items_for(view, loaded, look.plan)
         tables[name] = {k: score(loaded, v, passes=[k])[k] for k, v in items.items()}
     told = {}
-    for name, audit in look._audits.items():
-        for row in audit(tables, view, seed=look._seed).rows:
+    for name, audit in look.audits.items():
+        for row in audit(tables, view, seed=look.seed).rows:
             if row.checkpoint == look.looks[-1].name and row.group == "pooled":
                 of = f".{row.of}" if row.of else ""
                 told[f"{name}.{row.metric}{of}.value"] = row.value
@@ -290,7 +290,7 @@ def test_a_resumed_adapter_still_has_its_base(make_trainer, manifest):
     again = make_trainer(look, lora=True, max_steps=8)
     again.train(resume_from_checkpoint=f"{first.args.output_dir}/checkpoint-4")
     assert [one.step for one in look.looks] == [6, 8]
-    assert look._base is not None
+    assert look.has_base
 
 
 def test_diverged_training_is_a_warning_but_an_error_where_a_rule_waits(

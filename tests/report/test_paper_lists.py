@@ -89,7 +89,11 @@ def parsed(call: list[str]) -> dict[str, Any]:
         assert argv[0] == "benchmarks/claims"
         return vars(parser().parse_args(argv[1:]))
     train = program == "spark-train"
-    app = spark_train.cli._app(argv) if train else spark_audit.cli.main._app(argv)
+    app = (
+        spark_train.cli.command_app(argv)
+        if train
+        else spark_audit.cli.main.command_app(argv)
+    )
     found: list[Any] = []
     app.config = lambda app, commands, arguments: found.extend(arguments)
     app.parse_args(argv)

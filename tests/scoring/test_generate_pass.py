@@ -40,7 +40,7 @@ def answers(monkeypatch):
     columns = generate.Answer.columns
 
     def spy(self: Any) -> Any:
-        found[self.item.key] = list(self._new)
+        found[self.item.key] = list(self.new_ids)
         return columns(self)
 
     monkeypatch.setattr(generate.Answer, "columns", spy)

@@ -103,6 +103,8 @@ class Answer:
         The prompt, with the expected answer.
     stop
         Why the answer ended; ``None``: it goes on.
+    new_ids
+        Tokens of the answer so far.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, item: Prompt) -> None:
@@ -110,7 +112,7 @@ class Answer:
         self.item = item
         self.stop: int | None = None
 
-        self._new: list[int] = []
+        self.new_ids: list[int] = []
         self._context: list[int] = item.ids[-CONTEXT_TOKENS:].tolist()
         self._context_text = self._decoded(self._context)
         self._n_lines = item.target.rstrip().count("\n") + 1
@@ -121,10 +123,10 @@ class Answer:
             self.stop = EOS
             return
 
-        self._new.append(token)
+        self.new_ids.append(token)
         if self._text().count("\n") >= self._n_lines:
             self.stop = NEWLINE
-        elif len(self._new) >= self.item.max_new_tokens:
+        elif len(self.new_ids) >= self.item.max_new_tokens:
             self.stop = AT_LIMIT
 
     def columns(self) -> dict[str, np.ndarray]:
@@ -142,7 +144,7 @@ class Answer:
             "strict": np.array([is_equal], types["strict"]),
             "normalised": np.array([is_equal_normalised], types["normalised"]),
             "stop": np.array([self.stop], types["stop"]),
-            "n_tokens": np.array([len(self._new)], types["n_tokens"]),
+            "n_tokens": np.array([len(self.new_ids)], types["n_tokens"]),
         }
 
     def _text(self) -> str:
@@ -151,7 +153,7 @@ class Answer:
         Decoded alone, a first token would lose its blank, or half a character: so the
         end of the prompt is decoded along, and what both texts begin with is cut off.
         """
-        text = self._decoded(self._context + self._new)
+        text = self._decoded(self._context + self.new_ids)
         n_shared = len(os.path.commonprefix([self._context_text, text]))
         return text[n_shared:]
 
