@@ -140,9 +140,7 @@ class NLL(Audit):
             """Yield ``num`` of all sets by each checkpoint, nats."""
             for name, table in scored(tables):
                 nll = Sums(manifest, table)
-                summed_nll = nll.over(
-                    (token_set.example, token_set.tokens) for token_set in sets
-                )  # (units,), nats
+                summed_nll = nll.over(sets)  # (units,), nats
                 yield name, {"num": num_per_nat * summed_nll}
 
         return Evidence.of(units, measured())

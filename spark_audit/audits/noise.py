@@ -163,9 +163,7 @@ class Noise(base.Audit):
             """Return the summed probability of each set, shape ``(sets,)``."""
             p = np.exp(-table.columns["nll"].astype(float))
             sums = Sums(manifest, table, p)
-            return sums.over(
-                (token_set.example, token_set.tokens) for token_set in sets
-            )
+            return sums.over(sets)
 
         def measured() -> Measured:
             """Yield the columns of all units by each checkpoint, pass by pass.

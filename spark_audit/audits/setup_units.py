@@ -1,6 +1,7 @@
-"""What the setup guards look at: parts of rows, and their scores before and after.
+"""Units that the setup guards compare: parts of examples, with scores before and after.
 
-A part of a row is an identifier, the rest of the row, or its low-sensitivity tokens.
+An example is a row of the manifest. A part of it is an identifier, the
+rest of the example, or its tokens of low sensitivity.
 """
 
 from __future__ import annotations
@@ -12,29 +13,33 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.supervision import trained_identifiers
+from spark_audit.audits.token_sums import base_nll_of
 from spark_audit.audits.unguessable import guesses
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.scoring.table import TokenTable
 
 
 class UnitFacts(NamedTuple):
-    """A part of a row whose tokens are scored together.
+    """A part of an example whose tokens are scored together.
 
     Attributes
     ----------
     kind
-        ``identifier``; the rest of the row, ``text`` or ``canary``; or its tokens of
-        ``low`` sensitivity.
+        ``identifier``; the rest of the example, ``text`` or ``canary``; or its tokens
+        of ``low`` sensitivity. The setup guards choose units by these words.
     key
-        Name of an identifier; empty: another part.
+        An identifier's place, ``CHARACTER:EXAMPLE``, the same for all checkpoints;
+        empty: another part.
+    split, cluster
+        Of the example: ``train`` or ``test``, and its cluster of sources.
     type
-        Type of an identifier, or task of the row.
+        Type of an identifier, or task of the example.
     is_trained
-        Whether the identifier stands in a trained row, or the row is one.
+        Whether the identifier stands in a trained example, or the example is one.
     guess
-        Kind of an identifier that nobody can guess; empty: others.
+        Kind of an identifier that nobody can guess, as ``name``; empty: others.
     rate
-        How often it is guessed nevertheless, at most.
+        Chance that it is guessed nevertheless, at most; 1 for other parts.
     """
 
     kind: str
@@ -59,13 +64,14 @@ UNIT_DTYPES: Mapping[str, type] = {
 }
 """Columns of scored units that are numbers; the others are those of :class:`UnitFacts`.
 
-``nll`` and ``base_nll`` are summed over the tokens, nats; ``max_difference`` is the
-largest difference of a token between the two. ``is_written``: greedy decoding writes
+``nll`` and ``base_nll`` are summed over the ``n_tokens`` scored tokens, nats;
+``max_difference`` is the largest absolute difference of a token between the two, nats.
+``is_written``: greedy decoding writes
 all tokens, without ties; ``is_written_with_ties``: if ties are won."""
 
 
 class Identifier(NamedTuple):
-    """An identifier of a row: its tokens, from the first to after the last."""
+    """An identifier of an example: its tokens, from the first to after the last."""
 
     start: int
     end: int
@@ -73,10 +79,12 @@ class Identifier(NamedTuple):
 
 
 class TokenScores(NamedTuple):
-    """Scores of a row's tokens by a checkpoint and its base, shape ``(tokens,)`` each.
+    """Scores of an example's tokens by a checkpoint and its base, ``(tokens,)`` each.
 
     Attributes
     ----------
+    position
+        Indices of the scored tokens in the example.
     nll, base_nll
         Nats.
     is_first, is_first_with_ties
@@ -91,62 +99,67 @@ class TokenScores(NamedTuple):
 
 
 def identifiers_of_rows(manifest: Manifest) -> dict[str, list[Identifier]]:
-    """Return the identifiers of each row without a canary, by the row's id."""
+    """Return the identifiers of each example without a canary, by the example's id."""
     trained_on = trained_identifiers(manifest, canaries=False)
     guess_of = guesses(manifest)
 
     identifiers: dict[str, list[Identifier]] = {}
-    for row in manifest.examples:
-        if row.canary_id is not None:
+    for example in manifest.examples:
+        if example.canary_id is not None:
             continue
 
-        identifiers[row.id] = []
-        for span, (start, end) in row.identifiers:
-            # What stands in a trained row is not held out, whatever row it is read in.
-            is_trained = row.split == "train" or trained_on.dose_of(row, span) != 0
-            guess = guess_of[row.id, span.start, span.end]
+        identifiers[example.id] = []
+        for span, (start, end) in example.identifiers:
+            # An identifier of a trained example is held out nowhere: a held-out one
+            # that repeats it counts as trained, too.
+            stands_in_trained = trained_on.dose_of(example, span) != 0
+            is_trained = example.split == "train" or stands_in_trained
+            guess = guess_of[example.id, span.start, span.end]
             facts = UnitFacts(
                 kind="identifier",
-                key=f"{span.start}:{row.id}",
-                split=row.split,
-                cluster=row.cluster,
+                key=f"{span.start}:{example.id}",
+                split=example.split,
+                cluster=example.cluster,
                 type=span.type,
                 is_trained=is_trained,
                 guess=guess.kind,
                 rate=guess.rate,
             )
-            identifiers[row.id].append(Identifier(start, end, facts))
+            identifiers[example.id].append(Identifier(start, end, facts))
     return identifiers
 
 
 def scored_units(
     table: TokenTable,
-    base: TokenTable | None,
+    base_table: TokenTable | None,
     manifest: Manifest,
     identifiers: Mapping[str, Sequence[Identifier]],
 ) -> pd.DataFrame:
-    """Return all parts of rows with a scored token, and their scores.
+    """Return all parts of examples with a scored token, and their scores.
 
     Parameters
     ----------
-    base
-        Scores of the base; without them the manifest's stand for them.
+    base_table
+        Scores of the base; ``None``: the manifest's own scores stand for them.
+    identifiers
+        From :func:`identifiers_of_rows`.
 
     Returns
     -------
-    Columns of :class:`UnitFacts`, and of :data:`UNIT_DTYPES`.
+    One line per part, with columns of :class:`UnitFacts`, and of :data:`UNIT_DTYPES`.
     """
     records: list[dict[str, object]] = []
-    for row in manifest.examples:
-        if row.id not in table:
+    for example in manifest.examples:
+        if example.id not in table:
             continue
 
-        scores = _token_scores(table, base, row)
+        scores = _token_scores(table, base_table, example)
+        parts = _parts(example, identifiers.get(example.id, ()), scores.position)
         # The same model gives every token the same NLL, up to rounding.
         difference = np.abs(scores.nll - scores.base_nll)  # (tokens,), nats
-        for facts, is_part in _parts(row, identifiers.get(row.id, ()), scores.position):
+        for facts, is_part in parts:
+            # A part that was cut off, or is outside the context, has no scored token.
             if not is_part.any():
-                # Cut off, or outside the context.
                 continue
             record = facts._asdict() | {
                 "n_tokens": is_part.sum(),
@@ -163,61 +176,63 @@ def scored_units(
 
 
 def _token_scores(
-    table: TokenTable, base: TokenTable | None, row: ManifestExample
+    table: TokenTable, base_table: TokenTable | None, example: ManifestExample
 ) -> TokenScores:
-    """Return the scores of a row's tokens; ranks that were not kept are of no token."""
-    places = table.rows(row.id)
-    position = table.position[places]
-    nll = table.columns["nll"][places].astype(np.float64)
-    if base is not None and row.id in base:
-        base_nll = base.columns["nll"][base.rows(row.id)].astype(np.float64)
-    else:
-        base_nll = row.unll[position] / 1e6  # from millionths of a nat
+    """Return the scores of an example's tokens; without ranks, none is a first guess.
+
+    ``base_table`` is as for :func:`scored_units`.
+    """
+    token_slice = table.rows(example.id)
+    position = table.position[token_slice]  # (tokens,)
+    nll = table.columns["nll"][token_slice].astype(np.float64)  # (tokens,), nats
 
     # Scored without ranks, no token counts as written.
     is_first_with_ties = np.zeros(len(position), dtype=bool)
     is_first = is_first_with_ties
     if "rank_lo" in table.columns:
-        is_first_with_ties = table.columns["rank_lo"][places] == 1
-        is_first = is_first_with_ties & (table.columns["ties"][places] == 0)
+        is_first_with_ties = table.columns["rank_lo"][token_slice] == 1
+        is_untied = table.columns["ties"][token_slice] == 0
+        is_first = is_first_with_ties & is_untied
+
     return TokenScores(
         position=position,
         nll=nll,
-        base_nll=base_nll,
+        base_nll=base_nll_of(example, base_table, position),
         is_first=is_first,
         is_first_with_ties=is_first_with_ties,
     )
 
 
 def _parts(
-    row: ManifestExample, identifiers: Sequence[Identifier], position: np.ndarray
+    example: ManifestExample, identifiers: Sequence[Identifier], position: np.ndarray
 ) -> list[tuple[UnitFacts, np.ndarray]]:
-    """Return the parts of a row, and which scored tokens each has, ``(tokens,)`` bool.
+    """Return the parts of an example, and for each which scored tokens it has.
 
-    Those are its identifiers, the rest of the row, and its low-sensitivity tokens.
+    Those are its identifiers, the rest of the example, and its tokens of low
+    sensitivity, which may be of the rest, too. Masks are ``(tokens,)`` bool.
 
     Parameters
     ----------
     position
-        Of the scored tokens in the row, shape ``(tokens,)``.
+        Indices of the scored tokens in the example, shape ``(tokens,)``.
     """
     masks: list[tuple[UnitFacts, np.ndarray]] = []
-    is_rest = np.ones(len(position), dtype=bool)
+    is_rest = np.ones(len(position), dtype=bool)  # (tokens,)
     for identifier in identifiers:
         is_identifier = (position >= identifier.start) & (position < identifier.end)
         is_rest &= ~is_identifier
         masks.append((identifier.facts, is_identifier))
 
     rest = UnitFacts(
-        kind="text" if row.canary_id is None else "canary",
+        kind="text" if example.canary_id is None else "canary",
         key="",
-        split=row.split,
-        cluster=row.cluster,
-        type=row.task,
-        is_trained=row.split == "train",
+        split=example.split,
+        cluster=example.cluster,
+        type=example.task,
+        is_trained=example.split == "train",
         guess="",
         rate=1.0,
     )
     masks.append((rest, is_rest))
-    masks.append((rest._replace(kind="low"), np.isin(position, row.low)))
+    masks.append((rest._replace(kind="low"), np.isin(position, example.low)))
     return masks

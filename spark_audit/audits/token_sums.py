@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.scoring.table import TokenTable
-
-MICRO_NATS = 1e6
-"""Micro-nats per nat."""
 
 FactsT = TypeVar("FactsT")
 
@@ -23,9 +20,9 @@ class TokenSet(NamedTuple, Generic[FactsT]):
     Attributes
     ----------
     example
-        Place of the example in the manifest.
+        Index of the example in ``manifest.examples``.
     tokens
-        Places of the tokens in it, shape ``(tokens,)``.
+        Indices of the tokens in the example, shape ``(tokens,)``.
     facts
         What is known of the set: columns of the evidence.
     """
@@ -40,12 +37,14 @@ class Sums:
 
     The values are the NLL by a checkpoint or by the reference model, or any other that
     is given. The prefix sums of all examples stand one behind the other in one array,
-    so that a hundred thousand ranges cost one subtraction each:
+    so that a hundred thousand ranges cost one subtraction each. An example of ``T``
+    tokens has ``T + 1`` prefix sums, of which number ``t`` is the sum over its tokens
+    before ``t``:
 
-    ==============  =====================================================
-    ``_first[i]``   place of example ``i``'s first prefix sum, which is 0
-    ``_prefix``     prefix sums; NaN in examples that were not scored
-    ==============  =====================================================
+    ===================  =====================================================
+    ``_begin[i]``        index in ``_prefix`` of example ``i``'s prefix sum 0
+    ``_prefix``          prefix sums; NaN in examples that were not scored
+    ===================  =====================================================
     """
 
     def __init__(
@@ -63,24 +62,26 @@ class Sums:
             which the manifest has. Sums over an example that it lacks are refused.
         values
             Summed instead of the NLL: a value per token of the table, shape ``(n,)``.
+            Needs a table, which says what token each value is of.
         """
         lengths = manifest.lengths  # (examples,), tokens
-        # Each example has one place more than tokens: its first prefix sum is 0.
-        self._first = np.concatenate([[0], np.cumsum(lengths + 1)])
-        self._prefix = np.zeros(int(self._first[-1]))
+        self._begin = np.concatenate([[0], np.cumsum(lengths + 1)])
+        # Prefix sum 0 of each example stays 0.
+        self._prefix = np.zeros(int(self._begin[-1]))
 
         if table is not None and values is None:
             values = table.columns["nll"]
 
-        # The manifest makes an example from its key, which takes longer than all else:
-        # only the reference needs it.
         for i, key in enumerate(manifest.by_id):
             if table is None or values is None:
-                by_token = _reference_nll(manifest.by_id[key])
+                # Only here is an example made from its key: it is the slowest step.
+                by_token = manifest.by_id[key].reference_nll  # (tokens,), nats
             else:
-                by_token = _values_of(key, table, values, lengths[i])
-            first = self._first[i] + 1
-            np.cumsum(by_token, out=self._prefix[first : first + len(by_token)])
+                by_token = _values_of(key, table, values, lengths[i])  # (tokens,)
+
+            after_first_token = self._begin[i] + 1
+            prefix_sums = slice(after_first_token, after_first_token + len(by_token))
+            np.cumsum(by_token, out=self._prefix[prefix_sums])
 
     def __call__(
         self, example: np.ndarray | int, start: np.ndarray, length: np.ndarray | int
@@ -90,17 +91,17 @@ class Sums:
         Parameters
         ----------
         example
-            Places in the manifest's examples.
+            Index in ``manifest.examples`` of the example of each range.
         start, length
-            First token and number of tokens.
+            Index of the first token in its example, and number of tokens.
 
         Raises
         ------
         InputError
             If an example was not scored.
         """
-        first = self._first[example] + start
-        sums = np.asarray(self._prefix[first + length] - self._prefix[first])
+        at_start = self._begin[example] + start
+        sums = np.asarray(self._prefix[at_start + length] - self._prefix[at_start])
         if np.isnan(sums).any():
             raise InputError(
                 "the score table lacks an item of the manifest",
@@ -108,33 +109,72 @@ class Sums:
             )
         return sums
 
-    def over(self, sets: Iterable[tuple[int, np.ndarray]]) -> np.ndarray:
-        """Return sums over sets of tokens, each of one example; float64.
+    def over(self, token_sets: Iterable[TokenSet[Any]]) -> np.ndarray:
+        """Return the sum over each set of tokens, shape ``(sets,)``; float64.
 
-        Parameters
-        ----------
-        sets
-            Place of the example, and its tokens, shape ``(tokens,)``.
+        Raises
+        ------
+        InputError
+            If the example of a set was not scored.
         """
-        return np.array([self(i, tokens, 1).sum() for i, tokens in sets])
+        sums = [
+            self(token_set.example, token_set.tokens, 1).sum()
+            for token_set in token_sets
+        ]
+        return np.array(sums)
 
 
-def _reference_nll(example: ManifestExample) -> np.ndarray:
-    """Return the reference model's NLL, ``(tokens,)``, nats; 0 where not scored."""
-    return np.asarray(np.maximum(example.unll, 0) / MICRO_NATS)
+def base_nll_of(
+    example: ManifestExample, base_table: TokenTable | None, position: np.ndarray
+) -> np.ndarray:
+    """Return the NLL of an example's scored tokens by the base, ``(tokens,)``, nats.
+
+    Parameters
+    ----------
+    base_table
+        Scores of the base. If there are none, or none of this example, those of the
+        reference model stand for them, which the manifest has.
+    position
+        Indices in the example of the tokens that the checkpoint scored, ``(tokens,)``.
+
+    Raises
+    ------
+    InputError
+        If the base was scored on other tokens of the example.
+    """
+    if base_table is None or example.id not in base_table:
+        return example.reference_nll[position]
+
+    token_slice = base_table.rows(example.id)
+    if not np.array_equal(base_table.position[token_slice], position):
+        raise InputError(
+            "the base and a checkpoint were scored on different tokens",
+            where=f"example {example.id!r}",
+            fix="score again with the same manifest",
+        )
+    return np.asarray(base_table.columns["nll"][token_slice], np.float64)
 
 
 def _values_of(
     key: str, table: TokenTable, values: np.ndarray, length: int
 ) -> np.ndarray:
-    """Return an example's values, ``(tokens,)``; NaN if the table lacks it.
+    """Return a value per token of an example, shape ``(length,)``.
 
-    ``values`` has a value per token of the table, shape ``(n,)``.
+    Tokens that were not scored have 0, and all have NaN if the table lacks the example.
+
+    Parameters
+    ----------
+    key
+        Id of the example.
+    values
+        A value per token of the table, shape ``(n,)``.
+    length
+        Tokens of the example, scored or not.
     """
     if key not in table:
         return np.full(length, np.nan)
-    by_token = np.zeros(length)
 
-    rows = table.rows(key)
-    by_token[table.position[rows]] = values[rows]
+    by_token = np.zeros(length)
+    token_slice = table.rows(key)
+    by_token[table.position[token_slice]] = values[token_slice]
     return by_token

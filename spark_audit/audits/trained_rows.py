@@ -5,6 +5,9 @@ template, gives nothing of them away, so that every audit passes it. Such a mist
 looks like this: trained rows fit no better than held-out ones. A method that hides its
 rows well, a very short training and one without loss on the text look alike, so the
 guard asks and voids nothing. An audit that detects anything answers it.
+
+A row is an example of the manifest, and its parts (:data:`PARTS`) are the whole row and
+its response. A change of NLL is that since the base: below 0, a row became likelier.
 """
 
 from __future__ import annotations
@@ -15,9 +18,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits import base
-from spark_audit.audits.token_sums import MICRO_NATS
-from spark_audit.manifest.schema import Manifest, ManifestExample
+from spark_audit.audits.base import guard
+from spark_audit.audits.token_sums import base_nll_of
+from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of, original_of, series_of
 from spark_audit.results import Finding, Guard, Row
 from spark_audit.results.findings import Fact
@@ -29,10 +32,13 @@ TRAINED_ROWS_FIT = "trained_rows_fit"
 """Name of the guard: a warning where trained rows are not shown to fit better."""
 MAX_P_BETTER_FIT = 0.05
 """One-sided p below which trained rows fit better than held-out ones."""
-PARTS = ("row", "response")
+WHOLE_ROW = "row"
+RESPONSE = "response"
+PARTS = (WHOLE_ROW, RESPONSE)
 """Parts of each row that are compared: all of its tokens, and those of its response."""
-COLUMNS = ("part", "trained", "cluster", "task", "n_tokens", "change")
-"""Columns on a part of a row; ``change`` is that of its NLL since the base, nats."""
+PART_COLUMNS = ("part", "trained", "cluster", "task", "n_tokens", "change")
+"""Columns on a part of a row. ``change`` is that of its NLL since the base, nats,
+summed over the ``n_tokens`` scored tokens of the part."""
 
 
 def trained_rows_guards(fits: Mapping[str, Mapping[str, Memory]]) -> list[Guard]:
@@ -46,19 +52,19 @@ def trained_rows_guards(fits: Mapping[str, Mapping[str, Memory]]) -> list[Guard]
     fits
         Checkpoint -> :func:`fits_of_parts`.
     """
-    guards = dict[str, Guard]()
+    guard_by_checkpoint = dict[str, Guard]()
     for checkpoint, by_part in fits.items():
         p = fit_p(by_part)
         if p is None:
             continue
 
         # The figures that readers see are of whole rows.
-        rows = by_part[PARTS[0]]
+        whole_rows = by_part[WHOLE_ROW]
         fits_better = p < MAX_P_BETTER_FIT
         facts: dict[str, Fact] = {
             "fits": fits_better,
-            "trained": _change_of(checkpoint, rows, trained=True),
-            "held_out": _change_of(checkpoint, rows, trained=False),
+            "trained": _change_of(checkpoint, whole_rows, trained=True),
+            "held_out": _change_of(checkpoint, whole_rows, trained=False),
             "p": p,
             "limit": MAX_P_BETTER_FIT,
         }
@@ -68,7 +74,7 @@ def trained_rows_guards(fits: Mapping[str, Mapping[str, Memory]]) -> list[Guard]
             says = "trained_rows_fit_asked"
             further = ["trained_rows_fit_advice", "trained_rows_fit_alike"]
 
-        guards[checkpoint] = base.guard(
+        guard_by_checkpoint[checkpoint] = guard(
             TRAINED_ROWS_FIT,
             says,
             facts,
@@ -79,12 +85,14 @@ def trained_rows_guards(fits: Mapping[str, Mapping[str, Memory]]) -> list[Guard]
 
     # A seed that fits answers for the other seeds.
     fitting_methods = {
-        training_of(name) for name, guard in guards.items() if guard.passed
+        training_of(checkpoint)
+        for checkpoint, fit_guard in guard_by_checkpoint.items()
+        if fit_guard.passed
     }
     return [
-        guard
-        for name, guard in guards.items()
-        if guard.passed or training_of(name) not in fitting_methods
+        fit_guard
+        for checkpoint, fit_guard in guard_by_checkpoint.items()
+        if fit_guard.passed or training_of(checkpoint) not in fitting_methods
     ]
 
 
@@ -103,20 +111,21 @@ def fits_of_parts(
     Returns
     -------
     Part of a row (:data:`PARTS`) -> both means and their difference, nats per token.
+    Their ``n`` counts the tokens of trained rows, ``clusters`` the clusters of a side.
     """
     changes = _changes(table, base_table, manifest)
     fits = dict[str, Memory]()
-    for name in PARTS:
-        rows = changes[changes["part"] == name]
+    for part in PARTS:
+        of_part = changes[changes["part"] == part]  # one line per example
         sides = Sides.of(
-            rows["trained"],
-            rows["cluster"],
-            [pd.factorize(rows["task"])[0]],
-            rows["n_tokens"],
+            of_part["trained"],
+            of_part["cluster"],
+            [pd.factorize(of_part["task"])[0]],
+            of_part["n_tokens"],
         )
 
-        fits[name] = memory(
-            rows["change"].to_numpy(np.float64),  # (rows,), nats
+        fits[part] = memory(
+            of_part["change"].to_numpy(np.float64),  # (examples,), nats
             sides,
             reasons=("no trained row was scored", "no held-out row was scored"),
         )
@@ -126,14 +135,15 @@ def fits_of_parts(
 def fit_p(by_part: Mapping[str, Memory]) -> float | None:
     """Return the one-sided p that trained rows fit no better than held-out ones.
 
-    It is the smaller one of the parts of rows, times their number (Bonferroni).
-    ``None``: either side of every part has fewer than five clusters.
+    The smallest p of the tested parts, times how many parts were tested (Bonferroni).
+    ``None``: no part can be tested, as one of its sides has fewer than
+    :data:`MIN_CLUSTERS_TO_PUBLISH` clusters, or its difference has no error.
     """
     ps = list[float]()
     for fit in by_part.values():
-        # With few clusters on one side there is no test.
-        n_clusters = min(fit.trained.clusters, fit.held_out.clusters)
-        if n_clusters < MIN_CLUSTERS_TO_PUBLISH:
+        # A side of few clusters says too little of the spread between them.
+        n_clusters_of_smaller_side = min(fit.trained.clusters, fit.held_out.clusters)
+        if n_clusters_of_smaller_side < MIN_CLUSTERS_TO_PUBLISH:
             continue
         two_sided = fit.t_p()
         if two_sided is None or fit.difference.value is None:
@@ -153,7 +163,10 @@ def fit_p(by_part: Mapping[str, Memory]) -> float | None:
 def without_answered(
     guards: Iterable[Guard], findings: Iterable[Finding], *, void: Iterable[str]
 ) -> list[Guard]:
-    """Return the guards without the questions that an audit has answered.
+    """Return the guards without those of the fit that nobody needs any more.
+
+    Guards of the fit (:data:`TRAINED_ROWS_FIT`), asked or passed, go where an audit
+    answers them or nothing can be concluded. All other guards stay.
 
     A checkpoint that gives anything of its trained rows away was trained on them, and
     so were its seeds, its stages and what was rounded from it.
@@ -170,23 +183,30 @@ def without_answered(
     void_names = set(void)
 
     remaining = []
-    for guard in guards:
-        is_question = guard.name == TRAINED_ROWS_FIT
-        is_answered = training_of(guard.checkpoint) in detected
-        is_of_no_use = guard.checkpoint in void_names
-        if is_question and (is_answered or is_of_no_use):
+    for any_guard in guards:
+        is_of_fit = any_guard.name == TRAINED_ROWS_FIT
+        is_answered = training_of(any_guard.checkpoint) in detected
+        # Each checkpoint is void by itself: other seeds of its method may be sound.
+        is_void = any_guard.checkpoint in void_names
+        if is_of_fit and (is_answered or is_void):
             continue
-        remaining.append(guard)
+        remaining.append(any_guard)
     return remaining
 
 
 def question_of(guards: Iterable[Guard], name: str) -> Guard | None:
-    """Return the open question of a checkpoint, or of the first of its seeds."""
-    for guard in guards:
-        # Seeds and stages ask for their method.
-        is_open = guard.name == TRAINED_ROWS_FIT and guard.passed is None
-        if is_open and entry_of(series_of(guard.checkpoint)) == name:
-            return guard
+    """Return the open question of a checkpoint, or of the first of its seeds.
+
+    Parameters
+    ----------
+    guards
+        Of all names; those that passed (:data:`TRAINED_ROWS_FIT`) ask nothing.
+    """
+    for any_guard in guards:
+        is_open = any_guard.name == TRAINED_ROWS_FIT and any_guard.passed is None
+        # Seeds and stages ask for their method; a rounded checkpoint asks for itself.
+        if is_open and entry_of(series_of(any_guard.checkpoint)) == name:
+            return any_guard
     return None
 
 
@@ -201,54 +221,46 @@ def training_of(name: str) -> str:
 def _changes(
     table: TokenTable, base_table: TokenTable | None, manifest: Manifest
 ) -> pd.DataFrame:
-    """Return tokens and change of NLL of each part of each row: :data:`COLUMNS`."""
+    """Return tokens and change of NLL of each part of each example.
+
+    Examples that were not scored are left out, and so are parts without a scored token.
+    Columns are :data:`PART_COLUMNS`.
+    """
     records = list[dict[str, Any]]()
-    for row in manifest.examples:
-        # Rows that were not scored are left out.
-        if row.id not in table:
+    for example in manifest.examples:
+        if example.id not in table:
             continue
 
-        rows = table.rows(row.id)
-        position = table.position[rows]  # (tokens,)
-        nll = table.columns["nll"][rows].astype(np.float64)  # (tokens,), nats
-        change = nll - _base_nll(row, base_table, position)  # (tokens,), nats
+        token_slice = table.rows(example.id)
+        position = table.position[token_slice]  # (tokens,)
+        nll = table.columns["nll"][token_slice].astype(np.float64)  # (tokens,), nats
+        change = nll - base_nll_of(example, base_table, position)  # (tokens,), nats
 
-        in_response = position >= row.response_token  # (tokens,), bool
-        masks = {"row": np.ones(len(position), dtype=bool), "response": in_response}
-        for part_name, is_inside in masks.items():
+        # Which scored tokens each part has, (tokens,) bool.
+        is_in_part = {
+            WHOLE_ROW: np.ones(len(position), dtype=bool),
+            RESPONSE: position >= example.response_token,
+        }
+        for part, is_inside in is_in_part.items():
             if not is_inside.any():
                 continue
             record = {
-                "part": part_name,
-                "trained": row.split == "train",
-                "cluster": row.cluster,
-                "task": row.task,
+                "part": part,
+                "trained": example.split == "train",
+                "cluster": example.cluster,
+                "task": example.task,
                 "n_tokens": is_inside.sum(),
                 "change": change[is_inside].sum(),
             }
             records.append(record)
 
-    frame = pd.DataFrame(records, columns=[*COLUMNS])
+    frame = pd.DataFrame(records, columns=[*PART_COLUMNS])
     return frame.astype({"trained": bool, "n_tokens": float, "change": float})
 
 
-def _base_nll(
-    row: ManifestExample, base_table: TokenTable | None, position: np.ndarray
-) -> np.ndarray:
-    """Return the NLL of a row by the base, ``(tokens,)``, nats.
-
-    ``position`` has the places of the scored tokens, of the same shape.
-    """
-    # Without scores of the base, the manifest has its own, in micro-nats.
-    if base_table is not None and row.id in base_table:
-        rows = base_table.rows(row.id)
-        return np.asarray(base_table.columns["nll"][rows], np.float64)
-    return np.asarray(row.unll[position] / MICRO_NATS)
-
-
-def _change_of(checkpoint: str, rows: Memory, *, trained: bool) -> Row:
-    """Return the change of NLL of one side's rows, nats per token."""
-    side = rows.trained if trained else rows.held_out
+def _change_of(checkpoint: str, whole_rows: Memory, *, trained: bool) -> Row:
+    """Return the mean change of NLL of one side as a figure, nats per token."""
+    side = whole_rows.trained if trained else whole_rows.held_out
     return Row.of_estimate(
-        side, audit="setup", checkpoint=checkpoint, metric="row", unit="nats"
+        side, audit="setup", checkpoint=checkpoint, metric=WHOLE_ROW, unit="nats"
     )

@@ -383,7 +383,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
     def _distance_from_manifest(self, table: TokenTable) -> float:
         """Return the mean difference from the NLL in the manifest, nats a token."""
         of_manifest = [
-            self.manifest.by_id[key].unll[table.position[table.rows(key)]] / 1e6
+            self.manifest.by_id[key].reference_nll[table.position[table.rows(key)]]
             for key in table.ids
         ]
         difference = table.columns["nll"] - np.concatenate(of_manifest)  # (tokens,)

@@ -34,6 +34,9 @@ from spark_audit.data.training_input import (
 )
 from spark_audit.manifest.packed_lists import Packed
 
+MICRO_NATS = 1e6
+"""Micro-nats per nat."""
+
 Preset = Literal["robust", "paper"]
 
 Split = Literal["train", "test"]
@@ -70,7 +73,7 @@ Whole = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
 
 Nats = Annotated[float, Field(ge=0, le=MOST_NATS, allow_inf_nan=False)]
 
-MicroNats = Annotated[int, Field(ge=0, le=round(1e6 * MOST_NATS))]
+MicroNats = Annotated[int, Field(ge=0, le=round(MICRO_NATS * MOST_NATS))]
 
 Figure = Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)]
 
@@ -328,6 +331,14 @@ class ManifestExample(_Part):
         # It is shared by all who ask: nobody may change it.
         unll.flags.writeable = False
         return unll
+
+    @property
+    def reference_nll(self) -> np.ndarray:
+        """Shape ``(T,)`` float64: NLL by the reference model, nats.
+
+        0 where nothing was scored, so that sums over tokens leave these out.
+        """
+        return np.asarray(np.maximum(self.unll, 0) / MICRO_NATS)
 
     @property
     def scored(self) -> np.ndarray:

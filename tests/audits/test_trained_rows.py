@@ -14,6 +14,7 @@ from spark_audit.audits.trained_rows import (
     question_of,
     without_answered,
 )
+from spark_audit.errors import InputError
 from spark_audit.manifest.content import seal
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import Guard, Row
@@ -182,3 +183,18 @@ def test_whatever_is_given_away_answers(scene):
     ]
     left = without_answered(asked.values(), found, void=["z"])
     assert [one.checkpoint for one in left] == ["y"]
+
+
+def test_a_base_that_was_scored_on_other_tokens_is_refused(scene):
+    base = scored(scene.reference, noise=0.0)[Pass()]
+    shorter = []
+    for key, position, columns in base.items():
+        shorter.append(
+            (key, position[:-1], {name: c[:-1] for name, c in columns.items()})
+        )
+    tables = {
+        "base": {Pass(): TokenTable.from_items(shorter)},
+        "x": scored(scene.reference, lambda key: -0.3),
+    }
+    with pytest.raises(InputError, match="different tokens"):
+        fits(scene.manifest, **tables)

@@ -320,9 +320,7 @@ class _UnitTokens(NamedTuple):
             Gives the summed NLL of tokens by one checkpoint, or by the reference.
         """
         of_ranges = nll(self.rows, self.starts, self.lengths)
-        of_token_sets = nll.over(
-            (token_set.example, token_set.tokens) for token_set in self.token_sets
-        )
+        of_token_sets = nll.over(self.token_sets)
         of_extra_pairs = self.extra_pairs.sums(nll)
         return np.concatenate([of_ranges, of_token_sets, of_extra_pairs])
 

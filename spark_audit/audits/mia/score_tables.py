@@ -353,10 +353,9 @@ def reference_table(manifest: Manifest, ids: Sequence[str]) -> TokenTable:
     """
     items = []
     for key in ids:
-        micro_nats = manifest.by_id[key].unll
-        # Below 0: the token was not scored.
-        position = np.flatnonzero(micro_nats >= 0)
-        nll = (micro_nats[position] / 1e6).astype(np.float32)
+        example = manifest.by_id[key]
+        position = np.flatnonzero(example.scored)  # (scored tokens,)
+        nll = example.reference_nll[position].astype(np.float32)  # nats
         items.append((key, position.astype(np.int32), {"nll": nll}))
 
     return TokenTable.from_items(items)
