@@ -143,7 +143,7 @@ def base_nll_of(
         If the base was scored on other tokens of the example.
     """
     if base_table is None or example.id not in base_table:
-        return example.reference_nll[position]
+        return np.asarray(example.reference_nll[position])
 
     token_slice = base_table.rows(example.id)
     if not np.array_equal(base_table.position[token_slice], position):

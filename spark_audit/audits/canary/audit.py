@@ -52,7 +52,7 @@ CANDIDATES = Pass("candidates")
 CANARY_COLUMNS = ("rank", "ties", "nll_mean")
 """Columns of scores in the evidence: see :meth:`CanaryRank.evidence`."""
 
-CANARY_VARIANTS = (*RANKED, *(f"{part}/annotation" for part in RANKED))
+CANARY_VARIANTS = (*RANKED, *(ranks.variant_by_context(part) for part in RANKED))
 """Variants by part: ranked once over all contexts, and averaged over contexts."""
 
 CANARY_METRICS = (
@@ -159,7 +159,7 @@ class CanaryRank(Audit):
         if not paper:
             return cls.latex
         return [
-            column._replace(of="full/annotation", counted="annotations")
+            column._replace(of=ranks.variant_by_context("full"), counted="annotations")
             for column in cls.latex
         ]
 

@@ -186,9 +186,10 @@ def coin_figures(record: TableRecord, significance: float) -> TableRecord:
         Holds the counts ``right``, ``guesses`` and ``pairs``, and ``rows``, the largest
         number of train rows with one canary.
 
-    Returns ------- The four bounds at delta 0; ``epsilon_per_record_at_delta``, at
-    :data:`DELTA`; and ``gaussian_mu_per_record``, the bound on mu of a Gaussian
-    mechanism.
+    Returns
+    -------
+    The four bounds at delta 0; ``epsilon_per_record_at_delta``, at :data:`DELTA`; and
+    ``gaussian_mu_per_record``, the bound on mu of a Gaussian mechanism.
     """
     n_right = record["right"]
     n_guesses = record["guesses"]

@@ -3,11 +3,16 @@
 Without memory a rank is uniform. All figures but the NLL therefore have a value by
 chance, and a band around it. :func:`canary_figures` gives the rows and contrasts of the
 report, :func:`dose_table` the table of canaries by dose.
+
+A :class:`~spark_audit.results.Row` is a figure of the report; frames have one line per
+ranked canary, or per canary and context. A ``part`` is ``full``, ``password`` or
+``ssn`` of a canary. The variant (``of``) of a figure is a part, ranked once, or
+``PART/annotation``, ranked in each context and averaged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +31,16 @@ from spark_audit.stats.intervals import ratio_estimate
 
 TOP_RANKS = {"top1_rate": 1, "top10_rate": 10}
 """Metric -> the last rank that counts as a hit."""
+
+COLUMN_BY_METRIC = {
+    "nll": "nll_mean",
+    "exposure_mean": "exposure",
+    **{metric: metric for metric in TOP_RANKS},
+    "rank_mean": "mid",
+}
+"""Metric -> the column whose mean it is. Each is a metric of the audit, too
+(``CanaryRank.metrics``), whose order is that of the report. For columns see
+:mod:`~spark_audit.audits.canary.ranks`; those of :data:`TOP_RANKS` are added here."""
 
 ONE_RANK = "the chance band assumes that all rows of a canary have the same rank"
 
@@ -49,7 +64,7 @@ def canary_figures(
     Parameters
     ----------
     once, in_contexts
-        Trained canaries, from :func:`spark_audit.audits.canary.ranks.ranked`: one row
+        Trained canaries, from :func:`spark_audit.audits.canary.ranks.ranked`: one line
         per checkpoint, canary and part, and one per context of these.
     audit
         The class of this audit.
@@ -57,26 +72,19 @@ def canary_figures(
     n_candidates = ranks.n_candidates_of(once)
 
     # The second variant of each part averages the ranks over contexts.
-    by_context = in_contexts.assign(part=in_contexts["part"] + "/annotation")
-    frame = pd.concat([once, by_context], ignore_index=True)
+    variants = in_contexts["part"].map(ranks.variant_by_context)
+    frame = pd.concat([once, in_contexts.assign(part=variants)], ignore_index=True)
+    # Contexts of a canary are no independent units: the canary is the cluster.
     frame = frame.rename(columns={"part": "of", "canary_id": "cluster"})
     for metric, k in TOP_RANKS.items():
         frame[metric] = canary_ranks.top_k_credit(
             frame["rank"], k=k, ties=frame["ties"]
         )
 
-    column_by_metric = {
-        "nll": "nll_mean",
-        "exposure_mean": "exposure",
-        "top1_rate": "top1_rate",
-        "top10_rate": "top10_rate",
-        "rank_mean": "mid",
-    }
-
     # Means of ranks and exposures are bounded by the number of candidates.
     groups = [("pooled", frame), *by_supervision(frame)]
     rows, contrasts = ratio_figures(
-        [cells_of_frame(group, members, column_by_metric) for group, members in groups],
+        [cells_of_frame(group, members, COLUMN_BY_METRIC) for group, members in groups],
         context,
         audit,
         rank_mean=(1.0, float(n_candidates)),
@@ -91,7 +99,8 @@ def canary_figures(
         for row in rows
     ]
 
-    # Key: checkpoint, part and metric.
+    # Checkpoints in the order of the evidence, their variants by name, and the metrics
+    # of each variant in the order of the audit.
     names = list(dict.fromkeys(once["checkpoint"]))
     metrics = [metric.name for metric in audit.metrics]
     rows.sort(
@@ -114,7 +123,14 @@ def canary_figures(
 class ChanceFigures(NamedTuple):
     """The value of a figure by chance, its band, and the smallest detectable effect.
 
-    The fields have the names of those of a row.
+    The fields have the names of those of a row, and all but ``mde`` its unit and scale.
+
+    Attributes
+    ----------
+    null, null_low, null_high
+        Mean by chance, and the ends of the central band.
+    mde
+        The smallest detectable effect, a distance from ``null``; ``None``: none is.
     """
 
     null: float
@@ -126,50 +142,64 @@ class ChanceFigures(NamedTuple):
 def _next_to_chance(row: Row, once: pd.DataFrame, in_contexts: pd.DataFrame) -> Row:
     """Return the row with its chance value, band, and smallest detectable effect.
 
+    A row in contexts takes all three from ``once``: its ranks in contexts depend on
+    each other, and :data:`ONE_RANK` says what that assumes.
+
     Parameters
     ----------
     once, in_contexts
         Trained canaries of its group, as for :func:`canary_figures`.
     """
-    part, _, annotation = row.of.partition("/")
-    once = once[(once["checkpoint"] == row.checkpoint) & (once["part"] == part)]
+    once = _canaries_of(row, once)
     n_candidates = ranks.n_candidates_of(once)
-
-    # An NLL has no value by chance. Nor has the share among the first k ranks if k is
-    # the number of candidates: it is always 1.
-    k = TOP_RANKS.get(row.metric)
-    has_no_chance_value = k is not None and k >= n_candidates
-    if row.metric == "nll" or row.value is None or has_no_chance_value:
+    if not _has_chance_value(row, n_candidates):
         return row
 
-    notes = [row.note] if row.note else []
-    update: dict[str, Any] = {}
+    k = TOP_RANKS.get(row.metric)
     if k is None:
         chance = _chance_of_mean(row, once, n_candidates)
     else:
-        hits = ranks.hits_of(once, k=k)
-        chance = _chance_of_top_k(hits, once, n_candidates, k=k)
-        if not annotation:
-            # The exact interval replaces the interval of the ratio and its notes.
-            update = {
-                "low": hits.low,
-                "high": hits.high,
-                "interval": "clopper-pearson",
-            }
-            notes = []
-    update |= chance._asdict()
+        chance = _chance_of_top_k(ranks.hits_of(once, k=k), once, n_candidates, k=k)
+    update: dict[str, Any] = chance._asdict()
 
-    # The row is a mean over canaries, or over their contexts.
-    counted = once
-    if annotation:
-        notes.append(ONE_RANK)
-        is_counted = in_contexts["checkpoint"] == row.checkpoint
-        counted = in_contexts[is_counted & (in_contexts["part"] == part)]
-    if n_tied := ranks.n_tied(counted):
-        key = "canary.ties_of_one" if n_tied == 1 else "canary.ties"
-        notes.append(sentences.render(key, tied=n_tied, canaries=len(counted)))
-    update["note"] = "; ".join(notes)
+    if ranks.is_by_context(row.of):
+        notes = [row.note, ONE_RANK, _note_of_ties(_canaries_of(row, in_contexts))]
+    elif k is None:
+        notes = [row.note, _note_of_ties(once)]
+    else:
+        # The exact interval replaces the interval of the ratio and its notes.
+        hits = ranks.hits_of(once, k=k)
+        update |= {"low": hits.low, "high": hits.high, "interval": "clopper-pearson"}
+        notes = [_note_of_ties(once)]
+    update["note"] = "; ".join(note for note in notes if note)
     return row.model_copy(update=update)
+
+
+def _canaries_of(row: Row, frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the lines of a frame that are of the checkpoint and part of a row."""
+    is_of_checkpoint = frame["checkpoint"] == row.checkpoint
+    return frame[is_of_checkpoint & (frame["part"] == ranks.part_of(row.of))]
+
+
+def _has_chance_value(row: Row, n_candidates: int) -> bool:
+    """Return whether chance gives a value that the figure of a row can differ from.
+
+    An NLL has none. Where all candidates are within the first k, the share of canaries
+    among these is always 1.
+    """
+    if row.metric == "nll" or row.value is None:
+        return False
+    k = TOP_RANKS.get(row.metric)
+    return k is None or k < n_candidates
+
+
+def _note_of_ties(canaries: pd.DataFrame) -> str:
+    """Return the remark on canaries (or contexts) with ties; empty: none is tied."""
+    n_tied = ranks.n_tied(canaries)
+    if not n_tied:
+        return ""
+    key = "canary.ties_of_one" if n_tied == 1 else "canary.ties"
+    return sentences.render(key, tied=n_tied, canaries=len(canaries))
 
 
 def _n_able(once: pd.DataFrame) -> int:
@@ -182,12 +212,11 @@ def _chance_of_top_k(
 ) -> ChanceFigures:
     """Return the value by chance of the share of canaries among the first k."""
     n_canaries = len(once)
-    # The smallest effect is the smallest detectable rate minus chance; ``None`` if no
-    # rate is detectable.
+    # As a rate; the smallest effect is its distance from the rate by chance.
     least_rate = canary_ranks.top_k_mde(_n_able(once), k=k, n_candidates=n_candidates)
-    mde = least_rate
-    if least_rate:
-        mde = least_rate - hits.null
+    mde = None if least_rate is None else least_rate - hits.null
+
+    # ``hits.null`` is a rate already, and the ends of its band are counts.
     return ChanceFigures(
         null=hits.null,
         null_low=hits.null_low / n_canaries,
@@ -198,51 +227,66 @@ def _chance_of_top_k(
 
 def _chance_of_mean(row: Row, once: pd.DataFrame, n_candidates: int) -> ChanceFigures:
     """Return the value by chance of a mean rank or a mean exposure."""
-    of: canary_ranks.Of = "rank" if row.metric == "rank_mean" else "exposure"
-    null = canary_ranks.null_mean([n_candidates] * len(once), of=of)
-    null_low, null_high = null.band(row.level)
-    mean, _ = canary_ranks.null_moments(n_candidates, of=of)
-    mde = canary_ranks.chance_mde(_n_able(once), n_candidates=n_candidates, of=of)
+    statistic: canary_ranks.Of = "exposure"
+    if row.metric == "rank_mean":
+        statistic = "rank"
+
+    law = canary_ranks.null_mean([n_candidates] * len(once), of=statistic)
+    null_low, null_high = law.band(row.level)
+    mean, _ = canary_ranks.null_moments(n_candidates, of=statistic)
+    mde = canary_ranks.chance_mde(
+        _n_able(once), n_candidates=n_candidates, of=statistic
+    )
     return ChanceFigures(null=mean, null_low=null_low, null_high=null_high, mde=mde)
 
 
 def _with_status_of_row(row: Row, canaries: RankedCanaries) -> Row:
-    """Return the row with the status of its part.
-
-    ==========================================  ======================
-    last match wins                             status
-    ==========================================  ======================
-    the positive control was not found          ``insensitive``
-    all canaries are tied, unless an NLL        ``not_resolvable``
-    ==========================================  ======================
-    """
+    """Return the row with the status of its part; a missing figure keeps its own."""
     if row.value is None:
         return row
-    part = row.of.partition("/")[0]
-    update: dict[str, Any] = {}
-    if part not in canaries.sensitive_parts:
-        update["status"] = "insensitive"
-    if row.metric != "nll" and (row.checkpoint, part) in canaries.unresolved:
-        update = {"status": "not_resolvable", "note": ranks.TIED}
+
+    # An NLL needs no rank: ties do not matter.
+    ranked_names = [] if row.metric == "nll" else [row.checkpoint]
+    update = _status_of_part(ranks.part_of(row.of), ranked_names, canaries)
     return row.model_copy(update=update)
 
 
 def _with_status_of_contrast(contrast: Contrast, canaries: RankedCanaries) -> Contrast:
-    """Return the contrast with the status of its part on both sides.
+    """Return the contrast with the status of its part by both checkpoints.
 
-    The rules are those of :func:`_with_status_of_row`, but a change of likelihood keeps
-    its status, since it needs no positive control.
+    A missing figure keeps its status, and so does a change of NLL: it needs no positive
+    control.
     """
     if contrast.value is None or contrast.metric == "nll":
         return contrast
-    part = contrast.of.partition("/")[0]
-    update: dict[str, Any] = {}
-    if part not in canaries.sensitive_parts:
-        update["status"] = "insensitive"
-    for name in (contrast.checkpoint, contrast.baseline):
-        if (name, part) in canaries.unresolved:
-            update = {"status": "not_resolvable", "note": ranks.TIED}
+
+    ranked_names = [contrast.checkpoint, contrast.baseline]
+    update = _status_of_part(ranks.part_of(contrast.of), ranked_names, canaries)
     return contrast.model_copy(update=update)
+
+
+def _status_of_part(
+    part: str, ranked_names: Iterable[str], canaries: RankedCanaries
+) -> dict[str, str]:
+    """Return the columns that change if a part cannot be concluded on; else none.
+
+    ================================================  ======================
+    condition, first match wins                       status
+    ================================================  ======================
+    all canaries are tied by one of the checkpoints   ``not_resolvable``
+    the positive control of the part was not found    ``insensitive``
+    ================================================  ======================
+
+    Parameters
+    ----------
+    ranked_names
+        Checkpoints whose ranks the figure is made of.
+    """
+    if any((name, part) in canaries.unresolved for name in ranked_names):
+        return {"status": "not_resolvable", "note": ranks.TIED}
+    if part not in canaries.sensitive_parts:
+        return {"status": "insensitive"}
+    return {}
 
 
 def dose_table(frame: pd.DataFrame) -> Iterator[TableRecord]:

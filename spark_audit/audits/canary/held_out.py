@@ -22,6 +22,10 @@ from spark_audit.stats import canary_ranks
 from spark_audit.stats.estimate import Power
 
 
+SHARE_BY_CHANCE = 0.5
+"""Share of pairs in which the planted canary ranks ahead, without memory."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class HeldOutComparison(CanaryTest):
     """Ranks of planted canaries of one part next to those of never-inserted ones.
@@ -142,7 +146,7 @@ def clearest_difference(
     """Return the clearest part whose planted canaries differ in that direction."""
     # Comparisons are sorted by p, so the first match is the clearest.
     for comparison in comparisons:
-        is_ahead = comparison.value > 0.5
+        is_ahead = comparison.value > SHARE_BY_CHANCE
         if comparison.is_significant and is_ahead == ahead:
             return comparison
     return None

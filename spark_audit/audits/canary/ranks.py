@@ -44,6 +44,9 @@ CONFIDENCE = 0.95
 KS = (1, 10)
 """Numbers of guesses for bounds of epsilon, fixed here before any result."""
 
+BY_CONTEXT = "annotation"
+"""Ends the variant ``PART/annotation`` of a figure: ranks in each context, averaged."""
+
 MOST_TIED = 0.9
 """A canary that is tied with at least this share of the candidates has no rank."""
 
@@ -174,6 +177,21 @@ def exposure_rises(canaries: pd.DataFrame, checkpoint: str) -> np.ndarray:
     before = canaries[canaries["checkpoint"] == BASE]
     paired = after.merge(before, on="canary_id", suffixes=("", "_base"))
     return (paired["exposure"] - paired["exposure_base"]).to_numpy(np.float64)
+
+
+def variant_by_context(part: str) -> str:
+    """Return the variant of figures of a part that are averaged over contexts."""
+    return f"{part}/{BY_CONTEXT}"
+
+
+def part_of(variant: str) -> str:
+    """Return the part of a variant, whether it is averaged over contexts or not."""
+    return variant.partition("/")[0]
+
+
+def is_by_context(variant: str) -> bool:
+    """Return whether figures of a variant are averaged over contexts."""
+    return variant != part_of(variant)
 
 
 def hits_of(frame: pd.DataFrame, *, k: int) -> canary_ranks.TopK:
