@@ -21,7 +21,6 @@ from spark_audit.results.findings import Fact
 from spark_audit.stats import canary_ranks
 from spark_audit.stats.estimate import Power
 
-
 SHARE_BY_CHANCE = 0.5
 """Share of pairs in which the planted canary ranks ahead, without memory."""
 
