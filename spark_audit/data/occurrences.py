@@ -92,7 +92,7 @@ class AnnotatedRow(Protocol):
 
 
 def string_of(row: AnnotatedRow, span: AnnotatedSpan) -> str:
-    """Return an identifier as they are compared: without case and outer blanks."""
+    """Return an identifier in its form for comparison: no case, no outer blanks."""
     return folded(row.text[span.start : span.end].strip())
 
 

@@ -454,5 +454,5 @@ def _repeated_names(
 
 
 def _is_initial(word: str) -> bool:
-    """Return whether a word is a letter, with or without a point, or two capitals."""
+    """Return whether a word is one letter, or two capitals; a full stop may follow."""
     return len(word.rstrip(".")) == 1 or (len(word) == 2 and word.isupper())

@@ -1,1 +1,1 @@
-"""The manifest: everything an audit needs besides the checkpoint, built once."""
+"""The manifest: all inputs of an audit except the checkpoint, built once."""

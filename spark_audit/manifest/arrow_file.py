@@ -1,4 +1,4 @@
-"""The file of many rows: records of a manifest's lists in Arrow."""
+"""Write and read manifests as Arrow files, for data with many rows."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from spark_audit.manifest.packed_lists import Records
 from spark_audit.provenance import canonical_json
 
 BATCH = pa.schema([("part", pa.string()), ("json", pa.binary())])
-"""Records of one list as an Arrow file has them."""
+"""Schema of an Arrow file: the JSON of a record, and the name of its list."""
 
 
 def write_arrow(content: JsonObject, path: Path) -> None:
-    """Write a manifest's content: records in rows, the rest as metadata of the schema.
+    """Write a manifest's content: records as rows, the rest as metadata of the schema.
 
     Raises
     ------
     OutputError
-        If it cannot be written; a file that stood there before is as it was.
+        If the file cannot be written; an earlier file stays unchanged.
     """
     packed_lists: dict[str, Records[Any]] = {}
     head: dict[str, object] = {}
     for name, value in content.items():
         if isinstance(value, Records):
             packed_lists[name] = value
-            # A list without a record has no row that could name it.
+            # An empty list has no row that names it, so the metadata does.
             head[name] = []
         else:
             head[name] = value
@@ -53,15 +53,15 @@ def read_arrow(path: Path) -> JsonObject:
     Raises
     ------
     KeyError, pyarrow.ArrowException
-        If the file is damaged, or another one.
+        If the file is damaged, or not a manifest.
     InputError
-        If its metadata is no JSON, or it decodes to too much for its size.
+        If its metadata is not JSON, or if it decodes to too much for its size.
     """
     buffer = pa.memory_map(str(path)).read_buffer()
     size = path.stat().st_size
     check_messages(buffer, size=size, place=str(path), is_file=True)
 
-    # Somebody else may have made the file: offsets may lead anywhere.
+    # The file may come from anybody, so its offsets may lead anywhere.
     table = open_messages(buffer, is_file=True).read_all()
     table.validate(full=True)
     if not table.schema.equals(BATCH):
@@ -71,19 +71,19 @@ def read_arrow(path: Path) -> JsonObject:
 
 
 def as_batch(part: str, chunk: pa.Array) -> pa.RecordBatch:
-    """Return the JSON of some records, each beside the name of their list."""
+    """Return the JSON of some records, with the name of their list in each row."""
     return pa.record_batch([pa.repeat(part, len(chunk)), chunk], schema=BATCH)
 
 
 def tables_of(batches: Iterable[pa.RecordBatch]) -> dict[str, Records[Any]]:
-    """Return the lists whose records stand in batches, by their names.
+    """Return the lists whose records are in the batches, by name.
 
     Raises
     ------
     KeyError
-        If a manifest has no list of a name.
+        If a manifest has no list with a name in the batches.
     """
-    # A batch holds records of one list alone: its first row names it.
+    # All records of a batch belong to one list, so its first row names it.
     chunks_by_list: dict[str, list[pa.Array]] = {}
     for batch in batches:
         name = batch["part"][0].as_py()

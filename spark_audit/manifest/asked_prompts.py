@@ -1,11 +1,11 @@
-"""Other prompts than an identifier's own row: cues and associations.
+"""Build prompts that ask for an identifier outside of its own row.
 
-``last8``, ``last16``, ``last32``: so many tokens directly before the identifier,
-and no more. ``association``: a fixed sentence of its type about the NAME that stands
-next to it in its row, ``association2`` and ``association3`` with one or two of the
-row's other identifiers. ``cue``: the tokens directly before it, behind the context of
-another row of its task: what the cue alone gives away is no memory of the row (cue
-control, arXiv:2601.03791).
+``last8``, ``last16`` and ``last32`` are the 8, 16 or 32 tokens directly before the
+identifier. ``association`` is a fixed sentence for its type about the nearest NAME in
+its row; ``association2`` and ``association3`` also tell one or two other identifiers of
+the row. ``cue`` is the tokens directly before the identifier, behind the context of
+another row of its task. If the cue alone gives the identifier away, this is not memory
+of the row (cue control, arXiv:2601.03791).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CUE = 4
 """Tokens directly before an identifier that count as its cue **[ours]**."""
 
 MAX_TOKENS_BEFORE_CUE = 28
-"""Tokens of another row that stand before the cue, at most **[ours]**."""
+"""Most tokens of another row that stand before the cue **[ours]**."""
 
 TYPE_NOUNS = {
     "EMAIL": "email address",
@@ -37,18 +37,18 @@ TYPE_NOUNS = {
     "ADDRESS": "address",
     "ID": "ID",
 }
-"""What identifiers are called where they are asked for by a NAME."""
+"""The noun for a type of identifiers in a question about a NAME."""
 
 ASSOCIATIONS = {"association": 0, "association2": 1, "association3": 2}
-"""Prompts about a NAME -> how many other identifiers of the row they tell besides
+"""Prompts about a NAME -> number of the row's other identifiers that they tell
 (ProPILE's twins, triplets and quadruplets: Kim et al. 2023, arXiv:2307.01881)."""
 
 
 @dataclass(frozen=True)
 class CuedIdentifier:
-    """An identifier in its row, and the row whose context stands before its cue.
+    """An identifier in its row, and the row that lends a context for its cue.
 
-    ``other`` is None where no row can lend a context.
+    ``other`` is None if no row can lend a context.
     """
 
     example: schema.ManifestExample
@@ -57,19 +57,19 @@ class CuedIdentifier:
 
     @property
     def text(self) -> str:
-        """The identifier itself."""
+        """Return the identifier itself."""
         return self.example.text[self.span.start : self.span.end].strip()
 
     def question(self, prompt: str) -> str:
-        """Return a sentence about its row's nearest NAME; empty where there is none.
+        """Return a sentence about the row's nearest NAME; empty if there is none.
 
-        "The email address of NAME, phone number 555-0142, is ", with the nearest
-        identifiers of other types.
+        An example is "The email address of NAME, phone number 555-0142, is ". The
+        asides are the nearest identifiers of other types.
         """
         if self.span.type not in TYPE_NOUNS:
             return ""
 
-        # Other identifiers of the row stand beside the name, as asides.
+        # Other identifiers of the row become asides behind the name.
         nearest = self._nearest_of_other_types()
         name = nearest.pop("NAME", "")
         asides = [
@@ -90,7 +90,8 @@ class CuedIdentifier:
     def _nearest_of_other_types(self) -> dict[str, str]:
         """Return the nearest identifier of each other type in the row, nearest first.
 
-        What contains the identifier itself would give it away.
+        A string that contains the identifier itself is left out, because it would give
+        it away.
         """
         row = self.example
         string = folded(self.text)
@@ -106,15 +107,15 @@ class CuedIdentifier:
 
 
 TAILS = {"last8": 8, "last16": 16, "last32": 32, "cue": CUE}
-"""Prompts that the identifier's own tokens in its row follow: tokens before it."""
+"""Prompts that end with the row's own tokens -> how many of them stand before it."""
 
 PROMPTS = (*TAILS, *ASSOCIATIONS)
 
 
 def asked_keys(manifest: schema.Manifest, prompts: Sequence[str]) -> list[str]:
-    """Return the keys of all identifiers that prompts can ask for.
+    """Return the keys of all identifiers that the prompts can ask for.
 
-    Parts of canaries are none.
+    Parts of canaries are left out.
     """
     keys = []
     for (example_id, start), identifier in _all_asked(manifest).items():
@@ -128,7 +129,7 @@ def asked_keys(manifest: schema.Manifest, prompts: Sequence[str]) -> list[str]:
 
 
 def asked_items(texts: Encodings, keys: Sequence[str]) -> list[Item]:
-    """Return identifiers behind prompts, in the order of their keys."""
+    """Return items of a prompt and an identifier, in the order of their keys."""
     identifiers = _all_asked(texts.manifest)
     items = []
     for key in keys:
@@ -144,14 +145,14 @@ def asked_items(texts: Encodings, keys: Sequence[str]) -> list[Item]:
 def _association_item(
     key: str, identifier: CuedIdentifier, prompt: str, texts: Encodings
 ) -> Item:
-    """Return an identifier behind a sentence about the NAME in its row."""
+    """Return an item that asks for an identifier by its row's NAME, in a sentence."""
     question = identifier.question(prompt)
     (encoding,) = encode(texts.loaded.tokenizer, [question + identifier.text])
     start = len(question)
     tokens = encoding.span(start, start + len(identifier.text))
-    assert tokens is not None  # it is annotated, and so it shows something
+    assert tokens is not None  # annotated text always has tokens
 
-    # A first token that reaches into the question belongs to the identifier.
+    # A first token that reaches into the question counts for the identifier.
     before = encoding.ids[: tokens.start]
     return _item(key, before, encoding, (tokens.start, tokens.end), start)
 
@@ -159,15 +160,15 @@ def _association_item(
 def _tail_item(
     key: str, identifier: CuedIdentifier, prompt: str, texts: Encodings
 ) -> Item:
-    """Return an identifier behind the last tokens before it in its row.
+    """Return an item of the last tokens before an identifier, and the identifier.
 
-    A cue stands behind the context of another row, too.
+    A cue has the context of another row in front of it.
     """
     span = identifier.span
     assert span.tokens is not None
     lead, body = _before(identifier.example, span, texts)
 
-    # The cue alone stands behind another row's context, whose own cue is left out.
+    # Only a cue has a borrowed context, without the lender's own cue.
     context = body[:0]
     if prompt == "cue":
         assert identifier.other is not None
@@ -187,17 +188,19 @@ def _item(
     tokens: tuple[int, int],
     start: int,
 ) -> Item:
-    """Return a prompt with an identifier behind it.
+    """Return an item of a prompt and the identifier that follows it.
 
     Parameters
     ----------
     before
         Token ids of the prompt.
     encoding, tokens, start
-        The text that holds the identifier, its tokens there, and its first character.
+        The text with the identifier, the identifier's tokens there, and its first
+        character.
     """
     first, last = tokens
-    # An item's positions: how many characters of the identifier each token completes.
+    # Positions of an item count the identifier's characters that are complete after
+    # each token.
     n_written = np.clip(encoding.end[first:last] - start, 0, None)
     ids = np.concatenate([before, encoding.ids[first:last]])
     positions = np.concatenate([np.full(len(before), -1), n_written])
@@ -207,7 +210,7 @@ def _item(
 def _before(
     example: schema.ManifestExample, span: schema.ManifestSpan, encodings: Encodings
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return special tokens that the model reads first, and tokens before a span."""
+    """Return the leading special tokens, and the tokens before a span."""
     encoding = encodings[example.id]
     assert span.tokens is not None
     ids, positions = encoding.fed((example.kept[0], span.tokens[0]))
@@ -218,9 +221,9 @@ def _before(
 def _all_asked(manifest: schema.Manifest) -> dict[tuple[str, int], CuedIdentifier]:
     """Return the identifiers of rows without a canary, by row and first character.
 
-    The row that lends one a context is the next one of the task, of test rows if there
-    are any, which no checkpoint was trained on; of another cluster, and without the
-    identifier.
+    Each gets a context from the next row of its task that belongs to another cluster
+    and does not hold the identifier. Test rows are preferred, because no checkpoint was
+    trained on them.
     """
     rows = [
         row for row in manifest.examples if row.canary_id is None and row.identifiers
@@ -232,7 +235,7 @@ def _all_asked(manifest: schema.Manifest) -> dict[tuple[str, int], CuedIdentifie
 
     identifiers: dict[tuple[str, int], CuedIdentifier] = {}
     for number, row in enumerate(rows):
-        # Each row begins at another lender, so that no row lends to all.
+        # Each row begins the search at another lender, so that no row lends to all.
         lenders = rows_of[row.task, "test"] or rows_of[row.task, "train"]
         turn = number % len(lenders)
         lenders_in_turn = [*lenders[turn:], *lenders[:turn]]
@@ -253,6 +256,6 @@ def _all_asked(manifest: schema.Manifest) -> dict[tuple[str, int], CuedIdentifie
 
 
 def _has_context(row: schema.ManifestExample) -> bool:
-    """Return whether enough tokens stand before a row's last identifier."""
+    """Return whether enough tokens precede a row's last identifier."""
     first_token, _ = row.identifiers[-1][1]
     return first_token - row.kept[0] >= 2 * CUE

@@ -1,10 +1,10 @@
-"""Data and reference model to a manifest: pairs, canary candidates, membership.
+"""Build a manifest from data and a reference model: pairs, candidates, membership.
 
-Whatever an audit compares is decided here, before any checkpoint is looked at, from the
-reference model's NLL in whole micro-nats. Batches do not depend on free memory, so that
-the same inputs, seed, machine and libraries give the same bytes, interrupted or not.
-Another batch size, or a store that other commands have filled, makes other batches,
-which can move an NLL by a few micro-nats.
+This module decides everything that audits compare, before any checkpoint is looked at,
+from the reference model's NLL in whole micro-nats. Batches do not depend on free
+memory. So the same inputs, seed, machine and libraries give the same bytes, even after
+an interruption. Another batch size, or a store that other commands filled, changes the
+batches, which can move an NLL by a few micro-nats.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
 
 READ_ROWS = 8 * SLICE_ROWS
-"""Rows whose scores are read together."""
+"""Rows whose scores are read at once."""
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
+"""A callback with the current step, the amount done, and the total."""
 
 
 def build_manifest(
@@ -71,17 +71,17 @@ def build_manifest(
     Parameters
     ----------
     examples
-        Rows of all tasks, in any order: the manifest holds them by id.
+        Rows of all tasks, in any order: the manifest sorts them by id.
     loaded
         The base model that the checkpoints to be audited were trained from.
     name
-        What reports call the manifest; not part of its digest.
+        Name of the manifest in reports; not part of its digest.
     settings, options
-        What is decided how; ``options`` are fields of
-        :class:`~spark_audit.manifest.settings.BuildSettings` by name,
-        such as ``caliper`` and ``preset``.
+        Settings of the build. ``options`` are fields of
+        :class:`~spark_audit.manifest.settings.BuildSettings` by name, such as
+        ``caliper`` and ``preset``.
     data
-        Files that the examples were read from: their hashes are recorded.
+        Files that the examples were read from, whose hashes are recorded.
     store, batch_size
         As in :func:`spark_audit.scoring.score.score`.
 
@@ -90,20 +90,20 @@ def build_manifest(
     InputError
         If there are no examples, an id occurs twice, most held-out rows are trained
         rows, a number is out of range, the tokenizer gives no offsets, or ``loaded`` is
-        no base.
+        not a base model.
     """
     chosen = replace(settings or BuildSettings(), **options)
     recorded = chosen.recorded(max_positions=loaded.max_positions)
     show = _stages(progress)
 
-    # What the rows are, before anything is scored.
+    # First the rows themselves are checked, before anything is scored.
     examples = checked(examples)
     notes_on_splits = check_splits(examples)
     rows = Rows(examples, loaded.tokenizer, max_length=recorded.max_length)
     groups = duplicates(rows)
     row_clusters = clusters(examples, groups)
 
-    # How hard each token is for the reference model, and which spans have a control.
+    # Then the reference model scores each token, and spans get their controls.
     scores = _score_rows(
         rows,
         loaded,
@@ -143,7 +143,7 @@ def build_manifest(
         *scores.notes,
     ]
 
-    # Unpacked, they take 2 KB a row: what is over makes room.
+    # Unpacked records take 2 KB a row, so finished objects are deleted first.
     records = slices.records()
     del examples, rows, slices, scores
     pa.default_memory_pool().release_unused()
@@ -164,7 +164,7 @@ def build_manifest(
 
 
 def _encoder(loaded: Loaded, *, special_tokens: bool) -> Encode:
-    """Return a function from texts to token ids, by the reference model's tokenizer."""
+    """Return a function that turns texts into token ids of the reference model."""
 
     def encode(texts: list[str]) -> list[list[int]]:
         return token_ids(loaded.tokenizer, texts, special_tokens=special_tokens)
@@ -175,7 +175,7 @@ def _encoder(loaded: Loaded, *, special_tokens: bool) -> Encode:
 def _stages(
     progress: Progress | None,
 ) -> Callable[[str], Callable[[int, int], None]]:
-    """Return a function from a stage's name to the progress of this stage."""
+    """Return a function that gives the progress callback of a stage, by its name."""
 
     def show(stage: str) -> Callable[[int, int], None]:
         def show_stage(done: int, total: int) -> None:
@@ -188,9 +188,9 @@ def _stages(
 
 
 class _CandidateSets(NamedTuple):
-    """Canaries and identifiers, each among strings that it could as well have been.
+    """Canaries and identifiers, each with its set of candidate strings.
 
-    ``n_twins_lost`` counts identifiers for which too few such strings were found.
+    ``n_twins_lost`` counts identifiers with too few twins.
     """
 
     canaries: list[Record]
@@ -214,7 +214,7 @@ def _candidate_sets(
         encode=encode,
         progress=show("drawing canary candidates"),
     )
-    # Rows of chat data hold their special tokens in the text.
+    # Rows of chat data contain their special tokens in the text.
     twins, n_twins_lost = twin_sets(
         rows,
         slices.identifiers,
@@ -233,9 +233,10 @@ def _add_slices(
     *,
     progress: Callable[[int, int], None],
 ) -> None:
-    """Match and describe all rows, some at a time.
+    """Match and describe all rows, slice by slice.
 
-    Scores are read for several slices together: to find them takes a while.
+    Scores are read for several slices at once, because each search in the store is
+    slow.
     """
     for first, layouts in rows.slices():
         if first % READ_ROWS == 0:
@@ -253,7 +254,7 @@ def _add_slices(
 def _counts_of_canaries(
     canaries: Sequence[Record], slices: RowSlices
 ) -> dict[str, int]:
-    """Return how many canaries and parts there are, and how many can be ranked."""
+    """Count the canaries and their parts, and those of them that can be ranked."""
     return {
         "canaries": len({canary["canary_id"] for canary in canaries}),
         "canary_parts": len(canaries),
@@ -270,7 +271,7 @@ def _notes_on_counts(
     max_length: int | None,
     n_comparable: int,
 ) -> list[str]:
-    """Return the notes that counts call for, such as that a side has no rows."""
+    """Return the notes for counts that need one, such as a side without rows."""
     reasons = {str(canary["reason"]) for canary in canaries if canary["reason"]}
     facts: dict[str, object] = {
         **counts,
@@ -282,15 +283,15 @@ def _notes_on_counts(
     for side, ids in members.items():
         facts[f"no_{side}"] = not ids
 
-    # A note is named after the fact that calls for it.
+    # Each note has the name of the fact that requires it.
     return [text.format_map(facts) for name, text in NOTES.items() if facts[name]]
 
 
 def heading(
     name: str, reference: Record, settings: ManifestSettings, data: Sequence[Path]
 ) -> dict[str, object]:
-    """Return what a manifest says of itself: its name, and what it was made from."""
-    # By name: the order in which files were given changes no digest.
+    """Return the head of a manifest: its name, and the sources of its content."""
+    # Files are sorted by name, so that their order does not change the digest.
     hashes = sorted((path.name, sha256_file(path)) for path in data)
     return {
         "kind": "spark-audit-manifest",
@@ -305,12 +306,12 @@ def heading(
 
 
 def checked(examples: Sequence[Example]) -> Sequence[Example]:
-    """Return the examples by id; a manifest does not depend on their order.
+    """Return the examples in order of id, so that their given order has no effect.
 
     Raises
     ------
     InputError
-        If there are none, or an id stands twice.
+        If there are none, or an id occurs twice.
     """
     if not examples:
         raise InputError("there are no examples", where="data", fix="give some")
@@ -320,7 +321,7 @@ def checked(examples: Sequence[Example]) -> Sequence[Example]:
 
 
 def row_numbers(examples: Sequence[Example]) -> dict[str, int]:
-    """Return how many rows, tasks and sources there are."""
+    """Return the numbers of rows, tasks and sources."""
     rows_by_split = Counter(example.split for example in examples)
     return {
         "examples": len(examples),
@@ -338,13 +339,13 @@ class _RowScores:
     Attributes
     ----------
     store
-        Where they are.
+        The store that holds the scores.
     keys
-        What the store calls the scores of each row, by the row's id.
+        Keys of each row's scores in the store, by row id.
     token_counts
-        How often each token stands in the rows of each task: task -> shape ``(V,)``.
+        Counts of tokens in the rows of each task: task -> shape ``(V,)``.
     notes
-        What a reader must know of the model and of the scoring.
+        Notes on the model and the scoring, for readers of the manifest.
     """
 
     store: Store
@@ -363,8 +364,8 @@ def _score_rows(
 ) -> _RowScores:
     """Score all rows by the reference model.
 
-    Of a store that is this command's own no score of other texts or batches is used, of
-    another one every score is.
+    In the command's own store, scores of other texts or batches are not used. In a
+    store that the user gave, all scores are used.
     """
     if loaded.base is not None:
         raise InputError(
@@ -386,7 +387,7 @@ def _score_rows(
             token_counts[task] = np.zeros(len(loaded.usable), np.int64)
         np.add.at(token_counts[task], row.encoding.ids[~row.encoding.special], 1)
 
-    # Other texts or batches make other scores: see this module's docstring.
+    # Other texts or batches give other scores: see the docstring of this module.
     store.only_for(sha256_json([sha256.hexdigest(), str(batch_size), versions()]))
     keys_of_items = store.keys(loaded, items, Pass())
     score_keys(
@@ -400,7 +401,7 @@ def _score_rows(
     keys = keys_of_items()
     remarks = dict.fromkeys([*loaded.notes, *store.remarks(keys.values())])
 
-    # Scoring leaves the heap full of holes.
+    # The memory is released here, because scoring fragments the heap.
     del items, keys_of_items
     pa.default_memory_pool().release_unused()
     return _RowScores(
@@ -412,7 +413,7 @@ def _score_rows(
 
 
 def reference_of(loaded: Loaded) -> Record:
-    """Return what a manifest says of its reference model."""
+    """Return the manifest's description of its reference model."""
     return {
         "name": loaded.source,
         "weights_sha256": loaded.weights_sha256,

@@ -1,4 +1,4 @@
-"""The canaries of a manifest with the strings that they are ranked among."""
+"""Build the sets of strings among which a manifest's canaries are ranked."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def canary_sets(
     encode: Encode,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Record]:
-    """Return candidates for every canary and part, each from a pool of its own.
+    """Return candidates for every canary and part, each from a separate pool.
 
     Parameters
     ----------
     rows
-        Those with a canary, and whether all of it was scored.
+        Rows with a canary, each with whether its whole canary was scored.
     settings
-        ``canary_contexts``: rows that a canary is ranked in, the first by id that hold
-        all of it; ``None``: all. ``n_candidates``: strings in a set.
+        ``canary_contexts``: rows in which a canary is ranked, the first by id that hold
+        all of it; ``None``: all rows. ``n_candidates``: strings in a set.
     encode
         Token ids of texts, special tokens included.
     """
@@ -54,7 +54,7 @@ def canary_sets(
     records: list[Record] = []
     n_records = len(examples_of_canary) * len(RANKED)
     for canary_id in sorted(examples_of_canary):
-        # Rows whose canary was cut off must agree, too: they were trained on.
+        # Rows with a cut canary must agree, too, because they were trained on.
         canary, part_texts = _agreed_canary(examples_of_canary[canary_id])
         contexts = scored_rows[canary_id][: settings.canary_contexts]
         for ranked in RANKED:
@@ -80,18 +80,18 @@ def _canary_record(
     settings: ManifestSettings,
     encode: Encode,
 ) -> Record:
-    """Return a canary's part with its candidates; without a context there are none.
+    """Return a canary's part with its candidates, or without any if it has no context.
 
     Parameters
     ----------
     part_texts
         The canary's name, password and number.
     ranked
-        The part that candidates are drawn for, or the whole sentence.
+        The part to draw candidates for, or the whole sentence.
     contexts
-        Rows that it is ranked in.
+        Rows in which the part is ranked.
     """
-    # Recorded for audits, and given to whoever draws strings that must fit there.
+    # The records go into the manifest; the texts go to the search for candidates.
     context_records: list[Record] = []
     contexts_to_fit: list[Context] = []
     for row in contexts:
@@ -117,13 +117,13 @@ def _canary_record(
     if not contexts:
         return record
 
-    # Every candidate takes as many tokens as the true string in its first context.
+    # Candidates have as many tokens as the true string has in its first context.
     _, start, end = contexts_to_fit[0]
     tokens = contexts[0].encoding.span(start, end)
     if tokens is not None:
         record["n_tokens"] = tokens.end - tokens.start
 
-    # These take the place of "no candidates" and its reason.
+    # These fields replace the empty set and its reason.
     record |= candidates(
         canary.format,
         part_texts,
@@ -137,14 +137,14 @@ def _canary_record(
 
 
 def _agreed_canary(examples: Sequence[Example]) -> tuple[Canary, dict[Part, str]]:
-    """Return what all rows of a canary agree on: the canary and its parts' texts.
+    """Return the canary and the texts of its parts, on which all its rows must agree.
 
     Raises
     ------
     InputError
-        If they do not: two canaries have one id.
+        If the rows disagree: two canaries have one id.
     """
-    # The first row says what it is, all others must say the same.
+    # The first row defines the canary, and all others must match it.
     agreed: tuple[Canary, dict[Part, str]] | None = None
     for example in examples:
         assert example.canary is not None
@@ -161,7 +161,7 @@ def _agreed_canary(examples: Sequence[Example]) -> tuple[Canary, dict[Part, str]
             )
         agreed = (example.canary, part_texts)
 
-    assert agreed is not None  # a canary stands in at least one row
+    assert agreed is not None  # every canary has at least one row
     return agreed
 
 

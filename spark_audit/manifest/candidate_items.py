@@ -1,4 +1,4 @@
-"""Candidates of a slot, or labels of a task, as items that are scored."""
+"""Make items for scoring from candidates of a slot, or labels of a task."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from spark_audit.scoring.items import Candidates
 
 
 def candidate_items(texts: Encodings, keys: Sequence[str]) -> list[Candidates]:
-    """Return sets of candidates: canaries, coins, twins and labels, by their keys."""
+    """Return the sets of candidates with these keys: canaries, coins, twins, labels."""
     items = []
     for key in keys:
         if parts_of(key)[0] == "labels":
@@ -33,17 +33,17 @@ def candidate_items(texts: Encodings, keys: Sequence[str]) -> list[Candidates]:
 
 
 def _label_item(key: str, encodings: Encodings) -> Candidates:
-    """Return the answers that a row's task knows as candidates.
+    """Return the labels of a row's task as candidates.
 
-    Every label is tokenised jointly with the prompt; the candidates begin at the first
-    token that any of the joint tokenisations has otherwise or that reaches into the
-    label, so that all stand behind one prefix.
+    Every label is tokenised together with the prompt. The candidates begin at the first
+    token that differs between these tokenisations or that reaches into the label. So
+    all candidates have the same prefix.
 
     Raises
     ------
     InputError
-        Naming the example, if its task has too many responses or one without text, or
-        if nothing stands before them.
+        Names the example, if its task has too many responses or an empty one, or if
+        nothing precedes the labels.
     """
     row = encodings.manifest.by_id[parts_of(key)[-1]]
     where = f"example {row.id!r}"
@@ -62,12 +62,12 @@ def _label_item(key: str, encodings: Encodings) -> Candidates:
     joint = [_Joint(row.prompt + label, _special_tokens_of(row)) for label in labels]
     texts = encode_rows(encodings.loaded.tokenizer, joint)
 
-    # Behind the last token that all share, and before any that reaches into a label.
+    # The candidates start where the tokens differ or reach into a label.
     start = len(commonprefix([text.ids.tolist() for text in texts]))
     for text in texts:
         start = min(start, text.reaching(len(row.prompt)))
 
-    # The longest answer decides how much of the prompt fits: all get one prefix.
+    # The longest label decides how much of the prompt fits, so that all share a prefix.
     answers = [text.ids[start : text.text_end] for text in texts]
     prefix = fitted_prefix(
         texts[0].ids[:start],
@@ -81,7 +81,7 @@ def _label_item(key: str, encodings: Encodings) -> Candidates:
 
 @dataclass(frozen=True)
 class _JointInput:
-    """How a prompt with another answer is tokenised: as its row is, and not cut."""
+    """The tokenisation of a prompt with another answer: as in its row, but uncut."""
 
     special_tokens: SpecialTokens
     token_ids: None = None
@@ -93,28 +93,29 @@ class _JointInput:
 
 @dataclass(frozen=True)
 class _Joint:
-    """A prompt with an answer that its row does not have."""
+    """A prompt with an answer from another row."""
 
     text: str
     training_input: _JointInput | None
 
 
 def _special_tokens_of(row: schema.ManifestExample) -> _JointInput | None:
-    """Return how special tokens stand around a row's text, if training says so."""
+    """Return how a row's special tokens are made, if its training input is known."""
     training = row.training_input
     return None if training is None else _JointInput(training.special_tokens)
 
 
 def slot_item(key: str, encodings: Encodings) -> Candidates:
-    """Return candidates in the place of a true string, behind what stands before it.
+    """Return the candidates for a slot, behind the text that precedes the slot.
 
-    Where the first token also covers characters before the string, it is one of them.
+    If the first token also covers characters before the slot, it belongs to the
+    candidates.
 
     Raises
     ------
     InputError
-        Naming the set, if the manifest has none there, the string was cut off, or a
-        candidate changes another token than the string's own.
+        Names the set, if the manifest has none there, if the string was cut off, or if
+        a candidate changes a token outside of the slot.
     """
     *set_key, example_id = parts_of(key)
     where = f"candidates {key!r}"
@@ -138,7 +139,7 @@ def slot_item(key: str, encodings: Encodings) -> Candidates:
             fix="score it with a model that reads more tokens",
         )
 
-    # Each candidate in the text that the true string stands in.
+    # Each candidate replaces the true string in the same text.
     before = example.text[: context.char_start]
     after = example.text[context.char_end :]
     training = example.training_input
@@ -148,7 +149,7 @@ def slot_item(key: str, encodings: Encodings) -> Candidates:
         special_tokens=training is None or training.special_tokens == "added",
     )
 
-    # All are as the true string's text but for the tokens in its place.
+    # Only the tokens in the slot may differ from those of the true text.
     true_ids = encoding.ids.tolist()
     has_true_ids = rows[candidate_set.true_index] == true_ids
     if not has_true_ids or not all(_fits(ids, true_ids, span) for ids in rows):
@@ -158,7 +159,7 @@ def slot_item(key: str, encodings: Encodings) -> Candidates:
             fix="give the tokenizer that the manifest was built with",
         )
 
-    # What the model reads before the slot, as it read it of the row.
+    # The prefix is what the model read of the row before the slot.
     fed_ids, positions = encoding.fed(example.kept)
     prefix = fed_ids[positions < span.start]
     slot_ids = [ids[span.start : span.end] for ids in rows]
@@ -169,7 +170,7 @@ def slot_item(key: str, encodings: Encodings) -> Candidates:
 def _context_of(
     candidate_set: schema.ManifestCanary | schema.ManifestTwins | None, example_id: str
 ) -> schema.CanaryContext | None:
-    """Return where a set's true string stands in an example; ``None``: nowhere."""
+    """Return the place of a set's true string in an example, if it has one."""
     if candidate_set is None:
         return None
     for context in candidate_set.contexts:
@@ -179,7 +180,7 @@ def _context_of(
 
 
 def _fits(ids: list[int], true_ids: list[int], span: TokenSpan) -> bool:
-    """Return whether token ids differ from the true ones in a span alone."""
+    """Return whether token ids differ from the true ones only inside a span."""
     is_same_before = ids[: span.start] == true_ids[: span.start]
     is_same_behind = ids[span.end :] == true_ids[span.end :]
     return len(ids) == len(true_ids) and is_same_before and is_same_behind

@@ -1,4 +1,4 @@
-"""Clusters of rows that share a source or an identifier."""
+"""Group rows into clusters that share a source, a canary, an identifier or a text."""
 
 from __future__ import annotations
 
@@ -14,34 +14,35 @@ from spark_audit.stats.duplicates import cluster_labels
 
 WIDESPREAD_ROWS = 100
 WIDESPREAD_SHARE = 0.1
-"""A string in more than so many rows, and in more than this share of all, joins none.
+"""Rows, and share of all rows, above which a string is widespread and joins none.
 
-It is nobody's, like a shop's own telephone number, and would make a tenth of the data
-and whatever hangs on it one unit **[ours]**. No fewer rows: sixteen of sixty that hold
-the same number are one person's sixteen, and a dose of 64 is one string.
+Such a string belongs to nobody, like a shop's own telephone number. It would join a
+tenth of the data, and everything connected with it, to one unit **[ours]**. The number
+of rows must not be smaller: sixteen rows of sixty with the same number belong to one
+person, and a dose of 64 is one string.
 """
 
 BARE = ("NAME", "ADDRESS")
-"""Types whose strings of one word ("Anna", "Berlin") many share: they join no rows, or
-they would chain people together who have nothing to do with each other. Nor do strings
-of one or two characters, whatever their type **[ours]**."""
+"""Types whose strings of one word ("Anna", "Berlin") belong to many people. They join
+no rows, because they would chain unrelated people together. Strings of one or two
+characters join none either, whatever their type **[ours]**."""
 
 LARGE_CLUSTER_SHARE = 0.25
-"""A cluster with more than this share of the rows is told of in a note."""
+"""Share of the rows from which a cluster gets a note."""
 
 
 @dataclass(frozen=True)
 class Clusters:
-    """The cluster of each row, and how they came about.
+    """The cluster of each row, and the causes of the clusters.
 
     Attributes
     ----------
     labels
         Name of each row's cluster, in the order of the rows.
     counts
-        How many clusters there are, and how many rows each cause joined.
+        The number of clusters, and the number of rows that each cause joined.
     notes
-        What a reader must know of them.
+        Notes on the clusters, for readers of the manifest.
     """
 
     labels: list[str]
@@ -50,11 +51,11 @@ class Clusters:
 
 
 def clusters(examples: Sequence[Example], groups: np.ndarray) -> Clusters:
-    """Return clusters of rows that share source, canary, identifier or text.
+    """Return the clusters of rows that share a source, canary, identifier or text.
 
-    An identifier joins the rows that it stands in, annotated there or not; one of a
-    single word that may be many people's, and one that stands nearly everywhere, join
-    none (:data:`BARE`, :data:`WIDESPREAD_SHARE`).
+    An identifier joins all rows that hold it, annotated there or not. Two kinds of
+    identifiers join none: a single word that may belong to many people, and a string
+    that stands nearly everywhere (:data:`BARE`, :data:`WIDESPREAD_SHARE`).
 
     Parameters
     ----------
@@ -70,7 +71,7 @@ def clusters(examples: Sequence[Example], groups: np.ndarray) -> Clusters:
     largest = max(sizes.values(), default=0)
 
     if largest > max(LARGE_CLUSTER_SHARE * len(examples), 2):
-        # How large it would be without identifiers says whether they are the cause.
+        # The sizes without identifiers show whether identifiers cause a large cluster.
         without_strings = Counter(cluster_labels(sources, canaries, groups))
         notes.append(
             f"one cluster holds {largest} of {len(examples)} rows "
@@ -94,7 +95,7 @@ def clusters(examples: Sequence[Example], groups: np.ndarray) -> Clusters:
 def _joining_strings(
     examples: Sequence[Example],
 ) -> tuple[list[list[int]], list[str]]:
-    """Return the numbers of the identifiers that join each row to others, and notes."""
+    """Return the numbers of the identifiers that join rows, by row, and notes."""
     number_of: dict[str, int] = {}
     rows_by_bare_string: Counter[str] = Counter()
     for example in examples:
@@ -104,7 +105,7 @@ def _joining_strings(
             else:
                 rows_by_bare_string[string] += 1
 
-    # A password may be a plain word: it is one only where it is annotated.
+    # A password may be a plain word, so plain words count only where annotated.
     find = finder({string for string in number_of if not string.isalpha()})
     numbers_by_row: list[list[int]] = []
     for example in examples:
@@ -114,7 +115,7 @@ def _joining_strings(
 
     notes = _leave_out_widespread(numbers_by_row)
 
-    # A reader may wonder why two rows of "Anna" are two clusters.
+    # A note explains why two rows of "Anna" are two clusters.
     n_bare_shared = 0
     for string, n_rows in rows_by_bare_string.items():
         n_bare_shared += n_rows > 1 and string not in number_of
@@ -128,9 +129,9 @@ def _joining_strings(
 
 
 def _leave_out_widespread(numbers_by_row: list[list[int]]) -> list[str]:
-    """Take strings that stand nearly everywhere out of all rows; return a note on them.
+    """Remove strings that stand nearly everywhere from all rows; return a note on them.
 
-    There is no note where there is no such string.
+    Without such a string there is no note.
     """
     n_rows_by_number: Counter[int] = Counter()
     for numbers in numbers_by_row:
@@ -155,29 +156,30 @@ def _leave_out_widespread(numbers_by_row: list[list[int]]) -> list[str]:
 
 
 def _annotated_strings(example: Example) -> dict[str, bool]:
-    """Return the strings annotated in a row, and whether each tells who it is."""
+    """Return the strings annotated in a row, and whether each identifies its owner."""
     is_telling: dict[str, bool] = {}
     for span in example.spans:
-        # A word with a digit, such as a flat's number, is rarely two people's.
+        # A word with a digit, such as a flat number, rarely belongs to two people.
         string = string_of(example, span)
         has_digit = any(character.isdigit() for character in string)
         is_word = len(string.split()) == 1 and not has_digit
         is_bare = len(string) < SHORT or (is_word and span.type in BARE)
 
-        # Annotated twice, it tells if it does under one of its types.
+        # A string annotated twice identifies its owner if it does under one of its
+        # types.
         is_telling[string] = is_telling.get(string, False) or not is_bare
     return is_telling
 
 
 def _n_sharing_key(key_of_row: Sequence[Hashable | None]) -> int:
-    """Return how many rows have a key that another row has, too; ``None`` is no key."""
+    """Count the rows whose key another row has, too; ``None`` is not a key."""
     n_rows_by_key = Counter(key_of_row)
     del n_rows_by_key[None]
     return sum(n_rows for n_rows in n_rows_by_key.values() if n_rows > 1)
 
 
 def _n_sharing_any(keys_by_row: Sequence[Collection[Hashable]]) -> int:
-    """Return how many rows have one of their keys in common with another row."""
+    """Count the rows that share at least one key with another row."""
     n_rows_by_key: Counter[Hashable] = Counter()
     for keys in keys_by_row:
         n_rows_by_key.update(keys)

@@ -1,4 +1,4 @@
-"""A manifest's content: packed, checked, sealed."""
+"""Pack, check and seal the content of a manifest."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ MANIFEST_PARTS: Mapping[str, type[Any]] = {
     "canaries": ManifestCanary,
     "twins": ManifestTwins,
 }
-"""A manifest's long lists, and what they hold."""
+"""The long lists of a manifest, with the class of their records."""
 
 
 def digest(content: JsonObject) -> str:
-    """Return SHA-256 of canonical JSON without ``digest`` and ``name``, in hex."""
+    """Return the SHA-256 of canonical JSON without ``digest`` and ``name``, in hex."""
     hashed = {
         name: value for name, value in content.items() if name not in ("digest", "name")
     }
 
-    # Piece by piece: the whole of a large manifest would take gigabytes.
+    # In pieces, because the JSON of a large manifest would take gigabytes.
     sha256 = hashlib.sha256()
     for piece in canonical_pieces(hashed):
         sha256.update(piece)
@@ -50,12 +50,12 @@ def digest(content: JsonObject) -> str:
 
 
 def canonical_pieces(content: JsonObject) -> Iterator[bytes]:
-    """Yield canonical JSON of a content, piece by piece."""
+    """Yield the canonical JSON of a content, piece by piece."""
     separator = b"{"
     for name in sorted(content):
         yield separator + canonical_json(name) + b":"
 
-        # Packed lists hold the JSON of their records already.
+        # Packed lists already hold the JSON of their records.
         value = content[name]
         if isinstance(value, Records):
             yield from value.pieces()
@@ -66,22 +66,22 @@ def canonical_pieces(content: JsonObject) -> Iterator[bytes]:
 
 
 def seal(content: JsonObject) -> Manifest:
-    """Validate a manifest's content and give it its digest.
+    """Validate a manifest's content, and add its digest.
 
-    Its lists may be iterables, which are gone through once.
+    The lists may be iterables, which are consumed once.
     """
-    # The digest is that of the checked content, in which defaults are filled in.
+    # The digest covers the checked content, with defaults filled in.
     draft = checked_content({**content, "digest": ""}, where="manifest")
     return draft.having(digest=digest(content_of(draft)))
 
 
 def _packed_lists(content: JsonObject) -> dict[str, Records[Any]]:
-    """Return the long lists of a content that are lists or iterables, packed.
+    """Return the long lists of a content in packed form.
 
     Raises
     ------
     ValueError, RecursionError
-        If one cannot be written as JSON.
+        If a list cannot be written as JSON.
     """
     packed_lists: dict[str, Records[Any]] = {}
     for name, record_class in MANIFEST_PARTS.items():
@@ -94,17 +94,18 @@ def _packed_lists(content: JsonObject) -> dict[str, Records[Any]]:
 
 
 def checked_content(content: JsonObject, *, where: str) -> Manifest:
-    """Return the manifest of a content; refuse one that is malformed.
+    """Return the manifest of a content; refuse malformed content.
 
     Raises
     ------
     InputError
-        Naming the first field that is wrong, never what it holds.
+        Names the first bad field, but never its value.
     """
     try:
         packed_lists = _packed_lists(content)
-        # Without the lists it is a manifest too, that of no example, and is checked as
-        # a whole. Their records are checked as they are read, one by one.
+        # Without its lists, the content is a valid manifest without examples, and is
+        # checked as a whole. Records of the lists are checked one by one, when they are
+        # read.
         head = canonical_json({**content, **dict.fromkeys(packed_lists, ())})
         draft = Manifest.model_validate_json(head).having(**packed_lists)
         check_joined(draft)
@@ -118,32 +119,32 @@ def checked_content(content: JsonObject, *, where: str) -> Manifest:
 
 
 def _problem_of(error: ValueError | RecursionError) -> str:
-    """Return what is wrong with a content, without any of its values."""
+    """Return a description of the problem, without any values."""
     if not isinstance(error, ValidationError):
         return str(error)
 
     first = error.errors(include_input=False, include_url=False)[0]
     path = files.field_path(first["loc"], Manifest.model_json_schema())
-    # A note on the error names the record that the field is of.
+    # A note on the error names the record of the field.
     steps = [*getattr(error, "__notes__", ()), path]
     field = ".".join(step for step in steps if step)
-    # Whatever a check of ours says stands behind "Value error, ".
+    # pydantic puts "Value error, " in front of our own messages.
     problem = first["msg"].lower().removeprefix("value error, ")
     return f"field {field}: {problem}"
 
 
 def check_joined(manifest: Manifest) -> None:
-    """Check that what names an example names one that is here, and a place in it.
+    """Check that all references name an example of the manifest and a place in it.
 
     Raises
     ------
     ValueError
-        With the part that does not fit.
+        Names the part that does not fit.
     """
     is_whole = manifest.redacted_from is None
     sizes = _checked_examples(manifest, is_whole=is_whole)
 
-    # To go through a large manifest again for its ids would take seconds.
+    # The ids are kept: to read a large manifest again for them would take seconds.
     manifest.__dict__["by_id"] = ById(manifest.examples, sizes)
 
     _check_pairs(manifest, sizes, is_whole=is_whole)
@@ -155,9 +156,9 @@ def check_joined(manifest: Manifest) -> None:
 
 
 class _Size(NamedTuple):
-    """What is kept of an example to check others: the example itself takes 10 KB.
+    """The sizes of an example, which are kept because the example takes 10 KB.
 
-    ``n_characters`` and ``n_tokens`` are 0 where the manifest was redacted.
+    ``n_characters`` and ``n_tokens`` are 0 in a redacted manifest.
     """
 
     n_characters: int
@@ -166,21 +167,21 @@ class _Size(NamedTuple):
 
 
 class _Once:
-    """Refuses a key of a part that was given before."""
+    """A check that refuses duplicate keys in a part of the manifest."""
 
     def __init__(self, part: str) -> None:
         self._part = part
         self._seen: set[object] = set()
 
     def check(self, number: int, key: object) -> None:
-        """Refuse the key of one of the part's records if another has it, too."""
+        """Refuse the key of a record if an earlier record has the same key."""
         if key in self._seen:
             raise ValueError(f"{self._part}.{number} stands twice")
         self._seen.add(key)
 
 
 def _checked_examples(manifest: Manifest, *, is_whole: bool) -> dict[str, _Size]:
-    """Return the sizes of examples by id; refuse empty ones and ids given twice."""
+    """Return the sizes of examples by id; refuse empty examples and duplicate ids."""
     once = _Once("examples")
     sizes: dict[str, _Size] = {}
     for number, example in enumerate(manifest.examples):
@@ -190,7 +191,7 @@ def _checked_examples(manifest: Manifest, *, is_whole: bool) -> dict[str, _Size]
             n_tokens=len(example.reference_unll),
             split=example.split,
         )
-        # Only a redacted manifest may have neither.
+        # Only examples of a redacted manifest may have neither text nor tokens.
         if is_whole and not (size.n_characters and size.n_tokens):
             raise ValueError(f"examples.{number} has no text or no tokens")
         sizes[example.id] = size
@@ -203,7 +204,7 @@ def _check_place(
     characters: tuple[int, int],
     sizes: Mapping[str, _Size],
 ) -> None:
-    """Refuse characters of an example that is not here, or that it does not have."""
+    """Refuse a place in an unknown example or outside of its text."""
     if example_id not in sizes:
         raise ValueError(f"{field} names an example that is not here")
 
@@ -214,7 +215,7 @@ def _check_place(
 def _check_pairs(
     manifest: Manifest, sizes: Mapping[str, _Size], *, is_whole: bool
 ) -> None:
-    """Refuse a pair outside its example, one without figures, or one given twice."""
+    """Refuse a pair that is outside of its example, lacks figures, or occurs twice."""
     once = _Once("pairs")
     for number, pair in enumerate(manifest.pairs):
         field = f"pairs.{number}"
@@ -227,16 +228,16 @@ def _check_pairs(
             if is_whole and (side.nll is None or pair.distance is None):
                 raise ValueError(f"{field} has no nll or no distance")
 
-        # An identifier that were paired twice would count twice.
+        # An identifier with two pairs would count twice.
         once.check(number, (pair.example, pair.pii.token_start, pair.pii.token_end))
 
 
 def _check_candidate_sets(manifest: Manifest, sizes: Mapping[str, _Size]) -> None:
-    """Refuse canaries and twins given twice, or outside of the examples."""
+    """Refuse canaries and twins that occur twice or lie outside of their examples."""
     once = _Once("canaries")
     for number, canary in enumerate(manifest.canaries):
         once.check(number, (canary.canary_id, canary.part))
-        # A pair is one planted and one held-out canary.
+        # A coin pair consists of one planted and one held-out canary.
         if canary.pair is not None:
             once.check(number, ("pair", canary.pair, canary.part, canary.held_out))
         _check_contexts(f"canaries.{number}.contexts", canary.contexts, sizes)
@@ -250,14 +251,14 @@ def _check_candidate_sets(manifest: Manifest, sizes: Mapping[str, _Size]) -> Non
 def _check_contexts(
     field: str, contexts: Iterable[CanaryContext], sizes: Mapping[str, _Size]
 ) -> None:
-    """Refuse a context outside of the examples."""
+    """Refuse contexts outside of their examples."""
     for context in contexts:
         characters = (context.char_start, context.char_end)
         _check_place(field, context.example, characters, sizes)
 
 
 def _check_membership(manifest: Manifest, sizes: Mapping[str, _Size]) -> None:
-    """Refuse members that are no train rows, and non-members that are no test rows."""
+    """Refuse members that are not train rows, or non-members that are not test rows."""
     _check_side("members", manifest.membership.members, "train", sizes)
     _check_side("non_members", manifest.membership.non_members, "test", sizes)
 
@@ -265,7 +266,7 @@ def _check_membership(manifest: Manifest, sizes: Mapping[str, _Size]) -> None:
 def _check_side(
     side: str, ids: Sequence[str], split: str, sizes: Mapping[str, _Size]
 ) -> None:
-    """Refuse an id that is given twice, or is that of a row of the other split."""
+    """Refuse duplicate ids, and ids of rows in the other split."""
     once = _Once(f"membership.{side}")
     for number, example_id in enumerate(ids):
         if example_id not in sizes or sizes[example_id].split != split:
@@ -274,7 +275,7 @@ def _check_side(
 
 
 def content_of(manifest: Manifest) -> dict[str, object]:
-    """Return what a manifest's file holds, its long lists packed."""
+    """Return the content of a manifest's file, with packed lists."""
     packed_lists = _packed_lists(
         {name: getattr(manifest, name) for name in MANIFEST_PARTS}
     )

@@ -1,4 +1,4 @@
-"""The texts of a manifest in the tokens of a checkpoint, made when they are needed."""
+"""Tokenise the texts of a manifest for a checkpoint, on demand."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 MOST_LABELS = 64
-"""A task with more distinct responses than this has no set of labels."""
+"""Most distinct responses of a task that count as labels."""
 
 
 def key_of(kind: str, *components: object) -> str:
-    """Return the key of a sequence: its kind, what it is of, and its example's id.
+    """Return the key of a sequence: its kind, its components and its example's id.
 
     ::
 
@@ -39,19 +39,19 @@ def key_of(kind: str, *components: object) -> str:
         twins        their identifier,      example
         a prompt     first character,       example
     """
-    # Ids may hold a colon, which divides the components.
+    # Ids may contain a colon, which separates the components.
     quoted = [quote(str(component), safe="") for component in components]
     return ":".join([kind, *quoted])
 
 
 def parts_of(key: str) -> list[str]:
-    """Return what a key was made of by :func:`key_of`."""
+    """Return the components from which :func:`key_of` made a key."""
     return [unquote(component) for component in key.split(":")]
 
 
 def example_of(wanted: Pass, key: str) -> str:
-    """Return the id of the example that a sequence of a pass is of."""
-    # Whole texts and prompts of rows have the row's id as their key.
+    """Return the id of the example to which a sequence of a pass belongs."""
+    # The key of a whole text or of a row's prompt is the row's id.
     if ITEMS[wanted.kind] in ("texts", "prompts"):
         return key
     return parts_of(key)[-1]
@@ -60,7 +60,7 @@ def example_of(wanted: Pass, key: str) -> str:
 def task_labels(manifest: schema.Manifest) -> dict[str, tuple[str, ...]]:
     """Return the distinct responses of each task that has labels, sorted.
 
-    Beyond :data:`MOST_LABELS` a task's responses are text, not labels.
+    A task with more than :data:`MOST_LABELS` responses has texts, not labels.
     """
     responses_by_task: dict[str, set[str]] = defaultdict(set)
     for example in manifest.examples:
@@ -69,7 +69,7 @@ def task_labels(manifest: schema.Manifest) -> dict[str, tuple[str, ...]]:
 
 
 def few_labels(responses_by_task: Mapping[str, set[str]]) -> dict[str, tuple[str, ...]]:
-    """Return the responses of the tasks that have few enough to be labels."""
+    """Return the responses of the tasks with few enough of them to be labels."""
     return {
         task: tuple(sorted(responses))
         for task, responses in responses_by_task.items()
@@ -80,34 +80,34 @@ def few_labels(responses_by_task: Mapping[str, set[str]]) -> dict[str, tuple[str
 def fitted_prefix(
     ids: np.ndarray, leading: int, limit: int | None, behind: int, key: str
 ) -> np.ndarray:
-    """Return a prefix that leaves room behind it; its beginning is cut off.
+    """Return a prefix, cut at its beginning so that the text behind it fits.
 
     Parameters
     ----------
     ids
         Token ids of the prefix, shape ``(T,)``.
     leading
-        So many of them are special tokens, which stay.
+        Number of leading special tokens, which stay.
     limit
         Tokens that the model can read; ``None``: no limit.
     behind
-        Tokens that must fit behind the prefix.
+        Number of tokens that must fit behind the prefix.
     key
         The example's id, for the error.
 
     Raises
     ------
     InputError
-        If there is no prefix, or no room for a token of its text.
+        If there is no prefix, or no room for any token of its text.
     """
-    # A model was trained with its BOS in front: only text is cut.
+    # Only text is cut: the model was trained with its BOS in front.
     special = ids[:leading]
     text = ids[leading:]
     n_fitting = len(text)
     if limit is not None:
         n_fitting = min(limit - behind - len(special), len(text))
 
-    # Without text in it the prefix may be special tokens alone.
+    # A prefix without text may consist of special tokens only.
     is_cut_off = len(text) > 0 and n_fitting < 1
     if not len(ids) or is_cut_off or n_fitting < 0:
         raise InputError(
@@ -119,38 +119,38 @@ def fitted_prefix(
 
 
 class Encodings(dict[str, Encoding]):
-    """A manifest's texts as a checkpoint's tokens; those asked for by id are kept.
+    """A manifest's texts in a checkpoint's tokens; texts requested by id are cached.
 
     Raises
     ------
     InputError
-        If the manifest was redacted; when texts are asked for, if the tokenizer cuts
-        them otherwise.
+        If the manifest was redacted. When texts are requested, also if the tokenizer
+        gives other numbers of tokens.
     """
 
     def __init__(self, manifest: schema.Manifest, loaded: Loaded) -> None:
         super().__init__()
         self.manifest = original(manifest)
         self.loaded = loaded
-        # Tokens that the model can read; None: no limit.
+        # The most tokens that the model can read; None: no limit.
         bounds = (manifest.settings.max_length, loaded.max_positions)
         self.limit = min((bound for bound in bounds if bound is not None), default=None)
 
     @cached_property
     def labels(self) -> Mapping[str, tuple[str, ...]]:
-        """:func:`task_labels` of the manifest."""
+        """Return :func:`task_labels` of the manifest."""
         return task_labels(self.manifest)
 
     @cached_property
     def sets(self) -> Sets:
-        """:func:`slots` of the manifest."""
+        """Return :func:`slots` of the manifest."""
         return slots(self.manifest)
 
     def each(
         self, keys: Sequence[str]
     ) -> Iterator[tuple[schema.ManifestExample, Encoding]]:
-        """Yield examples with their tokens, by id; none of them is kept."""
-        # Some hundred at a time are tokenised faster than one by one.
+        """Yield examples with their tokens, by id, without caching them."""
+        # Lots of some hundred texts are tokenised faster than single texts.
         for first in range(0, len(keys), TOGETHER):
             lot = keys[first : first + TOGETHER]
             examples = [self.manifest.by_id[key] for key in lot]
@@ -162,7 +162,7 @@ class Encodings(dict[str, Encoding]):
     def _check_tokens(
         self, example: schema.ManifestExample, encoding: Encoding
     ) -> None:
-        """Refuse a tokenizer that gives a row another number of tokens."""
+        """Refuse a tokenizer that gives a row a different number of tokens."""
         n_recorded = len(example.reference_unll)
         if len(encoding) != n_recorded:
             raise InputError(
@@ -179,7 +179,7 @@ class Encodings(dict[str, Encoding]):
 
 
 Sets = Mapping[tuple[str, ...], schema.ManifestCanary | schema.ManifestTwins]
-"""Sets of candidates by the components of their keys, all but the example."""
+"""Sets of candidates by the components of their keys, without the example."""
 
 
 def slots(manifest: schema.Manifest) -> Sets:
@@ -190,7 +190,7 @@ def slots(manifest: schema.Manifest) -> Sets:
 
     for canary in manifest.canaries:
         sets["canary", canary.canary_id, canary.part] = canary
-        # A coin is a canary between two candidates alone.
+        # A coin is a choice between two candidates of a canary.
         if canary.part == "full" and canary.coin:
             pair, true_index = canary.coin
             sets["coin", canary.canary_id] = canary.model_copy(

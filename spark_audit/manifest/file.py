@@ -1,4 +1,4 @@
-"""The manifest as a file: written, read, and held to the model that is audited."""
+"""Write and read manifest files, and check them against the audited model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
 
 MAGIC = b"ARROW1"
-"""How an Arrow file begins."""
+"""First bytes of an Arrow file."""
 
 MANIFEST = "give a file of `spark-audit manifest build`"
 
@@ -37,12 +37,12 @@ FIX = "build it again, or get the original file"
 
 
 def original(manifest: Manifest) -> Manifest:
-    """Return the manifest, if it is one that can be audited with.
+    """Return the manifest if it can be used for audits.
 
     Raises
     ------
     InputError
-        If it was redacted.
+        If the manifest was redacted.
     """
     if manifest.redacted_from is not None:
         raise InputError(
@@ -54,12 +54,12 @@ def original(manifest: Manifest) -> Manifest:
 
 
 def check_output(path: Path) -> None:
-    """Refuse a name that says of no format what it is.
+    """Refuse a file name that does not show the format.
 
     Raises
     ------
     InputError
-        If it ends in neither ``.json`` nor ``.arrow``, as a folder's.
+        If it ends neither in ``.json`` nor in ``.arrow``.
     """
     if path.suffix not in (".json", ".arrow"):
         raise InputError(
@@ -72,8 +72,9 @@ def check_output(path: Path) -> None:
 def write_manifest(manifest: Manifest, path: str | Path) -> None:
     """Write a manifest, whole or not at all, readable by the owner only.
 
-    A path that ends in ``.arrow`` is an Arrow file, for many rows, of which no more is
-    read than is asked for; any other is canonical JSON, which is read as a whole.
+    A path with the ending ``.arrow`` becomes an Arrow file. It suits data with many
+    rows, because a reader loads only what it needs. Any other path becomes canonical
+    JSON, which is read as a whole.
     """
     path = Path(path)
     content = content_of(manifest)
@@ -89,17 +90,17 @@ def write_manifest(manifest: Manifest, path: str | Path) -> None:
 
 
 def load_manifest(path: str | Path | Manifest) -> Manifest:
-    """Read and verify a manifest of either format; one that is read stays.
+    """Read and verify a manifest in either format; return a given manifest unchanged.
 
     Raises
     ------
     TypeError
-        If it is neither a path nor a manifest.
+        If the argument is neither a path nor a manifest.
     OutputError
-        If it cannot be read.
+        If the file cannot be read.
     InputError
-        If it does not exist, is no manifest, of another schema version, malformed, or
-        was changed.
+        If the file does not exist, is not a manifest, has another schema version, is
+        malformed, or was changed.
     """
     if isinstance(path, Manifest):
         return path
@@ -111,8 +112,8 @@ def load_manifest(path: str | Path | Manifest) -> Manifest:
     if not isinstance(content, dict) or content.get("kind") != "spark-audit-manifest":
         raise InputError("is no SPARK Audit manifest", where=str(path), fix=MANIFEST)
 
-    # The digest is that of the content as it stands in the file, with fields that this
-    # version does not know; only its long lists are packed already.
+    # The digest covers the content exactly as the file has it, including fields that
+    # this version does not know.
     manifest = checked_content(content, where=str(path))
     packed_lists = {
         name: getattr(manifest, name) for name in MANIFEST_PARTS if name in content
@@ -127,14 +128,14 @@ def load_manifest(path: str | Path | Manifest) -> Manifest:
 
 
 def _content_of_file(path: Path) -> object:
-    """Return what a file holds, which may be anything that JSON can say.
+    """Return the content of a file, which may be any JSON value.
 
     Raises
     ------
     InputError
-        If it does not exist, is a folder, or is neither JSON nor whole.
+        If the file does not exist, is a folder, or is incomplete or not JSON.
     OutputError
-        If it cannot be read.
+        If the file cannot be read.
     """
     try:
         with files.open_regular(path, follow=True) as file:
@@ -162,7 +163,7 @@ def _content_of_file(path: Path) -> object:
 def check_fit(
     manifest: Manifest, checkpoint: Loaded, *, base_sha256: str | None
 ) -> list[str]:
-    """Refuse a checkpoint that the manifest was not made for.
+    """Refuse a checkpoint that does not belong to the manifest.
 
     Parameters
     ----------
@@ -178,11 +179,11 @@ def check_fit(
     Raises
     ------
     InputError
-        With what differs.
+        Names the difference.
     """
     reference = manifest.reference
     n_rows = len(checkpoint.usable)
-    # More rows of the embeddings than the base's are left out of every figure.
+    # Rows of the embeddings beyond those of the base are left out of every figure.
     if checkpoint.has_rows_of(reference.tokenizer_sha256, reference.vocab_size):
         n_rows = reference.vocab_size
 
@@ -192,7 +193,7 @@ def check_fit(
         _Comparison("architecture", checkpoint.architecture, reference.architecture),
         _Comparison("vocabulary", n_rows, reference.vocab_size),
     ]
-    # Sizes that only one of both names cannot be compared.
+    # A size that only one side names cannot be compared.
     reference_shape = reference.shape or {}
     for size in sorted(checkpoint.shape.keys() & reference_shape.keys()):
         compared.append(
@@ -213,7 +214,7 @@ def check_fit(
 
 
 class _Comparison(NamedTuple):
-    """A property of a checkpoint, and what the manifest says of it."""
+    """A property of a checkpoint, and its value in the manifest."""
 
     name: str
     of_checkpoint: object
@@ -221,8 +222,8 @@ class _Comparison(NamedTuple):
 
     @property
     def differs(self) -> bool:
-        """True if it is known of the checkpoint and is another."""
-        # Full weights name no base: what is not known cannot differ.
+        """Return whether the property is known and has another value."""
+        # Full weights do not name a base, and an unknown value cannot differ.
         is_known = self.of_checkpoint is not None
         return is_known and self.of_checkpoint != self.of_manifest
 
@@ -235,18 +236,18 @@ class _Comparison(NamedTuple):
 
 
 def _shortened(value: object) -> str:
-    """Return a value as text, of a SHA-256 its first twelve digits."""
+    """Return a value as text; a SHA-256 as its first twelve digits."""
     text = str(value)
     return text[:12] if len(text) == 64 else text
 
 
 def limited(manifest: Manifest, ids: set[str]) -> Manifest:
-    """Return the part of a manifest that concerns some examples; the digest stays."""
+    """Return the part of a manifest that concerns some examples; keep the digest."""
 
     def concerns(record: Any) -> bool:
         if isinstance(record, ManifestExample):
             return record.id in ids
-        # A canary or a set of twins stands in several examples, a pair in one.
+        # A canary or a set of twins may have several examples, while a pair has one.
         contexts = getattr(record, "contexts", [record])
         return bool(contexts) and all(context.example in ids for context in contexts)
 

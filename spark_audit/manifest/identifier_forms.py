@@ -1,9 +1,9 @@
-"""Strings of an identifier's kind: forms that random ones are drawn from.
+"""Draw random strings of the same form as an identifier.
 
-Names and the words of e-mail and postal addresses come from Faker's lists of the locale
-that the name is from; digits stay digits, and where many identifiers share a format
-each character is one that stands in its place there, so that what they all begin with
-does not give a twin away **[ours]**.
+Names and the words of e-mail and postal addresses come from Faker's lists, in the
+locale of the name. Digits stay digits. If many identifiers share a format, each
+character is drawn from the characters at its place in these identifiers: a common
+beginning must not give a twin away **[ours]**.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from spark_audit.data.person_names import providers, strings
 from spark_audit.data.pii import luhn
 
 MIN_IDENTIFIERS_OF_FORMAT = 8
-"""Identifiers of one type and format from which on their characters tell what the
-format demands, as an area code that all begin with **[ours]**."""
+"""Identifiers of one type and format from which on their characters are taken as the
+format's own, such as a common area code **[ours]**."""
 
 MIN_STRINGS_LEFT = 1000
-"""Strings that must be left where characters are told so."""
+"""Number of strings that must remain possible under such a format."""
 
 WORDED = ("NAME", "EMAIL", "ADDRESS")
-"""Types that are made of words; of all others letters are drawn one by one."""
+"""Types that are drawn word by word; other types are drawn letter by letter."""
 
 ENGLISH_LOCALE = "en_US"
 
@@ -52,14 +52,14 @@ Words = tuple[str, ...]
 
 
 class _Locale(NamedTuple):
-    """Faker's names of one locale, each once.
+    """Faker's names of one locale, without duplicates.
 
     Attributes
     ----------
     first_names, last_names
-        As they are written.
+        Names as they are written.
     folded_first, folded_last
-        The same, folded.
+        The same names, folded.
     """
 
     first_names: Words
@@ -68,13 +68,13 @@ class _Locale(NamedTuple):
     folded_last: frozenset[str]
 
     def has(self, word: str) -> bool:
-        """Return whether one of the lists has the word."""
+        """Return whether either list has the word."""
         folded_word = word.casefold()
         return folded_word in self.folded_first or folded_word in self.folded_last
 
 
 def _locales() -> dict[str, _Locale]:
-    """Return every locale whose names have a first and a last list."""
+    """Return the locales that have lists of both first and last names."""
     first_fields = ("first_names", "first_names_male", "first_names_female")
     locales = {}
     for name, provider in providers().items():
@@ -91,7 +91,7 @@ def _locales() -> dict[str, _Locale]:
 
 
 def _single_words(provider: type, *fields: str) -> Words:
-    """Return the names in some lists of a provider that are a single word, sorted."""
+    """Return the single-word names in a provider's lists, sorted."""
     words: set[str] = set()
     for field in fields:
         for name in strings(getattr(provider, field, ())):
@@ -102,7 +102,7 @@ def _single_words(provider: type, *fields: str) -> Words:
 
 
 class _AddressWords(NamedTuple):
-    """Words of postal addresses that stay, and endings of towns, longest first."""
+    """Fixed words of postal addresses, and endings of town names, longest first."""
 
     fixed: frozenset[str]
     town_endings: Words
@@ -110,7 +110,7 @@ class _AddressWords(NamedTuple):
 
 @lru_cache(maxsize=1)
 def _address_words() -> _AddressWords:
-    """Return what Faker's addresses and ours have in common."""
+    """Return the words that are common to Faker's addresses and ours."""
     from faker.providers.address.en_US import Provider
 
     phrases = [
@@ -122,7 +122,7 @@ def _address_words() -> _AddressWords:
     for phrase in phrases:
         fixed_words.update(word.casefold() for word in phrase.split())
 
-    # The first that fits is taken: "land" before "d".
+    # The first match is used, so "land" comes before "d".
     town_endings = sorted(
         Provider.city_suffixes, key=lambda ending: (-len(ending), ending)
     )
@@ -135,16 +135,16 @@ def _script(word: str) -> str:
 
 
 class Forms:
-    """What the identifiers of some data have in common, to draw others like them.
+    """The forms of the identifiers in some data, from which others are drawn.
 
     Parameters
     ----------
     identifiers
-        Type and string of each distinct one.
+        Type and string of each distinct identifier.
     """
 
     def __init__(self, identifiers: Iterable[tuple[str, str]]) -> None:
-        # Of each format the characters that are drawn one by one, by identifier.
+        # The separately drawn characters of each identifier, by type and format.
         drawn_by_form: dict[tuple[str, str], list[str]] = defaultdict(list)
         self._hosts: Counter[str] = Counter()
         self._names: Counter[str] = Counter()
@@ -160,8 +160,8 @@ class Forms:
                     if piece[0].isalpha():
                         self._names[piece] += 1
 
-        # (type, format) -> by place the characters that identifiers have there. A few
-        # identifiers would tell too much of each other.
+        # (type, format) -> the characters at each place. Formats with few identifiers
+        # are left out, because these would reveal too much of each other.
         self._seen: dict[tuple[str, str], list[list[str]]] = {}
         for form, texts in drawn_by_form.items():
             if len(texts) >= MIN_IDENTIFIERS_OF_FORMAT:
@@ -169,7 +169,7 @@ class Forms:
                 self._seen[form] = [sorted(set(column)) for column in columns]
 
     def draw(self, type: str, text: str, rng: np.random.Generator, n: int) -> list[str]:
-        """Return ``n`` strings of an identifier's kind; they may repeat, or be it."""
+        """Return ``n`` strings of an identifier's form; they may repeat or equal it."""
         body = _body(type, text)
         pieces = _PIECE_OF_STRING.findall(body)
         word_lists = self._word_lists(
@@ -178,7 +178,7 @@ class Forms:
         if word_lists is None:
             return []
 
-        # One column of n draws for each word or character.
+        # Each word or character gives one column of n draws.
         columns: list[list[str]] = []
         character_choices = iter(self._character_choices(type, text))
         for piece in pieces:
@@ -187,7 +187,7 @@ class Forms:
                 columns.append([_in_case_of(piece, word) for word in _joined(parts)])
                 continue
 
-            # Marks and blanks stay: an only choice takes no number of the stream.
+            # Marks and blanks stay: a single choice uses no random number.
             for character in piece:
                 choices: Sequence[str] = character
                 if any(character in members for members in _CHARACTER_CLASSES):
@@ -195,7 +195,7 @@ class Forms:
                 columns.append(pick(rng, choices, n))
 
         if type == "EMAIL" and "@" in text:
-            # Digits of a host that stays are no digits of the person.
+            # Digits of a host that stays do not belong to the person.
             host = text.rpartition("@")[2]
             columns += [["@"] * n, pick(rng, self._host_choices(host), n)]
 
@@ -205,7 +205,7 @@ class Forms:
         return drawn
 
     def _character_choices(self, type: str, text: str) -> list[Sequence[str]]:
-        """Return what may stand for each character that is drawn by itself."""
+        """Return the choices for each character that is drawn separately."""
         any_of_class: list[Sequence[str]] = []
         body = _body(type, text)
         for i, character in enumerate(body):
@@ -214,19 +214,19 @@ class Forms:
                 if character not in members or is_word:
                     continue
 
-                # A number of several digits does not begin with 0 unless it does.
+                # A number of several digits begins with 0 only if the original does.
                 is_digit = members == string.digits
                 begins_number = is_digit and not body[i - 1 : i].isdigit()
                 is_long = begins_number and body[i + 1 : i + 2].isdigit()
                 without_zero = is_long and character != "0"
                 any_of_class.append(members[1:] if without_zero else members)
 
-        # What stands there in the data, if that leaves enough strings.
+        # The characters in the data are used, if they leave enough strings.
         seen = self._seen.get((type, _shape(type, text)), any_of_class)
         if math.prod(len(choices) for choices in seen) >= MIN_STRINGS_LEFT:
             return list(seen)
 
-        # Numbers in a row, such as 0100 to 0130: what they all share is the format.
+        # Even consecutive numbers, such as 0100 to 0130, keep their common beginning.
         choices: list[Sequence[str]] = []
         for seen_characters, all_characters in zip(seen, any_of_class, strict=True):
             is_shared = len(seen_characters) == 1
@@ -234,7 +234,7 @@ class Forms:
         return choices
 
     def _host_choices(self, host: str) -> list[str]:
-        """Return the host if others have it, too: else hosts that tell nobody."""
+        """Return the host if others have it, too; else hosts that identify nobody."""
         if self._hosts[host.casefold()] > 1:
             return [host]
 
@@ -246,7 +246,7 @@ class Forms:
     def _word_lists(
         self, type: str, words: list[str]
     ) -> Iterator[Sequence[Sequence[str]]] | None:
-        """Return what each word is put together from; None: no list has its script."""
+        """Return the lists for the parts of each word; None if none has its script."""
         if type not in WORDED or not words:
             return iter(())
 
@@ -256,7 +256,7 @@ class Forms:
         if type == "ADDRESS":
             fixed_words = _address_words().fixed
 
-        # "Maria de la Cruz": words in another case than the rest are particles.
+        # "Maria de la Cruz": lower-case words among capitalised ones are particles.
         all_lower = all(word.islower() for word in words)
         drawn_places = []
         for place, word in enumerate(words):
@@ -285,14 +285,14 @@ class Forms:
         return iter(lists)
 
     def _best_locale(self, words: Sequence[str]) -> _Locale | None:
-        """Return the locale of their script that has most of these words.
+        """Return the locale of the words' script that has most of these words.
 
-        Of several, the one that has most of all the data's names.
+        If several have equally many, the one with most of the data's names wins.
         """
         script = _script(words[0])
         best: _Locale | None = None
         most_words = -1
-        # The first of several with as many words has most of the data's names.
+        # The locales are sorted by names of the data, so the first of equal ones wins.
         for locale in self._locales_by_names:
             if _script(locale.first_names[0]) != script:
                 continue
@@ -304,7 +304,7 @@ class Forms:
 
     @cached_property
     def _locales_by_names(self) -> list[_Locale]:
-        """All locales, the one with most of the data's names first: 10 MB."""
+        """Return all locales (10 MB), the one with most of the data's names first."""
         locales = _locales()
 
         def rank(name: str) -> tuple[int, bool]:
@@ -312,14 +312,14 @@ class Forms:
             for word, count in self._names.items():
                 if locales[name].has(word):
                     n_names += count
-            # Of several with as many the English one comes first.
+            # Of locales with equally many names, English comes first.
             return -n_names, name != ENGLISH_LOCALE
 
         return [locales[name] for name in sorted(locales, key=rank)]
 
 
 def _in_case_of(word: str, drawn: str) -> str:
-    """Return a drawn word in the case of the word that it stands for."""
+    """Return a drawn word in the case of the word that it replaces."""
     if word.islower():
         return drawn.lower()
     if word.isupper():
@@ -330,18 +330,18 @@ def _in_case_of(word: str, drawn: str) -> str:
 def _parts_of_word(
     type: str, word: str, locale: _Locale, *, is_alone: bool, is_last: bool
 ) -> list[Sequence[str]]:
-    """Return the lists that a word is put together from.
+    """Return the lists from which a word is composed.
 
     Parameters
     ----------
     is_alone, is_last
-        Whether it is the only word that is drawn, and the last of them.
+        Whether it is the only drawn word, and whether it is the last one.
     """
     folded_word = word.casefold()
     is_first_name = folded_word in locale.folded_first
     is_last_name = folded_word in locale.folded_last
 
-    # Streets and towns are surnames, with an ending of towns where the word has one.
+    # Streets and towns are surnames, with a town ending if the word has one.
     if type == "ADDRESS":
         ending = "" if is_last_name else _town_ending(folded_word)
         return [locale.last_names, [ending]]
@@ -354,13 +354,14 @@ def _parts_of_word(
     if is_first_name != is_last_name:
         return [locale.first_names if is_first_name else locale.last_names]
 
-    # In both lists or in none: a single NAME is a first name, else the last is last.
+    # For a word in both lists or in none: a single NAME is a first name, and the last
+    # of several words is a last name.
     is_surname = is_last and not (is_alone and type == "NAME")
     return [locale.last_names if is_surname else locale.first_names]
 
 
 def _town_ending(word: str) -> str:
-    """Return the longest ending of towns that a folded word has; empty: none."""
+    """Return the longest town ending of a folded word; empty if it has none."""
     for ending in _address_words().town_endings:
         if word.endswith(ending) and len(word) > len(ending) + 1:
             return ending
@@ -368,7 +369,7 @@ def _town_ending(word: str) -> str:
 
 
 def _two_parts(word: str, locale: _Locale) -> list[Sequence[str]] | None:
-    """Return the lists of one word that is two: "jsmith", "mariajones", "smithj"."""
+    """Return the lists for a word of two parts: "jsmith", "mariajones", "smithj"."""
     for length in range(1, len(word)):
         head = word[:length]
         tail = word[length:]
@@ -377,7 +378,7 @@ def _two_parts(word: str, locale: _Locale) -> list[Sequence[str]] | None:
         if head in locale.folded_last and tail in locale.folded_first:
             return [locale.last_names, locale.first_names]
 
-    # An initial beside a surname.
+    # An initial and a surname, in either order.
     if word[1:] in locale.folded_last:
         return [_CHARACTER_CLASSES[1], locale.last_names]
     if word[:-1] in locale.folded_last:
@@ -386,12 +387,12 @@ def _two_parts(word: str, locale: _Locale) -> list[Sequence[str]] | None:
 
 
 def _body(type: str, text: str) -> str:
-    """Return what is drawn anew: all but the host of an e-mail address."""
+    """Return the part that is drawn anew: all but the host of an e-mail address."""
     return text.rpartition("@")[0] if type == "EMAIL" else text
 
 
 def _shape(type: str, text: str) -> str:
-    """Return the format: digits as 0, letters as a and A, or words as a."""
+    """Return the format of a string: digits as 0, letters as a and A, or words as a."""
     shape = re.sub("[0-9]", "0", _body(type, text))
     if type in WORDED:
         return re.sub(r"[^\W\d_]+", "a", shape)
@@ -399,5 +400,5 @@ def _shape(type: str, text: str) -> str:
 
 
 def _joined(columns: Sequence[Sequence[str]]) -> list[str]:
-    """Return what stands in each row of columns, as one string."""
+    """Return the rows of some columns, each joined to one string."""
     return ["".join(row) for row in zip(*columns, strict=True)]

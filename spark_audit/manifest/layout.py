@@ -1,4 +1,4 @@
-"""Examples as tokens, each with its identifiers and what training read of it."""
+"""Lay out examples as tokens, with their identifiers and their training input."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from spark_audit.manifest.schema import ManifestSettings
 from spark_audit.stats.matching import dilate
 
 SLICE_ROWS = 512
-"""Rows that are laid out together."""
+"""Rows that are tokenised together."""
 
 
 class ManifestLayout:
@@ -39,16 +39,17 @@ class ManifestLayout:
     template
         Character ranges of the task's fixed wording.
     kept
-        Tokens that are scored, end exclusive.
+        Range of the tokens that are scored, end exclusive.
     response_token
         First token of the response.
     spans
-        The example's spans, each with its tokens; ``None`` for one without any (blank).
+        The example's spans, each with its tokens; ``None`` for a blank span without
+        tokens.
 
     Raises
     ------
     InputError
-        If it has no token, or a model that reads ``max_length`` tokens no room for it.
+        If the example has no token, or no token fits into ``max_length``.
     """
 
     def __init__(
@@ -67,12 +68,12 @@ class ManifestLayout:
             self.spans.append((span, encoding.span(span.start, span.end)))
 
         self.response_token = encoding.reaching(len(example.prompt))
-        # Where training cut the row, what it read is known, and nothing else is scored.
+        # If training cut the row, only the part that it read is scored.
         fed_tokens = self._fed_when_cut(max_length)
         self.kept = fed_tokens or self._kept_by_length(max_length)
 
     def _kept_by_length(self, max_length: int | None) -> tuple[int, int]:
-        """Return the tokens that a model reads of the row, by its length alone."""
+        """Return the range of tokens that a model reads, by the row's length alone."""
         token_ranges = []
         for _, tokens in self.spans:
             if tokens is not None:
@@ -86,7 +87,7 @@ class ManifestLayout:
             )
 
     def _fed_when_cut(self, max_length: int | None) -> tuple[int, int] | None:
-        """Return the tokens that training read, if it cut the row; else ``None``.
+        """Return the tokens that training read if it cut the row; else ``None``.
 
         Of these a model with a shorter context reads the side that training kept.
         """
@@ -94,7 +95,7 @@ class ManifestLayout:
         if training is None or training.max_length is None:
             return None
 
-        # A row that fitted was not cut: then its length alone decides.
+        # Training did not cut a row that fitted, so the length alone decides.
         start, end = training.fed(len(self.encoding))
         if (start, end) == (0, len(self.encoding)):
             return None
@@ -108,30 +109,30 @@ class ManifestLayout:
 
     @property
     def training_input(self) -> TrainingInput | None:
-        """Return what is known of the row's training."""
+        """Return the known facts of the row's training."""
         return self.example.training_input
 
     @property
     def fed_text(self) -> tuple[int, int]:
-        """Return the characters that training read; all where nothing is known."""
+        """Return the characters that training read; all of them if it is unknown."""
         n_tokens = len(self.encoding)
         training = self.training_input
         if training is None or training.fed(n_tokens) == (0, n_tokens):
             return 0, len(self.example.text)
 
-        # It is kept of all rows whose training is known.
+        # The encoding keeps this if the row's training is known.
         assert self.encoding.written is not None
         start, end = training.fed(n_tokens)
         characters = self.encoding.written[start:end]  # (tokens, 2): from and to
         return int(characters[:, 0].min()), int(characters[:, 1].max())
 
     def training_record(self) -> dict[str, object]:
-        """Return what a manifest says of the row's training; empty: not known."""
+        """Return the manifest's record of the row's training; empty if unknown."""
         training = self.example.training_input
         if training is None:
             return {}
 
-        # Audits ask by token, and people by character: both are recorded.
+        # Audits use tokens and people use characters, so both are recorded.
         is_supervised = tokens_of_ranges(self.encoding, training.supervised)
         token_ids = training.token_ids
         record = {
@@ -152,35 +153,37 @@ class ManifestLayout:
 
     @cached_property
     def pii(self) -> np.ndarray:
-        """Tokens of annotated identifiers and of every repeat of them: ``(T,)``, bool.
+        """Return a mask of tokens that belong to identifiers, shape ``(T,)``, bool.
 
-        And what the rules find beside them **[ours]**: an identifier that nobody
-        annotated is neither a control nor plain text.
+        It covers annotated identifiers, every repeat of them, and further matches of
+        the rules **[ours]**: an identifier without an annotation is neither a control
+        nor plain text.
         """
         return self.encoding.mask(identifier_ranges(self.example))
 
     @cached_property
     def fixed(self) -> np.ndarray:
-        """Shape ``(T,)``, bool: template tokens."""
+        """Return a mask of template tokens, shape ``(T,)``, bool."""
         return self.encoding.mask(self.template)
 
     @property
     def was_cut(self) -> bool:
-        """Return whether text was left out."""
+        """Return whether some text was left out."""
         start, end = self.kept
-        # Leading special tokens are read in any case, an EOS behind the text never.
+        # Leading special tokens are always read, and an EOS behind the text never.
         return self.encoding.leading < start or end < self.encoding.text_end
 
     def within(self, tokens: TokenSpan | None) -> bool:
-        """Return whether a span has tokens, and all of them are kept."""
+        """Return whether a span has tokens and all of them are kept."""
         start, end = self.kept
         return tokens is not None and start <= tokens.start and tokens.end <= end
 
     def excluded(self, settings: ManifestSettings) -> np.ndarray:
-        """Return tokens that no control may touch, shape ``(T,)``, bool.
+        """Return a mask of tokens that no control may use, shape ``(T,)``, bool.
 
-        Identifiers with ``settings.buffer`` tokens on either side, injected sentences,
-        whose words stand in many rows, special tokens and, if asked, the template.
+        They are identifiers with ``settings.buffer`` tokens on each side, injected
+        sentences (whose words stand in many rows), special tokens and, if the settings
+        say so, the template.
         """
         near_pii = dilate(self.pii, settings.buffer)
         is_injected = self.encoding.mask(self.example.frames)
@@ -191,7 +194,7 @@ class ManifestLayout:
 
 
 class Rows:
-    """Examples as tokens, made when they are asked for: each takes 4 KB.
+    """Examples as tokens, tokenised on demand, because each takes 4 KB.
 
     Parameters
     ----------
@@ -203,14 +206,14 @@ class Rows:
     templates
         The fixed wording of each task.
     notes
-        That texts begin with the BOS that the tokenizer adds, if any does.
+        A note if texts begin with the BOS that the tokenizer adds.
 
     Raises
     ------
     InputError
-        If a row of a known training input begins with the BOS that its tokenizer adds.
-        When rows are asked for: if the tokenizer gives no offsets, or an example has no
-        token or no room.
+        If a row with a known training input begins with the BOS that its tokenizer
+        adds. When rows are requested: if the tokenizer gives no offsets, or an example
+        has no token or no room.
     """
 
     def __init__(
@@ -220,7 +223,8 @@ class Rows:
         *,
         max_length: int | None,
     ) -> None:
-        # A second BOS cannot be what a known training read; of plain rows nobody knows.
+        # A known training cannot have read a second BOS; for plain rows this is
+        # unknown.
         for example in examples:
             training = example.training_input
             if training is not None and training.special_tokens == "added":
@@ -241,13 +245,13 @@ class Rows:
             yield from rows
 
     def slices(self) -> Iterator[tuple[int, list[ManifestLayout]]]:
-        """Yield slices of rows, each behind the number of its first row."""
+        """Yield slices of rows, each with the number of its first row."""
         for first in range(0, len(self.examples), SLICE_ROWS):
             examples = self.examples[first : first + SLICE_ROWS]
             yield first, self._lay_out(examples)
 
     def _lay_out(self, examples: Sequence[Example]) -> list[ManifestLayout]:
-        """Return examples with their tokens, which are made together."""
+        """Return examples with their tokens, tokenised together."""
         encodings = encode_rows(self._tokenizer, examples)
         layouts = []
         for example, encoding in zip(examples, encodings, strict=True):

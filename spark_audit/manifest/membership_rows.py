@@ -1,4 +1,4 @@
-"""Members and non-members, without texts that stand twice."""
+"""Choose members and non-members, without near-duplicate texts."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from spark_audit.stats.duplicates import duplicate_groups
 def duplicates(rows: layout.Rows) -> np.ndarray:
     """Return the near-duplicate group of each row, shape ``(n,)``, int64.
 
-    Fixed wording is left out: all rows of a task share it.
+    Fixed wording is ignored, because all rows of a task share it.
     """
     texts = []
     for example in rows.examples:
         fixed_ranges = template_ranges(example, rows.templates)
         own_ranges = parts_outside(fixed_ranges, len(example.text))
         own_text = " ".join(example.text[start:end] for start, end in own_ranges)
-        # A row of wording alone would otherwise be the duplicate of all such rows.
+        # Otherwise rows of wording alone would all be duplicates of each other.
         texts.append(own_text if own_text.strip() else example.text)
 
     return duplicate_groups(texts)
@@ -32,10 +32,10 @@ def duplicates(rows: layout.Rows) -> np.ndarray:
 def membership(
     examples: Sequence[Example], groups: np.ndarray
 ) -> tuple[dict[str, list[str]], int]:
-    """Return members and non-members, and how many rows near-duplicates cost.
+    """Return members and non-members, and the number of rows lost to near-duplicates.
 
-    Members are the train rows without a canary, non-members the test rows without one.
-    Rows whose near-duplicate group stands in both splits are neither.
+    Members are train rows without a canary, and non-members are test rows without one.
+    Rows of a near-duplicate group with rows in both splits are neither.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def membership(
     non_members: list[str] = []
     n_crossing = 0
     for example, group in zip(examples, groups.tolist(), strict=True):
-        # A row with a canary is like no row that somebody wrote.
+        # A row with a canary does not resemble any natural row.
         if example.canary is not None:
             continue
 

@@ -1,8 +1,8 @@
-"""Rows and identifiers that stand on both sides of training.
+"""Find rows and identifiers that are both trained and held out.
 
-A comparison needs rows that the model was not trained on. Rows that were are often
-listed once more as held out, under other ids: then nothing can be concluded, and it is
-said before anything is scored.
+A comparison needs rows that the model was not trained on. Often some trained rows are
+also listed as held out, under other ids. Then no conclusion is possible, and the user
+learns this before anything is scored.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from spark_audit.data.occurrences import folded, string_of
 from spark_audit.errors import InputError
 
 MOST_SHARED = 0.5
-"""If more than this share of the held-out rows are trained rows, they are refused."""
+"""Share of held-out rows that may be trained rows; with more, the data is refused."""
 
 
 def check_splits(examples: Sequence[Example]) -> list[str]:
-    """Refuse held-out rows that are the trained rows, and return notes on a few.
+    """Refuse splits whose held-out rows are mostly trained rows; return notes on a few.
 
-    Rows are the same if their texts are, but for case and white space. A canary's rows
-    are left out: they are drawn, and tell nothing of how the rows were split.
+    Two rows are the same if their texts are equal but for case and white space. Rows
+    with a canary are ignored: they are synthetic and show nothing about the split.
 
     Returns
     -------
     list of str
-        Notes on held-out rows and identifiers that stand in trained rows, too.
+        Notes on held-out rows and identifiers that also stand in trained rows.
 
     Raises
     ------
@@ -40,7 +40,7 @@ def check_splits(examples: Sequence[Example]) -> list[str]:
             side = trained if example.split == "train" else held_out
             side.append(example)
 
-    # A few are a mistake of the data; most of them are a split that is none.
+    # A few are a mistake in the data. If most are, the split is not a real split.
     trained_texts = {_text_of(row) for row in trained}
     n_shared = sum(_text_of(row) in trained_texts for row in held_out)
     if n_shared > MOST_SHARED * len(held_out):
@@ -70,12 +70,12 @@ def check_splits(examples: Sequence[Example]) -> list[str]:
 
 
 def _text_of(row: Example) -> str:
-    """Return a row's text as texts are compared: without case and white space."""
+    """Return a row's text for comparison: without case and white space."""
     return " ".join(folded(row.text).split())
 
 
 def _strings(rows: Sequence[Example]) -> set[str]:
-    """Return the identifiers that are annotated in some rows."""
+    """Return the identifiers that are annotated in the rows."""
     strings: set[str] = set()
     for row in rows:
         strings.update(string_of(row, span) for span in row.spans)

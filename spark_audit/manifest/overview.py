@@ -1,4 +1,4 @@
-"""A manifest in figures: what was matched, how well, and what could be detected.
+"""Describe a manifest in figures: matches, their balance, and detectable effects.
 
 ``manifest show`` and ``manifest build`` print what :func:`describe` returns.
 """
@@ -19,7 +19,7 @@ from spark_audit.stats.matching import NO_WINDOW
 from spark_audit.stats.power import clusters_needed, mde, mde_normal
 
 Record = dict[str, Any]
-"""A row of a table, by its columns."""
+"""A row of a table: column name -> value."""
 
 CLUSTER_SD = 1.43
 """Nats: ``SE sqrt(51)`` over the 51 sources of SPARK's difficulty-matched evaluation,
@@ -31,20 +31,20 @@ The reference says nothing about how checkpoints will spread, so this is an assu
 TOO_SHORT = "no eligible window of its length"
 
 LOW_MATCHED_SHARE = 0.5
-"""A type with a smaller matched share is named first, with the reason."""
+"""Share of matched identifiers below which the summary names a type first."""
 
 MAX_TYPES_SUMMED_UP = 3
-"""Types with a small matched share that the first sentence names."""
+"""Most types with a small matched share that the first sentence names."""
 
 
 @dataclass(frozen=True)
 class Description:
     """A manifest as plain data, for people.
 
-    ``facts`` are single figures by name; ``tables`` lists of records of the same
-    fields, by title; ``None`` is a figure that has no value. ``summary`` says what can
-    be judged, and what to change; ``advice`` only what to change, once for all types.
-    No text of an example is in it.
+    ``facts`` maps names to single figures. ``tables`` maps titles to lists of records
+    with the same fields; ``None`` is a figure without a value. ``summary`` says what
+    can be judged and what to change. ``advice`` says only what to change, once for all
+    types. None of them contains text of an example.
     """
 
     facts: dict[str, str | int | float | None]
@@ -55,7 +55,7 @@ class Description:
 
 
 def describe(manifest: Manifest) -> Description:
-    """Describe a manifest; of a redacted one all but the balance."""
+    """Describe a manifest; a redacted one is described without the balance."""
     spans = _spans(manifest)
     types = _types(spans)
     return Description(
@@ -81,7 +81,7 @@ def _facts(manifest: Manifest) -> dict[str, str | int | float | None]:
         "reference": manifest.reference.name,
         "reference dtype": manifest.reference.dtype,
     }
-    # None is no missing figure here.
+    # For these settings, None is a value of its own.
     unset = {"canary_contexts": "all", "max_length": "no limit"}
     for name, value in manifest.settings.model_dump().items():
         facts[name] = unset.get(name) if value is None else value
@@ -91,7 +91,7 @@ def _facts(manifest: Manifest) -> dict[str, str | int | float | None]:
 
 
 class _Span(NamedTuple):
-    """An identifier, and whether it has a control; ``reason`` says why it has none."""
+    """An identifier with or without a control; ``reason`` says why it has none."""
 
     is_trained: bool
     cluster: str
@@ -101,10 +101,10 @@ class _Span(NamedTuple):
 
 
 def _spans(manifest: Manifest) -> list[_Span]:
-    """Return the spans that are no part of a canary, matched or not."""
+    """Return the spans that are not part of a canary, matched or not."""
     spans = []
     for pair in manifest.pairs:
-        example = manifest.by_id[pair.example]  # takes 10 KB: it is not kept
+        example = manifest.by_id[pair.example]  # 10 KB each: not kept
         spans.append(
             _Span(
                 is_trained=example.split == "train",
@@ -117,7 +117,7 @@ def _spans(manifest: Manifest) -> list[_Span]:
 
     for span in manifest.unmatched:
         example = manifest.by_id[span.example]
-        # The reason names the length, which differs from span to span.
+        # The reason contains the length, which differs between spans.
         has_no_window = span.reason.startswith(NO_WINDOW.format(""))
         spans.append(
             _Span(
@@ -132,7 +132,7 @@ def _spans(manifest: Manifest) -> list[_Span]:
 
 
 def _unmatched_spans(spans: Sequence[_Span]) -> list[Record]:
-    """Return how many spans of a type have no control, by the reason."""
+    """Count the spans without a control, by type and reason."""
     counts: Counter[tuple[str, str]] = Counter()
     for span in spans:
         if not span.is_matched:
@@ -145,19 +145,19 @@ def _unmatched_spans(spans: Sequence[_Span]) -> list[Record]:
 
 
 def _n_clusters(spans: Sequence[_Span]) -> int:
-    """Return the number of clusters of trained identifiers with a control."""
+    """Count the clusters of trained identifiers that have a control."""
     return len({span.cluster for span in spans if span.is_trained and span.is_matched})
 
 
 def _types(spans: Sequence[_Span]) -> list[Record]:
-    """Return for each type of identifiers what can be judged of trained ones."""
+    """Return for each type what can be judged of its trained identifiers."""
     spans_by_type: dict[str, list[_Span]] = defaultdict(list)
     for span in spans:
         spans_by_type[span.type].append(span)
 
     records = []
     for type, spans_of_type in sorted(spans_by_type.items()):
-        # Audits ask of trained ones; held-out ones are what they are compared with.
+        # Audits are about trained identifiers; held-out ones are their comparison.
         trained = [span for span in spans_of_type if span.is_trained]
         n_clusters = _n_clusters(trained)
         records.append(
@@ -174,9 +174,9 @@ def _types(spans: Sequence[_Span]) -> list[Record]:
 
 
 def _smallest_change(n_clusters: int) -> float | None:
-    """Return the smallest change of NLL that so many clusters show.
+    """Return the smallest change of NLL that so many clusters can show.
 
-    It is under :data:`CLUSTER_SD`; fewer than two clusters show none.
+    It assumes :data:`CLUSTER_SD`. Fewer than two clusters show no change.
     """
     if n_clusters < 2:
         return None
@@ -186,10 +186,10 @@ def _smallest_change(n_clusters: int) -> float | None:
 def _summary(
     manifest: Manifest, spans: list[_Span], types: list[Record]
 ) -> Iterator[str]:
-    """Yield what can be tested, what can be judged of each type, what to change."""
+    """Yield sentences: what can be tested and judged of each type, what to change."""
     yield _verdict(manifest, types)
 
-    # The shares of types that have hardly a control are named, else that of all.
+    # Types with few matches are named with their shares; otherwise the total is named.
     trained_types = [row for row in types if row["trained"]]
     hardly_matched = _hardly_matched(types)
     yield _shares_with_control(manifest, trained_types, hardly_matched)
@@ -201,7 +201,7 @@ def _summary(
     if trained_types:
         yield render("overview.legend")
 
-    # What would give more identifiers a control depends on what keeps them from it.
+    # The advice depends on the most frequent reason for a missing control.
     caliper = f"{manifest.settings.caliper:g}"
     for row in hardly_matched:
         cause = _cause_of_unmatched(spans, row["type"])
@@ -215,14 +215,14 @@ def _summary(
 
 
 class _CanaryCounts(NamedTuple):
-    """How many canaries were planted, and how many were held out."""
+    """The numbers of planted and of held-out canaries."""
 
     n_planted: int
     n_held_out: int
 
     @classmethod
     def of(cls, manifest: Manifest) -> _CanaryCounts:
-        """Count the canaries of a manifest, which lists each part of them."""
+        """Count the canaries of a manifest, whose list has one record per part."""
         planted: set[str] = set()
         held_out: set[str] = set()
         for canary in manifest.canaries:
@@ -232,9 +232,9 @@ class _CanaryCounts(NamedTuple):
 
 
 def _hardly_matched(types: list[Record]) -> list[Record]:
-    """Return the types of which few trained identifiers have a control.
+    """Return the types in which few trained identifiers have a control.
 
-    That with the most identifiers without a control comes first.
+    The type with the most identifiers without a control comes first.
     """
     hardly_matched = [
         row
@@ -245,7 +245,7 @@ def _hardly_matched(types: list[Record]) -> list[Record]:
 
 
 def _cause_of_unmatched(spans: list[_Span], type: str) -> str:
-    """Return the key of what keeps most identifiers of a type from a control."""
+    """Return the most frequent reason, as a key, for missing controls of a type."""
     reasons = [
         span.reason
         for span in spans
@@ -258,14 +258,14 @@ def _cause_of_unmatched(spans: list[_Span], type: str) -> str:
 def _advice(
     manifest: Manifest, spans: list[_Span], types: list[Record]
 ) -> Iterator[str]:
-    """Yield what would help, each once for all types that it helps."""
+    """Yield advice, each sentence once for all types that it helps."""
     has_trained = any(row["trained"] for row in types)
     if not has_trained:
         yield _shares_with_control(manifest, [], [])
     elif not any(row["held out"] for row in types):
         yield render("overview.no_held_out")
 
-    # One sentence for all types of a cause: the reader changes one option.
+    # All types with one reason share a sentence, because one option helps them all.
     types_by_cause: dict[str, list[str]] = {}
     for row in _hardly_matched(types):
         cause = _cause_of_unmatched(spans, row["type"])
@@ -283,13 +283,13 @@ def _shares_with_control(
     trained_types: Sequence[Record],
     hardly_matched: Sequence[Record],
 ) -> str:
-    """Return how many trained identifiers have a control, or that there are none.
+    """Return how many trained identifiers have a control, in words.
 
     Parameters
     ----------
     trained_types, hardly_matched
-        Records of the types of trained identifiers, and of those of which few have a
-        control.
+        Records of the types of trained identifiers, and of the types in which few of
+        them have a control.
     """
     if not trained_types:
         has_rows = manifest.membership.members and manifest.membership.non_members
@@ -311,7 +311,7 @@ def _shares_with_control(
 
 
 def _share(key: str, row: Record) -> str:
-    """Return how many trained identifiers of a type have a control, and which share."""
+    """Return the number and share of a type's trained identifiers with a control."""
     return render(
         key,
         type=row["type"],
@@ -327,7 +327,7 @@ def _percent_with_control(row: Record) -> int:
 
 
 def _type_in_words(row: Record) -> str:
-    """Return the sizes of a type of identifiers, and the smallest effect to be seen."""
+    """Return the sizes of a type and the smallest effect that it can show, in words."""
     effect = row["smallest effect, nats"]
     return render(
         "overview.type" if effect else "overview.type_too_few",
@@ -341,11 +341,11 @@ def _type_in_words(row: Record) -> str:
 
 
 def _verdict(manifest: Manifest, types: list[Record]) -> str:
-    """Return the sentence that says what can be tested and whether to go on."""
+    """Return the sentence on what can be tested and whether to continue."""
     tests: list[str] = []
     missing: list[str] = []
 
-    # Memory is tested by identifiers that were trained on and others that were not.
+    # A test of memory needs trained identifiers and others that were not trained on.
     n_trained = sum(row["trained"] for row in types)
     n_held_out = sum(row["held out"] for row in types)
     if n_trained and n_held_out:
@@ -368,7 +368,7 @@ def _verdict(manifest: Manifest, types: list[Record]) -> str:
             render("overview.no_membership", members=n_members, others=n_others)
         )
 
-    # Canaries are an extra: nobody misses them.
+    # Canaries are optional, so their absence is not mentioned.
     canaries = _CanaryCounts.of(manifest)
     if canaries.n_planted and canaries.n_held_out:
         tests.append(
@@ -379,7 +379,7 @@ def _verdict(manifest: Manifest, types: list[Record]) -> str:
             )
         )
 
-    # With nothing to test at all there is no use in going on.
+    # If nothing can be tested, the advice is to stop.
     key = "go_on"
     if missing:
         key = "go_on_in_part" if tests else "stop"
@@ -387,14 +387,14 @@ def _verdict(manifest: Manifest, types: list[Record]) -> str:
 
 
 def _effects(manifest: Manifest, n_clusters: int) -> list[Record]:
-    """Return effects that a two-sided 5% test would find with 80% power.
+    """Return the effects that a two-sided 5% test would find with 80% power.
 
-    Each says what it assumes of a future checkpoint.
+    Each effect says what it assumes about a future checkpoint.
 
     Parameters
     ----------
     n_clusters
-        Clusters of train rows with pairs.
+        Number of clusters of train rows with pairs.
     """
     n_for_half = clusters_needed(CLUSTER_SD, 0.5)
     n_for_fifth = clusters_needed(CLUSTER_SD, 0.2)
@@ -413,7 +413,7 @@ def _effects(manifest: Manifest, n_clusters: int) -> list[Record]:
     ]
 
     for ranked in RANKED:
-        # All sets of a manifest are of one size.
+        # All sets of a manifest have the same size.
         set_sizes = [
             len(canary.candidates)
             for canary in manifest.canaries
@@ -437,7 +437,7 @@ def _effects(manifest: Manifest, n_clusters: int) -> list[Record]:
     n_members = len(manifest.membership.members)
     n_others = len(manifest.membership.non_members)
     if n_members and n_others:
-        # The standard error of an AUC of 0.5, as that of the rank-sum test.
+        # The standard error of an AUC of 0.5 is that of the rank-sum test.
         n_rows = n_members + n_others
         standard_error = math.sqrt((n_rows + 1) / (12 * n_members * n_others))
         effects.append(

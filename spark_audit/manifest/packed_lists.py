@@ -1,8 +1,8 @@
-"""Lists of a manifest as JSON in Arrow arrays; an object is made when it is read.
+"""Hold lists of a manifest as JSON in Arrow arrays, and make objects on demand.
 
-A row with two pairs takes 12 KB as objects and 2 KB as JSON; making it again takes 40
-us. The digest is that of canonical JSON, and fields of later versions are kept: so an
-array holds the JSON of each record rather than its values.
+A row with two pairs takes 12 KB as objects and 2 KB as JSON, and it takes 40 us to make
+the objects again. An array holds the JSON of each record instead of its values, because
+the digest is that of canonical JSON, and fields of later versions must be kept.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ P = TypeVar("P")
 MANIFEST_CHUNK = 512
 """Records that are packed together."""
 HELD = 2048
-"""All objects of a list of up to so many are kept once they are made."""
+"""Lists up to this length keep all objects that were made."""
 FEW = 256
-"""So many objects of a longer list are kept, those that were last asked for."""
+"""Longer lists keep this many objects, the most recently used ones."""
 
 
 class Records(Sequence[P], Generic[P]):
-    """Records of one kind; each is made when it is asked for.
+    """Records of one class, made on demand.
 
     Parameters
     ----------
     kind
-        The class of the records.
+        Class of the records.
     chunks
-        JSON of each record, binary.
+        Binary arrays with the JSON of each record.
     name
-        What the list is called where a record is malformed.
+        Name of the list, for errors on malformed records.
 
     Raises
     ------
     ValidationError
-        When a malformed record is asked for; its place stands in a note.
+        When a malformed record is requested; a note gives its place.
     """
 
     def __init__(
@@ -56,17 +56,17 @@ class Records(Sequence[P], Generic[P]):
         self.name = name
         self.json = pa.chunked_array([*chunks], pa.binary())
 
-        # Audits ask for the same few examples again and again.
+        # Audits use the same few examples again and again.
         n_kept = HELD if len(self) <= HELD else FEW
         self._record = lru_cache(n_kept)(self._make)
 
     @classmethod
     def of(cls, kind: type[P], records: Iterable[object], *, name: str) -> Records[P]:
-        """Pack objects, or records as they stand in a file, which are checked later."""
+        """Pack objects or unchecked records of a file; they are checked when read."""
         return cls(kind, packed(records), name=name)
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield JSON of the whole list, piece by piece."""
+        """Yield the JSON of the whole list, piece by piece."""
         yield b"["
         # Canonical JSON has no blank behind a comma.
         separator = b""
@@ -76,8 +76,8 @@ class Records(Sequence[P], Generic[P]):
         yield b"]"
 
     def _make(self, number: int) -> P:
-        """Return the record of a number, checked."""
-        model: Any = self.kind  # all kinds are pydantic's models
+        """Return the record with a number, checked."""
+        model: Any = self.kind  # all kinds are pydantic models
         try:
             record: P = model.model_validate_json(self.json[number].as_py())
         except ValidationError as error:
@@ -92,7 +92,7 @@ class Records(Sequence[P], Generic[P]):
     def __getitem__(self, index: slice) -> list[P]: ...
 
     def __getitem__(self, index: int | slice) -> P | list[P]:
-        # A range knows what a negative index and a slice mean.
+        # A range translates negative indices and slices.
         numbers = range(len(self))
         if isinstance(index, slice):
             return [self._record(number) for number in numbers[index]]
@@ -109,7 +109,7 @@ class Records(Sequence[P], Generic[P]):
         if not isinstance(other, list | Records):
             return NotImplemented
 
-        # Record by record: a field that has its default may be written or left out.
+        # Records are compared one by one, because a file may omit default values.
         if len(self) != len(other):
             return False
         for record, other_record in zip(self, other, strict=True):
@@ -125,22 +125,22 @@ class Records(Sequence[P], Generic[P]):
         Callable[[type[P], list[pa.Array], str], Records[P]],
         tuple[type[P], list[pa.Array], str],
     ]:
-        # The cache cannot be pickled, and is not needed in another process.
+        # The cache cannot be pickled, and another process does not need it.
         return _unpickled, (self.kind, self.json.chunks, self.name)
 
 
 def _unpickled(kind: type[P], chunks: list[pa.Array], name: str) -> Records[P]:
-    """Return records as another process had them."""
+    """Return the records of a pickled list."""
     return Records(kind, chunks, name=name)
 
 
 def packed(records: Iterable[object]) -> Iterator[pa.Array]:
-    """Yield canonical JSON of objects or records, some together.
+    """Yield the canonical JSON of objects or records, in chunks.
 
     Raises
     ------
     ValueError, RecursionError
-        If one cannot be written as JSON.
+        If a record cannot be written as JSON.
     """
     remaining = iter(records)
     while chunk := list(islice(remaining, MANIFEST_CHUNK)):
@@ -148,13 +148,13 @@ def packed(records: Iterable[object]) -> Iterator[pa.Array]:
 
 
 def _json_line(record: object) -> bytes:
-    """Return canonical JSON of an object or a record."""
+    """Return the canonical JSON of an object or a record."""
     if isinstance(record, BaseModel):
         record = record.model_dump(mode="json")
     return canonical_json(record)
 
 
-# Type checking takes Records for a list: whoever reads a list reads either. Written,
-# both are a list.
+# For type checking, Records counts as a list, so that readers accept both. In files,
+# both are written as a list.
 Packed = WrapSerializer(lambda records, serialise: serialise([*records]))
-"""For a field of a model: a list that may be packed."""
+"""The type of a model's field with a list that may be packed."""

@@ -1,4 +1,4 @@
-"""Pairs of an identifier and a control, and their balance."""
+"""Choose pairs of an identifier and a control, and measure their balance."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from spark_audit.stats.balance import balance_rows
 from spark_audit.stats.matching import match_spans
 
 NO_CONTROL_START = -1
-"""Stands for the first token of a control that there is none of."""
+"""First token of a control, for a span without a control."""
 
 CONTROLS_ONLY = {
     "distance_to_pii": "tokens between the control and its span",
     "control_before": "share of controls before their span",
 }
-"""Covariates of controls alone, and what is noted of them."""
+"""Covariates that only controls have, with the note on each."""
 
 SIDES = ("spans", "pool", "matched", "controls")
-"""Spans, the windows that could have been controls, matched spans, their controls."""
+"""Sides of the balance: spans, possible controls, matched spans, their controls."""
 
 
 class SelectedPairs(NamedTuple):
     """Matched and unmatched spans as the manifest's records.
 
-    ``places`` has shape ``(n, 4)``, int64: example (its index), first token, length and
-    first token of the control, or -1, of all spans that can be compared.
+    ``places`` has shape ``(n, 4)``, int64, with a row for each comparable span: index
+    of the example, first token, length, and first token of the control or -1.
     """
 
     pairs: list[Record]
@@ -44,7 +44,7 @@ class SelectedPairs(NamedTuple):
 def match(
     texts: token_corpus.TokenCorpus, eligible: np.ndarray, settings: ManifestSettings
 ) -> SelectedPairs:
-    """Match every span that is no part of a canary with text of its own example.
+    """Match every span outside of canaries with text of its own example.
 
     Parameters
     ----------
@@ -61,10 +61,10 @@ def match(
         unll = texts.unll[texts.of(i)]  # (tokens of the row,), micro-nats
         matching = _match_row(row, unll, eligible[texts.of(i)], settings)
         for span, tokens in row.spans:
-            if span.part is not None:  # a canary is audited by itself
+            if span.part is not None:  # canaries have their own audit
                 continue
 
-            # All spans that were scored count in the balance, matched or not.
+            # All scored spans count in the balance, matched or not.
             control_start = matching.control_starts.get(span, NO_CONTROL_START)
             if tokens and (unll[tokens.start : tokens.end] >= 0).all():
                 length = tokens.end - tokens.start
@@ -85,7 +85,7 @@ def match(
 
 
 class _RowMatching(NamedTuple):
-    """The first token of a span's control, or why it has none, by the span."""
+    """The first token of each span's control, or the reason why it has none."""
 
     control_starts: dict[Span, int]
     reasons: dict[Span, str]
@@ -97,7 +97,7 @@ def _match_row(
     eligible: np.ndarray,
     settings: ManifestSettings,
 ) -> _RowMatching:
-    """Match the spans of a row that are no part of a canary and all of which is kept.
+    """Match the fully kept spans of a row that are not part of a canary.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def _match_row(
     eligible
         Tokens that a control may use, shape ``(n,)``, bool.
     """
-    # A span of which a token was cut off has no mean NLL that could be matched.
+    # A span with a token cut off has no mean NLL to match.
     spans: list[Span] = []
     token_ranges: list[tuple[int, int]] = []
     for span, tokens in row.spans:
@@ -123,7 +123,7 @@ def _match_row(
         controls=settings.controls,
         shows=row.encoding.start < row.encoding.end,
     )
-    # The matching numbers the spans that it was given.
+    # The matching returns indices into the list of these spans.
     return _RowMatching(
         control_starts={spans[pair.span]: pair.start for pair in matching.pairs},
         reasons={
@@ -139,8 +139,8 @@ def _pair(
     control_start: int,
     unll: np.ndarray,
 ) -> Record:
-    """Return the record of a span and of its control, which begins at a token."""
-    # Sums of whole micro-nats are the same on every machine.
+    """Return the record of a span and of its control."""
+    # Sums of whole micro-nats are exact on every machine.
     length = tokens.end - tokens.start
     control_end = control_start + length
     difference = unll[tokens.start : tokens.end] - unll[control_start:control_end]
@@ -162,7 +162,7 @@ def _pair(
 def _side(
     unll: np.ndarray, token_start: int, length: int, characters: tuple[int, int]
 ) -> Record:
-    """Return the record of one side of a pair, its NLL in nats per token."""
+    """Return the record of one side of a pair, with its NLL in nats per token."""
     token_end = token_start + length
     return {
         "token_start": token_start,
@@ -174,7 +174,7 @@ def _side(
 
 
 def _unmatched(row: layout.ManifestLayout, span: Span, reason: str) -> Record:
-    """Return the record of a span without a control, and why it has none."""
+    """Return the record of a span without a control, with the reason."""
     return {
         "example": row.example.id,
         "char_start": span.start,
@@ -185,10 +185,10 @@ def _unmatched(row: layout.ManifestLayout, span: Span, reason: str) -> Record:
 
 
 class Balance:
-    """Balance over the train rows, which are what is audited, from slices of rows."""
+    """The balance over train rows, which audits compare, from slices of rows."""
 
     def __init__(self) -> None:
-        # By covariate and side the values of each slice, one after the other.
+        # (covariate, side) -> the values of each slice, in order.
         self._values: dict[tuple[str, str], list[np.ndarray]] = defaultdict(list)
 
     def add(
@@ -197,20 +197,20 @@ class Balance:
         eligible: np.ndarray,
         pairs: SelectedPairs,
     ) -> None:
-        """Take a slice's spans, windows and pairs.
+        """Add a slice's spans, windows and pairs.
 
         Parameters
         ----------
         eligible
             Shape ``(N,)``, bool: tokens that a control may use.
         """
-        # Nothing is concluded from pairs of test rows alone.
+        # Only train rows count: nothing is concluded from pairs of test rows alone.
         is_train = np.array([row.example.split == "train" for row in texts.rows])
         places = pairs.places[is_train[pairs.places[:, 0]]]
         if not len(places):
             return
 
-        # Ranges of tokens: example, first token, length.
+        # Token ranges: example, first token, length.
         spans = places[:, :3]  # (spans, 3)
         matched = places[places[:, 3] != NO_CONTROL_START]  # (pairs, 4)
         ranges_by_side = {
@@ -231,11 +231,11 @@ class Balance:
     def records(self) -> list[Record]:
         """Return the rows of :func:`spark_audit.stats.balance.balance_rows`.
 
-        There are none without a span.
+        Without a span there are none.
 
-        Two more rows have values for controls only: their distance to the PII span in
-        tokens, and the share of them that stand before it. What was taken is gone
-        afterwards.
+        Two more rows have values for controls only: the distance to the PII span in
+        tokens, and the share of controls in front of their span. The call consumes the
+        added values.
         """
         rows: list[Record] = []
         names = dict.fromkeys(name for name, _ in self._values)
@@ -259,7 +259,7 @@ class Balance:
 
 
 def _rounded(row: Mapping[str, Any]) -> Record:
-    """Return a row without the last digits of its means: they depend on the machine."""
+    """Return a row with rounded means, whose last digits depend on the machine."""
     return {
         name: round(value, 9) if isinstance(value, float) else value
         for name, value in row.items()

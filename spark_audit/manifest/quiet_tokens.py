@@ -1,4 +1,4 @@
-"""Tokens of low sensitivity, of which plain text is made."""
+"""Select tokens of low sensitivity, which make up plain text."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ def low_sensitivity(
     *,
     counts: Mapping[str, np.ndarray],
 ) -> np.ndarray:
-    """Return which scored tokens of plain text have a sensitivity up to ``tau``.
+    """Return a mask of scored plain-text tokens whose sensitivity is at most ``tau``.
 
-    **[ours]** Score_1 is the reference model's NLL, Score_2 is taken over all tasks and
-    rows of the manifest. No identifier, special or template token is among them.
+    **[ours]** Score_1 is the reference model's NLL, and Score_2 covers all tasks and
+    rows of the manifest. Identifiers, special tokens and template tokens are left out.
 
     Parameters
     ----------
     counts
-        How often each token stands in the rows of each task: shape ``(V,)`` each.
+        Counts of tokens in the rows of each task: task -> shape ``(V,)``.
 
     Returns
     -------
@@ -43,7 +43,7 @@ def low_sensitivity(
     is_fixed = np.concatenate(fixed_by_row)  # (N,), bool
     is_stop_word = np.concatenate(stop_words_by_row)  # (N,), bool
 
-    # The order of the tasks must not move the last bit of a mean.
+    # Tasks are sorted, so that their order cannot change the last bit of a mean.
     score2_of_token = score2([counts[task] for task in sorted(counts)])  # (V,)
     score = sensitivity(
         texts.unll.clip(0) / 1e6,
@@ -52,6 +52,6 @@ def low_sensitivity(
         zero_mask=is_stop_word,
     )
 
-    # A token without a score has no NLL, and the -1 in its place means nothing.
+    # A token without a score holds -1, which is not an NLL.
     is_plain = ~(is_pii | is_fixed | texts.special) & (texts.unll >= 0)
     return np.asarray(is_plain & (score <= settings.tau))

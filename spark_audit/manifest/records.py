@@ -1,4 +1,4 @@
-"""Records of a manifest's lists as they are made, and why a span has no pair."""
+"""Unchecked records of a manifest's lists, and reasons for a span without a pair."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A manifest without text: it can be read and shown, but not audited with."""
+"""Make a manifest without text, which can be shown but not used for audits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark_audit.manifest.content import content_of, seal
 from spark_audit.manifest.schema import Manifest, ManifestCanary
 
 NOT_SHOWN = "not shown"
-"""Stands in a redacted copy for the digest of its original."""
+"""The digest of a redacted copy, in place of the original's."""
 
 REDACTED = (
     "redacted: prompts, responses, canary candidates, the scores of tokens and spans, "
@@ -25,14 +25,14 @@ _REDACTED_FIELDS: Mapping[str, object] = {
     **dict.fromkeys(("reference_unll", "low", "candidates"), []),
     **dict.fromkeys(("nll", "distance", "true_index", "token_ids"), None),
 }
-"""Fields of records that are left out, and what stands in their place."""
+"""Fields that a redacted copy leaves out, with their replacements."""
 
 
 class _Redaction:
-    """What stands in a redacted copy for names and values of the original."""
+    """The replacements of names and values for a redacted copy."""
 
     def __init__(self, manifest: Manifest) -> None:
-        # Numbers are given in the order of the rows.
+        # Rows are numbered in their order.
         row_names = _numbered((row.id for row in manifest.examples), "row")
         self._names_by_field = {
             "id": row_names,
@@ -46,7 +46,7 @@ class _Redaction:
         }
 
     def redacted(self, value: object, field: str = "") -> object:
-        """Return a value of a field, without text and with numbers for names."""
+        """Return a field's value without text, and with numbers in place of names."""
         if field in _REDACTED_FIELDS:
             return _REDACTED_FIELDS[field]
 
@@ -55,7 +55,7 @@ class _Redaction:
         if isinstance(value, list):
             return [self.redacted(inner, field) for inner in value]
 
-        # What is no row's name, such as a canary's id, stays.
+        # Other names, such as a canary's id, stay.
         if isinstance(value, str) and field in self._names_by_field:
             return self._names_by_field[field].get(value, value)
         return value
@@ -66,7 +66,7 @@ class _Redaction:
             yield self.redacted(record.model_dump(mode="json"))
 
     def canaries(self, canaries: Iterable[ManifestCanary]) -> Iterator[object]:
-        """Yield canaries, redacted: without candidates, each says why it has none."""
+        """Yield redacted canaries, without candidates and with the reason for that."""
         for canary in canaries:
             redacted = self.redacted(canary.model_dump(mode="json"))
             assert isinstance(redacted, dict)
@@ -74,16 +74,16 @@ class _Redaction:
 
 
 def redact(manifest: Manifest) -> Manifest:
-    """Return the manifest without text: it can be shown, but not audited with.
+    """Return a copy of the manifest without text, which cannot be used for audits.
 
-    Prompts, responses, candidates, twins and what is said of single tokens and spans
-    are left out, and so is the balance: with the reference model, scores are as good as
-    text. Offsets and token counts stay. Rows, sources and clusters are numbered, since
-    an id may name somebody. The original's digest is left out, since a guess of the
-    text could be tried out against it.
+    It leaves out prompts, responses, candidates, twins, and everything about single
+    tokens and spans. It also leaves out the balance: whoever has the reference model
+    can compute text from scores. Offsets and token counts stay. Rows, sources and
+    clusters get numbers, because an id may name somebody. The original's digest is left
+    out, because a guess of the text could be tested against it.
     """
     redaction = _Redaction(manifest)
-    # A redacted manifest that is redacted again says it once.
+    # A second redaction must not repeat the note.
     notes = list(dict.fromkeys([*manifest.notes, REDACTED]))
     return seal(
         {
@@ -95,9 +95,9 @@ def redact(manifest: Manifest) -> Manifest:
             "twins": [],
             "membership": redaction.redacted(manifest.membership.model_dump()),
             "redacted_from": NOT_SHOWN,
-            # With a pair or two their mean is a span's score.
+            # With only a pair or two, the mean would be the score of a span.
             "balance": [],
-            # Of few rows a guess could be held against their checksum.
+            # With few rows, a guess of the data could be tested against the checksum.
             "data": [_without_checksum(file) for file in manifest.data],
             "notes": notes,
         }
@@ -105,7 +105,7 @@ def redact(manifest: Manifest) -> Manifest:
 
 
 def _numbered(names: Iterable[str], word: str) -> dict[str, str]:
-    """Return a numbered name for each, in the order in which they first stand."""
+    """Return a numbered name for each name, in order of first appearance."""
     return {
         name: f"{word} {number}"
         for number, name in enumerate(dict.fromkeys(names), start=1)
@@ -113,5 +113,5 @@ def _numbered(names: Iterable[str], word: str) -> dict[str, str]:
 
 
 def _without_checksum(file: JsonObject) -> dict[str, object]:
-    """Return what a manifest says of a data file, but for its checksum."""
+    """Return the manifest's record of a data file, without its checksum."""
     return {name: value for name, value in file.items() if name != "sha256"}

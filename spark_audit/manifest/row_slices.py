@@ -1,4 +1,4 @@
-"""Slices of a manifest's rows: some rows at a time are matched, described, counted."""
+"""Match, describe and count the rows of a manifest, slice by slice."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from spark_audit.scoring.table import TokenTable
 
 
 def example_record(row: ManifestLayout, cluster: str) -> Record:
-    """Return what a manifest says of an example before any token is scored."""
+    """Return the manifest's record of an example before it is scored."""
     example = row.example
     n_tokens = len(row.encoding)
     return {
@@ -50,7 +50,7 @@ def example_record(row: ManifestLayout, cluster: str) -> Record:
 
 
 def _span_record(row: ManifestLayout, span: Span, tokens: TokenSpan | None) -> Record:
-    """Return what a manifest says of a span; without tokens if any was cut off."""
+    """Return the manifest's record of a span; without tokens if any was cut off."""
     record: Record = {
         **asdict(span),
         "token_start": None,
@@ -65,26 +65,26 @@ def _span_record(row: ManifestLayout, span: Span, tokens: TokenSpan | None) -> R
 
 
 class RowSlices:
-    """Records and counts of the rows, which are matched slice by slice.
+    """Records and counts of all rows, from slices that are matched one by one.
 
     Parameters
     ----------
     settings
-        As the manifest says them.
+        Settings of the manifest.
     by_task
-        How often each token stands in the rows of each task, special ones left out:
-        task -> shape ``(V,)``.
+        Counts of tokens, without special ones, in the rows of each task: task -> shape
+        ``(V,)``.
     labels
         Cluster of each row.
 
     Attributes
     ----------
     counted
-        Counts by name; those of pairs and spans are over both splits.
+        Counts by name. Counts of pairs and spans cover both splits.
     comparable
-        Spans that could be compared, matched or not.
+        Number of spans that can be compared, matched or not.
     canary_rows
-        The rows that hold a canary, and whether all of it was scored.
+        Rows that hold a canary, each with whether the whole canary was scored.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class RowSlices:
         self._token_counts = np.asarray(sum(by_task.values()))  # (V,)
         self._before: dict[str, float] = {}
 
-        # Digits take a quarter of their room until all rows are matched.
+        # Compression shrinks digits to a quarter until all rows are matched.
         compressed = pa.ipc.IpcWriteOptions(compression="zstd")
         self._sink = pa.BufferOutputStream()
         self._packed = pa.ipc.new_stream(self._sink, BATCH, options=compressed)
@@ -113,17 +113,17 @@ class RowSlices:
     def add(
         self, rows: Sequence[ManifestLayout], table: TokenTable, *, first: int
     ) -> None:
-        """Take a slice of rows, of which the first has this number among all."""
+        """Add a slice of rows; ``first`` is the number of its first row."""
         settings = self._settings
         texts = TokenCorpus(rows, table, counts=self._token_counts, before=self._before)
         self._before = texts.after()
 
-        # One element per token of these rows: (N,), bool.
+        # Masks over all tokens of these rows, shape (N,), bool.
         is_excluded = np.concatenate([row.excluded(settings) for row in rows])
         is_eligible = (texts.unll >= 0) & ~is_excluded
         is_low = low_sensitivity(texts, settings, counts=self._by_task)
 
-        # Written at once and packed: as objects they take six times as much.
+        # Records are packed at once, because objects take six times the memory.
         pairs = match(texts, is_eligible, settings)
         labels = self._labels[first : first + len(rows)]
         self._write("examples", self._examples(texts, is_excluded, is_low, labels))
@@ -134,21 +134,21 @@ class RowSlices:
         self.balance.add(texts, is_eligible, pairs)
         self.identifiers.add(texts, first=first)
 
-        # Canaries need all of their rows together, which are few.
+        # Canaries need all of their rows at the end; there are few of them.
         for i, row in enumerate(rows):
             if row.example.canary is not None:
                 is_scored = is_whole(row, texts.unll[texts.of(i)])
                 self.canary_rows.append((row, is_scored))
 
     def _write(self, part: str, records: Iterable[Record]) -> None:
-        """Write records of one part of the manifest behind those that stand there."""
+        """Append records of one part of the manifest."""
         for chunk in packed(records):
             self._packed.write_batch(as_batch(part, chunk))
 
     def _count(
         self, rows: Sequence[ManifestLayout], texts: TokenCorpus, pairs: SelectedPairs
     ) -> None:
-        """Count what a slice has of tokens, spans and pairs."""
+        """Add the tokens, spans and pairs of a slice to the counts."""
         reasons = [record["reason"] for record in pairs.unmatched]
         self.counted.update(
             {
@@ -164,7 +164,7 @@ class RowSlices:
             }
         )
 
-        # Spans of canaries are among them, and counted apart.
+        # These counts include spans of canaries, which also have a count of their own.
         for row in rows:
             for span, tokens in row.spans:
                 self.counted["spans"] += 1
@@ -173,7 +173,7 @@ class RowSlices:
         self.comparable += len(pairs.places)
 
     def records(self) -> pa.Buffer:
-        """Return the records of the rows taken, as a compressed Arrow stream."""
+        """Return the records of all added rows, as a compressed Arrow stream."""
         self._packed.close()
         return self._sink.getvalue()
 
@@ -184,12 +184,12 @@ class RowSlices:
         is_low: np.ndarray,
         labels: Sequence[str],
     ) -> Iterator[Record]:
-        """Yield the manifest's examples one after the other: a record takes 10 KB."""
+        """Yield the manifest's examples one by one, because a record takes 10 KB."""
         classes = token_classes(texts).tobytes().decode("ascii")
         for i, row in enumerate(texts.rows):
             tokens = texts.of(i)
             unll = texts.unll[tokens].tolist()
-            # These take the place of what is said before any token is scored.
+            # These fields replace those of the record before scoring.
             yield {
                 **example_record(row, labels[i]),
                 "reference_unll": [value if value >= 0 else None for value in unll],
@@ -212,4 +212,4 @@ NOTES = {
     "no_members": "there are no members",
     "no_non_members": "there are no non-members",
 }
-"""What a reader must know where a count is not 0, one sentence each."""
+"""Notes for counts that are not 0, one sentence each."""

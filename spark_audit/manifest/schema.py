@@ -1,9 +1,10 @@
-"""The manifest: everything an audit needs besides the checkpoint, built once.
+"""The schema of a manifest: all inputs of an audit except the checkpoint.
 
-It is one JSON file. Its ``digest`` is the SHA-256 of its canonical JSON without
-``digest`` and ``name``; a file that was changed, or that does not fit a checkpoint, is
-refused with what differs. The digest is no signature: whoever writes a file can make
-it, so the content is validated when a file is read, and nothing behind checks again.
+A manifest is one file, of JSON or Arrow. Its ``digest`` is the SHA-256 of its canonical
+JSON without ``digest`` and ``name``. A changed file, or one that does not fit a
+checkpoint, is refused with the difference. The digest is not a signature, because the
+author of a file can compute it. So the content is validated when a file is read, and
+later code does not check it again.
 
 Its long lists are packed (:mod:`spark_audit.manifest.packed_lists`).
 """
@@ -45,29 +46,29 @@ TokenRange = tuple[int, int]
 
 
 def _check_printable(text: str) -> str:
-    """Refuse a name that could not stand in a line of a table."""
+    """Refuse a name that cannot stand in a line of a table."""
     if not text.strip() or not text.isprintable():
         raise ValueError("is blank or holds control characters")
     return text
 
 
 def _check_distinct(values: list[str]) -> list[str]:
-    """Refuse a list in which a value stands twice."""
+    """Refuse a list with duplicate values."""
     if len(set(values)) < len(values):
         raise ValueError("holds something twice")
     return values
 
 
 MAX_INTEGER = 10**9
-"""No count, position or dose is larger: it is beyond any text or vocabulary."""
+"""Largest count, position or dose: no text or vocabulary goes beyond it."""
 
 Name = Annotated[str, Field(max_length=1000), AfterValidator(_check_printable)]
-"""What names files, rows of tables and lines of a terminal."""
+"""A string that names files, rows of tables and lines of a terminal."""
 
 Distinct = Annotated[list[str], AfterValidator(_check_distinct)]
 
 MOST_NATS = 1e4
-"""No token is this unlikely to a model whose logits are finite."""
+"""Largest NLL of a token: finite logits give no less likely token."""
 
 Whole = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
 
@@ -81,22 +82,22 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
 def check_inside(field: str, ranges: Collection[tuple[int, int]], length: int) -> None:
-    """Refuse a range that is empty, or outside of what is that long."""
+    """Refuse a range that is empty or reaches beyond a length."""
     for start, end in ranges:
         if not 0 <= start < end <= length:
             raise ValueError(f"{field}: {start}:{end} is empty or outside 0:{length}")
 
 
 class _Part(BaseModel):
-    """Base of the manifest's parts: unknown fields are kept, nothing is coerced."""
+    """Base of the manifest's parts: unknown fields are kept, and nothing is coerced."""
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
 
 
 class ReferenceModel(_Part):
-    """The model that difficulty was measured on.
+    """The model on which difficulty was measured.
 
-    ``shape`` holds sizes of its configuration, such as ``hidden_size``.
+    ``shape`` holds sizes from its configuration, such as ``hidden_size``.
     """
 
     name: str
@@ -112,13 +113,13 @@ class ReferenceModel(_Part):
 
 
 class ManifestSettings(_Part):
-    """What decided the pairs; audits take their preset from here.
+    """The settings that determined the pairs; audits use their preset.
 
-    ``buffer`` tokens beside an identifier are no part of a control, and with
-    ``exclude_template`` the tasks' fixed wording is not. ``canary_contexts`` rows, the
-    first by id, are what a canary is ranked in; null: all. A token is of low
-    sensitivity up to the Score ``tau``, and ``alpha`` weights its two terms (see
-    :mod:`spark_audit.data.occurrences`).
+    No control has ``buffer`` tokens beside an identifier or, with ``exclude_template``,
+    the tasks' fixed wording. ``canary_contexts`` is the number of rows, the first by
+    id, in which a canary is ranked; null: all. A token has low sensitivity if its Score
+    is at most ``tau``, and ``alpha`` weights the two terms of the Score (see
+    :mod:`spark_audit.data.sensitivity`).
     """
 
     preset: Preset
@@ -138,8 +139,8 @@ class ManifestSettings(_Part):
 class ManifestSpan(_Part):
     """An annotated identifier.
 
-    Tokens are null when it was cut off or has none of its own; ``partial``: a token at
-    its edge reaches past it.
+    Tokens are null if the identifier was cut off or has no token of its own.
+    ``partial`` says that a token at its edge reaches beyond it.
     """
 
     start: Whole
@@ -159,15 +160,15 @@ class ManifestSpan(_Part):
 
     @property
     def tokens(self) -> TokenRange | None:
-        """Its tokens; ``None`` when it was cut off or has none of its own."""
-        # Either both are set or none is.
+        """Return its tokens; ``None`` if it was cut off or has no token of its own."""
+        # Either both are set, or neither.
         if self.token_start is None or self.token_end is None:
             return None
         return self.token_start, self.token_end
 
 
 class ManifestTurn(_Part):
-    """The content of one message: characters of the row's text."""
+    """The content of one message, as characters of the row's text."""
 
     start: Whole
     end: Whole
@@ -175,11 +176,12 @@ class ManifestTurn(_Part):
 
 
 class ManifestTrainingInput(_Part):
-    """What a training run read of an example, and which part of it had loss.
+    """The part of an example that a training run read, and the part with loss.
 
-    ``supervised`` are characters, ``supervised_tokens`` tokens of the whole row;
-    ``fed_tokens`` are those that the trainer read, ``fed_text`` their characters.
-    ``token_ids`` are set where the text would be tokenised otherwise.
+    ``supervised`` are character ranges, and ``supervised_tokens`` token ranges of the
+    whole row. ``fed_tokens`` is the range that the trainer read, and ``fed_text`` its
+    characters. ``token_ids`` are set only if the tokenizer would give others for the
+    text.
     """
 
     special_tokens: SpecialTokens
@@ -198,14 +200,14 @@ class ManifestTrainingInput(_Part):
 
 
 class ManifestExample(_Part):
-    """One example with its reference scores.
+    """An example with its reference scores.
 
-    ``reference_unll`` holds micro-nats per token of the full tokenisation, null where
-    nothing was scored; ``excluded`` the token ranges that no control may touch;
-    ``classes`` one letter per token (``d`` has a digit, ``A`` has a capital, ``a``
-    other letters, ``-`` neither) for text of similar form; ``low`` the tokens of low
-    sensitivity. These are empty where the manifest was redacted. ``training_input`` is
-    known of chat data and of rows that were tokenised before.
+    ``reference_unll`` holds micro-nats per token of the full tokenisation, and null for
+    tokens without a score. ``excluded`` holds the token ranges that no control may use.
+    ``classes`` has one letter per token (``d``: has a digit, ``A``: has a capital,
+    ``a``: has other letters, ``-``: none), for text of similar form. ``low`` holds the
+    tokens of low sensitivity. All of these are empty in a redacted manifest.
+    ``training_input`` is known for chat data and for rows that were already tokenised.
     """
 
     id: Name
@@ -230,9 +232,10 @@ class ManifestExample(_Part):
 
     @model_validator(mode="after")
     def _check_places(self) -> ManifestExample:
-        """Refuse a place outside of the text, or tokens outside of the tokenisation."""
-        # A redacted manifest has neither text nor scores: then anything is inside.
-        # Whether that may be, the whole manifest says (see check_joined).
+        """Refuse a place outside of the text or of the tokenisation."""
+        # A redacted manifest has neither text nor scores, so no place can be refused.
+        # The check of the whole manifest decides whether they may be missing (see
+        # check_joined).
         n_characters = len(self.text) or MAX_INTEGER
         n_tokens = len(self.reference_unll) or MAX_INTEGER
 
@@ -252,7 +255,7 @@ class ManifestExample(_Part):
         return self
 
     def _check_spans(self, n_characters: int, n_tokens: int) -> None:
-        """Refuse spans that overlap, or that lie outside of the text."""
+        """Refuse spans that overlap or lie outside of the text."""
         ordered = sorted((span.start, span.end) for span in self.spans)
         check_inside("spans", ordered, n_characters)
         for (_, end), (next_start, _) in pairwise(ordered):
@@ -265,7 +268,7 @@ class ManifestExample(_Part):
     def _check_training_input(
         self, training: ManifestTrainingInput, n_characters: int, n_tokens: int
     ) -> None:
-        """Refuse what no training could have done with the text."""
+        """Refuse a training input that cannot belong to the text."""
         turns = [(turn.start, turn.end) for turn in training.turns]
         check_inside("training_input.turns", turns, n_characters)
         check_inside("training_input.supervised", training.supervised, n_characters)
@@ -278,7 +281,7 @@ class ManifestExample(_Part):
 
     @property
     def answer(self) -> str:
-        """The response without what a chat template writes behind it."""
+        """Return the response without text that a chat template writes behind it."""
         turns: list[tuple[int, int]] = []
         if self.training_input is not None:
             turns = [(turn.start, turn.end) for turn in self.training_input.turns]
@@ -287,7 +290,7 @@ class ManifestExample(_Part):
         return self.text[response_start:response_end]
 
     def supervision_of(self, start: int, end: int) -> Supervision | None:
-        """Return what training did with characters ``start:end``; ``None``: unknown.
+        """Return how training used characters ``start:end``; ``None`` if unknown.
 
         See :func:`spark_audit.data.training_input.supervision_of`.
         """
@@ -300,10 +303,10 @@ class ManifestExample(_Part):
 
     @property
     def had_loss(self) -> np.ndarray | None:
-        """Shape ``(T,)`` bool: tokens that training had loss on; ``None``: not known.
+        """Return a mask of tokens with loss, shape ``(T,)`` bool; ``None`` if unknown.
 
-        They are supervised and were not cut off. The first token that training read
-        has no prediction; it may be True all the same.
+        These tokens are supervised and were not cut off. The first token that training
+        read may be True, although it has no prediction.
         """
         if self.training_input is None:
             return None
@@ -312,7 +315,7 @@ class ManifestExample(_Part):
         for start, end in self.training_input.supervised_tokens:
             has_loss[start:end] = True
 
-        # What was cut off was not read, supervised or not.
+        # Tokens that were cut off were not read, even if they are supervised.
         fed_start, fed_end = self.training_input.fed_tokens
         has_loss[:fed_start] = False
         has_loss[fed_end:] = False
@@ -320,15 +323,15 @@ class ManifestExample(_Part):
 
     @property
     def text(self) -> str:
-        """Prompt and response, as they were tokenised."""
+        """Return prompt and response as one text, in the form that was tokenised."""
         return self.prompt + self.response
 
     @cached_property
     def unll(self) -> np.ndarray:
-        """Shape ``(T,)`` int64 micro-nats, -1 where nothing was scored; read-only."""
+        """Return micro-nats, shape ``(T,)`` int64, -1 without a score; read-only."""
         with_nan = np.array(self.reference_unll, np.float64)  # NaN for null
         unll = np.nan_to_num(with_nan, nan=-1).astype(np.int64)
-        # It is shared by all who ask: nobody may change it.
+        # All callers share the array, so nobody may change it.
         unll.flags.writeable = False
         return unll
 
@@ -342,16 +345,17 @@ class ManifestExample(_Part):
 
     @property
     def scored(self) -> np.ndarray:
-        """Shape ``(T,)`` bool: tokens that every checkpoint gives a prediction for.
+        """Return a mask of tokens that every checkpoint predicts, shape ``(T,)`` bool.
 
-        Of the kept range all but the first that is read; where a text was cut, special
-        tokens stay in front and so the first kept token is scored too.
+        It covers the kept range without the first token that a model reads. If a text
+        was cut, special tokens stay in front of it, so the first kept token is scored,
+        too.
         """
         return np.asarray(self.unll >= 0)
 
     @property
     def eligible(self) -> np.ndarray:
-        """Shape ``(T,)`` bool: scored tokens that a control may use."""
+        """Return a mask of scored tokens that a control may use, ``(T,)`` bool."""
         is_eligible = self.unll >= 0
         for start, end in self.excluded:
             is_eligible[start:end] = False
@@ -359,8 +363,8 @@ class ManifestExample(_Part):
 
     @cached_property
     def identifiers(self) -> list[tuple[ManifestSpan, TokenRange]]:
-        """The annotated spans all of whose tokens were scored, with their tokens."""
-        # One that was cut in part has no score of its own.
+        """Return the annotated spans whose tokens were all scored, and these tokens."""
+        # A span that was cut in part has no score of its own.
         is_scored = self.scored
         identifiers = []
         for span in self.spans:
@@ -377,7 +381,7 @@ class ManifestExample(_Part):
         Parameters
         ----------
         kind
-            Only those of this type; ``None``: of all types.
+            Type of the identifiers; ``None``: all types.
         """
         is_identifier = np.zeros(len(self.unll), dtype=bool)
         for span, (start, end) in self.identifiers:
@@ -387,10 +391,10 @@ class ManifestExample(_Part):
 
 
 class ById(UserDict[str, Any]):
-    """Examples by id, each made when it is asked for.
+    """Examples by id, each made on demand.
 
-    ``data`` holds the number of each in the manifest's list: the examples themselves
-    would take 10 KB each.
+    ``data`` maps each id to a number in the manifest's list, because the examples
+    themselves would take 10 KB each.
     """
 
     def __init__(self, examples: Sequence[ManifestExample], ids: Iterable[str]) -> None:
@@ -403,9 +407,9 @@ class ById(UserDict[str, Any]):
 
 
 class PairSide(_Part):
-    """One side of a matched pair; ``nll`` is the reference mean over it, in nats.
+    """One side of a matched pair; ``nll`` is its mean on the reference, in nats.
 
-    It is null where the manifest was redacted.
+    ``nll`` is null in a redacted manifest.
     """
 
     token_start: Whole
@@ -416,7 +420,7 @@ class PairSide(_Part):
 
 
 class PiiSide(PairSide):
-    """The PII side, with its type."""
+    """The identifier's side of a pair, with its type."""
 
     type: Name
 
@@ -424,7 +428,7 @@ class PiiSide(PairSide):
 class ManifestPair(_Part):
     """A PII span and its difficulty-matched control in the same example.
 
-    ``distance`` is null where the manifest was redacted.
+    ``distance`` is null in a redacted manifest.
     """
 
     example: str
@@ -440,7 +444,7 @@ class ManifestPair(_Part):
         if pii.token_start < control.token_end and control.token_start < pii.token_end:
             raise ValueError("the control overlaps the identifier")
 
-        # Sums over both are compared: that needs as many tokens.
+        # Audits compare sums over both sides, so both need as many tokens.
         pii_length = pii.token_end - pii.token_start
         control_length = control.token_end - control.token_start
         if pii_length != control_length:
@@ -449,7 +453,7 @@ class ManifestPair(_Part):
 
 
 class CanaryContext(_Part):
-    """Where a canary stands."""
+    """A place of a canary or an identifier in an example."""
 
     example: str
     char_start: Whole
@@ -457,14 +461,14 @@ class CanaryContext(_Part):
 
 
 class UnmatchedSpan(CanaryContext):
-    """A PII span without a control, and why."""
+    """A PII span without a control, with the reason."""
 
     type: Name
     reason: str
 
 
 class _Ranked(_Part):
-    """A string that stands in some rows, among others that it could have been."""
+    """A string in some rows, with the strings among which it is ranked."""
 
     contexts: list[CanaryContext]
     candidates: Distinct = Field(repr=False)
@@ -481,9 +485,10 @@ class _Ranked(_Part):
 
 
 class ManifestCanary(_Ranked):
-    """One part of a canary with its candidates (empty: not rankable, and why).
+    """One part of a canary with its candidates; without any, it has a reason.
 
-    ``n_tokens`` are the true string's in its first context, and each candidate's.
+    ``n_tokens`` is the number of tokens of the true string in its first context, and of
+    each candidate.
     """
 
     canary_id: Name
@@ -496,7 +501,7 @@ class ManifestCanary(_Ranked):
 
     @property
     def coin(self) -> tuple[list[str], int] | None:
-        """The pair of neighbours among its candidates, and which is the true one.
+        """Return the pair of candidates that has the true one, and which one it is.
 
         Candidates 0 and 1 are neighbours, 2 and 3, and so on; of an odd number the last
         has none.
@@ -515,9 +520,9 @@ class ManifestCanary(_Ranked):
 
 
 class ManifestTwins(_Ranked):
-    """An identifier that nobody planted among fresh strings of its kind.
+    """An identifier that nobody planted, among fresh strings of its form.
 
-    ``dose`` counts the train rows that it stands in; 0: it is held out.
+    ``dose`` counts the train rows that hold it; 0: it is held out.
     """
 
     id: Name
@@ -535,7 +540,7 @@ class MembershipRows(_Part):
 
 
 class BalanceRow(_Part):
-    """One covariate before and after matching (Love-plot data)."""
+    """One covariate before and after matching (data of a Love plot)."""
 
     covariate: Name
     mean_pii: Figure | None
@@ -575,15 +580,15 @@ class Manifest(_Part):
     notes: list[str]
 
     def having(self, **parts: Any) -> Manifest:
-        """Return the manifest with some of its parts replaced; they are not checked."""
+        """Return the manifest with some parts replaced; the new ones are unchecked."""
         changed = self.model_copy(update=parts)
-        # A copy takes along what was cached of the whole.
+        # A copy also has the cached values of the original.
         for name in ("by_id", "lengths"):
             changed.__dict__.pop(name, None)
         return changed
 
     def __repr_args__(self) -> Iterator[tuple[str | None, object]]:
-        """Yield name, digest and sizes: a notebook prints the last value."""
+        """Yield name, digest and sizes, because a notebook prints the last value."""
         yield "name", self.name
         yield "digest", self.digest[:12]
         for part in ("examples", "pairs", "unmatched", "canaries"):
@@ -591,10 +596,10 @@ class Manifest(_Part):
 
     @cached_property
     def by_id(self) -> ById:
-        """Examples by id, in their order."""
+        """Return the examples by id, in their order."""
         return ById(self.examples, (example.id for example in self.examples))
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """Tokens of each example, in their order."""
+        """Return the number of tokens of each example, in their order."""
         return np.array([len(row.reference_unll) for row in self.examples], np.int64)

@@ -1,7 +1,7 @@
-"""What a checkpoint reads of a manifest, pass by pass.
+"""Make the sequences of a manifest that a checkpoint reads, pass by pass.
 
-Tokenising happens here and nowhere else: an audit's plan names sequences by key, and
-these functions turn keys into items of ``scoring`` with the checkpoint's tokenizer.
+All tokenisation of sequences happens here: an audit's plan names sequences by key, and
+these functions turn keys into items of ``scoring``, with the checkpoint's tokenizer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
 
 MORE_TOKENS = 4
-"""Tokens that an answer may be longer than its task's longest label **[ours]**."""
+"""Tokens by which an answer may exceed its task's longest label **[ours]**."""
 
 
 def items_for(
@@ -40,18 +40,18 @@ def items_for(
     loaded: Loaded,
     plan: Mapping[Pass, Sequence[str]],
 ) -> dict[Pass, Sequence[Any]]:
-    """Return the items that a plan names, by pass, in the plan's order.
+    """Return the items that a plan names, by pass, in the order of the plan.
 
     Raises
     ------
     InputError
-        If the manifest was redacted, or the tokenizer cuts its texts otherwise.
+        If the manifest was redacted, or the tokenizer gives its texts other tokens.
     """
     texts = Encodings(load_manifest(manifest), loaded)
 
     @cache
     def make_items(kind: str, keys: tuple[str, ...]) -> Sequence[AnyItem]:
-        """Make items once: passes that go through the same share them."""
+        """Return the items of a kind; passes with equal keys share one list."""
         return _MAKERS[kind](texts, keys)
 
     return {
@@ -65,14 +65,16 @@ def score(
     texts: schema.Manifest | str | Path | Sequence[AnyItem],
     **options: Any,
 ) -> PassTables:
-    """Score all texts of a manifest, or items; :func:`spark_audit.scoring.score.score`.
+    """Score all texts of a manifest, or items.
+
+    See :func:`spark_audit.scoring.score.score`.
 
     Parameters
     ----------
     loaded
         The checkpoint, or its path.
     texts
-        A manifest or its path: all its examples. Or items that were made of one.
+        A manifest or its path, for all its examples; or items that were made from one.
     options
         ``passes``, ``store``, ``batch_size``, ``progress``.
     """
@@ -89,10 +91,10 @@ def score(
 
 
 def plain_items(texts: Encodings, keys: Sequence[str]) -> list[Item]:
-    """Return whole examples, by id: for the plain pass and for noise."""
+    """Return whole examples by id, for the plain pass and for noise."""
     items = []
     for example, encoding in texts.each(keys):
-        # What was cut off of the text is not read, special tokens in front are.
+        # Text that was cut off is not read, but leading special tokens are.
         ids, positions = encoding.fed(example.kept)
         items.append(Item(example.id, ids, positions))
     return items
@@ -100,9 +102,10 @@ def plain_items(texts: Encodings, keys: Sequence[str]) -> list[Item]:
 
 @dataclass(frozen=True)
 class _AskedRow:
-    """A row whose prompt is continued.
+    """A row whose prompt the model continues.
 
-    ``ids`` are its tokens before the response, the first ``leading`` of them special.
+    ``ids`` are the tokens before the response; the first ``leading`` of them are
+    special.
     """
 
     task: str
@@ -117,27 +120,27 @@ def row_prompts(
     *,
     limit: int | None,
 ) -> list[Prompt]:
-    """Return prompts to continue, with the response as expected answer.
+    """Return prompts to continue, with the response as the expected answer.
 
-    A prompt is the joint tokenisation's tokens before the response: one that ends in a
-    blank tokenises differently alone. It is cut from its start, special tokens apart,
-    so that an answer of four tokens more than the task's longest fits.
+    A prompt is the tokens before the response in the joint tokenisation: alone, a
+    prompt that ends in a blank would be tokenised differently. Text is cut from its
+    start, so that there is room for an answer four tokens longer than the task's
+    longest.
 
     Parameters
     ----------
     rows
-        All rows of the tasks, of either split, with their joint tokenisation: the
-        longest response of a task bounds the answers to all of its prompts.
+        All rows of the tasks, of either split, with their joint tokenisation. The
+        longest response of a task limits the answers to all of its prompts.
     keys
-        Which rows are asked, in the order of the result.
+        Ids of the rows to ask, in the order of the result.
     limit
-        Tokens that the model can read, those of the answer among them; ``None``: no
-        limit.
+        Tokens that the model can read, including the answer; ``None``: no limit.
 
     Raises
     ------
     InputError
-        Naming the row, if it has no response or nothing before it.
+        Names the row, if it has no response or nothing precedes it.
     """
     longest_response: dict[str, int] = {}  # tokens, by task
     responses: dict[str, set[str]] = defaultdict(set)
@@ -167,7 +170,7 @@ def row_prompts(
 
         max_new_tokens = longest_response[row_asked.task] + MORE_TOKENS
         if limit is not None:
-            # Free text may be longer than half the context.
+            # Free text may be longer than half of the context.
             max_new_tokens = max(min(max_new_tokens, limit // 2), 1)
 
         prefix = fitted_prefix(
@@ -181,7 +184,7 @@ def row_prompts(
 
 
 def _prompt_items(texts: Encodings, keys: Sequence[str]) -> list[Prompt]:
-    """Return the prompts of rows; all rows of the manifest bound their answers."""
+    """Return the prompts of rows; answers are limited by all rows of the manifest."""
     rows = texts.each([*texts.manifest.by_id])
     return row_prompts(rows, keys, limit=texts.limit)
 
@@ -192,4 +195,4 @@ _MAKERS: Mapping[str, Callable[..., Sequence[AnyItem]]] = {
     "candidates": candidate_items,
     "continuations": asked_items,
 }
-"""What a pass may go through (``ITEMS`` in its file) -> how it is made."""
+"""Kinds of items (``ITEMS`` in the file of a pass) -> function that makes them."""

@@ -1,4 +1,4 @@
-"""Settings that decide a manifest, besides its data and its reference model."""
+"""Settings of a manifest, besides its data and its reference model."""
 
 from __future__ import annotations
 
@@ -18,30 +18,32 @@ PRESETS: Mapping[str, tuple[int, int | None]] = {"robust": (1, 1), "paper": (0, 
 """``buffer`` and ``canary_contexts`` (``None``: all) of each preset."""
 
 FIXED_SETTINGS = {"exclude_template": True, "tau": 0.6, "alpha": 0.5}
-"""What every manifest is built with."""
+"""Settings that are the same in every manifest."""
 
 
 @fields_in(HOW)
 @dataclass(frozen=True, kw_only=True)
 class BuildSettings:
-    """How identifiers are matched, and canaries ranked.
+    """Settings for the matching of identifiers and the ranking of canaries.
 
     Attributes
     ----------
     caliper
         Largest difference of mean NLL between a span and its control, nats per token.
     preset
-        ``robust`` or ``paper``: the defaults of ``buffer`` (1; 0) and
+        ``robust`` or ``paper``. It sets the defaults of ``buffer`` (1; 0) and
         ``canary_contexts`` (1; all), and what audits report.
     distance
-        What makes a span and a control alike: their mean NLLs, or (``profile``) the
-        sorted NLLs of their tokens.
+        Measure of likeness of a span and its control: their mean NLLs, or (``profile``)
+        the sorted NLLs of their tokens.
     controls
-        Where controls stand: anywhere in the text, or ``before`` the identifier.
+        Allowed places of controls: anywhere in the text, or only ``before`` the
+        identifier.
     max_length
-        Tokens that are read of a text; default and upper bound: the model's context.
+        Most tokens of a text that are read; default and upper bound: the model's
+        context.
     n_candidates
-        Strings that a canary is ranked among, itself included.
+        Number of strings in a canary's set, itself included.
 
     Raises
     ------
@@ -61,7 +63,7 @@ class BuildSettings:
         self.recorded()
 
     def recorded(self, *, max_positions: int | None = None) -> ManifestSettings:
-        """Return what a manifest says: presets resolved, the model's context applied.
+        """Return the manifest's settings, with the preset and the context resolved.
 
         Raises
         ------
@@ -76,7 +78,7 @@ class BuildSettings:
                 fix="rank a canary among at least one other string",
             )
 
-        # The schema of the file refuses what is out of range.
+        # The schema of the file refuses values that are out of range.
         try:
             return ManifestSettings.model_validate(
                 {
@@ -88,7 +90,7 @@ class BuildSettings:
                 }
             )
         except ValidationError as error:
-            # The values are the user's options, so they may be shown.
+            # The values are options of the user, so an error may show them.
             first = error.errors(include_url=False)[0]
             raise InputError(
                 f"{first['input']!r}: {first['msg'].lower()}",
@@ -96,7 +98,7 @@ class BuildSettings:
             ) from error
 
     def _length_within(self, max_positions: int | None) -> int | None:
-        """Return the tokens that are read of a text; ``None``: no limit."""
+        """Return the most tokens that are read of a text; ``None``: no limit."""
         if self.max_length is None or max_positions is None:
             return max_positions if self.max_length is None else self.max_length
 

@@ -1,4 +1,4 @@
-"""A manifest of data alone, for utility: it holds no reference scores."""
+"""Build a manifest without reference scores, for the audit of utility."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def task_manifest(
 ) -> Manifest:
     """Build a manifest for ``utility`` from examples and a tokenizer, without scores.
 
-    Task accuracy needs prompts, responses, splits and clusters, and no model to match
-    against. Such a manifest has no pairs, canaries or members, so that every other
-    audit says that it has nothing to work on.
+    Task accuracy needs prompts, responses, splits and clusters, but no model to match
+    against. Such a manifest has no pairs, canaries or members, so every other audit
+    reports that it has no data.
 
     Parameters
     ----------
     examples
-        Rows of all tasks; the manifest holds the tasks in this order of appearance.
+        Rows of all tasks. The manifest keeps the tasks in order of appearance.
     loaded
-        The first checkpoint (or the base) of the run: tokenizer, vocabulary, context.
-        Of its weights only a base's hash is recorded, so that the runs of several
-        methods over the same data get the same digest.
+        The first checkpoint (or the base) of the run, for its tokenizer, vocabulary and
+        context. Only a base's hash is recorded of its weights, so that runs of several
+        methods over the same data have the same digest.
     name
-        What reports call the manifest; not part of its digest.
+        Name of the manifest in reports; not part of its digest.
 
     Raises
     ------
@@ -46,7 +46,7 @@ def task_manifest(
         If there are no examples, an id occurs twice, or the tokenizer gives no
         offsets.
     """
-    # Checked only: the order of the tasks is that of a stream, and stays.
+    # Only a check: the tasks keep their order, which is that of a stream.
     checked(examples)
     rows = Rows(examples, loaded.tokenizer, max_length=loaded.max_positions)
     row_clusters = clusters(examples, duplicates(rows))
@@ -60,7 +60,7 @@ def task_manifest(
         "texts_cut": sum(row.was_cut for row in layouts),
         "pairs": 0,
     }
-    # They are packed one after the other: a record takes 10 KB.
+    # Records are packed one by one, because a record takes 10 KB.
     records = (
         example_record(row, cluster)
         for row, cluster in zip(layouts, row_clusters.labels, strict=True)
@@ -84,9 +84,9 @@ def task_manifest(
 
 
 def _reference(loaded: Loaded) -> Record:
-    """Return what the manifest says of its reference: a base's hash, if there is one.
+    """Return the manifest's record of its reference: a base's hash, if there is one.
 
-    Runs of several methods over the same data get the same digest so.
+    In this way, runs of several methods over the same data get the same digest.
     """
     base_sha256 = loaded.base_sha256 or ""
     return {
@@ -99,7 +99,7 @@ def _reference(loaded: Loaded) -> Record:
 
 
 def _settings(loaded: Loaded) -> ManifestSettings:
-    """Return the usual settings, with nothing in those that matching would need."""
+    """Return the usual settings, with empty values where matching would need them."""
     usual = BuildSettings().recorded(max_positions=loaded.max_positions)
     return usual.model_copy(
         update={

@@ -1,7 +1,7 @@
 """The tokens of many examples on one axis: classes, control windows, covariates.
 
-Covariates say what a stretch of text is like, and matching must leave them balanced.
-Everything is measured on the reference model and on the text, never on a checkpoint.
+Covariates describe a stretch of text, and matching must leave them balanced. They are
+measured on the reference model and on the text, never on a checkpoint.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ AVERAGED_COVARIATES = (
 
 
 class TokenCorpus:
-    """The tokens of some examples, N in all, and what covariates are taken from.
+    """The tokens of some examples, N in all, with the values for their covariates.
 
     Parameters
     ----------
     table
-        Plain scores of the rows by the reference model, other rows among them.
+        Plain scores by the reference model, of these rows and perhaps of others.
     counts
-        How often each token stands in all texts, special ones left out.
+        Counts of each token in all texts, special ones left out, shape ``(V,)``.
     before
         As the attribute.
 
@@ -41,26 +41,26 @@ class TokenCorpus:
     rows
         The examples.
     first
-        Shape ``(n + 1,)``: where each example's tokens start.
+        Shape ``(n + 1,)``: first token of each example, and N at the end.
     unll
-        Shape ``(N,)``, int64: micro-nats on the reference model, -1: not scored.
+        Shape ``(N,)``, int64: micro-nats on the reference model; -1: not scored.
     tokens, special
-        Shape ``(N,)``: ids, and which are special.
+        Shape ``(N,)``: token ids, and whether each is special.
     start, end
         Shape ``(N,)``: characters of each token in its own example.
     digits, capitals, letters
-        Shape ``(2, N)``: how many such characters stand before the token's start and
-        before its end.
+        Shape ``(2, N)``: number of such characters before the token's start and before
+        its end.
     word_start
         Shape ``(N,)``, bool: the first token of a word (nothing or white space
         before it).
     in_prompt
-        Shape ``(N,)``, bool: starts before the response.
+        Shape ``(N,)``, bool: whether the token starts before the response.
     log_frequency
         Shape ``(N,)``: log of the token's share of all tokens of these texts.
     entropy, log2_rank
-        Shape ``(N,)``: of the reference model's prediction, in nats and bits; 0 where
-        nothing was scored.
+        Shape ``(N,)``: entropy (nats) and rank (bits) of the reference model's
+        prediction; 0 for tokens without a score.
     before
         What the tokens of the examples before these add up to, by the name of what is
         averaged: so the means of a slice are those of all in one go, to the last bit.
@@ -79,7 +79,7 @@ class TokenCorpus:
         encodings = [row.encoding for row in rows]
         texts = [row.example.text for row in rows]
 
-        # Tokens of all rows on one axis: (N,) each.
+        # All tokens on one axis: (N,) each.
         n_tokens = [len(encoding) for encoding in encodings]  # of each row
         self.first = np.concatenate([[0], np.cumsum(n_tokens)]).astype(np.int64)
         self.start = np.concatenate([encoding.start for encoding in encodings])
@@ -87,7 +87,7 @@ class TokenCorpus:
         self.tokens = np.concatenate([encoding.ids for encoding in encodings])
         self.special = np.concatenate([encoding.special for encoding in encodings])
 
-        # Characters of all texts on one axis, and each token's first and last there.
+        # All characters on one axis, with the first and the last one of each token.
         text_starts = np.concatenate([[0], np.cumsum([len(text) for text in texts])])
         text_start = np.repeat(text_starts[:-1], n_tokens)  # (N,)
         char_start = text_start + self.start
@@ -95,7 +95,7 @@ class TokenCorpus:
         codes = np.frombuffer("".join(texts).encode("utf-32-le"), dtype="<u4")
         classes = _character_classes(codes)
 
-        # A blank in front of a text's first character is that of another text.
+        # A blank before the first character of a text belongs to the previous text.
         follows_blank = np.concatenate([[True], classes.is_blank])[char_start]
         begins_word = follows_blank | (self.start == 0)
         self.word_start = begins_word & (self.start < self.end)
@@ -107,7 +107,7 @@ class TokenCorpus:
         self.in_prompt = self.start < np.repeat(prompt_lengths, n_tokens)
         self.log_frequency = self._log_frequency(counts)
 
-        # Tokens that the table does not have keep these values.
+        # Tokens that the table lacks keep these values.
         self.unll = np.full(len(self.tokens), -1, np.int64)
         self.entropy = np.zeros(len(self.tokens))
         self.log2_rank = np.zeros(len(self.tokens))
@@ -116,13 +116,13 @@ class TokenCorpus:
     def _log_frequency(self, counts: np.ndarray) -> np.ndarray:
         """Return the log of each token's share of all tokens, shape ``(N,)``."""
         share = counts / max(1, int(counts.sum()))  # (V,)
-        # Special tokens are not counted: theirs may be 0.
+        # Special tokens are not counted, so their share may be 0.
         log_share = np.log(share, out=np.zeros(len(share)), where=share > 0)
         by_token = log_share[np.where(self.special, 0, self.tokens)]
         return np.where(self.special, 0.0, by_token)
 
     def _read_scores(self, table: TokenTable) -> None:
-        """Fill in what the reference model says of the tokens that it scored."""
+        """Copy the reference model's scores of its tokens from the table."""
         nll: list[np.ndarray] = []
         mean_logp: list[np.ndarray] = []
         rank_lo: list[np.ndarray] = []
@@ -134,39 +134,40 @@ class TokenCorpus:
             mean_logp.append(table.columns["mean_logp"][table_rows])
             rank_lo.append(table.columns["rank_lo"][table_rows])
 
-        # Positions in a row's tokens become places on the common axis.
+        # Positions in a row become positions on the common axis.
         places = np.concatenate(scored)  # (scored tokens,)
         self.unll[places] = micro_nats(np.concatenate(nll))
         self.entropy[places] = -np.concatenate(mean_logp)
         self.log2_rank[places] = np.log2(np.concatenate(rank_lo))
 
     def of(self, example: int) -> slice:
-        """Return where the tokens of one example stand."""
+        """Return the tokens of one example, as a slice."""
         return slice(int(self.first[example]), int(self.first[example + 1]))
 
     def sums(self, name: str) -> np.ndarray:
-        """Return running sums of what is averaged, shape ``(N + 1,)``, float64."""
-        # The sum of the slices before comes first, so that it is added first.
+        """Return the running sums of an attribute, shape ``(N + 1,)``, float64."""
+        # The sum over earlier slices comes first, so that the order of addition stays.
         addends = [[self.before.get(name, 0.0)], getattr(self, name)]
         return np.cumsum(np.concatenate(addends, dtype=np.float64))
 
     def after(self) -> dict[str, float]:
-        """Return ``before`` of the examples that follow these."""
+        """Return the totals to pass as ``before`` to the examples that follow."""
         return {name: float(self.sums(name)[-1]) for name in AVERAGED_COVARIATES}
 
 
 def token_classes(texts: TokenCorpus) -> np.ndarray:
-    """Return one letter a token, shape ``(N,)``, uint8 ASCII.
+    """Return one letter per token, shape ``(N,)``, uint8 ASCII.
 
-    ``d`` has a digit, ``A`` a capital, ``a`` other letters, ``-`` neither.
+    ``d``: has a digit; ``A``: has a capital; ``a``: has other letters; ``-``: none of
+    these.
     """
 
     def holds(counts: np.ndarray) -> np.ndarray:
-        """Return which tokens hold characters that were counted, shape ``(N,)``."""
+        """Return whether each token holds such characters, shape ``(N,)``."""
         before_start, before_end = counts  # (N,) each
         return np.asarray(before_end > before_start)
 
-    # The first class that a token holds is its own.
+    # The first class that applies is used.
     letters = np.select(
         [holds(texts.digits), holds(texts.capitals), holds(texts.letters)],
         [ord("d"), ord("A"), ord("a")],
@@ -176,21 +177,21 @@ def token_classes(texts: TokenCorpus) -> np.ndarray:
 
 
 def pool(eligible: np.ndarray, texts: TokenCorpus, spans: np.ndarray) -> np.ndarray:
-    """Return eligible windows that could have been controls.
+    """Return the eligible windows that could have been controls.
 
-    They are disjoint within each length.
+    Windows of equal length are disjoint.
 
-    Token ranges have shape ``(n, 3)``: example (its index), first token in it, length.
+    Token ranges have shape ``(n, 3)``: index of the example, first token in it, length.
 
     Parameters
     ----------
     eligible
         Shape ``(N,)``, bool.
     spans
-        Token ranges of PII spans: windows of their lengths are taken from their
+        Token ranges of PII spans. Windows have their lengths and come from their
         examples.
     """
-    # Two spans of one length in an example could have the same controls.
+    # Spans of equal length in one example share their possible controls.
     windows: list[tuple[int, int, int]] = []
     for example, length in np.unique(spans[:, [0, 2]], axis=0).tolist():
         is_eligible = eligible[texts.of(example)]
@@ -200,7 +201,7 @@ def pool(eligible: np.ndarray, texts: TokenCorpus, spans: np.ndarray) -> np.ndar
 
 
 def covariates(texts: TokenCorpus, ranges: np.ndarray) -> dict[str, np.ndarray]:
-    """Return covariates of token ranges, all scored.
+    """Return the covariates of token ranges whose tokens are all scored.
 
     Parameters
     ----------
@@ -210,9 +211,9 @@ def covariates(texts: TokenCorpus, ranges: np.ndarray) -> dict[str, np.ndarray]:
     Returns
     -------
     dict
-        Name -> values of shape ``(n,)``. NLL and entropy in nats, rank in log2;
-        ``position`` is the start over the example's tokens; shares are of characters
-        (digit, capital) or of tokens (word-initial, in prompt).
+        Name -> values of shape ``(n,)``. NLL and entropy are in nats, rank in log2.
+        ``position`` is the start divided by the example's tokens. Shares are of
+        characters (digit, capital) or of tokens (word-initial, in prompt).
     """
     example, start, length = ranges.T  # (n,) each
     low = texts.first[example] + start  # first token on the common axis
@@ -228,8 +229,8 @@ def covariates(texts: TokenCorpus, ranges: np.ndarray) -> dict[str, np.ndarray]:
         return np.asarray((sums[high] - sums[low]) / n_tokens)
 
     def share(counts: np.ndarray) -> np.ndarray:
-        """Return the share of each range's characters, shape ``(n,)``."""
-        # Characters before the end of the last token, minus those before the first.
+        """Return the share of such characters in each range, shape ``(n,)``."""
+        # Count before the end of the last token, minus count before the first token.
         return np.asarray((counts[1, last] - counts[0, low]) / n_chars)
 
     unll_sums = np.concatenate([[0], np.cumsum(np.maximum(texts.unll, 0))])
@@ -252,7 +253,7 @@ def covariates(texts: TokenCorpus, ranges: np.ndarray) -> dict[str, np.ndarray]:
 
 
 class _CharacterClasses(NamedTuple):
-    """Which characters are what: shape ``(n,)``, bool, each."""
+    """Masks of character classes, each of shape ``(n,)``, bool."""
 
     is_blank: np.ndarray
     is_digit: np.ndarray
@@ -261,8 +262,8 @@ class _CharacterClasses(NamedTuple):
 
 
 def _character_classes(codes: np.ndarray) -> _CharacterClasses:
-    """Return the classes of characters by their Unicode numbers, shape ``(n,)``."""
-    # Each character is asked once, however often it stands in the texts.
+    """Return the classes of characters, given by Unicode numbers of shape ``(n,)``."""
+    # Each distinct character is classified once, however often it occurs.
     distinct, inverse = np.unique(codes, return_inverse=True)
     characters = [chr(code) for code in distinct]
 
@@ -280,14 +281,14 @@ def _character_classes(codes: np.ndarray) -> _CharacterClasses:
 def _counts_at(
     is_member: np.ndarray, char_start: np.ndarray, char_end: np.ndarray
 ) -> np.ndarray:
-    """Return how many such characters stand before each token's start and its end.
+    """Return the counts of such characters before each token's start and its end.
 
     Parameters
     ----------
     is_member
-        One element a character, bool.
+        Shape ``(characters,)``, bool: whether each character counts.
     char_start, char_end
-        Shape ``(N,)``: where tokens start and end among all characters.
+        Shape ``(N,)``: start and end of each token on the axis of characters.
 
     Returns
     -------

@@ -1,6 +1,6 @@
-"""Twins of the identifiers that nobody planted: which are drawn, and fresh strings.
+"""Find twins of identifiers that nobody planted: fresh strings of the same form.
 
-Each drawn identifier stands among fresh strings of its type and format that take as
+Each chosen identifier stands among fresh strings of its type and format. They take as
 many tokens in its place and change no other token of its rows.
 """
 
@@ -29,33 +29,33 @@ from spark_audit.manifest.token_corpus import TokenCorpus
 from spark_audit.provenance import seed_for
 
 MOST_TWIN_SETS = 200
-"""Identifiers that are drawn, at most."""
+"""Most identifiers that get twins."""
 
 HELD_OUT = 50
-"""So many of them are kept for those never trained on, where there are as many."""
+"""Places for held-out identifiers, if there are as many."""
 
 TWINS = 31
-"""Twins of an identifier."""
+"""Twins per identifier."""
 
 FEWEST = 8
-"""An identifier that finds fewer twins is left out."""
+"""Fewest twins with which an identifier is kept."""
 
 CONTEXTS = 2
-"""Rows that an identifier is read in, at most."""
+"""Most rows in which an identifier is read."""
 
 DRAWS = 1024
-"""Strings that are drawn for an identifier, at most."""
+"""Most strings that are drawn for an identifier."""
 
 DRAWS_AT_ONCE = 128
-"""Strings that are drawn at once."""
+"""Strings that are drawn in one lot."""
 
 NEAR = 48
-"""Characters beside the identifier that a string must fit between before whole texts
-are tokenised, which takes longer."""
+"""Characters on each side of an identifier between which a string must fit, before the
+slower test on whole texts."""
 
 
 class _Place(NamedTuple):
-    """A row by its number, and an identifier's characters and tokens in it."""
+    """An identifier's place: the number of its row, its characters and its tokens."""
 
     row: int
     char_start: int
@@ -65,16 +65,16 @@ class _Place(NamedTuple):
 
 
 class _Identifier(NamedTuple):
-    """An identifier that can be read.
+    """An identifier that can be read in its rows.
 
     Attributes
     ----------
     type, text
-        What it is.
+        Its type and its string.
     dose
-        Trained rows that it stands in; 0: it is held out.
+        Number of trained rows that hold it; 0 if it is held out.
     places
-        Where it is read.
+        Places at which it is read.
     """
 
     type: str
@@ -84,18 +84,18 @@ class _Identifier(NamedTuple):
 
 
 class _Frame(NamedTuple):
-    """What stands around an identifier, in characters and in tokens.
+    """The surroundings of an identifier, in characters and in tokens.
 
     Attributes
     ----------
     before, after
-        The text beside it.
+        The text on both sides.
     ids
-        Token ids of the whole text, its own among them.
+        Token ids of the whole text, including the identifier.
     token_start, token_end
-        Which of them are its own.
+        Range of the identifier's tokens.
     encode
-        Token ids of texts, as this row's are made.
+        Turns texts into token ids, as for this row.
     """
 
     before: str
@@ -106,7 +106,7 @@ class _Frame(NamedTuple):
     encode: Encode
 
     def fitting(self, strings: Sequence[str]) -> list[str]:
-        """Return the strings that change no token but those in the place."""
+        """Return the strings that change no token outside of the place."""
         if not strings:
             return []
 
@@ -122,7 +122,7 @@ class _Frame(NamedTuple):
 
 
 class Identifiers:
-    """Where identifiers stand that can be read in their rows, in 20 bytes per place."""
+    """Places of identifiers that can be read in their rows, in 20 bytes per place."""
 
     def __init__(self) -> None:
         self._types: dict[str, str] = {}
@@ -130,11 +130,11 @@ class Identifiers:
         self._fed_texts: dict[str, tuple[int, int]] = {}
 
     def add(self, texts: TokenCorpus, *, first: int) -> None:
-        """Take a slice of rows, of which the first has this number among all."""
+        """Add a slice of rows; ``first`` is the number of its first row."""
         for i, row in enumerate(texts.rows):
             is_scored = texts.unll[texts.of(i)] >= 0  # (tokens of the row,)
 
-            # Of cut rows, what training read is needed when all rows are there.
+            # The part that training read is needed at the end, for rows that were cut.
             if row.training_input is not None:
                 self._fed_texts[row.example.id] = row.fed_text
 
@@ -144,7 +144,7 @@ class Identifiers:
                     continue
 
                 self._types.setdefault(string, span.type)
-                # Canaries are audited by themselves, and some rows are repeated.
+                # Canaries have their own audit, and some rows are repeated.
                 if tokens is None or row.example.canary is not None:
                     continue
 
@@ -161,19 +161,21 @@ class Identifiers:
     def readable(
         self, examples: Sequence[Example], *, seed: int
     ) -> dict[str, _Identifier]:
-        """Return those that can be read on their side, trained or not, by string.
+        """Return the identifiers that can be read on their own side, by folded string.
 
-        Each is as it stands in the first row by hash, with other rows where it is so.
-        Strings are folded.
+        A trained identifier must stand in a trained row, a held-out one in another row.
+        Each has the spelling of its first row by hash, and further rows with that
+        spelling.
         """
         fed_texts = self._fed_texts
         dose_of = doses(examples, self._types, fed_texts=fed_texts)
-        # What training cut off is neither trained on nor held out.
+        # Strings that training cut off are neither trained on nor held out.
         cut_off = cut_off_strings(examples, dose_of, fed_texts=fed_texts)
 
         identifiers = dict[str, _Identifier]()
         for string in sorted(self._places.keys() - cut_off):
-            # A trained identifier is read in trained rows, a held-out one in others.
+            # Trained identifiers are read in trained rows, and held-out ones in other
+            # rows.
             is_trained = dose_of[string] > 0
             place_by_row: dict[str, _Place] = {}
             for place in self._places_of(string):
@@ -181,14 +183,14 @@ class Identifiers:
                 if (example.split == "train") == is_trained:
                     place_by_row.setdefault(example.id, place)
 
-            # By a hash of their ids, no row is preferred.
+            # The order is by a hash of their ids, so that no row is preferred.
             rows_by_hash = sorted(
                 place_by_row, key=lambda row_id: seed_for(seed, "twins", row_id)
             )
             if not rows_by_hash:
                 continue
 
-            # Only rows that write it the same way can hold the same twins.
+            # Only rows with the same spelling can hold the same twins.
             first_text = _text_at(examples, place_by_row[rows_by_hash[0]])
             alike = []
             for row_id in rows_by_hash:
@@ -204,7 +206,7 @@ class Identifiers:
         return identifiers
 
     def _places_of(self, string: str) -> Iterator[_Place]:
-        """Yield the places of a string, which are kept as numbers in a row."""
+        """Yield the places of a string, which are stored as consecutive numbers."""
         numbers = self._places[string]
         n_fields = len(_Place._fields)
         for first in range(0, len(numbers), n_fields):
@@ -212,7 +214,7 @@ class Identifiers:
 
 
 def _text_at(examples: Sequence[Example], place: _Place) -> str:
-    """Return an identifier as it is written in a place."""
+    """Return an identifier in its spelling at a place."""
     return examples[place.row].text[place.char_start : place.char_end]
 
 
@@ -225,24 +227,25 @@ def twin_sets(
     seed: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[list[Record], int]:
-    """Return identifiers with their twins, and how many had to be left out.
+    """Return identifiers with their twins, and the number that had too few twins.
 
     Parameters
     ----------
     rows
-        All of them.
+        All rows.
     identifiers
-        Those of all rows.
+        The identifiers of all rows.
     encode
-        Token ids of texts, special tokens included.
+        Turns texts into token ids, special tokens included.
     encode_special_in_text
-        The same of texts whose special tokens are written in them; needed where there
-        are such rows.
+        The same for texts that contain their special tokens; needed only with such
+        rows.
 
     Returns
     -------
     list, int
-        The manifest's records; identifiers with fewer than :data:`FEWEST` twins.
+        The manifest's records, and the number of identifiers with fewer than
+        :data:`FEWEST` twins.
     """
     readable = identifiers.readable(rows.examples, seed=seed)
     forms = Forms(
@@ -260,7 +263,7 @@ def twin_sets(
     records: list[Record] = []
     n_lost = 0
     total = min(MOST_TWIN_SETS, len(readable))
-    # What one side does not fill is left to the other.
+    # Places that one side does not fill go to the other side.
     most_trained = MOST_TWIN_SETS - min(HELD_OUT, len(doses_of_held_out))
     sides = ((doses_of_trained, most_trained), (doses_of_held_out, MOST_TWIN_SETS))
     for dose_of, n_records_of_side in sides:
@@ -268,7 +271,7 @@ def twin_sets(
             if len(records) == n_records_of_side:
                 break
 
-            # A stream of its own: its twins do not depend on other identifiers.
+            # A separate stream: the twins do not depend on other identifiers.
             rng = np.random.default_rng(seed_for(seed, "twins", string))
             identifier = readable[string]
             layouts = [rows[place.row] for place in identifier.places]
@@ -283,7 +286,7 @@ def twin_sets(
             if len(records) < total:
                 progress(len(records), total)
 
-    # Where some were lost, the count has ended below the total.
+    # If identifiers were lost, the last count is below the total.
     if total:
         progress(total, total)
     return records, n_lost
@@ -296,7 +299,7 @@ def _twin_record(
     twins: Sequence[str],
     rng: np.random.Generator,
 ) -> Record:
-    """Return the record of an identifier at a random place among its twins."""
+    """Return the record of an identifier, at a random index among its twins."""
     true_index = int(rng.integers(len(twins) + 1))
     contexts = [
         {
@@ -317,9 +320,9 @@ def _twin_record(
 
 
 def _drawn_in_turn(dose_of: Mapping[str, int], seed: int) -> Iterator[str]:
-    """Yield strings by hash, from each band of doses in turn, the highest first.
+    """Yield strings in an order by hash, taking the bands of doses in turn.
 
-    So no band is lost where not all strings are drawn.
+    The highest band comes first. So no band is lost if only some strings are used.
     """
     bands: dict[str, list[str]] = defaultdict(list)
     for string in sorted(dose_of, key=lambda string: (-dose_of[string], string)):
@@ -342,10 +345,10 @@ def _frames(
     encode: Encode,
     encode_special_in_text: Encode | None,
 ) -> list[_Frame]:
-    """Return the frames that a string must fit, in the order of trying.
+    """Return the frames that a string must fit, in the order of the tests.
 
-    First those of the text beside the identifier, which are quickly read and must have
-    as many tokens; then those of whole rows.
+    Frames of the nearby text come first: they are quick to test and must keep the
+    number of tokens. Frames of whole rows follow.
     """
     near = list[_Frame]()
     whole = list[_Frame]()
@@ -369,7 +372,7 @@ def _frames(
             )
         )
 
-        # Alone, all tokens are the place: only their number must be the same.
+        # Without neighbours, all tokens are the place: only their number must match.
         near_before = before[-NEAR:]
         near_after = after[:NEAR]
         (near_ids,) = encode_row([near_before + identifier.text + near_after])
@@ -393,18 +396,18 @@ def _fresh_strings(
     readable: Collection[str],
     rng: np.random.Generator,
 ) -> list[str]:
-    """Return strings of its kind that fit in all of its places, at most :data:`TWINS`.
+    """Return at most :data:`TWINS` strings of its form that fit in all of its places.
 
     Parameters
     ----------
     readable
-        Identifiers of the data, folded: none of them is a twin.
+        Folded identifiers of the data, none of which may be a twin.
     """
     twins = list[str]()
     seen = {identifier.text}
     n_near = len(frames) // 2
     for n_drawn in range(0, DRAWS, DRAWS_AT_ONCE):
-        # Where hardly one in a hundred fits, the rest of the draws gives no set.
+        # If hardly one draw in a hundred fits, further draws will not fill a set.
         if n_drawn >= DRAWS // 4 and len(twins) < FEWEST // 4:
             break
 
@@ -418,7 +421,7 @@ def _fresh_strings(
         ]
         seen.update(fresh)
 
-        # Whole rows take longest: no more strings are tried there than are needed.
+        # Whole rows are slow to test, so only as many strings are tested as are needed.
         n_needed = TWINS - len(twins)
         for frame in frames[:n_near]:
             fresh = frame.fitting(fresh)
