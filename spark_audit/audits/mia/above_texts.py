@@ -16,7 +16,7 @@ from spark_audit.stats.estimate import Bound, Estimate, Power
 
 @dataclass(frozen=True)
 class AboveTexts:
-    """A score against the best guess from the texts alone, over the rows of both.
+    """A score against the best guess from the texts alone, over examples with both.
 
     A guess that is worse than chance is no bar, chance is: a score must exceed both.
 
@@ -26,7 +26,7 @@ class AboveTexts:
         ``score`` minus :attr:`bar` (:func:`beyond_both`), by DeLong over clusters,
         which takes the out-of-fold scores of the texts as given.
     score, texts
-        The two AUCs, or rates.
+        AUC of the score and of the best guess; or their rates at one budget.
     chance
         What a score gives that knows nothing: 0.5 of an AUC.
     larger_p
@@ -151,7 +151,7 @@ class AboveTexts:
         Parameters
         ----------
         row
-            The figure of the score.
+            The figure of the score, an AUC or its change.
         further
             Keys of the sentences that follow.
         """
@@ -179,7 +179,7 @@ class AboveTexts:
 
         ``is_bar_chance`` is whether the bar is chance, and not the texts.
         """
-        # All three are of the rows that have both scores.
+        # All three are of the examples that have both scores, which `n` counts.
         excess = self.difference
         score = Estimate(self.score, n=excess.n, clusters=excess.clusters)
         texts = Estimate(self.texts, n=excess.n, clusters=excess.clusters)
@@ -201,17 +201,23 @@ class AboveTexts:
 def beyond_both(over_texts: Estimate, over_chance: Estimate) -> Estimate:
     """Return what a score has beyond the higher of two bars: the texts, and chance.
 
-    That is the smaller of both differences. Each limit is the smaller one, too, so that
-    the lower limit is above 0 only where both differences are shown (an
-    intersection-union test, whose p is the larger one; Berger 1982).
+    That is the smaller of both differences. Its limits are the smaller lower limit and
+    the smaller upper limit, so that the lower one is above 0 only where both
+    differences are shown (an intersection-union test, whose p is the larger one; Berger
+    1982).
+
+    Parameters
+    ----------
+    over_texts, over_chance
+        The score minus the texts, and minus chance; above 0 the score is better.
     """
     smaller = over_texts
     if (over_chance.value or 0.0) < (over_texts.value or 0.0):
         smaller = over_chance
 
-    # The smaller limit on each side, of those that are known.
-    lows = [end for end in (over_texts.low, over_chance.low) if end is not None]
-    highs = [end for end in (over_texts.high, over_chance.high) if end is not None]
+    # A difference without an interval has no limits.
+    lows = [low for low in (over_texts.low, over_chance.low) if low is not None]
+    highs = [high for high in (over_texts.high, over_chance.high) if high is not None]
     return replace(
         smaller,
         low=min(lows, default=None),

@@ -50,10 +50,19 @@ from spark_audit.stats.clustered_tpr import tpr_by_task
 from spark_audit.stats.estimate import Estimate, side_of
 from spark_audit.stats.power import NOT_DETECTED
 
-CURVE = 20
+POINTS_OF_CURVE = 20
 """Points of a ROC curve in the report."""
 
-OF_BASE = ("loss", "mink10", "zlib")
+MAX_FPR_OF_CURVE = 0.99
+"""Largest budget of false positives at which a ROC curve has a point."""
+
+ABOVE_ROUNDING = 1 + 1e-9
+"""Factor of a budget by which rounding does not lose its last false positive."""
+
+MIN_PERMUTATIONS = 20
+"""With fewer permutations no p can be below 0.05."""
+
+SCORES_OF_BASE_GUESS = ("loss", "mink10", "zlib")
 """Scores of the untrained model that the best guess may use: any manifest has them."""
 
 TABULATED_SCORES = (
@@ -150,11 +159,11 @@ class Membership(Audit):
         return columns
 
     def __post_init__(self) -> None:
-        if self.blind_permutations and self.blind_permutations < 20:
+        if self.blind_permutations and self.blind_permutations < MIN_PERMUTATIONS:
             raise InputError(
                 f"{self.blind_permutations} permutations cannot give a p below 0.05",
                 where="--blind-permutations",
-                fix="give at least 20, or 0 for no blind classifier",
+                fix=f"give at least {MIN_PERMUTATIONS}, or 0 for no blind classifier",
             )
 
     @property
@@ -215,7 +224,7 @@ class Membership(Audit):
         guess = best_guess(
             texts,
             *labels_and_sides(alone.units),
-            {score: scores_of_base[score] for score in OF_BASE},
+            {score: scores_of_base[score] for score in SCORES_OF_BASE_GUESS},
             seed=seed_for(context.seed, "mia", "texts"),
         )  # (examples,)
 
@@ -308,7 +317,7 @@ def _groups(
         scores[name] |= scores_of_texts
 
     groups: dict[str, estimates.MembershipGroup] = {}
-    for group, rows in estimates.rows_by_group(evidence.units).items():
+    for group, example_indices in estimates.indices_by_group(evidence.units).items():
         groups[group] = estimates.MembershipGroup(
             facts=evidence.units,
             scores=scores,
@@ -316,7 +325,7 @@ def _groups(
             fprs=score_tables.MEMBERSHIP_FPRS,
             chance_seed=seed_for(context.seed, "mia", "chance"),
             name=group,
-            rows=rows,
+            example_indices=example_indices,
             seed=seed_for(context.seed, "mia", group),
         )
     return groups
@@ -505,15 +514,16 @@ def curve_table(
         if pooled.reason_missing(name, attack):
             continue
 
-        scored, (values,) = pooled.scored_rows((name, attack))
+        scored, (values,) = pooled.scored_examples((name, attack))
         n_others = [len(others) for _, others in scored.design.tasks]
         fewest_others = min(n_others, default=0)
         if fewest_others < 2:
             continue
 
-        # A hair above, or rounding loses the smallest task's first false positive.
-        least_fpr = 1 / fewest_others * (1 + 1e-9)
-        for fpr in np.geomspace(least_fpr, 0.99, CURVE).tolist():
+        # One false positive in the smallest task.
+        least_fpr = 1 / fewest_others * ABOVE_ROUNDING
+        fprs = np.geomspace(least_fpr, MAX_FPR_OF_CURVE, POINTS_OF_CURVE)
+        for fpr in fprs.tolist():
             band = pooled.chance(name, attack, fpr)
             if not band:
                 continue

@@ -30,16 +30,16 @@ from spark_audit.stats.clustered_roc import Design
 CHARACTERS = (3, 4)
 """Least and largest length of character n-grams, inside words."""
 
-GRAMS = 1 << 15
+COLUMNS_OF_GRAMS = 1 << 15
 """Columns that character n-grams are hashed to."""
 
 SAME_DIGIT = str.maketrans("012345678", "9" * 9)
 """Makes every digit of a text a 9."""
 
-BEST = 1e-3
+MIN_AUC_GAIN = 1e-3
 """An AUC must be higher by this to be better: the first of equals is taken."""
 
-LEAST_RANK = 1e-3
+MIN_RANK = 1e-3
 """Ranks are kept this far from 0 and 1, where a normal score is infinite."""
 
 
@@ -141,13 +141,13 @@ def _scores_of_best(
 
         # The AUC of each candidate in the other folds.
         others = sides.take(np.flatnonzero(~in_fold))
-        areas = []
+        aucs = []
         for scores_of_candidate in inner_scores:
             inner = scores_of_candidate[k][~in_fold]
-            areas.append(mean_auc(others, others.member, inner))
+            aucs.append(mean_auc(others, others.member, inner))
 
         # The first of those that are equally good, fitted to all other folds.
-        is_best = [area > max(areas) - BEST for area in areas]
+        is_best = [auc > max(aucs) - MIN_AUC_GAIN for auc in aucs]
         best = candidates[is_best.index(True)]
         score = fit_scorer(best, sides.member, sides.task, ~in_fold)
         scores[in_fold] = _ranks(score(in_fold), sides.task[in_fold])
@@ -189,11 +189,14 @@ def character_features(
 
     Returns
     -------
-    Shape ``(n, GRAMS)``.
+    Shape ``(n, COLUMNS_OF_GRAMS)``.
     """
     with_same_digits = [f"{text} {text.translate(SAME_DIGIT)}" for text in texts]
     return hash_features(
-        with_same_digits, n_features=GRAMS, analyzer="char_wb", ngram_range=lengths
+        with_same_digits,
+        n_features=COLUMNS_OF_GRAMS,
+        analyzer="char_wb",
+        ngram_range=lengths,
     )
 
 
@@ -210,7 +213,7 @@ def _normal_scores(columns: Sequence[np.ndarray], task: np.ndarray) -> np.ndarra
     Shape ``(rows, 2 * columns)``.
     """
     ranks = np.stack([_ranks(column, task) for column in columns])
-    scores = scipy.special.ndtri(np.clip(ranks, LEAST_RANK, 1 - LEAST_RANK))
+    scores = scipy.special.ndtri(np.clip(ranks, MIN_RANK, 1 - MIN_RANK))
     return np.concatenate([scores, scores**2 - 1]).T
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -26,6 +26,9 @@ from spark_audit.stats.bootstrap import Weights
 from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.intervals import percentile_interval
 from spark_audit.stats.power import with_mde
+
+CheckpointScore: TypeAlias = tuple[str, str]
+"""A checkpoint, and the name of one of its scores."""
 
 MOST_REPLICATES = 2000
 """Both presets: percentile limits of an AUC need no more, and rows are many."""
@@ -49,7 +52,10 @@ somewhat too small."""
 ITSELF = "the checkpoint is the reference itself"
 
 NULL = ("null", "null_low", "null_high")
-"""Columns of a row: what a score gives that knows nothing."""
+"""Columns of a figure: what a score gives that knows nothing, and its 95% band."""
+
+CHANCE_AUC = 0.5
+"""AUC of a score that knows nothing."""
 
 TOO_FEW_MEMBERS = (
     f"fewer than {MIN_MEMBERS_FOR_AUC} members or {MIN_MEMBERS_FOR_AUC} non-members"
@@ -57,16 +63,20 @@ TOO_FEW_MEMBERS = (
 
 
 @dataclass(frozen=True)
-class ScoredRows:
-    """Rows that have a score, their design and the weights of its resamples.
+class ScoredExamples:
+    """Examples that have a score, their design and the weights of its resamples.
 
     Attributes
     ----------
-    rows
-        Places of the rows among all examples, shape ``(rows,)``.
+    example_indices
+        Which of all examples they are, shape ``(scored,)``.
+    design
+        Side, cluster and task of each.
+    weights
+        How often each resample draws each cluster.
     """
 
-    rows: np.ndarray
+    example_indices: np.ndarray
     design: clustered_roc.Design
     weights: Weights
 
@@ -81,22 +91,27 @@ class ScoreDifference(NamedTuple):
 
 @dataclass
 class MembershipGroup:
-    """The rows of one group; designs and resamples are kept for the next question.
+    """The examples of one group; designs and resamples are kept for the next question.
+
+    ``n`` of its estimates counts examples, members and non-members together, and
+    ``clusters`` the clusters that they are in.
 
     Attributes
     ----------
     facts
-        One row per example, ``n`` of them: ``task``, ``cluster`` and ``member``.
+        A line per example of the audit, ``n`` of them: ``task``, ``cluster``, and
+        ``member`` (bool).
     scores
-        Checkpoint -> score -> shape ``(n,)``, NaN where there is none.
+        Checkpoint -> score -> shape ``(n,)``: the higher, the likelier a member; NaN
+        where there is none.
     fprs
         Budgets of false positives of the rates, by metric.
     chance_seed
         Seed of the rates that a score has which knows nothing.
     name
         Name of the group: ``pooled``, ``task:NAME`` or ``dose:RANGE``.
-    rows
-        Places of the group's examples, shape ``(rows,)``.
+    example_indices
+        Which of all examples are in the group, shape ``(examples of the group,)``.
     seed
         Seed of the resamples.
     """
@@ -107,69 +122,67 @@ class MembershipGroup:
     fprs: Mapping[str, float]
     chance_seed: int
     name: str
-    rows: np.ndarray
+    example_indices: np.ndarray
     seed: int
-    _scored_rows: dict[bytes, ScoredRows] = field(default_factory=dict)
+    _scored_by_mask: dict[bytes, ScoredExamples] = field(default_factory=dict)
     _resampled: dict[tuple[str, str, bytes], dict[str, np.ndarray]] = field(
         default_factory=dict
     )
 
-    def scored_rows(
-        self, *scores: tuple[str, str]
-    ) -> tuple[ScoredRows, list[np.ndarray]]:
-        """Return the rows that have all of some scores, and these scores.
-
-        Parameters
-        ----------
-        scores
-            Checkpoint and score, of each.
+    def scored_examples(
+        self, *scores: CheckpointScore
+    ) -> tuple[ScoredExamples, list[np.ndarray]]:
+        """Return the examples that have all of the given scores, and these scores.
 
         Returns
         -------
-        The scores have the shape ``(rows,)`` each.
+        The scores have the shape ``(scored,)`` each, in the order of the arguments.
         """
-        # Each of shape (rows of the group,).
-        values = [self.scores[name][of][self.rows] for name, of in scores]
-        is_scored = np.isfinite(values).all(axis=0)  # (rows of the group,)
+        # Each of shape (examples of the group,).
+        values = [
+            self.scores[name][attack][self.example_indices] for name, attack in scores
+        ]
+        is_scored = np.isfinite(values).all(axis=0)  # (examples of the group,)
 
-        # Scores of the same rows share their design and their resamples.
+        # Scores of the same examples share their design and their resamples.
         key = is_scored.tobytes()
-        if key not in self._scored_rows:
-            rows = self.rows[is_scored]
-            facts = self.facts.iloc[rows]
+        if key not in self._scored_by_mask:
+            example_indices = self.example_indices[is_scored]
+            facts = self.facts.iloc[example_indices]
             design = clustered_roc.Design.of(
                 facts["member"], facts["cluster"], facts["task"]
             )
             replicates = min(self.context.replicates, MOST_REPLICATES)
             weights = design.draw(replicates=replicates, seed=self.seed)
-            self._scored_rows[key] = ScoredRows(rows, design, weights)
-        return self._scored_rows[key], [score[is_scored] for score in values]
+            self._scored_by_mask[key] = ScoredExamples(example_indices, design, weights)
+        return self._scored_by_mask[key], [score[is_scored] for score in values]
 
     def resampled(
-        self, name: str, attack: str, scored: ScoredRows
+        self, name: str, attack: str, scored: ScoredExamples
     ) -> dict[str, np.ndarray]:
         """Return AUC and rates in every resample by metric, ``(replicates,)`` each."""
         # The scores of the texts are the same for every checkpoint.
         scored_by = "" if attack in BASELINE_VARIANTS else name
-        key = (scored_by, attack, scored.rows.tobytes())
+        key = (scored_by, attack, scored.example_indices.tobytes())
         if key not in self._resampled:
-            values = self.scores[name][attack][scored.rows]  # (rows,)
+            values = self.scores[name][attack][scored.example_indices]  # (scored,)
             rates = clustered_tpr.tpr_replicates(
                 scored.design, values, [*self.fprs.values()], scored.weights
             )  # (rates, replicates)
-            area = clustered_roc.auc_replicates(
+            aucs = clustered_roc.auc_replicates(
                 scored.design, values, scored.weights
             )  # (replicates,)
-            by_metric = {"auc": area}
+            by_metric = {"auc": aucs}
             by_metric |= zip(self.fprs, rates, strict=True)
             self._resampled[key] = by_metric
         return self._resampled[key]
 
     def reason_missing(self, name: str, attack: str) -> str:
         """Return why a checkpoint has no such score here; empty if it has one."""
-        if not len(self.rows):
+        if not len(self.example_indices):
             return TOO_FEW_MEMBERS
-        values = self.scores[name][attack][self.rows]  # (rows of the group,)
+        of_all_examples = self.scores[name][attack]  # (n,)
+        values = of_all_examples[self.example_indices]  # (examples of the group,)
         if np.isfinite(values).any():
             return ""
         if name == BASE and attack in RELATIVE_SCORES:
@@ -182,7 +195,7 @@ class MembershipGroup:
             return Estimate.missing(reason)
 
         # Interval and smallest effect come from the same resamples for all scores.
-        scored, (values,) = self.scored_rows((name, attack))
+        scored, (values,) = self.scored_examples((name, attack))
         replicates = self.resampled(name, attack, scored)[metric]
         if metric == "auc":
             estimate, _ = clustered_roc.auc_estimate(
@@ -203,9 +216,9 @@ class MembershipGroup:
         Parameters
         ----------
         values
-            The scores, shape ``(rows,)``.
+            The scores, shape ``(scored,)``.
         """
-        n_unscored = len(self.rows) - len(values)
+        n_unscored = len(self.example_indices) - len(values)
         if n_unscored:
             estimate = estimate.noting(f"{n_unscored} rows have no such score")
 
@@ -217,7 +230,7 @@ class MembershipGroup:
 
     def chance(self, name: str, attack: str, fpr: float) -> dict[str, float]:
         """Return the TPR of a score that knows nothing, as the columns ``NULL``."""
-        scored, _ = self.scored_rows((name, attack))
+        scored, _ = self.scored_examples((name, attack))
         try:
             band = clustered_tpr.chance(scored.design, fpr, seed=self.chance_seed)
         except NotEstimableError:
@@ -227,7 +240,7 @@ class MembershipGroup:
 
     def p(self, name: str, attack: str) -> float | None:
         """Return the two-sided p of an AUC of 0.5; ``None`` where there is none."""
-        scored, (values,) = self.scored_rows((name, attack))
+        scored, (values,) = self.scored_examples((name, attack))
         return clustered_roc.auc_estimate(scored.design, values)[1]
 
     def above_texts(
@@ -235,7 +248,7 @@ class MembershipGroup:
         name: str,
         attack: str,
         *,
-        more: bool = True,
+        members_score_higher: bool = True,
         texts: str = "texts",
         sides_differ: bool = False,
     ) -> AboveTexts | None:
@@ -245,9 +258,9 @@ class MembershipGroup:
 
         Parameters
         ----------
-        more
-            Whether members score higher; else the score is turned round first, as who
-            attacks with it would.
+        members_score_higher
+            Whether members have the higher scores; else the score is turned round
+            first, as whoever attacks with it would.
         texts
             The best guess, or ``blind``: it alone does not read the base's scores.
         sides_differ
@@ -256,9 +269,11 @@ class MembershipGroup:
         if self.reason_missing(name, attack) or self.reason_missing(name, texts):
             return None
 
-        scored, (score_values, guess) = self.scored_rows((name, attack), (name, texts))
+        scored, (score_values, guess) = self.scored_examples(
+            (name, attack), (name, texts)
+        )
         # Whoever attacks with a score that is lower for members turns it round.
-        if not more:
+        if not members_score_higher:
             score_values = -score_values
         design = scored.design
         over_texts, p_over_texts = clustered_roc.auc_difference(
@@ -271,9 +286,9 @@ class MembershipGroup:
 
         # Only texts that look more familiar tell the sides, not those that look less.
         if texts_p is not None and texts_p < TEXTS_ALPHA:
-            sides_differ |= texts_auc.value > 0.5
+            sides_differ |= texts_auc.value > CHANCE_AUC
         # A score must exceed both the texts and chance.
-        excess = beyond_both(over_texts, less_chance(score_auc, 0.5))
+        excess = beyond_both(over_texts, less_chance(score_auc, CHANCE_AUC))
         if p_over_chance is None:
             p_over_chance = 1.0
         return AboveTexts(
@@ -285,20 +300,19 @@ class MembershipGroup:
         )
 
     def correlation(
-        self, name: str, tests: Mapping[str, tuple[str, str] | None]
+        self, name: str, tests: Mapping[str, CheckpointScore | None]
     ) -> np.ndarray:
         """Return how AUCs vary together, each less what it is compared with.
 
         Parameters
         ----------
         tests
-            Score -> what its AUC is compared with: a checkpoint's score, or None for
-            0.5.
+            Score -> what its AUC is compared with; None: :data:`CHANCE_AUC`.
 
         Returns
         -------
-        Shape ``(scores, scores)``; 0 between scores of different rows, which makes a
-        family larger than it is.
+        Shape ``(scores, scores)``; 0 between scores of different examples, which makes
+        a family larger than it is.
         """
         directions: list[np.ndarray] = []
         keys: list[bytes] = []
@@ -306,7 +320,7 @@ class MembershipGroup:
             scores = [(name, attack)]
             if compared_with is not None:
                 scores.append(compared_with)
-            scored, values = self.scored_rows(*scores)
+            scored, values = self.scored_examples(*scores)
 
             # What each cluster adds to the AUC, or to the difference of two AUCs.
             components = clustered_roc.auc_components(scored.design, values[0])
@@ -316,7 +330,7 @@ class MembershipGroup:
                 )
             norm = np.linalg.norm(components) or 1.0
             directions.append(components / norm)  # (clusters,)
-            keys.append(scored.rows.tobytes())
+            keys.append(scored.example_indices.tobytes())
 
         # Components are of length 1: a product is the correlation of two statistics.
         correlation = np.eye(len(directions))  # (scores, scores)
@@ -327,36 +341,32 @@ class MembershipGroup:
         return correlation
 
     def differences(
-        self, first: tuple[str, str], second: tuple[str, str]
+        self, first: CheckpointScore, second: CheckpointScore
     ) -> Iterator[ScoreDifference]:
-        """Yield the first score minus the second over the rows of both, by metric.
+        """Yield the first score minus the second, over examples with both, by metric.
 
         The AUC comes first; only its difference is given where there is no figure.
-
-        Parameters
-        ----------
-        first, second
-            Checkpoint and score.
+        Above 0 the first score tells members better.
         """
         reason = self.reason_missing(*first) or self.reason_missing(*second)
         if reason:
             yield ScoreDifference("auc", Estimate.missing(reason), None)
             return
 
-        scored, pair = self.scored_rows(first, second)
+        scored, both_scores = self.scored_examples(first, second)
         first_replicates = self.resampled(*first, scored)
         second_replicates = self.resampled(*second, scored)
         for metric in first_replicates:
-            # Paired: both scores in the same resamples of the same rows.
+            # Paired: both scores in the same resamples of the same examples.
             replicates = first_replicates[metric] - second_replicates[metric]
             p: float | None = None
             if metric == "auc":
                 difference, p = clustered_roc.auc_difference(
-                    scored.design, *pair, replicates=replicates
+                    scored.design, *both_scores, replicates=replicates
                 )
             else:
                 difference = _rate_difference(
-                    scored, pair, self.fprs[metric], replicates
+                    scored, both_scores, self.fprs[metric], replicates
                 )
             estimate = with_mde(difference, null=0.0)
             yield ScoreDifference(metric, estimate.decided(paper=self.context.paper), p)
@@ -365,35 +375,35 @@ class MembershipGroup:
                 return
 
 
-def rows_by_group(facts: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Return the rows of each group: pooled, by task, and by dose.
+def indices_by_group(facts: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Return the examples of each group: pooled, by task, and by dose.
 
-    Pooled are the tasks with enough rows of both sides. A dose is the number of trained
-    rows that are near-duplicates of a text, itself included: its group has the members
-    of this dose, and all non-members. A single dose has no group.
+    Pooled are the tasks with enough members and enough non-members. A dose is the
+    number of trained examples that are near-duplicates of a text, itself included: its
+    group has the members of this dose, and all non-members. A single dose has no group.
 
     Parameters
     ----------
     facts
-        Columns ``task``, ``member`` (bool) and ``dose`` (NaN: not known), one row per
-        example.
+        Columns ``task``, ``member`` (bool) and ``dose`` (NaN: not known), one line per
+        example, ``n`` of them.
 
     Returns
     -------
-    Group -> places of its rows, sorted.
+    Name of the group -> indices of its examples, from 0 to ``n - 1``, rising.
     """
     is_member = facts["member"].to_numpy(bool)  # (n,)
     dose = facts["dose"].to_numpy(np.float64)  # (n,)
 
     tasks: dict[str, np.ndarray] = {}
     for task in sorted(set(facts["task"])):
-        rows = np.flatnonzero(facts["task"] == task)
-        n_members = np.count_nonzero(is_member[rows])
-        n_smaller_side = min(n_members, len(rows) - n_members)
+        of_task = np.flatnonzero(facts["task"] == task)  # (examples of the task,)
+        n_members = np.count_nonzero(is_member[of_task])
+        n_smaller_side = min(n_members, len(of_task) - n_members)
         if n_smaller_side < MIN_MEMBERS_FOR_AUC:
             # The group stays, so that the report says why it has no figure.
-            rows = rows[:0]
-        tasks[f"task:{task}"] = rows
+            of_task = of_task[:0]
+        tasks[f"task:{task}"] = of_task
 
     pooled = np.sort(np.concatenate(list(tasks.values())))
     groups = {"pooled": pooled, **tasks}
@@ -401,62 +411,66 @@ def rows_by_group(facts: pd.DataFrame) -> dict[str, np.ndarray]:
     if np.isnan(dose).any():
         return groups
 
-    doses = _rows_by_dose(is_member, dose, list(tasks.values()))
+    doses = _indices_by_dose(is_member, dose, list(tasks.values()))
     if len(doses) > 1:
         groups |= doses
     return groups
 
 
-def _rows_by_dose(
+def _indices_by_dose(
     is_member: np.ndarray, dose: np.ndarray, tasks: Sequence[np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Return the rows of each dose, from the tasks where it has enough members.
+    """Return the examples of each dose, from the tasks where it has enough members.
 
     Parameters
     ----------
     is_member, dose
         Shape ``(n,)``.
     tasks
-        Places of the rows of each task.
+        Indices of the examples of each task.
     """
-    # A row of no trained near-duplicate is a non-member, whose group does not matter.
+    # Without a trained near-duplicate an example is a non-member, and in all groups:
+    # its own dose does not matter.
     group_of = np.array([dose_group(max(int(copies), 1)) for copies in dose])  # (n,)
     by_dose = np.argsort(dose[is_member])
 
     doses: dict[str, np.ndarray] = {}
     for group in dict.fromkeys(group_of[is_member][by_dose]):
         is_used = (group_of == group) | ~is_member  # (n,)
-        rows_of_dose = []
-        for task_rows in tasks:
-            rows = task_rows[is_used[task_rows]]
-            if is_member[rows].sum() >= MIN_MEMBERS_FOR_AUC:
-                rows_of_dose.append(rows)
-        if rows_of_dose:
-            doses[f"dose:{group}"] = np.sort(np.concatenate(rows_of_dose))
+        of_dose = []
+        for of_task in tasks:
+            used_of_task = of_task[is_used[of_task]]
+            if is_member[used_of_task].sum() >= MIN_MEMBERS_FOR_AUC:
+                of_dose.append(used_of_task)
+        if of_dose:
+            doses[f"dose:{group}"] = np.sort(np.concatenate(of_dose))
     return doses
 
 
 def _rate_difference(
-    scored: ScoredRows, pair: Sequence[np.ndarray], fpr: float, replicates: np.ndarray
+    scored: ScoredExamples,
+    both_scores: Sequence[np.ndarray],
+    fpr: float,
+    replicates: np.ndarray,
 ) -> Estimate:
     """Return the difference of two rates with its percentile interval.
 
     Parameters
     ----------
-    pair
-        The two scores, shape ``(rows,)`` each.
+    both_scores
+        The first and the second score, shape ``(scored,)`` each.
     replicates
         The difference in each resample, shape ``(replicates,)``.
     """
-    first = clustered_tpr.tpr_by_task(scored.design, pair[0], fpr)
-    second = clustered_tpr.tpr_by_task(scored.design, pair[1], fpr)
+    first = clustered_tpr.tpr_by_task(scored.design, both_scores[0], fpr)
+    second = clustered_tpr.tpr_by_task(scored.design, both_scores[1], fpr)
     # A rate is resolvable where a task has enough non-members for the budget.
     is_resolvable = all(tpr.resolvable for tpr in [*first, *second])
     first_rate = float(np.mean([tpr.value for tpr in first]))
     second_rate = float(np.mean([tpr.value for tpr in second]))
     estimate = Estimate(
         first_rate - second_rate,
-        n=len(scored.rows),
+        n=len(scored.example_indices),
         clusters=scored.design.n_clusters,
         status="ok" if is_resolvable else "not_resolvable",
     )

@@ -144,7 +144,7 @@ class ScoreGuards:
         All columns are those of ``units`` of
         :class:`~spark_audit.audits.mia.texts.WithoutModel`.
         """
-        return self.pooled.facts.iloc[self.pooled.rows]
+        return self.pooled.facts.iloc[self.pooled.example_indices]
 
     def add(
         self,
@@ -222,7 +222,7 @@ def score_guards(
     seed
         Seed of the report, for the permutations of labels.
     """
-    text_figures = facts["alone"] if len(pooled.rows) else {}
+    text_figures = facts["alone"] if len(pooled.example_indices) else {}
     guards = ScoreGuards(pooled, text_figures)
 
     if facts["borrowed"]:

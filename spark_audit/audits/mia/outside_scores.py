@@ -132,21 +132,21 @@ def read_scores(
     # Which row and whose scores each line is.
     frame, key = _with_key(frame, rows, where)
     frame = _with_checkpoint(frame, file, names, where)
-    places = frame[["checkpoint", key]].astype(str)
-    for name in sorted(set(places["checkpoint"]) - {BASE}):
+    keys = frame[["checkpoint", key]].astype(str)
+    for name in sorted(set(keys["checkpoint"]) - {BASE}):
         one_of(name, where, names)
 
     # A missing score is allowed, text in its place is not.
     score = pd.to_numeric(frame["score"], errors="coerce")
     if (score.isna() & frame["score"].notna()).any():
         raise InputError("has scores that are no numbers", where=where)
-    if places.duplicated().any():
+    if keys.duplicated().any():
         raise InputError("has several scores of one text", where=where)
 
     # Ranks stand for infinite scores, within each checkpoint.
     signed = file.sign * score.astype(float)
-    by_checkpoint = signed.groupby(places["checkpoint"])
-    return places.assign(score=by_checkpoint.transform(ordered))
+    by_checkpoint = signed.groupby(keys["checkpoint"])
+    return keys.assign(score=by_checkpoint.transform(ordered))
 
 
 def _with_key(
@@ -254,19 +254,19 @@ def outside_scores(
         scores[name] = {file.name: np.full(len(ids), np.nan) for file in files}
 
     # Merged by id or by the hash of the text, whichever the file has.
-    places = examples.reset_index(names="place")
+    with_index = examples.reset_index(names="index")
     for file in files:
-        scored = read_scores(file, names, rows).merge(places)
+        scored = read_scores(file, names, rows).merge(with_index)
         if scored.empty:
             raise InputError(
                 "holds no score of any row of the manifest",
                 where=f"{OPTION} {file.path}",
                 fix="give the ids of the data, or the SHA-256 of whole texts",
             )
-        for checkpoint, rows_of_it in scored.groupby("checkpoint"):
+        for checkpoint, of_checkpoint in scored.groupby("checkpoint"):
             if checkpoint in scores:
-                values = scores[str(checkpoint)][file.name]
-                values[rows_of_it["place"]] = rows_of_it["score"]
+                values = scores[str(checkpoint)][file.name]  # (n,)
+                values[of_checkpoint["index"]] = of_checkpoint["score"]
     return scores
 
 

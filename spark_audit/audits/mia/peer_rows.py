@@ -32,6 +32,12 @@ MAX_P_IN_ORDER = 0.001
 RANDOM_PAIRS = 3999
 """Random pairs that the repeated rows are compared with."""
 
+ROUNDING_OF_SUM = 1e-9
+"""A sum of distances that is larger by no more than this is as small."""
+
+QUANTILE_OF_EXACT = 0.25
+"""Share of the repeats whose distances tell whether an attack is exact."""
+
 MAX_GAP_OF_EXACT = 0.01
 """Share of all ranks: an attack is exact if a quarter of the repeats differ by less."""
 
@@ -62,8 +68,8 @@ def peer_rows(manifest: Manifest) -> Iterator[dict[str, Any]]:
     ids_by_label = {1: sorted(sides.members), 0: sorted(sides.non_members)}
     for label, ids in ids_by_label.items():
         repeated = rng.permutation(len(ids))[:ROWS_TWICE]
-        places = np.concatenate([np.arange(len(ids)), repeated])
-        for i in rng.permutation(places):
+        indices = np.concatenate([np.arange(len(ids)), repeated])
+        for i in rng.permutation(indices):
             example = manifest.by_id[ids[i]]
             yield {
                 "id": example.id,
@@ -158,12 +164,12 @@ def _are_in_order(scores: pd.Series, rows: pd.DataFrame) -> bool:
     label = rows["label"].to_numpy()
     ranks = scores.groupby(rows["label"]).rank(pct=True).to_numpy()  # (rows,), 0 to 1
 
-    # The two places of each repeated row, and how far apart its two scores are.
+    # The two lines of each repeated row, and how far apart its two scores are.
     pairs = []
-    for places in rows.groupby("id").indices.values():
-        if len(places) > 1:
-            pairs.append(places[:2])
-    first, second = np.array(pairs).T
+    for lines in rows.groupby("id").indices.values():
+        if len(lines) > 1:
+            pairs.append(lines[:2])
+    first, second = np.array(pairs).T  # (pairs,), lines of the file
     distance = np.abs(ranks[first] - ranks[second])  # (pairs,)
     is_scored = np.isfinite(distance)
     first = first[is_scored]
@@ -179,12 +185,12 @@ def _are_in_order(scores: pd.Series, rows: pd.DataFrame) -> bool:
         random_sums += np.abs(drawn[0] - drawn[1]).sum(axis=1)
 
     # One-sided: repeats must be nearer than chance, up to rounding.
-    n_as_near = (random_sums <= distance.sum() + 1e-9).sum()
+    n_as_near = (random_sums <= distance.sum() + ROUNDING_OF_SUM).sum()
     p = (1 + n_as_near) / (1 + RANDOM_PAIRS)
     if p > MAX_P_IN_ORDER:
         return False
 
     # An attack that scores equal texts equally does so of all repeats.
-    is_exact = np.quantile(distance, 0.25) < MAX_GAP_OF_EXACT
+    is_exact = np.quantile(distance, QUANTILE_OF_EXACT) < MAX_GAP_OF_EXACT
     has_misplaced = distance.max() > MIN_GAP_OF_MISPLACED
     return bool(not (is_exact and has_misplaced))

@@ -55,10 +55,10 @@ MIN_MEMBERS_FOR_AUC = 20
 """A task needs this many members and as many non-members to be estimated."""
 
 MAX_BLOCK_TOKENS = 1 << 18
-"""Tokens at a time."""
+"""Tokens of a block of texts that are scored at a time."""
 
-POPULATION = 1 << 10
-"""Tokens that stand for those of all texts."""
+MIN_POPULATION = 1 << 10
+"""Least number of tokens that stand for those of all texts, if there are as many."""
 
 
 def scored_text(example: ManifestExample) -> str:
@@ -71,9 +71,9 @@ def scored_text(example: ManifestExample) -> str:
     n_tokens = max(len(example.reference_unll), 1)
     start, end = example.kept
     # Tokens are taken to be equally long.
-    first = round(start / n_tokens * len(text))
-    last = round(end / n_tokens * len(text))
-    return text[first:last]
+    start_character = round(start / n_tokens * len(text))
+    end_character = round(end / n_tokens * len(text))
+    return text[start_character:end_character]
 
 
 def response_tokens(example: ManifestExample, position: np.ndarray) -> np.ndarray:
@@ -97,13 +97,18 @@ def response_tokens(example: ManifestExample, position: np.ndarray) -> np.ndarra
     return np.asarray(position >= example.response_token)
 
 
-class TokenRows(NamedTuple):
-    """Where the tokens of each example stand in a table, shape ``(n,)`` each.
+class TokenLines(NamedTuple):
+    """Which lines of a table hold the tokens of each example, shape ``(n,)`` each.
 
-    Examples that were not scored have no token.
+    An example's lines follow one another. Examples that were not scored have none.
+
+    Attributes
+    ----------
+    start
+        Index of the line of the example's first scored token.
     """
 
-    first: np.ndarray
+    start: np.ndarray
     n_tokens: np.ndarray
 
 
@@ -130,7 +135,7 @@ def membership_scores(
     Attack -> shape ``(n,)``; NaN where an example has no such score: nothing scored,
     no response token, no base.
     """
-    tokens = _token_rows(table, ids)
+    tokens = _token_lines(table, ids)
     nll = table.columns["nll"]  # (tokens of the table,), nats
     base_logp = np.full(len(table), np.nan)  # (tokens of the table,), nats
     population = np.zeros(0)
@@ -146,12 +151,12 @@ def membership_scores(
     scores = {name: np.full(len(ids), np.nan) for name in ALL_SCORES}
     for examples in _blocks(tokens.n_tokens):
         n_tokens = tokens.n_tokens[examples[0]]
-        rows = tokens.first[examples, None] + np.arange(n_tokens)  # (k, n)
-        base_block = base_logp[rows].astype(np.float64)  # (k, n)
+        lines = tokens.start[examples, None] + np.arange(n_tokens)  # (k, n)
+        base_block = base_logp[lines].astype(np.float64)  # (k, n), nats
         block = TextBlock(
-            logp=-nll[rows].astype(np.float64),
-            response=is_response[rows],
-            columns={name: column[rows] for name, column in table.columns.items()},
+            logp=-nll[lines].astype(np.float64),
+            response=is_response[lines],
+            columns={name: column[lines] for name, column in table.columns.items()},
             texts=[texts[i] for i in examples],
             base=Untrained(base_block, population),
         )
@@ -164,21 +169,21 @@ def membership_scores(
     return scores
 
 
-def _token_rows(table: TokenTable, ids: Sequence[str]) -> TokenRows:
+def _token_lines(table: TokenTable, ids: Sequence[str]) -> TokenLines:
     """Return where the tokens of each example stand in a table."""
-    first = np.zeros(len(ids), np.int64)
+    start = np.zeros(len(ids), np.int64)
     n_tokens = np.zeros(len(ids), np.int64)
     for i, key in enumerate(ids):
         if key in table:
-            rows = table.rows(key)
-            first[i] = rows.start
-            n_tokens[i] = rows.stop - rows.start
+            lines = table.rows(key)
+            start[i] = lines.start
+            n_tokens[i] = lines.stop - lines.start
 
-    return TokenRows(first, n_tokens)
+    return TokenLines(start, n_tokens)
 
 
 def _population(
-    nll: np.ndarray, base_logp: np.ndarray, tokens: TokenRows
+    nll: np.ndarray, base_logp: np.ndarray, tokens: TokenLines
 ) -> np.ndarray:
     """Return in rising order how far some tokens of all texts rose above the base.
 
@@ -189,15 +194,15 @@ def _population(
 
     Returns
     -------
-    From :data:`POPULATION` to twice as many values, nats, evenly spread over the tokens
-    of all texts.
+    From :data:`MIN_POPULATION` to twice as many values, nats, evenly spread over the
+    tokens of all texts.
     """
-    places = [
-        np.arange(first, first + count)
-        for first, count in zip(tokens.first, tokens.n_tokens, strict=True)
+    lines_by_example = [
+        np.arange(start, start + count)
+        for start, count in zip(tokens.start, tokens.n_tokens, strict=True)
     ]
-    step = max(1, tokens.n_tokens.sum() // POPULATION)
-    sample = np.concatenate(places)[::step]
+    step = max(1, tokens.n_tokens.sum() // MIN_POPULATION)
+    sample = np.concatenate(lines_by_example)[::step]  # lines of the table
 
     # Above 0: the checkpoint finds the token likelier than the base did.
     rise = -nll[sample].astype(np.float64) - base_logp[sample]
@@ -211,9 +216,9 @@ def _response_tokens_of(
     is_response = np.zeros(len(table), dtype=bool)
     for key in ids:
         if key in table:
-            rows = table.rows(key)
-            position = table.position[rows]
-            is_response[rows] = response_tokens(manifest.by_id[key], position)
+            lines = table.rows(key)
+            position = table.position[lines]
+            is_response[lines] = response_tokens(manifest.by_id[key], position)
     return is_response
 
 
@@ -294,22 +299,22 @@ def mean_rank(scores: Sequence[np.ndarray]) -> np.ndarray:
     return ranks.mean(axis=1).to_numpy()
 
 
-def _blocks(count: np.ndarray) -> Iterator[np.ndarray]:
+def _blocks(n_tokens_by_example: np.ndarray) -> Iterator[np.ndarray]:
     """Yield examples of equally many tokens, :data:`MAX_BLOCK_TOKENS` at a time.
 
     Examples without tokens are left out.
 
     Parameters
     ----------
-    count
-        Tokens of each example, shape ``(n,)``.
+    n_tokens_by_example
+        Scored tokens of each example, shape ``(n,)``.
     """
-    order = np.argsort(count, kind="stable")  # (n,), the shortest first
-    is_longer = np.diff(count[order]) > 0  # than the one before
+    order = np.argsort(n_tokens_by_example, kind="stable")  # (n,), the shortest first
+    is_longer = np.diff(n_tokens_by_example[order]) > 0  # than the one before
     for examples in np.split(order, np.flatnonzero(is_longer) + 1):
         if not len(examples):
             continue
-        n_tokens = int(count[examples[0]])
+        n_tokens = int(n_tokens_by_example[examples[0]])
         if not n_tokens:
             continue
 
@@ -321,7 +326,7 @@ def _blocks(count: np.ndarray) -> Iterator[np.ndarray]:
 def _aligned_logp(
     table: TokenTable, base: TokenTable, ids: Sequence[str]
 ) -> np.ndarray:
-    """Return the base's log-probabilities at the rows of a table.
+    """Return the base's log-probabilities at the lines of a table.
 
     NaN where the base has no score at the same position of the text.
 
@@ -336,13 +341,13 @@ def _aligned_logp(
         if key not in table or key not in base:
             continue
 
-        rows = table.rows(key)
-        base_rows = base.rows(key)
-        position = table.position[rows]
-        base_position = base.position[base_rows]
+        lines = table.rows(key)
+        base_lines = base.rows(key)
+        position = table.position[lines]
+        base_position = base.position[base_lines]
         if len(position) == len(base_position):
             is_same = position == base_position
-            logp[rows] = np.where(is_same, -base_nll[base_rows], np.nan)
+            logp[lines] = np.where(is_same, -base_nll[base_lines], np.nan)
     return logp
 
 

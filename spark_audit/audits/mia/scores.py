@@ -15,13 +15,37 @@ import numpy as np
 
 from spark_audit.audits.mia.texts import compressed_bytes
 
+SD_FLOOR = 1e-4
+"""A next-token distribution with a smaller standard deviation (nats) has no spread."""
+
+WINDOWS = (2, 3, 4, 6, 9, 13, 18, 25, 32, 40)
+"""Tokens of a window, as published; a shorter text is one window."""
+
+NOTHING_FELL = 1e9
+"""From this score on no token fell: such texts rank above all others, by how far they
+rose. The published code gives them 0, the lowest score there is."""
+
+WRONG_GUESSES = 2
+"""Wrong first guesses that a text needs to have the score ``ez``."""
+
+EPSILON = 1e-12
+"""Nats that keep a quotient finite, as published."""
+
+ROUNDING_OF_SHARE = 1e-9
+"""A share of the tokens that is this little below a whole number is that number."""
+
 
 @dataclass(frozen=True)
 class Untrained:
-    """What the base, which saw none of the texts, gives the same tokens.
+    """The scores of the base, which saw none of the texts, on the same tokens.
 
-    ``logp``: nats, shape ``(k, n)``. ``population`` holds, in rising order, how far
-    tokens of all texts rose above it on the checkpoint.
+    Attributes
+    ----------
+    logp
+        Log-probabilities by the base, shape ``(k, n)``, nats.
+    population
+        Of tokens of all texts, how far their log-probability rose from the base to the
+        checkpoint, nats, in rising order; above 0: the checkpoint finds them likelier.
     """
 
     logp: np.ndarray
@@ -32,10 +56,19 @@ class Untrained:
 class TextBlock:
     """Texts as a checkpoint scored them, ``k`` of them with ``n`` tokens each.
 
-    ``logp`` (nats) and ``response``, whether a token is of the response (or had loss,
-    where that is known), have shape ``(k, n)``, as have the other ``columns`` of the
-    plain pass; ``texts`` is what was scored; ``base`` holds NaN where the untrained
-    model was not scored.
+    Attributes
+    ----------
+    logp
+        Log-probabilities of the tokens, shape ``(k, n)``, nats.
+    response
+        Which tokens are of the response (or had loss, where that is known), shape
+        ``(k, n)``, bool.
+    columns
+        All columns of the plain pass by name, shape ``(k, n)`` each.
+    texts
+        The texts that were scored, ``k`` of them.
+    base
+        The base's scores; NaN where the base was not scored.
     """
 
     logp: np.ndarray
@@ -55,9 +88,9 @@ def response(block: TextBlock) -> np.ndarray:
 
     Of rows whose training is known they are the tokens that it had loss on.
     """
-    count = block.response.sum(axis=1)
-    total = np.where(block.response, block.logp, 0.0).sum(axis=1)
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    n_tokens = block.response.sum(axis=1)  # (k,)
+    total_logp = np.where(block.response, block.logp, 0.0).sum(axis=1)  # (k,), nats
+    return np.where(n_tokens > 0, total_logp / np.maximum(n_tokens, 1), np.nan)
 
 
 def lowest_mean(values: np.ndarray, share: float) -> np.ndarray:
@@ -71,17 +104,13 @@ def lowest_mean(values: np.ndarray, share: float) -> np.ndarray:
     values
         Shape ``(k, n)``, ``n`` at least 1.
     """
-    count = max(1, int(np.floor(share * values.shape[-1] + 1e-9)))
-    return np.asarray(np.partition(values, count - 1)[..., :count].mean(axis=-1))
+    n_lowest = max(1, int(np.floor(share * values.shape[-1] + ROUNDING_OF_SHARE)))
+    return np.asarray(np.partition(values, n_lowest - 1)[..., :n_lowest].mean(axis=-1))
 
 
 def mink(block: TextBlock, share: float) -> np.ndarray:
     """Min-K% Prob: mean log-probability of the least likely share of the tokens."""
     return lowest_mean(block.logp, share)
-
-
-SD_FLOOR = 1e-4
-"""Below this, a next-token distribution counts as having no spread."""
 
 
 def minkpp(block: TextBlock, share: float) -> np.ndarray:
@@ -93,25 +122,22 @@ def minkpp(block: TextBlock, share: float) -> np.ndarray:
     """
     if "sd_logp" not in block.columns:
         return np.full(len(block.logp), np.nan)
-    mean, sd = block.columns["mean_logp"], block.columns["sd_logp"]
-    usable = sd >= SD_FLOOR
-    z = np.where(usable, (block.logp - mean) / np.where(usable, sd, 1.0), 0.0)
+    mean = block.columns["mean_logp"]  # (k, n), nats
+    sd = block.columns["sd_logp"]  # (k, n), nats
+    has_spread = sd >= SD_FLOOR  # (k, n)
+    z = np.where(has_spread, (block.logp - mean) / np.where(has_spread, sd, 1.0), 0.0)
     return lowest_mean(z, share)
 
 
 def zlib(block: TextBlock) -> np.ndarray:
     """Mean log-probability over the bytes that the text takes when compressed."""
-    size = [compressed_bytes(text) for text in block.texts]
-    return np.asarray(block.logp.mean(axis=1) / np.array(size))
+    n_bytes = np.array([compressed_bytes(text) for text in block.texts])  # (k,)
+    return np.asarray(block.logp.mean(axis=1) / n_bytes)
 
 
 def reference(block: TextBlock) -> np.ndarray:
     """Mean log-probability minus that of the untrained model on the same tokens."""
     return np.asarray((block.logp - block.base.logp).mean(axis=1))
-
-
-WINDOWS = (2, 3, 4, 6, 9, 13, 18, 25, 32, 40)
-"""Tokens, as published; a shorter text is one window."""
 
 
 def wbc(block: TextBlock) -> np.ndarray:
@@ -121,22 +147,17 @@ def wbc(block: TextBlock) -> np.ndarray:
     carry a text. A window whose loss stayed the same did not fall.
     """
     k, n = block.logp.shape
-    total = np.zeros((k, n + 1))
-    np.cumsum(block.logp - block.base.logp, axis=1, out=total[:, 1:])
-    found = np.zeros(k)
-    for size in WINDOWS:
-        wide = min(size, n)
-        found += (total[:, wide:] > total[:, : n + 1 - wide]).mean(axis=1)
-    return found / len(WINDOWS)
+    # How far log-probabilities rose since the base, summed up to each token: a window's
+    # loss fell where the sum at its end exceeds that at its begin.
+    risen = np.zeros((k, n + 1))  # nats
+    np.cumsum(block.logp - block.base.logp, axis=1, out=risen[:, 1:])
 
-
-NOTHING_FELL = 1e9
-"""From here on no token fell: such texts rank above all others, by how far they rose.
-The published code gives them 0, the lowest score there is."""
-
-WRONG_GUESSES = 2
-
-EPSILON = 1e-12
+    share_fallen = np.zeros(k)  # summed over window sizes
+    for window in WINDOWS:
+        n_tokens = min(window, n)
+        has_fallen = risen[:, n_tokens:] > risen[:, : n + 1 - n_tokens]  # (k, windows)
+        share_fallen += has_fallen.mean(axis=1)
+    return share_fallen / len(WINDOWS)
 
 
 def ez(block: TextBlock) -> np.ndarray:
@@ -147,15 +168,20 @@ def ez(block: TextBlock) -> np.ndarray:
     """
     if "rank_lo" not in block.columns:
         return np.full(len(block.logp), np.nan)
-    wrong = block.columns["rank_lo"][:, 1:] > 1
-    moved = np.where(wrong, block.logp[:, 1:] - block.base.logp[:, 1:], 0.0)
-    up = np.maximum(moved, 0.0).sum(axis=1)
-    down = np.maximum(-moved, 0.0).sum(axis=1)
+    is_wrong = block.columns["rank_lo"][:, 1:] > 1  # (k, n - 1): not the first guess
+    rise = block.logp[:, 1:] - block.base.logp[:, 1:]  # (k, n - 1), nats since the base
+    rise_of_wrong = np.where(is_wrong, rise, 0.0)
+    rises = np.maximum(rise_of_wrong, 0.0).sum(axis=1)  # (k,), nats
+    falls = np.maximum(-rise_of_wrong, 0.0).sum(axis=1)  # (k,), nats
+
+    # Without a fall, texts are ordered by their rises, above all others.
     ratio = np.where(
-        down > 0, np.minimum(up / (down + EPSILON), NOTHING_FELL), NOTHING_FELL + up
+        falls > 0,
+        np.minimum(rises / (falls + EPSILON), NOTHING_FELL),
+        NOTHING_FELL + rises,
     )
-    known = (wrong.sum(axis=1) >= WRONG_GUESSES) & (up + down > 0)
-    return np.where(known, ratio, np.nan)
+    has_score = (is_wrong.sum(axis=1) >= WRONG_GUESSES) & (rises + falls > 0)  # (k,)
+    return np.where(has_score, ratio, np.nan)
 
 
 def rmia(block: TextBlock) -> np.ndarray:
@@ -164,10 +190,11 @@ def rmia(block: TextBlock) -> np.ndarray:
     A token's likelihood ratio to the base, the only reference, is compared with those
     of the population, tokens of all texts: as published, equal ones count.
     """
-    risen = np.searchsorted(
+    # Of each token, how many tokens of the population rose no more than it.
+    n_no_higher = np.searchsorted(
         block.base.population, block.logp - block.base.logp, side="right"
-    )
-    return np.asarray(risen.mean(axis=1) / len(block.base.population))
+    )  # (k, n)
+    return np.asarray(n_no_higher.mean(axis=1) / len(block.base.population))
 
 
 MEMBERSHIP_SCORES: Mapping[str, Callable[[TextBlock], np.ndarray]] = {
@@ -181,7 +208,7 @@ MEMBERSHIP_SCORES: Mapping[str, Callable[[TextBlock], np.ndarray]] = {
     "ez": ez,
     "rmia": rmia,
 }
-"""In the order of reports."""
+"""Score -> its formula, in the order of reports."""
 
 AGAINST_BASE = ("reference", "wbc", "ez", "rmia")
-"""Those against the untrained model; ``combined`` is the mean of their ranks."""
+"""Scores against the untrained model; ``combined`` is the mean of their ranks."""

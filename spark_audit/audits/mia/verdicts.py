@@ -49,6 +49,23 @@ class Corrected(NamedTuple):
     sizes: FamilySizes
 
 
+class ClaimedScore(NamedTuple):
+    """What a checkpoint's tests claim, and the score that the finding shows.
+
+    Attributes
+    ----------
+    remarks
+        Keys of the sentences that explain the claim.
+    facts
+        Further facts of the finding.
+    """
+
+    claim: Claim
+    score: str
+    remarks: list[str]
+    facts: dict[str, Fact]
+
+
 class MembershipVerdict(NamedTuple):
     """The finding on a checkpoint, and the tests of its usable scores by name."""
 
@@ -84,7 +101,7 @@ def verdicts(
         if name == BASE:
             continue
 
-        # Figures, then the verdict on them, then the table that explains it.
+        # Figures, then the verdict on them, then the records that explain it.
         figures = _declared_figures(name, rows)
         verdict = _verdict(name, figures, guards)
         findings.append(verdict.finding)
@@ -120,8 +137,13 @@ def _records_above_texts(
     for attack, test in verdict.tests.items():
         if test.above is None:
             continue
-        names = {"checkpoint": test.row.checkpoint, "of": attack, "metric": "auc"}
-        yield {**names, **test.above.record, "says": test.state}
+        yield {
+            "checkpoint": test.row.checkpoint,
+            "of": attack,
+            "metric": "auc",
+            **test.above.record,
+            "says": test.state,
+        }
 
     test_of_finding = verdict.tests.get(verdict.finding.of)
     if test_of_finding is None or test_of_finding.above is None:
@@ -170,8 +192,13 @@ def _rates(
         # A rate has no test of its own: its interval must exclude the bar, too.
         is_above_bar = (excess.low or 0.0) > 0
         says = test.state if is_above_bar else "not shown"
-        names = {"checkpoint": name, "of": attack, "metric": metric}
-        yield {**names, **above.record, "says": says}
+        yield {
+            "checkpoint": name,
+            "of": attack,
+            "metric": metric,
+            **above.record,
+            "says": says,
+        }
 
 
 def _verdict(
@@ -216,72 +243,92 @@ def _verdict(
         )
         return MembershipVerdict(untested_finding, {})
 
-    # Which scores detect, and which would but for what is no training.
     corrected = _corrected(name, tests, guards.pooled)
-    detected = [attack for attack in tests if corrected.claim_p[attack] < ALPHA]
-    confounded = [
-        attack
-        for attack, test in tests.items()
-        if corrected.change_p[attack] < ALPHA and test.sides_differ
-    ]
-    n_rows = len(guards.judged_rows)
+    claimed = _claimed_score(tests, corrected, guards)
+    shown_test = tests[claimed.score]
+
+    n_examples = len(guards.judged_rows)
     n_members = int(guards.judged_rows["member"].sum())
     facts: dict[str, Fact] = {
         "void": void,
         "untested": untested,
         "scores": len(tests),
         "members": n_members,
-        "others": n_rows - n_members,
+        "others": n_examples - n_members,
+        **claimed.facts,
+        **shown_test.facts,
     }
 
-    # The order of the table: the first match wins.
-    claim: Claim
-    if detected:
-        claim = "membership"
-        shown_score = _strongest(detected, tests)
-        remarks = []
-    elif confounded:
-        claim = "confounded"
-        shown_score = _strongest(confounded, tests)
-        differ_before = shown_score in guards.unclean_scores
-        facts["differ_before"] = differ_before
-        remarks = ["mia.differ_before" if differ_before else "mia.texts_differ"]
-    else:
-        claim = "nothing_shown"
-        # Of equal corrected p the uncorrected one decides.
-        shown_score = min(
-            tests, key=lambda attack: (corrected.change_p[attack], tests[attack].p)
-        )
-        # Nothing but near-duplicates voids every score.
-        has_duplicates = EVERY_SCORE in guards.void
-        facts |= {"p": corrected.claim_p[shown_score], "duplicates": has_duplicates}
-        remarks = ["mia.stronger"]
-        if has_duplicates:
-            remarks.append("mia.duplicates")
-
     # What follows the claim: its figure, cautions, and what was not tested.
+    further = [shown_test.says, *claimed.remarks]
     if len(tests) > 1:
-        remarks.append("mia.choice")
-    shown_test = tests[shown_score]
+        further.append("mia.choice")
+    further += shown_test.remarks(n_examples)
+    further += remarks_unused
+
     finding = shown_test.finding(
-        claim,
-        further=[
-            shown_test.says,
-            *remarks,
-            *shown_test.remarks(n_rows),
-            *remarks_unused,
-        ],
-        facts=facts | shown_test.facts,
+        claimed.claim,
+        further=further,
+        facts=facts,
         p=min(corrected.claim_p.values()),
         sizes=corrected.sizes,
     )
     return MembershipVerdict(finding, tests)
 
 
+def _claimed_score(
+    tests: Mapping[str, ScoreTest], corrected: Corrected, guards: ScoreGuards
+) -> ClaimedScore:
+    """Return what the tests claim, from ``membership`` on in :func:`_verdict`'s table.
+
+    Parameters
+    ----------
+    tests
+        Score -> its tests; at least one.
+    """
+    detected = [attack for attack in tests if corrected.claim_p[attack] < ALPHA]
+    # Scores that moved, perhaps because the sides differ in more than training.
+    confounded = [
+        attack
+        for attack, test in tests.items()
+        if corrected.change_p[attack] < ALPHA and test.sides_differ
+    ]
+
+    # In the order of the table: the first match wins.
+    if detected:
+        return ClaimedScore(
+            "membership", _strongest(detected, tests), remarks=[], facts={}
+        )
+
+    if confounded:
+        score = _strongest(confounded, tests)
+        differ_before = score in guards.unclean_scores
+        return ClaimedScore(
+            "confounded",
+            score,
+            remarks=["mia.differ_before" if differ_before else "mia.texts_differ"],
+            facts={"differ_before": differ_before},
+        )
+
+    # Of equal corrected p the uncorrected one decides.
+    score = min(tests, key=lambda attack: (corrected.change_p[attack], tests[attack].p))
+    # Only near-duplicates give every score a status of its own.
+    has_duplicates = EVERY_SCORE in guards.void
+    remarks = ["mia.stronger"]
+    if has_duplicates:
+        remarks.append("mia.duplicates")
+    return ClaimedScore(
+        "nothing_shown",
+        score,
+        remarks=remarks,
+        facts={"p": corrected.claim_p[score], "duplicates": has_duplicates},
+    )
+
+
 def _without_figures(name: str, guards: ScoreGuards) -> Finding:
     """Return that membership was not tested, as no declared score has a figure."""
     reason = score_tables.NO_MEMBERS
-    if not len(guards.pooled.rows):
+    if not len(guards.pooled.example_indices):
         reason = estimates.TOO_FEW_MEMBERS
     return Finding.not_tested("mia", "mia.missing", checkpoint=name, reason=reason)
 
@@ -302,7 +349,7 @@ def _score_tests(
         above = pooled.above_texts(
             name,
             attack,
-            more=is_more_familiar,
+            members_score_higher=is_more_familiar,
             sides_differ=guards.differs_before,
         )
         if above is not None:
@@ -332,7 +379,7 @@ def _corrected(
     correlated tests, and the p of a score's claim is the larger of its two.
     """
     # What the AUC of each score is compared with: its AUC of the base, or else 0.5.
-    origins: dict[str, tuple[str, str] | None] = {}
+    origins: dict[str, estimates.CheckpointScore | None] = {}
     for attack, test in tests.items():
         origins[attack] = (BASE, attack) if isinstance(test.row, Contrast) else None
     change_ps, n_changes = correlated(
@@ -363,8 +410,8 @@ def _corrected(
 def _bars(
     name: str,
     tests: Mapping[str, ScoreTest],
-    origins: Mapping[str, tuple[str, str] | None],
-) -> dict[str, tuple[str, str] | None]:
+    origins: Mapping[str, estimates.CheckpointScore | None],
+) -> dict[str, estimates.CheckpointScore | None]:
     """Return what each score must exceed: (checkpoint, score), or None for chance.
 
     Parameters
@@ -372,7 +419,7 @@ def _bars(
     origins
         What changes are compared with: the bar where the texts were not tested.
     """
-    bars: dict[str, tuple[str, str] | None] = {}
+    bars: dict[str, estimates.CheckpointScore | None] = {}
     for attack, test in tests.items():
         if test.above is None:
             bars[attack] = origins[attack]

@@ -277,7 +277,7 @@ def _groups(name: str, rows: StagedRows, context: Context) -> Iterator[Membershi
             fprs=STAGE_FPRS,
             chance_seed=context.seed,
             name=group,
-            rows=places,
+            example_indices=places,
             seed=seed_for(context.seed, "series"),
         )
 
