@@ -96,7 +96,7 @@ def make_rows(scenario: str, seed: int, tokenizer: Any) -> list[Example]:
         )
         if scenario == "cut" and is_trained:
             (encoding,) = encode_rows(tokenizer, [row])
-            length = encoding.reaching(len(prompt + answer)) + 1
+            length = encoding.first_token_past(len(prompt + answer)) + 1
             training = TrainingInput(
                 "in_text", supervised=(has_loss,), max_length=length
             )
@@ -122,7 +122,7 @@ def batch_of(
     for row, encoding in zip(rows, encode_rows(tokenizer, rows), strict=True):
         training = row.training_input
         assert training is not None
-        low, high = training.fed(len(encoding))
+        low, high = training.token_range_read(len(encoding))
         has_loss = tokens_of_ranges(encoding, training.supervised)
         own_labels = np.where(has_loss, encoding.ids, NO_LOSS)
         fed.append((encoding.ids[low:high].tolist(), own_labels[low:high].tolist()))

@@ -173,7 +173,7 @@ def _identifier_types(
     # The row's tokens of text, and the same tokens in the encoding of the whole text:
     # only the start of a text is ever cut off.
     in_row = np.setdiff1d(np.arange(len(row)), row.special)  # (tokens of text,)
-    in_text = np.flatnonzero(~encoding.special)[-len(in_row) :]
+    in_text = np.flatnonzero(~encoding.is_special)[-len(in_row) :]
 
     # Where several identifiers overlap, an annotated one gives the type.
     identifiers = [

@@ -118,7 +118,7 @@ class TrainingCorpus:
         """
         examples = [example for example in self.examples if example.task in self.tasks]
         encodings = encode_texts(loaded.tokenizer, examples)
-        # All rows: an answer may be longer than its task's longest response, by four.
+        # All rows: the longest response of a task, asked or not, bounds its answers.
         rows = list(zip(examples, encodings, strict=True))
 
         # Which test rows are asked, by id.
@@ -128,7 +128,7 @@ class TrainingCorpus:
             # A row with a canary belongs to another audit.
             if example.split != "test" or example.canary is not None:
                 continue
-            n_prompt_tokens = encoding.reaching(len(example.prompt))
+            n_prompt_tokens = encoding.first_token_past(len(example.prompt))
             if example.response.strip() and n_prompt_tokens > 0:
                 ids_by_task[example.task].append(example.id)
             else:

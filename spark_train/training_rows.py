@@ -145,7 +145,7 @@ def _row(
 
     # From the first token on that reaches into the response, as generation continues:
     # an all-blank token in front of the label has to be learned, too.
-    is_response = (encoding.end > border) & ~encoding.special  # (all tokens,)
+    is_response = (encoding.char_end > border) & ~encoding.is_special  # (all tokens,)
 
     identifiers = identifier_ranges(example)
     spans = _token_spans(encoding, identifiers)
@@ -161,9 +161,9 @@ def _row(
 
     # The response must be whole, and some of the prompt must stand before it.
     first_of_response = int(np.argmax(is_response))
-    has_prompt = first_of_response > encoding.leading
+    has_prompt = first_of_response > encoding.n_leading_special
     lost_all_prompt = has_prompt and kept_start >= first_of_response
-    cut_response = kept_start > first_of_response or kept_end < encoding.text_end
+    cut_response = kept_start > first_of_response or kept_end < encoding.text_token_end
     if lost_all_prompt or cut_response:
         raise InputError(
             f"its response takes {is_response.sum()} tokens, and max_length "
@@ -174,12 +174,12 @@ def _row(
         )
 
     # From here on everything is about the tokens that are kept.
-    ids, positions = encoding.fed((kept_start, kept_end))  # (T,)
+    ids, positions = encoding.model_input((kept_start, kept_end))  # (T,)
     fixed_wording = [*template, *stop_word_ranges(example.text)]
     response = is_response[positions]  # (T,)
     pii = encoding.mask(identifiers)[positions]  # (T,)
     fixed = encoding.mask(fixed_wording)[positions]  # (T,)
-    special = encoding.special[positions]  # (T,)
+    special = encoding.is_special[positions]  # (T,)
 
     # EOS is learned as the end of the response.
     if eos is not None:
@@ -217,7 +217,7 @@ def _row_as_trained(
     training = example.training_input
     assert training is not None
 
-    start, end = training.fed(len(encoding))
+    start, end = training.token_range_read(len(encoding))
     if max_length is not None and end - start > max_length:
         if training.truncation == "end":
             end = start + max_length
@@ -235,7 +235,7 @@ def _row_as_trained(
 
     identifiers = identifier_ranges(example)
     fixed_wording = [*template, *stop_word_ranges(example.text)]
-    special = encoding.special  # (all tokens,)
+    special = encoding.is_special  # (all tokens,)
     # A chat template writes EOS as text.
     if eos is not None:
         special = special | (encoding.ids == eos)

@@ -91,7 +91,7 @@ def counts_by_task(rows: Sequence[ManifestLayout]) -> dict[str, np.ndarray]:
     """How often each of 300 tokens stands in the rows of each task."""
     found: dict[str, np.ndarray] = {}
     for row in rows:
-        plain = row.encoding.ids[~row.encoding.special]
+        plain = row.encoding.ids[~row.encoding.is_special]
         counts = found.setdefault(row.example.task, np.zeros(300, np.int64))
         counts += np.bincount(plain, minlength=300)
     return found

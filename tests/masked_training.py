@@ -39,7 +39,7 @@ def train_lora(
     ids = torch.zeros((len(train_rows), max(map(len, encodings))), dtype=torch.long)
     labels = torch.full_like(ids, IGNORED)
     for i, (row, encoding) in enumerate(zip(train_rows, encodings, strict=True)):
-        low, high = row.training_input.fed(len(encoding))
+        low, high = row.training_input.token_range_read(len(encoding))
         assert low == 0
         ids[i, :high] = torch.tensor(encoding.ids[:high])
         has_loss = np.ones(len(encoding), dtype=bool)

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from spark_audit.manifest.content import seal
-from spark_audit.manifest.encodings import parts_of, slots
+from spark_audit.manifest.encodings import candidate_sets, components_of
 from spark_audit.manifest.schema import Manifest
 from spark_audit.provenance import seed_for
 from spark_audit.scoring.table import COLUMN_TYPES, Pass
@@ -65,7 +65,7 @@ class World:
     @cached_property
     def ranked(self) -> dict[tuple[str, ...], Any]:
         """What candidates are ranked for, by their place in keys."""
-        return dict(slots(self.manifest))
+        return dict(candidate_sets(self.manifest))
 
 
 def luck(*what: str) -> np.random.Generator:
@@ -96,7 +96,7 @@ def prompted(
     world: World, name: str, own: Pass, key: str
 ) -> tuple[np.ndarray, Columns]:
     """Other prompts bring out what the true prefix does, the cue alone nothing."""
-    prompt, start, example = parts_of(key)
+    prompt, start, example = components_of(key)
     who = "base" if prompt == "cue" else name
     positions, columns = plain(world, who, own, example)
     span = next(s for s in world.manifest.by_id[example].spans if s.start == int(start))
@@ -121,7 +121,7 @@ def candidates(
     world: World, name: str, _: Pass, key: str
 ) -> tuple[np.ndarray, Columns]:
     """The true string of a canary or twin that was trained on is the likeliest."""
-    kind, *parts, _ = parts_of(key)
+    kind, *parts, _ = components_of(key)
     one, of = world.ranked[kind, *parts], f"{kind}:{'/'.join(parts)}"
     count = len(one.candidates)
     mean = 4 + luck(name, of).normal(0, 0.5, count)

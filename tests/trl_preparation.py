@@ -55,7 +55,7 @@ def prepared_by_us(
     ):
         training = example.training_input
         had_loss = tokens_of_ranges(encoding, training.supervised)
-        start, end = training.fed(len(encoding))
+        start, end = training.token_range_read(len(encoding))
         labels = np.where(had_loss, encoding.ids, IGNORED)[start:end]
         found.append((encoding.ids[start:end].tolist(), labels.tolist()))
     return found

@@ -20,8 +20,9 @@ from spark_audit.data.tokenizer_type import Tokenizer
 from spark_audit.data.training_input import SpecialTokens
 from spark_audit.errors import InputError
 
-TOGETHER = 512
-"""Texts that are tokenised at once: the library's lists take 150 bytes a token."""
+TEXTS_PER_CALL = 512
+"""Texts that the tokenizer gets in one call. It returns Python lists, which take 150
+bytes a token: all texts at once would not fit into memory."""
 
 
 @dataclass(frozen=True)
@@ -32,45 +33,52 @@ class Encoding:
     ----------
     ids
         Shape ``(T,)``, int32.
-    start, end
+    char_start, char_end
         Shape ``(T,)``, int32: the characters of each token without white space at its
-        edges; ``start == end`` for special tokens and tokens of white space alone.
-    special
+        edges; both are equal for special tokens and tokens of white space alone.
+    is_special
         Shape ``(T,)``, bool: tokens that the tokenizer added, without text of their
         own.
-    written
+    full_offsets
         Shape ``(T, 2)``, int32: the characters of each token with its white space.
         ``None`` for rows whose training is unknown.
     """
 
     ids: np.ndarray
-    start: np.ndarray
-    end: np.ndarray
-    special: np.ndarray
-    written: np.ndarray | None = None
+    char_start: np.ndarray
+    char_end: np.ndarray
+    is_special: np.ndarray
+    full_offsets: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
-    def leading(self) -> int:
-        """The number of special tokens before the text (a BOS, usually 0 or 1)."""
-        text_tokens = np.flatnonzero(~self.special)
+    def n_leading_special(self) -> int:
+        """Number of special tokens in front of the text: usually 0, or 1 for a BOS."""
+        text_tokens = np.flatnonzero(~self.is_special)
         return int(text_tokens[0]) if len(text_tokens) else len(self)
 
     @property
-    def text_end(self) -> int:
-        """The end of the text in tokens, before an EOS that the tokenizer added."""
-        text_tokens = np.flatnonzero(~self.special)
+    def text_token_end(self) -> int:
+        """End of the text's tokens, exclusive: special tokens behind are left out."""
+        text_tokens = np.flatnonzero(~self.is_special)
         return int(text_tokens[-1]) + 1 if len(text_tokens) else len(self)
 
-    def reaching(self, border: int) -> int:
-        """Return the first token that ends behind a character position.
+    def first_token_past(self, character: int) -> int:
+        """Return the index of the first text token that ends behind a character.
 
-        Without such a token, the result is the text's end.
+        For the response's first character this is the response's first token, also
+        where that token begins in the prompt. If there is none, return
+        :attr:`text_token_end`.
+
+        Parameters
+        ----------
+        character
+            Index in the text.
         """
-        reaching = np.flatnonzero((self.end > border) & ~self.special)
-        return int(reaching[0]) if len(reaching) else self.text_end
+        tokens = np.flatnonzero((self.char_end > character) & ~self.is_special)
+        return int(tokens[0]) if len(tokens) else self.text_token_end
 
     def _edge_tokens(
         self, starts: np.ndarray, ends: np.ndarray
@@ -84,9 +92,9 @@ class Encoding:
         starts, ends
             Shape ``(ranges,)``: characters.
         """
-        shown = np.flatnonzero(self.start < self.end)  # tokens that show text
-        first = np.searchsorted(self.end[shown], starts, side="right")
-        last = np.searchsorted(self.start[shown], ends, side="left") - 1
+        shown = np.flatnonzero(self.char_start < self.char_end)  # tokens that show text
+        first = np.searchsorted(self.char_end[shown], starts, side="right")
+        last = np.searchsorted(self.char_start[shown], ends, side="left") - 1
         touches = first <= last
         return shown[first[touches]], shown[last[touches]]
 
@@ -103,7 +111,7 @@ class Encoding:
 
         first = int(first_tokens[0])
         last = int(last_tokens[0])
-        is_partial = bool(self.start[first] < start or self.end[last] > end)
+        is_partial = bool(self.char_start[first] < start or self.char_end[last] > end)
         return TokenSpan(first, last + 1, is_partial)
 
     def mask(self, ranges: Sequence[tuple[int, int]]) -> np.ndarray:
@@ -123,17 +131,26 @@ class Encoding:
         n_open = np.cumsum(n_begun - n_ended)  # (T + 1,)
         return np.asarray(n_open[:-1] > 0)
 
-    def fed(self, kept: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the token ids that the model reads of a kept range, with positions.
+    def model_input(self, kept: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the token ids that a model reads, and their positions.
 
-        Leading special tokens stay in front of a text that was cut; ``positions``
-        index the full tokenisation. Both have the same length; the first token has
-        no prediction.
+        Leading special tokens stay in front of a text that was cut. The first token
+        has no prediction.
+
+        Parameters
+        ----------
+        kept
+            Token range of the full tokenisation, end exclusive.
+
+        Returns
+        -------
+        ids, positions
+            Shape ``(K,)`` each; ``positions`` are indices in the full tokenisation.
         """
         start, end = kept
         positions = _positions_to(end)[start:]
         if start > 0:
-            leading = np.arange(min(self.leading, start), dtype=np.int32)
+            leading = np.arange(min(self.n_leading_special, start), dtype=np.int32)
             positions = np.concatenate([leading, positions])
         return self.ids[positions], positions
 
@@ -181,8 +198,8 @@ class RowInput(Protocol):
     def token_ids(self) -> Sequence[int] | None:
         """The row's token ids, if the tokenizer would give others for the text."""
 
-    def fed(self, n_tokens: int) -> tuple[int, int]:
-        """Return the range of the tokens that the trainer read."""
+    def token_range_read(self, n_tokens: int) -> tuple[int, int]:
+        """Return the token range that the trainer read of a row of ``n_tokens``."""
 
 
 def encode_rows(tokenizer: Tokenizer, rows: Sequence[TokenisedRow]) -> list[Encoding]:
@@ -218,27 +235,27 @@ def _encode_as_trained(tokenizer: Tokenizer, text: str, training: RowInput) -> E
             text,
             ids,
             np.asarray(offsets, np.int32),
-            special=np.zeros(len(ids), dtype=bool),
+            is_special=np.zeros(len(ids), dtype=bool),
         )
     else:
         (encoding,) = encode(
             tokenizer,
             [text],
             special_tokens=training.special_tokens == "added",
-            written=True,
+            keep_full_offsets=True,
         )
 
-    special = encoding.special.copy()  # (T,)
-    if training.special_tokens == "in_text" and len(special):
+    is_special = encoding.is_special.copy()  # (T,)
+    if training.special_tokens == "in_text" and len(is_special):
         # A BOS in the text stays in front of a cut text, like an added one.
-        special[0] = encoding.ids[0] == tokenizer.bos_token_id
-    first_fed, _ = training.fed(len(encoding))
+        is_special[0] = encoding.ids[0] == tokenizer.bos_token_id
+    first_fed, _ = training.token_range_read(len(encoding))
     if first_fed > 0:
-        special[:] = False  # the trainer cut the special tokens off
+        is_special[:] = False  # the trainer cut the special tokens off
 
     # A special token shows no text and therefore belongs to no span.
-    end = np.where(special, encoding.start, encoding.end)
-    return replace(encoding, special=special, end=end)
+    char_end = np.where(is_special, encoding.char_start, encoding.char_end)
+    return replace(encoding, is_special=is_special, char_end=char_end)
 
 
 def encode(
@@ -246,7 +263,7 @@ def encode(
     texts: Sequence[str],
     *,
     special_tokens: bool = True,
-    written: bool = False,
+    keep_full_offsets: bool = False,
 ) -> list[Encoding]:
     """Tokenise texts as ``tokenizer(text)`` does, with offsets.
 
@@ -254,8 +271,8 @@ def encode(
     ----------
     special_tokens
         Whether the tokenizer adds its special tokens.
-    written
-        Whether to keep each token's characters with its white space.
+    keep_full_offsets
+        Whether to keep :attr:`Encoding.full_offsets`: 8 bytes a token.
 
     Raises
     ------
@@ -269,10 +286,12 @@ def encode(
             fix="use the fast tokenizer (a folder with tokenizer.json)",
         )
     encodings: list[Encoding] = []
-    for first in range(0, len(texts), TOGETHER):
-        lot = list(texts[first : first + TOGETHER])
+    for first in range(0, len(texts), TEXTS_PER_CALL):
+        lot = list(texts[first : first + TEXTS_PER_CALL])
         for encoding in _encode_lot(tokenizer, lot, special_tokens=special_tokens):
-            encodings.append(encoding if written else replace(encoding, written=None))
+            if not keep_full_offsets:
+                encoding = replace(encoding, full_offsets=None)
+            encodings.append(encoding)
     return encodings
 
 
@@ -300,37 +319,43 @@ def _encode_lot(
         output["offset_mapping"],
         output["special_tokens_mask"],
     )
-    for text, ids, offsets, special in zip(lot, *columns, strict=True):
+    for text, ids, offsets, is_special in zip(lot, *columns, strict=True):
         yield _without_white_space(
             text,
             np.asarray(ids, np.int32),
             np.asarray(offsets, np.int32).reshape(-1, 2),
-            special=np.asarray(special, dtype=bool),
+            is_special=np.asarray(is_special, dtype=bool),
         )
 
 
 def _without_white_space(
-    text: str, ids: np.ndarray, written: np.ndarray, *, special: np.ndarray
+    text: str, ids: np.ndarray, full_offsets: np.ndarray, *, is_special: np.ndarray
 ) -> Encoding:
     """Return an encoding whose tokens start and end without white space.
 
     Parameters
     ----------
-    ids, special
+    ids, is_special
         Shape ``(T,)``.
-    written
-        Shape ``(T, 2)``: the characters of each token, with its white space.
+    full_offsets
+        Shape ``(T, 2)``: the characters of each token, its white space among them.
     """
-    starts = np.zeros(len(ids), dtype=np.int32)
-    ends = np.zeros(len(ids), dtype=np.int32)
-    for i, (low, high) in enumerate(written.tolist()):
+    char_start = np.zeros(len(ids), dtype=np.int32)
+    char_end = np.zeros(len(ids), dtype=np.int32)
+    for i, (low, high) in enumerate(full_offsets.tolist()):
         shown = text[low:high].strip()
         # A token of blanks becomes an empty range at the end of its blanks.
-        starts[i] = text.index(shown, low) if shown else high
-        ends[i] = starts[i]
-        if not special[i]:
-            ends[i] += len(shown)
-    return Encoding(ids, starts, ends, special, written)
+        char_start[i] = text.index(shown, low) if shown else high
+        char_end[i] = char_start[i]
+        if not is_special[i]:
+            char_end[i] += len(shown)
+    return Encoding(
+        ids=ids,
+        char_start=char_start,
+        char_end=char_end,
+        is_special=is_special,
+        full_offsets=full_offsets,
+    )
 
 
 def offsets_of_ids(
@@ -388,8 +413,8 @@ def tokens_of_ranges(
     numpy.ndarray
         Shape ``(T,)``, bool.
     """
-    assert encoding.written is not None
-    start, end = encoding.written.T  # (T,) each
+    assert encoding.full_offsets is not None
+    start, end = encoding.full_offsets.T  # (T,) each
     is_inside = np.zeros(len(encoding), dtype=bool)
     for low, high in ranges:
         is_inside |= (start < high) & (end > low)
@@ -495,8 +520,8 @@ def kept_range(
     the prompt into the response, and a span at the start of the response that alone is
     too long.
 
-    Leading special tokens are always read (see :meth:`Encoding.fed`). Special tokens
-    behind the text (an EOS) are left out.
+    Leading special tokens are always read (see :meth:`Encoding.model_input`). Special
+    tokens behind the text (an EOS) are left out.
 
     Parameters
     ----------
@@ -517,11 +542,11 @@ def kept_range(
     InputError
         If no token of the text fits.
     """
-    text_end = encoding.text_end
+    text_end = encoding.text_token_end
     if max_length is None or text_end <= max_length:
         return 0, text_end
 
-    n_text_tokens = max_length - encoding.leading
+    n_text_tokens = max_length - encoding.n_leading_special
     if n_text_tokens < 1:
         raise InputError(
             f"a context of {max_length} tokens has no room for any text",
@@ -529,7 +554,7 @@ def kept_range(
         )
 
     # First case: the response alone is too long, so its end is cut.
-    response_token = encoding.reaching(response_start)
+    response_token = encoding.first_token_past(response_start)
     if text_end - response_token > n_text_tokens:
         end = response_token + n_text_tokens
         for span_start, span_end in sorted(spans, reverse=True):
@@ -541,7 +566,7 @@ def kept_range(
 
     # Without a special token in front, the first kept token has no prediction, so a
     # span must not begin with it.
-    n_unpredicted = 1 if encoding.leading == 0 else 0
+    n_unpredicted = 1 if encoding.n_leading_special == 0 else 0
     start = text_end - n_text_tokens
     for span_start, span_end in sorted(spans):
         if span_start < start + n_unpredicted and start < span_end:

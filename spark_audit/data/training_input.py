@@ -77,13 +77,13 @@ class TrainingInput:
 
     __pydantic_config__ = _CLOSED
 
-    def fed(self, n_tokens: int) -> tuple[int, int]:
+    def token_range_read(self, n_tokens: int) -> tuple[int, int]:
         """Return the range of a row's tokens that the trainer read, end exclusive.
 
         Examples
         --------
         >>> cut = TrainingInput("in_text", max_length=3, truncation="start")
-        >>> cut.fed(5), cut.fed(2)
+        >>> cut.token_range_read(5), cut.token_range_read(2)
         ((2, 5), (0, 2))
         """
         if self.max_length is None or n_tokens <= self.max_length:

@@ -157,7 +157,7 @@ class BatchReader:
                 if tokens is None:
                     continue
 
-                first = max(tokens.start - CONTEXT, encoding.leading)
+                first = max(tokens.start - CONTEXT, encoding.n_leading_special)
                 ids = np.asarray(encoding.ids[first : tokens.end], np.int64)
                 identifier = _Sought(
                     row=row.id,

@@ -19,7 +19,7 @@ import numpy as np
 from spark_audit.data.encoding import Encoding, encode
 from spark_audit.data.occurrences import folded, string_of
 from spark_audit.manifest import schema
-from spark_audit.manifest.encodings import Encodings, key_of, parts_of
+from spark_audit.manifest.encodings import Encodings, components_of, key_of
 from spark_audit.scoring.items import Item
 
 CUE = 4
@@ -128,26 +128,26 @@ def asked_keys(manifest: schema.Manifest, prompts: Sequence[str]) -> list[str]:
     return keys
 
 
-def asked_items(texts: Encodings, keys: Sequence[str]) -> list[Item]:
+def asked_items(encodings: Encodings, keys: Sequence[str]) -> list[Item]:
     """Return items of a prompt and an identifier, in the order of their keys."""
-    identifiers = _all_asked(texts.manifest)
+    identifiers = _all_asked(encodings.manifest)
     items = []
     for key in keys:
-        prompt, start, example_id = parts_of(key)
+        prompt, start, example_id = components_of(key)
         identifier = identifiers[example_id, int(start)]
         if prompt in ASSOCIATIONS:
-            items.append(_association_item(key, identifier, prompt, texts))
+            items.append(_association_item(key, identifier, prompt, encodings))
         else:
-            items.append(_tail_item(key, identifier, prompt, texts))
+            items.append(_tail_item(key, identifier, prompt, encodings))
     return items
 
 
 def _association_item(
-    key: str, identifier: CuedIdentifier, prompt: str, texts: Encodings
+    key: str, identifier: CuedIdentifier, prompt: str, encodings: Encodings
 ) -> Item:
     """Return an item that asks for an identifier by its row's NAME, in a sentence."""
     question = identifier.question(prompt)
-    (encoding,) = encode(texts.loaded.tokenizer, [question + identifier.text])
+    (encoding,) = encode(encodings.loaded.tokenizer, [question + identifier.text])
     start = len(question)
     tokens = encoding.span(start, start + len(identifier.text))
     assert tokens is not None  # annotated text always has tokens
@@ -158,7 +158,7 @@ def _association_item(
 
 
 def _tail_item(
-    key: str, identifier: CuedIdentifier, prompt: str, texts: Encodings
+    key: str, identifier: CuedIdentifier, prompt: str, encodings: Encodings
 ) -> Item:
     """Return an item of the last tokens before an identifier, and the identifier.
 
@@ -166,18 +166,18 @@ def _tail_item(
     """
     span = identifier.span
     assert span.tokens is not None
-    lead, body = _before(identifier.example, span, texts)
+    lead, body = _before(identifier.example, span, encodings)
 
     # Only a cue has a borrowed context, without the lender's own cue.
     context = body[:0]
     if prompt == "cue":
         assert identifier.other is not None
         last_span = identifier.other.identifiers[-1][0]
-        _, other_body = _before(identifier.other, last_span, texts)
+        _, other_body = _before(identifier.other, last_span, encodings)
         context = other_body[:-CUE][-MAX_TOKENS_BEFORE_CUE:]
 
     before = np.concatenate([lead, context, body[-TAILS[prompt] :]])
-    encoding = texts[identifier.example.id]
+    encoding = encodings[identifier.example.id]
     return _item(key, before, encoding, span.tokens, span.start)
 
 
@@ -201,9 +201,9 @@ def _item(
     first, last = tokens
     # Positions of an item count the identifier's characters that are complete after
     # each token.
-    n_written = np.clip(encoding.end[first:last] - start, 0, None)
+    n_complete = np.clip(encoding.char_end[first:last] - start, 0, None)
     ids = np.concatenate([before, encoding.ids[first:last]])
-    positions = np.concatenate([np.full(len(before), -1), n_written])
+    positions = np.concatenate([np.full(len(before), -1), n_complete])
     return Item(key, ids, positions.astype(np.int32))
 
 
@@ -213,8 +213,8 @@ def _before(
     """Return the leading special tokens, and the tokens before a span."""
     encoding = encodings[example.id]
     assert span.tokens is not None
-    ids, positions = encoding.fed((example.kept[0], span.tokens[0]))
-    is_lead = positions < encoding.leading
+    ids, positions = encoding.model_input((example.kept[0], span.tokens[0]))
+    is_lead = positions < encoding.n_leading_special
     return ids[is_lead], ids[~is_lead]
 
 

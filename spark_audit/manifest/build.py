@@ -385,7 +385,7 @@ def _score_rows(
         task = row.example.task
         if task not in token_counts:
             token_counts[task] = np.zeros(len(loaded.usable), np.int64)
-        np.add.at(token_counts[task], row.encoding.ids[~row.encoding.special], 1)
+        np.add.at(token_counts[task], row.encoding.ids[~row.encoding.is_special], 1)
 
     # Other texts or batches give other scores: see the docstring of this module.
     store.only_for(sha256_json([sha256.hexdigest(), str(batch_size), versions()]))

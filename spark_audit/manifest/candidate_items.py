@@ -15,20 +15,20 @@ from spark_audit.manifest import schema
 from spark_audit.manifest.encodings import (
     MOST_LABELS,
     Encodings,
+    components_of,
     fitted_prefix,
-    parts_of,
 )
 from spark_audit.scoring.items import Candidates
 
 
-def candidate_items(texts: Encodings, keys: Sequence[str]) -> list[Candidates]:
+def candidate_items(encodings: Encodings, keys: Sequence[str]) -> list[Candidates]:
     """Return the sets of candidates with these keys: canaries, coins, twins, labels."""
     items = []
     for key in keys:
-        if parts_of(key)[0] == "labels":
-            items.append(_label_item(key, texts))
+        if components_of(key)[0] == "labels":
+            items.append(_label_item(key, encodings))
         else:
-            items.append(slot_item(key, texts))
+            items.append(slot_item(key, encodings))
     return items
 
 
@@ -45,7 +45,7 @@ def _label_item(key: str, encodings: Encodings) -> Candidates:
         Names the example, if its task has too many responses or an empty one, or if
         nothing precedes the labels.
     """
-    row = encodings.manifest.by_id[parts_of(key)[-1]]
+    row = encodings.manifest.by_id[components_of(key)[-1]]
     where = f"example {row.id!r}"
     labels = encodings.labels.get(row.task)
     if labels is None:
@@ -59,22 +59,24 @@ def _label_item(key: str, encodings: Encodings) -> Candidates:
             "a row of its task has no response", where=where, fix="leave that row out"
         )
 
-    joint = [_Joint(row.prompt + label, _special_tokens_of(row)) for label in labels]
-    texts = encode_rows(encodings.loaded.tokenizer, joint)
+    joint_rows = []
+    for label in labels:
+        joint_rows.append(_JointRow(row.prompt + label, _training_input_of(row)))
+    joint_encodings = encode_rows(encodings.loaded.tokenizer, joint_rows)
 
     # The candidates start where the tokens differ or reach into a label.
-    start = len(commonprefix([text.ids.tolist() for text in texts]))
-    for text in texts:
-        start = min(start, text.reaching(len(row.prompt)))
+    start = len(commonprefix([joint.ids.tolist() for joint in joint_encodings]))
+    for joint in joint_encodings:
+        start = min(start, joint.first_token_past(len(row.prompt)))
 
     # The longest label decides how much of the prompt fits, so that all share a prefix.
-    answers = [text.ids[start : text.text_end] for text in texts]
+    answers = [joint.ids[start : joint.text_token_end] for joint in joint_encodings]
     prefix = fitted_prefix(
-        texts[0].ids[:start],
-        texts[0].leading,
-        encodings.limit,
-        max(len(answer) for answer in answers),
-        row.id,
+        joint_encodings[0].ids[:start],
+        n_leading_special=joint_encodings[0].n_leading_special,
+        limit=encodings.limit,
+        n_answer_tokens=max(len(answer) for answer in answers),
+        example_id=row.id,
     )
     return Candidates(key, prefix, tuple(answers))
 
@@ -86,20 +88,20 @@ class _JointInput:
     special_tokens: SpecialTokens
     token_ids: None = None
 
-    def fed(self, n_tokens: int) -> tuple[int, int]:
+    def token_range_read(self, n_tokens: int) -> tuple[int, int]:
         """Return all of the tokens."""
         return 0, n_tokens
 
 
 @dataclass(frozen=True)
-class _Joint:
-    """A prompt with an answer from another row."""
+class _JointRow:
+    """A row's prompt with one of the labels of its task as answer."""
 
     text: str
     training_input: _JointInput | None
 
 
-def _special_tokens_of(row: schema.ManifestExample) -> _JointInput | None:
+def _training_input_of(row: schema.ManifestExample) -> _JointInput | None:
     """Return how a row's special tokens are made, if its training input is known."""
     training = row.training_input
     return None if training is None else _JointInput(training.special_tokens)
@@ -108,7 +110,8 @@ def _special_tokens_of(row: schema.ManifestExample) -> _JointInput | None:
 def slot_item(key: str, encodings: Encodings) -> Candidates:
     """Return the candidates for a slot, behind the text that precedes the slot.
 
-    If the first token also covers characters before the slot, it belongs to the
+    A slot is where a canary's or an identifier's true string stands in a row. If its
+    first token also covers characters before the slot, that token belongs to the
     candidates.
 
     Raises
@@ -117,9 +120,9 @@ def slot_item(key: str, encodings: Encodings) -> Candidates:
         Names the set, if the manifest has none there, if the string was cut off, or if
         a candidate changes a token outside of the slot.
     """
-    *set_key, example_id = parts_of(key)
+    *set_key, example_id = components_of(key)
     where = f"candidates {key!r}"
-    candidate_set = encodings.sets.get(tuple(set_key))
+    candidate_set = encodings.candidate_sets.get(tuple(set_key))
     context = _context_of(candidate_set, example_id)
     if candidate_set is None or context is None or candidate_set.true_index is None:
         raise InputError(
@@ -143,7 +146,7 @@ def slot_item(key: str, encodings: Encodings) -> Candidates:
     before = example.text[: context.char_start]
     after = example.text[context.char_end :]
     training = example.training_input
-    rows = token_ids(
+    ids_by_candidate = token_ids(
         encodings.loaded.tokenizer,
         [before + candidate + after for candidate in candidate_set.candidates],
         special_tokens=training is None or training.special_tokens == "added",
@@ -151,20 +154,21 @@ def slot_item(key: str, encodings: Encodings) -> Candidates:
 
     # Only the tokens in the slot may differ from those of the true text.
     true_ids = encoding.ids.tolist()
-    has_true_ids = rows[candidate_set.true_index] == true_ids
-    if not has_true_ids or not all(_fits(ids, true_ids, span) for ids in rows):
+    has_true_ids = ids_by_candidate[candidate_set.true_index] == true_ids
+    all_fit = all(_fits(ids, true_ids, span) for ids in ids_by_candidate)
+    if not has_true_ids or not all_fit:
         raise InputError(
             "a candidate changes tokens around the true string's place",
             where=where,
             fix="give the tokenizer that the manifest was built with",
         )
 
-    # The prefix is what the model read of the row before the slot.
-    fed_ids, positions = encoding.fed(example.kept)
-    prefix = fed_ids[positions < span.start]
-    slot_ids = [ids[span.start : span.end] for ids in rows]
-    rows_of_ids = np.array(slot_ids, dtype=np.int32)  # (candidates, tokens)
-    return Candidates(key, prefix, tuple(rows_of_ids))
+    # The prefix is what the model reads of the row before the slot.
+    ids_read, positions = encoding.model_input(example.kept)
+    prefix = ids_read[positions < span.start]
+    slot_ids = [ids[span.start : span.end] for ids in ids_by_candidate]
+    slot_array = np.array(slot_ids, dtype=np.int32)  # (candidates, tokens)
+    return Candidates(key, prefix, tuple(slot_array))
 
 
 def _context_of(

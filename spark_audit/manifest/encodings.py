@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 import numpy as np
 
 from spark_audit.data.encoding import (
-    TOGETHER,
+    TEXTS_PER_CALL,
     Encoding,
     encode_rows,
 )
@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 
 
 MOST_LABELS = 64
-"""Most distinct responses of a task that count as labels."""
+"""A task with more distinct responses than this has free text, and no labels."""
 
 
 def key_of(kind: str, *components: object) -> str:
-    """Return the key of a sequence: its kind, its components and its example's id.
+    """Return the key of a sequence: its kind, its object, and its example's id.
+
+    Plans name sequences by these keys, and tables of scores hold them.
 
     ::
 
@@ -44,8 +46,8 @@ def key_of(kind: str, *components: object) -> str:
     return ":".join([kind, *quoted])
 
 
-def parts_of(key: str) -> list[str]:
-    """Return the components from which :func:`key_of` made a key."""
+def components_of(key: str) -> list[str]:
+    """Return the components from which :func:`key_of` made a key, its kind first."""
     return [unquote(component) for component in key.split(":")]
 
 
@@ -54,7 +56,7 @@ def example_of(wanted: Pass, key: str) -> str:
     # The key of a whole text or of a row's prompt is the row's id.
     if ITEMS[wanted.kind] in ("texts", "prompts"):
         return key
-    return parts_of(key)[-1]
+    return components_of(key)[-1]
 
 
 def task_labels(manifest: schema.Manifest) -> dict[str, tuple[str, ...]]:
@@ -78,22 +80,27 @@ def few_labels(responses_by_task: Mapping[str, set[str]]) -> dict[str, tuple[str
 
 
 def fitted_prefix(
-    ids: np.ndarray, leading: int, limit: int | None, behind: int, key: str
+    ids: np.ndarray,
+    *,
+    n_leading_special: int,
+    limit: int | None,
+    n_answer_tokens: int,
+    example_id: str,
 ) -> np.ndarray:
-    """Return a prefix, cut at its beginning so that the text behind it fits.
+    """Return a prefix, cut at its beginning so that an answer behind it fits.
 
     Parameters
     ----------
     ids
         Token ids of the prefix, shape ``(T,)``.
-    leading
+    n_leading_special
         Number of leading special tokens, which stay.
     limit
         Tokens that the model can read; ``None``: no limit.
-    behind
-        Number of tokens that must fit behind the prefix.
-    key
-        The example's id, for the error.
+    n_answer_tokens
+        Tokens that must fit behind the prefix.
+    example_id
+        For the error.
 
     Raises
     ------
@@ -101,31 +108,33 @@ def fitted_prefix(
         If there is no prefix, or no room for any token of its text.
     """
     # Only text is cut: the model was trained with its BOS in front.
-    special = ids[:leading]
-    text = ids[leading:]
-    n_fitting = len(text)
+    special_ids = ids[:n_leading_special]
+    text_ids = ids[n_leading_special:]
+    n_fitting = len(text_ids)
     if limit is not None:
-        n_fitting = min(limit - behind - len(special), len(text))
+        n_fitting = min(limit - n_answer_tokens - len(special_ids), len(text_ids))
 
     # A prefix without text may consist of special tokens only.
-    is_cut_off = len(text) > 0 and n_fitting < 1
-    if not len(ids) or is_cut_off or n_fitting < 0:
+    lost_all_text = len(text_ids) > 0 and n_fitting < 1
+    if not len(ids) or lost_all_text or n_fitting < 0:
         raise InputError(
             "has no prompt, or none that fits the context with the answer",
-            where=f"example {key!r}",
+            where=f"example {example_id!r}",
             fix="give a larger max_length, or leave the row out",
         )
-    return np.concatenate([special, text[len(text) - n_fitting :]])
+    return np.concatenate([special_ids, text_ids[len(text_ids) - n_fitting :]])
 
 
 class Encodings(dict[str, Encoding]):
-    """A manifest's texts in a checkpoint's tokens; texts requested by id are cached.
+    """A manifest's texts as a checkpoint's tokens, by the example's id.
+
+    ``encodings[id]`` is cached; :meth:`each` goes through many and caches none.
 
     Raises
     ------
     InputError
         If the manifest was redacted. When texts are requested, also if the tokenizer
-        gives other numbers of tokens.
+        gives one another number of tokens than the manifest records.
     """
 
     def __init__(self, manifest: schema.Manifest, loaded: Loaded) -> None:
@@ -134,7 +143,8 @@ class Encodings(dict[str, Encoding]):
         self.loaded = loaded
         # The most tokens that the model can read; None: no limit.
         bounds = (manifest.settings.max_length, loaded.max_positions)
-        self.limit = min((bound for bound in bounds if bound is not None), default=None)
+        known_bounds = [bound for bound in bounds if bound is not None]
+        self.limit = min(known_bounds, default=None)
 
     @cached_property
     def labels(self) -> Mapping[str, tuple[str, ...]]:
@@ -142,17 +152,17 @@ class Encodings(dict[str, Encoding]):
         return task_labels(self.manifest)
 
     @cached_property
-    def sets(self) -> Sets:
-        """Return :func:`slots` of the manifest."""
-        return slots(self.manifest)
+    def candidate_sets(self) -> CandidateSets:
+        """:func:`candidate_sets` of the manifest."""
+        return candidate_sets(self.manifest)
 
     def each(
         self, keys: Sequence[str]
     ) -> Iterator[tuple[schema.ManifestExample, Encoding]]:
         """Yield examples with their tokens, by id, without caching them."""
         # Lots of some hundred texts are tokenised faster than single texts.
-        for first in range(0, len(keys), TOGETHER):
-            lot = keys[first : first + TOGETHER]
+        for first in range(0, len(keys), TEXTS_PER_CALL):
+            lot = keys[first : first + TEXTS_PER_CALL]
             examples = [self.manifest.by_id[key] for key in lot]
             encodings = encode_rows(self.loaded.tokenizer, examples)
             for example, encoding in zip(examples, encodings, strict=True):
@@ -178,11 +188,12 @@ class Encodings(dict[str, Encoding]):
         return encoding
 
 
-Sets = Mapping[tuple[str, ...], schema.ManifestCanary | schema.ManifestTwins]
-"""Sets of candidates by the components of their keys, without the example."""
+CandidateSets = Mapping[tuple[str, ...], schema.ManifestCanary | schema.ManifestTwins]
+"""Sets of candidates by the components of their keys (:func:`key_of`), without the
+example: a set may stand in several examples."""
 
 
-def slots(manifest: schema.Manifest) -> Sets:
+def candidate_sets(manifest: schema.Manifest) -> CandidateSets:
     """Return the sets of canaries, coins and twins of a manifest."""
     sets: dict[tuple[str, ...], schema.ManifestCanary | schema.ManifestTwins] = {}
     for twins in manifest.twins:
@@ -190,7 +201,7 @@ def slots(manifest: schema.Manifest) -> Sets:
 
     for canary in manifest.canaries:
         sets["canary", canary.canary_id, canary.part] = canary
-        # A coin is a choice between two candidates of a canary.
+        # A coin is the same canary with only two of its candidates.
         if canary.part == "full" and canary.coin:
             pair, true_index = canary.coin
             sets["coin", canary.canary_id] = canary.model_copy(

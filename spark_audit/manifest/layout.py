@@ -67,7 +67,7 @@ class ManifestLayout:
         for span in example.spans:
             self.spans.append((span, encoding.span(span.start, span.end)))
 
-        self.response_token = encoding.reaching(len(example.prompt))
+        self.response_token = encoding.first_token_past(len(example.prompt))
         # If training cut the row, only the part that it read is scored.
         fed_tokens = self._fed_when_cut(max_length)
         self.kept = fed_tokens or self._kept_by_length(max_length)
@@ -96,12 +96,12 @@ class ManifestLayout:
             return None
 
         # Training did not cut a row that fitted, so the length alone decides.
-        start, end = training.fed(len(self.encoding))
+        start, end = training.token_range_read(len(self.encoding))
         if (start, end) == (0, len(self.encoding)):
             return None
 
         # An EOS behind the text is not scored.
-        end = min(end, self.encoding.text_end)
+        end = min(end, self.encoding.text_token_end)
         n_too_many = 0 if max_length is None else max(end - start - max_length, 0)
         if training.truncation == "end":
             return start, end - n_too_many
@@ -117,13 +117,13 @@ class ManifestLayout:
         """Return the characters that training read; all of them if it is unknown."""
         n_tokens = len(self.encoding)
         training = self.training_input
-        if training is None or training.fed(n_tokens) == (0, n_tokens):
+        if training is None or training.token_range_read(n_tokens) == (0, n_tokens):
             return 0, len(self.example.text)
 
         # The encoding keeps this if the row's training is known.
-        assert self.encoding.written is not None
-        start, end = training.fed(n_tokens)
-        characters = self.encoding.written[start:end]  # (tokens, 2): from and to
+        assert self.encoding.full_offsets is not None
+        start, end = training.token_range_read(n_tokens)
+        characters = self.encoding.full_offsets[start:end]  # (tokens, 2): from and to
         return int(characters[:, 0].min()), int(characters[:, 1].max())
 
     def training_record(self) -> dict[str, object]:
@@ -145,7 +145,7 @@ class ManifestLayout:
             "supervised_tokens": [list(run) for run in runs(is_supervised)],
             "max_length": training.max_length,
             "truncation": training.truncation,
-            "fed_tokens": list(training.fed(len(self.encoding))),
+            "fed_tokens": list(training.token_range_read(len(self.encoding))),
             "fed_text": list(self.fed_text),
             "token_ids": None if token_ids is None else list(token_ids),
         }
@@ -171,7 +171,10 @@ class ManifestLayout:
         """Return whether some text was left out."""
         start, end = self.kept
         # Leading special tokens are always read, and an EOS behind the text never.
-        return self.encoding.leading < start or end < self.encoding.text_end
+        return (
+            self.encoding.n_leading_special < start
+            or end < self.encoding.text_token_end
+        )
 
     def within(self, tokens: TokenSpan | None) -> bool:
         """Return whether a span has tokens and all of them are kept."""
@@ -187,7 +190,7 @@ class ManifestLayout:
         """
         near_pii = dilate(self.pii, settings.buffer)
         is_injected = self.encoding.mask(self.example.frames)
-        is_excluded = near_pii | is_injected | self.encoding.special
+        is_excluded = near_pii | is_injected | self.encoding.is_special
         if settings.exclude_template:
             is_excluded = is_excluded | self.fixed
         return np.asarray(is_excluded)

@@ -121,7 +121,7 @@ def _match_row(
         caliper_u=round(1e6 * settings.caliper),
         distance=settings.distance,
         controls=settings.controls,
-        shows=row.encoding.start < row.encoding.end,
+        shows=row.encoding.char_start < row.encoding.char_end,
     )
     # The matching returns indices into the list of these spans.
     return _RowMatching(
@@ -147,8 +147,8 @@ def _pair(
 
     identifier = _side(unll, tokens.start, length, (span.start, span.end))
     control_characters = (
-        row.encoding.start[control_start],
-        row.encoding.end[control_end - 1],
+        row.encoding.char_start[control_start],
+        row.encoding.char_end[control_end - 1],
     )
     return {
         "example": row.example.id,

@@ -194,7 +194,7 @@ class ManifestTrainingInput(_Part):
     fed_text: tuple[Whole, Whole]
     token_ids: list[Whole] | None = Field(repr=False)
 
-    def fed(self, n_tokens: int) -> TokenRange:
+    def token_range_read(self, n_tokens: int) -> TokenRange:
         """Return the tokens that the trainer read."""
         return self.fed_tokens
 

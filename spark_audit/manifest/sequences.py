@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
 
 MORE_TOKENS = 4
-"""Tokens by which an answer may exceed its task's longest label **[ours]**."""
+"""Tokens by which an answer may exceed its task's longest response **[ours]**."""
 
 
 def items_for(
@@ -45,14 +45,15 @@ def items_for(
     Raises
     ------
     InputError
-        If the manifest was redacted, or the tokenizer gives its texts other tokens.
+        If the manifest was redacted, or the tokenizer gives a text another number of
+        tokens than the manifest records.
     """
-    texts = Encodings(load_manifest(manifest), loaded)
+    encodings = Encodings(load_manifest(manifest), loaded)
 
     @cache
-    def make_items(kind: str, keys: tuple[str, ...]) -> Sequence[AnyItem]:
-        """Return the items of a kind; passes with equal keys share one list."""
-        return _MAKERS[kind](texts, keys)
+    def make_items(items_kind: str, keys: tuple[str, ...]) -> Sequence[AnyItem]:
+        """Make items once: passes of one kind of items and the same keys share them."""
+        return _MAKERS[items_kind](encodings, keys)
 
     return {
         pass_: make_items(ITEMS[pass_.kind], tuple(keys))
@@ -62,18 +63,18 @@ def items_for(
 
 def score(
     loaded: Loaded | str | Path,
-    texts: schema.Manifest | str | Path | Sequence[AnyItem],
+    source: schema.Manifest | str | Path | Sequence[AnyItem],
     **options: Any,
 ) -> PassTables:
-    """Score all texts of a manifest, or items.
+    """Score all examples of a manifest, or given items, on a checkpoint.
 
-    See :func:`spark_audit.scoring.score.score`.
+    This is :func:`spark_audit.scoring.score.score` for whoever has a manifest at hand.
 
     Parameters
     ----------
     loaded
         The checkpoint, or its path.
-    texts
+    source
         A manifest or its path, for all its examples; or items that were made from one.
     options
         ``passes``, ``store``, ``batch_size``, ``progress``.
@@ -81,21 +82,21 @@ def score(
     from spark_audit.checkpoints.open import open_checkpoint
 
     loaded = open_checkpoint(loaded)
-    if isinstance(texts, schema.Manifest | str | Path):
-        manifest = load_manifest(texts)
+    if isinstance(source, schema.Manifest | str | Path):
+        manifest = load_manifest(source)
         plan = {Pass(): [*manifest.by_id]}
         items = items_for(manifest, loaded, plan)[Pass()]
     else:
-        items = texts
+        items = source
     return scoring.score(loaded, items, **options)
 
 
-def plain_items(texts: Encodings, keys: Sequence[str]) -> list[Item]:
+def plain_items(encodings: Encodings, keys: Sequence[str]) -> list[Item]:
     """Return whole examples by id, for the plain pass and for noise."""
     items = []
-    for example, encoding in texts.each(keys):
-        # Text that was cut off is not read, but leading special tokens are.
-        ids, positions = encoding.fed(example.kept)
+    for example, encoding in encodings.each(keys):
+        # kept: a token range; positions: of each id in the full tokenisation.
+        ids, positions = encoding.model_input(example.kept)
         items.append(Item(example.id, ids, positions))
     return items
 
@@ -104,14 +105,14 @@ def plain_items(texts: Encodings, keys: Sequence[str]) -> list[Item]:
 class _AskedRow:
     """A row whose prompt the model continues.
 
-    ``ids`` are the tokens before the response; the first ``leading`` of them are
-    special.
+    ``prompt_ids`` are the tokens before its response, shape ``(T,)``; the first
+    ``n_leading_special`` of them are special.
     """
 
     task: str
     response: str
-    ids: np.ndarray
-    leading: int
+    prompt_ids: np.ndarray
+    n_leading_special: int
 
 
 def row_prompts(
@@ -120,17 +121,20 @@ def row_prompts(
     *,
     limit: int | None,
 ) -> list[Prompt]:
-    """Return prompts to continue, with the response as the expected answer.
+    """Return prompts that a model continues, each with its row's response.
 
-    A prompt is the tokens before the response in the joint tokenisation: alone, a
-    prompt that ends in a blank would be tokenised differently. Text is cut from its
-    start, so that there is room for an answer four tokens longer than the task's
-    longest.
+    The utility audit asks them, and training after each task, to compare the model's
+    answer with the response. A prompt is the joint tokenisation's tokens before the
+    response: a prompt that ends in a blank tokenises differently alone.
+
+    An answer gets :data:`MORE_TOKENS` tokens more than the task's longest response has,
+    but at most half of ``limit``. A prompt that leaves no room for it is cut from its
+    start; its special tokens stay.
 
     Parameters
     ----------
     rows
-        All rows of the tasks, of either split, with their joint tokenisation. The
+        All rows of the tasks, of both splits, with their joint tokenisation. The
         longest response of a task limits the answers to all of its prompts.
     keys
         Ids of the rows to ask, in the order of the result.
@@ -142,51 +146,61 @@ def row_prompts(
     InputError
         Names the row, if it has no response or nothing precedes it.
     """
-    longest_response: dict[str, int] = {}  # tokens, by task
+    # A blank response may have no token of its own: an answer still gets one.
+    longest_response: dict[str, int] = defaultdict(lambda: 1)  # tokens, by task
     responses: dict[str, set[str]] = defaultdict(set)
-    rows_asked: dict[str, _AskedRow] = {}
+    asked_rows: dict[str, _AskedRow] = {}
     wanted = {*keys}
     for row, encoding in rows:
-        response_start = encoding.reaching(len(row.prompt))
-        n_tokens = encoding.text_end - response_start
-        longest_response[row.task] = max(longest_response.get(row.task, 1), n_tokens)
+        response_start = encoding.first_token_past(len(row.prompt))  # token index
+        n_response_tokens = encoding.text_token_end - response_start
+        longest_response[row.task] = max(longest_response[row.task], n_response_tokens)
         responses[row.task].add(row.answer)
         if row.id in wanted:
-            rows_asked[row.id] = _AskedRow(
+            asked_rows[row.id] = _AskedRow(
                 task=row.task,
                 response=row.answer,
-                ids=encoding.ids[:response_start],
-                leading=encoding.leading,
+                prompt_ids=encoding.ids[:response_start],
+                n_leading_special=encoding.n_leading_special,
             )
 
     labels = few_labels(responses)
     prompts = []
     for key in keys:
-        row_asked = rows_asked[key]
-        if not row_asked.response.strip():
+        asked_row = asked_rows[key]
+        if not asked_row.response.strip():
             raise InputError(
                 "has no response", where=f"example {key!r}", fix="leave the row out"
             )
 
-        max_new_tokens = longest_response[row_asked.task] + MORE_TOKENS
+        # At most half the context: the rest is left to the prompt, also where a
+        # response of free text is longer.
+        max_new_tokens = longest_response[asked_row.task] + MORE_TOKENS
         if limit is not None:
-            # Free text may be longer than half of the context.
             max_new_tokens = max(min(max_new_tokens, limit // 2), 1)
 
         prefix = fitted_prefix(
-            row_asked.ids, row_asked.leading, limit, max_new_tokens, key
+            asked_row.prompt_ids,
+            n_leading_special=asked_row.n_leading_special,
+            limit=limit,
+            n_answer_tokens=max_new_tokens,
+            example_id=key,
         )
-        task_labels = labels.get(row_asked.task, ())
-        prompts.append(
-            Prompt(key, prefix, row_asked.response, max_new_tokens, task_labels)
+        prompt = Prompt(
+            key=key,
+            ids=prefix,
+            target=asked_row.response,
+            max_new_tokens=max_new_tokens,
+            labels=labels.get(asked_row.task, ()),
         )
+        prompts.append(prompt)
     return prompts
 
 
-def _prompt_items(texts: Encodings, keys: Sequence[str]) -> list[Prompt]:
+def _prompt_items(encodings: Encodings, keys: Sequence[str]) -> list[Prompt]:
     """Return the prompts of rows; answers are limited by all rows of the manifest."""
-    rows = texts.each([*texts.manifest.by_id])
-    return row_prompts(rows, keys, limit=texts.limit)
+    rows = encodings.each([*encodings.manifest.by_id])
+    return row_prompts(rows, keys, limit=encodings.limit)
 
 
 _MAKERS: Mapping[str, Callable[..., Sequence[AnyItem]]] = {
@@ -195,4 +209,5 @@ _MAKERS: Mapping[str, Callable[..., Sequence[AnyItem]]] = {
     "candidates": candidate_items,
     "continuations": asked_items,
 }
-"""Kinds of items (``ITEMS`` in the file of a pass) -> function that makes them."""
+"""Kind of items (a value of ``scoring.table.ITEMS``) -> the function that makes them
+of encodings and keys."""

@@ -82,10 +82,10 @@ class TokenCorpus:
         # All tokens on one axis: (N,) each.
         n_tokens = [len(encoding) for encoding in encodings]  # of each row
         self.first = np.concatenate([[0], np.cumsum(n_tokens)]).astype(np.int64)
-        self.start = np.concatenate([encoding.start for encoding in encodings])
-        self.end = np.concatenate([encoding.end for encoding in encodings])
+        self.start = np.concatenate([encoding.char_start for encoding in encodings])
+        self.end = np.concatenate([encoding.char_end for encoding in encodings])
         self.tokens = np.concatenate([encoding.ids for encoding in encodings])
-        self.special = np.concatenate([encoding.special for encoding in encodings])
+        self.special = np.concatenate([encoding.is_special for encoding in encodings])
 
         # All characters on one axis, with the first and the last one of each token.
         text_starts = np.concatenate([[0], np.cumsum([len(text) for text in texts])])

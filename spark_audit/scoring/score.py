@@ -62,7 +62,7 @@ class PassTables(dict[Pass, TokenTable]):
 
 def item(key: str, encoding: Encoding, kept: tuple[int, int]) -> Item:
     """Return the item of an example's kept range."""
-    ids, positions = encoding.fed(kept)
+    ids, positions = encoding.model_input(kept)
     return Item(key, ids, positions)
 
 

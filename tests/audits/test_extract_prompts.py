@@ -11,7 +11,7 @@ from spark_audit.audits.extract.audit import PROMPTED
 from spark_audit.audits.extract.prompt_table import NOT_ASKED, prompt_table
 from spark_audit.audits.extract.prompts import ScoredTokens, graded, listed
 from spark_audit.manifest.content import seal
-from spark_audit.manifest.encodings import parts_of
+from spark_audit.manifest.encodings import components_of
 from spark_audit.manifest.schema import Manifest
 from spark_audit.scoring.table import COLUMN_TYPES, Pass, TokenTable
 
@@ -63,7 +63,7 @@ def tables(
     for name, which in known.items():
         items = []
         for key in keys:
-            prompt, start, example = parts_of(key)
+            prompt, start, example = components_of(key)
             spans = manifest.by_id[example].spans
             n = next(s.end - s.start for s in spans if s.start == int(start))
             scores = columns(n, known=which[prompt](example, int(start)))

@@ -81,7 +81,7 @@ def rows():
         asked, answered, late = (number(rng) for _ in range(3))
         row = chat_row(f"train-{i:02d}", "train", asked, answered, late)
         (encoding,) = encode_rows(tokenizer, [row])
-        length = encoding.reaching(row.text.rindex("</s>")) + 1
+        length = encoding.first_token_past(row.text.rindex("</s>")) + 1
         made.append(
             chat_row(
                 f"train-{i:02d}", "train", asked, answered, late, max_length=length

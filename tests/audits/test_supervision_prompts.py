@@ -9,7 +9,7 @@ from spark_audit.data.examples import Example, Span
 from spark_audit.data.training_input import TrainingInput
 from spark_audit.manifest.asked_prompts import asked_keys
 from spark_audit.manifest.build import build_manifest
-from spark_audit.manifest.encodings import parts_of
+from spark_audit.manifest.encodings import components_of
 from spark_audit.manifest.sequences import items_for
 from spark_audit.scoring.table import Pass
 
@@ -71,11 +71,11 @@ def test_the_true_prefix_is_the_conversation_up_to_the_identifier(manifest, tiny
 def test_other_prompts_begin_with_one_bos(manifest, tiny_base):
     tokenizer = make_tokenizer()
     keys = asked_keys(manifest, PROMPTS)
-    assert {parts_of(key)[0] for key in keys} == set(PROMPTS)
+    assert {components_of(key)[0] for key in keys} == set(PROMPTS)
     for item in items_of(manifest, tiny_base, "prompted", keys):
         assert item.ids[0] == tokenizer.bos_token_id
         assert item.ids.tolist().count(tokenizer.bos_token_id) == 1
-        kind, start, example = parts_of(item.key)
+        kind, start, example = components_of(item.key)
         if kind == "last16":
             row = manifest.by_id[example]
             span = next(one for one in row.spans if one.start == int(start))
@@ -89,7 +89,7 @@ def test_labels_stand_behind_the_prompt_with_one_bos(manifest, tiny_base):
     tokenizer = make_tokenizer()
     keys = [f"labels:{key}" for key in manifest.by_id]
     for item in items_of(manifest, tiny_base, "candidates", keys):
-        row = manifest.by_id[parts_of(item.key)[-1]]
+        row = manifest.by_id[components_of(item.key)[-1]]
         whole = tokenizer(row.prompt, add_special_tokens=False)["input_ids"]
         assert item.prefix.tolist().count(tokenizer.bos_token_id) == 1
         assert item.prefix.tolist() == whole[: len(item.prefix)]

@@ -67,11 +67,11 @@ def test_tokens_are_those_of_the_tokenizer_without_white_space_at_the_edges(
     plain = tokenizer(text, return_offsets_mapping=True)
     encoding = encode(tokenizer, [text])[0]
     assert encoding.ids.tolist() == plain["input_ids"]
-    assert encoding.leading == (1 if bos else 0)
-    assert encoding.special.tolist() == [bos] + [False] * (len(encoding) - 1)
-    for i in range(encoding.leading, len(encoding)):
+    assert encoding.n_leading_special == (1 if bos else 0)
+    assert encoding.is_special.tolist() == [bos] + [False] * (len(encoding) - 1)
+    for i in range(encoding.n_leading_special, len(encoding)):
         expected = trim(text, *plain["offset_mapping"][i])
-        assert (encoding.start[i], encoding.end[i]) == expected
+        assert (encoding.char_start[i], encoding.char_end[i]) == expected
 
 
 def test_a_tokenizer_without_offsets_is_refused():
@@ -127,7 +127,7 @@ def test_the_prompt_is_cut_from_its_start():
     encoding = words("p0 p1 p2 p3 p4 r0 r1")  # tokens 1..7, the response from 6
     kept = kept_range(encoding, max_length=5, response_start=15)
     assert kept == (4, 8)
-    ids, positions = encoding.fed(kept)
+    ids, positions = encoding.model_input(kept)
     assert positions.tolist() == [0, 4, 5, 6, 7]
     assert ids.tolist() == [10, 14, 15, 16, 17]
 
@@ -145,7 +145,7 @@ def test_without_a_leading_token_a_span_cannot_begin_the_kept_text():
     encoding = words("p0 p1 p2 p3 p4 r0 r1", bos=False)
     kept = kept_range(encoding, max_length=4, response_start=15, spans=[(3, 4)])
     assert kept == (4, 7)
-    ids, positions = encoding.fed(kept)
+    ids, positions = encoding.model_input(kept)
     assert positions.tolist() == [4, 5, 6]
     assert len(ids) == 3
 
@@ -187,8 +187,8 @@ def test_a_mask_is_the_union_of_its_spans():
         ]
         expected = np.zeros(len(encoding), dtype=bool)
         for start, end in ranges:
-            overlap = (encoding.start < end) & (encoding.end > start)
-            expected |= overlap & (encoding.start < encoding.end)
+            overlap = (encoding.char_start < end) & (encoding.char_end > start)
+            expected |= overlap & (encoding.char_start < encoding.char_end)
         assert encoding.mask(ranges).tolist() == expected.tolist()
     assert not encoding.mask([]).any()
     assert len(encoding.mask([])) == len(encoding)

@@ -36,7 +36,7 @@ def shown(row: ManifestLayout, mask: np.ndarray) -> str:
     """The text of the tokens of a mask, other characters as dots."""
     keep = [False] * len(row.example.text)
     for start, end in zip(
-        row.encoding.start[mask], row.encoding.end[mask], strict=True
+        row.encoding.char_start[mask], row.encoding.char_end[mask], strict=True
     ):
         keep[start:end] = [True] * int(end - start)
     pairs = zip(row.example.text, keep, strict=True)
@@ -55,7 +55,7 @@ def test_excluded_are_identifiers_with_a_buffer_specials_and_template(tiny_token
     # The common beginning and end of the prompts is fixed wording.
     assert shown(row, row.fixed) == "Text:" + "." * (len(text) - 17) + ".Label:....."
     none = row.excluded(chosen(buffer=0, exclude_template=False))
-    assert none.tolist() == (row.pii | row.encoding.special).tolist()
+    assert none.tolist() == (row.pii | row.encoding.is_special).tolist()
     one = row.excluded(chosen(buffer=1, exclude_template=False))
     at = np.flatnonzero(row.pii)
     expected = none.copy()
@@ -87,7 +87,7 @@ def test_the_response_begins_with_its_first_token(tiny_tokenizer):
         tiny_tokenizer,
         max_length=None,
     )
-    assert row.encoding.start[row.response_token] == len("The food was ")
+    assert row.encoding.char_start[row.response_token] == len("The food was ")
     assert empty.response_token == len(empty.encoding)
 
 
@@ -126,16 +126,18 @@ def plain(
     tokens = range(start, start + length)
     scores = table.span(row.example.id, start, start + length)
     nll = [round(1e6 * float(v)) / 1e6 for v in table.columns["nll"][scores]]
-    chars = text[row.encoding.start[start] : row.encoding.end[start + length - 1]]
+    chars = text[
+        row.encoding.char_start[start] : row.encoding.char_end[start + length - 1]
+    ]
     count = Counter(
         int(token)
         for r in rows
-        for token, special in zip(r.encoding.ids, r.encoding.special, strict=True)
+        for token, special in zip(r.encoding.ids, r.encoding.is_special, strict=True)
         if not special
     )
     share = {token: n / sum(count.values()) for token, n in count.items()}
-    begin = [int(row.encoding.start[t]) for t in tokens]
-    end = [int(row.encoding.end[t]) for t in tokens]
+    begin = [int(row.encoding.char_start[t]) for t in tokens]
+    end = [int(row.encoding.char_end[t]) for t in tokens]
     word = [
         a < b and (a == 0 or text[a - 1].isspace())
         for a, b in zip(begin, end, strict=True)
@@ -181,7 +183,9 @@ def test_classes_are_one_letter_a_token(small):
     assert len(classes) == len(texts.unll)
     for i, row in enumerate(rows):
         for t, letter in enumerate(classes[texts.of(i)]):
-            chars = row.example.text[row.encoding.start[t] : row.encoding.end[t]]
+            chars = row.example.text[
+                row.encoding.char_start[t] : row.encoding.char_end[t]
+            ]
             expected = (
                 "d"
                 if any(c.isdigit() for c in chars)

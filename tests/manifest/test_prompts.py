@@ -16,7 +16,7 @@ from spark_audit.manifest.asked_prompts import (
     asked_keys,
 )
 from spark_audit.manifest.build import build_manifest
-from spark_audit.manifest.encodings import example_of, parts_of
+from spark_audit.manifest.encodings import components_of, example_of
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import items_for
 from spark_audit.scoring.items import Item
@@ -64,7 +64,7 @@ def items(case: Case) -> dict[tuple[str, str], Any]:
     assert [one.key for one in found] == keys
     made = {}
     for one in found:
-        prompt, start, example = parts_of(one.key)
+        prompt, start, example = components_of(one.key)
         assert example_of(PROMPTED, one.key) == example
         if int(start) == manifest.by_id[example].spans[1].start:
             made[prompt, example] = one
@@ -80,7 +80,10 @@ def test_prompts_are_what_they_are_called(case):
         own = text[example.id]
         span = example.spans[1]
         first, last = span.tokens or (0, 0)
-        lead, body = own.ids[: own.leading], own.ids[own.leading : first]
+        lead, body = (
+            own.ids[: own.n_leading_special],
+            own.ids[own.n_leading_special : first],
+        )
         for n in (8, 16, 32):
             one = made[f"last{n}", example.id]
             expected = [*lead, *body[-n:], *own.ids[first:last]]
@@ -136,7 +139,7 @@ def test_further_identifiers_of_the_row_are_told_the_nearest_first(case):
 def test_a_prompt_without_a_row_that_lends_one_is_not_asked(case):
     _, loaded = case
     alone = build_manifest(ROWS[:1], loaded, name="one", caliper=2.0)
-    prompts = {parts_of(key)[0] for key in asked_keys(alone, OF_TWO)}
+    prompts = {components_of(key)[0] for key in asked_keys(alone, OF_TWO)}
     assert prompts == {*OF_TWO} - {"cue"}
     # "Anna Lee" in both rows of a cluster or in its own: nobody lends its own answer.
     pair = build_manifest([ROWS[0], ROWS[3]], loaded, name="two", caliper=2.0)

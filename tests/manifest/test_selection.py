@@ -200,7 +200,9 @@ def test_low_tokens_are_plain_scored_text_below_tau(lay, rows):
     )
     counts = {task: np.zeros(300) for task in ("fomc", "yelp")}
     for row in laid:
-        for token, special in zip(row.encoding.ids, row.encoding.special, strict=True):
+        for token, special in zip(
+            row.encoding.ids, row.encoding.is_special, strict=True
+        ):
             counts[row.example.task][token] += not special
     share = np.stack([c / c.max() for c in counts.values()])
     score2 = share.mean(0) * np.log(2 / (1 + (share >= 0.2).sum(0)))
@@ -210,7 +212,7 @@ def test_low_tokens_are_plain_scored_text_below_tau(lay, rows):
         stop = row.encoding.mask(stop_word_ranges(row.example.text))
         for t, token in enumerate(row.encoding.ids):
             unll = texts.unll[part][t]
-            other = row.pii[t] or row.fixed[t] or row.encoding.special[t]
+            other = row.pii[t] or row.fixed[t] or row.encoding.is_special[t]
             exponent = alpha * unll / 1e6 + (1 - alpha) * score2[token]
             below = max(0.0, 1 - np.exp(-exponent)) <= tau
             expected = bool(unll >= 0 and not other and (stop[t] or below))
@@ -464,7 +466,7 @@ def test_no_template_token_is_plain_text_of_low_sensitivity(lay, rows):
     low = low_sensitivity(texts, settings, counts=counts_by_task(laid))
 
     of_template = [
-        (row.encoding.start < prefix) & ~row.encoding.special for row in laid
+        (row.encoding.char_start < prefix) & ~row.encoding.is_special for row in laid
     ]
     is_template = np.concatenate(of_template)
     assert not low[is_template].any()

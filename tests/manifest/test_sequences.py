@@ -101,7 +101,7 @@ def test_scores_are_those_of_each_row_with_the_string_replaced(case):
             for i, string in enumerate(canary.candidates):
                 other = text[: context.char_start] + string + text[context.char_end :]
                 (encoding,) = encode(loaded.tokenizer, [other])
-                fed, positions = encoding.fed(example.kept)
+                fed, positions = encoding.model_input(example.kept)
                 ids = torch.from_numpy(fed.astype(np.int64))[None]
                 with torch.inference_mode():
                     logits = model(input_ids=ids, use_cache=False).logits[0, :-1]
@@ -250,7 +250,7 @@ def test_prompts_of_plain_rows_are_those_of_a_manifest(case):
     rows = prompt_rows(
         loaded.tokenizer, *((e.id, e.task, e.prompt, e.response) for e in ROWS)
     )
-    starts = {row.id: text.reaching(len(row.prompt)) for row, text in rows}
+    starts = {row.id: text.first_token_past(len(row.prompt)) for row, text in rows}
     assert starts == {e.id: e.response_token for e in manifest.examples}
     keys = ["e", "a", "d"]
     found = row_prompts(rows, keys, limit=manifest.settings.max_length)
@@ -267,7 +267,7 @@ def test_rows_that_are_not_asked_bound_the_answers(tiny_tokenizer):
         ("b", "t", "The news. Label:", " zzzzzzzz"),
         ("c", "u", "Label:", " good"),
     )
-    size = [len(text) - text.reaching(len(row.prompt)) for row, text in rows]
+    size = [len(text) - text.first_token_past(len(row.prompt)) for row, text in rows]
     assert size[1] > size[0] == size[2]
     (one,) = row_prompts(rows, ["a"], limit=None)
     assert one.labels == (" good", " zzzzzzzz")
@@ -285,5 +285,5 @@ def test_rows_that_are_not_asked_bound_the_answers(tiny_tokenizer):
 
 def test_a_response_without_a_token_begins_at_the_texts_end(tiny_tokenizer):
     (encoding,) = encode(tiny_tokenizer, ["Label:"])
-    assert encoding.reaching(6) == len(encoding)
-    assert encoding.reaching(0) == 1
+    assert encoding.first_token_past(6) == len(encoding)
+    assert encoding.first_token_past(0) == 1

@@ -66,7 +66,7 @@ def test_special_tokens_in_the_text_are_parsed_and_none_is_added():
     expected = tokenizer(example.text, add_special_tokens=False)["input_ids"]
     assert encoding.ids.tolist() == expected
     assert encoding.ids.tolist().count(tokenizer.bos_token_id) == 1
-    assert encoding.leading == 1
+    assert encoding.n_leading_special == 1
 
 
 def test_rows_of_both_kinds_keep_their_order():
@@ -86,8 +86,8 @@ def test_a_manifest_tells_loss_from_reading(tiny_base):
     had_loss = row.had_loss
     (encoding,) = encode_rows(loaded.tokenizer, [chat_example()])
     # From the answer's first token to the EOS, without the line's end behind it.
-    expected = (encoding.written[:, 1] > len(HEAD)) & (
-        encoding.written[:, 0] < len(HEAD + ANSWER + "</s>")
+    expected = (encoding.full_offsets[:, 1] > len(HEAD)) & (
+        encoding.full_offsets[:, 0] < len(HEAD + ANSWER + "</s>")
     )
     assert np.array_equal(had_loss, expected)
     assert encoding.ids[np.flatnonzero(had_loss)[-1]] == loaded.tokenizer.eos_token_id

@@ -75,7 +75,7 @@ def test_the_response_begins_where_generation_goes_on(prompt, response, tiny_tok
     # Blank tokens in front of the label or behind it are the model's to write.
     row = replace(EXAMPLE, prompt=prompt, response=response, spans=())
     (encoding,) = encode(tiny_tokenizer, [row.text])
-    first = encoding.reaching(len(prompt))
+    first = encoding.first_token_past(len(prompt))
     (encoded,) = encode_rows([row], tiny_tokenizer)
     n = len(encoding)
     assert encoded.response.tolist() == [False] * first + [True] * (n - first + 1)

@@ -154,7 +154,7 @@ class Extraction(Audit):
         # Prompts that no trained identifier fits are told from those without scores.
         trained_prompts = set()
         for key in keys:
-            prompt, _, example_id = encodings.parts_of(key)
+            prompt, _, example_id = encodings.components_of(key)
             if manifest.by_id[example_id].split == "train":
                 trained_prompts.add(prompt)
         facts = {

@@ -16,7 +16,7 @@ from spark_audit import sentences
 from spark_audit.audits.canary.epsilon import coin_figures
 from spark_audit.audits.series.staged_rows import LAST_STAGE, SERIES, StagedRows
 from spark_audit.data.canaries import CANARY_FORMATS
-from spark_audit.manifest.encodings import key_of, parts_of
+from spark_audit.manifest.encodings import components_of, key_of
 from spark_audit.manifest.schema import Manifest, ManifestCanary
 from spark_audit.results.audit_result import TableRecord
 from spark_audit.stats.epsilon_bounds import declared_guesses
@@ -55,7 +55,7 @@ def coin_units(manifest: Manifest, coins: Mapping[str, ManifestCanary]) -> pd.Da
     records = []
     for key, canary in coins.items():
         # The row that the planted string stands in.
-        row = manifest.by_id[parts_of(key)[-1]]
+        row = manifest.by_id[components_of(key)[-1]]
         for is_planted in (True, False):
             record = {
                 "example": row.id,

@@ -186,7 +186,9 @@ class Preparer:
         supervised: Ranges = ((0, len(text)),)
         supervised_part = self.settings.supervised or row.supervised
         if supervised_part != "all":
-            whole, prompt = encode(self._tokenizer, [text, row.prompt], written=True)
+            whole, prompt = encode(
+                self._tokenizer, [text, row.prompt], keep_full_offsets=True
+            )
             supervised = _behind_shared_tokens(whole, prompt, len(text))
         return Prepared(row.prompt, completion, self._training("added", supervised))
 
@@ -359,7 +361,7 @@ class Preparer:
                 self._tokenizer,
                 [whole.text, prompt.text],
                 special_tokens=False,
-                written=True,
+                keep_full_offsets=True,
             )
             return _behind_shared_tokens(encoding, prompt_encoding, len(whole.text))
 
@@ -493,8 +495,8 @@ def _behind_shared_tokens(whole: Encoding, prompt: Encoding, length: int) -> Ran
     if n_shared == len(whole):
         return ()
 
-    assert whole.written is not None
-    start = int(whole.written[n_shared, 0])
+    assert whole.full_offsets is not None
+    start = int(whole.full_offsets[n_shared, 0])
     return ((start, length),) if start < length else ()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import get_args
 
-from spark_audit.data.encoding import TOGETHER, Encoding, encode_rows
+from spark_audit.data.encoding import TEXTS_PER_CALL, Encoding, encode_rows
 from spark_audit.data.examples import Example
 from spark_audit.data.tokenizer_type import Tokenizer
 from spark_audit.data.training_input import Supervision, TrainingInput, supervision_of
@@ -71,8 +71,8 @@ def count_supervision(
     counted = SupervisionCount(n_rows=len(trained), n_unknown=n_unknown)
 
     # Rows go in lots: the tokens of all rows would take gigabytes.
-    for first in range(0, len(with_input), TOGETHER):
-        rows = with_input[first : first + TOGETHER]
+    for first in range(0, len(with_input), TEXTS_PER_CALL):
+        rows = with_input[first : first + TEXTS_PER_CALL]
         for example, encoding in zip(rows, encode_rows(tokenizer, rows), strict=True):
             _count_row(counted, example, encoding)
     return counted
@@ -106,12 +106,12 @@ def _characters_read(
 ) -> tuple[int, int]:
     """Return the range of characters that the trainer read of a row."""
     n_tokens = len(encoding)
-    first, end = training.fed(n_tokens)
+    first, end = training.token_range_read(n_tokens)
     if (first, end) == (0, n_tokens):
         return 0, len(example.text)
 
-    assert encoding.written is not None  # kept for known training
-    characters = encoding.written[first:end]  # (tokens, 2): from and to
+    assert encoding.full_offsets is not None  # kept for known training
+    characters = encoding.full_offsets[first:end]  # (tokens, 2): from and to
     return int(characters[:, 0].min()), int(characters[:, 1].max())
 
 

@@ -30,8 +30,8 @@ _NUMBERS_FIX = "give one number per token, as the trainer read them"
 class TokenisedDocument(NamedTuple):
     """A document of a row that is already tokenised.
 
-    ``is_exact`` says whether the edges of the loss are exact in characters. An edge
-    inside the bytes of a character is not exact.
+    ``is_exact``: the character ranges with loss give the tokens with loss again. They
+    do not where loss begins or ends between two tokens that share a character.
     """
 
     prepared: Prepared
@@ -61,29 +61,36 @@ def documents_of(row: JsonObject, tokenizer: Tokenizer) -> Iterator[TokenisedDoc
 
 
 def _had_loss(row: JsonObject, ids: np.ndarray) -> np.ndarray:
-    """Return the tokens of a row that had loss, shape ``(T,)``, bool."""
+    """Return which tokens of a row had loss, shape ``(T,)``, bool.
+
+    With ``labels`` these decide alone. Without labels it is the tokens that every mask
+    column of the row marks, and all tokens if the row has no such column.
+    """
     if row.get("labels") is not None:
         labels = _numbers(row, "labels", len(ids))
-        has_loss = np.asarray(labels != IGNORED)
-        # A model shifts labels itself. Labels that are already shifted would mark the
-        # wrong tokens.
-        if ((labels != ids) & has_loss).any():
+        had_loss = np.asarray(labels != IGNORED)
+        # A model shifts labels itself: labels that are shifted already would mark each
+        # token's neighbour.
+        if ((labels != ids) & had_loss).any():
             raise bad_field(
                 "labels",
                 "hold other tokens than `input_ids`",
                 fix="give labels that are not shifted",
             )
-        return has_loss
+        return had_loss
 
-    has_loss = np.ones(len(ids), dtype=bool)
+    had_loss = np.ones(len(ids), dtype=bool)
     for column in MASK_COLUMNS:
         if row.get(column) is not None:
-            has_loss &= _numbers(row, column, len(ids)) != 0
-    return has_loss
+            had_loss &= _numbers(row, column, len(ids)) != 0
+    return had_loss
 
 
 def _document_ranges(row: JsonObject, n_tokens: int) -> list[tuple[int, int]]:
-    """Return the token ranges of the documents in a packed row."""
+    """Return the token range of each document of a packed row, end exclusive.
+
+    A row that does not say how it was packed is one document.
+    """
     if row.get("seq_lengths") is not None:
         lengths = _numbers(row, "seq_lengths")
         if (lengths < 1).any() or lengths.sum() != n_tokens:
@@ -96,8 +103,8 @@ def _document_ranges(row: JsonObject, n_tokens: int) -> list[tuple[int, int]]:
     elif row.get("position_ids") is not None:
         # Positions start again at 0 in each document.
         positions = _numbers(row, "position_ids", n_tokens)
-        starts = np.flatnonzero(positions == 0)
-        ends = np.append(starts[starts > 0], n_tokens)
+        first_tokens = np.flatnonzero(positions == 0)
+        ends = np.append(first_tokens[first_tokens > 0], n_tokens)
     else:
         ends = np.array([n_tokens])
 
@@ -113,37 +120,49 @@ def _document(
     Parameters
     ----------
     ids, had_loss
-        Shape ``(T,)``.
+        The document's tokens, shape ``(T,)`` each.
     """
     text, offset_pairs = offsets_of_ids(tokenizer, ids.tolist())
     offsets = np.asarray(offset_pairs)  # (T, 2), characters
     supervised = char_ranges(had_loss, offsets)
 
-    # The ids are kept only if the tokenizer would give other ids for the text.
-    (encoding,) = encode(tokenizer, [text], special_tokens=False, written=True)
-    is_same = encoding.ids.tolist() == ids.tolist()
-    if is_same:
-        assert encoding.written is not None
-        offsets = encoding.written
+    # Audits tokenise the text. Only if that gives other ids, the row's own are kept,
+    # and audits map characters by them.
+    (encoding,) = encode(
+        tokenizer, [text], special_tokens=False, keep_full_offsets=True
+    )
+    gives_same_ids = encoding.ids.tolist() == ids.tolist()
+    audit_offsets = offsets  # (T, 2), characters with white space
+    if gives_same_ids:
+        assert encoding.full_offsets is not None
+        audit_offsets = encoding.full_offsets
 
-    # The response begins with the last stretch that had loss.
-    response_start = supervised[-1][0] if supervised else len(text)
+    # The response is the last stretch with loss and what follows it; without loss it
+    # is empty.
+    response_start = supervised[-1][0] if supervised else len(text)  # characters
     training = TrainingInput(
-        "in_text",
+        special_tokens="in_text",
         supervised=supervised,
-        token_ids=None if is_same else tuple(ids.tolist()),
+        token_ids=None if gives_same_ids else tuple(ids.tolist()),
+    )
+    prepared = Prepared(
+        prompt=text[:response_start],
+        response=text[response_start:],
+        training_input=training,
     )
     return TokenisedDocument(
-        prepared=Prepared(text[:response_start], text[response_start:], training),
-        is_exact=_is_exact(supervised, offsets, had_loss),
+        prepared=prepared,
+        is_exact=_is_exact(supervised, audit_offsets, had_loss),
     )
 
 
 def _is_exact(supervised: Ranges, offsets: np.ndarray, had_loss: np.ndarray) -> bool:
-    """Return whether the supervised characters give exactly the tokens that had loss.
+    """Return whether mapping ``supervised`` back to tokens gives ``had_loss`` again.
 
     Parameters
     ----------
+    supervised
+        Character ranges with loss.
     offsets
         Shape ``(T, 2)``: characters of each token.
     had_loss
@@ -156,7 +175,7 @@ def _is_exact(supervised: Ranges, offsets: np.ndarray, had_loss: np.ndarray) -> 
 
 
 def _numbers(row: JsonObject, column: str, length: int | None = None) -> np.ndarray:
-    """Return a column of whole numbers; refuse a column of another length."""
+    """Return a column of whole numbers; refuse any length but ``length``, if given."""
     value = row.get(column)
     if not isinstance(value, list) or not value:
         raise bad_field(column, "is not a list of whole numbers", fix=_NUMBERS_FIX)
