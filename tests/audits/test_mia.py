@@ -15,6 +15,7 @@ from audited import change, figure, mia, the_one
 from spark_audit.audits.mia import audit as mia_audit
 from spark_audit.audits.mia import guards as mia_guards
 from spark_audit.audits.mia import texts
+from spark_audit.audits.mia.above_texts import AboveTexts
 from spark_audit.audits.mia.guards import SIDES_DIFFER, TEXTS_DIFFER, UNGUARDED
 from spark_audit.audits.mia.peer_rows import peer_rows
 from spark_audit.cli.main import run as command_line
@@ -26,6 +27,7 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Finding, Row
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.clustered_roc import Design, auc_difference
+from spark_audit.stats.estimate import Estimate
 
 PLAIN = Pass()
 WORDS = np.array([f"word{i}" for i in range(400)])
@@ -500,3 +502,16 @@ def test_scores_by_place_are_judged_with_the_rows_that_were_scored(
     rows.write_text("\n".join([first, *others]))
     with pytest.raises(InputError, match="does not say which rows"):
         audit()
+
+
+@pytest.mark.parametrize(("df", "expected"), [(8.0, 2 * 0.01062225), (None, 0.0042745)])
+def test_the_margin_above_texts_is_tested_by_t_where_clusters_are_few(df, expected):
+    """An excess of 0.1 with a standard error of 0.035, by tables of t and normal."""
+    texts = 0.8
+    margin = (1 - texts) / 2
+    excess = Estimate(value=margin + 0.1, se=0.035, df=df, n=40, clusters=10)
+    above = AboveTexts(
+        excess, score=0.99, texts=texts, larger_p=0.001, sides_differ=True
+    )
+    assert above.margin == pytest.approx(margin)
+    assert above.p == pytest.approx(expected, rel=1e-3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -69,16 +70,19 @@ class AboveTexts:
     def p(self) -> float:
         """Two-sided p value where the score exceeds the bar by its margin, else 1."""
         # What is below the bar is no leak, whatever its interval.
-        excess = (self.difference.value or 0.0) - self.margin
-        if excess <= 0:
+        beyond_margin = (self.difference.value or 0.0) - self.margin
+        if beyond_margin <= 0:
             return 1.0
 
         se = self.difference.se
         if not self.margin or not se:
             return self.larger_p
 
-        # The test is of the margin, not of 0: a normal statistic shifted by it.
-        p_above_margin = float(2 * scipy.special.ndtr(-excess / se))
+        # The test is of the margin, not of 0: a t statistic shifted by it, with the
+        # degrees of freedom of the standard error. Without them, of many clusters, it
+        # is a normal one.
+        df = self.difference.df or math.inf
+        p_above_margin = float(2 * scipy.special.stdtr(df, -beyond_margin / se))
         return max(self.larger_p, p_above_margin)
 
     @property
