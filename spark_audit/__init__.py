@@ -1,7 +1,7 @@
-"""SPARK Audit: what a language-model checkpoint gives away of its training data.
+"""SPARK Audit: measure what a language model reveals of its training data.
 
-docs/tutorial.md goes from rows of text to a report. Names are resolved when they are
-used: importing this imports neither torch nor pandas.
+docs/tutorial.md shows the way from rows of text to a report. Names are resolved at
+first use, so an import of this package imports neither torch nor pandas.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""``python -m spark_audit`` and ``spark-audit``: an interrupt is one from the start."""
+"""Run ``spark-audit`` or ``python -m spark_audit``, with interrupts handled at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spark_audit.terminal.interrupts import start
 
 
 def _load() -> Callable[[Sequence[str]], int]:
-    # Arrow's own allocator keeps what was freed: a third of the memory of concluding.
+    # Arrow's own allocator keeps freed memory: a third of all memory for conclusions.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     from spark_audit.cli.main import run
 
@@ -17,7 +17,7 @@ def _load() -> Callable[[Sequence[str]], int]:
 
 
 def main() -> None:
-    """Console script."""
+    """Run the console script."""
     start("spark-audit", _load)
 
 

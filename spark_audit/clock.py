@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class Clock(dict[str, float]):
-    """Seconds by kind of work: on the wall, or of the processor alone."""
+    """A clock of seconds by kind of work, in wall time or processor time."""
 
     def __init__(self, seconds: Mapping[str, float] = {}, *, of: str = "wall") -> None:
         super().__init__(seconds)

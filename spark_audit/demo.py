@@ -1,4 +1,4 @@
-"""The whole way in miniature: data, a base, five runs, a manifest, every audit.
+"""A complete audit in miniature: data, a base, five runs, a manifest, every audit.
 
 Everything is made on the spot from a seed: six tasks from templates, identifiers that
 belong to nobody, a tokenizer, and a Llama of a third of a million weights that has read
@@ -59,18 +59,18 @@ from spark_audit.report.folder import write_report
 from spark_audit.scoring.score import use_threads
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""Is called with the phase, what is done of it, and what there is of it."""
+"""A callback with the phase, the amount done and the total."""
 
 Untyped: TypeAlias = Any
-"""An object of transformers, which gives its classes without types."""
+"""An object of transformers, whose classes have no types."""
 
 DEMO_NAME = "demo"
 DEMO_PAGES = ("report.html", "report.md")
 STATE = Path("runs") / "demo.json"
-"""In the folder: what it is a demo of. It is the first thing written."""
+"""The record of the demo's seed and size, which is written first of all."""
 
 MADE = "made-from.json"
-"""What a finished base was made from: one of the same is not made again."""
+"""The record of what a finished base was made from; an equal base is reused."""
 
 VOCABULARY = 1024
 DEMO_CONTEXT_TOKENS = 256
@@ -82,7 +82,8 @@ MODEL_SHAPE = {
     "num_attention_heads": 4,
     "num_key_value_heads": 4,
 }
-"""A third of a million weights: what reads a few thousand rows in half a minute."""
+"""Sizes of a third of a million weights: it reads some thousand rows in half a minute.
+"""
 
 BASE_LR = 3e-3
 BASE_BATCH = 8
@@ -90,35 +91,35 @@ BASE_BATCH = 8
 
 @dataclass(frozen=True)
 class Size:
-    """How much there is of everything, and with it how long it takes.
+    """The amounts of everything, which decide how long the demo takes.
 
     Attributes
     ----------
     runs, tasks
-        Which of :data:`RUNS`, the baseline among them, and the first tasks that they
-        learn.
+        Names from :data:`RUNS`, with the baseline; and the number of tasks that they
+        learn, from the first.
     base_rows
-        Rows a task that the base reads; ``labelled`` is the share with their label.
+        Rows per task that the base reads; ``labelled`` is the share with a label.
     train_rows, test_rows
-        Rows a task that the runs learn and that are held out.
+        Rows per task that the runs learn, and that are held out.
     rate
         Share of the rows without a canary that get an identifier, in the base's text
         and in the audited rows alike.
     doses
-        Numbers of train rows that hold a canary, given to the canaries in turn.
+        Numbers of train rows that hold a canary, assigned to the canaries in turn.
     candidates
-        Strings that a canary is ranked among; the paper's 512 would take most of the
+        Strings among which a canary is ranked; the paper's 512 would take most of the
         time.
     draws
-        Of noise, for each of its sizes.
+        Draws of noise for each of its sizes.
     canaries
-        Planted; as many more are held out.
+        Canaries that are planted; as many more are held out.
     epochs, correction_steps
-        Of each task (the paper: 3), and of PTPC after it (the paper: 200, of fewer
-        rows).
+        Epochs of each task (the paper: 3), and steps of PTPC after it (the paper: 200,
+        from fewer rows).
     """
 
-    # The longest first, so that two processes are busy to the end.
+    # The longest runs come first, so that two processes are busy to the end.
     runs: tuple[str, ...] = ("spark", "spark-no-ul", "er-full", "sd-replay", "er")
     tasks: int = len(TASKS)
     base_rows: int = 500
@@ -135,7 +136,7 @@ class Size:
 
     @property
     def order(self) -> list[str]:
-        """The tasks, in the order in which they are learned."""
+        """Return the tasks, in the order in which they are learned."""
         return list(TASKS)[: self.tasks]
 
 
@@ -143,21 +144,21 @@ FULL_SIZE = Size()
 
 FACTOR = 8
 SETTINGS: dict[str, object] = {
-    # Layers 40 times as narrow take larger steps: of 4 and 8 times the paper's, the one
-    # with the higher Last of sd-replay.
+    # Layers that are 40 times narrower allow a larger step size. Of 4 and 8 times the
+    # paper's, this one gave the higher Last of sd-replay.
     "lr": 5e-4 * FACTOR,
     "batch_size": 16,  # the paper's 32 would leave five steps per epoch
-    # As printed, a replayed response token weighs 0.07 of what it does in er, and 60
-    # steps a task, where the paper has some 507, keep less.
+    # As printed, a replayed response token weighs 0.07 of its weight in er. With 60
+    # steps per task, where the paper has some 507, that would retain less.
     "replay.weighting": "mean",
     # Four times the rows per step, for a quarter of the steps.
     "ptpc.batch_size": 8,
     "ptpc.old_batch_size": 4,
-    # 8 times the paper's, as lr is; 4 times for a quarter of the steps.
+    # 8 times the paper's rate, like lr; and 4 times for a quarter of the steps.
     "ptpc.lr": 1e-5 * FACTOR * 4,
 }
-"""Where the runs leave the paper's settings; ``epochs`` and ``ptpc.steps``, which are
-sizes, are in :class:`Size`."""
+"""Settings in which the runs differ from the paper; ``epochs`` and ``ptpc.steps`` are
+sizes and belong to :class:`Size`."""
 
 RUNS: dict[str, tuple[str, dict[str, object]]] = {
     "er": ("er", {}),
@@ -166,7 +167,7 @@ RUNS: dict[str, tuple[str, dict[str, object]]] = {
     "spark-no-ul": ("spark", {"ptpc.ul": "off"}),
     "er-full": ("er", {"loss.scope": "full"}),
 }
-"""Name of a run -> its method and what it sets otherwise than :data:`SETTINGS`."""
+"""Name of a run -> its method, and its settings that differ from :data:`SETTINGS`."""
 BASELINE = "sd-replay"
 
 
@@ -181,30 +182,30 @@ def run_demo(
 ) -> Outcome:
     """Make data, models and a manifest in ``out`` and audit the models.
 
-    A call that was interrupted goes on: a finished base, steps of runs, a finished
-    manifest and scores are used again; a finished report is returned as it is.
+    A call continues an interrupted one: it reuses a finished base, the steps of runs, a
+    finished manifest and scores. A finished report is returned unchanged.
 
     Parameters
     ----------
     out
-        The report folder; ``data/``, ``runs/`` and ``manifest/`` stand in it.
+        The report folder, which also holds ``data/``, ``runs/`` and ``manifest/``.
     seed
-        Of text, identifiers, training and statistics.
+        Seed of text, identifiers, training and statistics.
     size
-        How much of everything.
+        Amounts of everything.
     processes
-        How many share the runs, and then the scoring.
+        Number of processes that share the runs, and then the scoring.
     formats
-        What the report is rendered in beside ``report.json``; none: all there are.
+        Formats of the report besides ``report.json``; by default, all of them.
     progress
-        Called with the phase, what is done of it, and what there is.
+        Called with the phase, the amount done and the total.
 
     Raises
     ------
     InputError
-        If the folder holds something else than this demo.
+        If the folder holds something other than this demo.
     OutputError
-        If it cannot be written.
+        If the folder cannot be written.
     """
     _claim(out, seed, size)
     tell = progress or _tell_nobody
@@ -212,8 +213,8 @@ def run_demo(
     if finished is not None:
         return finished
 
-    # Models this small gain little from a second thread, and crawl where it waits: a
-    # step took eight times as long with another busy program on the same two cores.
+    # Such small models gain little from a second thread, and suffer where it must wait:
+    # a step took eight times as long beside another busy program on two cores.
     with use_threads(1):
         tell("making data", 0, 1)
         background, audited = make_data(seed, size)
@@ -223,11 +224,11 @@ def run_demo(
             tokenizer = make_tokenizer([example.text for example in background])
         tell("making data", 1, 1)
 
-        # All runs start from it, and the manifest is matched on it.
+        # All runs start from the base, and the manifest uses it for matching.
         base = out / "runs" / "base"
         train_base(base, background, tokenizer, seed=seed, progress=tell)
 
-        # The manifest is built by whichever process is free last.
+        # The manifest comes last, for the process that is free first.
         jobs = [partial(_train, name, out, seed, size) for name in size.runs]
         jobs.append(partial(_build, out, seed, size))
         n_done = count()
@@ -242,13 +243,13 @@ def run_demo(
 
 
 def _tell_nobody(phase: str, done: int, total: int) -> None:
-    """Stand for a function that shows progress."""
+    """Show no progress."""
 
 
 def _finished(out: Path, formats: Sequence[str]) -> Outcome | None:
-    """Return the finished demo of a folder; None: it is to be made, or made again.
+    """Return the finished demo of a folder; None if it must be made (again).
 
-    A report of other versions is made again. Pages that were deleted are rendered.
+    A report by other versions is made again. Deleted pages are rendered again.
     """
     if not (out / "report.json").exists():
         return None
@@ -260,15 +261,16 @@ def _finished(out: Path, formats: Sequence[str]) -> Outcome | None:
     if not formats and not has_pages:
         manifest = load_manifest(_manifest_file(out))
         write_report(report, out, manifest=manifest)
-    # It names what stands beside it, and that may be more by now.
+    # The report is read again, because it lists the pages that were just rendered.
     return Outcome(out, read_report(out))
 
 
 def make_data(seed: int, size: Size) -> tuple[list[Example], list[Example]]:
-    """Return text for the base, and the rows that are trained on and audited.
+    """Return the text for the base, and the rows for training and audits.
 
-    Both hold identifiers of the same formats, drawn apart from each other. The base
-    sees the tasks, too: a model this small would forget all else over learning them.
+    Both have identifiers of the same formats, drawn independently. The base also reads
+    the tasks: a model this small would otherwise forget everything while it learns
+    them.
     """
     background_seed = seed_for(seed, "background")
     background = make_examples(size.base_rows, split="train", seed=background_seed)
@@ -291,7 +293,7 @@ def make_data(seed: int, size: Size) -> tuple[list[Example], list[Example]]:
         doses=size.doses,
     )
 
-    # Tasks that are not learned are left out last: so the others' text is the same.
+    # Tasks that are not learned are removed last, so that the text of the others stays.
     return (
         [row for row in partly_labelled if row.task in size.order],
         [row for row in audited if row.task in size.order],
@@ -299,33 +301,33 @@ def make_data(seed: int, size: Size) -> tuple[list[Example], list[Example]]:
 
 
 def _manifest_file(out: Path) -> Path:
-    """Return where the demo's manifest stands."""
+    """Return the path of the demo's manifest."""
     return out / "manifest" / f"{DEMO_NAME}.json"
 
 
 def _data_files(out: Path, size: Size) -> list[Path]:
-    """Return where the rows of each task stand, in the order of training."""
+    """Return the paths of the tasks' rows, in the order of training."""
     return [out / "data" / f"{task}.jsonl" for task in size.order]
 
 
 def _claim(out: Path, seed: int, size: Size) -> None:
-    """Claim the folder: training takes most of the time and must not be in vain.
+    """Claim the folder before training, which takes most of the time.
 
     Raises
     ------
     InputError
-        If the folder holds anything, and not this demo.
+        If the folder holds anything but this demo.
     """
     files.check_links(out, "data", "manifest", "runs", "runs/*")
     files.check_writable(out)
     own_state = json.dumps({"seed": seed, "size": asdict(size)}, indent=1) + "\n"
     names_in_folder = sorted(path.name for path in out.glob("[!.]*"))
     if not names_in_folder:
-        # As run.json it tells the seed.
+        # The file is private like run.json, because it contains the seed.
         files.write_text(out / STATE, own_state, mode=0o600)
         return
 
-    # A folder that was claimed for another seed or size is not gone on with.
+    # A folder with another seed or size cannot be continued.
     state_in_folder = b""
     with suppress(OSError):
         state_in_folder = files.read_regular(out / STATE)
@@ -338,7 +340,7 @@ def _claim(out: Path, seed: int, size: Size) -> None:
 
 
 def _train(name: str, out: Path, seed: int, size: Size) -> None:
-    """Do ``spark-train run`` of one run; a finished one is only looked at."""
+    """Train one run as ``spark-train run`` does; a finished run is only checked."""
     with quiet():
         from spark_train.methods import groups
         from spark_train.training_request import StudentLoading, TrainRequest
@@ -352,7 +354,7 @@ def _train(name: str, out: Path, seed: int, size: Size) -> None:
         "ptpc.steps": size.correction_steps,
         **own_settings,
     }
-    # Of the settings a method takes its own: others would be refused.
+    # Each method gets only its own settings, because it refuses others.
     names_of_method = names(groups(method))
     typed_settings = [
         f"{key}={value}" for key, value in settings.items() if key in names_of_method
@@ -378,7 +380,7 @@ def _command(out: Path, seed: int) -> tuple[str, ...]:
 
 
 def _build(out: Path, seed: int, size: Size) -> None:
-    """Build the manifest of the data; one of these versions is of the same base."""
+    """Build the manifest of the data, unless it exists for this base and versions."""
     path = _manifest_file(out)
     if path.exists() and load_manifest(path).versions == versions():
         return
@@ -399,7 +401,7 @@ def _build(out: Path, seed: int, size: Size) -> None:
 def _request(
     out: Path, seed: int, size: Size, processes: int, formats: tuple[str, ...]
 ) -> Request:
-    """Return ``spark-audit all`` of all runs."""
+    """Return the request of ``spark-audit all`` for all runs."""
     order = ",".join(size.order)
     options_by_audit: dict[str, dict[str, Any]] = {
         "stages": {"order": order},
@@ -407,13 +409,13 @@ def _request(
         "series": {"order": order},
         "noise": {"draws": size.draws},
     }
-    # Also those that run on request only: the demo shows all there are.
+    # Audits that run only on request are included: the demo shows every audit.
     audits = []
     for name, audit in all_audits().items():
         options = options_by_audit.get(name, {})
         audits.append(audit(**options))
 
-    # In the order of RUNS, whatever the order in which they are trained.
+    # The report lists runs in the order of RUNS, not in the order of training.
     run_names = [name for name in RUNS if name in size.runs]
     return Request(
         audits=tuple(audits),
@@ -431,13 +433,13 @@ def _request(
 
 
 def make_tokenizer(texts: Sequence[str]) -> Untyped:
-    """Return a byte-level BPE of 1,024 tokens; every digit is one, as in Llama's."""
+    """Return a byte-level BPE of 1,024 tokens, with one token per digit as in Llama."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from tokenizers.processors import ByteLevel, Sequence, TemplateProcessing
     from tokenizers.trainers import BpeTrainer
     from transformers import PreTrainedTokenizerFast
 
-    # ``tokenizers`` does the work; transformers' class wraps it.
+    # ``tokenizers`` does the work, and transformers' class wraps it.
     inner = Tokenizer(models.BPE())
     inner.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -483,11 +485,11 @@ def train_base(
     family: str = "llama",
     shape: Mapping[str, int] = MODEL_SHAPE,
 ) -> None:
-    """Train a small model on whole texts, once through, and save it with its tokenizer.
+    """Train a small model on whole texts for one epoch, and save it with its tokenizer.
 
-    A folder that holds the base of the same texts, seed and versions is left as it is;
-    anything else there is the rest of an interrupted call, and is replaced. ``family``
-    is a model type of transformers that is configured as Llama is.
+    A folder with a base of the same texts, seed and versions stays unchanged. Anything
+    else in it is the remainder of an interrupted call and is replaced. ``family`` is a
+    model type of transformers whose configuration has Llama's fields.
     """
     import torch
 
@@ -509,7 +511,7 @@ def train_base(
     if record_path.exists() and record_path.read_text("utf-8") == record:
         return
 
-    # Input and output embeddings are one: half of the weights would be embeddings else.
+    # Embeddings are tied: otherwise they would be half of the weights.
     config = AutoConfig.for_model(
         family,
         vocab_size=len(tokenizer),
@@ -542,5 +544,5 @@ def train_base(
     with quiet():
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-    # Written last: without it the base is not finished.
+    # The record comes last: without it the base counts as unfinished.
     record_path.write_text(record, encoding="utf-8")

@@ -1,7 +1,7 @@
-"""Rows of the demo's six tasks, made of sentences and words of ``demo.toml``.
+"""Make rows of the demo's six tasks from the sentences and words of ``demo.toml``.
 
-Names of makers, parcel codes, file names, amounts and numbers are drawn afresh in every
-row: text that is as hard to predict as an identifier and that belongs to nobody.
+Names of makers, parcel codes, file names, amounts and numbers are drawn anew for every
+row. Such text is as hard to predict as an identifier, but belongs to nobody.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spark_audit.provenance import seed_for
 
 _CONTENT = tomllib.loads(Path(__file__).with_name("demo.toml").read_text("utf-8"))
 DEMO_WORDS = {name: words.split() for name, words in _CONTENT["words"].items()}
-"""Slot of a sentence -> words that it may be filled with."""
+"""Slot of a sentence -> words that may fill it."""
 
 CODE_CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 
@@ -39,14 +39,14 @@ def make_examples(rows: int, *, split: Split, seed: int) -> list[Example]:
     Parameters
     ----------
     rows
-        Of each task.
+        Number of rows per task.
     """
     examples = []
     for task, (prompt, sentences_by_label) in TASKS.items():
         rng = np.random.default_rng(seed_for(seed, "text", task, split))
         labels = sorted(sentences_by_label)
         for i in range(rows):
-            # Labels take turns, so that all are as frequent.
+            # Labels take turns, so that all are equally frequent.
             label = labels[i % len(labels)]
             shuffled = rng.permutation(sentences_by_label[label])
             n_sentences = rng.integers(1, 3)
@@ -68,9 +68,9 @@ def make_examples(rows: int, *, split: Split, seed: int) -> list[Example]:
 
 
 def unlabelled(example: Example) -> Example:
-    """Return the same text without the line that asks for the label, and without it.
+    """Return the example without its label and without the line that asks for it.
 
-    The first word is the prompt, and all else the response.
+    The prompt is the first word, and the response is the rest of the text.
     """
     text = example.prompt.rpartition("\n")[0]
     end_of_first_word = text.index(" ")
@@ -82,12 +82,12 @@ def unlabelled(example: Example) -> Example:
 
 
 def _fill(rng: np.random.Generator, slot: re.Match[str]) -> str:
-    """Return what stands in a slot of a sentence: drawn afresh, or one of its words."""
+    """Return the text for a slot of a sentence: drawn anew, or one of its words."""
 
     def made_up_word() -> str:
         return "".join(rng.choice(DEMO_WORDS["syllable"], rng.integers(2, 5)))
 
-    # Functions: what is not asked for must draw no random number.
+    # The values are functions, so that unused slots draw no random numbers.
     draw_by_slot: dict[str, Callable[[], str]] = {
         "n": lambda: str(rng.integers(2, 10 ** rng.integers(1, 4))),
         "amount": lambda: f"${rng.integers(3, 900)}.{rng.integers(0, 100):02d}",

@@ -1,7 +1,8 @@
-"""The errors a user can cause: what was wrong, where, what to do; the end of memory.
+"""The errors that a user can cause, and the recognition of failures of memory.
 
-Every error is one line. The command line prints it without a traceback and leaves
-with the class's ``exit_code``; a message never holds text of an example.
+Every error is one line: what was wrong, where, and what to do. The command line prints
+it without a traceback and exits with the class's ``exit_code``. A message never
+contains text of an example.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_ERROR_CHARACTERS = 160
-"""Characters of somebody else's error that a line of ours repeats, at most."""
+"""Most characters of a foreign error that a line of ours repeats."""
 
 
 def visible(text: str, *, keep: str = "") -> str:
     r"""Return a text with invisible characters written out: ``\x1b``, ``\u202e``.
 
-    Names, notes and tensor names may be somebody else's: control characters would
-    steer a terminal, others turn the direction of what follows.
+    Names, notes and tensor names may come from others: control characters would steer a
+    terminal, and some characters reverse the direction of the text behind them.
 
     Parameters
     ----------
@@ -46,17 +47,17 @@ def visible(text: str, *, keep: str = "") -> str:
 
 
 def masked(text: str) -> str:
-    """Return a text without the ``user:password`` of addresses: messages go to logs."""
+    """Return a text without ``user:password`` in addresses, for messages in logs."""
     return re.sub(r"(:/+)\S*@", r"\1***@", text)
 
 
 def shown(name: object, most: int = 200) -> str:
-    """Return a name from somebody else's file, short and in one line."""
+    """Return a name from a foreign file, shortened to one line."""
     return visible(str(name)[:most])
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of somebody else's error, shortened."""
+    """Return the first line of a foreign error, shortened."""
     line = str(error).split("\n", 1)[0]
     text = " ".join(line.split())
     if len(text) > MAX_ERROR_CHARACTERS:
@@ -65,13 +66,13 @@ def first_line(error: BaseException) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return the class of somebody else's error with its first line."""
+    """Return the class and the first line of a foreign error."""
     text = first_line(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def choose(given: str, known: Iterable[str]) -> str:
-    """Return advice for a name that is none of the known ones, the nearest first."""
+    """Return advice for an unknown name: the known names, the nearest first."""
     names = [str(name) for name in known]
     near = get_close_matches(given, names, n=1, cutoff=0.66)
     first = f"did you mean {near[0]!r}? " if near else ""
@@ -79,25 +80,25 @@ def choose(given: str, known: Iterable[str]) -> str:
 
 
 def panicked(error: BaseException) -> bool:
-    """Return whether an error is a panic of a library in Rust.
+    """Return whether an error is a panic of a Rust library.
 
-    It is no ``Exception``, so that ``except Exception`` does not catch it, and its
+    A panic is not an ``Exception``, so ``except Exception`` does not catch it, and its
     class cannot be imported.
     """
     return type(error).__name__ == "PanicException"
 
 
 class SparkError(Exception):
-    """Base of the family.
+    """Base class of the errors that a user can cause.
 
     Parameters
     ----------
     what
-        What was wrong, in one sentence without a full stop.
+        The problem, in one sentence without a full stop.
     where
-        File, line, field, option or tensor it was found in.
+        The file, line, field, option or tensor that has the problem.
     fix
-        What the user can do.
+        Advice to the user.
     """
 
     exit_code: ClassVar[int] = 70
@@ -115,14 +116,14 @@ class SparkError(Exception):
         super().__init__(visible(masked(message), keep="\n"))
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Say how to unpickle it: exceptions know no arguments by keyword."""
+        """Return how to unpickle the error, which has keyword arguments."""
         again = functools.partial(type(self), where=self.where, fix=self.fix)
         return again, (self.what,)
 
 
 @contextmanager
 def at(where: str) -> Iterator[None]:
-    """Name the place in errors of the family that name none."""
+    """Add a place to errors of this family that have none."""
     try:
         yield
     except SparkError as error:
@@ -132,7 +133,7 @@ def at(where: str) -> Iterator[None]:
 
 
 class InputError(SparkError):
-    """Usage, data or manifest is wrong (exit 2)."""
+    """The usage, the data or the manifest is wrong (exit 2)."""
 
     exit_code = 2
 
@@ -150,16 +151,16 @@ class OutputError(SparkError):
 
 
 class IncompleteError(SparkError):
-    """Work was left unfinished and the same command resumes it (exit 5)."""
+    """Some work is unfinished; the same command resumes it (exit 5)."""
 
     exit_code = 5
 
 
 class NotEstimableError(SparkError, ValueError):
-    """A statistic has no value on this input; audits turn it into a row that says so.
+    """A statistic has no value on this input; an audit reports that in a row.
 
-    It never reaches the command line: an audit reports ``not_estimable`` with the
-    reason instead.
+    The error never reaches the command line: an audit reports ``not_estimable`` with
+    the reason instead.
     """
 
     exit_code = 2
@@ -171,7 +172,7 @@ def one_of(value: T, where: str, known: Collection[object]) -> T:
     Raises
     ------
     InputError
-        With the known values, the nearest first; ``None`` among them is not listed.
+        Lists the known values except ``None``, the nearest first.
     """
     if value not in known:
         names = [str(name) for name in known if name is not None]
@@ -187,26 +188,26 @@ _OUT_OF_MEMORY_MESSAGE = re.compile(
     r"|mha_graph\.execute",
     re.IGNORECASE,
 )
-"""Words for the end of memory: of torch, CUDA, compiled libraries and the loader."""
+"""Messages of failures of memory: by torch, CUDA, compiled libraries and the loader."""
 
 _MEMINFO = Path("/proc/meminfo")
-"""Linux's account of the machine's memory."""
+"""Linux's report on the machine's memory."""
 
 _GROUP = Path("/sys/fs/cgroup")
-"""Linux's account of this container's memory."""
+"""Linux's report on this container's memory."""
 
 _TLS_BLOCK = "static TLS block"
-"""The loader's own store of a fixed size, however much memory there is."""
+"""A store of the loader with a fixed size, which can be full with any memory."""
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Return whether an error, or one that it was raised from, is the end of memory."""
+    """Return whether an error, or one of its causes, is a failure of memory."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
         if _says_out_of_memory(cause):
             return True
-        # A chain of errors may be a circle.
+        # A chain of errors may contain a circle.
         seen.add(id(cause))
         context = None if cause.__suppress_context__ else cause.__context__
         cause = cause.__cause__ or context
@@ -214,10 +215,11 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def _says_out_of_memory(error: BaseException) -> bool:
-    """Return whether one error says that memory has ended.
+    """Return whether a single error is a failure of memory.
 
-    numpy's and Arrow's are ``MemoryError``, torch's has a class of its own, others say
-    it in words only: torch on a CPU, compiled libraries, and what cannot be imported.
+    numpy and Arrow raise ``MemoryError``, and torch has its own class. Others are
+    recognised only by their message: torch on a CPU, compiled libraries, and failed
+    imports.
     """
     class_name = type(error).__name__
     if isinstance(error, MemoryError) or class_name == "OutOfMemoryError":
@@ -234,7 +236,7 @@ def _says_out_of_memory(error: BaseException) -> bool:
 
 
 def memory_size(n_bytes: float) -> str:
-    """Return a size in the unit that fits it, never as none.
+    """Return a size in a suitable unit, at least ``1 kB``.
 
     >>> [memory_size(n) for n in (0, 151_168, 4e7, 9.9e8, 3.04e9)]
     ['1 kB', '151 kB', '40 MB', '990 MB', '3.0 GB']
@@ -247,19 +249,19 @@ def memory_size(n_bytes: float) -> str:
 
 
 def free_bytes() -> int | None:
-    """Return the bytes that can be taken here without swapping; ``None``: not known.
+    """Return the bytes that are available without swapping; ``None`` if unknown.
 
-    Those of the machine, or of the container where that has less.
+    The container's memory counts if it has less than the machine.
     """
     limits = []
-    # Not Linux, or no container, or one without a bound: what is known then counts.
+    # Without Linux, a container or a limit, the other sources decide.
     with suppress(OSError, ValueError, KeyError):
         fields = dict(line.split(":") for line in _MEMINFO.read_text().splitlines())
         limits.append(int(fields["MemAvailable"].split()[0]) * 1024)
 
         bound = int((_GROUP / "memory.max").read_text())
         used = int((_GROUP / "memory.current").read_text())
-        # Files in the cache count as used, and are given up when memory is short.
+        # Cached files count as used, but are released when memory runs short.
         words = (_GROUP / "memory.stat").read_text().split()
         cached = int(words[words.index("inactive_file") + 1])
         limits.append(max(bound - used + cached, 0))

@@ -1,9 +1,9 @@
-"""Read regular files alone, write files whole or not at all, and check their bytes.
+"""Read only regular files, write files whole or not at all, and check their bytes.
 
-Checksums tell what was written from what a disk or a copy made of it. A file that is
-replaced as a whole carries a seal: the SHA-256 of its own bytes with zeros in the
-seal's place, so that file and checksum never are of two moments. Of files that grow, or
-whose format is another's, size and SHA-256 stand in a sealed file.
+Checksums show whether a disk or a copy changed what was written. A file that is always
+replaced as a whole carries a seal: the SHA-256 of its own bytes, with zeros in place of
+the seal. So the file and its checksum always belong together. For files that grow, and
+for formats of others, a sealed file records size and SHA-256.
 """
 
 from __future__ import annotations
@@ -27,43 +27,43 @@ from typing import IO, Any
 from spark_audit.errors import InputError, OutputError
 
 SETTINGS_BYTES = 1 << 24
-"""The largest file of settings that is read; the largest real ones are 10 MB."""
+"""Bytes of the largest settings file that is read; real ones have at most 10 MB."""
 
 _DATA_BYTES = 1 << 31
-"""The largest file of data that is read whole."""
+"""Bytes of the largest data file that is read as a whole."""
 
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
-"""How the text begins that Git leaves in the place of a large file."""
+"""Beginning of the text that Git LFS leaves in place of a large file."""
 
 LFS_PULL = "fetch the file itself: git lfs pull"
 
 BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 
 BLANK_DIGEST = f"sha256:{'0' * 64}"
-"""What stands under ``"seal"`` until :func:`sealed` puts the checksum there."""
+"""The value under ``"seal"`` until :func:`sealed` inserts the checksum."""
 
 _SEAL = re.compile(rb'"seal": ?"sha256:([0-9a-f]{64})"')
 
 _SEAL_MARKS = (b'"seal"', b'"sha256:')
-"""Parts of a seal. A flipped bit leaves one of the two, so that a damaged seal is never
-taken for none."""
+"""Parts of a seal. A flipped bit leaves one of the two intact, so that a damaged seal
+is not mistaken for a missing one."""
 
 DAMAGED = "is damaged: it holds other bytes than were written"
 
 Fact = dict[str, Any]
-"""``bytes`` and ``sha256`` of a file, or of its beginning."""
+"""The values ``bytes`` and ``sha256`` of a file, or of its beginning."""
 
 
 def is_lfs_pointer(raw: bytes) -> bool:
-    """Return whether a file's first bytes are those of a pointer of Git LFS."""
+    """Return whether the first bytes of a file are a pointer of Git LFS."""
     return raw.startswith(LFS_POINTER)
 
 
 def lies_inside(path: Path, *, within: Path | None = None) -> bool:
-    """Return whether a path, its links followed, lies in a folder: by default its own.
+    """Return whether a path, with links followed, lies in a folder (default: its own).
 
-    In a snapshot of the hub's cache (``models--ORG--NAME/snapshots/REV``) files are
-    links into ``blobs`` beside ``snapshots``, which belong to the snapshot.
+    In a snapshot of the hub's cache (``models--ORG--NAME/snapshots/REV``), files are
+    links into ``blobs`` beside ``snapshots``. These files count as inside the snapshot.
     """
     folder = (within or path.parent).resolve()
     allowed_folders = [folder]
@@ -72,24 +72,24 @@ def lies_inside(path: Path, *, within: Path | None = None) -> bool:
         if ancestor.parent.name == "snapshots" and cache.name.startswith("models--"):
             allowed_folders.append(cache / "blobs")
 
-    # `Path.resolve` raises an error for links that lead in a circle.
+    # `Path.resolve` raises an error for circular links.
     target = Path(os.path.realpath(path))
     return any(target.is_relative_to(allowed) for allowed in allowed_folders)
 
 
 def check_links(folder: Path, *inside: str) -> None:
-    """Refuse a folder whose links would make us write, or delete, outside of it.
+    """Refuse a folder with links that lead writes or deletions outside of it.
 
     Parameters
     ----------
     inside
-        Patterns of folders in it, the upper ones first, and of files that are written
-        to in place. Other files do not matter: a new file takes the place of a link.
+        Patterns of inner folders, outer ones first, and of files that are changed in
+        place. Other files need no check, because a new file replaces a link.
 
     Raises
     ------
     InputError
-        If one of them is a link out of the folder.
+        If one of them is a link to a place outside of the folder.
     """
     for pattern in inside:
         for path in sorted(folder.glob(pattern)):
@@ -102,24 +102,24 @@ def check_links(folder: Path, *inside: str) -> None:
 def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:
     """Open a regular file for reading.
 
-    Every reader opens files here, or asks :func:`check_regular`. In a folder that comes
-    from others, a FIFO would block for ever, a device would never end, and a link would
-    lead to files of ours.
+    Every reader opens files with this function, or calls :func:`check_regular`. In a
+    folder from others, a FIFO would block for ever, a device would never end, and a
+    link would lead to files of ours.
 
     Parameters
     ----------
     follow
-        Follow links out of the folder, too: the user named this file.
+        Whether to follow links out of the folder, because the user named this file.
 
     Raises
     ------
     OSError
-        Also when the path is no regular file, or a link out of its folder.
+        Also if the path is not a regular file, or is a link out of its folder.
     """
     if not follow and not lies_inside(path):
         raise OSError(errno.ELOOP, "is a link out of its folder", str(path))
 
-    # Without O_NONBLOCK opening a FIFO would wait for its writer.
+    # Without O_NONBLOCK, a FIFO would wait for its writer.
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     try:
         mode = os.fstat(handle).st_mode
@@ -136,13 +136,13 @@ def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:
 def read_regular(
     path: Path, *, follow: bool = False, most: int = SETTINGS_BYTES
 ) -> bytes:
-    """Return the bytes of a regular file; takes and raises as :func:`open_regular`.
+    """Return the bytes of a regular file; like :func:`open_regular` otherwise.
 
     Parameters
     ----------
     most
-        Bytes beyond which nothing is read. A file with holes can be of any size without
-        taking room on a disk.
+        Limit on the bytes that are read. A file with holes can have any size without
+        taking space on a disk.
     """
     with open_regular(path, follow=follow) as file:
         return read_whole(file, most=most)
@@ -162,9 +162,9 @@ def read_whole(file: BufferedReader, *, most: int = SETTINGS_BYTES) -> bytes:
 
 
 def data_bytes() -> int:
-    """Return how many bytes a file of data may have that is read whole.
+    """Return the bytes that a data file may have to be read as a whole.
 
-    It depends on the memory of this machine.
+    The limit depends on the memory of this machine.
     """
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE")
     return min(_DATA_BYTES, memory // 4)
@@ -173,19 +173,20 @@ def data_bytes() -> int:
 def parse_json(raw: bytes, *, place: str, finite: bool = True) -> Any:
     """Parse strict JSON: UTF-8 without byte order mark, each key once, no NaN.
 
-    Where a key stands twice, one reader takes the first value, another the last.
+    Duplicate keys are refused, because one reader would use the first value and another
+    the last.
 
     Parameters
     ----------
     place
         The file, for errors.
     finite
-        Whether NaN and Infinity are refused, which some configurations hold.
+        Whether to refuse NaN and Infinity, which some configurations hold.
 
     Raises
     ------
     InputError
-        With the place; what the file holds is never said.
+        Names the place, but never the content of the file.
     """
     if raw.startswith(BYTE_ORDER_MARKS):
         fix = "save as UTF-8 without it"
@@ -201,7 +202,8 @@ def parse_json(raw: bytes, *, place: str, finite: bool = True) -> Any:
     except UnicodeDecodeError as error:
         raise InputError("is not UTF-8", where=place, fix="save as UTF-8") from error
     except json.JSONDecodeError as error:
-        # Of the decoder's message only the position is said: never a piece of the text.
+        # Only the position is taken from the decoder's message, never a piece of the
+        # text.
         what = f"is not JSON (line {error.lineno}, column {error.colno})"
         if error.lineno == 1:
             what = f"is not JSON (column {error.colno})"
@@ -215,7 +217,7 @@ def parse_json(raw: bytes, *, place: str, finite: bool = True) -> Any:
 
 
 def _fix_of_json(error: json.JSONDecodeError) -> str:
-    """Return what to do about text that is not JSON, by what stands where it fails."""
+    """Return advice on text that is not JSON, by the text at the failure."""
     if error.msg.startswith("Unterminated") or error.pos >= len(error.doc):
         return "its end is missing: make or copy the file again"
 
@@ -225,7 +227,7 @@ def _fix_of_json(error: json.JSONDecodeError) -> str:
         return "remove the comment: JSON has none"
     if rest.startswith(("]", "}")) and before.endswith(","):
         return "remove the comma before the closing bracket"
-    # Python 3.13 points at the comma itself.
+    # Python 3.13 reports the position of the comma itself.
     if rest.startswith(",") and rest[1:].lstrip().startswith(("]", "}")):
         return "remove the comma before the closing bracket"
     if rest.startswith(("'", "None", "True", "False")):
@@ -234,7 +236,7 @@ def _fix_of_json(error: json.JSONDecodeError) -> str:
 
 
 def _object_of_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object; raise a KeyError if one of its keys stands twice."""
+    """Return a JSON object; raise a KeyError if a key occurs twice."""
     content = dict(pairs)
     if len(content) < len(pairs):
         raise KeyError
@@ -242,20 +244,20 @@ def _object_of_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def check_regular(path: Path, *, follow: bool = False) -> None:
-    """Refuse what another library must not open; as :func:`open_regular` does."""
+    """Refuse a path that another library must not open; see :func:`open_regular`."""
     open_regular(path, follow=follow).close()
 
 
 def field_path(place: Sequence[str | int], schema: Mapping[str, Any]) -> str:
-    """Return where a file does not fit its schema, in names of the schema alone.
+    """Return the path of a field that violates a schema, in names of the schema only.
 
-    A key of the file itself may be anything, text of the data too: a star stands for
+    A key of the file itself may be anything, even text of the data, so a star replaces
     it.
 
     Parameters
     ----------
     place
-        Keys and indices that lead to the field, from the outermost on.
+        Keys and indices of the field, from the outermost one.
     schema
         JSON schema of the file.
     """
@@ -272,15 +274,15 @@ def field_path(place: Sequence[str | int], schema: Mapping[str, Any]) -> str:
 
 @contextlib.contextmanager
 def temporary(folder: Path, *, mode: int = 0o600) -> Iterator[tuple[Path, IO[bytes]]]:
-    """Open a new file under a temporary name; delete it in the end, unless renamed.
+    """Open a new file under a temporary name; delete it at the end unless renamed.
 
-    The process that writes holds a lock on it, so that :func:`sweep` leaves it alone as
-    long as that process lives.
+    The writing process locks the file, so that :func:`sweep` spares it as long as the
+    process lives.
 
     Raises
     ------
     OSError
-        If it cannot be made.
+        If the file cannot be made.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     while True:
@@ -288,8 +290,8 @@ def temporary(folder: Path, *, mode: int = 0o600) -> Iterator[tuple[Path, IO[byt
         with os.fdopen(os.open(path, flags, mode), "wb") as file:
             with contextlib.suppress(OSError):  # a file system without locks
                 fcntl.flock(file, fcntl.LOCK_EX)
-            # Before it was locked, a sweep may have deleted it as a left one: then the
-            # next name is tried.
+            # A sweep may have deleted the file as a remainder before it was locked.
+            # Then the next name is tried.
             if path.exists():
                 try:
                     yield path, file
@@ -299,10 +301,10 @@ def temporary(folder: Path, *, mode: int = 0o600) -> Iterator[tuple[Path, IO[byt
 
 
 def sweep(folder: Path) -> None:
-    """Remove the files that killed commands left half-written in a folder.
+    """Remove half-written files of killed commands from a folder.
 
-    These are regular files of this user under the names of :func:`temporary` on which
-    nobody holds a lock: a process that has ended holds none.
+    These are this user's regular files with names from :func:`temporary` that nobody
+    locks: a process that has ended holds no lock.
     """
     for path in folder.glob(".spark-*.part"):
         with contextlib.suppress(OSError):  # locked, or gone
@@ -317,7 +319,7 @@ def sweep(folder: Path) -> None:
 
 
 _swept: set[str] = set()
-"""Folders that this process has swept."""
+"""Folders that this process has already swept."""
 
 
 def write_atomically(
@@ -328,17 +330,17 @@ def write_atomically(
 ) -> None:
     """Write a file whole or not at all: temporary name, fsync, rename.
 
-    The first write of a process into a folder sweeps it.
+    The first write of a process into a folder sweeps the folder.
 
     Parameters
     ----------
     mode
-        Of the file, less what the process's umask withholds.
+        Mode of the file, restricted by the process's umask.
 
     Raises
     ------
     OutputError
-        If the folder cannot be written or the disk is full; nothing is left behind.
+        If the folder cannot be written or the disk is full; no file is left behind.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -357,7 +359,7 @@ def write_atomically(
 
 
 def cannot_write(path: Path, error: OSError) -> OutputError:
-    """Return the error about a file or folder that cannot be written."""
+    """Return the error about a file or a folder that cannot be written."""
     what = f"cannot be written ({error.strerror or error})"
     fix = "check the path, its permissions and free space, then run again"
     return OutputError(what, where=str(path), fix=fix)
@@ -374,22 +376,22 @@ def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """Fail now, not after hours of scoring, if a folder cannot be written; sweep it.
+    """Sweep a folder, and fail early, before hours of scoring, if it is not writable.
 
-    The folder is not made: a command that fails for another reason leaves nothing
-    behind.
+    The folder is not created, so that a command that fails for another reason leaves
+    nothing behind.
 
     Raises
     ------
     OutputError
-        If it cannot be written.
+        If the folder cannot be written.
     """
     sweep(folder)
     existing = folder
     while not os.path.lexists(existing):
         existing = existing.parent
     try:
-        # The file has no name: nothing of it is left, however this process ends.
+        # The test file has no name, so nothing stays behind, however this process ends.
         with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:
@@ -398,14 +400,15 @@ def check_writable(folder: Path) -> None:
 
 @contextlib.contextmanager
 def alone(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold a lock file, after the process that holds it; delete it in the end.
+    """Hold a lock file while the block runs, and delete it at the end.
 
-    A folder that was made for it is deleted, too, if it stayed empty.
+    If another process holds it, this one waits. A folder that was created for the lock
+    file is deleted, too, if it is still empty.
 
     Raises
     ------
     InputError
-        If another process holds it and this one does not ``wait``.
+        If another process holds the lock and ``wait`` is false.
     OutputError
         If the file cannot be made.
     """
@@ -415,7 +418,8 @@ def alone(path: Path, *, wait: bool = True) -> Iterator[None]:
     lock = filelock.FileLock(path, timeout=-1 if wait else 0)
     try:
         while not lock.is_locked:
-            # A process that ends may delete the folder that it made: make it again.
+            # Another process may delete its empty folder at its end, so it is made
+            # again.
             with contextlib.suppress(FileNotFoundError):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 lock.acquire()
@@ -437,12 +441,12 @@ def alone(path: Path, *, wait: bool = True) -> Iterator[None]:
 
 
 def sealed(data: bytes) -> bytes:
-    """Return bytes of JSON or safetensors, with the seal in place of ``BLANK_DIGEST``.
+    """Return bytes of JSON or safetensors with a seal in place of ``BLANK_DIGEST``.
 
     Raises
     ------
     ValueError
-        If they have no such place.
+        If they have no place for a seal.
     """
     seal = _SEAL.search(data)
     if seal is None:
@@ -452,7 +456,7 @@ def sealed(data: bytes) -> bytes:
 
 
 def intact_file(path: Path) -> bool | None:
-    """Return :func:`intact` of a file, which is not read into memory as a whole."""
+    """Return :func:`intact` of a file, without reading all of it into memory."""
     if not path.stat().st_size:
         # An empty file cannot be mapped, and no file was sealed empty.
         return False
@@ -461,7 +465,7 @@ def intact_file(path: Path) -> bool | None:
 
 
 def intact(data: bytes | mmap.mmap) -> bool | None:
-    """Return whether bytes are those that were sealed; ``None``: they carry no seal."""
+    """Return whether sealed bytes are unchanged; ``None`` if they have no seal."""
     seal = _SEAL.search(data)
     if seal is None:
         has_damaged_seal = any(data.find(mark) >= 0 for mark in _SEAL_MARKS)
@@ -472,7 +476,7 @@ def intact(data: bytes | mmap.mmap) -> bool | None:
 
 
 def _digest(data: bytes | mmap.mmap, start: int, end: int) -> str:
-    """Return the SHA-256 of bytes, with zeros in place of those from start to end."""
+    """Return the SHA-256 of bytes, with zeros from ``start`` to ``end``."""
     view = memoryview(data)
     digest = hashlib.sha256(view[:start])
     digest.update(b"0" * (end - start))
@@ -485,9 +489,9 @@ _digest_by_state: dict[tuple[str, int, int, int], str] = {}
 
 
 def sha256_file(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes; an unchanged file is hashed once a process.
+    """Return the SHA-256 of a file; a process hashes an unchanged file only once.
 
-    Links are followed: the digest tells nothing of the content.
+    Links are followed, which is safe because the digest does not show the content.
     """
     state = path.stat()
     key = (str(path.resolve()), state.st_size, state.st_mtime_ns, state.st_ino)
@@ -498,24 +502,24 @@ def sha256_file(path: Path) -> str:
 
 
 def fact(data: bytes) -> Fact:
-    """Return size and SHA-256 of bytes."""
+    """Return the size and the SHA-256 of bytes."""
     return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
 def fact_of(path: Path) -> Fact:
-    """Return size and SHA-256 of a file."""
+    """Return the size and the SHA-256 of a file."""
     return {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
 
 
 def fault(path: Path, told: object, *, grows: bool = False) -> str | None:
-    """Return what is wrong with a file, in words; ``None``: nothing.
+    """Return what is wrong with a file, in words; ``None`` if nothing is wrong.
 
     Parameters
     ----------
     told
-        The :data:`Fact` about the file that was written down, as it was read again.
+        The recorded :data:`Fact` about the file, as it was read back.
     grows
-        Whether the file may have grown since: the fact is about its beginning.
+        Whether the file may have grown since: then the fact covers its beginning.
     """
     written = told if isinstance(told, Mapping) else {}
     written_size = written.get("bytes")
@@ -547,6 +551,6 @@ def _sha256_of_beginning(path: Path, n_bytes: int) -> str:
         return hashlib.sha256(b"").hexdigest()
 
     with open_regular(path) as file:
-        # Mapped: a file may grow to more than fits into memory.
+        # The file is mapped, because it may have grown beyond the memory.
         beginning = mmap.mmap(file.fileno(), n_bytes, prot=mmap.PROT_READ)
         return hashlib.sha256(beginning).hexdigest()

@@ -1,4 +1,4 @@
-"""Types of JSON: values are objects until a reader has looked at what they are."""
+"""Types of JSON values, which are plain objects until a reader has checked them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 Row: TypeAlias = dict[str, object]
-"""A row of somebody's data: its columns by name."""
+"""A row of a data file: column name -> value."""
 
 JsonObject: TypeAlias = Mapping[str, object]
-"""An object of JSON that is only read."""
+"""A JSON object that is only read."""

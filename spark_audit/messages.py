@@ -1,4 +1,4 @@
-"""Lines and progress on stderr: what is said on the side, to a person or a log."""
+"""Write messages and progress to stderr, for a person or a log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 SETTLED_SECONDS = 2.0
-"""Seconds after which a rate says something about the time left."""
+"""Seconds after which a rate can predict the time left."""
 
 SECONDS_FOR_RATE = 0.5
 """Seconds after which a rate is shown."""
@@ -26,18 +26,18 @@ PLAIN_EVERY = 10.0
 """Seconds between two progress lines when stderr is no terminal."""
 
 Update: TypeAlias = Callable[[str, int, int], None]
-"""Takes the stage, how much of it is done, and its total (0: not known)."""
+"""A callback with the stage, the amount done and the total (0: unknown)."""
 
 
 def say(text: str) -> None:
-    """Print one or more plain lines on stderr, if anybody listens."""
+    """Print one or more plain lines on stderr, if it is open."""
     # stderr may be closed, or a pipe whose reader has ended.
     with contextlib.suppress(OSError):
         print(visible(masked(text), keep="\n"), file=sys.stderr, flush=True)
 
 
 def awaited() -> bool:
-    """Return whether a person waits for the work: in a terminal, or in a notebook."""
+    """Return whether a person watches the work, in a terminal or a notebook."""
     return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
@@ -45,8 +45,8 @@ def awaited() -> bool:
 def progress(*, quiet: bool = False) -> Iterator[Update]:
     """Yield a callback ``(stage, done, total)`` that shows a rate and the time left.
 
-    It shows a bar when stderr is a terminal, else a plain line every ten seconds and at
-    the end of each stage.
+    If stderr is a terminal, it shows a bar. Otherwise it prints a plain line every ten
+    seconds and at the end of each stage.
     """
     if quiet:
         yield lambda stage, done, total: None
@@ -58,7 +58,7 @@ def progress(*, quiet: bool = False) -> Iterator[Update]:
 
 
 def _bars() -> Progress:
-    """Return bars on stderr, one for each stage."""
+    """Return progress bars on stderr, one for each stage."""
     from rich import progress as rich
     from rich.console import Console
 
@@ -74,14 +74,14 @@ def _bars() -> Progress:
 
 @dataclass
 class _Stage:
-    """How far a stage of the work is.
+    """The progress of a stage of the work.
 
     Attributes
     ----------
     started, shown
-        When it began and when it was shown last, in seconds of the monotonic clock.
+        Times of its beginning and of its last display, in monotonic seconds.
     done
-        How much was done when it was last heard of.
+        Amount done at the last update.
     """
 
     started: float
@@ -90,12 +90,12 @@ class _Stage:
 
     @property
     def is_new(self) -> bool:
-        """Whether it was never shown."""
+        """Return whether it has not been shown yet."""
         return self.shown == -math.inf
 
 
 class _Stages:
-    """The stages of the work, shown as bars or as lines."""
+    """The stages of the work, displayed as bars or as lines."""
 
     def __init__(self, bars: Progress | None) -> None:
         self._bars = bars
@@ -103,11 +103,12 @@ class _Stages:
         self._tasks: dict[str, TaskID] = {}
 
     def update(self, name: str, done: int, total: int) -> None:
-        """Show that so much of a stage is done; takes what :data:`Update` takes."""
+        """Show the progress of a stage; the parameters are those of :data:`Update`."""
         now = time.monotonic()
         stage = self._stages.get(name)
         if stage is None or done < stage.done:
-            # Less is done than before: another command or checkpoint begins the stage.
+            # A smaller amount means that another command or checkpoint begins the
+            # stage.
             stage = _Stage(started=now)
             self._stages[name] = stage
 

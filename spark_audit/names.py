@@ -1,9 +1,9 @@
-"""Names of checkpoints: a method, its seed or stage, and what was made of it.
+"""Names of checkpoints: a method, its seed or stage, and its derived checkpoints.
 
 ``NAME[K]`` is the K-th seed (replicate) of a method, ``NAME@K`` the K-th stage of a
 series, ``NAME+int8`` and ``NAME+int4`` the checkpoint with rounded weights, and
-``NAME+relearn`` the checkpoint after a short training on other rows. Names are read and
-written here and nowhere else; a name of another form is a method by itself.
+``NAME+relearn`` the checkpoint after a short training on other rows. Only this module
+parses and writes names. A name of any other form is a method.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Self
 from spark_audit.errors import InputError, choose
 
 BASE = "base"
-"""Name of the reference model when it is scored too."""
+"""Name of the reference model if it is scored, too."""
 
 ANY_NAME = "*"
-"""Stands for any variant of a metric."""
+"""A wildcard for any variant of a metric."""
 
 TRAINED = "trained"
 NEVER = "never-trained"
-"""Variants of a metric of identifiers: on which side of training they stand."""
+"""Variants of a metric of identifiers, by their side of training."""
 
 ROUNDINGS = ("int8", "int4")
 """Kinds of rounded weights."""
@@ -32,7 +32,8 @@ RELEARN = "relearn"
 """Marks a checkpoint after a short training on rows without audited identifiers."""
 
 RELEARNED_BASE = f"{BASE}+{RELEARN}"
-"""The base treated alike: what relearning does to a model that never read the rows."""
+"""The base after the same short training: the effect of relearning on a model that
+never read the rows."""
 
 _CHECKPOINT_NAME = re.compile(
     r"(?P<method>.+?)(?:\[(?P<seed>[1-9]\d*)\])?(?:@(?P<stage>[1-9]\d*))?"
@@ -43,7 +44,7 @@ _CHECKPOINT_NAME = re.compile(
 
 @dataclass(frozen=True)
 class CheckpointName:
-    """A checkpoint's name in its parts; ``str`` writes it.
+    """The parts of a checkpoint's name; ``str`` joins them.
 
     Seeds and stages count from 1.
     """
@@ -55,11 +56,11 @@ class CheckpointName:
 
     @classmethod
     def parse(cls, name: str) -> Self:
-        """Return the parts of a name; one of another form is a method as a whole."""
+        """Parse a name; a name of any other form is a method as a whole."""
         match = _CHECKPOINT_NAME.fullmatch(name)
         if match is None:
             return cls(name)
-        # Both count from 1: a number that is left out is None.
+        # Both count from 1, so 0 stands for a missing number.
         seed = int(match["seed"] or 0) or None
         stage = int(match["stage"] or 0) or None
         return cls(match["method"], seed, stage, match["derived"] or "")
@@ -72,21 +73,21 @@ class CheckpointName:
 
 
 def seeds_of(name: str, count: int) -> list[str]:
-    """Return the names of a checkpoint's seeds; a single one has the name itself."""
+    """Return the names of a checkpoint's seeds; a single seed has the plain name."""
     if count == 1:
         return [name]
     return [str(CheckpointName(name, seed)) for seed in range(1, count + 1)]
 
 
 def entry_of(name: str) -> str:
-    """Return the method that the seed ``NAME[K]`` belongs to; any other name itself."""
+    """Return the method of the seed ``NAME[K]``; any other name is its own method."""
     parts = CheckpointName.parse(name)
     is_seed = parts.seed is not None and parts.stage is None and not parts.derived
     return parts.method if is_seed else name
 
 
 def series_of(name: str) -> str:
-    """Return the series of a stage ``NAME@K``; any other name itself."""
+    """Return the series of a stage ``NAME@K``; any other name is its own series."""
     parts = CheckpointName.parse(name)
     if parts.stage is None or parts.derived:
         return name
@@ -94,20 +95,20 @@ def series_of(name: str) -> str:
 
 
 def original_of(name: str) -> str:
-    """Return the checkpoint that ``NAME+int8`` or ``NAME+relearn`` was made of.
+    """Return the checkpoint from which ``NAME+int8`` or ``NAME+relearn`` was derived.
 
-    Any other name is its own.
+    Any other name is returned unchanged.
     """
     return str(replace(CheckpointName.parse(name), derived=""))
 
 
 def check_known(name: str, known: Collection[str], *, where: str) -> None:
-    """Refuse a name that is none of the checkpoints, naming the option.
+    """Refuse a name that belongs to no checkpoint; the error names the option.
 
     Raises
     ------
     InputError
-        If it is none.
+        If the name is unknown.
     """
     if name not in known:
         raise InputError(
@@ -118,12 +119,12 @@ def check_known(name: str, known: Collection[str], *, where: str) -> None:
 
 
 def listed(given: str | None, known: Collection[str], *, where: str) -> list[str]:
-    """Return the checkpoints that an option lists, ``NAME,NAME,...``, each once.
+    """Return the checkpoints that an option lists as ``NAME,NAME,...``, each once.
 
     Raises
     ------
     InputError
-        If one is none of the checkpoints, naming the option.
+        If a name belongs to no checkpoint. The error names the option.
     """
     names = [name.strip() for name in (given or "").split(",") if name.strip()]
     for name in names:

@@ -1,4 +1,4 @@
-"""Options that several commands share, and how fields of a dataclass become options.
+"""Options that several commands share, and fields of dataclasses as options.
 
     @fields_in(WHERE)
     @dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,7 @@ from cyclopts.types import NonNegativeInt
 
 from spark_audit.errors import InputError
 
-# The panels of ``--help``; an option that names none is in ``How``.
+# Panels of ``--help``. An option without a panel belongs to ``How``.
 WHAT = Group("What", sort_key=0)
 HOW = Group("How", sort_key=1)
 WHERE = Group("Where", sort_key=2)
@@ -29,37 +29,37 @@ OUTPUT = Group("Output", sort_key=3)
 ADVANCED = Group("Advanced", sort_key=4)
 
 NO_OPTION = Parameter(parse=False)
-"""Annotates a field that is no option."""
+"""Marks a field that is not an option."""
 
 
 def fields_in(group: Group) -> Parameter:
-    """Return the decorator of a dataclass whose fields are options, in a panel."""
+    """Return a decorator that makes a dataclass's fields options in a panel."""
     return Parameter(name="*", group=group)
 
 
 def place_of(token: Token) -> str:
-    """Return where a value comes from; empty: it was typed.
+    """Return the source of a value; empty if it was typed.
 
-    That is a file and the key in it, or a variable of the environment.
+    The source is a file with a key, or a variable of the environment.
     """
     if token.source == "cli":
         return ""
     if token.source == "env":
         return token.keyword or ""
 
-    # The source is the file.
+    # For a file, the token's source is its path.
     key = (token.keyword or "").strip("[]")
     return f"{token.source}, {key}" if key else token.source
 
 
 @contextmanager
 def named_place(token: Token) -> Iterator[None]:
-    """Name the file and key, or the variable, in an error about a value of it.
+    """Add the file and key, or the variable, to an error about its value.
 
     Raises
     ------
     InputError
-        The error of the block, with the place.
+        The error of the block, with the source of the value.
     """
     try:
         yield
@@ -68,7 +68,7 @@ def named_place(token: Token) -> Iterator[None]:
         if not source:
             raise
 
-        # An option was not typed: only a place inside the value is of use.
+        # The value was not typed as an option, so an option's name would not help.
         where = source
         if error.where and not error.where.startswith("--"):
             where = f"{source}: {error.where}"
@@ -76,12 +76,12 @@ def named_place(token: Token) -> Iterator[None]:
 
 
 def by_commas(kind: Any, tokens: Sequence[Token]) -> tuple[Any, ...]:
-    """Return values that stand with commas or blanks between them.
+    """Return values that are separated by commas or blanks.
 
     Parameters
     ----------
     kind
-        The type of the option, as ``tuple[str, ...]``.
+        Type of the option, such as ``tuple[str, ...]``.
     """
     read, *_ = get_args(kind)
     values = []
@@ -97,7 +97,7 @@ def auto_or_number(kind: Any, value: int | Literal["auto"]) -> None:
     Raises
     ------
     ValueError
-        Cyclopts makes an error about the option of it.
+        cyclopts turns it into an error about the option.
     """
     if value != "auto" and value < 1:
         raise ValueError("Give auto or N, a number from 1.")
@@ -118,12 +118,12 @@ ShowText: TypeAlias = Annotated[
 
 
 def text_in_dossier(formats: Collection[str], *, show_text: bool) -> None:
-    """Refuse to show text where no dossier is written: only a dossier shows text.
+    """Refuse to show text without a dossier, because only a dossier shows text.
 
     Raises
     ------
     InputError
-        If text is to be shown, and no dossier is among the formats.
+        If text is requested and the formats do not include a dossier.
     """
     if show_text and "dossier" not in formats:
         what = "only the dossier shows text"
@@ -133,7 +133,7 @@ def text_in_dossier(formats: Collection[str], *, show_text: bool) -> None:
 Quiet: TypeAlias = Annotated[bool, NO_OPTION]
 
 Verbose: TypeAlias = Annotated[bool, NO_OPTION]
-"""All commands take ``--quiet`` and ``--verbose``: these parameters get the values."""
+"""Parameters for ``--quiet`` and ``--verbose``, which every command has."""
 
 Json: TypeAlias = Annotated[bool, Parameter(group=OUTPUT, help="Print JSON to stdout.")]
 

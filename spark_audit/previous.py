@@ -1,7 +1,7 @@
-"""What a command replaces is kept: in a folder beside it, under its own date.
+"""Keep files that a command replaces, in a folder beside them, under their date.
 
-A file that is written again with the same bytes is no replacement. Whatever differs is
-kept, as it may have been made by hand, from other data or by another program.
+A file that is written again with the same bytes is not kept. Any other file is kept,
+because it may have been made by hand, from other data or by another program.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from spark_audit.files import cannot_write, sha256_file
 from spark_audit.messages import say
 
 PREVIOUS = "previous"
-"""The folder for files that were replaced; commands that read a folder skip it."""
+"""The folder for replaced files; commands that read a folder skip it."""
 
 DATE = "%Y-%m-%d-%H%M%S"
-"""How a date stands in a name, to the second."""
+"""Format of a date in a file name, to the second."""
 
 
 @contextmanager
 def keeping_previous(outputs: Sequence[Path]) -> Iterator[None]:
-    """Keep the files that the block replaces by others, and say where they are.
+    """Keep the files that the block replaces, and report their new places.
 
     A file ``data/a.jsonl`` is kept as ``data/previous/a-DATE.jsonl``, with the date of
-    its last change. If the block fails, the files are left as it left them.
+    its last change. If the block fails, the files stay as the block left them.
 
     Parameters
     ----------
     outputs
-        Files that the block may write; those that do not exist are skipped.
+        Files that the block may write; missing ones are skipped.
 
     Raises
     ------
     OutputError
-        If nothing can be kept beside a file; the block has not run then.
+        If a file cannot be kept. In this case the block does not run.
     """
     link_by_output: dict[Path, Path] = {}
     try:
@@ -52,13 +52,13 @@ def keeping_previous(outputs: Sequence[Path]) -> Iterator[None]:
             if output.is_file() and sha256_file(output) != sha256_file(link):
                 _keep(output, link)
     finally:
-        # A link that was kept has another name by now.
+        # A link that was kept has been renamed.
         for link in link_by_output.values():
             link.unlink(missing_ok=True)
 
 
 def _link_to(path: Path) -> Path:
-    """Make a second name of a file, under which it stays when the first is replaced.
+    """Give a file a second name, under which it survives a replacement of the first.
 
     Raises
     ------
@@ -82,13 +82,13 @@ def _keep(output: Path, link: Path) -> None:
     Raises
     ------
     OutputError
-        If it cannot be moved.
+        If the file cannot be moved.
     """
     folder = output.parent / PREVIOUS
     date = datetime.fromtimestamp(link.stat().st_mtime).strftime(DATE)
     kept_file = unused(folder / f"{output.stem}-{date}{output.suffix}")
     try:
-        # What was replaced may be private, whatever its own mode is.
+        # The replaced file may be private, whatever its own mode is.
         folder.mkdir(mode=0o700, exist_ok=True)
         os.replace(link, kept_file)
     except OSError as error:
@@ -97,7 +97,7 @@ def _keep(output: Path, link: Path) -> None:
 
 
 def unused(path: Path) -> Path:
-    """Return the path, or the first of ``NAME-2``, ``NAME-3`` ... that is free."""
+    """Return the path, or the first unused name of ``NAME-2``, ``NAME-3`` ..."""
     number = 1
     unused_path = path
     while os.path.lexists(unused_path):

@@ -1,4 +1,4 @@
-"""What a figure depends on: versions, hashes, seeds."""
+"""Record the inputs of a figure: versions, hashes and seeds."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ PACKAGES = (
     "spark-audit torch transformers peft accelerate safetensors tokenizers numpy scipy "
     "scikit-learn pandas pyarrow faker"
 ).split()
-"""Packages whose version a figure can depend on."""
+"""Packages whose version can affect a figure."""
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what a figure can depend on, without importing any of it.
+    """Return the versions of packages that can affect a figure, without importing them.
 
     A package that is not installed is left out.
     """
@@ -36,7 +36,7 @@ def now() -> str:
 
 
 def canonical_json(value: Any) -> bytes:
-    """Return JSON with sorted keys, no blanks, UTF-8 and no NaN: the form to hash."""
+    """Return canonical JSON: sorted keys, no blanks, UTF-8, no NaN."""
     return json.dumps(
         value,
         sort_keys=True,
@@ -54,11 +54,13 @@ def sha256_json(value: Any) -> str:
 def seed_for(seed: int, *parts: object) -> int:
     """Return a 63-bit seed for one named purpose, the same on every machine.
 
+    Different purposes get different seeds.
+
     Parameters
     ----------
     parts
-        What the random numbers are for: purposes that differ get other seeds.
+        The purpose of the random numbers.
     """
     digest = hashlib.sha256(repr((seed, *parts)).encode()).digest()
-    # Without its last bit it fits into a signed number of 64 bits.
+    # 63 bits fit into a signed 64-bit number.
     return int.from_bytes(digest[:8], "big") >> 1

@@ -1,4 +1,4 @@
-"""What to do about a path that does not exist, or that is an address."""
+"""Advice on a path that does not exist, or that is an address."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from spark_audit.errors import InputError
 
 _SCHEME = re.compile(r"(?:[^=\s\[]+=)?\[?([A-Za-z][\w.+-]+):/")
-"""The scheme of an address, which may stand behind ``NAME=`` or ``NAME=[``."""
+"""Pattern of an address, which may follow ``NAME=`` or ``NAME=[``."""
 
 _BUCKETS = frozenset(
     "s3 s3a s3n gs gcs az abfs abfss wasb wasbs adl hdfs dbfs oci oss r2".split()
@@ -20,14 +20,15 @@ _ADDRESSES = _BUCKETS | {"http", "https", "ftp", "sftp", "ssh", "file"}
 
 
 def elsewhere(value: object) -> str | None:
-    """Return what to do with an address in the place of a path; None if it is none.
+    """Return advice on an address in place of a path; None if it is not an address.
 
-    Taken for a path, the address would name a folder.
+    As a path, the address would name a folder.
 
     Parameters
     ----------
     value
-        Of text, only addresses of buckets count: a checkpoint may have another address.
+        Text or a path. In text only addresses of buckets count, because a checkpoint
+        may have another address.
     """
     if not isinstance(value, str | Path):
         return None
@@ -40,15 +41,15 @@ def elsewhere(value: object) -> str | None:
 
 
 def nearest(path: Path) -> str | None:
-    """Return a question about a file of a close name beside a path that is missing.
+    """Return a question about a file with a name similar to that of a missing path.
 
-    None where the path exists, or nothing beside it has a close name.
+    None if the path exists, or if no file beside it has a similar name.
     """
     with suppress(OSError):
         if path.exists():
             return None
 
-        # Names are compared without their endings: any two tables would be alike.
+        # Names are compared without endings, because any two tables would be similar.
         path_by_stem = {near.stem: near for near in sorted(path.parent.iterdir())}
         for stem in get_close_matches(path.stem, path_by_stem, n=1):
             return f"did you mean {path_by_stem[stem]}?"
@@ -56,32 +57,31 @@ def nearest(path: Path) -> str | None:
 
 
 def instead(path: str | Path, otherwise: str) -> str:
-    """Return what to do with a path that is not what was wanted.
+    """Return advice on a path that is not suitable.
 
     Parameters
     ----------
     otherwise
-        What to do where the path is no address, and no file of a close name is beside
-        it.
+        Advice if the path is not an address and no file beside it has a similar name.
     """
     path = Path(path).expanduser()
     return elsewhere(path) or nearest(path) or otherwise
 
 
 def no_such_path(path: str | Path, *, otherwise: str = "check the path") -> InputError:
-    """Return the error about a path that does not exist, whatever it should be.
+    """Return the error for a path that does not exist.
 
     Parameters
     ----------
     otherwise
-        As of :func:`instead`.
+        As for :func:`instead`.
     """
     fix = instead(path, otherwise)
     return InputError("there is no such file or folder", where=str(path), fix=fix)
 
 
 def is_missing(path: str | Path) -> bool:
-    """Return whether a path does not exist; one that may not be looked at does."""
+    """Return whether a path does not exist; one without access counts as existing."""
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):

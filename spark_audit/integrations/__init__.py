@@ -1,1 +1,1 @@
-"""What other people's programs call: each file is imported by who uses it, no other."""
+"""Entry points for other programs; each file is imported only by its user."""

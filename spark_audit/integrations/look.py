@@ -1,4 +1,4 @@
-"""One look at a model in training: its report, and the figures that are logged."""
+"""One look at a model in training: its report, and its figures for logs."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from spark_audit.report.glance import main_rows
 from spark_audit.results import Finding, Report, Row
 
 LOG_PREFIX = "spark_audit/"
-"""What names of logged figures begin with."""
+"""Prefix of the names of logged figures."""
 
 
 @dataclass(frozen=True)
 class AuditLook:
-    """What one look came to.
+    """The result of one look.
 
     Attributes
     ----------
     name
-        The checkpoint in the report; ``base`` before the first step.
+        Name of the checkpoint in the report; ``base`` before the first step.
     report
-        Figures of this look, findings of all looks until it.
+        The figures of this look, and the findings of all looks so far.
     tripped
-        The rules that it breaks, each with what was found.
+        The broken rules, each with the figure that broke it.
     """
 
     step: int
@@ -36,7 +36,7 @@ class AuditLook:
 
     @property
     def findings(self) -> list[Finding]:
-        """Findings of this look, or of the report as a whole; severest first."""
+        """Return findings on this look or on the report as a whole, severest first."""
         return [
             finding
             for finding in self.report.findings
@@ -45,28 +45,28 @@ class AuditLook:
 
     @cached_property
     def shared(self) -> AuditLook:
-        """The same look, its figures rounded or withheld as in files for others."""
+        """Return this look with its figures rounded or withheld as in shared files."""
         return replace(self, report=disclosed(self.report))
 
     def figures(self) -> dict[str, float]:
-        """Return what is logged: shared figures, by the names of the gate's rules."""
+        """Return the shared figures for logs, by the names of the gate's rules."""
         figures = self._severities()
         for row in self._main_rows():
             of = f".{row.of}" if row.of else ""
             name = f"{LOG_PREFIX}{row.audit}.{row.metric}{of}"
             for end in ("value", "low", "high"):
-                # What is withheld in shared files is not logged either.
+                # Figures that shared files withhold are not logged either.
                 value = getattr(row, end)
                 if value is not None:
                     figures[f"{name}.{end}"] = float(value)
         return figures
 
     def _severities(self) -> dict[str, float]:
-        """Return the highest severity of all findings, and of each audit's."""
+        """Return the highest severity of all findings, and of each audit."""
         severities = {f"{LOG_PREFIX}severity": 0.0}
         for finding in self.findings:
             names = [f"{LOG_PREFIX}severity"]
-            # Findings on the report as a whole are of no audit.
+            # Findings on the report as a whole belong to no audit.
             if finding.checkpoint:
                 names.append(f"{LOG_PREFIX}{finding.audit}.severity")
             for name in names:
@@ -75,11 +75,11 @@ class AuditLook:
         return severities
 
     def _main_rows(self) -> list[Row]:
-        """Return the rows of this look that a report's first table has.
+        """Return the rows of this look for a report's first table, with fixed variants.
 
-        The table shows the best variant of some metrics, and which one is the best
-        differs between looks. So variants that stay the same are taken, too: a curve
-        of one variant can be drawn over all looks.
+        The table shows only the best variant of some metrics, which may change from
+        look to look. So the declared variants are included, too, and a curve of one
+        variant can be drawn over all looks.
         """
         report = self.shared.report
         own_rows: list[Row] = []
@@ -90,7 +90,7 @@ class AuditLook:
         return own_rows
 
     def _rows_of_headline(self, report: Report, like: Row) -> list[Row]:
-        """Return the pooled rows of this look of a metric's declared variants.
+        """Return this look's pooled rows of the declared variants of a metric.
 
         Parameters
         ----------

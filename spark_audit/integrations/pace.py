@@ -1,4 +1,4 @@
-"""The pace of looks: at which step of a training the next one is due."""
+"""Decide at which steps of a training the looks are due."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import time
 from dataclasses import dataclass, field
 
 MAX_TIME_SHARE = 0.02
-"""Of the time of training, what looks may take where no interval is given."""
+"""Share of the training time that looks may take if no interval is given."""
 
 
 @dataclass
 class Pace:
-    """At which step the next look is due, so that all looks take their share of time.
+    """The schedule of looks, which limits their share of the time.
 
     Attributes
     ----------
     every
-        Steps between looks; ``None``: as many as ``MAX_TIME_SHARE`` asks for.
+        Steps between looks; ``None``: as many as ``MAX_TIME_SHARE`` requires.
     start
         The step at which the training began.
     spent, cost
-        Seconds that looks took: all, and the last.
+        Seconds of all looks, and of the last look.
     """
 
     every: int | None
@@ -32,21 +32,21 @@ class Pace:
 
     @property
     def trained(self) -> float:
-        """Return the seconds since the beginning that no look took."""
+        """Return the seconds since the beginning without those of looks."""
         return time.perf_counter() - self.began - self.spent
 
     def wait(self, step: int) -> int:
-        """Return the steps to wait until a look is due; 0: it is due now.
+        """Return the number of steps until the next look; 0 if it is due now.
 
-        A look is due as soon as all looks until then take no more than
-        :data:`MAX_TIME_SHARE` of the time of training. What the last look of a run will
-        take is kept back: that one always is.
+        A look is due as soon as all looks together, this one included, take at most
+        :data:`MAX_TIME_SHARE` of the training time. Time for the final look is
+        reserved, because that look always happens.
         """
         if self.every is not None:
             return -step % self.every
 
         trained = max(self.trained, 1e-9)  # seconds; a clock may not have moved
-        # After this look, and the last one.
+        # Time after this look and the final one.
         spent_by_looks = self.spent + 2 * self.cost
         seconds_lacking = spent_by_looks / MAX_TIME_SHARE - trained
         steps_per_second = (step - self.start) / trained

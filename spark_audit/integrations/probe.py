@@ -1,4 +1,4 @@
-"""Which rows of a manifest are scored at each look."""
+"""Choose the rows of a manifest that are scored at each look."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from spark_audit.scoring.table import ITEMS
 
 
 def probe_rows(manifest: Manifest, plan: Plan, rows: int) -> set[str]:
-    """Return the rows of a probe: half of them trained on, identifiers' rows first.
+    """Return the rows of a probe: half of them trained, rows with identifiers first.
 
-    Where the plan asks for candidates, whole sets (canaries, twins) come before, up to
-    half of the rows. What is taken of equals is decided by a hash.
+    If the plan asks for candidates, whole sets (canaries, twins) come first, up to half
+    of the rows. Among equal rows, a hash decides.
     """
     planned: set[str] = set()
     for task, item_keys in plan.items():
         planned.update(example_of(task, key) for key in item_keys)
 
-    # A set of candidates tells nothing unless all of its rows are scored.
+    # A set of candidates is useful only if all of its rows are scored.
     taken: set[str] = set()
     if any(ITEMS[task.kind] == "candidates" for task in plan):
         taken = _rows_of_candidate_sets(manifest, planned, most=rows // 2)
 
-    # Rows of pairs first, then rows with other identifiers, then all others.
+    # Rows of pairs come first, then rows with other identifiers, then all others.
     rows_of_pairs = {pair.example for pair in manifest.pairs}
     examples = [
         example
@@ -42,7 +42,7 @@ def probe_rows(manifest: Manifest, plan: Plan, rows: int) -> set[str]:
     trained = [example.id for example in examples if example.split == "train"]
     held_out = [example.id for example in examples if example.split == "test"]
 
-    # Where one side has too few, the other takes its room.
+    # If one side has too few rows, the other gets the remaining places.
     room = rows - len(taken)
     n_held_out = min(len(held_out), max(room // 2, room - len(trained)))
     return taken | {*trained[: room - n_held_out], *held_out[:n_held_out]}
@@ -51,7 +51,7 @@ def probe_rows(manifest: Manifest, plan: Plan, rows: int) -> set[str]:
 def _rows_of_candidate_sets(
     manifest: Manifest, planned: set[str], *, most: int
 ) -> set[str]:
-    """Return the rows of sets of candidates that are planned whole, in drawn order."""
+    """Return the rows of candidate sets that are planned whole, in random order."""
     row_lists = []
     for candidates in (*manifest.canaries, *manifest.twins):
         row_lists.append([context.example for context in candidates.contexts])
@@ -59,12 +59,12 @@ def _rows_of_candidate_sets(
     taken: set[str] = set()
     for row_list in sorted(row_lists, key=_drawn_order):
         added = {*row_list} - taken
-        # A smaller set may fit where a larger one did not.
+        # A smaller set may fit after a larger one did not.
         if added <= planned and len(taken) + len(added) <= most:
             taken |= added
     return taken
 
 
 def _drawn_order(key: object) -> bytes:
-    """Return a hash that puts keys into an order that has nothing to do with them."""
+    """Return a hash that sorts keys in an order without any meaning."""
     return hashlib.sha256(str(key).encode()).digest()

@@ -1,4 +1,4 @@
-"""Work that the processes of one training do together."""
+"""Share work among the processes of one training."""
 
 from __future__ import annotations
 
@@ -14,25 +14,24 @@ Result = TypeVar("Result")
 
 
 def results_of_all(work: Callable[[], Result]) -> list[Result]:
-    """Let every process do the work, and return what each came to, in their order.
+    """Run the work in every process, and return all results in order.
 
     Raises
     ------
     SparkError
-        In all processes where it is raised in one: none waits for another that has
-        given up.
+        In all processes if one raises it, so that no process waits for a failed one.
     """
     outcomes: list[Result | SparkError] = gather_object([_outcome(work)])
     return _without_errors(outcomes)
 
 
 def result_of_first(work: Callable[[], Result]) -> Result:
-    """Let the first process do the work, and return what it came to in all.
+    """Run the work in the first process, and return its result in all processes.
 
     Raises
     ------
     SparkError
-        In all processes where it is raised in the first.
+        In all processes if the first one raises it.
     """
     outcome = _outcome(work) if PartialState().is_main_process else None
     outcomes: list[Result | SparkError] = broadcast_object_list([outcome])
@@ -40,7 +39,7 @@ def result_of_first(work: Callable[[], Result]) -> Result:
 
 
 def _outcome(work: Callable[[], Result]) -> Result | SparkError:
-    """Return what work comes to, be it an error."""
+    """Return the result of the work, or the error that it raised."""
     try:
         return work()
     except SparkError as error:
@@ -48,7 +47,7 @@ def _outcome(work: Callable[[], Result]) -> Result | SparkError:
 
 
 def _without_errors(outcomes: list[Result | SparkError]) -> list[Result]:
-    """Return the results; raise the first error among them."""
+    """Return the results, or raise the first error among them."""
     results: list[Result] = []
     for outcome in outcomes:
         if isinstance(outcome, SparkError):

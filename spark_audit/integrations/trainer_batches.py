@@ -1,8 +1,8 @@
-"""The batches that a trainer feeds its model: which identifiers have loss in them.
+"""Find which identifiers have loss in the batches that a trainer feeds its model.
 
-The first batches of a run are read as the model gets them, and the identifiers of the
-manifest are looked for in their token ids. So it is seen before the training is over
-that a trainer masks them, packs rows, or puts two BOS tokens in front.
+The first batches of a run are read as the model gets them, and their token ids are
+searched for the manifest's identifiers. So a user learns early whether the trainer
+masks identifiers, packs rows, or puts two BOS tokens in front.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
 
 STEPS = 8
-"""Steps whose batches are read, unless all of training is shorter **[ours]**."""
+"""Steps whose batches are read, unless the training is shorter **[ours]**."""
 CONTEXT = 4
-"""Tokens before an identifier that must stand before it in a batch, too: a number of
-two digits is found anywhere **[ours]**."""
+"""Tokens before an identifier that must also match in a batch, because a number of two
+digits occurs anywhere **[ours]**."""
 NO_LOSS = -100
 """Label of tokens without loss."""
 HAS_LOSS = {"in the loss": True, "read only": False, "cut off": None}
-"""Whether an identifier has loss by what a manifest says of it; ``None``: it is not
-read at all."""
+"""Whether an identifier has loss according to the manifest; ``None``: the model does
+not read it."""
 
 
 @dataclass
 class Seen:
-    """What was seen in a trainer's batches.
+    """Counts from a trainer's batches.
 
     Attributes
     ----------
     n_batches, n_rows
         Batches, and rows of token ids in them.
     n_with_loss, n_masked, n_cut_off
-        Identifiers of the manifest's trained rows in them, by what the trainer does:
-        it has loss on them, masks them, or cut them off a row of which it kept another
-        identifier.
+        Identifiers of trained rows in the batches, by what the trainer does with them:
+        it has loss on them, it masks them, or it cut them off a row of which another
+        identifier is there.
     n_otherwise
-        Those of which the manifest says otherwise.
+        Identifiers for which the manifest says something else.
     n_packed, n_two_bos, n_without_loss
-        Rows that hold several texts, that begin with two BOS tokens, and without any
-        label.
+        Rows with several texts, rows that begin with two BOS tokens, and rows without
+        any label.
     """
 
     n_batches: int = 0
@@ -65,11 +65,11 @@ class Seen:
 
     @property
     def n_identifiers(self) -> int:
-        """Identifiers that were recognised."""
+        """Return the number of recognised identifiers."""
         return self.n_with_loss + self.n_masked + self.n_cut_off
 
     def sentences(self) -> Iterator[str]:
-        """Yield what a user must know at once; nothing if all is well."""
+        """Yield warnings for the user; none if all is well."""
         if not self.n_batches:
             yield "the trainer hands no labels to the model: its loss was not read"
             return
@@ -86,12 +86,12 @@ class Seen:
             yield f"{self.n_without_loss} {of_rows} have no label at all"
 
     def _sentences_on_identifiers(self, batches: str) -> Iterator[str]:
-        """Yield what the trainer does with identifiers of the manifest.
+        """Yield sentences on what the trainer does with the manifest's identifiers.
 
         Parameters
         ----------
         batches
-            Which batches were read, in words.
+            The batches that were read, in words.
         """
         if not self.n_identifiers:
             yield (
@@ -116,7 +116,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class _Sought:
-    """An identifier in a trained row of the manifest, as it stands in a batch."""
+    """An identifier in a trained row of the manifest, in its form for a batch."""
 
     row: str
     n_tokens: int
@@ -125,13 +125,13 @@ class _Sought:
 
 @dataclass
 class BatchReader:
-    """Reads the batches that a model is trained with, by a hook on its forward pass.
+    """A reader of training batches, by a hook on the model's forward pass.
 
     Parameters
     ----------
     sought
-        Token ids of an identifier and what stands before it, as bytes, by their
-        length -> the identifiers.
+        Length in tokens -> token ids, as bytes, of an identifier and the tokens before
+        it -> the identifiers.
     of_row
         Trained row -> its identifiers.
     bos
@@ -146,14 +146,14 @@ class BatchReader:
 
     @classmethod
     def of(cls, manifest: Manifest, loaded: Loaded) -> BatchReader:
-        """Return a reader of the identifiers of trained rows, canaries' among them."""
+        """Return a reader for the identifiers of trained rows, canaries included."""
         sought: dict[int, dict[bytes, list[_Sought]]] = defaultdict(dict)
         of_row: dict[str, int] = defaultdict(int)
         rows = [row.id for row in manifest.examples if row.split == "train"]
         for row, encoding in Encodings(manifest, loaded).each(rows):
             for span in row.spans:
                 tokens = encoding.span(span.start, span.end)
-                # It lies in a part of the row that was cut off.
+                # It is in a part of the row that was cut off.
                 if tokens is None:
                     continue
 
@@ -171,18 +171,18 @@ class BatchReader:
         return cls(dict(sought), dict(of_row), bos)
 
     def attach(self, model: torch.nn.Module) -> None:
-        """Begin to read what the model is trained with."""
+        """Start to read the model's training batches."""
         self._hook = model.register_forward_pre_hook(self._forward, with_kwargs=True)
 
     def detach(self) -> None:
-        """Read no further batches."""
+        """Stop to read batches."""
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
 
     @property
     def is_attached(self) -> bool:
-        """Whether batches are read."""
+        """Return whether batches are being read."""
         return self._hook is not None
 
     def _forward(
@@ -191,7 +191,7 @@ class BatchReader:
         args: tuple[object, ...],
         inputs: dict[str, torch.Tensor | None],
     ) -> None:
-        """Read one call of the model that has labels, in training."""
+        """Read one call of the model, if it has labels and is in training."""
         ids = inputs.get("input_ids")  # (B, T)
         labels = inputs.get("labels")  # (B, T)
         if not module.training or ids is None or labels is None:
@@ -217,14 +217,14 @@ class BatchReader:
     def _read(
         self, ids: np.ndarray, labels: np.ndarray, positions: np.ndarray | None
     ) -> None:
-        """Count what one row of a batch holds; arrays of shape ``(T,)``."""
+        """Count the contents of one row of a batch; arrays have shape ``(T,)``."""
         seen = self.seen
         seen.n_rows += 1
         identifiers = [*self._identifiers(ids)]
 
         # Each text of a packed row begins at position 0.
         n_starts = 1 if positions is None else int(np.count_nonzero(positions == 0))
-        # Identifiers of several rows tell it where positions run on.
+        # If positions run on, identifiers of several rows show that the row is packed.
         n_rows_mixed = len({identifier.row for identifier, _ in identifiers})
         is_packed = n_starts > 1 or n_rows_mixed > 1
         seen.n_packed += is_packed
@@ -233,7 +233,7 @@ class BatchReader:
 
         counts: dict[str, int] = defaultdict(int)
         for identifier, end in identifiers:
-            # A label is of the token that it stands at: the model shifts them.
+            # A label belongs to its own token, because the model shifts the labels.
             own_labels = labels[end - identifier.n_tokens : end]
             has_loss = bool((own_labels != NO_LOSS).any())
             seen.n_with_loss += has_loss
@@ -243,25 +243,26 @@ class BatchReader:
                 seen.n_otherwise += expected != has_loss
             counts[identifier.row] += 1
 
-        # Of a row that is not packed, the trainer cut off what is not there.
+        # In a row that is not packed, missing identifiers were cut off.
         if not is_packed:
             for row, count in counts.items():
                 seen.n_cut_off += max(self.of_row[row] - count, 0)
 
     def _identifiers(self, ids: np.ndarray) -> Iterator[tuple[_Sought, int]]:
-        """Yield the identifiers in a row of a batch, and the token where each ends.
+        """Yield the identifiers in a row of a batch, with the token at which each ends.
 
-        One that several rows hold is taken for that of a row that holds another one.
+        An identifier of several rows is assigned to a row of which another one is
+        present.
         """
         matches: list[tuple[list[_Sought], int]] = []
         for length, by_ids in self.sought.items():
             for end in range(length, len(ids) + 1):
-                # Bytes of token ids are looked up, which is faster than comparing.
+                # A look-up of token ids as bytes is faster than a comparison.
                 candidates = by_ids.get(ids[end - length : end].tobytes(), [])
                 if candidates:
                     matches.append((candidates, end))
 
-        # A text that stands in one row only says which row this is.
+        # A text in only one row of the manifest identifies this row.
         certain_rows: set[str] = set()
         for candidates, _ in matches:
             rows = {candidate.row for candidate in candidates}
@@ -273,7 +274,7 @@ class BatchReader:
             yield (certain or candidates)[0], end
 
     def _has_two_bos(self, ids: np.ndarray) -> bool:
-        """Whether a BOS token follows another one."""
+        """Return whether a BOS token follows another one."""
         if self.bos is None:
             return False
         is_bos = ids == self.bos

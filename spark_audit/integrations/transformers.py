@@ -1,8 +1,8 @@
-"""A callback that audits a model while transformers' Trainer, or TRL's, trains it.
+"""Audit a model while transformers' Trainer, or TRL's, trains it.
 
-It looks at a fixed part of a manifest. Each look is a checkpoint of one report,
-``step-N``. So what is claimed of it holds once corrected over the tests of all looks
-until then: who looks often enough would else find something by chance.
+The callback looks at a fixed part of a manifest. Each look is a checkpoint ``step-N``
+of one report. A claim about it must hold after a correction over the tests of all looks
+so far: otherwise frequent looks would find something by chance.
 """
 
 from __future__ import annotations
@@ -57,63 +57,67 @@ from spark_audit.scoring.table import Pass, TokenTable
 MAX_CALLBACK_ROWS = 256
 
 MAX_BASE_DIFFERENCE = 0.02
-"""Nats a token up to which a model is the one that the manifest was built with."""
+"""Nats per token up to which a model counts as that of the manifest."""
 
 Scores = dict[Pass, TokenTable]
 
 Part = tuple[str, np.ndarray, Mapping[str, np.ndarray]]
-"""Key, positions and columns of one item, arrays of shape ``(n,)``."""
+"""Key, positions and columns of one item; the arrays have shape ``(n,)``."""
 
 HAS_USED_CUDA: Callable[[], bool] = torch.cuda.is_initialized
-"""Whether this process has used a GPU; torch gives the function without types."""
+"""A function that tells whether this process has used a GPU; torch has no types for it.
+"""
 
 _log = logging.getLogger("spark_audit")
 
 
 class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
-    """Look at the model that is trained, at times, and log what an audit would say.
+    """Look at the model at intervals during its training, and log what an audit says.
 
     ``Trainer(..., callbacks=[AuditCallback("manifests/reviews.json")])`` scores a fixed
-    part of the manifest with the model as it is, before the first step, at times, and
-    after the last one. Main figures go into ``trainer.log``, and so to whatever
-    ``report_to`` names; sentences to Python's logger ``spark_audit``; the looks stand
-    in ``looks``. Model, random numbers and the order of rows stay as without it.
+    part of the manifest with the current model: before the first step, at intervals,
+    and after the last step. The main figures go to ``trainer.log``, and so to the
+    services in ``report_to``. Sentences go to Python's logger ``spark_audit``, and the
+    looks to ``looks``. The model, random numbers and the order of rows are not
+    affected.
 
     Parameters
     ----------
     manifest
-        A file, or what ``load_manifest`` gives: of the model that training starts
-        from, with its tokenizer.
+        A file, or a result of ``load_manifest``, made with the model from which
+        training starts and with its tokenizer.
     every
-        Steps between looks; by default so many that looks take at most 2% of the time
-        of training, the first and the last, which always are, included.
+        Steps between looks. By default, all looks take at most 2% of the training time,
+        including the first and the last one, which always happen.
     audits
-        By name, or with their options; ``canary`` and ``twins`` score candidates and
-        take longer.
+        Names of audits, or audits with their options. ``canary`` and ``twins`` score
+        candidates and take longer.
     rows
-        Rows of the manifest that are scored, at most.
+        Most rows of the manifest that are scored.
     fail_if
-        Rules as those of ``spark-audit gate``, without ``for`` and ``except``; one that
-        is broken ends the training in order, and stands in :attr:`tripped`.
+        Rules as for ``spark-audit gate``, without ``for`` and ``except``. A broken rule
+        ends the training in an orderly way and is listed in :attr:`tripped`.
     tokenizer
-        By default the trainer's ``processing_class``.
+        Default: the trainer's ``processing_class``.
     preset, seed
-        Of the audits.
+        Preset and seed of the audits.
 
     Attributes
     ----------
     looks
-        What each look came to, in order.
+        The results of all looks, in order.
     batches
-        What the trainer's own first batches hold: which identifiers have loss, whether
-        rows are packed (:class:`~spark_audit.integrations.trainer_batches.Seen`).
-        ``None`` before training.
+        Counts from the trainer's own first batches: which identifiers have loss, and
+        whether rows are packed
+        (:class:`~spark_audit.integrations.trainer_batches.Seen`). ``None`` before
+        training.
 
     Raises
     ------
     SparkError
-        When training begins, if manifest and model do not fit; later only where a rule
-        is given that could then not be judged. What fails else is logged as a warning.
+        At the beginning of training, if manifest and model do not fit. Later, only if
+        an error prevents the check of a rule. All other failures are logged as
+        warnings.
     """
 
     def __init__(
@@ -128,7 +132,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         preset: str | None = None,
         seed: int = 0,
     ) -> None:
-        # True would count as 1.
+        # True is an int and would count as 1.
         if every is not None and (type(every) is not int or every < 1):
             raise InputError(
                 "is no number of steps",
@@ -170,7 +174,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         self._reader: BatchReader | None = None
 
     def _plan(self, manifest: Manifest) -> Plan:
-        """Return the passes and items that the audits ask for."""
+        """Return the passes and items that the audits need."""
         audits = [*self.audits.values()]
         return union(make_plans(manifest, audits, preset=self._preset)[1])
 
@@ -184,7 +188,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         processing_class: PreTrainedTokenizerBase | None = None,
         **unused: object,
     ) -> None:
-        """Check that manifest and model fit; look at the base."""
+        """Check that manifest and model fit, and look at the base."""
         if getattr(args, "fsdp", None):
             raise InputError(
                 "are shards under FSDP",
@@ -211,9 +215,9 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         if is_fresh:
             self._look(state, control, started)
         else:
-            # Of a training that goes on, the start is no look: it was one before.
+            # The start of a resumed training is not a look: the earlier run made it.
             self._count_look(state.global_step, started)
-        # A hook would be compiled with the model.
+        # torch.compile would compile a hook with the model.
         if not getattr(args, "torch_compile", False):
             self._reader.attach(extract_model_from_parallel(model))
 
@@ -224,7 +228,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         control: TrainerControl,
         **unused: object,
     ) -> None:
-        """Look, where that is due, and after the last step."""
+        """Look if it is due, and after the last step."""
         step = state.global_step
         self._steps_read += 1
         if self._steps_read >= min(STEPS, state.max_steps):
@@ -232,7 +236,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         if step >= state.max_steps:
             self._look(state, control)
         elif step >= self._due:
-            # Of the first process, so that all look at the same steps.
+            # The first process decides, so that all look at the same steps.
             (wait,) = broadcast_object_list([self._pace.wait(step)])
             if wait:
                 self._due = step + wait
@@ -246,39 +250,39 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         control: TrainerControl,
         **unused: object,
     ) -> None:
-        """Look once more where training ended before its last step."""
+        """Look once more if training ended before its last step."""
         self._tell_batches()
 
-        # The weights that are loaded at the end are those of an earlier step.
+        # The weights that are loaded at the end may be those of an earlier step.
         has_looked = self.looks and self.looks[-1].step == state.global_step
         if not has_looked and not args.load_best_model_at_end:
             self._look(state, control)
 
     @property
     def has_base(self) -> bool:
-        """Return whether looks compare with the base: it could be scored."""
+        """Return whether looks are compared with the base: it could be scored."""
         return self._base is not None
 
     @property
     def batches(self) -> Seen | None:
-        """Return what this process saw in the trainer's own batches."""
+        """Return the counts from this process's own batches."""
         return None if self._reader is None else self._reader.seen
 
     def _tell_batches(self) -> None:
-        """Say once what the trainer's first batches hold; read no further ones."""
+        """Report the contents of the trainer's first batches once, and stop reading."""
         reader = self._reader
         if reader is None or not reader.is_attached:
             return
 
         reader.detach()
-        # Every process reads its own batches; one of them speaks.
+        # Every process reads its own batches, but only one of them reports.
         if PartialState().is_main_process:
             for sentence in reader.seen.sentences():
                 _log.warning("%s", sentence)
 
     def _count_look(self, step: int, started: float) -> float:
-        """Count the time of what was just done, and return it in seconds."""
-        # Of the first process, so that all decide alike.
+        """Add the seconds since ``started`` to the cost of looks; return them."""
+        # The first process decides, so that all processes act alike.
         (self._pace.cost,) = broadcast_object_list([_now() - started])
         self._pace.spent += self._pace.cost
         self._due = step + 1
@@ -290,7 +294,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         control: TrainerControl,
         started: float | None = None,
     ) -> None:
-        """Score, conclude, log; end the training where a rule says so."""
+        """Score, conclude and log; end the training if a rule is broken."""
         step = state.global_step
         started = _now() if started is None else started
         name = BASE if self._base is not None and not step else f"step-{step}"
@@ -303,7 +307,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
                     tables[name] = self._scores(loaded)
                 look = result_of_first(lambda: self._concluded(loaded, step, tables))
         except SparkError as error:
-            # A rule that cannot be judged must not let the training pass.
+            # A rule that cannot be checked must not let the training pass.
             if self._rules:
                 raise
             _log.warning("no look at step %d: %s", step, error)
@@ -320,13 +324,13 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
 
     @property
     def tripped(self) -> list[str]:
-        """Rules that were broken, each with its look: what a script ends on."""
+        """Return the broken rules, each with its look, for the exit of a script."""
         return [f"{look.name}: {text}" for look in self.looks for text in look.tripped]
 
     def _tell(
         self, look: AuditLook, control: TrainerControl, seconds: float, *, is_last: bool
     ) -> None:
-        """Log the figures of a look, what is found, and the rules that it breaks."""
+        """Log the figures of a look, its findings, and the rules that it breaks."""
         figures = look.figures() | {f"{LOG_PREFIX}seconds": seconds}
         if look.step:
             share = self._pace.spent / self._pace.trained
@@ -335,12 +339,12 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         if self._rules:
             figures[f"{LOG_PREFIX}tripped"] = float(len(look.tripped))
 
-        # Logging takes away that the trainer was about to log itself.
+        # Logging would cancel the log that the trainer itself was about to write.
         should_log = control.should_log
         _tell_trainer(figures)
         control.should_log = should_log
 
-        # Logs are sent to services: figures and sentences are those of shared files.
+        # Logs go to services, so they contain only what shared files may contain.
         for finding in look.shared.findings:
             level = logging.WARNING if finding.detected else logging.INFO
             _log.log(level, "%s", finding.sentence)
@@ -349,7 +353,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
             _log.warning("%s: rule tripped: %s%s", look.name, text, late)
 
     def _scored_base(self, model: PreTrainedModel, *, is_fresh: bool) -> Scores | None:
-        """Return scores of the manifest's base, if the model shows it; else warn.
+        """Return scores of the manifest's base if the model can show it; else warn.
 
         With its adapter off a model is its base, but where the adapter's start has
         changed that (PiSSA); before the first step it is so as it stands.
@@ -373,7 +377,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
                 return tables
             distances.append(distance)
 
-        # Without the base there is no change since it, and looks say less.
+        # Without the base there is no change to measure, and looks say less.
         reason = "training was resumed"
         if distances:
             reason = f"the model differs from it by {min(distances):.3g} nats per token"
@@ -381,7 +385,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         return None
 
     def _distance_from_manifest(self, table: TokenTable) -> float:
-        """Return the mean difference from the NLL in the manifest, nats a token."""
+        """Return the mean difference from the manifest's NLL, in nats per token."""
         of_manifest = [
             self.manifest.by_id[key].reference_nll[table.position[table.rows(key)]]
             for key in table.ids
@@ -392,17 +396,17 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
     def _concluded(
         self, loaded: Loaded, step: int, tables: Mapping[str, Scores]
     ) -> AuditLook:
-        """Conclude from the tables of the base (where there is one) and of a look.
+        """Conclude from the scores of a look and of the base, if there is one.
 
         Parameters
         ----------
         loaded
-            The model that was looked at; ``tables`` has it by its name.
+            The audited model; ``tables`` holds its scores under its name.
         """
         name = loaded.name
         self._facts.append(facts_of(loaded))
 
-        # Findings of earlier looks stay: they are corrected over all of them.
+        # Findings of earlier looks stay, with a correction over all looks.
         results = {}
         for audit_name, audit in self.audits.items():
             result = audit(tables, self.manifest, preset=self._preset, seed=self.seed)
@@ -417,7 +421,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
 
         report = assemble(
             results,
-            # A probe is no audit: what it lacks passes, what it shows does not.
+            # A probe is not a full audit: its claims count, but nothing passes by it.
             status="partial",
             command=[],
             settings={
@@ -429,7 +433,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
             manifest=manifest_facts(self.manifest),
             checkpoints=[*self._facts],
         )
-        if name == BASE:  # what the base gives away, this training did not teach it
+        if name == BASE:  # what the base reveals was not learned in this training
             return AuditLook(step, name, report)
 
         outcomes = check(report, self._rules, allow_missing=True)
@@ -441,7 +445,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         return AuditLook(step, name, report, tripped)
 
     def _scores(self, loaded: Loaded) -> Scores:
-        """Return tables of all passes; each process with the model scores a part."""
+        """Return the tables of all passes; each process scores a part of the items."""
         state = PartialState()
         every_nth = slice(state.process_index, None, state.num_processes)
 
@@ -463,11 +467,11 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
 
 
 def _audits_by_name(audits: Sequence[str | Audit]) -> dict[str, Audit]:
-    """Return the audits that each look makes; refuse those that look at series."""
+    """Return the audits of each look by name; refuse those of series."""
     audit_by_name: dict[str, Audit] = {}
     for audit in audits:
         if audit == Matched.name:
-            # Its placebos and rematching take long, and no look shows them.
+            # Placebos and rematching take long, and no look shows them.
             audit = Matched(placebo_draws=0, rematched=False)
         elif isinstance(audit, str):
             audit = find(audit)()
@@ -483,7 +487,7 @@ def _audits_by_name(audits: Sequence[str | Audit]) -> dict[str, Audit]:
 
 
 def _rules_of(texts: Sequence[str], audits: Mapping[str, Audit]) -> list[Rule]:
-    """Return the rules of some texts; refuse those that no look can judge."""
+    """Parse rules; refuse those that a look cannot check."""
     rules = [parse_rule(text) for text in texts]
 
     for text, rule in zip(texts, rules, strict=True):
@@ -500,21 +504,21 @@ def _rules_of(texts: Sequence[str], audits: Mapping[str, Audit]) -> list[Rule]:
 
 @contextmanager
 def _unwrapped(model: torch.nn.Module) -> Iterator[PreTrainedModel]:
-    """Give the model without what wraps it; leave it as it was."""
+    """Yield the model without its wrappers, and restore its mode afterwards."""
     inner = extract_model_from_parallel(model, keep_torch_compile=False)
     with undisturbed(inner):
         yield inner
 
 
 def _now() -> float:
-    """Return seconds; what a GPU was still asked to do counts to what was before."""
+    """Return seconds, after the GPU has finished all requested work."""
     if HAS_USED_CUDA():
         torch.cuda.synchronize()
     return time.perf_counter()
 
 
 def _tell_trainer(figures: dict[str, float]) -> None:
-    """Hand figures to the trainer's ``log``; TRL's, which clears its own, is left out.
+    """Pass figures to the trainer's ``log``, but not to TRL's, which clears its own.
 
     A trainer hands out no self: it is looked for among those that called.
     """

@@ -68,7 +68,7 @@ Name = Annotated[str, Field(max_length=1000), AfterValidator(_check_printable)]
 Distinct = Annotated[list[str], AfterValidator(_check_distinct)]
 
 MOST_NATS = 1e4
-"""Largest NLL of a token: finite logits give no less likely token."""
+"""Bound on a token's NLL, which no model with finite logits reaches."""
 
 Whole = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
 

@@ -1,1 +1,1 @@
-"""The terminal: messages, progress and interrupts of both programs."""
+"""The terminal: command lines, output and interrupts of both programs."""

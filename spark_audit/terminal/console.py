@@ -1,7 +1,7 @@
-"""What the console scripts share: how a command line is read, leaves and shows things.
+"""Run command lines and show output, for both console scripts.
 
-Results go to stdout; what is said on the side goes to stderr. Nothing heavy is
-imported here, so that ``--help`` answers at once.
+Results go to stdout, and messages go to stderr. This module imports nothing slow, so
+that ``--help`` answers at once.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 STREAM_MODES = {"stdin": "r", "stdout": "w", "stderr": "w"}
-"""Standard streams, and how each is opened where it is closed."""
+"""Standard streams, and the mode in which a closed one is opened."""
 
 DEFECT_EXIT_CODE = 70
-"""Exit code of an error that is no user's fault (EX_SOFTWARE of sysexits.h)."""
+"""Exit code of an error that the user did not cause (EX_SOFTWARE of sysexits.h)."""
 
 USAGE_EXIT_CODE = 2
 
 PIPED_COLUMNS = 200
-"""Columns of output that goes to no terminal."""
+"""Columns of output that does not go to a terminal."""
 
 
 @dataclass(frozen=True)
 class _Failure:
-    """The line that is printed of an error, and the exit code."""
+    """The printed line of an error, and the exit code."""
 
     line: str
     exit_code: int
@@ -71,13 +71,13 @@ def run_command(
     Parameters
     ----------
     arguments
-        What was typed after the program's name.
+        Words that were typed after the program's name.
     program
-        Its name, for messages and log files.
+        Name of the program, for messages and log files.
     app
-        Makes the application from what was typed.
+        Makes the application for the typed words.
     anew
-        Commands that keep nothing of work that was interrupted.
+        Commands that keep nothing of interrupted work.
     """
     _open_closed_streams()
     command = arguments[0] if arguments else ""
@@ -89,7 +89,7 @@ def run_command(
             try:
                 app(arguments).meta(list(arguments))
             except SystemExit as request_to_exit:
-                # What a command came to stands, also where its output is lost.
+                # The command's exit code stands, even if its output is lost.
                 code = request_to_exit.code
                 exit_code = code if isinstance(code, int) else 1
 
@@ -98,13 +98,13 @@ def run_command(
         except KeyboardInterrupt:
             return say_interrupted(program, arguments, verb=verb)
         except BrokenPipeError:
-            # Whoever read our output has enough.
+            # The reader of our output has ended, as `head` does.
             _drop_output()
             return exit_code
         except BaseException as error:
             if not isinstance(error, Exception) and not errors.panicked(error):
                 raise
-            # A library may have made another error of an interrupt.
+            # A library may have turned an interrupt into another error.
             if interrupted():
                 return say_interrupted(program, arguments, verb=verb)
 
@@ -118,9 +118,10 @@ def run_command(
 
 
 def _open_closed_streams() -> None:
-    """Open standard streams that are closed, on nothing.
+    """Open closed standard streams on the null device.
 
-    The next file that is opened would have their number otherwise, and be written to.
+    Otherwise the next file to be opened would get the number of such a stream, and
+    would receive its output.
     """
     for stream, mode in STREAM_MODES.items():
         if getattr(sys, stream) is None:
@@ -128,10 +129,10 @@ def _open_closed_streams() -> None:
 
 
 def _failure_of(error: BaseException, program: str) -> _Failure:
-    """Return what is printed of an error, by the first of these that it is.
+    """Return the line and the exit code of an error.
 
-    Memory ran out; an error of ours; a mistake on the command line; a file that cannot
-    be read or written; and else a defect.
+    The first match decides: memory ran out; an error of ours; a mistake on the command
+    line; a file that cannot be read or written; otherwise a defect.
     """
     if not isinstance(error, errors.IncompleteError) and out_of_memory(error):
         error = errors.IncompleteError(
@@ -149,7 +150,7 @@ def _failure_of(error: BaseException, program: str) -> _Failure:
         line = f"error: {_usage_mistake(error)} see {command} --help"
         return _Failure(line, USAGE_EXIT_CODE)
 
-    # A template that is missing is both, and no fault of a disk.
+    # A missing template is both kinds of error, but not a problem of a file.
     if isinstance(error, OSError) and not isinstance(error, LookupError):
         exit_code = errors.OutputError.exit_code
         if isinstance(error, FileNotFoundError):
@@ -163,7 +164,7 @@ def _failure_of(error: BaseException, program: str) -> _Failure:
 
 
 def _usage_mistake(error: CycloptsError) -> str:
-    """Return what is wrong with a command line, in one line."""
+    """Return the mistake on a command line, in one line."""
     if isinstance(error, UnusedCliTokensError):
         first_token = (error.unused_tokens or [""])[0]
         return (
@@ -176,7 +177,7 @@ def _usage_mistake(error: CycloptsError) -> str:
     if isinstance(error, MissingArgumentError):
         return _missing_argument(error)
 
-    # The library's own sentence, in one line, without the lists that --help has.
+    # The library's own sentence is used, without the lists that --help shows.
     sentence = str(error).partition(" Available commands: ")[0]
     sentence = " ".join(sentence.split())
     sentence = re.sub(r'^Command "[^"]*" parameter ', "", sentence)
@@ -187,10 +188,10 @@ def _usage_mistake(error: CycloptsError) -> str:
 
 
 def _missing_argument(error: MissingArgumentError) -> str:
-    """Return what is missing; an option that is misspelt is named instead, as unknown.
+    """Return what is missing; a misspelt option is reported as unknown instead.
 
-    The library finds first that an option is missing. Where it was typed without its
-    value, or with a wrong name, that is among the tokens that nothing has used.
+    The library first reports that an option is missing. If the user typed it without a
+    value or with a wrong name, the unused tokens contain it.
     """
     assert error.argument is not None
     for token in error.unused_tokens or ():
@@ -208,7 +209,7 @@ def _missing_argument(error: MissingArgumentError) -> str:
 
 
 def _flush_or_drop_output() -> None:
-    """Write what is left of the output; where that fails, write it nowhere."""
+    """Flush stdout; on failure, discard its output."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -216,15 +217,15 @@ def _flush_or_drop_output() -> None:
 
 
 def _drop_output() -> None:
-    """Write what is left of the output nowhere: Python must not complain at exit."""
+    """Discard the remaining output, so that Python does not complain at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
 
 
 def _details_of_defect(error: BaseException, program: str) -> str:
-    """Write where a defect happened into a log file, and return where that is.
+    """Write the place of a defect to a log file, and return the file's path.
 
-    Messages of the error are left out: they may quote data.
+    Messages of the error are left out, because they may quote data.
     """
     frames = traceback.extract_tb(error.__traceback__)
     lines = [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in frames]
@@ -240,14 +241,14 @@ def _details_of_defect(error: BaseException, program: str) -> str:
 
 
 def keep_apart(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:
-    """Refuse to write over what is read.
+    """Refuse to overwrite inputs.
 
     Raises
     ------
     InputError
-        If an output is an input, also by another name or by a link.
+        If an output is also an input, perhaps by another name or a link.
     """
-    # Of links that lead round and round `Path.resolve` makes an error.
+    # `Path.resolve` raises an error for circular links.
     real_inputs = {os.path.realpath(path) for path in inputs}
     for output in outputs:
         if _is_among(output, real_inputs):
@@ -259,7 +260,7 @@ def keep_apart(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:
 
 
 def _is_among(path: Path, real_paths: Collection[str]) -> bool:
-    """Whether a path is one of these, by its name or as the same file."""
+    """Return whether a path is one of these files, by name or as the same file."""
     if os.path.realpath(path) in real_paths:
         return True
     if not path.exists():
@@ -278,12 +279,12 @@ def tell(text: str = "") -> None:
 
 
 def tell_json(content: object) -> None:
-    """Print one line of JSON to stdout, in ASCII: nothing in it steers a terminal."""
+    """Print one line of ASCII JSON to stdout, which cannot steer a terminal."""
     tell(json.dumps(content))
 
 
 def show_facts(facts: Mapping[str, object], *, as_json: bool = False) -> None:
-    """Print names and values, aligned, or as one JSON object."""
+    """Print names and values, in columns or as one JSON object."""
     if as_json:
         tell_json(dict(facts))
         return
@@ -302,14 +303,14 @@ def show_table(
     remarks: Sequence[str] = (),
     figures: bool = True,
 ) -> None:
-    """Print a table below an empty line.
+    """Print a table after an empty line.
 
     Parameters
     ----------
     remarks
-        Lines under it.
+        Lines below the table.
     figures
-        Whether all columns but the first are figures, which stand to the right.
+        Whether all columns but the first hold figures, which are right-aligned.
     """
     from rich.table import Table
 
@@ -332,10 +333,10 @@ def show_table(
 
 
 def stdout() -> Console:
-    """Return where tables and text are drawn; nothing is read as markup."""
+    """Return the console for tables and text, without interpretation of markup."""
     from rich.console import Console
 
-    # Piped output keeps whole lines, unless COLUMNS says how wide its reader is.
+    # Piped output keeps whole lines, unless COLUMNS gives the width for its reader.
     is_width_given = os.environ.get("COLUMNS", "").isdecimal()
     width = None
     if not sys.stdout.isatty() and not is_width_given:
@@ -344,5 +345,5 @@ def stdout() -> Console:
 
 
 def show_line(text: str, *, style: str | None = None) -> None:
-    """Print a line that is wrapped to the terminal."""
+    """Print a line, wrapped to the width of the terminal."""
     stdout().print(visible(text), style=style, markup=False)

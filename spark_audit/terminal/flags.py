@@ -1,6 +1,6 @@
-"""A program of commands, made of functions, with their options.
+"""Build a program of commands from functions and their options.
 
-What is typed wins over the file of ``--config``, the file over the environment.
+Typed options win over the file of ``--config``, and the file wins over the environment.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ QUIET_HELP = "No progress."
 VERBOSE_HELP = "Print every sentence and table."
 
 TRUST = "trust-remote-code"
-"""An option that is read from no file: one that came with a checkpoint may be named by
-a variable, and would run the checkpoint's code."""
+"""Marks an option that no file may set. A variable can name a file that came with a
+checkpoint, which would then run the checkpoint's code."""
 
 HELP_FLAGS = ("--help", "-h")
 
 OUTPUT_OPTIONS = ("--output", "--junit", "--sarif", "--attest", "--scores")
-"""Options whose path need not exist; every other path is read."""
+"""Options whose path need not exist; all other paths are read."""
 
 DEFAULTS_NOT_SHOWN = (None, "", (), (0, 1), False)
-"""Defaults that the help leaves out: what is off, empty, or the whole."""
+"""Defaults that the help omits: false, empty, or everything."""
 
 Config: TypeAlias = Annotated[
     Path | None,
@@ -51,12 +51,12 @@ Config: TypeAlias = Annotated[
 
 @dataclass
 class Typed:
-    """What was typed, for a command with a parameter ``typed: Line``.
+    """The typed command line, for a command with a parameter ``typed: Line``.
 
     Attributes
     ----------
     words
-        All of it, the program's name first.
+        All words, with the program's name first.
     arguments
         The command's options.
     """
@@ -66,7 +66,7 @@ class Typed:
 
     @property
     def given(self) -> dict[str, object]:
-        """Values of options that are not left to their defaults, wherever given."""
+        """Return the values of options that are not left at their defaults."""
         return {
             argument.name.strip("-").replace("-", "_"): argument.value
             for argument in self.arguments
@@ -85,12 +85,12 @@ def pairs(texts: Sequence[str], *, where: str, form: str) -> dict[str, str]:
     where
         The option, for errors.
     form
-        How a pair is to be written.
+        The required form of a pair, for errors.
 
     Raises
     ------
     InputError
-        If a text is no pair.
+        If a text is not a pair.
     """
     values_by_name = {}
     for text in texts:
@@ -110,16 +110,16 @@ def program(
     help: str,
     check: Callable[[ArgumentCollection], None] | None = None,
 ) -> App:
-    """Return an application without commands, which runs what was typed by ``.meta``.
+    """Return an application without commands, whose ``.meta`` runs the typed words.
 
     An option that takes one value is refused when it is given twice.
 
     Parameters
     ----------
     words
-        What was typed after the program's name.
+        Words that were typed after the program's name.
     check
-        Refuses values that can be seen to be wrong before the command is called.
+        Refuses bad values before the command is called.
     """
     app = App(
         name=name,
@@ -139,7 +139,7 @@ def program(
         print_error=False,
     )
     app.register_install_completion_command()
-    # Meta applications do not take this one over.
+    # A meta application does not inherit this setting.
     app.meta.suppress_keyboard_interrupt = False
 
     @app.meta.default
@@ -157,7 +157,7 @@ def program(
             app: App, commands: object, arguments: ArgumentCollection
         ) -> None:
             """Add the options of the file, before the library converts values."""
-            # Fields that are no options are among them, of the same names.
+            # Fields that are not options are also in this list, under the same names.
             typed.arguments = arguments.filter_by(parse=True)
             if config is not None:
                 content = _content(config)
@@ -175,13 +175,13 @@ def program(
             if check is not None:
                 check(typed.arguments)
 
-            # Parameters of the command that are no options of its own.
+            # These parameters of a command are not options of its own.
             for parameter, value in {"typed": typed, **switches}.items():
                 if parameter in not_parsed:
                     bound.arguments[parameter] = value
             result = command(*bound.args, **bound.kwargs)
 
-        # The library answers with its help where nothing was typed.
+        # The library prints its help if nothing was typed.
         is_help_asked_for = any(flag in words for flag in HELP_FLAGS)
         if command.__name__ == "help_print" and not is_help_asked_for:
             raise InputError("no command was given", fix=f"see {name} --help")
@@ -198,7 +198,7 @@ def add(
     help: str | None = None,
     examples: Sequence[str] = (),
 ) -> None:
-    """Give an application its next command, with examples in its help."""
+    """Add the next command to an application, with examples in its help."""
     epilogue = ""
     if examples:
         epilogue = "\n\n".join(["Examples", *examples])
@@ -211,8 +211,8 @@ def add(
 
 
 def _default_in_help(default: object) -> str | None:
-    """Return a default as the help shows it; None: it is left out."""
-    # By type as well: 0 is a default to show, and equals False.
+    """Return a default in the form for the help; None if it is omitted."""
+    # The type is compared, too: 0 equals False, but is worth showing.
     for hidden in DEFAULTS_NOT_SHOWN:
         if type(default) is type(hidden) and default == hidden:
             return None
@@ -220,11 +220,11 @@ def _default_in_help(default: object) -> str | None:
 
 
 def _versions(name: str) -> str:
-    """Return versions, a line each; that of the program first, by its own name."""
+    """Return the versions, one per line, with the program's own name first."""
     from spark_audit.provenance import versions
 
     installed = versions()
-    # Both programs are of one distribution.
+    # Both programs belong to one distribution.
     version = installed.pop("spark-audit", "not installed")
     lines = [f"{name} {version}"]
     for package, package_version in installed.items():
@@ -233,9 +233,9 @@ def _versions(name: str) -> str:
 
 
 def _check(argument: Argument) -> None:
-    """Read ``~`` as a shell would; refuse empty paths, other places and fractions.
+    """Expand ``~`` as a shell does; refuse empty paths, addresses and fractions.
 
-    A variable of the environment that is empty counts as not set.
+    An empty variable of the environment counts as not set.
     """
     types = {argument.hint, *get_args(argument.hint)}
     is_path = Path in types
@@ -246,13 +246,13 @@ def _check(argument: Argument) -> None:
     for token in argument.tokens:
         if is_path and not token.value.strip():
             raise InputError("is empty", where=argument.name, fix="give a path")
-        # Text may name a place, too, as hf:ORG/NAME does.
+        # Text may also name a place, such as hf:ORG/NAME.
         value = Path(token.value) if is_path else token.value
         fix = elsewhere(value)
 
         if fix:
             raise InputError("is no path on this machine", where=argument.name, fix=fix)
-        # The library would round it.
+        # The library would round the number.
         if is_whole_number and "." in token.value:
             raise InputError(
                 f"{token.value!r} is no whole number",
@@ -268,17 +268,18 @@ def _check(argument: Argument) -> None:
 
 
 def _check_paths(arguments: ArgumentCollection) -> None:
-    """Refuse a path that is to be read and does not exist.
+    """Refuse a path that must be read but does not exist.
 
-    Commands import libraries for seconds before they open their first file.
+    This check is early, because commands import libraries for seconds before they open
+    their first file.
 
     Raises
     ------
     InputError
-        With the nearest path that exists.
+        Suggests the nearest path that exists.
     """
     for argument in arguments:
-        # A path, or several: the hint of a list has its type as an argument.
+        # The type of a list's elements is an argument of its hint.
         types = {argument.hint, *get_args(argument.hint)}
         if Path not in types or argument.name in OUTPUT_OPTIONS:
             continue
@@ -291,12 +292,12 @@ def _check_paths(arguments: ArgumentCollection) -> None:
 
 @contextmanager
 def _named_places(typed: Typed) -> Iterator[None]:
-    """Name the file or variable in an error about an option that was given there."""
+    """Add the file or variable to an error about an option that was given there."""
     try:
         yield
     except InputError as error:
         option, blank, rest = (error.where or "").partition(" ")
-        # Of what was typed the place is empty: the option's name says where it is.
+        # Typed options have no source, and their own names show the place.
         places = [
             place_of(token)
             for argument in typed.arguments
@@ -310,12 +311,12 @@ def _named_places(typed: Typed) -> Iterator[None]:
 
 
 def _switches_of(content: dict[str, object], path: Path) -> dict[str, bool]:
-    """Take the switches that every command has out of the settings of a file.
+    """Take the switches of all commands out of the settings of a file.
 
     Raises
     ------
     InputError
-        If one is neither true nor false.
+        If a switch is neither true nor false.
     """
     switches: dict[str, bool] = {}
     for switch in ("quiet", "verbose"):
@@ -334,10 +335,10 @@ def _switches_of(content: dict[str, object], path: Path) -> dict[str, bool]:
 def _from_file(
     arguments: ArgumentCollection, content: dict[str, object], *, path: Path
 ) -> None:
-    """Take the options of a file for those that were not typed.
+    """Use the options of a file where none was typed.
 
-    Every key is an option of the command, or refused: also one that is the name of a
-    command too, as ``data`` and ``manifest`` are.
+    Every key must be an option of the command, even a key that is also the name of a
+    command, such as ``data`` or ``manifest``.
     """
     if TRUST in content:
         raise InputError(
@@ -359,7 +360,7 @@ def _from_file(
 
 
 def _content(path: Path) -> dict[str, object]:
-    """Return the settings of a file by the names of their options."""
+    """Return the settings of a file, by the names of their options."""
     try:
         content = tomllib.loads(read_regular(path, follow=True).decode())
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -376,7 +377,7 @@ def _content(path: Path) -> dict[str, object]:
 
     settings: dict[str, object] = {}
     for key, value in content.items():
-        # Both spellings are read, as on the command line.
+        # Both spellings are accepted, as on the command line.
         option = key.replace("_", "-")
         if option in settings:
             raise InputError(

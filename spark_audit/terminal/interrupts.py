@@ -1,6 +1,7 @@
-"""SIGINT, SIGTERM and SIGHUP are one interrupt: work stops, keeps what it has, resumes.
+"""Handle SIGINT, SIGTERM and SIGHUP as one interrupt, after which work can resume.
 
-Imported before anything that takes time, and importing nothing that does.
+This module is imported first and imports nothing slow, so that an interrupt works from
+the start.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ from spark_audit.errors import masked, visible
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 ECHO = 5.0
-"""Seconds in which another SIGTERM or SIGHUP says nothing new: a closed terminal, a
-launcher and an init system send several, and what is being written must be finished."""
+"""Seconds in which a repeated SIGTERM or SIGHUP is ignored. A closed terminal, a
+launcher and an init system send several, and current writes must be finished."""
 
 REPEAT_SECONDS = 0.05
-"""Seconds after which an interrupt that got lost comes again."""
+"""Seconds after which a lost interrupt is sent again."""
 
 INTERRUPTED_EXIT_CODE = 130
-"""Exit code of an interrupt: 128 and the number of SIGINT, as shells have it."""
+"""Exit code of an interrupt: 128 plus the number of SIGINT, as in shells."""
 
 _interrupted_at: float | None = None
-"""When the command that runs now was interrupted last, in monotonic seconds."""
+"""Time of the last interrupt of the current command, in monotonic seconds."""
 
 
 def _interrupt(signum: int, frame: object) -> None:
-    """Raise ``KeyboardInterrupt``, for every SIGINT and for other signals once."""
+    """Raise ``KeyboardInterrupt``: for every SIGINT, and once for other signals."""
     global _interrupted_at
     now = time.monotonic()
     is_echo = _interrupted_at is not None and now - _interrupted_at <= ECHO
@@ -52,9 +53,9 @@ def _hook_of_unraisable(
     unraisable: sys.UnraisableHookArgs,
     previous_hook: Callable[[sys.UnraisableHookArgs], object],
 ) -> None:
-    """Report an error in a ``__del__`` or the like; send an interrupt there again.
+    """Report an error in a finaliser such as ``__del__``; resend an interrupt there.
 
-    Python cannot raise in such a place: an interrupt that arrives there would be lost.
+    Python cannot raise errors in such a place, so an interrupt would be lost.
     """
     global _interrupted_at
     if unraisable.exc_type is not KeyboardInterrupt:
@@ -68,16 +69,16 @@ def _hook_of_unraisable(
 
 
 def interrupted() -> bool:
-    """Whether the command that runs now was, though libraries may make it an error."""
+    """Return whether the current command was interrupted, whatever it raised."""
     return _interrupted_at is not None
 
 
 def take_over() -> dict[signal.Signals, object]:
-    """Let the signals interrupt from now on; return what handled them before.
+    """Handle the signals from now on; return the previous handlers.
 
-    Signals that are ignored (``nohup``, a job in the background) stay so, and those
-    that a program of its own handles are left to it. Python knows signals in its main
-    thread only: in another one nothing is changed.
+    Ignored signals (``nohup``, background jobs) stay ignored, and handlers of a host
+    program stay in place. In threads other than the main thread nothing changes,
+    because Python handles signals only there.
     """
     global _interrupted_at
     _interrupted_at = None
@@ -101,7 +102,7 @@ def take_over() -> dict[signal.Signals, object]:
 
 @contextlib.contextmanager
 def one_interrupt() -> Iterator[None]:
-    """Let the signals interrupt inside the block; afterwards they do what they did."""
+    """Handle the signals inside the block; restore the previous handlers afterwards."""
     hook_before = sys.unraisablehook
     handlers_before = take_over()
     try:
@@ -113,13 +114,13 @@ def one_interrupt() -> Iterator[None]:
 
 
 def start(program: str, load: Callable[[], Callable[[Sequence[str]], int]]) -> NoReturn:
-    """Run what ``load`` imports on what was typed, and leave: a console script."""
+    """Import a program with ``load``, run it on the command line, and exit."""
     take_over()
     if not sys.warnoptions:
         import logging
 
-        # Libraries warn of kernels that they lack and of what they will change: nothing
-        # that a user of these commands can mend. `python -W default` shows it.
+        # Libraries warn of missing kernels and of future changes, which users of these
+        # commands cannot mend. `python -W default` shows the warnings.
         warnings.simplefilter("ignore")
         logging.disable(logging.WARNING)
 
@@ -132,11 +133,11 @@ def start(program: str, load: Callable[[], Callable[[Sequence[str]], int]]) -> N
         if sys.stderr is not None:
             sys.stderr.flush()
     except OSError:
-        # Python would end with an exit code of its own.
+        # Otherwise Python would end with an exit code of its own.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
-    # An interrupt that passed an ``exec`` of text (a dataclass being made) stays marked
-    # as unhandled, and ``python -m`` then dies of the signal whatever the code; another
-    # ``exec`` takes the mark away.
+    # An interrupt inside an ``exec`` of text (the making of a dataclass) stays marked
+    # as unhandled, and then ``python -m`` dies of the signal. Another ``exec`` removes
+    # this mark.
     exec("")
     sys.exit(exit_code)
 
@@ -144,13 +145,13 @@ def start(program: str, load: Callable[[], Callable[[Sequence[str]], int]]) -> N
 def say_interrupted(
     program: str, arguments: Sequence[str], *, verb: str = "resume"
 ) -> int:
-    """Say on stderr how the command goes on; return the exit code.
+    """Print how to continue the command on stderr; return the exit code.
 
-    Of the processes of one launch the first one says it.
+    If a launch has several processes, only the first prints.
     """
     if not _is_launched() or os.environ.get("RANK", "0") == "0":
         text = f"interrupted; {again(program, arguments, verb=verb)}"
-        # The terminal may be what has gone, and a closed stream is None.
+        # The terminal may be gone, and a closed stream is None.
         with contextlib.suppress(OSError, AttributeError):
             sys.stderr.write(visible(masked(f"\n{program}: {text}\n"), keep="\n"))
             sys.stderr.flush()
@@ -158,7 +159,7 @@ def say_interrupted(
 
 
 def again(program: str, arguments: Sequence[str], *, verb: str = "resume") -> str:
-    """Return ``resume with: ...``, by torchrun where it started this command."""
+    """Return ``resume with: ...``, with torchrun if it started this command."""
     words = [program]
     if _is_launched():
         n_processes = os.environ.get("LOCAL_WORLD_SIZE", "1")
@@ -168,5 +169,5 @@ def again(program: str, arguments: Sequence[str], *, verb: str = "resume") -> st
 
 
 def _is_launched() -> bool:
-    """Whether torchrun started this process."""
+    """Return whether torchrun started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ

@@ -1,4 +1,4 @@
-"""The signature of a command whose options are fields of dataclasses."""
+"""Set the signature of a command whose options are fields of dataclasses."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ Command = TypeVar("Command", bound=Callable[..., None])
 def with_options(command: Command, options: Iterable[inspect.Parameter]) -> Command:
     """Give a command these options in place of its ``**keywords``.
 
-    Commands of audits share one function, and each has the options of its audits:
-    fields of dataclasses, some of them of other packages. They cannot be written at
-    the function, and cyclopts reads from a function's signature what its command
-    takes. So the signature is made, as decorators make theirs.
+    All audit commands share one function, but each has the options of its audits, which
+    are fields of dataclasses, some from other packages. So the function cannot declare
+    them. cyclopts reads a command's options from its signature, so this function sets
+    the signature, as decorators do.
 
     Parameters
     ----------
     command
-        A function that takes whatever else is typed as ``**keywords``.
+        A function with ``**keywords`` for all other options.
     options
-        Keyword-only parameters with their types and defaults.
+        Keyword-only parameters with types and defaults.
     """
-    # Annotations are text in a module that postpones them, and cyclopts reads types.
+    # Postponed annotations are text, while cyclopts needs types.
     hints = get_type_hints(command, include_extras=True)
     signature = inspect.signature(command)
     written_parameters = [
