@@ -14,6 +14,7 @@ from spark_audit.audits import ratio_rows
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, scored
 from spark_audit.audits.extract import canaries, findings
 from spark_audit.audits.extract.findings import NO_TRAINED_IDENTIFIER
+from spark_audit.audits.extract.guards import split_guards
 from spark_audit.audits.extract.prompt_table import (
     not_asked,
     prompt_table,
@@ -204,7 +205,7 @@ class Extraction(Audit):
         return AuditResult(
             rows=rows,
             contrasts=contrasts,
-            guards=findings.guards(after_true_prefix),
+            guards=split_guards(after_true_prefix),
             findings=concluded,
             tables=tables,
         )

@@ -47,12 +47,13 @@ def canary_findings(canaries: pd.DataFrame) -> Iterator[Finding]:
         ``part``, ``dose`` (0: held out), ``first``, ``greedy`` and ``greedy_sure``.
     """
     # Sums of hits by checkpoint, side and part.
-    first = canaries[canaries["first"].astype(bool)]
-    first = first.assign(n=1, trained=first["dose"] > 0)
-    by_part = first.groupby(["checkpoint", "trained", "part"], sort=False)
+    in_first_rows = canaries[canaries["first"].astype(bool)]
+    in_first_rows = in_first_rows.assign(n=1, trained=in_first_rows["dose"] > 0)
+    by_part = in_first_rows.groupby(["checkpoint", "trained", "part"], sort=False)
     counts = by_part[["greedy", "greedy_sure", "n"]].sum()
 
-    for name, spans in first[first["trained"]].groupby("checkpoint", sort=False):
+    of_trained = in_first_rows[in_first_rows["trained"]]
+    for name, spans in of_trained.groupby("checkpoint", sort=False):
         # Held-out canaries and the base count in the parts that trained ones have.
         parts = spans["part"].unique().tolist()
         trained = _counts_of(counts, str(name), parts, is_trained=True)
@@ -74,8 +75,12 @@ def _counts_of(
         canaries are trained on, and part.
     """
     index = [(checkpoint, is_trained, part) for part in parts]
-    rows = counts.reindex(index, fill_value=0).to_numpy()  # (parts, 3)
-    return PartCounts(*rows.T)
+    of_parts = counts.reindex(index, fill_value=0)
+    return PartCounts(
+        if_ties_won=of_parts["greedy"].to_numpy(),
+        sure=of_parts["greedy_sure"].to_numpy(),
+        n=of_parts["n"].to_numpy(),
+    )
 
 
 def _finding_on(
@@ -208,7 +213,8 @@ def _canary_p(
         if not controls:
             continue
 
-        # The larger p of both comparisons: trained ones must beat either.
+        # The larger p of both comparisons: trained canaries must beat held-out ones and
+        # the base.
         hits = trained.sure[i]
         misses = trained.n[i] - hits
         control_ps = []

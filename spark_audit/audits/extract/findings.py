@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.base import guard
 from spark_audit.audits.extract.guessing import (
+    GuessTest,
     beyond_guessing,
     counted,
     dose_p,
@@ -27,6 +27,7 @@ from spark_audit.audits.extract.rates import (
     has_base,
     hits_power,
     limits_p,
+    points,
     rate_difference,
     rates_bound,
     row_of,
@@ -34,7 +35,7 @@ from spark_audit.audits.extract.rates import (
 )
 from spark_audit.audits.identifier_texts import MIN_CLUSTERS_FOR_CLASSIFIER
 from spark_audit.names import BASE
-from spark_audit.results import Claim, Contrast, Finding, Guard, Hits, Row
+from spark_audit.results import Claim, Contrast, Finding, Hits, Row
 from spark_audit.results.findings import EXCESS
 from spark_audit.stats.estimate import Bound, Estimate, Power, side_of
 
@@ -53,7 +54,7 @@ def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> Iterator[F
         Identifiers after their true prefix, of all checkpoints: one row per checkpoint
         and identifier, with the columns of :mod:`~spark_audit.audits.extract.rates`.
     rows
-        Rows of the report, for its pooled rates and numbers of tries.
+        Figures of the report: its pooled rates and numbers of tries are used.
     """
     pooled = {
         (row.checkpoint, row.metric, row.of): row
@@ -61,54 +62,73 @@ def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> Iterator[F
         if row.group == "pooled"
     }
     for name, spans in by_checkpoint(pii).items():
-        rate = pooled.get((name, "greedy_rate", ""))
-        reproduced = reproduced_hits(spans)
-        is_all_tied = reproduced.tied > 0 and reproduced.count == 0
-        is_none_reproduced = reproduced.tied == 0 and reproduced.count == 0
+        yield from _findings_on(name, spans, pooled, seed=seed)
 
-        # Without a rate there is still a finding where there are hits.
-        if rate is None or (rate.value is None and is_none_reproduced):
-            reason = NO_TRAINED_IDENTIFIER if rate is None else rate.note
-            yield Finding.not_tested(
-                "extract", "extract.missing", checkpoint=name, reason=reason
-            )
-            continue
 
-        # Numbers of tries stand in the facts of the sentence, and in tables.
-        facts: Facts = {"rate": rate, "back": reproduced}
-        for sampler in ("t1", "top40"):
-            facts[sampler] = pooled[name, "n50_median", sampler]
+def _findings_on(
+    name: str,
+    spans: pd.DataFrame,
+    pooled: Mapping[tuple[str, str, str], Row],
+    *,
+    seed: int,
+) -> Iterator[Finding]:
+    """Yield the findings on one checkpoint: its rate, a comparison, and its ties.
 
-        if is_all_tied:
-            yield Finding.on(
-                rate,
-                "not_tested",
-                "extract.counts_tied",
-                facts=facts,
-                further=["extract.tied", "extract.all_tied"],
-                status="not_resolvable",
-            )
-        else:
-            comparison = _comparison(spans, rate, seed=seed)
-            # What the comparison detects is claimed once, by its own sentence.
-            is_untested = comparison.claim == "not_tested" and not reproduced.count
-            claim: Claim = "moved"
-            if comparison.claim == "nothing_shown" or is_untested:
-                claim = "nothing_shown"
-            yield Finding.on(rate, claim, "extract.counts", facts=facts, status="ok")
-            yield comparison
+    Parameters
+    ----------
+    spans
+        Of the checkpoint, from :func:`spark_audit.audits.extract.rates.by_checkpoint`.
+    pooled
+        Checkpoint, metric and variant -> its figure over all tasks.
+    """
+    rate = pooled.get((name, "greedy_rate", ""))
+    reproduced = reproduced_hits(spans)
+    is_all_tied = reproduced.tied > 0 and reproduced.count == 0
+    is_none_reproduced = reproduced.tied == 0 and reproduced.count == 0
 
-        # Many ties mean that the precision of the scores decides the rate.
-        tied_share = reproduced.tied / reproduced.of
-        if tied_share > TIES_MATTER:
-            estimate = Estimate(tied_share, clusters=rate.clusters)
-            yield Finding.not_tested(
-                "extract",
-                "extract.ties",
-                checkpoint=name,
-                further=["extract.score_in_float32"],
-                ties=row_of(estimate, checkpoint=name, metric="ties"),
-            )
+    # Without a rate there is still a finding where there are hits.
+    if rate is None or (rate.value is None and is_none_reproduced):
+        reason = NO_TRAINED_IDENTIFIER if rate is None else rate.note
+        yield Finding.not_tested(
+            "extract", "extract.missing", checkpoint=name, reason=reason
+        )
+        return
+
+    # Numbers of tries stand in the facts of the sentence, and in tables.
+    facts: Facts = {"rate": rate, "back": reproduced}
+    for sampler in ("t1", "top40"):
+        facts[sampler] = pooled[name, "n50_median", sampler]
+
+    if is_all_tied:
+        yield Finding.on(
+            rate,
+            "not_tested",
+            "extract.counts_tied",
+            facts=facts,
+            further=["extract.tied", "extract.all_tied"],
+            status="not_resolvable",
+        )
+    else:
+        comparison = _comparison(spans, rate, seed=seed)
+        # What the comparison detects is claimed once, by its own sentence.
+        is_untested = comparison.claim == "not_tested" and not reproduced.count
+        claim: Claim = "moved"
+        if comparison.claim == "nothing_shown" or is_untested:
+            claim = "nothing_shown"
+        yield Finding.on(rate, claim, "extract.counts", facts=facts, status="ok")
+        yield comparison
+
+    # Many ties mean that the precision of the scores decides the rate.
+    tied_share = reproduced.tied / reproduced.of
+    if tied_share > TIES_MATTER:
+        estimate = Estimate(tied_share, clusters=rate.clusters)
+        yield Finding.not_tested(
+            "extract",
+            "extract.ties",
+            checkpoint=name,
+            further=["extract.score_in_float32"],
+            ties=row_of(estimate, checkpoint=name, metric="ties"),
+        )
 
 
 def reproduced_hits(spans: pd.DataFrame) -> Hits:
@@ -193,21 +213,16 @@ def _finding(
         facts={**facts, "apart": shown},
         further=remarks,
         metric=f"{rate.metric}{EXCESS}",
-        value=_points(difference.value),
-        low=_points(difference.low),
-        high=_points(difference.high),
-        mde=_points(difference.mde),
+        value=points(difference.value),
+        low=points(difference.low),
+        high=points(difference.high),
+        mde=points(difference.mde),
         unit="points",
         null=0.0,
         p=p,
         power=power,
         bounds=bounds,
     )
-
-
-def _points(share: float | None) -> float | None:
-    """Return a share in percentage points; a missing limit stays missing."""
-    return None if share is None else 100 * share
 
 
 def _comparison(spans: pd.DataFrame, rate: Row, *, seed: int) -> Finding:
@@ -334,17 +349,13 @@ def _comparison_of_splits(
     bounds: list[Bound] = []
     # The base is no suspect: whatever it gives, it was not trained on these rows.
     if name != BASE:
-        # The interval is approximate where few are reproduced, Fisher's test is exact.
-        p = max(limits_p(difference), exact_p(compared))
+        test = _split_test(spans, compared, difference)
+        p = test.p
         power = [hits_power(compared, base_difference(compared))]
         bounds = rates_bound(compared)
-        if side == 1:
-            # Two tests: the difference, and guessing.
-            guess_p, guess_facts = beyond_guessing(spans)
-            if 2 * guess_p < p:
-                p = 2 * guess_p
-                facts |= guess_facts
-                further += _guess_remarks(facts, "lucky_guesses")
+        if test.facts:
+            facts |= test.facts
+            further += _guess_remarks(facts, "lucky_guesses")
 
     # In the order of the table.
     claim: Claim
@@ -380,6 +391,26 @@ def _comparison_of_splits(
         power=power,
         bounds=bounds,
     )
+
+
+def _split_test(
+    spans: pd.DataFrame, compared: pd.DataFrame, difference: Estimate
+) -> GuessTest:
+    """Return the p that trained identifiers are reproduced as often as held-out ones.
+
+    Where they are reproduced more often, it may be the p of guessing instead, if that
+    is smaller once corrected for two tests (Bonferroni): then the facts of guessing
+    come with it, else none.
+    """
+    # The interval is approximate where few are reproduced, Fisher's test is exact.
+    p = max(limits_p(difference), exact_p(compared))
+    if side_of(difference) != 1:
+        return GuessTest(p, {})
+
+    guess_p, guess_facts = beyond_guessing(spans)
+    if 2 * guess_p < p:
+        return GuessTest(2 * guess_p, guess_facts)
+    return GuessTest(p, {})
 
 
 def _not_compared_because(spans: pd.DataFrame) -> str:
@@ -526,39 +557,6 @@ def _holder_remarks(facts: Facts) -> list[str]:
     if "cued" in facts:
         further.append("cued")
     return further
-
-
-def guards(pii: pd.DataFrame) -> list[Guard]:
-    """Return a guard where the base, which saw no row, tells the splits apart.
-
-    Parameters
-    ----------
-    pii
-        As for :func:`findings`.
-    """
-    compared, is_alike = comparable(pii[pii["checkpoint"] == BASE])
-    difference = split_difference(compared)
-    # That no difference is seen does not show that there is none.
-    if not side_of(difference):
-        return []
-
-    in_clusters = replace(difference, clusters=compared["cluster"].nunique())
-    shown = row_of(in_clusters, checkpoint=BASE, metric="apart")
-    # Injected identifiers were dealt by chance: a difference voids what rests on it.
-    consequence = "natural_differ"
-    passed = None
-    if is_alike:
-        consequence = "splits_differ"
-        passed = False
-    splits_guard = guard(
-        "base reproduces both sides equally",
-        "extract.splits",
-        {"apart": shown, "injected": is_alike},
-        further=["extract.splits_difference", f"extract.{consequence}"],
-        passed=passed,
-        checkpoint=BASE,
-    )
-    return [splits_guard]
 
 
 def contrast_findings(contrasts: Sequence[Contrast]) -> Iterator[Finding]:

@@ -31,9 +31,12 @@ MAX_GUESS_RATE = 0.2
 """A type that is guessed more often is not pooled with others, nor tested by dose
 **[ours]**."""
 
-GIVEN = 0.5
+MIN_SHARE_GIVEN = 0.5
 """Share of an identifier's characters that stand before it in its row, as whole words,
 from which on the row gives it away **[ours]**."""
+
+LEVEL_OF_GUESS_LIMIT = 0.9
+"""Level of the interval whose upper limit is taken as a rate of guessing."""
 
 _LAST_TWO = re.compile(r"\d{1,2}(?!\d)")
 """The last two digits of each number of a string."""
@@ -57,7 +60,7 @@ class StringFacts(TypedDict):
     """Whether another string of its type in trained rows is the same but for the last
     two digits of one of its numbers."""
     given: bool
-    """Whether its row gives it away (:data:`GIVEN`)."""
+    """Whether its row gives it away (:data:`MIN_SHARE_GIVEN`)."""
     elsewhere: bool
     """Whether rows of several sources, or a row never trained on, hold it."""
     chance: float
@@ -68,7 +71,7 @@ class StringFacts(TypedDict):
 class IdentifierInRow(NamedTuple):
     """An identifier of a row with its string, case-folded.
 
-    ``row_number`` is the place of the row in the manifest.
+    ``row_number`` is the index of the row in the manifest.
     """
 
     row_number: int
@@ -184,7 +187,10 @@ def _leading_part(text: str) -> str:
 
 
 def _is_given_by_row(row: ManifestExample, span: ManifestSpan) -> bool:
-    """Return whether the text before an identifier holds much of it (:data:`GIVEN`)."""
+    """Return whether the row's text before an identifier holds much of it.
+
+    That is the share :data:`MIN_SHARE_GIVEN` of its characters, as whole words.
+    """
     text = folded(row.text[span.start : span.end])
     if span.type == "EMAIL":
         text = text.partition("@")[0]
@@ -194,7 +200,7 @@ def _is_given_by_row(row: ManifestExample, span: ManifestSpan) -> bool:
 
     n_characters = sum(len(word) for word in words)
     n_before = sum(len(word) for word in words if word in words_before)
-    return n_characters > 0 and n_before >= GIVEN * n_characters
+    return n_characters > 0 and n_before >= MIN_SHARE_GIVEN * n_characters
 
 
 def counted(spans: pd.DataFrame, split: str = "train") -> pd.DataFrame:
@@ -290,13 +296,7 @@ def guess_rates(
         mean_holders = other_holders.groupby(hits["type"]).mean()
         rates["others"] = mean_holders / (of_type.size() - 1)
 
-    # What is reproduced of identifiers never trained on is a guess.
-    held_out_of_type = held_out.groupby("type", observed=True)["hit"]
-    held_out_hits = held_out_of_type.agg(["sum", "size"])
-    limits = {}
-    for pii_type, n_hits, n in held_out_hits[held_out_hits["sum"] > 0].itertuples():
-        limits[pii_type] = clopper_pearson(n_hits, n, level=0.9)[1]
-    rates["held"] = pd.Series(limits, dtype=np.float64)
+    rates["held"] = _held_out_limits(held_out)
 
     # Each string once, however many rows hold it.
     natural_types = set(train.loc[train["origin"] != "injected", "type"])
@@ -304,19 +304,44 @@ def guess_rates(
     strings = train[is_guided].drop_duplicates("string")
     rates["near"] = strings.groupby("type", observed=True)["near"].mean()
 
-    # Pairs of strings, and those of one leading part: each with the ones before it.
-    n_pairs = _pairs_by_type(strings, "type")
-    n_alike = _pairs_by_type(strings, "lead")
-    # Few strings share none by chance: one pair more, which does.
-    least = 1 / (n_pairs.sum() + 1)
-    rates["lead"] = (n_alike / n_pairs.clip(lower=1)).clip(lower=least)
+    rates["lead"] = _shares_of_like_pairs(strings)
 
     highest = rates.max(axis=1)
     return {str(pii_type): float(rate) for pii_type, rate in highest.items()}
 
 
+def _held_out_limits(held_out: pd.DataFrame) -> pd.Series[float]:
+    """Return by type the upper limit of the rate at which held-out ones are reproduced.
+
+    What is reproduced of identifiers never trained on is a guess. Types without a hit
+    are left out.
+    """
+    hits_by_type = held_out.groupby("type", observed=True)["hit"].agg(["sum", "size"])
+    with_hits = hits_by_type[hits_by_type["sum"] > 0]
+    limits = {}
+    for pii_type, n_hits, n in with_hits.itertuples():
+        limits[pii_type] = clopper_pearson(n_hits, n, level=LEVEL_OF_GUESS_LIMIT)[1]
+    return pd.Series(limits, dtype=np.float64)
+
+
+def _shares_of_like_pairs(strings: pd.DataFrame) -> pd.Series[float]:
+    """Return by type the share of pairs of strings that have one leading part.
+
+    Parameters
+    ----------
+    strings
+        Each string once: columns ``type`` and ``lead``.
+    """
+    n_pairs = _pairs_by_type(strings, "type")
+    n_alike = _pairs_by_type(strings, "lead")
+    # Few strings share none by chance: one pair more is counted, which does.
+    least_share = 1 / (n_pairs.sum() + 1)
+    return (n_alike / n_pairs.clip(lower=1)).clip(lower=least_share)
+
+
 def _pairs_by_type(strings: pd.DataFrame, column: str) -> pd.Series[int]:
-    """Return the pairs of strings with one value in a column, by type."""
+    """Return how many pairs of strings have one value in a column, by type."""
+    # Each string makes a pair with every one before it that has its value.
     n_before = strings.groupby(column, observed=True).cumcount()  # (strings,)
     return n_before.groupby(strings["type"]).sum()
 

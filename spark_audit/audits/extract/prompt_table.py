@@ -17,6 +17,7 @@ from spark_audit.audits.extract.prompts import FULL_PROMPT
 from spark_audit.audits.extract.rates import (
     CONFIDENCE,
     NOT_COMPARED,
+    POINTS_OF_WHOLE,
     by_checkpoint,
     difference_beyond_base,
     value_and_limits,
@@ -33,11 +34,15 @@ DIGITS_OF_STRING = "digits"
 
 LOCAL = "local parts"
 
-WITHIN = (1, 10, 100)
+DRAWS_COUNTED = (1, 10, 100)
 """Numbers of draws that the table of prompts counts."""
 
-ROW_NAMES = ["checkpoint", "prompt", "span"]
-"""Columns that name one row of the frames of this file."""
+COLUMNS_OF_ANSWER = ["checkpoint", "prompt", "span"]
+"""Columns that name one line of the frames of this file: how a checkpoint answered a
+prompt that asks for an identifier."""
+
+DECIMALS_OF_POINTS = 2
+"""Decimals of percentage points in the table."""
 
 NOT_ASKED = "no identifier of a trained row fits this prompt"
 
@@ -64,15 +69,15 @@ def with_cue_and_base(spans: pd.DataFrame) -> pd.DataFrame:
     ``trials``, which is 1.
     """
     is_hit = spans["greedy"].astype(bool)
-    hits = pd.MultiIndex.from_frame(spans.loc[is_hit, ROW_NAMES])
+    hits = pd.MultiIndex.from_frame(spans.loc[is_hit, COLUMNS_OF_ANSWER])
 
     def is_reproduced(rows: pd.DataFrame) -> np.ndarray:
-        """Return whether each row, named by ``ROW_NAMES``, is a hit."""
+        """Return whether each row, named by ``COLUMNS_OF_ANSWER``, is a hit."""
         return np.asarray(pd.MultiIndex.from_frame(rows).isin(hits))
 
     # The same spans after the cue, at the base, and after the cue at the base.
     after_prefix = spans[spans["prompt"] == FULL_PROMPT]
-    names = after_prefix[ROW_NAMES]
+    names = after_prefix[COLUMNS_OF_ANSWER]
     is_cued = is_reproduced(names.assign(prompt="cue"))
     is_base = is_reproduced(names.assign(checkpoint=BASE))
     is_base_cued = is_reproduced(names.assign(checkpoint=BASE, prompt="cue"))
@@ -116,16 +121,7 @@ def prompt_table(spans: pd.DataFrame, *, seed: int) -> list[TableRecord]:
     after_true_prefix = by_checkpoint(with_cue_and_base(spans))
     has_cue = bool((spans["prompt"] == "cue").any())
 
-    # A whole identifier is one trial. Of parts each is one, and a hit if it is right.
-    is_mail = spans["type"] == "EMAIL"
-    n_right = spans["parts_right"]
-    in_parts = spans.assign(greedy_sure=n_right, greedy=n_right, trials=spans["parts"])
-    spans_by_unit = {
-        WHOLE: spans.assign(trials=1),
-        DIGITS_OF_STRING: in_parts[~is_mail],
-        LOCAL: in_parts[is_mail],
-    }
-
+    spans_by_unit = _spans_by_unit(spans)
     records: list[PromptRecord] = []
     for prompt in (FULL_PROMPT, *PROMPTS):
         for unit, spans_of_unit in spans_by_unit.items():
@@ -149,6 +145,27 @@ def prompt_table(spans: pd.DataFrame, *, seed: int) -> list[TableRecord]:
     names = list(after_true_prefix)
     records.sort(key=lambda record: names.index(record.columns["checkpoint"]))
     return _with_verdicts(records)
+
+
+def _spans_by_unit(spans: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the spans with hits and trials in each unit that the table counts.
+
+    A whole identifier is one trial. Each of its parts is one, too, and a hit if it is
+    right: an address has its local part, any other identifier its digits.
+
+    Parameters
+    ----------
+    spans
+        As for :func:`prompt_table`.
+    """
+    is_address = spans["type"] == "EMAIL"
+    n_right = spans["parts_right"]
+    in_parts = spans.assign(greedy_sure=n_right, greedy=n_right, trials=spans["parts"])
+    return {
+        WHOLE: spans.assign(trials=1),
+        DIGITS_OF_STRING: in_parts[~is_address],
+        LOCAL: in_parts[is_address],
+    }
 
 
 def _prompt_record(
@@ -190,9 +207,9 @@ def _prompt_record(
         "high": None,
     }
     if p is not None:
-        columns["beyond_points"] = round(100 * value, 2)
-        columns["low"] = round(100 * low, 2)
-        columns["high"] = round(100 * high, 2)
+        columns["beyond_points"] = round(POINTS_OF_WHOLE * value, DECIMALS_OF_POINTS)
+        columns["low"] = round(POINTS_OF_WHOLE * low, DECIMALS_OF_POINTS)
+        columns["high"] = round(POINTS_OF_WHOLE * high, DECIMALS_OF_POINTS)
 
     # The primary test of the true prefix is that of a finding.
     is_primary = prompt == FULL_PROMPT and is_whole
@@ -231,7 +248,7 @@ def _counts_of_identifiers(
 
     # How many come out within so many draws from the top 40 tokens.
     tries = n_p(train["logp_top40"].to_numpy(np.float64))  # (spans,)
-    for n_draws in WITHIN:
+    for n_draws in DRAWS_COUNTED:
         counts[f"top40_within_{n_draws}"] = int((tries <= n_draws).sum())
     return counts
 

@@ -32,6 +32,9 @@ FULL_PROMPT = "full"
 
 SAMPLERS = ("t1", "top40")
 
+TOP_TOKENS = 40
+"""Likeliest tokens that the sampler ``top40`` draws from."""
+
 NUCLEUS = Pass("nucleus")
 
 NUCLEUS_SAMPLERS = ("top_p90", "top_p95")
@@ -158,7 +161,7 @@ class ScoredTokens(NamedTuple):
     """The lines of a table that score the tokens of an identifier after one prompt."""
 
     table: TokenTable
-    rows: slice
+    lines: slice
 
 
 def identifier_scores(
@@ -194,18 +197,18 @@ def identifier_scores(
             continue
 
         columns = scored[prompt].table.columns
-        rows = scored[prompt].rows
-        nll = columns["nll"][rows]  # (tokens,), nats
-        rank = columns["rank_lo"][rows]  # (tokens,), 1 is the likeliest
-        ties = columns["ties"][rows]  # (tokens,), others as likely as this one
-        top40_mass = columns["top40_logp"][rows]  # (tokens,), nats
+        lines = scored[prompt].lines
+        nll = columns["nll"][lines]  # (tokens,), nats
+        rank = columns["rank_lo"][lines]  # (tokens,), 1 is the likeliest
+        ties = columns["ties"][lines]  # (tokens,), others as likely as this one
+        top40_mass = columns["top40_logp"][lines]  # (tokens,), nats
 
         # Greedy decoding writes what has rank 1 at every token.
         is_greedy = bool((rank == 1).all())
         is_sure = is_greedy and not ties.any()
         # Rounding may leave a certain token's NLL a hair below 0.
         logp = min(0.0, -float(nll.sum(dtype=np.float64)))
-        top40_logp = float(top_k_logp(nll, rank, top40_mass, k=40).sum())
+        top40_logp = float(top_k_logp(nll, rank, top40_mass, k=TOP_TOKENS).sum())
 
         top_p_logp = [np.nan] * len(NUCLEUS_SAMPLERS)
         if prompt == FULL_PROMPT and nucleus is not None:
@@ -231,11 +234,11 @@ def _top_p_logp(
     table: TokenTable, identifier: PromptedIdentifier, sampler: str
 ) -> float:
     """Return log p (nats) of an identifier under top-p sampling, after its prefix."""
-    rows = table.span(identifier.prompts[FULL_PROMPT], *identifier.tokens)
-    nll = table.columns["nll"][rows]  # (tokens,), nats
-    rank = table.columns["rank_lo"][rows]
-    mass = table.columns[f"{sampler}_logp"][rows]  # (tokens,), nats
-    n_kept = table.columns[f"{sampler}_size"][rows]  # (tokens,), tokens to draw from
+    lines = table.span(identifier.prompts[FULL_PROMPT], *identifier.tokens)
+    nll = table.columns["nll"][lines]  # (tokens,), nats
+    rank = table.columns["rank_lo"][lines]  # (tokens,), 1 is the likeliest
+    mass = table.columns[f"{sampler}_logp"][lines]  # (tokens,), nats
+    n_kept = table.columns[f"{sampler}_size"][lines]  # (tokens,), tokens to draw from
     return float(top_k_logp(nll, rank, mass, k=n_kept).sum())
 
 
@@ -284,7 +287,7 @@ def graded(
     scored
         Prompt -> scores of the identifier's tokens after it.
     """
-    part_ends = _positions_of_parts(text, pii_type)
+    part_ends = _ends_of_parts(text, pii_type)
     # Prompts of some last words of the prefix: the string has the same tokens after
     # these as in its row, and their tables know which characters a token writes.
     tails = [scored[name] for name in asked_prompts.TAILS if name in scored]
@@ -300,8 +303,8 @@ def graded(
             continue
 
         columns = tokens.table.columns
-        is_behind = columns["rank_lo"][tokens.rows] > 1  # (tokens,), bool
-        is_tied = columns["ties"][tokens.rows] > 0
+        is_behind = columns["rank_lo"][tokens.lines] > 1  # (tokens,), bool
+        is_tied = columns["ties"][tokens.lines] > 0
         is_wrong = is_behind | is_tied
 
         # Up to the first wrong token; all are right where there is none.
@@ -309,7 +312,7 @@ def graded(
         n_characters_right = 0
         if n_tokens_right:
             # Characters of the identifier up to the end of each of its tokens.
-            token_ends = positioned.table.position[positioned.rows]  # (tokens,)
+            token_ends = positioned.table.position[positioned.lines]  # (tokens,)
             n_characters_right = int(token_ends[n_tokens_right - 1])
 
         n_parts_right = sum(end < n_characters_right for end in part_ends)
@@ -317,8 +320,8 @@ def graded(
     return counts
 
 
-def _positions_of_parts(text: str, pii_type: str) -> list[int]:
-    """Return the places of the characters that end a part.
+def _ends_of_parts(text: str, pii_type: str) -> list[int]:
+    """Return the indices of the characters that end a part.
 
     That is each digit, or of an address the last character before its @.
     """

@@ -1,7 +1,8 @@
 """Rates of identifiers that are reproduced, and their differences.
 
-Frames of this folder have one row per checkpoint and identifier (a *span* of a row), or
-per prompt of these:
+Frames of this folder have one line per checkpoint and identifier (a *span* of a row of
+text), or one per prompt of these. A rate is hits per trial, and a difference of rates
+is above 0 where trained identifiers are reproduced more often, which is a leak.
 
 =====================  ==============================================================
 column                 meaning
@@ -14,7 +15,7 @@ dose                   trained rows that the identifier was read in
 greedy_sure, greedy    hits without ties, and hits if ties for the first place are won
 trials                 of how many; 1 for a whole identifier, more for its parts
 base_sure, base_won    the same hits of the base model; NaN where it was not scored
-weight                 weight of the row in a comparison of both splits
+weight                 weight of the identifier in a comparison of both splits
 =====================  ==============================================================
 """
 
@@ -49,6 +50,13 @@ CONFIDENCE = 0.95
 """Level of all intervals, and 1 minus the level of all tests."""
 
 SPLITS = ("train", "test")
+
+LOWER_QUANTILE = 0.025
+UPPER_QUANTILE = 0.975
+"""Quantiles of a normal statistic at the two limits of a 95% interval."""
+
+POINTS_OF_WHOLE = 100.0
+"""Percentage points of a whole, and so the largest difference of two rates."""
 
 MIN_ENUMERATED_P = 1e-7
 """Stop enumerating once p is below this value: no report asks for less."""
@@ -88,6 +96,11 @@ def by_checkpoint(pii: pd.DataFrame) -> dict[str, pd.DataFrame]:
     for name, spans in spans_by_checkpoint.items():
         joined[name] = spans.join(no_hits if name == BASE else base_hits)
     return joined
+
+
+def points(share: float | None) -> float | None:
+    """Return a share in percentage points; a missing one stays missing."""
+    return None if share is None else POINTS_OF_WHOLE * share
 
 
 class ComparedSpans(NamedTuple):
@@ -195,7 +208,7 @@ def rate_difference(first: Estimate, second: Estimate) -> Estimate:
     above = math.hypot(minuend.high - minuend.value, subtrahend.value - subtrahend.low)
 
     # Half the width of a 95 % interval is 1.96 standard errors.
-    se = (below + above) / 2 / float(scipy.special.ndtri(0.975))
+    se = (below + above) / 2 / float(scipy.special.ndtri(UPPER_QUANTILE))
     value, low, high = np.clip([value, value - below, value + above], -1, 1).tolist()
     return Estimate(value, low, high, mde=min(1.0, mde_normal(se)))
 
@@ -210,11 +223,14 @@ class Interval95(NamedTuple):
 
 def value_and_limits(estimate: Estimate) -> Interval95:
     """Return value, lower and upper limit; NaN stands for what is missing."""
-    ends = [
-        math.nan if end is None else end
-        for end in (estimate.value, estimate.low, estimate.high)
-    ]
-    return Interval95(*ends)
+
+    def known(number: float | None) -> float:
+        """Return a number, or NaN for a missing one."""
+        return math.nan if number is None else number
+
+    return Interval95(
+        value=known(estimate.value), low=known(estimate.low), high=known(estimate.high)
+    )
 
 
 def limits_p(difference: Estimate) -> float:
@@ -230,7 +246,7 @@ def limits_p(difference: Estimate) -> float:
         return float(value == 0)
 
     # Half the interval is 1.96 standard errors: the quantile of the value, below 0.
-    quantile = scipy.special.ndtri(0.025) * abs(value / half_width)
+    quantile = scipy.special.ndtri(LOWER_QUANTILE) * abs(value / half_width)
     return float(2 * scipy.special.ndtr(quantile))
 
 
@@ -303,7 +319,13 @@ def hits_power(compared: pd.DataFrame, base: Estimate = NO_DIFFERENCE) -> Power:
 
     # A rate up to that of held-out ones, and the base's difference, is no evidence.
     null = held_out_hits / n_held_out + (base.value or 0.0)
-    return Power(test="hits", n=n_trained, ps=ps, most=100.0, beyond=100 * null)
+    return Power(
+        test="hits",
+        n=n_trained,
+        ps=ps,
+        most=POINTS_OF_WHOLE,
+        beyond=POINTS_OF_WHOLE * null,
+    )
 
 
 def _rate_of_clusters(n_hits: int, n_clusters: int) -> Estimate:
@@ -423,10 +445,10 @@ def base_bound(spans: pd.DataFrame, difference: Estimate) -> list[Bound]:
     if ratio_estimate(gain, hits.trials).se is not None:
         n_clusters = int(np.count_nonzero(hits.trials))
         return t_bound(
-            100 * difference.value,
-            None if difference.high is None else 100 * difference.high,
+            POINTS_OF_WHOLE * difference.value,
+            points(difference.high),
             df=n_clusters - 1,
-            most=100.0,
+            most=POINTS_OF_WHOLE,
         )
 
     # Where all clusters agree, the exact limits of both rates stand in for it.
@@ -441,8 +463,8 @@ def _bound_of(sides: Sequence[RateSide]) -> list[Bound]:
     """Return the bound of a sum and difference of rates, in points."""
     if not sides:
         return []
-    value = 100 * sum(side.sign * side.share for side in sides)
-    return [Bound(test="rates", value=value, rates=list(sides), most=100.0)]
+    value = POINTS_OF_WHOLE * sum(side.sign * side.share for side in sides)
+    return [Bound(test="rates", value=value, rates=list(sides), most=POINTS_OF_WHOLE)]
 
 
 def difference_beyond_base(
