@@ -256,8 +256,10 @@ class Audit(ABC):
     def whole_of(cls, metric: str, of: str) -> tuple[str, str, str] | None:
         """Return the figure of all identifiers, for a figure of a part of them.
 
-        Returns ------- Audit, metric and variant. Their difference is the figure of the
-        rest, which may be few. None: there is no such figure.
+        Returns
+        -------
+        Audit, metric and variant. Their difference is the figure of the rest, which may
+        be few. ``None``: there is no such figure.
         """
         del metric, of
         return None

@@ -49,12 +49,13 @@ class SetFacts(NamedTuple):
     of
         One of :data:`NLL_SETS`.
     split, task, cluster
-        Those of its row; of a canary no task, and the canary as cluster.
+        Those of its example; a canary has no task, and is a cluster of its own.
     type
         Type of the identifiers; empty: it has none.
     supervision
-        What training did with it (:mod:`spark_audit.audits.supervision`); empty: it is
-        not known, or the text is no identifier.
+        What training did with the identifiers or the canary, one of the states of
+        :mod:`spark_audit.audits.supervision`; empty: it is not known, or the text is no
+        identifier.
     """
 
     of: str
@@ -172,7 +173,9 @@ class NLL(Audit):
 def _findings(rows: list[Row], contrasts: list[Contrast]) -> Iterator[Finding]:
     """Yield one finding on the levels of each checkpoint, and one on each change.
 
-    All are on train rows together; none claims more than that figures moved.
+    All are on train rows together; none claims more than that figures moved. A level is
+    a mean NLL in nats per token; a change is above 0 where text became less likely than
+    under the baseline.
     """
     pooled = [row for row in rows if row.group == "pooled" and row.value is not None]
     for name in dict.fromkeys(row.checkpoint for row in pooled):
@@ -188,7 +191,6 @@ def _findings(rows: list[Row], contrasts: list[Contrast]) -> Iterator[Finding]:
     for contrast in contrasts:
         if contrast.group != "pooled":
             continue
-        # A higher NLL is a less likely text.
         direction = contrast.direction(up="less", down="more")
         yield Finding.on(
             contrast,
@@ -199,9 +201,9 @@ def _findings(rows: list[Row], contrasts: list[Contrast]) -> Iterator[Finding]:
 
 
 def _token_sets(manifest: Manifest) -> Iterator[TokenSet[SetFacts]]:
-    """Yield the sets of tokens of all rows of a manifest, row by row.
+    """Yield the sets of tokens of all examples of a manifest, one after the other.
 
-    A row with a canary has those of the canary; any other row has its identifiers by
+    An example with a canary has those of the canary; any other has its identifiers by
     type, and its low-sensitivity text.
     """
     trained_on = trained_identifiers(manifest) if is_known(manifest) else None
@@ -216,20 +218,20 @@ def _token_sets(manifest: Manifest) -> Iterator[TokenSet[SetFacts]]:
 
 
 def _identifier_sets(
-    place: int, example: ManifestExample, trained_on: Trained | None
+    index: int, example: ManifestExample, trained_on: Trained | None
 ) -> Iterator[TokenSet[SetFacts]]:
-    """Yield the tokens of a row's identifiers, by type and by what training did.
+    """Yield the tokens of an example's identifiers, by type and by what training did.
 
     Parameters
     ----------
-    place
-        Place of the row in the manifest.
+    index
+        Index of the example in ``manifest.examples``.
     trained_on
         What training did with the identifiers; ``None``: it is not known.
     """
     types = {span.type for span, _ in example.identifiers}
     for pii_type in sorted(types):
-        # Where training is known, tokens in the loss and those only read are apart.
+        # Where training is known, tokens in the loss and tokens only read are two sets.
         if trained_on is None:
             tokens_by_supervision = {"": example.identifier_tokens(pii_type)}
         else:
@@ -244,11 +246,11 @@ def _identifier_sets(
                 cluster=example.cluster,
                 supervision=supervision,
             )
-            yield TokenSet(place, tokens, facts)
+            yield TokenSet(index, tokens, facts)
 
 
-def _low_set(place: int, example: ManifestExample) -> Iterator[TokenSet[SetFacts]]:
-    """Yield the low-sensitivity tokens of a row, if it has any."""
+def _low_set(index: int, example: ManifestExample) -> Iterator[TokenSet[SetFacts]]:
+    """Yield the low-sensitivity tokens of an example, if it has any."""
     if not example.low:
         return
 
@@ -260,11 +262,11 @@ def _low_set(place: int, example: ManifestExample) -> Iterator[TokenSet[SetFacts
         cluster=example.cluster,
         supervision="",
     )
-    yield TokenSet(place, np.asarray(example.low), facts)
+    yield TokenSet(index, np.asarray(example.low), facts)
 
 
 def _canary_set(
-    place: int, example: ManifestExample, supervision: str
+    index: int, example: ManifestExample, supervision: str
 ) -> Iterator[TokenSet[SetFacts]]:
     """Yield the tokens of a canary, from its first to its last secret part.
 
@@ -277,7 +279,7 @@ def _canary_set(
     if not tokens_of_parts or len(tokens_of_parts) != len(planted_parts):
         return
 
-    # It may stand in rows of several tasks, and is of no one type.
+    # A canary may stand in examples of several tasks, and its parts have several types.
     facts = SetFacts(
         of="canary",
         split=example.split,
@@ -286,6 +288,6 @@ def _canary_set(
         cluster=f"canary {example.canary_id}",
         supervision=supervision,
     )
-    first = np.min(tokens_of_parts)
+    start = np.min(tokens_of_parts)
     end = np.max(tokens_of_parts)
-    yield TokenSet(place, np.arange(first, end), facts)
+    yield TokenSet(index, np.arange(start, end), facts)

@@ -4,7 +4,8 @@ Tokens that a model knows by heart may lose more of their probability under nois
 other text does. Per scale of the noise (sigma) there are three figures: the change of
 the mean probability of identifiers (``dp_pii``) and of low-sensitivity text
 (``dp_nonpii``), in percent, and the ``gap``, by how many points identifiers lose more.
-The gap of the untrained model is no effect of training: that of a trained one is
+A change below 0 is a loss of probability; a gap above 0 means that identifiers lose
+more. The gap of the untrained model is no effect of training: that of a trained one is
 compared with it. The audit claims no memory.
 """
 
@@ -45,12 +46,17 @@ SIGMAS = "0.01,0.05,0.1,0.5"
 DRAWS_OF_NOISE = 3
 
 WIPED_OUT = -99.0
-"""Below this change of both groups, in percent, no gap can show."""
+"""Change of probability in percent: where both kinds of tokens lose more, no gap shows.
+"""
+
+KINDS_OF_TOKENS = 2
+"""Identifiers, and low-sensitivity text."""
 
 INSENSITIVE = "both groups lose nearly all probability, so no gap could be detected"
 
 SAME_SIZE = 1.1
-"""Ratio of relative noise above which checkpoints were not disturbed alike."""
+"""Largest over smallest relative noise of checkpoints under one sigma. Above this ratio
+they were not disturbed alike."""
 
 NOISE_NOT_SCORED = "the texts were not scored both with and without noise"
 
@@ -62,8 +68,10 @@ class NoiseFacts(NamedTuple):
     ----------
     kind
         ``pii``: annotated identifiers; ``low``: low-sensitivity tokens.
+    task, cluster
+        Those of the example.
     n
-        Tokens.
+        Tokens of the set.
     """
 
     kind: str
@@ -147,23 +155,25 @@ class Noise(base.Audit):
         ``clean`` and ``noisy`` are the summed probabilities of the ``n`` tokens without
         and with noise, ``relative`` is sigma over the RMS of the embedding matrix.
         """
-        sets = [*_noisy_tokens(manifest)]
-        passes = self._passes()
-        if not sets:
+        token_sets = [*_noisy_tokens(manifest)]
+        noise_passes = self._passes()
+        if not token_sets:
             return Evidence()
 
         # All sets under the first scale and draw, then under the next one.
-        facts = pd.DataFrame([token_set.facts for token_set in sets])
+        facts = pd.DataFrame([token_set.facts for token_set in token_sets])
         units = pd.concat(
-            [facts.assign(sigma=noise.sigma, draw=noise.draw) for noise in passes],
+            [
+                facts.assign(sigma=noise_pass.sigma, draw=noise_pass.draw)
+                for noise_pass in noise_passes
+            ],
             ignore_index=True,
         )
 
         def probability(table: TokenTable) -> np.ndarray:
             """Return the summed probability of each set, shape ``(sets,)``."""
-            p = np.exp(-table.columns["nll"].astype(float))
-            sums = Sums(manifest, table, p)
-            return sums.over(sets)
+            probabilities = np.exp(-table.columns["nll"].astype(float))  # (tokens,)
+            return Sums(manifest, table, probabilities).over(token_sets)
 
         def measured() -> Measured:
             """Yield the columns of all units by each checkpoint, pass by pass.
@@ -171,18 +181,21 @@ class Noise(base.Audit):
             A checkpoint without a plain pass, or without any pass under noise, has
             none; a pass that it lacks is NaN.
             """
-            for name, scored in tables.items():
-                is_scored = any(noise in scored for noise in passes)
-                if Pass() not in scored or not is_scored:
+            shape = (len(noise_passes), len(token_sets))
+            for name, table_by_pass in tables.items():
+                has_noise = any(
+                    noise_pass in table_by_pass for noise_pass in noise_passes
+                )
+                if Pass() not in table_by_pass or not has_noise:
                     continue
 
-                # Each (passes, sets): the order of the units.
-                clean_of_sets = probability(scored[Pass()])
-                clean = np.full((len(passes), len(sets)), np.nan)
-                noisy = np.full((len(passes), len(sets)), np.nan)
-                relative = np.full((len(passes), len(sets)), np.nan)
-                for i, noise in enumerate(passes):
-                    table = scored.get(noise)
+                # Each (noise passes, sets): the order of the units.
+                clean_of_sets = probability(table_by_pass[Pass()])
+                clean = np.full(shape, np.nan)
+                noisy = np.full(shape, np.nan)
+                relative = np.full(shape, np.nan)
+                for i, noise_pass in enumerate(noise_passes):
+                    table = table_by_pass.get(noise_pass)
                     if table is not None:
                         clean[i] = clean_of_sets
                         noisy[i] = probability(table)
@@ -262,13 +275,23 @@ def _noise_guards(relative: pd.Series[float]) -> list[Guard]:
 
 def _noisy_tokens(manifest: Manifest) -> Iterator[TokenSet[NoiseFacts]]:
     """Yield the identifiers and the low-sensitivity tokens of each train row."""
-    for i, row in enumerate(manifest.examples):
-        if row.split != "train" or row.canary_id is not None:
+    for i, example in enumerate(manifest.examples):
+        if example.split != "train" or example.canary_id is not None:
             continue
-        for token_kind, tokens in (("pii", row.identifier_tokens()), ("low", row.low)):
-            if len(tokens):
-                facts = NoiseFacts(token_kind, row.task, row.cluster, len(tokens))
-                yield TokenSet(i, np.asarray(tokens), facts)
+        tokens_by_kind = {
+            "pii": example.identifier_tokens(),
+            "low": np.asarray(example.low),
+        }
+        for kind, tokens in tokens_by_kind.items():
+            if not len(tokens):
+                continue
+            facts = NoiseFacts(
+                kind=kind,
+                task=example.task,
+                cluster=example.cluster,
+                n=len(tokens),
+            )
+            yield TokenSet(i, tokens, facts)
 
 
 def _groups(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -305,7 +328,12 @@ def _figures_of_group(
         for metric, estimand in _estimands(units_of_scale, len(clusters)).items():
             estimands[RatioKey(str(name), metric, f"{sigma:g}")] = estimand
 
-    units = UnitGroup(group, np.arange(len(frame)), codes, len(clusters))
+    units = UnitGroup(
+        name=group,
+        units=np.arange(len(frame)),
+        codes=codes,
+        n_clusters=len(clusters),
+    )
     return figures(
         units, estimands, context, Noise, pairs=pairs, flipped=_pseudo_values
     )
@@ -323,7 +351,7 @@ def _n_wiped_out(rows: Sequence[Row]) -> Counter[tuple[str, str, str]]:
 
     Returns
     -------
-    Checkpoint, group and scale -> of both kinds, how many.
+    Checkpoint, group and scale -> how many of the :data:`KINDS_OF_TOKENS` kinds do.
     """
     counts = Counter[tuple[str, str, str]]()
     for row in rows:
@@ -341,7 +369,8 @@ def _why_blind(row: Row, n_wiped_out: Counter[tuple[str, str, str]]) -> str | No
     Parameters
     ----------
     row
-        A row or contrast; of a contrast, either side is enough.
+        A row or contrast. For a contrast it is enough that one of the two checkpoints
+        loses nearly all probability.
     n_wiped_out
         From :func:`_n_wiped_out`.
     """
@@ -350,13 +379,13 @@ def _why_blind(row: Row, n_wiped_out: Counter[tuple[str, str, str]]) -> str | No
 
     baseline = row.baseline if isinstance(row, Contrast) else row.checkpoint
     for name in (row.checkpoint, baseline):
-        if n_wiped_out[name, row.group, row.of] > 1:
+        if n_wiped_out[name, row.group, row.of] == KINDS_OF_TOKENS:
             notes = [INSENSITIVE, row.note] if row.note else [INSENSITIVE]
             return "; ".join(notes)
     return None
 
 
-def _estimands(frame: pd.DataFrame, size: int) -> dict[str, Estimand | Estimate]:
+def _estimands(frame: pd.DataFrame, n_clusters: int) -> dict[str, Estimand | Estimate]:
     """Return what each metric of a checkpoint and scale rests on, or why it has none.
 
     Each rests on sums of noisy and clean probabilities by cluster, which are means over
@@ -367,8 +396,8 @@ def _estimands(frame: pd.DataFrame, size: int) -> dict[str, Estimand | Estimate]
     frame
         Units of one checkpoint and scale: columns ``kind``, ``draw``, ``n``, ``code``
         (of the cluster), ``noisy`` and ``clean``.
-    size
-        Number of clusters.
+    n_clusters
+        Clusters of the group, with and without units of this checkpoint.
     """
 
     def change(sums: np.ndarray) -> np.ndarray:
@@ -387,7 +416,7 @@ def _estimands(frame: pd.DataFrame, size: int) -> dict[str, Estimand | Estimate]
     ):
         units = frame[frame["kind"] == token_kind]
         means = units[["noisy", "clean"]] / n_draws
-        sums = cluster_sums(means, units["code"], size)  # (clusters, noisy and clean)
+        sums = cluster_sums(means, units["code"], n_clusters)  # (clusters, 2)
         n_tokens = round(units["n"].sum() / n_draws)
         estimands[metric] = Estimand(
             sums=sums, statistic=change, n=n_tokens, bounds=(-100.0, np.inf)
@@ -417,9 +446,9 @@ def _pseudo_values(gaps: Estimand) -> np.ndarray:
         return pseudo_values
 
     has_tokens = gaps.sums.any(axis=1)  # (clusters,)
-    n = has_tokens.sum()
+    n_clusters = has_tokens.sum()
     value, values_without = left_out(gaps.sums[has_tokens], gaps.statistic)
-    pseudo_values[has_tokens] = n * value - (n - 1) * values_without
+    pseudo_values[has_tokens] = n_clusters * value - (n_clusters - 1) * values_without
     return pseudo_values
 
 

@@ -54,7 +54,7 @@ class SpanFacts(NamedTuple):
     set
         One of :data:`RANK_SETS`.
     split, task, cluster
-        Those of its row.
+        Those of its example.
     type
         Type of the identifier; of a control, that of its identifier.
     dose, form, cue, stratum
@@ -76,7 +76,7 @@ class SpanFacts(NamedTuple):
 
 
 class RankedSpan(NamedTuple):
-    """A span of tokens whose ranks are read, from ``start`` to before ``end``."""
+    """Tokens ``start`` to before ``end`` of an example, whose ranks are read."""
 
     example: str
     start: int
@@ -88,6 +88,7 @@ RANK_COLUMNS = {"rank": "rank_lo", "ties": "ties"}
 """Column of the evidence -> column of the scores."""
 
 RANK_SETS = ("pii", "control", "pii_all")
+"""Sets of tokens, which are the variants (``of``) of figures: see the module."""
 
 OF_MATCHED = identifiers.Facts(dose=0, form=0, cue=0)
 """Facts of matched identifiers and controls, whose figures need none."""
@@ -97,7 +98,8 @@ HEAVY = "heavy-tailed: a 95% interval covers about 75%; only for comparison with
 BASE_NOT_SCORED = "the base model was not scored: give --base"
 
 TIES_MATTER = 0.005
-"""Difference of Top-1 by tie rule above which readers are told."""
+"""Share of tokens tied for rank 1 above which readers are told: by so much the Top-1
+rate depends on who wins ties."""
 
 PER_TOKEN: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "top1_rate": lambda rank: rank <= 1.0,
@@ -186,9 +188,9 @@ class Rank(Audit):
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
         """Return all examples without a canary that have a scored identifier."""
         ids = []
-        for row in manifest.examples:
-            if row.canary_id is None and row.identifiers:
-                ids.append(row.id)
+        for example in manifest.examples:
+            if example.canary_id is None and example.identifiers:
+                ids.append(example.id)
         return {Pass(): sorted(ids)} if ids else {}
 
     def evidence(
@@ -201,7 +203,7 @@ class Rank(Audit):
         if not spans:
             return Evidence()
 
-        # One row per span, then one per token.
+        # One line per span, then one per token: the token is the unit.
         units = pd.DataFrame([span.facts for span in spans])
         if not trained_on.is_known:
             units = units.drop(columns=COLUMN)
@@ -214,15 +216,15 @@ class Rank(Audit):
                 if "rank_lo" not in table.columns:
                     continue
 
-                # Places in the table, span by span: the order of the evidence.
-                places_by_span = []
+                # Lines of the table, span by span: the order of the evidence.
+                lines_by_span = []
                 for span in spans:
-                    places = table.span(span.example, span.start, span.end)
-                    places_by_span.append(np.arange(places.start, places.stop))
-                places_of_tokens = np.concatenate(places_by_span)  # (tokens,)
+                    token_slice = table.span(span.example, span.start, span.end)
+                    lines_by_span.append(np.arange(token_slice.start, token_slice.stop))
+                table_lines = np.concatenate(lines_by_span)  # (tokens,)
 
                 values = {
-                    column: table.columns[scored_column][places_of_tokens]
+                    column: table.columns[scored_column][table_lines]
                     for column, scored_column in RANK_COLUMNS.items()
                 }
                 yield name, values
@@ -234,7 +236,7 @@ class Rank(Audit):
         groups = [*ratio_rows.groups_of(evidence.units)]
         sets = evidence.units["set"].to_numpy()  # (tokens,)
 
-        # Means over tokens, then medians; the null of both is that of the controls.
+        # Means over tokens, then medians; the null of both is the controls' figure.
         mean_cells = ratio_rows.cells_of_units(
             groups, evidence, "rank", metrics=PER_TOKEN, of=sets
         )
@@ -265,14 +267,15 @@ def tokens_by_state(
 ) -> dict[str, np.ndarray]:
     """Return tokens of identifiers of a type, by what training did with them.
 
-    A token of several belongs to the first of them; what training cut off is left out.
+    A token that several identifiers share belongs to the first of them. Identifiers
+    that training cut off are left out.
 
     Returns
     -------
-    State (:mod:`spark_audit.audits.supervision`) -> places of its tokens in the
+    State (:mod:`spark_audit.audits.supervision`) -> indices of its tokens in the
     example, shape ``(tokens,)``. States without a token are left out.
     """
-    # From the last identifier to the first, which overwrites the others.
+    # From the last identifier to the first, so that the first one overwrites others.
     states = np.full(len(example.unll), "-", object)  # (tokens,), "-": no identifier
     for span, (start, end) in reversed(example.identifiers):
         if span.type == pii_type and trained_on.dose_of(example, span) != NOT_READ:
@@ -288,56 +291,56 @@ def tokens_by_state(
 
 def _matched_spans(manifest: Manifest, trained_on: Trained) -> Iterator[RankedSpan]:
     """Yield the tokens of matched identifiers, and of their controls."""
-    supervision: dict[tuple[str, int, int], str] = {}
+    supervision_by_span: dict[identifiers.SpanKey, str] = {}
     if trained_on.is_known:
-        for row in manifest.examples:
-            for span in row.spans:
-                place = (row.id, span.start, span.end)
-                supervision[place] = trained_on.supervision_of(row, span)
+        for example in manifest.examples:
+            for span in example.spans:
+                key = (example.id, span.start, span.end)
+                supervision_by_span[key] = trained_on.supervision_of(example, span)
 
     for pair in manifest.pairs:
-        row = manifest.by_id[pair.example]
-        place = (row.id, pair.pii.char_start, pair.pii.char_end)
-        for span_set, side in (("pii", pair.pii), ("control", pair.control)):
+        example = manifest.by_id[pair.example]
+        key = (example.id, pair.pii.char_start, pair.pii.char_end)
+        for span_set, tokens in (("pii", pair.pii), ("control", pair.control)):
             facts = _span_facts(
-                row,
+                example,
                 span_set,
                 pii_type=pair.pii.type,
                 facts=OF_MATCHED,
-                supervision=supervision.get(place, ""),
+                supervision=supervision_by_span.get(key, ""),
             )
-            yield RankedSpan(row.id, side.token_start, side.token_end, facts)
+            yield RankedSpan(example.id, tokens.token_start, tokens.token_end, facts)
 
 
 def _annotated_spans(manifest: Manifest, trained_on: Trained) -> Iterator[RankedSpan]:
-    """Yield the tokens of all annotated identifiers of rows without a canary."""
+    """Yield the tokens of all annotated identifiers of examples without a canary."""
     facts_of = identifiers.identifier_facts(manifest, trained_on)
-    for row in manifest.examples:
-        if row.canary_id is not None:
+    for example in manifest.examples:
+        if example.canary_id is not None:
             continue
-        for span, (start, end) in row.identifiers:
+        for span, (start, end) in example.identifiers:
             supervision = ""
             if trained_on.is_known:
-                supervision = trained_on.supervision_of(row, span)
+                supervision = trained_on.supervision_of(example, span)
             facts = _span_facts(
-                row,
+                example,
                 "pii_all",
                 pii_type=span.type,
-                facts=facts_of[row.id, span.start, span.end],
+                facts=facts_of[example.id, span.start, span.end],
                 supervision=supervision,
             )
-            yield RankedSpan(row.id, start, end, facts)
+            yield RankedSpan(example.id, start, end, facts)
 
 
 def _span_facts(
-    row: ManifestExample,
+    example: ManifestExample,
     span_set: str,
     *,
     pii_type: str,
     facts: identifiers.Facts,
     supervision: str,
 ) -> SpanFacts:
-    """Return the facts on a span of a row.
+    """Return the facts on a span of an example.
 
     Parameters
     ----------
@@ -348,10 +351,10 @@ def _span_facts(
     """
     return SpanFacts(
         set=span_set,
-        split=row.split,
-        task=row.task,
+        split=example.split,
+        task=example.task,
         type=pii_type,
-        cluster=row.cluster,
+        cluster=example.cluster,
         dose=facts.dose,
         form=facts.form,
         cue=facts.cue,
@@ -412,12 +415,14 @@ def _names_with_ties(evidence: Evidence) -> list[str]:
 
 
 def _memory_rows(evidence: Evidence) -> Iterator[Row]:
-    """Yield the change of Top-1 since the base, trained beyond held-out identifiers.
+    """Yield the change of Top-1 since the base, trained minus held-out identifiers.
 
-    Rows are of all identifiers and of each stratum of supervision, by checkpoint; above
-    0, trained identifiers came to the top more often.
+    Rows are of all identifiers and of each stratum of supervision, by checkpoint. Each
+    token weighs alike. Above 0, tokens of trained identifiers came to the top more
+    often: they are remembered.
     """
-    # Identifiers of test rows that occur in trained rows are on no side.
+    # Identifiers of test rows that occur in trained rows are neither trained on here
+    # nor held out.
     units = evidence.units
     is_on_a_side = (units["split"] == "train") | (units["dose"] == 0)
     annotated = units[(units["set"] == "pii_all") & is_on_a_side]
@@ -434,7 +439,7 @@ def _memory_rows(evidence: Evidence) -> Iterator[Row]:
             continue
 
         sides = identifiers.sides_of(spans_of_group)
-        tokens = spans_of_group.index.to_numpy()  # places in the evidence
+        tokens = spans_of_group.index.to_numpy()  # (tokens,), indices in the evidence
         for name in evidence.checkpoints:
             if name == BASE:
                 continue
@@ -456,13 +461,14 @@ def _top1_change(evidence: Evidence, name: str, tokens: np.ndarray) -> np.ndarra
     Parameters
     ----------
     tokens
-        Places of the tokens in the evidence, shape ``(tokens,)``.
+        Indices of the tokens in the evidence, shape ``(tokens,)``.
     """
     rank = evidence.row(name, "rank")[tokens]
     ties = evidence.row(name, "ties")[tokens]
     base_rank = evidence.row(BASE, "rank")[tokens]
 
-    # Of a tie for the first place, the base's counts and the checkpoint's does not.
+    # A tie for rank 1 counts as the top for the base, and not for the checkpoint: so
+    # ties alone never look like memory.
     is_top = (rank == 1) & (ties == 0)
     was_top = base_rank == 1
     return np.asarray(is_top - was_top.astype(np.float64))
@@ -480,10 +486,10 @@ def _rank_findings(
     figures: dict[tuple[str, str, str], Row] = {}
     for row in rows:
         if row.group == "pooled":
-            place = (row.checkpoint, row.metric, row.of)
-            notes[place] = row.note
+            key = (row.checkpoint, row.metric, row.of)
+            notes[key] = row.note
             if row.value is not None:
-                figures[place] = row
+                figures[key] = row
 
     for name in dict.fromkeys(row.checkpoint for row in rows):
         yield _top1_finding(name, figures, notes)

@@ -32,7 +32,7 @@ TESTS_DISAGREE = "the interval and the sign-flip test disagree: no change"
 
 
 class RatioKey(NamedTuple):
-    """Checkpoint, metric and variant of a figure, within one group."""
+    """Checkpoint, metric and variant (``of``) of a figure, within one group."""
 
     checkpoint: str
     metric: str
@@ -40,7 +40,10 @@ class RatioKey(NamedTuple):
 
 
 class PairedKey(NamedTuple):
-    """The same of a figure or of a difference; ``baseline`` is empty for a figure."""
+    """A :class:`RatioKey` and a baseline, which is empty for a figure by itself.
+
+    With a baseline, it is the key of the figure minus that of the baseline.
+    """
 
     checkpoint: str
     baseline: str
@@ -49,7 +52,7 @@ class PairedKey(NamedTuple):
 
 
 class RowPlace(NamedTuple):
-    """What a row is of: no two rows of an audit have all four."""
+    """Which figure of a report a row is: no two rows of an audit share all four."""
 
     checkpoint: str
     group: str
@@ -66,34 +69,36 @@ class UnitGroup:
     name
         Name of the group, such as ``pooled`` or ``type:NAME``.
     units
-        Places of its units in the evidence, shape ``(n,)``.
+        Indices of its units in the evidence, shape ``(n,)``.
     codes
         Clusters of its units, shape ``(n,)``: from 0, in the order of their labels.
-    size
-        Number of clusters.
+    n_clusters
+        Number of clusters, of which each has at least one unit.
     """
 
     name: str
     units: np.ndarray
     codes: np.ndarray
-    size: int
+    n_clusters: int
 
     def weights(self, context: Context) -> Weights:
         """Return the resamples of its clusters, the same ones for all figures."""
-        return draw_weights(self.size, replicates=context.replicates, seed=context.seed)
+        return draw_weights(
+            self.n_clusters, replicates=context.replicates, seed=context.seed
+        )
 
 
 def groups_of(units: pd.DataFrame) -> Iterator[UnitGroup]:
     """Yield the report's groups of units.
 
-    Train rows are pooled, then by task, by type (an empty value is of none) and, where
-    it is known, by what training did with them; test rows are one group. Units that
-    training cut off (a ``dose`` below 0) are in none.
+    Units of train rows are pooled, then by task, by type (an empty value is of none)
+    and, where it is known, by what training did with them; those of test rows are one
+    group. Units that training cut off (a ``dose`` below 0) are in none.
 
     Parameters
     ----------
     units
-        One row per unit: columns ``split``, ``cluster``, ``task``, ``type``; where
+        One line per unit: columns ``split``, ``cluster``, ``task``, ``type``; where
         known ``dose`` and :data:`~spark_audit.audits.supervision.COLUMN`.
     """
     if "dose" in units:
@@ -124,12 +129,16 @@ def groups_of(units: pd.DataFrame) -> Iterator[UnitGroup]:
 
         # Codes from 0 without gaps: only clusters of the group are resampled.
         clusters, codes = np.unique(labels[is_member], return_inverse=True)
-        positions = units.index[is_member].to_numpy()
-        yield UnitGroup(group, positions, codes, len(clusters))
+        yield UnitGroup(
+            name=group,
+            units=units.index[is_member].to_numpy(),
+            codes=codes,
+            n_clusters=len(clusters),
+        )
 
 
 class RatioCell(NamedTuple):
-    """What a figure of one group is a ratio of.
+    """Numerators and denominators of a figure: it is the ratio of their sums.
 
     Attributes
     ----------
@@ -163,15 +172,17 @@ def cells_of_units(
     Parameters
     ----------
     column
-        Scores in the evidence.
+        Column of scores in the evidence.
     metrics
-        By metric, what is summed of the scores.
-    of, den
-        Variant and denominator of each unit, shape ``(units,)``; by default 1.
+        Metric -> function from scores to numerators, both of shape ``(n,)``.
+    of
+        Variant of each unit, shape ``(units,)``.
+    den
+        Denominator of each unit, shape ``(units,)``; ``None``: each counts 1.
     """
 
     def cells(units: np.ndarray) -> Iterator[RatioCell]:
-        """Yield the cells of a group, whose units are positions of shape ``(n,)``."""
+        """Yield the cells of a group; ``units`` are indices of shape ``(n,)``."""
         # A generator: one figure of one checkpoint at a time is in memory.
         denominators = np.ones(len(units)) if den is None else den[units]
         variants = of[units]  # (n,)
@@ -191,18 +202,18 @@ def cells_of_units(
 def cells_of_frame(
     group: str, frame: pd.DataFrame, metrics: Mapping[str, str]
 ) -> Cells:
-    """Return the cells of a frame, each row of which counts 1.
+    """Return the cells of a frame, each line of which counts 1.
 
     Parameters
     ----------
     frame
         Columns ``checkpoint``, ``of``, ``cluster``, and those that ``metrics`` names.
     metrics
-        Metric -> column that is averaged over the rows; NaN: not a part.
+        Metric -> column that is averaged over the lines; NaN: the line does not count.
     """
     codes, clusters = pd.factorize(frame["cluster"], sort=True)
 
-    # Checkpoints with their variants, numbered in the order of the rows.
+    # Checkpoints with their variants, numbered in the order of the lines.
     numbers = frame.groupby(["checkpoint", "of"], sort=False).ngroup().to_numpy()
     pairs = frame[["checkpoint", "of"]].drop_duplicates()
     checkpoints_and_variants = list(pairs.itertuples(index=False, name=None))
@@ -216,7 +227,13 @@ def cells_of_frame(
                 key = RatioKey(checkpoint, metric, variant)
                 yield RatioCell(key, numerators, denominators)
 
-    return UnitGroup(group, np.arange(len(frame)), codes, len(clusters)), cells()
+    units = UnitGroup(
+        name=group,
+        units=np.arange(len(frame)),
+        codes=codes,
+        n_clusters=len(clusters),
+    )
+    return units, cells()
 
 
 def ratio_figures(
@@ -227,12 +244,14 @@ def ratio_figures(
 ) -> tuple[list[Row], list[Contrast]]:
     """Return rows and contrasts of ratios of sums, group by group.
 
-    See :func:`figures`.
+    They are those of :func:`figures`. ``n`` of a figure is the sum of its denominators:
+    tokens, spans or canaries, whichever the audit counts.
 
     Parameters
     ----------
     bounds
-        Limits of metrics that depend on the data; others have those of their metric.
+        Metric -> smallest and largest value, where these depend on the data; other
+        metrics have the bounds that they declare.
     """
     rows: list[Row] = []
     contrasts: list[Contrast] = []
@@ -245,7 +264,7 @@ def ratio_figures(
 
             metric = audit.metric(key.metric)
             scored = np.stack([numerators, denominators], axis=1)[is_scored]
-            by_cluster = cluster_sums(scored, group.codes[is_scored], group.size)
+            by_cluster = cluster_sums(scored, group.codes[is_scored], group.n_clusters)
             sums[key] = Estimand(
                 sums=by_cluster,  # (clusters, 2)
                 statistic=ratio,
@@ -260,12 +279,12 @@ def ratio_figures(
     return rows, contrasts
 
 
-def sums_apart(difference: Estimand) -> np.ndarray:
+def added_by_clusters(difference: Estimand) -> np.ndarray:
     """Return what each cluster adds to a difference of ratios, shape ``(clusters,)``.
 
-    Where both sides have the same denominators, their difference is one of sums, and
-    the sign-flip test can be made of what clusters add to it. All are 0 where they have
-    not, so that nothing is tested.
+    Where checkpoint and baseline have the same denominators, the difference of their
+    ratios is one of sums, and the sign-flip test can be made of what each cluster adds
+    to it. Where the denominators differ all are 0, so that nothing is tested.
 
     Parameters
     ----------
@@ -286,30 +305,31 @@ def figures(
     audit: type[Audit],
     *,
     pairs: Iterable[tuple[str, str]] | None = None,
-    flipped: Callable[[Estimand], np.ndarray] = sums_apart,
+    flipped: Callable[[Estimand], np.ndarray] = added_by_clusters,
 ) -> tuple[list[Row], list[Contrast]]:
     """Return rows, and contrasts with baselines paired by cluster, of one group.
 
     Parameters
     ----------
     sums
-        By figure: sums by cluster, or an estimate that is there already.
+        Figure -> its sums by cluster, or an estimate that is there already.
     audit
         The audit of the figures; its metrics say how they are shown.
     pairs
-        Checkpoints with what they are compared with; by default their baselines.
+        Each checkpoint and what it is compared with; ``None``: its baseline.
     flipped
-        Gives what each cluster adds to a difference, whose signs the test flips.
+        Gives what each cluster adds to a difference, ``(clusters,)``: the test flips
+        their signs.
 
     Notes
     -----
-    ``p`` is the sign-flip test over clusters of the differences of sums. It needs both
-    sides to count the same, as they do on one manifest.
+    ``p`` is that of the sign-flip test over clusters. By default it needs checkpoint
+    and baseline to have the same denominators, as they do on one manifest.
     """
     if pairs is None:
         pairs = context.baselines.items()
 
-    # p first: it needs the sums, which the estimates do not keep.
+    # p comes first: the test needs the sums, which estimates do not keep.
     differences = _paired_differences(sums, list(pairs), audit)
     ps = _sign_flip_ps(differences, flipped, seed=context.seed)
 
@@ -327,34 +347,48 @@ def figures(
     contrasts: list[Contrast] = []
     for key, undecided in estimates.items():
         metric = audit.metric(key.metric)
-        is_difference = key.baseline != ""
+        is_figure = key.baseline == ""
 
-        # Without an effect a difference is 0; a figure alone has no such value.
-        estimate = with_mde(undecided, null=0.0 if is_difference else None)
+        # Without an effect a difference is 0; a figure by itself has no such value.
+        estimate = with_mde(undecided, null=None if is_figure else 0.0)
         estimate = estimate.decided(paper=context.paper and not metric.heavy)
-        if not is_difference:
-            if metric.note:
-                estimate = estimate.noting(metric.note)
-            row = audit.row(
-                estimate, key.checkpoint, key.metric, key.of, group=group.name
-            )
-            rows.append(row)
-            continue
-
-        contrast = Contrast.of_estimate(
-            estimate,
-            audit=audit.name,
-            checkpoint=key.checkpoint,
-            baseline=key.baseline,
-            metric=key.metric,
-            of=key.of,
-            group=group.name,
-            unit=metric.unit,
-            null=0.0,
-            p=None if estimate.value is None else ps.get(key),
-        )
-        contrasts.append(contrast)
+        if is_figure:
+            rows.append(_row(estimate, key, group.name, audit))
+        else:
+            p = None if estimate.value is None else ps.get(key)
+            contrasts.append(_contrast(estimate, key, group.name, audit, p=p))
     return rows, contrasts
+
+
+def _row(estimate: Estimate, key: PairedKey, group: str, audit: type[Audit]) -> Row:
+    """Return the row of a figure, with the note that its metric has on all figures."""
+    note = audit.metric(key.metric).note
+    if note:
+        estimate = estimate.noting(note)
+    return audit.row(estimate, key.checkpoint, key.metric, key.of, group=group)
+
+
+def _contrast(
+    estimate: Estimate,
+    key: PairedKey,
+    group: str,
+    audit: type[Audit],
+    *,
+    p: float | None,
+) -> Contrast:
+    """Return the contrast of a figure with that of its baseline."""
+    return Contrast.of_estimate(
+        estimate,
+        audit=audit.name,
+        checkpoint=key.checkpoint,
+        baseline=key.baseline,
+        metric=key.metric,
+        of=key.of,
+        group=group,
+        unit=audit.metric(key.metric).unit,
+        null=0.0,
+        p=p,
+    )
 
 
 def _paired_differences(
@@ -362,9 +396,10 @@ def _paired_differences(
     pairs: Sequence[tuple[str, str]],
     audit: type[Audit],
 ) -> dict[PairedKey, Estimand | Estimate]:
-    """Return the difference of each figure from that of its baseline.
+    """Return each figure minus that of its baseline.
 
-    Where a side is an estimate already, it cannot be paired and stands for it.
+    An estimate that is there already, such as a missing one, has no sums to subtract:
+    it stands for the difference.
     """
     differences: dict[PairedKey, Estimand | Estimate] = {}
     for (checkpoint, metric, of), figure in sums.items():
@@ -392,20 +427,23 @@ def _sign_flip_ps(
     *,
     seed: int,
 ) -> dict[PairedKey, float]:
-    """Return p of the differences that several clusters add to, all in one test."""
+    """Return two-sided p of the differences that several clusters add to.
+
+    One call flips the signs of all differences alike.
+    """
     added: dict[PairedKey, np.ndarray] = {}
     for key, difference in differences.items():
         if isinstance(difference, Estimate):
             continue
         # The sign of a single cluster shows nothing.
-        flips = flipped(difference)  # (clusters,)
-        if np.count_nonzero(flips) > 1:
-            added[key] = flips
+        of_clusters = flipped(difference)  # (clusters,)
+        if np.count_nonzero(of_clusters) > 1:
+            added[key] = of_clusters
     if not added:
         return {}
 
-    flips_by_cluster = np.stack([*added.values()], axis=1)  # (clusters, differences)
-    ps = sign_flips(flips_by_cluster, seed=seed)
+    table = np.stack([*added.values()], axis=1)  # (clusters, differences)
+    ps = sign_flips(table, seed=seed)
     return dict(zip(added, ps.tolist(), strict=True))
 
 

@@ -51,8 +51,20 @@ QUADRATURE = "sources and seeds are added in quadrature (conservative)"
 LOG = "tries"
 """Unit of figures that are averaged as logarithms."""
 
-WORST = ("not_estimable", "ok", "not_resolvable", "insensitive", "invalid", "void")
-"""Statuses of replicates from best to worst: their method has the worst of them."""
+BEST_TO_WORST = (
+    "not_estimable",
+    "ok",
+    "not_resolvable",
+    "insensitive",
+    "invalid",
+    "void",
+)
+"""Statuses: a method has the worst one of its replicates. No replicate that has a value
+is ``not_estimable``, so that the first never wins."""
+
+AT_BOUND = "that bound"
+"""Words of the notes on values that are a bound (``extract`` writes them): a method's
+row has the notes of its replicates that hold them."""
 
 UPPER_TAIL = 0.975
 """Probability below the upper limit of an interval of 95%."""
@@ -61,7 +73,7 @@ UPPER_TAIL = 0.975
 class FigurePlace(NamedTuple):
     """Which figure of which method a row is: what its replicates have in common.
 
-    ``baseline`` is the method that a contrast is compared with; empty: no contrast.
+    ``baseline`` is the method that a contrast is compared with; empty: a row.
     """
 
     method: str
@@ -72,7 +84,7 @@ class FigurePlace(NamedTuple):
 
 
 class SeedsMemoryTest(NamedTuple):
-    """P that memory is within its null band, and the test's smallest effect."""
+    """Two-sided p that memory is within its null band, and inputs of its power."""
 
     p: float
     power: list[Power]
@@ -144,8 +156,8 @@ def _rows_of_figure(
         The method's row over sources, if the audit has worked it out: it is not
         yielded again.
     """
-    first = replicates[0]
-    is_log = first.unit == LOG
+    template = replicates[0]
+    is_log = template.unit == LOG
 
     without_value = [row for row in replicates if row.value is None]
     if without_value:
@@ -153,13 +165,16 @@ def _rows_of_figure(
         missing = Estimate.missing(f"{n_missing}: {without_value[0].note}")
         # A mean of some replicates would be of other seeds than it says.
         if worked_out is None:
-            yield _row_like(first, method, missing, over="both")
+            yield _row_like(template, method, missing, over="both")
         return
 
-    # The interval over sources, the one over seeds, and both together.
+    # Over sources; figures that are averaged as logarithms stay logarithms up to the
+    # end.
     sources = _over_sources(replicates if worked_out is None else [worked_out])
     sources = sources.noting(f"mean of {len(replicates)} replicates")
     sources = sources.noting(AVERAGED_LIMITS_NOTE)
+
+    # Over seeds, and over both.
     values = np.array([row.value for row in replicates], np.float64)  # (seeds,)
     if is_log:
         values = np.log10(values)
@@ -168,18 +183,18 @@ def _rows_of_figure(
     seeds = seeds.noting(f"over {len(values)} seeds")
     both = _quadrature(sources, seeds)
 
-    # What the figure is compared with, how good it is, and which bounds it met.
+    # The mean of the null values, the worst status, and notes on values at a bound.
     nulls = _means(replicates, ("null", "null_low", "null_high"))
-    status = max((row.status for row in replicates), key=WORST.index)
-    bounds_met = [row.note for row in replicates if "that bound" in row.note]
-    note = "; ".join(dict.fromkeys(bounds_met))
+    status = max((row.status for row in replicates), key=BEST_TO_WORST.index)
+    notes_on_bounds = [row.note for row in replicates if AT_BOUND in row.note]
+    note = "; ".join(dict.fromkeys(notes_on_bounds))
 
     def row_over(estimate: Estimate, over: Over, p: float | None = None) -> RowT:
         """Return the method's row with an estimate over sources, seeds or both."""
         return _row_like(
-            first,
+            template,
             method,
-            _clipped(estimate, first),
+            _clipped(estimate, template),
             over=over,
             null=nulls["null"],
             null_low=nulls["null_low"],
@@ -198,13 +213,15 @@ def _rows_of_figure(
 def _over_sources(rows: Sequence[Row]) -> Estimate:
     """Return the mean of the figures of some rows, and of their limits.
 
+    ``n`` and ``clusters`` are those of one replicate: all have the same sources.
+
     Parameters
     ----------
     rows
         The replicates', or the one that the audit has worked out.
     """
-    first = rows[0]
-    means = _means(rows, ("value", "low", "high"), log=first.unit == LOG)
+    template = rows[0]
+    means = _means(rows, ("value", "low", "high"), log=template.unit == LOG)
     # One limit is enough for an interval that is open on the other side.
     has_limits = means["low"] is not None or means["high"] is not None
     return Estimate(
@@ -212,10 +229,10 @@ def _over_sources(rows: Sequence[Row]) -> Estimate:
         low=means["low"],
         high=means["high"],
         mde=_means(rows, ("mde",))["mde"],
-        interval=first.interval if has_limits else "none",
-        level=first.level,
-        n=first.n,
-        clusters=first.clusters,
+        interval=template.interval if has_limits else "none",
+        level=template.level,
+        n=template.n,
+        clusters=template.clusters,
     )
 
 
@@ -232,8 +249,8 @@ def _p_over_seeds(replicates: Sequence[Row]) -> float | None:
 
 
 def _row_like(
-    first: RowT,
-    name: str,
+    template: RowT,
+    method: str,
     estimate: Estimate,
     *,
     over: Over,
@@ -248,22 +265,20 @@ def _row_like(
 
     Parameters
     ----------
-    first
+    template
         Row of a replicate.
-    name
-        Name of the method.
     """
     row: Row
-    if isinstance(first, Contrast):
+    if isinstance(template, Contrast):
         row = Contrast.of_estimate(
             estimate,
-            audit=first.audit,
-            checkpoint=name,
-            baseline=entry_of(first.baseline),
-            metric=first.metric,
-            of=first.of,
-            group=first.group,
-            unit=first.unit,
+            audit=template.audit,
+            checkpoint=method,
+            baseline=entry_of(template.baseline),
+            metric=template.metric,
+            of=template.of,
+            group=template.group,
+            unit=template.unit,
             null=null,
             null_low=null_low,
             null_high=null_high,
@@ -275,12 +290,12 @@ def _row_like(
     else:
         row = Row.of_estimate(
             estimate,
-            audit=first.audit,
-            checkpoint=name,
-            metric=first.metric,
-            of=first.of,
-            group=first.group,
-            unit=first.unit,
+            audit=template.audit,
+            checkpoint=method,
+            metric=template.metric,
+            of=template.of,
+            group=template.group,
+            unit=template.unit,
             null=null,
             null_low=null_low,
             null_high=null_high,
@@ -349,7 +364,7 @@ def _clipped(estimate: Estimate, row: Row) -> Estimate:
 def _quadrature(sources: Estimate, seeds: Estimate) -> Estimate:
     """Return the estimate with both half-widths added in quadrature.
 
-    A side that one of the two intervals lacks stays open.
+    If one of the two lacks a limit, the limit of both on that side is missing.
     """
     value = sources.value or 0.0
 
@@ -375,7 +390,7 @@ def _quadrature(sources: Estimate, seeds: Estimate) -> Estimate:
         sources,
         low=low,
         high=high,
-        # Of two effects to be seen the errors add up as the half-widths do.
+        # Smallest effects add up as half-widths do: both are multiples of errors.
         mde=limit(0.0, sources.mde, seeds.mde, 1),
         interval="jackknife-t",
         note=QUADRATURE,
@@ -405,14 +420,15 @@ def _conclusion(row: Row, drift: Contrast | None) -> Conclusion:
     contrast whose interval contains 0     nothing_shown    did_still
     drift of other text is not known       nothing_shown    did_drift_unknown
     drift of other text explains as much   nothing_shown    did_drift_unequal
-    contrast above 0 (less likely)         moved            did_less
-    contrast below 0 (likelier)            moved            did_more
+    contrast above 0: less likely          moved            did_less
+    contrast below 0: likelier             moved            did_more
     =====================================  ===============  =======================
 
     Parameters
     ----------
     drift
-        That of low-sensitivity text between the two sides of a contrast.
+        Change of low-sensitivity text from the baseline of the contrast, nats per
+        token; ``None``: there is no such contrast.
     """
     is_contrast = isinstance(row, Contrast)
     if row.value is None:
@@ -459,46 +475,69 @@ def _findings(rows: Sequence[Row], n_seeds: Mapping[str, int]) -> Iterator[Findi
             drifts[row.checkpoint, row.baseline] = row
 
     for row in rows_over_both:
-        # Each audit declares which of its figures stand for a method.
-        baseline = row.baseline if isinstance(row, Contrast) else ""
-        is_headline = row.of in metric_of(row.audit, row.metric).headline
-        is_other_contrast = bool(baseline) and row.metric != "did"
-        if not is_headline or row.group != "pooled" or is_other_contrast:
+        if not _is_headline(row):
             continue
+        drift = None
+        if isinstance(row, Contrast):
+            drift = drifts.get((row.checkpoint, row.baseline))
+        df = max(n_seeds.get(row.checkpoint, 1) - 1, 1)
+        yield _headline_finding(row, drift, df=df)
 
-        drift = drifts.get((row.checkpoint, baseline))
-        conclusion = _conclusion(row, drift)
-        further = [f"seeds.{key}" for key in conclusion.further]
-        if row.value is not None and (row.low is None or row.high is None):
-            further.append("seeds.no_interval")
-        if row.status not in ("ok", "not_estimable"):
-            further.append("seeds.status")
 
-        test: SeedsMemoryTest | None = None
-        bounds: list[Bound] = []
-        is_tested = row.value is not None and row.ends is not None
-        if row.metric == "memory" and is_tested:
-            # Memory is below 0: what could still be there lies at the lower end.
-            df = max(n_seeds.get(row.checkpoint, 1) - 1, 1)
-            test = _memory_test(row, df=df)
-            bounds = t_bound(
-                row.value,
-                row.low,
-                df=df,
-                direction=-1,
-                beyond=abs(row.null_low or 0.0),
-            )
+def _is_headline(row: Row) -> bool:
+    """Return whether a row stands for its method: each audit declares which do.
 
-        yield Finding.on(
-            row,
-            conclusion.claim,
-            f"seeds.{conclusion.says}",
-            facts={"figure": row, "drift": drift},
-            further=further,
-            p=None if test is None else test.p,
-            power=[] if test is None else test.power,
-            bounds=bounds,
+    Of contrasts only a DiD does.
+    """
+    if row.group != "pooled" or row.of not in metric_of(row.audit, row.metric).headline:
+        return False
+    return not isinstance(row, Contrast) or row.metric == "did"
+
+
+def _headline_finding(row: Row, drift: Contrast | None, *, df: int) -> Finding:
+    """Return the finding on one headline figure over sources and seeds.
+
+    Parameters
+    ----------
+    drift
+        As for :func:`_conclusion`.
+    df
+        Seeds but one, the degrees of freedom.
+    """
+    conclusion = _conclusion(row, drift)
+    further = [f"seeds.{key}" for key in conclusion.further]
+    if row.value is not None and (row.low is None or row.high is None):
+        further.append("seeds.no_interval")
+    if row.status not in ("ok", "not_estimable"):
+        further.append("seeds.status")
+
+    p: float | None = None
+    power: list[Power] = []
+    bounds: list[Bound] = []
+    is_tested = row.value is not None and row.ends is not None
+    if row.metric == "memory" and is_tested:
+        test = _memory_test(row, df=df)
+        p = test.p
+        power = test.power
+        # Memory is below 0: what could still be there lies at the lower end.
+        bounds = t_bound(
+            row.value,
+            row.low,
+            df=df,
+            direction=-1,
+            beyond=abs(row.null_low or 0.0),
         )
+
+    return Finding.on(
+        row,
+        conclusion.claim,
+        f"seeds.{conclusion.says}",
+        facts={"figure": row, "drift": drift},
+        further=further,
+        p=p,
+        power=power,
+        bounds=bounds,
+    )
 
 
 def _memory_test(row: Row, *, df: int) -> SeedsMemoryTest:

@@ -1,8 +1,9 @@
 """What training did with each identifier: had loss on it, only read it, or cut it off.
 
-It is known of rows that carry their training input. The state of an identifier is one
-of these, from the strongest to the weakest; one that stands in several trained rows has
-the strongest of its states there:
+A row is an example of the manifest. What training did is known of rows that carry
+their training input. The state of an identifier is one of these, from the strongest to
+the weakest; one that stands in several trained rows has the strongest of its states
+there. Other modules match on these words (:data:`STRATA`, ``cut off``):
 
 ===============  ===================================================================
 state            what training did
@@ -23,7 +24,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import pandas as pd
 
@@ -83,36 +84,36 @@ class Trained:
     cut_off: frozenset[str]
     by_string: Mapping[str, SupervisionState]
 
-    def dose_of(self, row: ManifestExample, span: ManifestSpan) -> int:
+    def dose_of(self, example: ManifestExample, span: ManifestSpan) -> int:
         """Return in how many trained rows training read an identifier.
 
         It is 0 for a held-out one, and :data:`NOT_READ` where all rows cut it off.
         """
-        string = string_of(row, span)
+        string = string_of(example, span)
         if string in self.cut_off:
             return NOT_READ
 
         # An identifier that is read in this trained row has a dose of 1 at least.
-        is_read_here = row.split == "train" and is_read(row, span)
+        is_read_here = example.split == "train" and is_read(example, span)
         return max(self.doses.get(string, 0), int(is_read_here))
 
     def supervision_of(
-        self, row: ManifestExample, span: ManifestSpan
+        self, example: ManifestExample, span: ManifestSpan
     ) -> SupervisionState:
         """Return the state of an identifier; empty: held out, or not known."""
-        return self.by_string.get(string_of(row, span), "")
+        return self.by_string.get(string_of(example, span), "")
 
 
-def is_read(row: ManifestExample, span: ManifestSpan) -> bool:
+def is_read(example: ManifestExample, span: ManifestSpan) -> bool:
     """Return whether training read an identifier; True where that is not known."""
-    return row.supervision_of(span.start, span.end) != "cut off"
+    return example.supervision_of(span.start, span.end) != "cut off"
 
 
 def is_known(manifest: Manifest) -> bool:
     """Return whether it is known of any train row which part of it had loss."""
     return any(
-        row.split == "train" and row.training_input is not None
-        for row in manifest.examples
+        example.split == "train" and example.training_input is not None
+        for example in manifest.examples
     )
 
 
@@ -126,11 +127,11 @@ def trained_identifiers(manifest: Manifest, *, canaries: bool = True) -> Trained
     canaries
         Whether rows with a canary count.
     """
-    rows = manifest.examples
+    examples = manifest.examples
     if not canaries:
-        rows = [row for row in rows if row.canary_id is None]
+        examples = [example for example in examples if example.canary_id is None]
 
-    dose_by_string = doses(rows)
+    dose_by_string = doses(examples)
     if not is_known(manifest):
         return Trained(
             is_known=False,
@@ -142,46 +143,48 @@ def trained_identifiers(manifest: Manifest, *, canaries: bool = True) -> Trained
     return Trained(
         is_known=True,
         doses=dose_by_string,
-        cut_off=frozenset(cut_off_strings(rows, dose_by_string)),
-        by_string=_states_by_string(rows),
+        cut_off=frozenset(cut_off_strings(examples, dose_by_string)),
+        by_string=_states_by_string(examples),
     )
 
 
-def _states_by_string(rows: Collection[ManifestExample]) -> dict[str, SupervisionState]:
+def _states_by_string(
+    examples: Collection[ManifestExample],
+) -> dict[str, SupervisionState]:
     """Return the strongest state of each string that trained rows hold.
 
     Parameters
     ----------
-    rows
+    examples
         Of both splits: a string that is annotated in one row counts in all.
     """
     annotated_anywhere: set[str] = set()
-    for row in rows:
-        annotated_anywhere |= _annotated_strings(row)
+    for example in examples:
+        annotated_anywhere |= _annotated_strings(example)
     find = finder(annotated_anywhere)
 
     state_by_string: dict[str, SupervisionState] = {}
-    for row in rows:
-        if row.split != "train":
+    for example in examples:
+        if example.split != "train":
             continue
 
-        annotated_here = _annotated_strings(row)
-        for string in find(folded(row.text)) | annotated_here:
+        annotated_here = _annotated_strings(example)
+        for string in find(folded(example.text)) | annotated_here:
             is_annotated = string in annotated_here
-            states = {*_states_in_row(row, string, is_annotated=is_annotated)}
+            states = {*_states_in_example(example, string, is_annotated=is_annotated)}
             if string in state_by_string:
                 states.add(state_by_string[string])
             state_by_string[string] = _strongest(states)
     return state_by_string
 
 
-def _annotated_strings(row: ManifestExample) -> set[str]:
+def _annotated_strings(example: ManifestExample) -> set[str]:
     """Return the strings that are annotated in a row, as identifiers are compared."""
-    return {string_of(row, span) for span in row.spans} - {""}
+    return {string_of(example, span) for span in example.spans} - {""}
 
 
-def _states_in_row(
-    row: ManifestExample, string: str, *, is_annotated: bool
+def _states_in_example(
+    example: ManifestExample, string: str, *, is_annotated: bool
 ) -> Iterator[SupervisionState]:
     """Yield the state of a string at each place where it stands in a row.
 
@@ -191,13 +194,13 @@ def _states_in_row(
         Whether it is annotated in this row; else only whole words count: "Ann" is not
         meant by "planned".
     """
-    if row.training_input is None:
+    if example.training_input is None:
         yield ""
         return
 
-    for start, end, _ in found_in(row.text, [string]):
-        if is_annotated or _is_whole_word(row.text, start, end):
-            yield row.supervision_of(start, end) or ""
+    for start, end, _ in found_in(example.text, [string]):
+        if is_annotated or _is_whole_word(example.text, start, end):
+            yield example.supervision_of(start, end) or ""
 
 
 def _is_whole_word(text: str, start: int, end: int) -> bool:
@@ -221,13 +224,10 @@ def _strongest(states: Collection[SupervisionState]) -> SupervisionState:
 def canary_rows_cut(manifest: Manifest) -> Counter[str]:
     """Map each canary to the number of its trained rows with a secret part cut off."""
     counts = Counter[str]()
-    for row in manifest.examples:
-        if row.canary_id is None or row.split != "train":
-            continue
+    for canary_id, example, secret_spans in _planted_canaries(manifest):
         # Without one of its parts a canary is not whole.
-        parts = [span for span in row.spans if span.part is not None]
-        is_cut = any(not is_read(row, span) for span in parts)
-        counts[row.canary_id] += is_cut
+        is_cut = any(not is_read(example, span) for span in secret_spans)
+        counts[canary_id] += is_cut
     return counts
 
 
@@ -241,21 +241,35 @@ def canary_supervision(manifest: Manifest) -> dict[str, SupervisionState]:
         return {}
 
     states_by_canary: dict[str, list[SupervisionState]] = {}
-    for row in manifest.examples:
-        if row.canary_id is None or row.split != "train":
-            continue
-        states = states_by_canary.setdefault(row.canary_id, [])
-        for span in row.spans:
-            if span.part is not None:
-                states.append(row.supervision_of(span.start, span.end) or "")
+    for canary_id, example, secret_spans in _planted_canaries(manifest):
+        states = states_by_canary.setdefault(canary_id, [])
+        for span in secret_spans:
+            states.append(example.supervision_of(span.start, span.end) or "")
 
     return {canary: _strongest(states) for canary, states in states_by_canary.items()}
 
 
-def by_supervision(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield the rows of each stratum, by the name of its group in reports.
+class PlantedCanary(NamedTuple):
+    """A canary in one of its trained rows, and the spans of its secret parts there."""
 
-    Strata without rows are left out.
+    canary_id: str
+    example: ManifestExample
+    secret_spans: list[ManifestSpan]
+
+
+def _planted_canaries(manifest: Manifest) -> Iterator[PlantedCanary]:
+    """Yield each trained row that holds a canary."""
+    for example in manifest.examples:
+        if example.canary_id is None or example.split != "train":
+            continue
+        secret_spans = [span for span in example.spans if span.part is not None]
+        yield PlantedCanary(example.canary_id, example, secret_spans)
+
+
+def by_supervision(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield the lines of a frame that are of each stratum, by its group in reports.
+
+    Strata without a line are left out.
 
     Parameters
     ----------

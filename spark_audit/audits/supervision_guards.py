@@ -84,9 +84,9 @@ def _cut_off_hits(manifest: Manifest) -> Hits:
 
     # Strings count, not occurrences: one may stand in many rows.
     strings: set[str] = set()
-    for row in manifest.examples:
-        if row.split == "train" and row.canary_id is None:
-            strings |= {string_of(row, span) for span in row.spans}
+    for example in manifest.examples:
+        if example.split == "train" and example.canary_id is None:
+            strings |= {string_of(example, span) for span in example.spans}
     strings.discard("")
     return Hits(count=len(strings & trained_on.cut_off), of=len(strings))
 

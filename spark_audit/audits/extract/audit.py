@@ -367,9 +367,9 @@ def _contrast_of_tries(
     context: Context,
 ) -> Contrast:
     """Return the difference of two medians of log10 tries; below 0 is a leak."""
-    difference = _difference(tries, tries_of_baseline, n_clusters=group.size)
+    difference = _difference(tries, tries_of_baseline, n_clusters=group.n_clusters)
     change = tries.log_tries - tries_of_baseline.log_tries  # (spans,)
-    change_by_cluster = cluster_sums(change, group.codes, group.size)
+    change_by_cluster = cluster_sums(change, group.codes, group.n_clusters)
 
     # Several clusters must add to the difference.
     p = None
