@@ -199,7 +199,7 @@ def test_what_is_lost_without_a_clear_rise_is_not_called_forgotten():
             series="er",
             task=task,
             stage=stage,
-            place=1,
+            trained_at=1,
             memory=stage_row(side, "memory", "er", of=str(stage), band=0.0),
             step=stage_row(untested, "step", "er", of=str(stage), band=0.0),
             memory_p=Memory(side, side, side, 30.0).t_p(),

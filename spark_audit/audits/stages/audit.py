@@ -256,7 +256,7 @@ def _state_records(states: Sequence[TaskState]) -> Iterator[dict[str, Any]]:
             "checkpoint": cell.series,
             "task": cell.task,
             "stage": cell.stage,
-            "trained_at": cell.place or None,
+            "trained_at": cell.trained_at or None,
             "state": state.state,
             "p_adjusted": state.memory_p if shows_p else None,
             "likelier_again": state.is_likelier_again,

@@ -161,7 +161,7 @@ def again_finding(
     followed = [state for state in states if state.step_p is not None]
     if not followed:
         reason = UNORDERED
-        if any(state.cell.place for state in states):
+        if any(state.cell.trained_at for state in states):
             reason = NO_FOLLOWED_TASK
         return Finding.not_tested(
             "stages",

@@ -36,8 +36,9 @@ class SeriesScores:
     name
         The method; of its seeds NLL is the mean.
     spans
-        Units of the evidence (:class:`~spark_audit.audits.stages.audit.Stages`), with
-        the stage that trained on the span's task as ``place``; 0: not known.
+        Units of the evidence (:class:`~spark_audit.audits.stages.audit.Stages`), one
+        line per identifier, and ``trained_at``: the stage that trained on its task; 0:
+        not known.
     nll
         Stage -> summed NLL, shape ``(spans,)``, nats; stages in their order.
     """
@@ -51,26 +52,29 @@ def series_scores(evidence: Evidence) -> dict[str, SeriesScores]:
     """Return the series by name, with the stages that all of their seeds reached."""
     names = [CheckpointName.parse(name) for name in evidence.checkpoints]
     sums = evidence.values["nll_sum"]  # (checkpoints, spans), nats
-    places = evidence.values["place"]  # (checkpoints, spans)
+    training_stages = evidence.values["place"]  # (checkpoints, spans)
 
     # Seeds of a method are one series.
     series = dict[str, SeriesScores]()
-    rows_by_method = grouped(range(len(names)), lambda row: names[row].method)
-    for method, rows in rows_by_method.items():
-        rows_by_stage = grouped(rows, lambda row: names[row].stage or 1)
-        n_seeds = max(len(rows_of_seeds) for rows_of_seeds in rows_by_stage.values())
+    numbers_by_method = grouped(range(len(names)), lambda i: names[i].method)
+    for method, numbers in numbers_by_method.items():
+        # Stage -> numbers of its checkpoints, one for each seed.
+        seeds_by_stage = grouped(numbers, lambda i: names[i].stage or 1)
+        n_seeds = max(len(seeds) for seeds in seeds_by_stage.values())
 
         # A mean over fewer seeds would not be comparable.
         nll: dict[int, np.ndarray] = {}
-        for stage in sorted(rows_by_stage):
-            if len(rows_by_stage[stage]) == n_seeds:
-                nll[stage] = np.mean(sums[rows_by_stage[stage]], axis=0)  # (spans,)
+        for stage in sorted(seeds_by_stage):
+            seeds = seeds_by_stage[stage]
+            if len(seeds) == n_seeds:
+                nll[stage] = np.mean(sums[seeds], axis=0)  # (spans,), nats
 
         # All checkpoints of a series have learned the tasks in the same order.
         first_stage = next(iter(nll))
-        place = places[rows_by_stage[first_stage][0]].astype(int)  # (spans,)
+        one_checkpoint = seeds_by_stage[first_stage][0]
+        trained_at = training_stages[one_checkpoint].astype(int)  # (spans,)
         series[method] = SeriesScores(
-            name=method, spans=evidence.units.assign(place=place), nll=nll
+            name=method, spans=evidence.units.assign(trained_at=trained_at), nll=nll
         )
     return series
 
@@ -83,11 +87,12 @@ class TaskCell:
     ----------
     task
         Empty: all tasks that were trained on so far.
-    place
+    trained_at
         The stage that trained on the task; 0: not known.
     memory, step
-        Memory, and its change by the stage. Their bands (``null_low``, ``null_high``)
-        are what the sides differed by before: less is no evidence.
+        Memory, and its change by the stage, nats per token; below 0: more remembered.
+        Their bands (``null_low``, ``null_high``) are by how much trained and held-out
+        identifiers differed before: a smaller difference is no evidence.
     memory_p, step_p
         Two-sided p of no memory, and of no change by the stage; ``None``: not tested.
     rise_p
@@ -100,7 +105,7 @@ class TaskCell:
     series: str
     task: str
     stage: int
-    place: int
+    trained_at: int
     memory: Row
     step: Row
     memory_p: float | None
@@ -111,12 +116,12 @@ class TaskCell:
     @property
     def is_before_training(self) -> bool:
         """True before the task is trained on."""
-        return self.stage < self.place
+        return self.stage < self.trained_at
 
     @property
     def is_after_training(self) -> bool:
         """True after a later stage than that of the task; its stage must be known."""
-        return 0 < self.place < self.stage
+        return 0 < self.trained_at < self.stage
 
 
 class SidesContrast(NamedTuple):
@@ -158,7 +163,8 @@ def _is_usable(spans: pd.DataFrame) -> np.ndarray:
     Parameters
     ----------
     spans
-        A row per occurrence: ``split``, ``dose``, ``elsewhere``, ``stratum``.
+        A line per occurrence of an identifier. Columns: ``split``, ``dose``,
+        ``elsewhere`` and ``stratum``.
     """
     # A string of several tasks belongs to none of them.
     is_trained = (spans["split"] == "train") & (spans["elsewhere"] == 0)
@@ -191,15 +197,15 @@ def _cells_of_task(series: SeriesScores, task: str) -> Iterator[TaskCell]:
     spans = series.spans
     is_usable = _is_usable(spans)  # (spans,), bool
     tasks = spans["task"].to_numpy()  # (spans,)
-    places = spans["place"].to_numpy()  # (spans,)
+    training_stages = spans["trained_at"].to_numpy()  # (spans,)
     reference = spans["ref_sum"].to_numpy()  # (spans,), nats
-    place = int(places[tasks == task][0]) if task else 0
+    trained_at = int(training_stages[tasks == task][0]) if task else 0
 
     # Stages in their order: each is compared with earlier ones.
     memory_since_training: dict[int, float] = {}  # stage -> nats per token
     gap_by_memory = 0.0  # nats per token, after the previous stage
     for stage, nll in series.nll.items():
-        is_of_task = tasks == task if task else places <= stage
+        is_of_task = tasks == task if task else training_stages <= stage
         used = is_usable & is_of_task  # (spans,), bool
         sides = sides_of(spans[used])
         since_reference = _contrast(sides, nll[used], reference[used])
@@ -208,8 +214,9 @@ def _cells_of_task(series: SeriesScores, task: str) -> Iterator[TaskCell]:
         step = SidesContrast(Memory.missing(NO_PREVIOUS_STAGE), gap=0.0)
         if task and stage - 1 in series.nll:
             step = _contrast(sides, nll[used], series.nll[stage - 1][used])
-            # Memory is known better than the level of NLL, as luck is paired away: what
-            # is remembered already may be all that the sides differ by.
+            # Memory is estimated more precisely than levels of NLL, as it is a change
+            # of the same tokens. What was remembered after the previous stage may be
+            # all that the sides differ by.
             step = step._replace(gap=max(step.gap, gap_by_memory))
         gap_by_memory = clear_gap(since_reference.memory.difference)
 
@@ -218,11 +225,11 @@ def _cells_of_task(series: SeriesScores, task: str) -> Iterator[TaskCell]:
         rise_p = 1.0
         if memory_since_training and memory_value is not None:
             rise_p = _rise_p(series, used, sides, nll, memory_since_training)
-        if task and memory_value is not None and stage >= place:
+        if task and memory_value is not None and stage >= trained_at:
             memory_since_training[stage] = memory_value
 
         yield _cell(
-            series.name, task, stage, place, since_reference, step, rise_p=rise_p
+            series.name, task, stage, trained_at, since_reference, step, rise_p=rise_p
         )
 
 
@@ -230,7 +237,7 @@ def _cell(
     series_name: str,
     task: str,
     stage: int,
-    place: int,
+    trained_at: int,
     since_reference: SidesContrast,
     step: SidesContrast,
     *,
@@ -266,7 +273,7 @@ def _cell(
         series=series_name,
         task=task,
         stage=stage,
-        place=place,
+        trained_at=trained_at,
         memory=memory_row,
         step=step_row,
         memory_p=since_reference.p,
@@ -373,7 +380,7 @@ def gain_of_series(
         Tasks whose sides differed before they were trained on.
     """
     spans = series.spans
-    is_of_trained_task = (spans["place"] > 0) & ~spans["task"].isin([*without])
+    is_of_trained_task = (spans["trained_at"] > 0) & ~spans["task"].isin([*without])
     used = _is_usable(spans) & is_of_trained_task.to_numpy()  # (spans,), bool
     spans = spans[used]
     if len(series.nll) < 2 or spans.empty:
@@ -388,7 +395,7 @@ def gain_of_series(
     # the best of the same stages.
     nll = np.stack([of_stage[used] for of_stage in series.nll.values()])
     stages = np.array([*series.nll])[:, None]  # (stages, 1)
-    is_since_training = stages >= spans["place"].to_numpy()  # (stages, used)
+    is_since_training = stages >= spans["trained_at"].to_numpy()  # (stages, used)
     best_nll = np.where(is_since_training, nll, np.inf).min(axis=0)  # (used,), nats
 
     last = _contrast(sides, nll[-1], before)

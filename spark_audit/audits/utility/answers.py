@@ -108,38 +108,38 @@ def all_series(evidence: Evidence) -> Iterator[tuple[str, Series]]:
     cluster_codes, cluster_names = pd.factorize(clusters, sort=True)
     questions = evidence.units.assign(cluster_code=cluster_codes)
 
-    for name, row_by_stage in _rows_by_series(evidence.checkpoints).items():
-        stages = sorted(row_by_stage)
-        rows = [row_by_stage[stage] for stage in stages]  # of `correct`
-        if not is_answered[rows].any():
+    for name, number_by_stage in _numbers_by_series(evidence.checkpoints).items():
+        stages = sorted(number_by_stage)
+        numbers = [number_by_stage[stage] for stage in stages]  # of checkpoints
+        if not is_answered[numbers].any():
             continue
 
         # All stages of a series have the same questions: the first one listed tells.
-        first_listed = next(iter(row_by_stage.values()))
+        first_listed = next(iter(number_by_stage.values()))
         has_question = ~np.isnan(correct[first_listed])  # (questions,)
         tasks = questions[has_question].drop_duplicates("task").sort_values("place")
 
-        is_answered_by_all = np.all(is_answered[rows], axis=0)  # (questions,)
+        is_answered_by_all = np.all(is_answered[numbers], axis=0)  # (questions,)
         series = Series(
             stages=stages,
             tasks=tasks.set_index("task"),
             questions=questions[is_answered_by_all],
-            is_right=correct[rows][:, is_answered_by_all].T,
+            is_right=correct[numbers][:, is_answered_by_all].T,
             n_clusters=len(cluster_names),
         )
         yield name, series
 
 
-def _rows_by_series(checkpoints: Sequence[str]) -> dict[str, dict[int, int]]:
-    """Map each series to the row of each of its stages in the evidence.
+def _numbers_by_series(checkpoints: Sequence[str]) -> dict[str, dict[int, int]]:
+    """Map each series to the number of the checkpoint after each of its stages.
 
     Parameters
     ----------
     checkpoints
-        Names in the order of the evidence's rows.
+        Names in the order of the evidence; the first has the number 0.
     """
-    rows_by_series: dict[str, dict[int, int]] = {}
-    for row, checkpoint in enumerate(checkpoints):
+    numbers_by_series: dict[str, dict[int, int]] = {}
+    for number, checkpoint in enumerate(checkpoints):
         series = series_of(checkpoint)
 
         # A checkpoint without a stage is the first stage of a series of its own.
@@ -147,6 +147,6 @@ def _rows_by_series(checkpoints: Sequence[str]) -> dict[str, dict[int, int]]:
         if series != checkpoint:
             stage = CheckpointName.parse(checkpoint).stage or 1
 
-        row_by_stage = rows_by_series.setdefault(series, {})
-        row_by_stage.setdefault(stage, row)
-    return rows_by_series
+        number_by_stage = numbers_by_series.setdefault(series, {})
+        number_by_stage.setdefault(stage, number)
+    return numbers_by_series

@@ -334,11 +334,11 @@ def _drawer(context: Context) -> Drawer:
             np.array(strata), replicates=context.replicates, seed=context.seed
         )
 
-    def draws(*sides: accuracy_intervals.Answers) -> np.ndarray:
-        """Return the sums of one or two series, ``(replicates, sums of all sides)``."""
-        sums = np.concatenate([side.sums for side in sides], axis=1)
+    def draws(*answers_of_series: accuracy_intervals.Answers) -> np.ndarray:
+        """Return the sums of one or two series, ``(replicates, sums of all)``."""
+        sums = np.concatenate([answers.sums for answers in answers_of_series], axis=1)
         # Two series are resampled by the strata of the first.
-        strata = tuple(sides[0].strata())
+        strata = tuple(answers_of_series[0].strata())
         return weights(strata).totals(sums)
 
     return draws
@@ -359,10 +359,11 @@ def _answers(
 ) -> ScoredAnswers:
     """Return which generated answers are right, and which are wrong and empty."""
     # The table has one line for each generated answer.
-    places = [table.rows(row.id).start for row in rows]
-    is_right = table.columns[scorer][places] > 0.5  # (questions,), bool
-    n_tokens = table.columns["n_tokens"][places]
-    stop = table.columns["stop"][places]
+    lines = [table.rows(row.id).start for row in rows]
+    # The scorer's column holds 1 for a right answer and 0 for a wrong one.
+    is_right = table.columns[scorer][lines] > 0.5  # (questions,), bool
+    n_tokens = table.columns["n_tokens"][lines]
+    stop = table.columns["stop"][lines]
 
     # It stopped at once: no token, or a newline and nothing more.
     has_stopped = (n_tokens == 0) | ((n_tokens == 1) & (stop == NEWLINE))
@@ -461,7 +462,7 @@ def _empty_answer_guards(evidence: Evidence) -> Iterator[Guard]:
     for i, name in enumerate(evidence.checkpoints):
         n_answers = int(is_answered[i].sum())
         n_empty = int(is_empty[i].sum())
-        if n_empty <= n_answers / 2:
+        if 2 * n_empty <= n_answers:
             continue
         yield guard(
             "empty answers",

@@ -132,10 +132,30 @@ def series_rows(
                 estimate = estimate.noting(BIASED)
         yield audit.row(estimate.decided(paper=paper), name, metric, null=null)
 
-    # The matrix R: accuracy after each stage on each task.
-    rates = accuracy_intervals.matrix_of(
+    yield from _matrix_rows(name, series, answers, totals, audit=audit, paper=paper)
+
+
+def _matrix_rows(
+    name: str,
+    series: Series,
+    answers: accuracy_intervals.Answers,
+    totals: np.ndarray,
+    *,
+    audit: type[Audit],
+    paper: bool,
+) -> Iterator[Row]:
+    """Yield the matrix R: the accuracy after each stage on each task.
+
+    Parameters
+    ----------
+    totals
+        Sums of the answers in each resample, shape ``(replicates, sums)``.
+    """
+    chances = series.tasks["chance"].to_numpy(np.float64)  # (tasks,)
+    accuracies = accuracy_intervals.matrix_of(
         totals, answers.shape
     )  # (replicates, stages, tasks)
+
     for t, stage in enumerate(series.stages):
         for i, task in enumerate(series.tasks.index):
             chance: float | None = None
@@ -146,7 +166,7 @@ def series_rows(
                 estimate = rate_estimate(
                     answers.correct[:, t, i],
                     answers.trials[:, i],
-                    replicates=rates[:, t, i],
+                    replicates=accuracies[:, t, i],
                 )
                 estimate = with_mde(estimate).decided(paper=paper)
                 chance = float(chances[i])
