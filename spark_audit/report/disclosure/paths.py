@@ -1,7 +1,21 @@
-"""Commands, sources and settings without what they tell of a machine or an account.
+r"""Commands, sources and settings without what they tell of a machine or an account.
 
-Of a path only its last name is shown. Of an address, neither its user nor what stands
-behind its path is shown: queries carry keys and signatures.
+Of a path that leaves the working directory only the last name is shown; of the options
+in ``FILE_OPTIONS``, of any path. Of an address, neither its user nor what stands behind
+its path is shown: queries carry keys and signatures.
+
+A path leaves the working directory if it begins as one of these:
+
+=========================  ==============================================
+``/``, ``\``               the root, of this drive on Windows
+``\\SERVER\SHARE\``        a folder of another machine
+``C:\``, ``C:``            a drive, at its root or where it stands now
+``\\?\C:\``, ``/C:/``      a drive, as Windows and ``file:`` spell it
+``~/``, ``~NAME/``         somebody's home
+``$HOME/``, ``%HOME%\``    what a shell's variable names
+``../``, ``runs/../``      a folder above
+``file:``                  any of them
+=========================  ==============================================
 """
 
 from __future__ import annotations
@@ -13,43 +27,101 @@ from typing import Any
 HIDDEN = "..."
 """Stands for what is left out of a command."""
 
-PATHS = ("scores_file", "scores_rows")
+FILE_OPTIONS = ("scores_file", "scores_rows")
 """Options of audits that name files."""
 
+WEB_SCHEMES = ("https?", "wss?", "ftps?", "sftp", "ssh", "git", "hf", "s3", "gs", "az")
+"""Schemes, as expressions, of addresses whose path may be shown. Others are none:
+``mine://home/anna`` is a path behind a label, ``C://Users`` one of Windows."""
+
+_DRIVE = r"[A-Za-z]:"
+"""A drive of Windows, without the separator behind it."""
+
+_VARIABLE = r"(?: %[^%\s/\\]+% | \$\{[^}\n]*\} | \$\([^)\n]*\) | \$[A-Za-z_][\w:]* )"
+"""A variable of a shell: ``%NAME%``, ``${NAME}``, ``$(COMMAND)`` or ``$NAME``."""
+
+_ROOT = rf"""(?:
+    (?: {_DRIVE} )? [/\\]+ (?: [?.]{{1,2}} [/\\]+ )? (?: {_DRIVE} [/\\]* )?
+  | (?: ~[\w.-]* | {_VARIABLE} ) [/\\]+
+  | (?: (?!-) [^/\\\s:=,;|"'`<>()\[\]{{}}]* [/\\]+ )* \.\. [/\\]+
+)"""
+"""The beginning of a path that leaves the working directory, and its separator: a root,
+a server or a drive; a home or a variable; a folder above."""
+
+_OTHER_PATH = rf"(?: {_ROOT} | [\w.+-]+= )"
+"""The beginning of another path in a list: its root or its label, as ``NAME=``."""
+
+_FOLDER = rf"""(?:
+    (?: [^/\\\n:=,;] | [:=,;] (?! {_OTHER_PATH} ) )* [/\\]
+)"""
+"""A folder's name and a separator. A colon, a comma, a semicolon or an equals sign may
+stand in the name, unless another path begins behind it."""
+
+_NOT_INSIDE_A_NAME = r"(?<! [\w./\\~] ) (?<! \w- )"
+"""Before a path stands no letter, no other part of a path and no hyphen of a name.
+The minus of ``NAME=-FILE`` is none of a name."""
+
+_LABEL_OF_CHECKPOINT = r"(?: [\w.+-]+= [^\\]* $ )"
+r"""Behind a name of one letter, as in ``a:CHECKPOINT=runs/x``: that is no drive. Where
+a backslash follows, it is read as a folder's name (``C:a=b\x``)."""
+
+_BEHIND_SHORT_OPTION = r"(?: (?<= ^-\w ) | (?<= \s-\w ) )"
+"""The value of a short option may follow without a blank: ``-o/srv/out``."""
+
+_OUTSIDE_FOLDERS = re.compile(
+    rf"""
+    (?: {_NOT_INSIDE_A_NAME} | {_BEHIND_SHORT_OPTION} )
+    (?: {_ROOT} {_FOLDER}*
+      | {_DRIVE} (?! \s | {_LABEL_OF_CHECKPOINT} ) {_FOLDER}+   # from where it stands
+    )
+    (?= [^/\\] )                                                # the last name stays
+    """,
+    re.VERBOSE,
+)
+"""Folders of a path that leaves the working directory."""
+
+_RELATIVE_FOLDERS = re.compile(
+    rf"{_NOT_INSIDE_A_NAME} (?!-) (?: [^/\\\n:=,;]* [/\\] )+ (?= [^/\\] )", re.VERBOSE
+)
+"""Folders of a path, wherever it begins."""
+
+_FILE_SCHEME = re.compile(r"(?<![\w.+])(?<!\w-)file:(?=[\w/\\~.%$])", re.IGNORECASE)
+"""The scheme of an address that is a path. Prose has a blank behind its colon."""
+
+_SCHEME = rf"(?: (?: {'|'.join(WEB_SCHEMES)} ):// )"
+
+_PATH_BEHIND_ADDRESS = rf"""(?:
+    [,|"'`<>()\[\]{{}}]+ (?: [\w.+-]+= )? (?: {_ROOT} | {_DRIVE} | file: | {_SCHEME} )
+  | (?<! http ) (?<! https ) : (?: {_ROOT} | {_DRIVE} | file: )
+)"""
+"""A path or an address that follows an address in a list, perhaps with a label."""
+
 _WEB_ADDRESS = re.compile(
-    r"(?P<scheme>\b(?!file:)[A-Za-z][\w+.-]*://)(?:[^/\n@]*@)?"
-    r"(?P<host_and_path>[^\s?#;]*)(?P<rest>[?#;].*)?"
+    rf"""
+    (?P<scheme> \b {_SCHEME} )
+    (?= [^\s/\\] )                    # a host: without one it is a path
+    (?: [^/\n@]*@ )?                  # a user
+    (?P<host_and_path> (?: (?! {_PATH_BEHIND_ADDRESS} ) [^\s?#;] )* )
+    (?P<rest> [?#;].* )?              # nothing tells where a query ends
+    """,
+    re.VERBOSE | re.IGNORECASE,
 )
 """An address: scheme, perhaps a user, host with path, perhaps a query or a fragment.
-Nothing tells where a query ends: all behind it is left out."""
+All behind the beginning of a query is left out."""
 
 _QUERY = re.compile(r"\?[^\s?=]*=.*")
 """A query behind anything else, as ``hf:ORG/NAME?token=...``."""
 
-_FILE_SCHEME = re.compile(r"\bfile:(?://[^/\\\s]*)?(?=[/\\])", re.IGNORECASE)
-"""The scheme of an address that is a path."""
-
-_PATH_BEGINS = r"(?:[A-Za-z]:)?[/\\]|~[\w.-]*[/\\]|\.\.[/\\]|[\w.+-]+="
-
-_ABSOLUTE_FOLDERS = re.compile(
-    r"(?:(?<![\w./:\\~-])|(?<=^-\w))(?:(?:[A-Za-z]:)?[/\\]|~[\w.-]*[/\\]|\.\.[/\\])"
-    rf"(?:(?:[^/\\\n:=,]|[:=,](?!{_PATH_BEGINS}))*[/\\])*(?=[^/\\])"
-)
-"""Folders of a path that begins at the root, at somebody's home or outside of the
-working directory. A colon, a comma or an equals sign may stand in a folder's name,
-unless another path begins behind it."""
-
-_RELATIVE_FOLDERS = re.compile(r"(?<![\w./:\\~-])(?:[^/\\\n:=,]*[/\\])+(?=[^/\\])")
-"""Folders of a path, wherever it begins."""
-
 
 def shareable(text: str) -> str:
-    """Return text whose paths are names and whose addresses have no user and no query.
+    r"""Return text whose paths are names and whose addresses have no user and no query.
 
     >>> shareable("mine=/home/anna/clinic/runs/mine@2")
     'mine=mine@2'
-    >>> shareable("file:///home/anna/base")
-    'base'
+    >>> shareable(r"mine:C:\Users\anna\mine,\\server\clinic\base,%USERPROFILE%\x")
+    'mine:mine,base,x'
+    >>> shareable("file:///home/anna/base"), shareable("file:///C:/Users/anna/base")
+    ('base', 'base')
     >>> shareable("https://anna:secret@host/v1/models?key=123")
     'https://host/v1/models?...'
     >>> shareable("hf:ORG/NAME runs/mine")
@@ -68,10 +140,11 @@ def shareable(text: str) -> str:
 
 
 def _without_folders(text: str) -> str:
-    """Return text without web addresses whose paths are names."""
+    """Return text without web addresses whose paths are names and that has no query."""
     text = _QUERY.sub(f"?{HIDDEN}", text)
-    text = _FILE_SCHEME.sub("", text)
-    return _ABSOLUTE_FOLDERS.sub("", text)
+    # Behind file: every path is absolute, as behind a separator.
+    text = _FILE_SCHEME.sub("/", text)
+    return _OUTSIDE_FOLDERS.sub("", text)
 
 
 def shareable_command(words: Iterable[str]) -> list[str]:
@@ -103,7 +176,7 @@ def shareable_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in settings.items():
         if key != "seed":
             _, _, option = key.rpartition(".")
-            shown[key] = _shareable_value(value, is_path=option in PATHS)
+            shown[key] = _shareable_value(value, is_path=option in FILE_OPTIONS)
     return shown
 
 
