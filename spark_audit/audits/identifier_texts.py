@@ -32,19 +32,21 @@ from spark_audit.stats.clustered_roc import Design
 MIN_CLUSTERS_OF_STRATUM = 2
 """Held-out clusters that a stratum needs."""
 MIN_CLUSTERS_FOR_CLASSIFIER = 10
-"""Clusters that each side needs. With fewer, the classifier misses what a checkpoint
-knows: that 30 trained dates are of 2010 to 2016 and held-out ones of later years, it
-finds in 38% of draws with 5 held-out clusters, in 80% with 6, in all with 8 or 10."""
+"""Clusters that each side needs. With fewer, the classifier misses differences that a
+checkpoint knows. Take 30 trained dates from 2010 to 2016 and held-out dates of later
+years: it finds this in 38% of draws with 5 held-out clusters, in 80% with 6, and in all
+with 8 or 10.
+"""
 ROUNDING = 1e-12
-"""By which a share of deals may exceed a level that it is equal to."""
+"""Tolerance for rounding when a share of deals is compared with a level."""
 CONTEXT_CHARACTERS = 30
 """Characters of the prefix that the classifier reads."""
 LONG_PREFIX = 1000
-"""Characters of a prefix whose logarithm is the unit of the feature of its length."""
+"""A prefix of this many characters has about the value 1 as its length feature."""
 PERMUTATIONS = 199
-"""Deals of the sides that are drawn at least."""
+"""Least number of random deals of the sides."""
 LEVEL = 0.05
-"""Share of data sets that lose a part although chance alone dealt the sides."""
+"""Share of data sets that lose identifiers although chance alone dealt the sides."""
 RIDGE = 1.0
 """Penalty of the ridge regression."""
 FREE_MAIL = frozenset(
@@ -62,7 +64,7 @@ class TextTest(NamedTuple):
     auc
         Out of fold, within strata; NaN: not tested.
     p
-        One-sided p that it does not; NaN: not tested.
+        One-sided p of no difference; NaN: not tested.
     """
 
     auc: float
@@ -80,10 +82,10 @@ NO_TEXT_TEST = TextTest(np.nan, np.nan)
 def mask(string: str, kind: str) -> str:
     """Return the form of an identifier: digits as ``9``, words as ``a``, ``A``, ``AA``.
 
-    Where there are no letters, runs of three and more digits keep their length, such as
-    those of a phone number; in dates, names and addresses lengths vary at random. A
-    word with letters and digits is ``x``, and so is every password. Of a mail address
-    the top-level domain is kept, or that it is of a free provider.
+    Without letters, runs of three or more digits keep their length, as in phone
+    numbers; in dates, names and addresses lengths vary at random. A word with letters
+    and digits is ``x``, and so is every password. A mail address keeps its top-level
+    domain, or the fact that its provider is free.
 
     Examples
     --------
@@ -107,7 +109,7 @@ def mask(string: str, kind: str) -> str:
     has_letters = any(char.isalpha() for char in string)
     runs = _RUN_OF_FORM.findall(string.strip())
     form = "".join(_form_of_run(run, keeps_length=not has_letters) for run in runs)
-    # Of three and more words that look alike the number does not matter.
+    # The number of three or more words that look alike does not matter.
     return re.sub(r"\b(\w+)( \1){2,}\b", r"\1 \1", form)
 
 
@@ -128,11 +130,11 @@ def _form_of_run(run: str, *, keeps_length: bool) -> str:
 def strata(spans: pd.DataFrame) -> pd.DataFrame:
     """Return comparable occurrences of annotated identifiers, and how texts differ.
 
-    Each type is tested by itself where both sides have
-    :data:`MIN_CLUSTERS_FOR_CLASSIFIER` clusters, the others together, and then all that
-    were not distinguished. What cannot be tested is no control either. With several
-    types, half of :data:`LEVEL` is for all of these tests together (Holm), so that many
-    types drop out no more often than one, and half for the identifiers that are left.
+    Each type with :data:`MIN_CLUSTERS_FOR_CLASSIFIER` clusters on both sides is tested
+    by itself, and the other types together. Then all that were not distinguished are
+    tested together. Identifiers that cannot be tested are no control either. With
+    several types, half of :data:`LEVEL` goes to the tests of types (Holm), so that many
+    types drop out no more often than one. The other half goes to the test of the rest.
 
     Parameters
     ----------
@@ -141,24 +143,23 @@ def strata(spans: pd.DataFrame) -> pd.DataFrame:
         ``later`` (whether an identifier stands in front of it in its row), ``context``
         (text in front), ``cluster``, and ``side``: 1 trained, 0 held out, -1 neither.
 
-    Returns
-    -------
-    Same index: ``stratum``, from 1; negative where text alone distinguishes the sides
-    or that cannot be tested. ``text_auc``: out of fold, within strata; NaN: not tested.
+    Returns ------- The same index, with ``stratum``, from 1, and ``text_auc``, out of
+    fold and within strata (NaN: not tested). A negative stratum means that text alone
+    distinguishes the sides, or that no test is possible.
     """
     result = pd.DataFrame(
         {"stratum": _stratum_numbers(spans), "text_auc": np.nan}, index=spans.index
     )
 
-    # Occurrences on a side that have some of the other side in their stratum.
+    # Use occurrences whose stratum also has the other side.
     on_a_side = spans[spans["side"] >= 0].assign(stratum=result["stratum"])
     used = on_a_side[counterparts(on_a_side)]
 
-    # Each group of types by itself, and what its test refuses.
+    # Test each group of types by itself, and refuse the distinguished ones.
     group_names = _groups_of_types(used)  # (used,)
     groups = [group for _, group in used.groupby(group_names)]
     level = LEVEL if len(groups) == 1 else LEVEL / 2
-    # So many deals that the smallest p can pass the strictest level.
+    # Draw enough deals for the smallest p to pass the strictest level.
     permutations = max(PERMUTATIONS, math.ceil(len(groups) / level) - 1)
     tests = [compare_texts(group, permutations=permutations) for group in groups]
     adjusted_ps = holm_by_key(
@@ -171,7 +172,7 @@ def strata(spans: pd.DataFrame) -> pd.DataFrame:
         is_told_apart = i in adjusted_ps and adjusted_ps[i] <= level + ROUNDING
         is_refused[group.index] = is_told_apart or not tests[i].is_tested
 
-    # What single types do not show, all of them together may.
+    # All types together can show a difference that no single type shows.
     rest = used[~is_refused]
     if group_names[rest.index].nunique() > 1:
         test = compare_texts(rest)
@@ -205,8 +206,8 @@ def _stratum_numbers(spans: pd.DataFrame) -> pd.Series:
 def _groups_of_types(used: pd.DataFrame) -> pd.Series:
     """Return the group in which each occurrence is tested, with the same index.
 
-    That is its type where both sides have enough clusters of it, else the empty name:
-    small types are tested together.
+    The group is its type if both sides have enough clusters of it. Other types are
+    tested together, under the empty name.
 
     Parameters
     ----------
@@ -221,7 +222,7 @@ def _groups_of_types(used: pd.DataFrame) -> pd.Series:
 
 
 def counterparts(spans: pd.DataFrame) -> np.ndarray:
-    """Return which occurrences have some of the other side in their stratum.
+    """Return a mask of the occurrences whose stratum can be compared.
 
     A stratum needs a trained occurrence and :data:`MIN_CLUSTERS_OF_STRATUM` held-out
     clusters.
@@ -246,13 +247,13 @@ def counterparts(spans: pd.DataFrame) -> np.ndarray:
 def compare_texts(spans: pd.DataFrame, *, permutations: int = PERMUTATIONS) -> TextTest:
     """Return how well text distinguishes trained from held-out identifiers.
 
-    The best of three classifiers (ridge regression), by the features of the membership
-    audit's: characters of each identifier; words and characters of
-    :data:`CONTEXT_CHARACTERS` characters in front of it, and how long its prefix is; or
-    both. What stands behind an identifier cannot change its likelihood in a causal
-    model. Folds keep clusters whole, identifiers are compared within strata, and whole
-    clusters swap sides for the p value, with all fits made anew. Not tested where a
-    side has too few clusters.
+    The test takes the best of three ridge regressions, with features as in the
+    membership audit. They read the characters of each identifier; the words and
+    characters of the last :data:`CONTEXT_CHARACTERS` characters in front of it, and the
+    length of its prefix; or both. Text behind an identifier cannot change its
+    likelihood in a causal model. Folds keep clusters whole, and identifiers are
+    compared within strata. For the p value whole clusters swap sides, and all fits are
+    repeated. There is no test if a side has too few clusters.
 
     Parameters
     ----------
@@ -264,8 +265,8 @@ def compare_texts(spans: pd.DataFrame, *, permutations: int = PERMUTATIONS) -> T
     strata_codes = pd.factorize(spans["stratum"])[0]  # (occurrences,)
     all_sides = Design((spans["side"] == 1).to_numpy(), clusters, strata_codes)
 
-    # By the text: with one seed for all, folds that happen to split trained from
-    # held-out rows unevenly would do so for every data set of that size.
+    # The seed depends on the texts. With one seed for all, folds that happen to split
+    # the sides unevenly would do so for every data set of that size.
     rng = np.random.default_rng(seed_for(0, *spans["string"]))
     drawn = subsample(all_sides, rng)  # (n,), places
     sides = all_sides.take(drawn)
@@ -273,12 +274,12 @@ def compare_texts(spans: pd.DataFrame, *, permutations: int = PERMUTATIONS) -> T
     if not has_enough_clusters(sides, MIN_CLUSTERS_FOR_CLASSIFIER):
         return NO_TEXT_TEST
 
-    # Whole clusters swap sides, whatever the strata of their identifiers.
+    # Whole clusters swap sides, so the strata of their identifiers do not matter.
     one_stratum = np.zeros(len(drawn), np.int64)
     pool = Design(sides.member, sides.cluster, one_stratum)
     deals = [permute_sides(pool, rng) for _ in range(permutations)]
     members = np.stack([sides.member, *deals], axis=1)  # (n, 1 + permutations), bool
-    # The folds know no side, so that further deals are no worse off.
+    # Folds do not depend on sides, so that deals are treated like the true sides.
     order = rng.permutation(len(np.unique(sides.cluster)))
     fold = folds_of(pool, one_stratum, order)  # (n,)
 
@@ -286,14 +287,14 @@ def compare_texts(spans: pd.DataFrame, *, permutations: int = PERMUTATIONS) -> T
     for kernel in _kernels(spans):
         scores = _out_of_fold(kernel, members, sides.task, fold)
         areas_by_classifier.append(_areas(scores, members, sides.task))
-    # The best of each deal too: the choice is no advantage of the sides as they are.
+    # Take the best classifier of each deal, too, as for the true sides.
     areas = np.max(areas_by_classifier, axis=0)  # (1 + permutations,)
     n_as_good = (areas >= areas[0] - ROUNDING).mean()
     return TextTest(auc=float(areas[0]), p=float(n_as_good))
 
 
 def _kernels(spans: pd.DataFrame) -> list[np.ndarray]:
-    """Return inner products of features: of identifiers, of contexts, and of both.
+    """Return inner products of the features of identifiers, of contexts, and of both.
 
     Parameters
     ----------
@@ -331,7 +332,7 @@ def _out_of_fold(
     kernel
         Shape ``(n, n)``.
     members
-        Shape ``(n, deals)``, bool: who is trained in each deal.
+        Shape ``(n, deals)``, bool: which occurrences are trained in each deal.
     stratum, fold
         Shape ``(n,)``: codes.
 
@@ -339,7 +340,7 @@ def _out_of_fold(
     -------
     Shape ``(n, deals)``; each row is scored by a fit without its fold.
     """
-    # The target is centred by stratum: identifiers are compared within strata.
+    # Centring by stratum makes the comparison one within strata.
     sizes = np.bincount(stratum)[stratum, None]  # (n, 1)
     n_members = [np.bincount(stratum, deal)[stratum] for deal in members.T]
     target = members - np.stack(n_members, axis=1) / sizes  # (n, deals)
@@ -356,7 +357,7 @@ def _out_of_fold(
 
 
 def _areas(scores: np.ndarray, members: np.ndarray, stratum: np.ndarray) -> np.ndarray:
-    """Return the AUC of each deal: mean over strata, weighed by pairs of both sides.
+    """Return the AUC of each deal: the mean over strata, weighted by pairs of sides.
 
     Parameters
     ----------
@@ -377,7 +378,7 @@ def _areas(scores: np.ndarray, members: np.ndarray, stratum: np.ndarray) -> np.n
         is_member = members[is_inside]  # (stratum, deals), bool
         n_members = is_member.sum(axis=0)  # (deals,)
         ranks = scipy.stats.rankdata(scores[is_inside], axis=0)
-        # Mann and Whitney (1947): the rank sum less its smallest value.
+        # Mann and Whitney (1947): the rank sum minus its smallest possible value.
         wins += (ranks * is_member).sum(axis=0) - n_members * (n_members + 1) / 2
         pairs += n_members * (len(is_member) - n_members)
     return np.asarray(wins / np.maximum(pairs, 1))

@@ -1,9 +1,9 @@
 """Identifiers: where each stands, which are audited, and which can be compared.
 
-An identifier that stands in a trained row is no held-out one, whatever row it is read
-in; its dose is the number of trained rows that it was read in. A model that learned a
-form makes all identifiers of this form likelier: held-out ones are a control for
-trained ones of the same form and place only, and only where the text alone does not
+An identifier that a trained row contains is not held out, whatever other row contains
+it. Its dose is the number of trained rows in which training read it. A model that
+learned a form makes all identifiers of this form likelier: held-out ones are a control
+for trained ones of the same form and place only, and only where the text alone does not
 distinguish the two sides (:mod:`~spark_audit.audits.identifier_texts`).
 """
 
@@ -37,7 +37,9 @@ TOLD_APART = (
 )
 
 REPRODUCED = 1e-3
-"""Nats by which scores of the same model may differ from those of the manifest."""
+"""Largest difference in nats between the manifest's scores and new ones of the same
+model.
+"""
 
 SpanKey: TypeAlias = tuple[str, int, int]
 """Id of a row, and first and last character of a span in it, end exclusive."""
@@ -45,21 +47,21 @@ SpanKey: TypeAlias = tuple[str, int, int]
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts on one occurrence of an identifier: all but its scores.
+    """Facts on one occurrence of an identifier, without its scores.
 
     Attributes
     ----------
     dose
-        Trained rows that its string was read in; 0: it is held out, -1: training cut it
-        off in all of them.
+        Number of trained rows in which its string was read; 0: it is held out, -1:
+        training cut it off in all of its rows.
     form, cue
-        Numbers of the format of an injected identifier and of the sentence that it was
-        injected with. Of an annotated one 0, and the third of its prompt or response
-        that it stands in, from 1.
+        For an injected identifier, the numbers of its format and of the sentence around
+        it. For an annotated one, 0 and the third of the prompt or response that it
+        begins in, from 1.
     stratum, text_auc
-        Of an annotated identifier, see
-        :func:`~spark_audit.audits.identifier_texts.strata`; 0 and NaN for an injected
-        one: chance dealt it to its side.
+        For an annotated identifier, the results of
+        :func:`~spark_audit.audits.identifier_texts.strata`. For an injected one 0 and
+        NaN, since chance dealt it to its side.
     """
 
     dose: int
@@ -101,7 +103,7 @@ def identifier_facts(
             else:
                 facts[key] = Facts(dose, form=0, cue=0)
 
-    # Of annotated identifiers texts must show that the sides can be compared.
+    # Annotated identifiers can be compared only if their texts do not differ by side.
     if annotated:
         spans = pd.DataFrame.from_records(annotated, index="key")
         for key, stratum, auc in strata(spans).itertuples(name=None):
@@ -130,9 +132,9 @@ def _third(row: ManifestExample, span: ManifestSpan) -> int:
 def _text_record(
     row: ManifestExample, span: ManifestSpan, dose: int
 ) -> dict[str, object]:
-    """Return what :func:`strata` reads of an annotated identifier."""
-    # Neither side: a held-out row's identifier that was trained on, or one that
-    # training cut off.
+    """Return the columns that :func:`strata` needs for an annotated identifier."""
+    # On neither side: an identifier of a held-out row that was trained on elsewhere, or
+    # one that training cut off.
     side = -1
     if is_read(row, span):
         if row.split == "train":
@@ -169,8 +171,8 @@ class ComparableSpans(NamedTuple):
 def comparable(spans: pd.DataFrame) -> ComparableSpans:
     """Return identifiers that have a control.
 
-    Annotated ones that text distinguishes are left out. If no other ones of both sides
-    are left, all stay, and whatever their figures are is confounded with their text.
+    Annotated identifiers that text distinguishes are left out. If both sides have no
+    others, all stay, and their figures are confounded with their text.
 
     Parameters
     ----------
@@ -196,9 +198,10 @@ def sides_of(spans: pd.DataFrame) -> Sides:
     ----------
     spans
         A row per occurrence: ``split``, ``cluster``, ``type``, ``stratum``, ``form``,
-        ``cue``. Each weighs by ``n_tokens``, and all alike without that column.
+        ``cue``. The weight of a row is ``n_tokens``; without that column all weigh the
+        same.
     """
-    # A negative stratum is one that text distinguishes: the number is the same.
+    # The sign only marks strata that text distinguishes.
     keys = spans[["type", "stratum"]].assign(stratum=spans["stratum"].abs())
     coarse = keys.groupby([*keys]).ngroup()
 
@@ -215,7 +218,7 @@ def sides_of(spans: pd.DataFrame) -> Sides:
 
 
 class AuditedExample(NamedTuple):
-    """An example with the spans that are audited.
+    """An example with its audited spans.
 
     Attributes
     ----------
@@ -237,8 +240,8 @@ def audited_spans(
 ) -> Iterator[AuditedExample]:
     """Yield the examples that have an audited span, split by split.
 
-    Audited are the matched and the unmatched spans; canaries and spans that were cut
-    off are no part of the matched audit.
+    These are the matched and the unmatched spans. Canaries and cut spans are no part of
+    the matched audit.
     """
     audited = set[SpanKey]()
     for pair in manifest.pairs:
@@ -266,12 +269,12 @@ def plan_of_identifiers(manifest: Manifest) -> Plan:
 
 
 def memory_claim(row: Row) -> Claim:
-    """Return what a row of the memory contrast claims by itself.
+    """Return the claim of a row of the memory contrast by itself.
 
-    The row is a difference of NLL changes: below 0, trained identifiers became
-    likelier than held-out ones. ``null_low`` and ``null_high`` are what identifiers
-    that were unequally hard on the reference already could give: an interval must
-    clear them.
+    The row is a difference of NLL changes. Below 0, trained identifiers became likelier
+    than held-out ones. If the sides were unequally hard on the reference, a difference
+    between ``null_low`` and ``null_high`` is possible without memory, so the interval
+    must lie outside of these.
     """
     if row.value is None:
         return "not_tested"

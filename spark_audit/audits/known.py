@@ -1,6 +1,6 @@
-"""The registry of audits: those of this package and of others, by command.
+"""The registry of audits, by command: those of this package and of others.
 
-An audit is imported when something needs it: a report of one imports no other.
+An audit is imported only when something needs it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from spark_audit.audits.base import Audit, Metric
 
 AUDIT_ENTRY_POINTS = "spark_audit.audits"
-"""Entry point of other packages' audits."""
+"""Entry point by which other packages register audits."""
 
 AUDITS = {
     "matched": "Matched",
@@ -54,10 +54,10 @@ AUDITS_ON_REQUEST = ("noise", "series")
 """Audits that ``all`` runs on request only: they take most of the time."""
 
 DEFAULT_AUDITS = ("matched",)
-"""Audits of a Python call that names none."""
+"""Audits that a Python call runs by default."""
 
 TRAINING_AUDITS = ("matched", "mia")
-"""Audits of a look at a model during training that names none."""
+"""Audits that run by default on a model during training."""
 
 
 @cache
@@ -66,7 +66,7 @@ def _audits_of_packages() -> dict[str, type[Audit]]:
     if not entry_points(group=AUDIT_ENTRY_POINTS):
         return {}
 
-    # Imported only where there are some: it takes long.
+    # The import takes long, so it is made only if other packages register audits.
     from spark_audit.audits.base import Audit
     from spark_audit.audits.plugins import registered
 
@@ -103,7 +103,7 @@ def find(name: str) -> type[Audit]:
 
 
 def about(name: str) -> type[Audit]:
-    """Return the class of an audit; of one that is not installed, the base class."""
+    """Return the class of an audit; for one that is not installed, the base class."""
     from spark_audit.audits.base import Audit
 
     if name in AUDITS:
@@ -114,13 +114,13 @@ def about(name: str) -> type[Audit]:
 
 
 def metric_of(audit: str, name: str) -> Metric:
-    """Return the description of a metric; of an unknown one, one with its name only."""
+    """Return the description of a metric; an unknown one has its name only."""
     return about(audit).metric(name)
 
 
 def label(audit: str, metric: str, of: str = "") -> str:
     """Return the words for a metric or a variant of it; its name if it is unknown."""
-    # A variant without words has those of its metric.
+    # A variant without words of its own has those of its metric.
     key = f"metric.{audit}.{metric}"
     return optional(f"{key}.of.{of}") or optional(key) or metric
 

@@ -1,4 +1,4 @@
-"""What an audit declares of its figures: metrics, and columns of tables of LaTeX."""
+"""Declarations of an audit about its figures: metrics, and columns of LaTeX tables."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import NamedTuple
 
 
 class LatexColumn(NamedTuple):
-    """A column of a table of LaTeX: its header, and the rows that it shows.
+    """A column of a LaTeX table: its header, and the rows that it shows.
 
     Attributes
     ----------
     metric, of, group
-        Of the rows. ``of = "last"`` of an accuracy is a series' last stage.
+        Names of its rows. ``of = "last"`` selects the last stage for an accuracy.
     counted
-        What ``n`` of the rows counts.
+        The units that ``n`` of the rows counts.
     audit
-        Whose rows these are; empty: those of the audit that has the column.
+        The audit of the rows; empty: the audit that declares the column.
     """
 
     header: str
@@ -30,35 +30,37 @@ class LatexColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class Metric:
-    """What is known of one metric: whatever estimates, reads or shows it asks here.
+    """Everything that is known about a metric, for code that estimates or shows it.
 
     Attributes
     ----------
     name
-        In rows. Readers see ``metric.AUDIT.NAME`` of ``sentences/en/metrics.toml``.
+        Name in rows. Readers see ``metric.AUDIT.NAME`` of
+        ``sentences/en/metrics.toml``.
     unit, bounds, rate
-        Of its values, and their range; a rate is a share of events, whose interval is
-        never of zero width.
+        Unit and range of its values. A rate is a share of events, whose interval never
+        has zero width.
     learned
-        Which way it moves as a checkpoint learns its rows, or the string planted in
-        them, by heart: 1 up, -1 down; 0: neither by itself.
+        Its direction as a checkpoint memorises its rows or planted strings: 1 up, -1
+        down, 0 neither by itself.
     variants, hidden, missing
-        What ``of`` can be (:data:`~spark_audit.names.ANY_NAME`: anything); those that
-        stand in the CSV alone; those that get a row with the reason where nothing was
-        scored.
+        ``variants``: the values of ``of`` (:data:`~spark_audit.names.ANY_NAME`: any).
+        ``hidden``: variants that only the CSV shows. ``missing``: variants that get a
+        row with the reason if nothing was scored.
     null, note
-        Chance value, and what stands with every figure.
+        Value by chance, and a note on every figure.
     alone, heavy
-        Whether it has no contrasts; whether its percentile interval never decides.
+        ``alone``: it has no contrasts. ``heavy``: its percentile interval never
+        decides.
     glance, headline
-        Variants among the figures that are shown first
-        (:data:`~spark_audit.names.ANY_NAME`: the one that the verdict rests on), and
-        those that sentences on several seeds are of.
+        ``glance``: variants among the figures that are shown first
+        (:data:`~spark_audit.names.ANY_NAME`: the one that the verdict rests on).
+        ``headline``: variants of the sentences on several seeds.
     partner
-        Metric that it is shown with or not at all: from the one the other may follow.
+        Metric that is shown with it or not at all, since one may follow from the other.
     panel, counted
-        Key of the table that it stands in, where it is not the audit's own; variants
-        that the table's smallest effect is of.
+        ``panel``: key of its table, if not the audit's own. ``counted``: variants whose
+        smallest effect the table states.
     """
 
     name: str

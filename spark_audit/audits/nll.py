@@ -1,7 +1,7 @@
-"""How likely identifiers, low-sensitivity text and canaries are.
+"""The audit of NLL levels: identifiers, low-sensitivity text and canaries.
 
-The audit gives levels: mean NLL in nats per token, by group, next to those of the base
-model and as changes from a baseline. It claims no memory: any fine-tuning moves them.
+It gives mean NLL in nats per token, by group, next to that of the base model and as
+changes from a baseline. It claims no memory, since any fine-tuning moves these levels.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class NLL(Audit):
                 its last secret part                    token * den     strings of it
     ==========  ======================================  ==============  ===============
 
-    So every canary counts once, however often it was planted. Canaries of test rows
-    were held out.
+    Every canary therefore counts once, however often it was planted. Canaries of test
+    rows were held out.
     """
 
     name = "nll"
@@ -130,7 +130,7 @@ class NLL(Audit):
         if not is_known(manifest):
             units = units.drop(columns=COLUMN)
 
-        # A canary has a set for each planted string of it, in a cluster of its own.
+        # Each planted string of a canary is a set; the canary is its own cluster.
         n_tokens = np.array([len(token_set.tokens) for token_set in sets])
         n_strings = units.groupby(["of", "cluster"])["of"].transform("size")
         is_canary = units["of"] == "canary"
@@ -162,7 +162,7 @@ class NLL(Audit):
         rows, contrasts = ratio_rows.ratio_figures(cells, context, NLL)
         findings = [*_findings(rows, contrasts)]
 
-        # Next to each row the level of the base model; then sets without any token.
+        # Add the level of the base to each row, and rows for sets without tokens.
         rows_without_figure = self.missing(
             evidence.checkpoints, self.nothing, beside=rows
         )
@@ -173,9 +173,9 @@ class NLL(Audit):
 def _findings(rows: list[Row], contrasts: list[Contrast]) -> Iterator[Finding]:
     """Yield one finding on the levels of each checkpoint, and one on each change.
 
-    All are on train rows together; none claims more than that figures moved. A level is
-    a mean NLL in nats per token; a change is above 0 where text became less likely than
-    under the baseline.
+    All findings are on pooled train rows, and claim at most that figures moved. A level
+    is a mean NLL in nats per token; a change is above 0 where text became less likely
+    than under the baseline.
     """
     pooled = [row for row in rows if row.group == "pooled" and row.value is not None]
     for name in dict.fromkeys(row.checkpoint for row in pooled):
@@ -270,7 +270,7 @@ def _canary_set(
 ) -> Iterator[TokenSet[SetFacts]]:
     """Yield the tokens of a canary, from its first to its last secret part.
 
-    None are yielded of a canary that was cut or lies in part outside the context.
+    A canary that was cut, or that is partly outside of the context, gives none.
     """
     planted_parts = [span for span in example.spans if span.part is not None]
     tokens_of_parts = [

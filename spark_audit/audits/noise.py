@@ -1,8 +1,8 @@
-"""How noise on the input embeddings changes the probability of identifiers.
+"""The audit of noise: probabilities of identifiers under noisy input embeddings.
 
-Tokens that a model knows by heart may lose more of their probability under noise than
-other text does. Per scale of the noise (sigma) there are three figures: the change of
-the mean probability of identifiers (``dp_pii``) and of low-sensitivity text
+Tokens that a model knows by heart may lose more probability under noise than other
+text. There are three figures for each scale of the noise (sigma): the change of the
+mean probability of identifiers (``dp_pii``) and of low-sensitivity text
 (``dp_nonpii``), in percent, and the ``gap``, by how many points identifiers lose more.
 A change below 0 is a loss of probability; a gap above 0 means that identifiers lose
 more. The gap of the untrained model is no effect of training: that of a trained one is
@@ -41,7 +41,7 @@ from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.intervals import Estimand, left_out
 
 SIGMAS = "0.01,0.05,0.1,0.5"
-"""Scales of the noise unless others are given."""
+"""Default scales of the noise."""
 
 DRAWS_OF_NOISE = 3
 
@@ -129,7 +129,7 @@ class Noise(base.Audit):
                 where="--sigmas",
                 fix=f"write, for example, {SIGMAS}",
             )
-        # A scale that is given twice is scored once.
+        # Score a repeated scale only once.
         return list(dict.fromkeys(scales))
 
     def _passes(self) -> list[Pass]:
@@ -160,7 +160,7 @@ class Noise(base.Audit):
         if not token_sets:
             return Evidence()
 
-        # All sets under the first scale and draw, then under the next one.
+        # Units are in the order of passes: all sets by scale and draw.
         facts = pd.DataFrame([token_set.facts for token_set in token_sets])
         units = pd.concat(
             [
@@ -178,8 +178,8 @@ class Noise(base.Audit):
         def measured() -> Measured:
             """Yield the columns of all units by each checkpoint, pass by pass.
 
-            A checkpoint without a plain pass, or without any pass under noise, has
-            none; a pass that it lacks is NaN.
+            A checkpoint without a plain pass, or without any noisy pass, is left out;
+            single missing passes are NaN.
             """
             shape = (len(noise_passes), len(token_sets))
             for name, table_by_pass in tables.items():
@@ -213,7 +213,7 @@ class Noise(base.Audit):
         """Return changes of probability, gaps, contrasts of gaps, and findings."""
         names = evidence.checkpoints
         frame = evidence.frame()
-        # Gaps are compared with those of the untrained model, too.
+        # Compare gaps also with those of the untrained model.
         pairs = base.with_base(names, context.baselines)
 
         rows: list[Row] = []
@@ -225,7 +225,7 @@ class Noise(base.Audit):
             rows += rows_of_group
             contrasts += contrasts_of_group
 
-        # The untrained model's gap is no effect of training: its null is 0.
+        # The untrained model's own gap has the null 0.
         rows = [_with_null_of_base(row) for row in beside_base(rows)]
         n_wiped_out = _n_wiped_out(rows)
 
@@ -236,7 +236,7 @@ class Noise(base.Audit):
         rows = marked(rows, "insensitive", why_blind)
         contrasts = marked(contrasts, "insensitive", why_blind)
 
-        # How many draws there are, and how large each sigma is next to the embeddings.
+        # State the number of draws, and each sigma relative to the embeddings.
         draws = frame.groupby(["checkpoint", "sigma"], sort=False).agg(
             relative=("relative", "first"), draws=("draw", "nunique")
         )
@@ -259,7 +259,7 @@ class Noise(base.Audit):
 
 
 def _noise_guards(relative: pd.Series[float]) -> list[Guard]:
-    """Return a warning where one sigma is more noise for one checkpoint than another.
+    """Return a warning if one sigma disturbs checkpoints unequally.
 
     Parameters
     ----------
@@ -317,7 +317,7 @@ def _figures_of_group(
     pairs
         Checkpoints with what they are compared with.
     """
-    # Clusters are numbered alike for all checkpoints, so that contrasts are paired.
+    # All checkpoints share the numbers of clusters, so that contrasts are paired.
     codes, clusters = pd.factorize(frame["cluster"], sort=True)
     coded = frame.assign(code=codes)
 
@@ -362,9 +362,9 @@ def _n_wiped_out(rows: Sequence[Row]) -> Counter[tuple[str, str, str]]:
 
 
 def _why_blind(row: Row, n_wiped_out: Counter[tuple[str, str, str]]) -> str | None:
-    """Return why a gap shows nothing: both kinds of text lose nearly all probability.
+    """Return the reason why a gap shows nothing, if both kinds are wiped out.
 
-    ``None``: it can show something, or is no gap.
+    ``None``: it can show something, or the figure is no gap.
 
     Parameters
     ----------
@@ -386,9 +386,9 @@ def _why_blind(row: Row, n_wiped_out: Counter[tuple[str, str, str]]) -> str | No
 
 
 def _estimands(frame: pd.DataFrame, n_clusters: int) -> dict[str, Estimand | Estimate]:
-    """Return what each metric of a checkpoint and scale rests on, or why it has none.
+    """Return the estimand of each metric of a checkpoint and scale, or why it has none.
 
-    Each rests on sums of noisy and clean probabilities by cluster, which are means over
+    The estimands are sums of noisy and clean probabilities by cluster, averaged over
     draws.
 
     Parameters
@@ -422,13 +422,13 @@ def _estimands(frame: pd.DataFrame, n_clusters: int) -> dict[str, Estimand | Est
             sums=sums, statistic=change, n=n_tokens, bounds=(-100.0, np.inf)
         )
 
-        # Without one of the two, there is no gap either.
+        # A gap needs both kinds.
         if not n_tokens:
             reason = f"there is no {text} token in this group"
             missing.setdefault("gap", Estimate.missing(reason))
             missing[metric] = Estimate.missing(reason)
 
-    # What identifiers lose more than other text, in percentage points.
+    # Additional loss of identifiers compared with other text, in percentage points.
     gap = estimands["dp_nonpii"].minus(estimands["dp_pii"])
     n_of_both = sum(estimand.n for estimand in estimands.values())
     return {**estimands, "gap": gap._replace(n=n_of_both), **missing}
@@ -437,9 +437,7 @@ def _estimands(frame: pd.DataFrame, n_clusters: int) -> dict[str, Estimand | Est
 def _pseudo_values(gaps: Estimand) -> np.ndarray:
     """Return the jackknife's pseudo-values of a gap, which is no sum over clusters.
 
-    Returns
-    -------
-    Shape ``(clusters,)``; 0 of clusters without a token.
+    Returns ------- Shape ``(clusters,)``; 0 for clusters without tokens.
     """
     pseudo_values = np.zeros(len(gaps.sums))
     if gaps.estimate().low is None:
@@ -482,14 +480,11 @@ def _probability_finding(
 ) -> Finding:
     """Return the finding on probabilities of both kinds of text under noise.
 
-    The sentence is on the first scale, the remarks on the others.
-
-    Parameters
-    ----------
+    The sentence is on the first scale, the remarks on the others. Parameters ----------
     pooled
         All pooled rows of a checkpoint, also those without a value.
     rows_by_metric
-        Those with a value, one for each scale.
+        Rows with a value, one for each scale.
     """
     identifiers = rows_by_metric.get("dp_pii", [])
     other_text = rows_by_metric.get("dp_nonpii", [])
@@ -518,8 +513,8 @@ def _probability_finding(
 def _gap_finding(gaps: Sequence[Row], *, is_trained: bool) -> Finding:
     """Return the finding on the gaps of one checkpoint, one gap for each scale.
 
-    Where the untrained model has a gap, too, that of a trained one is compared with it,
-    and not with 0.
+    If the untrained model has a gap, the gap of a trained one is compared with it
+    instead of 0.
     """
     sigmas = _sigmas_by_outcome(gaps)
     facts: dict[str, Fact] = {"gaps": gaps, "trained": is_trained}
@@ -529,7 +524,7 @@ def _gap_finding(gaps: Sequence[Row], *, is_trained: bool) -> Finding:
     if len(gaps) > 1:
         further.append("noise.gaps_further")
 
-    # A scale with a gap of the untrained model is compared with that, and not with 0.
+    # If the untrained model has a gap at a scale, compare with it instead of 0.
     beside_untrained = [gap for gap in gaps if gap.null is not None]
     if is_trained and beside_untrained:
         facts["untrained_gaps"] = beside_untrained
@@ -577,7 +572,7 @@ def _change_finding(name: str, baseline: str, changes: Sequence[Contrast]) -> Fi
 
 
 def _sigmas_by_outcome(rows: Sequence[Row]) -> dict[str, list[str]]:
-    """Return the scales of rows by where their intervals lie.
+    """Return the scales of rows by the position of their intervals.
 
     ===========  ===========================================================
     outcome      condition, first match wins

@@ -43,10 +43,10 @@ class OfSeries(Audit):
     def places(self, tables: Tables, manifest: Manifest) -> dict[str, dict[str, int]]:
         """Map each stage to the stage that trained on each task, by task.
 
-        No task has a place where the order is not given, or is not as long as the
+        No task has a place if the order is not given or its length is not that of the
         series. Series of a single stage are left out.
         """
-        # Refuses an order of tasks that the manifest does not have.
+        # This also refuses an order with unknown tasks.
         tasks_in_order(manifest, self.order)
         stage_of_task = {task: k for k, task in enumerate(listed(self.order), start=1)}
 
@@ -72,7 +72,7 @@ class OfSeries(Audit):
 def tasks_in_order(manifest: Manifest, order: str | None) -> list[str]:
     """Return the tasks as they were trained; default: as they stand in the manifest.
 
-    Tasks that a given order leaves out are not asked.
+    Tasks that are missing in a given order are left out.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def tasks_in_order(manifest: Manifest, order: str | None) -> list[str]:
 
 
 def listed(order: str | None) -> list[str]:
-    """Return the tasks of an order as it is given: names between commas."""
+    """Return the tasks of an order that is written as names between commas."""
     if order is None:
         return []
     return [task.strip() for task in order.split(",")]

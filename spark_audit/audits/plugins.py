@@ -1,4 +1,4 @@
-"""What other packages add: audits and membership scores by entry points."""
+"""Plugins: audits and membership scores that other packages register."""
 
 from __future__ import annotations
 
@@ -11,25 +11,23 @@ from spark_audit.messages import say
 
 
 def registered(group: str, fault: Callable[[str, Any], str]) -> dict[str, Any]:
-    """Return what other packages register by an entry point, without what is broken.
+    """Return the objects that other packages register by an entry point.
 
-    What is left out is said, with the reason.
+    Broken ones are left out, with a warning that gives the reason.
 
     Parameters
     ----------
     group
         Name of the entry point.
     fault
-        ``fault(name, loaded)`` returns why something loaded is not what it should be;
-        empty: nothing is wrong.
+        ``fault(name, loaded)`` returns the fault of a loaded object; empty: it has
+        none.
 
-    Returns
-    -------
-    Name -> what was loaded.
+    Returns ------- Name -> loaded object.
     """
     loaded: dict[str, Any] = {}
     for point in sorted(entry_points(group=group), key=str):
-        # Somebody else's code runs here: whatever it raises, ours goes on.
+        # Foreign code runs here and may raise anything, which must not stop us.
         try:
             candidate = point.load()
             reason = fault(point.name, candidate)

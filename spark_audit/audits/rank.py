@@ -1,4 +1,4 @@
-"""Where identifiers stand in the full vocabulary.
+"""The audit of ranks: the place of identifiers in the full vocabulary.
 
 The rank of a token is its place among all next tokens that the model could give, by
 probability: 1 is the model's first guess. Figures are of three sets of tokens: matched
@@ -91,7 +91,7 @@ RANK_SETS = ("pii", "control", "pii_all")
 """Sets of tokens, which are the variants (``of``) of figures: see the module."""
 
 OF_MATCHED = identifiers.Facts(dose=0, form=0, cue=0)
-"""Facts of matched identifiers and controls, whose figures need none."""
+"""Placeholder facts of matched identifiers and controls, whose figures need none."""
 
 HEAVY = "heavy-tailed: a 95% interval covers about 75%; only for comparison with SPARK"
 
@@ -109,7 +109,7 @@ PER_TOKEN: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "log2_rank_mean": np.log2,
     "mrr": np.reciprocal,
 }
-"""What is averaged over tokens, by metric; ranks as float64."""
+"""Metric -> function of the ranks (float64) whose mean over tokens it is."""
 
 
 def _ranked(
@@ -179,7 +179,7 @@ class Rank(Audit):
 
     @classmethod
     def whole_of(cls, metric: str, of: str) -> tuple[str, str, str] | None:
-        """Return ``pii_all`` for ``pii``, which are identifiers with a control.
+        """Return ``pii_all`` for ``pii``, the identifiers with a control.
 
         See :meth:`spark_audit.audits.base.Audit.whole_of`.
         """
@@ -249,7 +249,7 @@ class Rank(Audit):
             rows += _median_rows(group, cells, context)
         rows = ratio_rows.with_nulls(rows, _control_of)
 
-        # The change of Top-1 is against held-out identifiers: its null is 0.
+        # The change of Top-1 is relative to held-out identifiers, so its null is 0.
         rows += _memory_rows(evidence)
 
         findings = [*_rank_findings(rows, contrasts)]
@@ -364,7 +364,7 @@ def _span_facts(
 
 
 def _control_of(place: RowPlace) -> RowPlace | None:
-    """Return the place of the controls' figure, the null of one of ``pii``."""
+    """Return the place of the controls' figure, which is the null for ``pii``."""
     if place.of != "pii":
         return None
     return place._replace(of="control")
@@ -380,7 +380,7 @@ def _median_rows(
     Parameters
     ----------
     cells
-        Their numerators are the ranks of the group's tokens.
+        Cells whose numerators are the ranks of the group's tokens.
     """
     weights = group.weights(context)
     for (name, metric, of), rank_or_nan, _ in cells:
@@ -398,7 +398,7 @@ def _median_rows(
 def _names_with_ties(evidence: Evidence) -> list[str]:
     """Return the checkpoints whose Top-1 rate depends on how ties are counted.
 
-    That is where more than :data:`TIES_MATTER` of the tokens of a set share rank 1.
+    It does if more than :data:`TIES_MATTER` of the tokens of a set share rank 1.
     """
     is_train = (evidence.units["split"] == "train").to_numpy()  # (tokens,)
     sets = evidence.units["set"].to_numpy()[is_train]
@@ -428,7 +428,7 @@ def _memory_rows(evidence: Evidence) -> Iterator[Row]:
     annotated = units[(units["set"] == "pii_all") & is_on_a_side]
     spans, is_told_by_text = identifiers.comparable(annotated)
 
-    # All identifiers, and those of each stratum of supervision, beside all held-out.
+    # Compare all held-out identifiers with all trained ones and with each stratum.
     is_train = spans["split"] == "train"
     groups = [("pooled", spans)]
     for group, trained in by_supervision(spans[is_train]):
@@ -454,9 +454,9 @@ def _memory_rows(evidence: Evidence) -> Iterator[Row]:
 
 
 def _top1_change(evidence: Evidence, name: str, tokens: np.ndarray) -> np.ndarray:
-    """Return how tokens came to the top since the base, shape ``(tokens,)``.
+    """Return the change of Top-1 of tokens since the base, shape ``(tokens,)``.
 
-    1: the token came to the top, -1: it fell from there, 0: neither.
+    1: the token came to the top. -1: it fell from there. 0: neither.
 
     Parameters
     ----------
@@ -481,7 +481,7 @@ def _rank_findings(
 
     Changes are of the mean logarithm of ranks, from each baseline.
     """
-    # Pooled rows by checkpoint, metric and set; a missing figure has a note alone.
+    # Pooled rows by checkpoint, metric and set; a missing figure has only a note.
     notes: dict[tuple[str, str, str], str] = {}
     figures: dict[tuple[str, str, str], Row] = {}
     for row in rows:
@@ -516,7 +516,7 @@ def _top1_finding(
     figures, notes
         Pooled figures, and the notes of all pooled rows, by checkpoint, metric and set.
     """
-    # Where no identifier has a control, the finding is on all annotated ones.
+    # If no identifier has a control, the finding is on all annotated ones.
     of = "pii" if (name, "top1_rate", "pii") in figures else "pii_all"
     top1 = figures.get((name, "top1_rate", of))
     if top1 is None:
@@ -530,7 +530,7 @@ def _top1_finding(
         top1_of_base = figures.get((BASE, "top1_rate", of))
     facts: dict[str, Fact] = {"top1": top1, "base": top1_of_base}
 
-    # Each fact that is known has a remark of its name.
+    # The remark of a known fact has the same name.
     says = "rank.top1_all"
     compared = ["base"]
     if of == "pii":
@@ -550,9 +550,9 @@ def _change_finding(change: Contrast, control: Contrast | None) -> Finding:
     Parameters
     ----------
     change
-        Of identifiers, in doublings of the rank; below 0: towards the top.
+        The change of identifiers, in doublings of the rank; below 0 is towards the top.
     control
-        The same of their controls: whether all text moved that way.
+        The change of their controls, which shows whether all text moved that way.
     """
     direction = change.direction(up="away", down="towards")
     further = []

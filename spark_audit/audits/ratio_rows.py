@@ -1,9 +1,9 @@
 """Figures that are ratios of sums over clusters: cells in, rows and contrasts out.
 
-Most figures of an audit are a sum over tokens, spans or canaries divided by how many
-there are. An audit lists the numerator and denominator of each unit, and everything
-else is alike for all: the interval, the chance value, the paired difference to a
-baseline with its test, and the smallest effect it could have shown.
+Most figures of an audit are a sum over tokens, spans or canaries divided by their
+number. An audit lists the numerator and denominator of each unit. This module does the
+rest for all audits: the interval, the chance value, the paired difference to a baseline
+with its test, and the smallest effect it could have shown.
 
 ``cells_of_units`` or ``cells_of_frame`` -> ``ratio_figures`` (sums by cluster) ->
 ``figures`` (estimates) -> rows and contrasts.
@@ -103,7 +103,7 @@ def groups_of(units: pd.DataFrame) -> Iterator[UnitGroup]:
     """
     if "dose" in units:
         units = units[units["dose"] >= 0]
-    # Clusters are numbered over all units, so that groups agree on their order.
+    # Number clusters over all units, so that groups agree on their order.
     labels = pd.factorize(units["cluster"], sort=True)[0]  # (units,)
     is_train = (units["split"] == "train").to_numpy()  # (units,), bool
     is_test = (units["split"] == "test").to_numpy()
@@ -115,7 +115,7 @@ def groups_of(units: pd.DataFrame) -> Iterator[UnitGroup]:
         for name in names:
             groups.append((f"{column}:{name}", is_train & (values == name)))
 
-    # By what training did with them, where that is known.
+    # Groups by supervision, if it is known.
     if supervision.COLUMN in units:
         states = units[supervision.COLUMN].to_numpy()
         for stratum in supervision.STRATA:
@@ -127,7 +127,7 @@ def groups_of(units: pd.DataFrame) -> Iterator[UnitGroup]:
         if not is_member.any():
             continue
 
-        # Codes from 0 without gaps: only clusters of the group are resampled.
+        # Codes run from 0 without gaps, since only clusters of the group are resampled.
         clusters, codes = np.unique(labels[is_member], return_inverse=True)
         yield UnitGroup(
             name=group,
@@ -143,10 +143,10 @@ class RatioCell(NamedTuple):
     Attributes
     ----------
     key
-        Which figure it is.
+        The key of the figure.
     numerators, denominators
-        Of the units of the group, shape ``(n,)``; numerators are NaN for units that
-        were not scored or are of another variant.
+        Values of the group's units, shape ``(n,)``. Numerators are NaN for units that
+        were not scored or have another variant.
     """
 
     key: RatioKey
@@ -167,7 +167,7 @@ def cells_of_units(
     of: np.ndarray,
     den: np.ndarray | None = None,
 ) -> Iterator[Cells]:
-    """Yield cells of scores, group by group: of many units all would not fit.
+    """Yield cells of scores group by group, since all cells may not fit into memory.
 
     Parameters
     ----------
@@ -183,7 +183,8 @@ def cells_of_units(
 
     def cells(units: np.ndarray) -> Iterator[RatioCell]:
         """Yield the cells of a group; ``units`` are indices of shape ``(n,)``."""
-        # A generator: one figure of one checkpoint at a time is in memory.
+        # This is a generator, so that memory holds one figure of one checkpoint at a
+        # time.
         denominators = np.ones(len(units)) if den is None else den[units]
         variants = of[units]  # (n,)
         for metric, numerator_of in metrics.items():
@@ -314,7 +315,7 @@ def figures(
     sums
         Figure -> its sums by cluster, or an estimate that is there already.
     audit
-        The audit of the figures; its metrics say how they are shown.
+        The audit of the figures, which declares their metrics.
     pairs
         Each checkpoint and what it is compared with; ``None``: its baseline.
     flipped
@@ -339,7 +340,7 @@ def figures(
         estimands[of_figure] = estimand
     estimands |= differences
 
-    # All figures and differences are on the same resamples.
+    # All figures and differences share the same resamples.
     replicates = replicates_of(estimands, group.weights(context))
     estimates = estimates_of(estimands, replicates)
 
@@ -435,7 +436,7 @@ def _sign_flip_ps(
     for key, difference in differences.items():
         if isinstance(difference, Estimate):
             continue
-        # The sign of a single cluster shows nothing.
+        # A single cluster allows no sign-flip test.
         of_clusters = flipped(difference)  # (clusters,)
         if np.count_nonzero(of_clusters) > 1:
             added[key] = of_clusters
@@ -467,9 +468,9 @@ def with_nulls(
     Parameters
     ----------
     null_of
-        Gives the place of the row that is the null of another; None: it has none.
+        Returns the place of the row that is the null of a row; None: it has none.
     """
-    # One row per place: a later row replaces an earlier one.
+    # Keep one row per place; a later row replaces an earlier one.
     by_place = {
         RowPlace(row.checkpoint, row.group, row.metric, row.of): row for row in rows
     }
@@ -487,9 +488,9 @@ def with_nulls(
 
 
 def bounded(contrasts: Sequence[Contrast], rates: Collection[str]) -> list[Contrast]:
-    """Return the contrasts; those of rates within [-1, 1], as differences of rates are.
+    """Return the contrasts, with those of rates limited to [-1, 1].
 
-    A note tells where the interval excludes 0 and the sign-flip test does not agree.
+    A note says if the interval excludes 0 and the sign-flip test does not agree.
 
     Parameters
     ----------
@@ -526,12 +527,12 @@ def _within_1(contrast: Contrast) -> Contrast:
 def marked(
     rows: Sequence[Any], status: Status, why: Callable[[Any], str | None]
 ) -> list[Any]:
-    """Return the rows; those with a value and a reason get it as note, and the status.
+    """Return the rows; a row with a value and a reason gets it as note, and the status.
 
     Parameters
     ----------
     why
-        Gives the reason; None: the row stays as it is.
+        Returns the reason; None: the row stays unchanged.
     """
     marked_rows = []
     for row in rows:

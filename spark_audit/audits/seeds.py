@@ -1,21 +1,21 @@
 """Several seeds as one method, with intervals over sources, over seeds, or over both.
 
 Replicates are audited one by one as ``NAME[1]``, ``NAME[2]``. The method ``NAME`` gets
-rows of its own, and each figure is the mean of the replicates' figures (of numbers of
-tries the geometric mean), with three intervals:
+its own rows. Each figure is the mean of the replicates' figures (for numbers of tries
+the geometric mean), with three intervals:
 
 ``sources``
-    The means of the replicates' limits, unless the audit has worked the mean out
-    itself. That is an upper bound, reached where the replicates' errors move together,
-    as they nearly do over the same sources.
+    The means of the replicates' limits, unless the audit computes the mean itself. The
+    width is an upper bound, reached if the replicates' errors move together, as they
+    nearly do over the same sources.
 ``seeds``
     Student's t interval of the replicates' values.
 ``both``
-    The half-widths of these two, added in quadrature: the part of the error that
-    belongs to source and seed together counts twice.
+    The half-widths of these two, added in quadrature. The error that source and seed
+    share counts twice.
 
-Limits are clipped to what a figure can be. The command line runs this on the result of
-each audit; the report shows the rows as those of a checkpoint.
+Limits are clipped to the range of the figure. The command line runs this on the result
+of each audit; the report shows the rows as those of a checkpoint.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ AT_BOUND = "that bound"
 row has the notes of its replicates that hold them."""
 
 UPPER_TAIL = 0.975
-"""Probability below the upper limit of an interval of 95%."""
+"""Probability below the upper limit of a 95% interval."""
 
 
 class FigurePlace(NamedTuple):
@@ -93,8 +93,8 @@ class SeedsMemoryTest(NamedTuple):
 def with_entries(result: AuditResult) -> AuditResult:
     """Return the result with rows and findings of every method that has replicates.
 
-    It is the result itself where no method has two. Replicates of a checkpoint have its
-    name with their number; see :func:`spark_audit.names.entry_of`.
+    Without replicates it is the result itself. A replicate has the name of its method
+    with a number; see :func:`spark_audit.names.entry_of`.
     """
     names = {row.checkpoint for row in (*result.rows, *result.contrasts)}
     n_seeds = Counter(entry_of(name) for name in names if entry_of(name) != name)
@@ -123,7 +123,7 @@ def _rows_of_methods(rows: Sequence[RowT]) -> list[RowT]:
         else:
             replicates.setdefault(place, []).append(row)
 
-    # One replicate alone has no spread over seeds.
+    # A single replicate has no spread over seeds.
     rows_of_methods: list[RowT] = []
     for place, rows_of_figure in replicates.items():
         if len(rows_of_figure) > 1:
@@ -134,7 +134,7 @@ def _rows_of_methods(rows: Sequence[RowT]) -> list[RowT]:
 
 
 def _place(row: Row) -> FigurePlace:
-    """Return which figure of which method a row is."""
+    """Return the key of a row's figure."""
     baseline = entry_of(row.baseline) if isinstance(row, Contrast) else ""
     return FigurePlace(
         method=entry_of(row.checkpoint),
@@ -153,8 +153,8 @@ def _rows_of_figure(
     Parameters
     ----------
     worked_out
-        The method's row over sources, if the audit has worked it out: it is not
-        yielded again.
+        The method's row over sources, if the audit computed it; it is not yielded
+        again.
     """
     template = replicates[0]
     is_log = template.unit == LOG
@@ -163,7 +163,7 @@ def _rows_of_figure(
     if without_value:
         n_missing = f"{len(without_value)} of {len(replicates)} replicates"
         missing = Estimate.missing(f"{n_missing}: {without_value[0].note}")
-        # A mean of some replicates would be of other seeds than it says.
+        # A mean over some of the replicates would not be that of the named seeds.
         if worked_out is None:
             yield _row_like(template, method, missing, over="both")
         return
@@ -218,11 +218,11 @@ def _over_sources(rows: Sequence[Row]) -> Estimate:
     Parameters
     ----------
     rows
-        The replicates', or the one that the audit has worked out.
+        Rows of the replicates, or the one that the audit computed.
     """
     template = rows[0]
     means = _means(rows, ("value", "low", "high"), log=template.unit == LOG)
-    # One limit is enough for an interval that is open on the other side.
+    # An interval may be open on one side.
     has_limits = means["low"] is not None or means["high"] is not None
     return Estimate(
         value=means["value"],
@@ -242,7 +242,7 @@ def _p_over_seeds(replicates: Sequence[Row]) -> float | None:
         return None
 
     effects = [(row.value or 0.0) - (row.null or 0.0) for row in replicates]
-    # Without any spread there is no standard error, and no test.
+    # Without a spread there is no test.
     if not np.ptp(effects):
         return None
     return float(scipy.stats.ttest_1samp(effects, 0).pvalue)
@@ -261,7 +261,7 @@ def _row_like(
     note: str = "",
     p: float | None = None,
 ) -> RowT:
-    """Return a row, or contrast, of a method: of the same figure as its replicate's.
+    """Return a row or contrast of a method for the figure of a replicate's row.
 
     Parameters
     ----------
@@ -309,12 +309,12 @@ def _row_like(
 def _means(
     rows: Sequence[Row], columns: Sequence[str], *, log: bool = False
 ) -> dict[str, float | None]:
-    """Return means of figures of all rows, or of their log10; None: one is not known.
+    """Return the means of columns over all rows, or of their log10; None: a gap.
 
     Parameters
     ----------
     columns
-        The figures' names, which are the keys of what is returned.
+        Names of the columns, which are the keys of the result.
     """
     figures = []
     for row in rows:
@@ -330,21 +330,21 @@ def _means(
 
 
 def _clipped(estimate: Estimate, row: Row) -> Estimate:
-    """Return an estimate within what a figure can be, averaged logarithms as numbers.
+    """Return an estimate clipped to its range, with logarithms turned into numbers.
 
     Parameters
     ----------
     row
-        A row of the same figure, or a contrast, whose range is that of a difference.
+        A row of the same figure, or a contrast, which has the range of a difference.
     """
-    # A difference of two figures may be twice as large, in both directions.
+    # The range of a difference extends to both sides by the width of the figure's.
     least, most = metric_of(row.audit, row.metric).range
     if isinstance(row, Contrast):
         least, most = least - most, most - least
     is_log = row.unit == LOG
 
     def clipped(figure: float | None) -> float | None:
-        """Return a value or limit within the range; of a logarithm, its number."""
+        """Return a value or limit within the range, and no logarithm."""
         if figure is None:
             return None
         if is_log:
@@ -356,7 +356,7 @@ def _clipped(estimate: Estimate, row: Row) -> Estimate:
         value=clipped(estimate.value),
         low=clipped(estimate.low),
         high=clipped(estimate.high),
-        # A smallest effect in logarithms is none in tries.
+        # A smallest effect of logarithms has no meaning in tries.
         mde=None if is_log else estimate.mde,
     )
 
@@ -371,9 +371,9 @@ def _quadrature(sources: Estimate, seeds: Estimate) -> Estimate:
     def limit(
         origin: float, of_sources: float | None, of_seeds: float | None, direction: int
     ) -> float | None:
-        """Return the limit of both on one side of a value (``origin``).
+        """Return the combined limit on one side of a value (``origin``).
 
-        ``direction`` is 1 above it and -1 below.
+        ``direction`` is 1 above the value and -1 below.
         """
         if of_sources is None or of_seeds is None:
             return None
@@ -398,7 +398,7 @@ def _quadrature(sources: Estimate, seeds: Estimate) -> Estimate:
 
 
 class Conclusion(NamedTuple):
-    """What a headline claims, and the keys of its sentences (without ``seeds.``)."""
+    """The claim of a headline, and the keys of its sentences (without ``seeds.``)."""
 
     claim: Claim
     says: str
@@ -406,7 +406,7 @@ class Conclusion(NamedTuple):
 
 
 def _conclusion(row: Row, drift: Contrast | None) -> Conclusion:
-    """Return what a headline over sources and seeds claims; the first match wins.
+    """Return the conclusion of a headline over sources and seeds; first match wins.
 
     =====================================  ===============  =======================
     row                                    claim            sentence
@@ -456,17 +456,17 @@ def _conclusion(row: Row, drift: Contrast | None) -> Conclusion:
 def _findings(rows: Sequence[Row], n_seeds: Mapping[str, int]) -> Iterator[Finding]:
     """Yield the findings on the headline figures of methods, over sources and seeds.
 
-    A method has one for each figure that its audit declares to stand for it, and one
-    for each DiD. Memory alone is tested. Its p is read from the interval as one of
-    Student's t over seeds, which it is where they differ most: 0.05 where a limit lies
-    on the null, and above the true one beyond it.
+    A method has one finding for each headline figure of its audit, and one for each
+    DiD. Only memory is tested. Its p reads the interval as one of Student's t over
+    seeds, which it nearly is if the spread over seeds dominates. This p is 0.05 if a
+    limit lies on the null, and larger than the true p beyond it.
 
     Parameters
     ----------
     rows
         Rows and contrasts of methods.
     n_seeds
-        Method -> its replicates.
+        Method -> number of its replicates.
     """
     rows_over_both = [row for row in rows if row.over == "both"]
     drifts: dict[tuple[str, str], Contrast] = {}
@@ -519,7 +519,7 @@ def _headline_finding(row: Row, drift: Contrast | None, *, df: int) -> Finding:
         test = _memory_test(row, df=df)
         p = test.p
         power = test.power
-        # Memory is below 0: what could still be there lies at the lower end.
+        # Memory is below 0, so the memory that could still be there is the lower limit.
         bounds = t_bound(
             row.value,
             row.low,
@@ -543,15 +543,15 @@ def _headline_finding(row: Row, drift: Contrast | None, *, df: int) -> Finding:
 def _memory_test(row: Row, *, df: int) -> SeedsMemoryTest:
     """Return the test that memory over both is within its null band.
 
-    The interval is read as one of Student's t over seeds. Nothing can be detected where
-    its limit is the value itself.
+    The interval is read as one of Student's t over seeds. If its limit equals the
+    value, nothing can be detected.
 
     Parameters
     ----------
     df
-        Seeds but one.
+        Number of seeds minus one.
     """
-    # The half-width towards the null, and how far the null band reaches there.
+    # The half-width towards the null, and the end of the null band on that side.
     value = row.value or 0.0
     low, high = row.ends or (value, value)
     if value < 0:
@@ -564,7 +564,7 @@ def _memory_test(row: Row, *, df: int) -> SeedsMemoryTest:
     if not half_width:
         return SeedsMemoryTest(1.0, [])
 
-    # The half-width is the quantile times the standard error.
+    # The half-width is a quantile times the standard error.
     quantile = float(scipy.special.stdtrit(df, UPPER_TAIL))
     t = quantile * max(abs(value) - band, 0.0) / half_width
     p = float(2 * scipy.special.stdtr(df, -t))

@@ -1,10 +1,11 @@
-"""Whether rows, base and checkpoint are what an audit supposes them to be.
+"""Setup guards: whether rows, base and checkpoint are what the audits assume.
 
 A mistaken setup hides memory: held-out rows that were trained on, swapped lists, a base
 that is the checkpoint or has read the rows, a checkpoint that is no language model any
-more. Each is a test on the scores of the plain pass, whichever audits asked for it;
-:data:`REMAINS` says which claims a failure voids. Only guards that fail are given, and
-whether the trained rows fit (:mod:`spark_audit.audits.trained_rows`), which voids none.
+more. Each guard is a test on the scores of the plain pass, for all audits.
+:data:`REMAINS` lists the claims that survive a failure. Only failed guards are
+returned, and the question whether the trained rows fit
+(:mod:`spark_audit.audits.trained_rows`), which voids nothing.
 """
 
 from __future__ import annotations
@@ -41,45 +42,48 @@ from spark_audit.stats.memory_contrast import Memory, Sides, memory
 HELD_OUT_BACK = "held_out_back"
 BASE_READ = "base_read_rows"
 BROKEN = "broken_model"
-"""Setup guards: where one fails, the checkpoint's memory was not tested."""
+"""Names of the setup guards; if one fails, the checkpoint's memory was not tested."""
 
 ALARM = 0.005
-"""p below which a test of a setup guard fails: it is asked twice at most for each guard
-of a report, so that a sound setup fails in one of 100 **[ours]**."""
+"""A setup guard fails if p is below this. Each guard has at most two tests, so a sound
+setup fails in at most one of 100 cases **[ours]**.
+"""
 
 REMAINS: Mapping[str, Mapping[Claim, Collection[str]]] = {
     # Held-out rows that were trained on hide memory, and swapped lists reverse it:
     # neither makes trained identifiers likelier than held-out ones.
     HELD_OUT_BACK: {"verbatim": ("extract",), "memory": (ANY_NAME,)},
-    # Changes since such a base say nothing. Strings that come back beyond those that
-    # the base gives, and canaries among strings that nobody inserted, do.
+    # Changes since such a base say nothing. Reproduced strings that the base does not
+    # give, and ranks of canaries among never-inserted strings, remain evidence.
     BASE_READ: {"verbatim": ("extract",), "memory": ("canary",)},
-    # Drift by many nats enlarges every difference that there was before. Candidates
-    # of a canary, and word for word, have no such difference.
+    # A drift by many nats enlarges every earlier difference of the sides. Ranks of
+    # canaries and verbatim extraction involve no such difference.
     BROKEN: {"verbatim": ("extract",), "memory": ("canary",)},
 }
-"""Setup guard -> claims that its fault cannot cause, and of which audits. Where it
-fails all other claims of the checkpoint are void, and so is that nothing was shown."""
+"""Setup guard -> claims that its fault cannot cause -> their audits. If the guard
+fails, all other claims on the checkpoint are void, and so is "nothing shown".
+"""
 
 WORSE = 3.0
-"""Nats per token by which plain text of a working model is not worse than the base's.
+"""A model is broken if its NLL of plain text exceeds the base's by this, nats per
+token.
 """
 
 MIN_HITS = 2
-"""Clusters that must come back: one alone may be a coincidence."""
+"""Least number of clusters with a hit, since a single one may be a coincidence."""
 
 
 class WrittenClusters(NamedTuple):
-    """How many clusters of one side have an unguessable identifier that is written.
+    """Counts of clusters of one side with unguessable identifiers, and with hits.
 
     Attributes
     ----------
     n_clusters
         Clusters with an unguessable identifier.
     n_hits
-        Those of them with one that greedy decoding writes.
+        Clusters in which greedy decoding writes such an identifier.
     rate
-        Mean chance that guessing alone gives one of a cluster's.
+        Mean chance that guessing alone gives a hit in a cluster.
     """
 
     n_clusters: int
@@ -88,12 +92,12 @@ class WrittenClusters(NamedTuple):
 
     @property
     def hits(self) -> Hits:
-        """How many of how many."""
+        """The hits among all of these clusters."""
         return Hits(count=self.n_hits, of=self.n_clusters)
 
 
 class Fault(NamedTuple):
-    """Why a setup guard fails: the keys of its sentences, and their facts."""
+    """The reason of a failed guard: the keys of its sentences, and their facts."""
 
     says: str
     facts: Mapping[str, Fact]
@@ -101,14 +105,14 @@ class Fault(NamedTuple):
 
 
 class SidesWritten(NamedTuple):
-    """What is written of held-out identifiers, and of those of trained rows."""
+    """Hits among held-out identifiers, and among those of trained rows."""
 
     held_out: WrittenClusters
     trained: WrittenClusters
 
 
 class Check(NamedTuple):
-    """A setup guard, the checkpoint that it was asked of, and its fault if it fails."""
+    """A setup guard, the checkpoint that it checks, and its fault if it fails."""
 
     name: str
     checkpoint: str
@@ -122,7 +126,7 @@ def setup_guards(
     names: Mapping[str, str],
     weights: Mapping[str, str],
 ) -> list[Guard]:
-    """Return the setup guards that fail, and whether trained rows fit better.
+    """Return the failed setup guards, and the guards on the fit of trained rows.
 
     Parameters
     ----------
@@ -146,7 +150,7 @@ def setup_guards(
         if name == BASE:
             continue
 
-        # Without a model from before the training there is nothing else to ask.
+        # The other checks need a model from before the training.
         if table_name in weights and weights[table_name] == weights.get(BASE):
             checks.append(Check(BASE_READ, name, _base_is_checkpoint("weights")))
             continue
@@ -160,17 +164,17 @@ def setup_guards(
 
         checks.append(Check(HELD_OUT_BACK, name, _held_out_fault(units, base_units)))
         checks.append(Check(BROKEN, name, _broken_fault(name, units, vocabulary)))
-        # Further training on other rows hides what was learned before.
+        # Further training on other rows hides what the model learned before.
         if CheckpointName.parse(name).derived != RELEARN:
             fits[name] = fits_of_parts(table, base, manifest)
 
-    # Of these only failures are reported; whether trained rows fit is said anyway.
+    # Report only failures of these checks, but always the fit of trained rows.
     failed = [_guard_of(check, check.fault) for check in checks if check.fault]
     return [*supervision_guards(manifest), *failed, *trained_rows_guards(fits)]
 
 
 def _guard_of(check: Check, fault: Fault) -> Guard:
-    """Return the guard of a check that failed."""
+    """Return the guard of a failed check."""
     return guard(
         check.name,
         fault.says,
@@ -182,10 +186,10 @@ def _guard_of(check: Check, fault: Fault) -> Guard:
 
 
 def consistent(guards: Iterable[Guard]) -> list[Guard]:
-    """Return the guards without those that another one refutes.
+    """Return the guards without those that another guard refutes.
 
-    Next to a base that has read the rows, a model that has not looks broken: only one
-    that is worse than guessing is broken then.
+    A model that has not read the rows looks broken next to a base that has. Then only a
+    model that is worse than guessing counts as broken.
     """
     guards = list(guards)
     failed = {
@@ -196,7 +200,7 @@ def consistent(guards: Iterable[Guard]) -> list[Guard]:
     if (BASE_READ, BASE) not in failed:
         return guards
 
-    # A base that read the rows finds their text likely: any other looks worse.
+    # A base that read the rows finds their text likely, so any other model looks worse.
     return [
         setup_guard
         for setup_guard in guards
@@ -205,12 +209,12 @@ def consistent(guards: Iterable[Guard]) -> list[Guard]:
 
 
 def _is_below_chance(broken: Guard) -> bool:
-    """Return whether a broken model is worse than guessing, or may be.
+    """Return whether a broken model is, or may be, worse than guessing.
 
     Parameters
     ----------
     broken
-        The guard :data:`BROKEN`; what it says may be withheld from shared files.
+        The guard :data:`BROKEN`, whose figures may be withheld in shared files.
     """
     plain_text = broken.facts.get("plain_text")
     chance = broken.facts.get("chance")
@@ -220,7 +224,7 @@ def _is_below_chance(broken: Guard) -> bool:
 
 
 def _base_is_checkpoint(same: str) -> Fault:
-    """Return that base and checkpoint have the same weights, or the same scores.
+    """Return the fault that base and checkpoint have the same weights or scores.
 
     Parameters
     ----------
@@ -249,7 +253,7 @@ def _held_out_fault(
     units, base_units
         Of the checkpoint, and of the base if it was scored.
     """
-    # What the base writes needs no training.
+    # A hit of the base needs no training.
     unknown_to_base = units
     if base_units is not None:
         keys_of_base = set(base_units["key"][base_units["is_written_with_ties"]])
@@ -258,7 +262,7 @@ def _held_out_fault(
     if fault is not None:
         return fault
 
-    # What stands on both sides tells nothing of swapped lists.
+    # An identifier on both sides says nothing about swapped lists.
     is_train_row = units["split"] == "train"
     on_one_side = units[units["is_trained"] == is_train_row]
     for kind in ("identifier", "text"):
@@ -272,14 +276,14 @@ def _held_out_fault(
 
 
 def _written_clusters(units: pd.DataFrame) -> WrittenClusters:
-    """Return how many clusters have an unguessable identifier that is written.
+    """Return the counts of clusters with an unguessable identifier, and with hits.
 
     Parameters
     ----------
     units
-        Of one side, from :func:`~spark_audit.audits.setup_units.scored_units`.
+        Units of one side, from :func:`~spark_audit.audits.setup_units.scored_units`.
     """
-    # Several identifiers of one source are no independent hits.
+    # Several hits in one source are not independent.
     unguessable = units[units["guess"] != ""]
     clusters = unguessable.groupby("cluster").agg(
         is_hit=("is_written", "any"), rate=("rate", "sum")
@@ -295,14 +299,14 @@ def _written_clusters(units: pd.DataFrame) -> WrittenClusters:
 
 
 def _sides_written(units: pd.DataFrame) -> SidesWritten:
-    """Return what is written of each side.
+    """Return the hits of each side.
 
     Parameters
     ----------
     units
         From :func:`~spark_audit.audits.setup_units.scored_units`.
     """
-    # An identifier of a held-out row that stands in a trained one, too, is on no side.
+    # An identifier of a held-out row that a trained row also contains is on no side.
     is_held_out = ~units["is_trained"]
     is_of_trained_row = units["split"] == "train"
     return SidesWritten(
@@ -312,10 +316,10 @@ def _sides_written(units: pd.DataFrame) -> SidesWritten:
 
 
 def _guess_p(side: WrittenClusters) -> float:
-    """Return the chance that guessing gives as many hits; of one alone it is 1.
+    """Return the chance that guessing gives as many hits; for a single hit it is 1.
 
-    The tail is that of a binomial with the clusters' mean rate, which is no smaller
-    than that of unequal rates (Hoeffding, 1956).
+    The tail is that of a binomial with the mean rate of the clusters. It is no smaller
+    than the tail for unequal rates (Hoeffding, 1956).
     """
     if side.n_hits < MIN_HITS:
         return 1.0
@@ -323,7 +327,7 @@ def _guess_p(side: WrittenClusters) -> float:
 
 
 def _p_of_larger_share(first: WrittenClusters, second: WrittenClusters) -> float:
-    """Return Fisher's p that the first side has no larger share of hits."""
+    """Return Fisher's one-sided p that the first side has no larger share of hits."""
     table = np.array(
         [
             [first.n_hits, first.n_clusters - first.n_hits],
@@ -336,10 +340,10 @@ def _p_of_larger_share(first: WrittenClusters, second: WrittenClusters) -> float
 def _with_names_of_base(
     units: pd.DataFrame, base_units: pd.DataFrame | None
 ) -> pd.DataFrame:
-    """Return the units with the rate at which the base shows that names are guessed.
+    """Return the units with the guess rate of names that the base shows.
 
-    Names may be known from anywhere: without a base none of them counts, and where it
-    writes some, as many may be guessed, at the upper limit of their share.
+    A model may know names from anywhere, so without a base no name counts. If the base
+    writes some names, the upper limit of their share is the guess rate.
 
     Parameters
     ----------
@@ -350,7 +354,7 @@ def _with_names_of_base(
     if base_units is None:
         return units.assign(guess=units["guess"].where(~is_name, ""))
 
-    # How often the base guesses a name, at most (Clopper and Pearson 1934).
+    # Upper limit of the base's rate of names (Clopper and Pearson 1934).
     names = base_units[base_units["guess"] == "name"]
     n_written = int(names["is_written_with_ties"].sum())
     if not n_written:
@@ -362,18 +366,18 @@ def _with_names_of_base(
 
 
 def _held_out_written_fault(units: pd.DataFrame) -> Fault | None:
-    """Return that held-out identifiers are written that nobody can guess.
+    """Return the fault that unguessable held-out identifiers are written.
 
     Parameters
     ----------
     units
-        Those that the base does not write.
+        Units that the base does not write.
     """
     held_out, trained = _sides_written(units)
     if _guess_p(held_out) >= ALARM:
         return None
 
-    # A larger share than of trained rows: the lists may be swapped.
+    # If the share is larger than that of trained rows, the lists may be swapped.
     has_larger_share = (
         trained.n_clusters > 0 and _p_of_larger_share(held_out, trained) < ALARM
     )
@@ -389,21 +393,21 @@ def _held_out_written_fault(units: pd.DataFrame) -> Fault | None:
 
 
 def _are_sides_swapped(units: pd.DataFrame) -> bool:
-    """Return whether the held-out side was learned, and the trained side was not.
+    """Return whether the held-out side was learned and the trained side was not.
 
-    Where trained strings were suppressed they rise by more than the others fall; text
-    that an overfitted model never saw rises by less.
+    Suppressed trained strings rise by more than the other side falls. Unseen text of an
+    overfitted model rises by less than the learned side falls.
 
     Parameters
     ----------
     units
-        Of one kind, each on one side alone: columns ``split``, ``cluster``, ``type``,
+        Units of one kind, each on one side: columns ``split``, ``cluster``, ``type``,
         ``n_tokens``, ``nll`` and ``base_nll``.
     """
     if units["split"].nunique() < 2:
         return False
 
-    # Change of the NLL since the base: below 0 is more likely.
+    # Below 0, text became likelier since the base.
     units = units.assign(change=units["nll"] - units["base_nll"])
     sides = Sides.of(
         units["split"] == "train",
@@ -411,7 +415,7 @@ def _are_sides_swapped(units: pd.DataFrame) -> bool:
         [pd.factorize(units["type"])[0]],
         units["n_tokens"],
     )
-    # Both sides' changes, and their difference: trained minus held-out, nats per token.
+    # Changes of both sides, and trained minus held-out, nats per token.
     contrast = memory(units["change"].to_numpy(np.float64), sides)
     trained_change = contrast.trained.value or 0.0
     held_out_change = contrast.held_out.value or 0.0
@@ -426,23 +430,23 @@ def _are_sides_swapped(units: pd.DataFrame) -> bool:
     if p is None:
         return False
 
-    # A test of ranks, too: a few long rows make no alarm.
+    # A test of ranks must agree, so that a few long rows raise no alarm.
     clusters = units.groupby(["split", "cluster"])[["change", "n_tokens"]].sum()
     means = clusters["change"] / clusters["n_tokens"]
     rank_p = scipy.stats.mannwhitneyu(
         means["test"], means["train"], alternative="less"
     ).pvalue
-    # Asked of identifiers and of texts: half of the level for each.
+    # Identifiers and texts are both tested, each at half of the level.
     return bool(max(p, rank_p) < ALARM / 2)
 
 
 def _base_read_fault(base_units: pd.DataFrame) -> Fault | None:
-    """Return that the base writes trained identifiers, and no held-out ones.
+    """Return the fault that the base writes trained identifiers and no held-out ones.
 
-    Of names nothing follows: it may know persons of either side.
+    Names do not count, since the base may know persons of either side.
     """
     held_out, trained = _sides_written(base_units[base_units["guess"] != "name"])
-    # What it writes of both sides, it has from elsewhere.
+    # Hits on both sides show that the base knows them from elsewhere.
     if not held_out.n_clusters or held_out.n_hits or _guess_p(trained) >= ALARM:
         return None
     if _p_of_larger_share(trained, held_out) >= 10 * ALARM:
@@ -453,20 +457,20 @@ def _base_read_fault(base_units: pd.DataFrame) -> Fault | None:
 
 
 def _broken_fault(name: str, units: pd.DataFrame, vocabulary: int) -> Fault | None:
-    """Return that plain text is no likelier than guessing, or far less than before.
+    """Return the fault that plain text is no likelier than guessing, or got far worse.
 
-    Plain text are the tokens of low sensitivity.
+    Plain text means the tokens of low sensitivity.
 
     Parameters
     ----------
     vocabulary
-        Tokens that a model may choose from.
+        Number of tokens that the model chooses from.
     """
     chance = math.log(max(vocabulary, 2))  # nats per token, of a uniform guess
     plain_text_units = units[units["kind"] == "low"]
     n_tokens = plain_text_units["n_tokens"].sum()
 
-    # Not a number: no such text was scored, and nothing is concluded.
+    # NaN: no such text was scored, so nothing is concluded.
     sums = plain_text_units[["nll", "base_nll"]].sum()
     nll, base_nll = sums / n_tokens  # nats per token
     is_broken = nll > chance or nll - base_nll > WORSE
@@ -500,17 +504,19 @@ def _broken_fault(name: str, units: pd.DataFrame, vocabulary: int) -> Fault | No
 def faults(guards: Iterable[Guard], name: str) -> list[Guard]:
     """Return the setup guards that failed for a checkpoint, the first of each name.
 
-    Those of its seeds, of its stages and of what it was rounded from count as its own,
-    and those of the base as everybody's. The base itself has none: it is no suspect.
+    Failures of its seeds, its stages and the checkpoint that it was rounded from count
+    for it, too. Failures of the base count for all. The base itself has none, since it
+    is not under test.
     """
     if name == BASE:
         return []
 
-    # Whose faults count: of the base, of its method, of what it was rounded from.
+    # Faults of the base, of its method and of its unrounded original count.
     methods_that_count = {BASE, _method_of(name), _method_of(original_of(name))}
     is_relearned = CheckpointName.parse(name).derived == RELEARN
 
-    # Its own reason first: the base of a checkpoint that is its base has read the rows.
+    # Its own reason goes first: if the checkpoint is the base, the base has also read
+    # the rows.
     own_first = sorted(guards, key=lambda setup_guard: setup_guard.checkpoint == BASE)
     first_by_name: dict[str, Guard] = {}
     for setup_guard in own_first:
@@ -518,7 +524,7 @@ def faults(guards: Iterable[Guard], name: str) -> list[Guard]:
             continue
 
         method = _method_of(setup_guard.checkpoint)
-        # A short training may mend a broken model: it is asked of its own weights.
+        # A short training may repair a broken model, so only its own weights count.
         is_mended = setup_guard.name == BROKEN and is_relearned and method != name
         if method in methods_that_count and not is_mended:
             first_by_name.setdefault(setup_guard.name, setup_guard)
@@ -528,12 +534,12 @@ def faults(guards: Iterable[Guard], name: str) -> list[Guard]:
 def without_void(findings: Iterable[Finding], guards: Iterable[Guard]) -> list[Finding]:
     """Return the findings; those that a setup guard voids have the status ``void``.
 
-    They keep their figures, and are no detections.
+    Void findings keep their figures but are no detections.
     """
     guards = list(guards)
     changed = []
     for finding in findings:
-        # What detects nothing and is no test claims nothing that could be void.
+        # A finding that is neither a detection nor a test has no claim to void.
         is_detection = SEVERITY[finding.alone] >= DETECTED
         is_test_without_one = (
             finding.family == "primary" and finding.alone == "nothing_shown"

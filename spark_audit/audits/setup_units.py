@@ -88,7 +88,7 @@ class TokenScores(NamedTuple):
     nll, base_nll
         Nats.
     is_first, is_first_with_ties
-        Whether a token is the first guess: without ties, and if ties are won.
+        Whether a token is the first guess, without ties and with ties won.
     """
 
     position: np.ndarray
@@ -186,7 +186,7 @@ def _token_scores(
     position = table.position[token_slice]  # (tokens,)
     nll = table.columns["nll"][token_slice].astype(np.float64)  # (tokens,), nats
 
-    # Scored without ranks, no token counts as written.
+    # Without ranks no token counts as written.
     is_first_with_ties = np.zeros(len(position), dtype=bool)
     is_first = is_first_with_ties
     if "rank_lo" in table.columns:

@@ -1,4 +1,4 @@
-"""Complete trained identifiers from prompts."""
+"""The extraction audit: complete trained identifiers from prompts."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ PROMPTED = Pass("prompted")
 DEFAULT_PROMPTS = "last16,cue"
 
 MAX_N50 = 1e12
-"""Tries beyond which a number of tries says no more than "more than that"."""
+"""Larger numbers of tries are only stated as "more than this"."""
 
 BEYOND_MAX_N50 = f"the median is over {MAX_N50:.0e}: its value is this bound"
-"""Note of a median that is beyond :data:`MAX_N50`: its value and limit are that."""
+"""Note of a median above :data:`MAX_N50`, whose value and limit are set to it."""
 
 ONE_TOKENISATION = (
     "probability of one tokenisation after the true prefix; that of the text is at "
@@ -75,11 +75,11 @@ class Extraction(Audit):
     ``canary``. ``greedy``: every token has rank 1, ties for the first place included;
     ``greedy_sure``: without ties. ``logp_*`` is the log probability (nats) of the span
     under sampling, minus infinity if it cannot be sampled. ``dose`` is the number of
-    trained rows that it was read in, 0 if it was held out, -1 if training cut it off in
-    all of them; ``supervision`` what training did with it, where that is known.
-    ``first`` marks the first row of a canary by id, which alone is evaluated.
-    ``prompt`` is ``full`` or one of
-    :data:`~spark_audit.manifest.asked_prompts.PROMPTS`, ``span`` the number of the
+    trained rows in which training read the identifier: 0 if it is held out, -1 if
+    training cut it off in all of its rows. ``supervision`` is the state of
+    :mod:`~spark_audit.audits.supervision`, if it is known. ``first`` marks the first
+    row of a canary by id, the only one that is evaluated. ``prompt`` is ``full`` or one
+    of :data:`~spark_audit.manifest.asked_prompts.PROMPTS`, ``span`` the number of the
     span in the manifest; ``parts`` and ``parts_right`` are those of
     :func:`~spark_audit.audits.extract.prompts.graded`, the columns of strings those of
     :func:`~spark_audit.audits.extract.guessing.string_facts`.
@@ -108,20 +108,19 @@ class Extraction(Audit):
 
     @classmethod
     def compared_with(cls, finding: Finding) -> str:
-        """Return ``base`` where no held-out rows were asked for, else ``held_out``."""
+        """Return ``base`` if no held-out rows were asked for, else ``held_out``."""
         return "base" if finding.facts.get("against") == "base" else "held_out"
 
     @classmethod
     def size_of(cls, fact: Fact) -> int | None:
         """Return how many identifiers a fact counts.
 
-        Findings on canaries have a plain count under the same name, of those that came
-        back.
+        In findings on canaries the fact of the same name is a plain count of hits.
         """
         return None if isinstance(fact, int) else super().size_of(fact)
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
-        """Return all examples with an identifier that was scored, canaries too."""
+        """Return all examples with a scored identifier, including canaries."""
         ids = sorted({example.id for example, *_ in spans_of(manifest)})
         prompted = sorted(asked_prompts.asked_keys(manifest, listed(self.prompts)))
         nucleus = ids if self.top_p else []
@@ -141,7 +140,7 @@ class Extraction(Audit):
         def measured() -> Measured:
             """Yield the scores of each checkpoint, in the order of the units."""
             for name, table in scored(tables):
-                # Scores without ranks cannot tell what greedy decoding writes.
+                # Without ranks the output of greedy decoding is unknown.
                 if "rank_lo" not in table.columns:
                     continue
                 prompted = tables[name].get(PROMPTED)
@@ -152,7 +151,7 @@ class Extraction(Audit):
                 scores = np.array(rows, float)  # (units, columns)
                 yield name, dict(zip(EXTRACT_COLUMNS, scores.T, strict=True))
 
-        # Prompts that no trained identifier fits are told from those without scores.
+        # Tell prompts that fit no trained identifier from prompts without scores.
         trained_prompts = set()
         for key in keys:
             prompt, _, example_id = encodings.components_of(key)
@@ -166,11 +165,11 @@ class Extraction(Audit):
         return Evidence.of(units, measured(), facts)
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
-        """Return figures of all identifiers, and findings on those that are compared.
+        """Return figures of all identifiers, and findings on the compared ones.
 
         Figures describe each split of the manifest as it is. Findings and the table of
-        prompts compare trained identifiers with held-out ones: an identifier of a test
-        row that also stands in a trained row was trained on, and is left out there.
+        prompts compare trained with held-out identifiers. They leave out an identifier
+        of a test row that a trained row also contains, since it was trained on.
         """
         spans = _compared_spans(evidence)
         pii = spans[spans["set"] == "pii"]
@@ -225,7 +224,7 @@ def _prompted_identifiers(
     """
     identifiers = []
     for example, span, tokens in spans_of(manifest):
-        # The plain pass has read the row with its true prefix anyway.
+        # The plain pass already scored the identifier after its true prefix.
         key_by_prompt = {FULL_PROMPT: example.id}
         for prompt in prompts:
             key = encodings.key_of(prompt, span.start, example.id)
@@ -241,7 +240,7 @@ def _units_of(
     manifest: Manifest, identifiers: Sequence[PromptedIdentifier]
 ) -> pd.DataFrame:
     """Return one row per identifier and prompt, with all facts but scores."""
-    # Facts come in the order of the identifiers.
+    # The facts have the order of the identifiers.
     facts_by_span = span_facts(manifest, trained_identifiers(manifest))
     records: list[dict[str, Any]] = []
     for number, (facts, identifier) in enumerate(
@@ -253,11 +252,11 @@ def _units_of(
 
 
 def _compared_spans(evidence: Evidence) -> pd.DataFrame:
-    """Return the evidence without test-row strings that stand in trained rows.
+    """Return the evidence without strings of test rows that trained rows contain.
 
-    One row per checkpoint, identifier and prompt. What stands in a trained row is no
-    guess, whatever row it is read in: it is no control of trained identifiers.
-    Canaries of such rows are all kept.
+    The evidence has one row per checkpoint, identifier and prompt. A string that a
+    trained row contains is no control, even where a test row contains it, too. All
+    canaries are kept.
     """
     spans = evidence.frame().astype(
         {
@@ -279,7 +278,7 @@ def extraction_figures(
 ) -> tuple[list[Row], list[Contrast]]:
     """Return rates and numbers of tries after the true prefix, and contrasts."""
     units = evidence.units
-    # All identifiers, not only compared ones: a figure describes, a finding compares.
+    # Use all identifiers, not only the compared ones: figures only describe.
     pii = units[(units["set"] == "pii") & (units["prompt"] == FULL_PROMPT)]
     groups = list(ratio_rows.groups_of(pii))
     cells = ratio_rows.cells_of_units(
@@ -292,7 +291,7 @@ def extraction_figures(
     rows, contrasts = ratio_rows.ratio_figures(cells, context, Extraction)
     contrasts = ratio_rows.bounded(contrasts, ("greedy_rate",))
 
-    # Medians are no ratios of sums.
+    # Medians are not ratios of sums, so they are computed separately.
     for group in groups:
         median_rows, median_contrasts = medians(group, evidence, context)
         rows += median_rows
@@ -315,9 +314,9 @@ def medians(
 ) -> tuple[list[Row], list[Contrast]]:
     """Return median numbers of tries of a group's spans, and contrasts of them.
 
-    Medians are taken of log10 tries, at most a little above :data:`MAX_N50`, so that a
-    span that cannot be drawn at all has a place in the order; contrasts are differences
-    of these. All checkpoints are on the same resamples.
+    Medians and their differences are on log10 tries. Values are cut a little above
+    :data:`MAX_N50`, which gives a span that sampling never draws a place in the order.
+    All checkpoints share the resamples.
     """
     weights = group.weights(context)
     rows: list[Row] = []
@@ -328,13 +327,14 @@ def medians(
             if np.isnan(logp).any():
                 continue
 
-            # A span that cannot be drawn has endless tries: it is set beyond the bound.
+            # A span that sampling never draws needs infinitely many tries: set it
+            # beyond the bound.
             log_tries = np.log10(np.minimum(n_p(logp), 10 * MAX_N50))
             replicates = median_replicates(weights, log_tries, group.codes)
             tries[name, sampler] = MedianTries(log_tries, replicates)
 
             median = median_estimate(log_tries, group.codes, replicates=replicates)
-            # The interval is computed on the log scale, and shown in tries.
+            # The interval is computed on the log scale and converted to tries.
             estimate = _tries(median).noting(ONE_TOKENISATION)
             if estimate.value is not None and estimate.value >= MAX_N50:
                 estimate = estimate.noting(BEYOND_MAX_N50)
@@ -371,7 +371,7 @@ def _contrast_of_tries(
     change = tries.log_tries - tries_of_baseline.log_tries  # (spans,)
     change_by_cluster = cluster_sums(change, group.codes, group.n_clusters)
 
-    # Several clusters must add to the difference.
+    # A test needs several clusters that contribute to the difference.
     p = None
     if difference.value is not None and np.count_nonzero(change_by_cluster) > 1:
         p = sign_flip(change_by_cluster, seed=context.seed)
@@ -396,7 +396,7 @@ def _difference(
     if n_clusters < 2:
         return Estimate.missing("only 1 cluster; an interval needs 2")
 
-    # A median beyond the bound is known only to be so.
+    # Only the bound of such a median is known.
     n_spans = len(tries.log_tries)
     median = float(np.median(tries.log_tries))
     median_of_baseline = float(np.median(tries_of_baseline.log_tries))
@@ -406,7 +406,7 @@ def _difference(
 
     estimate = Estimate(median - median_of_baseline, n=n_spans, clusters=n_clusters)
 
-    # An interval without width is none.
+    # An interval without width is no interval.
     low, high = percentile_interval(tries.replicates - tries_of_baseline.replicates)
     if high <= low:
         return estimate
@@ -422,11 +422,11 @@ def _tries(estimate: Estimate) -> Estimate:
     is_value_beyond = value > MAX_N50
     has_upper_limit = not (is_value_beyond or high > MAX_N50)
 
-    # Without an interval all resamples agree, and lie beyond the bound if it does.
+    # Without an interval all resamples equal the value, so they share its bound.
     if math.isnan(low) and is_value_beyond:
         low = MAX_N50
 
-    # The bound stays a true lower limit, but never an upper one.
+    # The bound is a valid lower limit, but no upper limit.
     in_tries = replace(estimate, value=min(value, MAX_N50))
     if not math.isnan(low):
         in_tries = in_tries.between(

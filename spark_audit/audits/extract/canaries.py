@@ -26,7 +26,7 @@ class PartCounts(NamedTuple):
     sure
         Hits without ties.
     n
-        Canaries that were asked for.
+        Number of canaries that were prompted for.
     """
 
     if_ties_won: np.ndarray
@@ -37,8 +37,8 @@ class PartCounts(NamedTuple):
 def canary_findings(canaries: pd.DataFrame) -> Iterator[Finding]:
     """Yield a finding on the trained canaries of each checkpoint.
 
-    Each part counts in the first row of its canary: held-out canaries have one row, and
-    more rows are more tries.
+    Each part counts only in the first row of its canary. Held-out canaries have one
+    row, and more rows would be more tries.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def canary_findings(canaries: pd.DataFrame) -> Iterator[Finding]:
 
     of_trained = in_first_rows[in_first_rows["trained"]]
     for name, spans in of_trained.groupby("checkpoint", sort=False):
-        # Held-out canaries and the base count in the parts that trained ones have.
+        # Count held-out canaries and the base only in the parts of trained canaries.
         parts = spans["part"].unique().tolist()
         trained = _counts_of(counts, str(name), parts, is_trained=True)
         held_out = _counts_of(counts, str(name), parts, is_trained=False)
@@ -115,7 +115,7 @@ def _finding_on(
     held_out_sure = int(held_out.sure.sum())
     held_out_tied = int(held_out.if_ties_won.sum()) - held_out_sure
 
-    # Where none is reproduced, the exact upper limit of the smallest group.
+    # Without any hit, state the exact upper limit for the smallest group.
     highest_rate = None
     if not n_if_ties_won:
         fewest = int(spans.groupby(["part", "dose"]).size().min())
@@ -133,12 +133,12 @@ def _finding_on(
 
     bounds = []
     if p is not None:
-        # Parts of one canary are no independent trials.
+        # The parts of one canary are not independent trials.
         n_canaries = int(spans.groupby("part").size().max())
         rate = n_if_ties_won / n_parts
         bounds = [Bound(test="hits", value=rate, n=n_canaries, most=1.0)]
 
-    # In the order of the table.
+    # The order is that of the table in the docstring.
     claim: Claim = "moved"
     says = "canaries"
     status: Status = "ok"
@@ -172,7 +172,7 @@ def _finding_on(
 
 
 def _remarks(facts: Facts) -> list[str]:
-    """Return the keys of what is said of ties, held-out canaries and the limit."""
+    """Return the keys of remarks on ties, held-out canaries and the upper limit."""
     further = []
     if facts["tied"]:
         further.append("canaries_ties")
@@ -190,9 +190,9 @@ def _canary_p(
 ) -> float | None:
     """Return p that trained canaries return no more than held-out ones and the base's.
 
-    Fisher's one-sided test of the sure hits of each part, next to hits of the others
-    with ties. Corrected over parts (Bonferroni): those of one canary are no independent
-    trials. None where there is nothing to compare with.
+    The test is Fisher's, one-sided, by part: sure hits of trained canaries against hits
+    of the others, with ties. p is corrected over parts (Bonferroni), since the parts of
+    one canary are not independent. None: there is nothing to compare with.
 
     Parameters
     ----------
@@ -202,11 +202,11 @@ def _canary_p(
     n_parts = len(trained.n)
     part_ps = []
     for i in range(n_parts):
-        # Hits and trials of canaries that cannot be remembered.
+        # Hits and trials of canaries that the model cannot remember.
         controls = []
         if held_out.n[i]:
             controls.append((held_out.if_ties_won[i], held_out.n[i]))
-        # Next to a base without hits, only held-out ones tell what is guessed.
+        # If the base has no hits, only held-out canaries show how much is guessed.
         is_base_needed = at_base.if_ties_won[i] or not held_out.n[i]
         if at_base.n[i] and is_base_needed:
             controls.append((at_base.if_ties_won[i], at_base.n[i]))

@@ -1,4 +1,4 @@
-"""Findings of the extraction audit: what reproduced identifiers are taken to mean."""
+"""Findings of the extraction audit: conclusions from reproduced identifiers."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ from spark_audit.stats.estimate import Bound, Estimate, Power, side_of
 NO_TRAINED_IDENTIFIER = "no identifier of a trained row was scored"
 
 TIES_MATTER = 0.005
-"""Difference of the greedy rate by tie rule above which a finding states it."""
+"""A finding states how ties change the greedy rate if that is more than this."""
 
 
 def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> Iterator[Finding]:
-    """Yield the findings on every checkpoint: what it reproduces, and compared to what.
+    """Yield the findings on the identifiers that each checkpoint reproduces.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def _findings_on(
     is_all_tied = reproduced.tied > 0 and reproduced.count == 0
     is_none_reproduced = reproduced.tied == 0 and reproduced.count == 0
 
-    # Without a rate there is still a finding where there are hits.
+    # If there are hits there is a finding even without a rate.
     if rate is None or (rate.value is None and is_none_reproduced):
         reason = NO_TRAINED_IDENTIFIER if rate is None else rate.note
         yield Finding.not_tested(
@@ -94,7 +94,7 @@ def _findings_on(
         )
         return
 
-    # Numbers of tries stand in the facts of the sentence, and in tables.
+    # Numbers of tries appear in the facts of the sentence and in tables.
     facts: Facts = {"rate": rate, "back": reproduced}
     for sampler in ("t1", "top40"):
         facts[sampler] = pooled[name, "n50_median", sampler]
@@ -110,7 +110,7 @@ def _findings_on(
         )
     else:
         comparison = _comparison(spans, rate, seed=seed)
-        # What the comparison detects is claimed once, by its own sentence.
+        # A detection is claimed only once, by the sentence of the comparison.
         is_untested = comparison.claim == "not_tested" and not reproduced.count
         claim: Claim = "moved"
         if comparison.claim == "nothing_shown" or is_untested:
@@ -118,7 +118,7 @@ def _findings_on(
         yield Finding.on(rate, claim, "extract.counts", facts=facts, status="ok")
         yield comparison
 
-    # Many ties mean that the precision of the scores decides the rate.
+    # With many ties the precision of the scores decides the rate.
     tied_share = reproduced.tied / reproduced.of
     if tied_share > TIES_MATTER:
         estimate = Estimate(tied_share, clusters=rate.clusters)
@@ -132,9 +132,9 @@ def _findings_on(
 
 
 def reproduced_hits(spans: pd.DataFrame) -> Hits:
-    """Return how many identifiers of trained rows are reproduced, of how many.
+    """Return the reproduced identifiers of trained rows as a count of a total.
 
-    ``tied`` counts those that are reproduced only if ties are won.
+    ``tied`` counts identifiers that are reproduced only if ties are won.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ def reproduced_hits(spans: pd.DataFrame) -> Hits:
 def _share_fact(
     checkpoint: str, metric: str, spans: pd.DataFrame, hits: str = "greedy_sure"
 ) -> Facts:
-    """Return the share of some spans that is reproduced, as a fact; empty without any.
+    """Return the reproduced share of some spans as a fact; empty without spans.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ def _share_fact(
     if scored.empty:
         return {}
 
-    # Held-out spans weigh as much as the trained ones of their stratum.
+    # In each stratum held-out spans get the total weight of the trained ones.
     share = np.average(scored[hits].astype(float), weights=scored.get("weight"))
     n_clusters = scored["cluster"].nunique()
     estimate = Estimate(float(share), n=len(scored), clusters=n_clusters)
@@ -184,7 +184,7 @@ def _finding(
     power: Sequence[Power] = (),
     bounds: Sequence[Bound] = (),
 ) -> Finding:
-    """Return what a comparison claims; one with a p is primary.
+    """Return the finding of a comparison; it is primary if it has a p.
 
     Parameters
     ----------
@@ -193,17 +193,17 @@ def _finding(
     says, further
         Keys of its sentence and of the remarks that follow, without ``extract.``.
     difference
-        The rate minus what it is compared with; above 0 is a leak.
+        The rate minus the rate that it is compared with; above 0 is a leak.
     """
     key = f"extract.{says}"
     remarks = [f"extract.{remark}" for remark in further]
-    # Nothing was compared: the finding has the figures of the rate.
+    # Without a comparison the finding has the figures of the rate itself.
     if difference.value is None:
         return Finding.on(
             rate, claim, key, facts=facts, further=remarks, p=p, power=power
         )
 
-    # What is claimed is the difference, not the rate that it is one of.
+    # The claim is about the difference, not about the rate.
     in_clusters = replace(difference, clusters=rate.clusters)
     shown = row_of(in_clusters, checkpoint=rate.checkpoint, metric="apart")
     return Finding.on(
@@ -226,10 +226,10 @@ def _finding(
 
 
 def _comparison(spans: pd.DataFrame, rate: Row, *, seed: int) -> Finding:
-    """Return how trained identifiers compare with those that were never trained on.
+    """Return the finding on trained next to never-trained identifiers.
 
-    Where the base was scored, the difference counts beyond that of the base, which
-    shows how far the two splits differ without training.
+    If the base was scored, its difference is subtracted: it shows how far the two
+    splits differ without training.
 
     ====================================  ========================================
     first match wins                      finding
@@ -254,7 +254,7 @@ def _comparison(spans: pd.DataFrame, rate: Row, *, seed: int) -> Finding:
     compared, is_alike = comparable(spans)
     difference = rate_difference(split_difference(compared), base_difference(compared))
 
-    # Where none is reproduced, all that can be said is how high the rate may be.
+    # Without any hit only an upper limit of the rate can be stated.
     is_none_reproduced = not train["greedy"].any()
     limit = []
     if is_none_reproduced and rate.high is not None:
@@ -271,7 +271,7 @@ def _comparison(spans: pd.DataFrame, rate: Row, *, seed: int) -> Finding:
             spans, compared, rate, facts, difference, limit=limit, is_alike=is_alike
         )
 
-    # The base on the same rows stands in for held-out identifiers.
+    # The base on the same rows replaces held-out identifiers.
     facts |= _holder_facts(train)
     if past_base:
         facts |= _share_fact(BASE, "before", train, "base_sure")
@@ -300,7 +300,7 @@ def _comparison_of_splits(
     limit: Sequence[str],
     is_alike: bool,
 ) -> Finding:
-    """Return how trained and held-out identifiers compare.
+    """Return the finding on trained next to held-out identifiers.
 
     =============================================  ==================================
     first match wins                               claim and sentence
@@ -315,10 +315,10 @@ def _comparison_of_splits(
     Parameters
     ----------
     spans, compared
-        Of one checkpoint: all, and those of
-        :func:`spark_audit.audits.extract.rates.comparable`.
+        All spans of one checkpoint, and the comparable ones
+        (:func:`spark_audit.audits.extract.rates.comparable`).
     difference
-        Rate of trained minus that of held-out ones, beyond the base's.
+        Rate of trained minus rate of held-out spans, less the same at the base.
     limit
         Keys of remarks on the upper limit, where none is reproduced.
     is_alike
@@ -329,12 +329,12 @@ def _comparison_of_splits(
     held_out = compared[compared["split"] == "test"]
     past_base = bool(facts["past_base"])
 
-    # Facts are of the compared identifiers alone.
+    # The facts describe only the compared identifiers.
     facts |= {**_holder_facts(train), "back": reproduced_hits(train)}
     facts |= _share_fact(name, "unseen", held_out)
     facts |= _share_fact(BASE, "before", train, "base_sure")
 
-    # Remarks have the shares that the difference is made of.
+    # Remarks state the two shares of the difference.
     further = []
     if "unseen" in facts:
         further.append("unseen")
@@ -347,7 +347,7 @@ def _comparison_of_splits(
     p: float | None = None
     power: list[Power] = []
     bounds: list[Bound] = []
-    # The base is no suspect: whatever it gives, it was not trained on these rows.
+    # The base was not trained on these rows, so its output proves no memory.
     if name != BASE:
         test = _split_test(spans, compared, difference)
         p = test.p
@@ -402,7 +402,7 @@ def _split_test(
     is smaller once corrected for two tests (Bonferroni): then the facts of guessing
     come with it, else none.
     """
-    # The interval is approximate where few are reproduced, Fisher's test is exact.
+    # The interval is approximate with few hits, so Fisher's exact test must agree.
     p = max(limits_p(difference), exact_p(compared))
     if side_of(difference) != 1:
         return GuessTest(p, {})
@@ -414,12 +414,12 @@ def _split_test(
 
 
 def _not_compared_because(spans: pd.DataFrame) -> str:
-    """Return why held-out identifiers are no control of trained ones.
+    """Return the reason why held-out identifiers are no control of trained ones.
 
     ``form``: none has the form and the place of trained ones; ``few``: too few have,
     to test whether their texts differ; ``text``: their texts differ.
     """
-    # Strata below 0 hold those whose texts could not be shown to be alike.
+    # A stratum below 0 holds spans whose texts differ between sides, or may.
     of_like_form = spans[spans["stratum"] < 0]
     if of_like_form.empty:
         return "form"
@@ -432,10 +432,10 @@ def _not_compared_because(spans: pd.DataFrame) -> str:
 def _comparison_with_base(
     spans: pd.DataFrame, rate: Row, facts: Facts, *, limit: Sequence[str], seed: int
 ) -> Finding:
-    """Return how trained identifiers compare with the base, and with guessing.
+    """Return the finding on trained identifiers next to the base and to guessing.
 
-    Where no held-out identifiers tell memory, hits beyond the base are memory if they
-    are more than guessing gives, or if their rate grows with dose.
+    Without held-out identifiers as a control, hits beyond the base are memory if there
+    are more of them than guessing gives, or if their rate grows with dose.
 
     =============================================  ==================================
     first match wins                               claim and sentence
@@ -450,11 +450,11 @@ def _comparison_with_base(
     Parameters
     ----------
     facts
-        ``lacking`` is why held-out ones are no control, if there are any.
+        ``lacking`` is the reason why the held-out identifiers, if any, are no control.
     limit
         Keys of remarks on the upper limit, where none is reproduced.
     """
-    # Remarks say why the base is compared with, and what it gives.
+    # Remarks say why the base is the comparison, and how much it gives.
     facts |= {"against": "base", "past_base": False}
     why_base = "no_held_out"
     if "lacking" in facts:
@@ -463,13 +463,14 @@ def _comparison_with_base(
     if "before" in facts:
         before.append("before")
 
-    # Where no interval can be given, any hit beyond the base's is looked at.
+    # Without an interval, any hit beyond those of the base counts.
     difference, p = difference_from_base(spans, seed=seed)
     side = side_of(difference)
     has_hits = side is None and bool(counted(spans)["hit"].any())
     claim: Claim
     if side == 1 or has_hits:
-        # Two tests of memory: more than guessing gives, or growing with dose.
+        # Two tests of memory: more hits than guessing gives, or a rate that grows with
+        # dose.
         guess_p, guess_facts = beyond_guessing(spans)
         growth_p = dose_p(spans, seed=seed)
         p = min(1.0, 2 * min(guess_p, growth_p))
@@ -510,7 +511,7 @@ def _comparison_with_base(
 
 
 def _guess_remarks(facts: Facts, says: str) -> list[str]:
-    """Return the key of how often is guessed, by whether all are of one type.
+    """Return the key of the remark on guessing, for one type or for several.
 
     Parameters
     ----------
@@ -520,14 +521,14 @@ def _guess_remarks(facts: Facts, says: str) -> list[str]:
     if "guessed" in facts:
         return [f"{says}_of_kind" if facts["kind"] else says]
 
-    # Hits beyond guessing without an estimate: their rows give them away.
+    # Without an estimate, the rows of these hits give them away.
     if says == "guessing":
         return ["hinted"]
     return []
 
 
 def _holder_facts(train: pd.DataFrame) -> Facts:
-    """Return how many hits other rows hold too, and how many the cue gives alone.
+    """Return the counts of hits that other rows contain, and that the cue gives alone.
 
     Parameters
     ----------
@@ -537,10 +538,10 @@ def _holder_facts(train: pd.DataFrame) -> Facts:
     hits = train[train["greedy_sure"].astype(bool)]
     n_hits = len(hits)
     n_shared = int(hits["elsewhere"].sum())
-    # What the base gives too is no work of the cue.
+    # A hit of the base does not come from the cue.
     n_cued = int((hits["cue"] & ~hits["base"]).sum())
 
-    # A count of 0 is no fact: nothing is said of it.
+    # Leave out counts of 0, which no remark states.
     facts: Facts = {"all_shared": n_shared == n_hits}
     counts = {"sure": n_hits, "shared": n_shared, "cued": n_cued}
     for name, count in counts.items():
@@ -560,12 +561,12 @@ def _holder_remarks(facts: Facts) -> list[str]:
 
 
 def contrast_findings(contrasts: Sequence[Contrast]) -> Iterator[Finding]:
-    """Yield how the greedy rate changed against each baseline."""
+    """Yield findings on the change of the greedy rate from each baseline."""
     for contrast in contrasts:
         if (contrast.group, contrast.metric) != ("pooled", "greedy_rate"):
             continue
 
-        # Where all clusters agree there is no interval, and the test decides.
+        # If all clusters agree there is no interval, so the test decides.
         is_significant = (
             contrast.ends is None
             and contrast.p is not None

@@ -1,4 +1,4 @@
-"""How often identifiers are guessed without any memory."""
+"""Rates at which identifiers are guessed without memory, and tests of more hits."""
 
 from __future__ import annotations
 
@@ -25,15 +25,17 @@ from spark_audit.stats.intervals import clopper_pearson
 from spark_audit.stats.memory_contrast import Sides, permutation_p
 
 MIN_GUESS_RATE = 0.01
-"""Lowest rate at which any kind of identifier is taken to be guessed **[ours]**."""
+"""Lowest guess rate that is assumed for any kind of identifier **[ours]**."""
 
 MAX_GUESS_RATE = 0.2
-"""A type that is guessed more often is not pooled with others, nor tested by dose
-**[ours]**."""
+"""A type with a higher guess rate is not pooled with others nor tested by dose
+**[ours]**.
+"""
 
 MIN_SHARE_GIVEN = 0.5
-"""Share of an identifier's characters that stand before it in its row, as whole words,
-from which on the row gives it away **[ours]**."""
+"""A row gives an identifier away if whole words in front of it hold at least this share
+of its characters **[ours]**.
+"""
 
 LEVEL_OF_GUESS_LIMIT = 0.9
 """Level of the interval whose upper limit is taken as a rate of guessing."""
@@ -53,19 +55,23 @@ class StringFacts(TypedDict):
     string: int
     """Number of the string among those of its type."""
     lead: int
-    """Number of its leading part: all before its last two digits, or its first word."""
+    """Number of its leading part: the text before its last two digits, or its first
+    word.
+    """
     home: int
     """Number of the first trained row that it is annotated in; -1: none."""
     near: bool
-    """Whether another string of its type in trained rows is the same but for the last
-    two digits of one of its numbers."""
+    """Whether trained rows hold another string of its type that differs only in the
+    last two digits of one number.
+    """
     given: bool
     """Whether its row gives it away (:data:`MIN_SHARE_GIVEN`)."""
     elsewhere: bool
     """Whether rows of several sources, or a row never trained on, hold it."""
     chance: float
-    """How often it is guessed at most, 1 if it can be guessed
-    (:mod:`~spark_audit.audits.unguessable`)."""
+    """Upper bound of its guess rate, 1 if it can be guessed
+    (:mod:`~spark_audit.audits.unguessable`).
+    """
 
 
 class IdentifierInRow(NamedTuple):
@@ -101,13 +107,14 @@ def string_facts(manifest: Manifest) -> dict[SpanKey, StringFacts]:
         span = identifier.span
         key = (identifier.row.id, span.start, span.end)
         guess = guess_of.get(key)
-        # The string itself is among those of its stems if it is trained.
+        # A trained string is itself among the strings of its stems.
         strings_of_stems: set[str] = set()
         for stem in _stems(identifier.text):
             strings_of_stems |= neighbours[span.type, stem]
         facts[key] = StringFacts(
             string=numbers.of(span.type, identifier.text),
-            # A leading part has numbers of its own: no string holds this character.
+            # The character separates leading parts from whole strings, which never
+            # contain it.
             lead=numbers.of(span.type, f"\0{_leading_part(identifier.text)}"),
             home=homes.get(identifier.text, -1),
             near=len(strings_of_stems) > 1,
@@ -119,7 +126,7 @@ def string_facts(manifest: Manifest) -> dict[SpanKey, StringFacts]:
 
 
 class Numbers:
-    """Numbers of strings in the order in which they are first asked for."""
+    """Gives each string a number in the order of first use."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[str, str], int] = {}
@@ -130,8 +137,8 @@ class Numbers:
 
 
 def _holders(manifest: Manifest, strings: set[str]) -> dict[str, int]:
-    """Return how many sources hold each string; rows never trained on are one more."""
-    # One search for all strings in each row.
+    """Return the number of sources of each string; held-out rows count as one more."""
+    # Search each row once for all strings.
     find = finder(strings)
     sources: dict[str, set[str | None]] = defaultdict(set)
     for row in manifest.examples:
@@ -142,7 +149,7 @@ def _holders(manifest: Manifest, strings: set[str]) -> dict[str, int]:
 
 
 def _is_trained(identifier: IdentifierInRow) -> bool:
-    """Return whether an identifier stands in a trained row without a canary."""
+    """Return whether the identifier's row is a trained row without a canary."""
     return identifier.row.split == "train" and identifier.row.canary_id is None
 
 
@@ -168,10 +175,10 @@ def _neighbours(
 
 
 def _stems(text: str) -> Iterator[str]:
-    """Yield for each number of a string the string without its last two digits.
+    """Yield, for each number in a string, the string without its last two digits.
 
-    Strings of one stem differ by these digits alone: one may be counted on to the
-    other, as of running numbers.
+    Strings with the same stem differ in these digits alone: counting on from one can
+    give the other, as with running numbers.
     """
     for last_digits in _LAST_TWO.finditer(text):
         yield f"{text[: last_digits.start()]}#{text[last_digits.end() :]}"
@@ -204,16 +211,17 @@ def _is_given_by_row(row: ManifestExample, span: ManifestSpan) -> bool:
 
 
 def counted(spans: pd.DataFrame, split: str = "train") -> pd.DataFrame:
-    """Return the identifiers of a split that count: those their rows do not give away.
+    """Return the identifiers of a split that their rows do not give away.
 
-    Column ``hit`` is added: whether one is reproduced that the base does not give.
+    The column ``hit`` is added: whether the checkpoint reproduces an identifier and the
+    base does not.
 
     Parameters
     ----------
     spans
         Of one checkpoint: columns ``split``, ``given``, ``greedy_sure`` and ``base``.
     """
-    # The base's hits need no training: they count against no checkpoint.
+    # A hit of the base needs no training on these rows, so it is no hit here.
     is_counted = (spans["split"] == split) & ~spans["given"].astype(bool)
     identifiers = spans[is_counted]
     is_hit = identifiers["greedy_sure"].astype(bool) & ~identifiers["base"]
@@ -221,37 +229,37 @@ def counted(spans: pd.DataFrame, split: str = "train") -> pd.DataFrame:
 
 
 def without_read(held_out: pd.DataFrame) -> pd.DataFrame:
-    """Return held-out identifiers that may tell how often is guessed.
+    """Return the held-out identifiers that can show how often identifiers are guessed.
 
-    Where unguessable ones are reproduced, the checkpoint has read rows that were to be
-    held out, and these say nothing of guessing: counted as guesses, a list of rows that
-    was mistaken in part would hide all memory.
+    If unguessable ones are reproduced, the checkpoint has read rows that should be held
+    out. Counting these as guesses would let a partly wrong list of rows hide all
+    memory.
 
     Parameters
     ----------
     held_out
-        From :func:`counted`, with columns ``type``, ``cluster`` and ``chance``; of
-        evidence without ``chance`` all are returned.
+        From :func:`counted`, with columns ``type``, ``cluster`` and ``chance``; without
+        ``chance`` all are returned.
     """
     if "chance" not in held_out:
         return held_out
 
-    # What the base gives of a type may be guessed of others of it.
+    # The hit rate of the base on a type is a guess rate of that type.
     base_rate = held_out.groupby("type", observed=True)["base"].transform("mean")
     chance = np.maximum(held_out["chance"], base_rate)  # (identifiers,)
     with_chance = held_out.assign(chance=chance)
     unguessable = with_chance[with_chance["chance"] < 1]
 
-    # A cluster is one trial, whose chance is the sum over its identifiers.
+    # Each cluster is one trial; its chance is the sum over its identifiers.
     clusters = unguessable.groupby("cluster").agg(
         hit=("hit", "any"), tries=("chance", "sum")
     )
-    # One hit may be a guess: nothing is concluded of it.
+    # A single hit may be a guess, so it proves nothing.
     n_hits = int(clusters["hit"].sum())
     if n_hits < 2:
         return held_out
 
-    # A binomial of the mean rate, as in the test of trained ones.
+    # The tail is that of a binomial with the mean rate, as in the test of trained ones.
     rate = clusters["tries"].clip(upper=1.0).mean()
     p = scipy.stats.binom.sf(n_hits - 1, len(clusters), rate)
     if p >= ALARM:
@@ -264,20 +272,20 @@ def guess_rates(
 ) -> dict[str, float]:
     """Return guess rates of trained identifiers by type, from :func:`counted` spans.
 
-    The largest of these:
+    The rate is the largest of these:
 
     ==========  ====================================================================
     ``least``   :data:`MIN_GUESS_RATE`
     ``base``    what the base gives
     ``others``  share of other rows that hold a string that was reproduced
-    ``held``    upper limit of what is reproduced of identifiers never trained on
+    ``held``    upper limit of the hit rate of identifiers never trained on
     ``near``    share of strings with a neighbour
     ``lead``    share of pairs of strings with one leading part (one over their
                 effective number; where no pair has, one over the pairs)
     ==========  ====================================================================
 
-    Numbers that were injected were drawn at random: neighbours and leading parts say
-    nothing of these.
+    Injected numbers were drawn at random, so neighbours and leading parts say nothing
+    about them.
 
     Parameters
     ----------
@@ -285,12 +293,12 @@ def guess_rates(
         Columns ``type``, ``origin``, ``hit``, ``base`` and those of
         :class:`StringFacts`.
     other_rows
-        Whether ``others`` counts.
+        Whether ``others`` is one of the rates.
     """
     of_type = train.groupby("type", observed=True)
     rates = pd.DataFrame({"least": MIN_GUESS_RATE, "base": of_type["base"].mean()})
     if other_rows:
-        # Of a hit, the other rows of its string among all other rows of its type.
+        # For hits: the share of other rows of the type that hold the same string.
         hits = train[train["hit"]]
         other_holders = hits["string"].map(train["string"].value_counts()) - 1
         mean_holders = other_holders.groupby(hits["type"]).mean()
@@ -298,7 +306,7 @@ def guess_rates(
 
     rates["held"] = _held_out_limits(held_out)
 
-    # Each string once, however many rows hold it.
+    # Count each string once, however many rows hold it.
     natural_types = set(train.loc[train["origin"] != "injected", "type"])
     is_guided = train["type"].isin(natural_types | set(WORDED))
     strings = train[is_guided].drop_duplicates("string")
@@ -313,8 +321,8 @@ def guess_rates(
 def _held_out_limits(held_out: pd.DataFrame) -> pd.Series[float]:
     """Return by type the upper limit of the rate at which held-out ones are reproduced.
 
-    What is reproduced of identifiers never trained on is a guess. Types without a hit
-    are left out.
+    Hits among identifiers never trained on are guesses. Types without a hit are left
+    out.
     """
     hits_by_type = held_out.groupby("type", observed=True)["hit"].agg(["sum", "size"])
     with_hits = hits_by_type[hits_by_type["sum"] > 0]
@@ -356,10 +364,10 @@ class GuessTest(NamedTuple):
 def _guess_test(train: pd.DataFrame, held_out: pd.DataFrame) -> GuessTest:
     """Return the test that guessing gives as many clusters with a hit.
 
-    Its units are clusters, each with the strings whose first row it holds. What is
-    guessed in one row of a source may be guessed in all. Tries of a cluster's strings
-    are summed, and the tail is that of a binomial with the clusters' mean rate, which
-    is no smaller than that of unequal rates (Hoeffding, 1956).
+    The units are clusters, each with the strings whose first row it contains, since a
+    guess that succeeds in one row of a source may succeed in all. The guess rates of a
+    cluster's strings are summed. The tail is that of a binomial with the mean rate of
+    the clusters, which is no smaller than the tail for unequal rates (Hoeffding, 1956).
 
     Parameters
     ----------
@@ -369,12 +377,12 @@ def _guess_test(train: pd.DataFrame, held_out: pd.DataFrame) -> GuessTest:
     rates_by_type = guess_rates(train, held_out)
     rates = train["type"].map(rates_by_type).astype(np.float64)  # (identifiers,)
 
-    # All rows of a string count in the cluster of its first trained row.
+    # All rows of a string belong to the cluster of its first trained row.
     unit = train.groupby("home")["cluster"].transform("first")  # (identifiers,)
     tries = rates.groupby(unit).sum().clip(upper=1.0)  # (clusters,)
     n_hits = int(train["hit"].groupby(unit).any().sum())
     p = 1.0
-    # Nothing is concluded of a single cluster.
+    # A single cluster proves nothing.
     if n_hits > 1:
         p = float(scipy.stats.binom.sf(n_hits - 1, len(tries), tries.mean()))
 
@@ -391,29 +399,27 @@ def _guess_test(train: pd.DataFrame, held_out: pd.DataFrame) -> GuessTest:
 
 
 def beyond_guessing(spans: pd.DataFrame) -> GuessTest:
-    """Return the least p of several tests that guessing gives as much, and its facts.
+    """Return the least p of several tests that guessing gives as many hits, with facts.
 
-    Each type is tested, and all that are not easily guessed; p is corrected for their
-    number (Bonferroni). It needs no held-out identifiers, and few of trained ones;
-    nothing is concluded of a single cluster, nor without the base.
+    There is a test of each type, and one of all types that are hard to guess. p is
+    corrected over them (Bonferroni). The tests need no held-out identifiers and few
+    trained ones. A single cluster proves nothing, and without the base there is no
+    test.
 
     Parameters
     ----------
     spans
         Of one checkpoint, with the columns of :func:`counted` and :func:`guess_rates`.
 
-    Returns
-    -------
-    The facts are the rate of guessing (``guess_rate``), what was reproduced
-    nevertheless of how many (``guessed``), and their type (``kind``), empty if there
-    are several.
+    Returns ------- The facts are the guess rate (``guess_rate``), the hits and their
+    total (``guessed``), and the type (``kind``), empty if there are several.
     """
     train = counted(spans)
     held_out = without_read(counted(spans, "test"))
     if not has_base(spans) or train.empty:
         return GuessTest(1.0, {})
 
-    # Each type alone, then all hard ones together: few of each may be enough then.
+    # Test each type alone, then all hard types together, since each may have few hits.
     groups = [of_type for _, of_type in train.groupby("type", observed=True)]
     rates = guess_rates(train, held_out)
     hard_types = [
@@ -422,19 +428,19 @@ def beyond_guessing(spans: pd.DataFrame) -> GuessTest:
     if len(groups) > 1 and hard_types:
         groups.append(train[train["type"].isin(hard_types)])
 
-    # The clearest test, corrected for how many there are.
+    # Take the clearest test, corrected for the number of tests.
     tests = [_guess_test(group, held_out) for group in groups]
     clearest = min(tests, key=lambda test: test.p)
     return GuessTest(min(1.0, len(tests) * clearest.p), clearest.facts)
 
 
 def dose_p(spans: pd.DataFrame, *, seed: int) -> float:
-    """Return p that identifiers in several trained rows return no more than in one.
+    """Return p that identifiers in several trained rows are reproduced no more often.
 
-    Clusters are dealt anew to both within types. Frequent strings are guessed more
-    often, too: types that are guessed more often than
-    :data:`MAX_GUESS_RATE`, names and addresses are left out, and so is what the cue
-    gives in another row.
+    The comparison is with identifiers in one trained row; clusters are permuted within
+    types. Since frequent strings are also guessed more often, names, addresses and
+    types with a guess rate above :data:`MAX_GUESS_RATE` are left out. So are hits that
+    the cue gives in another row.
 
     Parameters
     ----------
@@ -442,7 +448,7 @@ def dose_p(spans: pd.DataFrame, *, seed: int) -> float:
         Of one checkpoint: columns ``dose``, ``cue``, ``cue_asked``, ``type``, and those
         of :func:`counted`.
     """
-    # Hits in other rows are what is tested here: they count as no guess.
+    # Hits in other rows are the effect under test, so they do not count as guesses.
     train = counted(spans)
     held_out = without_read(counted(spans, "test"))
     rates = guess_rates(train, held_out, other_rows=False)
@@ -458,7 +464,7 @@ def dose_p(spans: pd.DataFrame, *, seed: int) -> float:
     if is_in_several.all() or not is_in_several.any() or not is_hit.any():
         return 1.0
 
-    # One-sided: the test itself has two sides.
+    # Halve the two-sided p, since only more hits at a higher dose count.
     type_codes = pd.factorize(train["type"])[0]
     sides = Sides.of(is_in_several, train["cluster"], [type_codes])
     p = permutation_p(is_hit, sides, seed=seed)

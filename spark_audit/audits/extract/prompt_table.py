@@ -1,4 +1,4 @@
-"""The table of prompts: what is reproduced after each of them.
+"""The table of prompts: how many identifiers are reproduced after each of them.
 
 Each prompt is compared with the same prompt for identifiers never trained on, and
 against the base. Only the true prefix is a primary test; the others are one exploratory
@@ -35,7 +35,7 @@ DIGITS_OF_STRING = "digits"
 LOCAL = "local parts"
 
 DRAWS_COUNTED = (1, 10, 100)
-"""Numbers of draws that the table of prompts counts."""
+"""Numbers of draws for which the table states the identifiers that come out."""
 
 COLUMNS_OF_ANSWER = ["checkpoint", "prompt", "span"]
 """Columns that name one line of the frames of this file: how a checkpoint answered a
@@ -50,10 +50,10 @@ PROMPT_NOT_SCORED = "the texts of this prompt were not scored"
 
 
 def with_cue_and_base(spans: pd.DataFrame) -> pd.DataFrame:
-    """Return spans after their true prefix, with what the cue and the base give.
+    """Return spans after their true prefix, with the hits of the cue and of the base.
 
-    The cue is the few tokens in front of an identifier, behind the context of another
-    row: what it gives is no memory of the identifier's own row.
+    The cue is the few tokens in front of an identifier, placed behind the context of
+    another row. Its hits are no memory of the identifier's own row.
 
     Parameters
     ----------
@@ -61,12 +61,10 @@ def with_cue_and_base(spans: pd.DataFrame) -> pd.DataFrame:
         One row per checkpoint, identifier and prompt: columns ``checkpoint``,
         ``prompt``, ``span`` and ``greedy``.
 
-    Returns
-    -------
-    The rows of the true prefix. Columns are added, all with ties won: ``cue``, whether
-    this checkpoint's cue or the base's gives the span; ``cue_asked``, whether one was
-    asked for; ``base``, whether the base gives it after the true prefix or the cue; and
-    ``trials``, which is 1.
+    Returns ------- The rows of the true prefix. The added columns count ties as won:
+    ``cue``, whether the cue gives the span, at this checkpoint or the base;
+    ``cue_asked``, whether there was a cue prompt; ``base``, whether the base gives the
+    span after the true prefix or the cue. ``trials`` is always 1.
     """
     is_hit = spans["greedy"].astype(bool)
     hits = pd.MultiIndex.from_frame(spans.loc[is_hit, COLUMNS_OF_ANSWER])
@@ -75,7 +73,7 @@ def with_cue_and_base(spans: pd.DataFrame) -> pd.DataFrame:
         """Return whether each row, named by ``COLUMNS_OF_ANSWER``, is a hit."""
         return np.asarray(pd.MultiIndex.from_frame(rows).isin(hits))
 
-    # The same spans after the cue, at the base, and after the cue at the base.
+    # Look the same spans up after the cue, at the base, and after the cue at the base.
     after_prefix = spans[spans["prompt"] == FULL_PROMPT]
     names = after_prefix[COLUMNS_OF_ANSWER]
     is_cued = is_reproduced(names.assign(prompt="cue"))
@@ -103,10 +101,10 @@ def prompt_table(spans: pd.DataFrame, *, seed: int) -> list[TableRecord]:
 
     Hits are those without ties. One record is of whole identifiers, the others of their
     parts (:func:`~spark_audit.audits.extract.prompts.graded`). ``true_prefix`` counts
-    those of the same spans that are reproduced after it, ``cue_too`` those of the
-    prompt's hits that the cue gives in another row's context too; ``note`` has the
-    reason where no difference is estimable, ``shown`` is whether one was found, None
-    where it is not tested here. Empty where nothing but the true prefix was asked.
+    the same spans that are reproduced after their true prefix. ``cue_too`` counts the
+    hits of the prompt that the cue gives in another row's context, too. ``note`` is the
+    reason if no difference is estimable. ``shown`` says whether a difference was found;
+    None: it is not tested here. The list is empty if only the true prefix was asked.
 
     Parameters
     ----------
@@ -117,7 +115,7 @@ def prompt_table(spans: pd.DataFrame, *, seed: int) -> list[TableRecord]:
     if set(spans["prompt"]) <= {FULL_PROMPT}:
         return []
 
-    # What the columns next to a prompt's own hits are taken from.
+    # The columns on the true prefix and the cue are read from these spans.
     after_true_prefix = by_checkpoint(with_cue_and_base(spans))
     has_cue = bool((spans["prompt"] == "cue").any())
 
@@ -171,7 +169,7 @@ def _spans_by_unit(spans: pd.DataFrame) -> dict[str, pd.DataFrame]:
 def _prompt_record(
     name: str, prompt: str, unit: str, asked: pd.DataFrame, *, seed: int
 ) -> PromptRecord:
-    """Return hits after one prompt, next to held-out spans and the base.
+    """Return the record of one prompt: its hits next to held-out spans and the base.
 
     Parameters
     ----------
@@ -184,7 +182,7 @@ def _prompt_record(
     train = asked[asked["split"] == "train"]
     held_out = asked[asked["split"] == "test"]
 
-    # Of the base, hits with ties: neither side's ties make a finding.
+    # Count the base's hits with ties, so that ties of neither side make a finding.
     base_hits = train["greedy" if name == BASE else "base_won"].dropna()
 
     # Trained minus held-out spans, or minus the base.
@@ -211,7 +209,7 @@ def _prompt_record(
         columns["low"] = round(POINTS_OF_WHOLE * low, DECIMALS_OF_POINTS)
         columns["high"] = round(POINTS_OF_WHOLE * high, DECIMALS_OF_POINTS)
 
-    # The primary test of the true prefix is that of a finding.
+    # The true prefix is tested by its finding, not by this table.
     is_primary = prompt == FULL_PROMPT and is_whole
     if is_primary or name == BASE:
         p = None
@@ -221,7 +219,7 @@ def _prompt_record(
 def _counts_of_identifiers(
     asked: pd.DataFrame, after_true_prefix: pd.DataFrame, *, has_cue: bool
 ) -> TableRecord:
-    """Return what only whole identifiers have: other prompts' hits, and draws.
+    """Return the columns of whole identifiers alone: hits of other prompts, and draws.
 
     Parameters
     ----------
@@ -233,7 +231,7 @@ def _counts_of_identifiers(
     has_cue
         Whether the cue was asked for.
     """
-    # The same spans after their true prefix, and what the cue gives of the hits.
+    # Hits of the same spans after their true prefix, and hits that the cue gives, too.
     train = asked[asked["split"] == "train"]
     hits = train.index[train["greedy_sure"].astype(bool)]
     same_spans = after_true_prefix[after_true_prefix.index.isin(train.index)]
@@ -246,7 +244,7 @@ def _counts_of_identifiers(
         "cue_too": n_cued,
     }
 
-    # How many come out within so many draws from the top 40 tokens.
+    # Count the identifiers that come out within each number of top-40 draws.
     tries = n_p(train["logp_top40"].to_numpy(np.float64))  # (spans,)
     for n_draws in DRAWS_COUNTED:
         counts[f"top40_within_{n_draws}"] = int((tries <= n_draws).sum())
@@ -275,7 +273,7 @@ def not_asked(
     trained: Collection[str],
     checkpoints: Sequence[str],
 ) -> list[TableRecord]:
-    """Return a record, with the reason, for each prompt that asked for nothing.
+    """Return a record with the reason for each prompt that asked for no identifier.
 
     Parameters
     ----------
@@ -287,7 +285,7 @@ def not_asked(
         Prompts that fit an identifier of a trained row.
     """
     with_record = {(record["checkpoint"], record["prompt"]) for record in records}
-    # All columns that the other records have.
+    # The record gets all columns of the other records.
     no_figures: TableRecord = {}
     if records:
         no_figures = dict.fromkeys(records[0])

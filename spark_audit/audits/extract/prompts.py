@@ -1,4 +1,4 @@
-"""The identifiers that are asked for, and how each was answered."""
+"""Prompted identifiers, and their scores after each prompt."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.sampled_extraction import top_k_logp
 
 FULL_PROMPT = "full"
-"""The true prefix: what the plain pass has read anyway."""
+"""The true prefix, after which the plain pass scores an identifier."""
 
 SAMPLERS = ("t1", "top40")
 
@@ -68,7 +68,7 @@ def span_facts(manifest: Manifest, trained_on: Trained) -> Iterator[dict[str, An
     trained_on
         What training did with the identifiers.
     """
-    # Worked out once for all spans.
+    # These facts are computed once for all spans.
     first_rows = _first_rows(manifest)
     facts = identifier_facts(manifest, trained_on)
     strings = string_facts(manifest)
@@ -81,7 +81,7 @@ def span_facts(manifest: Manifest, trained_on: Trained) -> Iterator[dict[str, An
         key = (example.id, span.start, span.end)
         dose = facts[key].dose
         if canary_id:
-            # Where only some of the manifest is audited, its canaries are not listed.
+            # If only a part of the manifest is audited, its canaries are not listed.
             unlisted = 0 if example.split == "test" else 1
             dose = dose_by_canary.get(canary_id, unlisted)
 
@@ -99,7 +99,7 @@ def span_facts(manifest: Manifest, trained_on: Trained) -> Iterator[dict[str, An
             "first": first_rows[canary_id or example.id, part] == example.id,
             "stratum": facts[key].stratum,
         }
-        # Where training is known of no row, there is no such column.
+        # The column exists only if the training input of some row is known.
         if trained_on.is_known and canary_id:
             record[COLUMN] = canary_states.get(canary_id, "")
         elif trained_on.is_known:
@@ -110,8 +110,8 @@ def span_facts(manifest: Manifest, trained_on: Trained) -> Iterator[dict[str, An
 def _first_rows(manifest: Manifest) -> dict[tuple[str, str], str]:
     """Map each canary (or row without one) and part to the first id of its rows.
 
-    A canary stands in several rows, of which the first by id counts; a row without a
-    canary is its own first row.
+    Several rows can contain one canary; the first by id counts. A row without a canary
+    is its own first row.
     """
     first_rows: dict[tuple[str, str], str] = {}
     for example, span, _ in spans_of(manifest):
@@ -121,9 +121,10 @@ def _first_rows(manifest: Manifest) -> dict[tuple[str, str], str]:
 
 
 def _dose_by_canary(manifest: Manifest) -> dict[str, int]:
-    """Return in how many trained rows each canary was read; 0 of a held-out one.
+    """Return the number of trained rows in which each canary was read.
 
-    :data:`~spark_audit.audits.supervision.NOT_READ` where training cut it off in all.
+    It is 0 for a held-out canary, and :data:`~spark_audit.audits.supervision.NOT_READ`
+    if training cut it off in all of its rows.
     """
     n_rows_cut = canary_rows_cut(manifest)
     doses = {}
@@ -180,7 +181,8 @@ def identifier_scores(
     table, prompted, nucleus
         Scores after the true prefix, after other prompts, and of top-p sampling.
     """
-    # In its whole row it is some of the tokens, after another prompt it is all of them.
+    # After its true prefix it is a part of the scored row, after other prompts all of
+    # it.
     key_of_row = identifier.prompts[FULL_PROMPT]
     scored = {
         FULL_PROMPT: ScoredTokens(table, table.span(key_of_row, *identifier.tokens))
@@ -203,10 +205,10 @@ def identifier_scores(
         ties = columns["ties"][lines]  # (tokens,), others as likely as this one
         top40_mass = columns["top40_logp"][lines]  # (tokens,), nats
 
-        # Greedy decoding writes what has rank 1 at every token.
+        # Greedy decoding writes the identifier if every token has rank 1.
         is_greedy = bool((rank == 1).all())
         is_sure = is_greedy and not ties.any()
-        # Rounding may leave a certain token's NLL a hair below 0.
+        # Rounding can make the NLL of a certain token slightly negative.
         logp = min(0.0, -float(nll.sum(dtype=np.float64)))
         top40_logp = float(top_k_logp(nll, rank, top40_mass, k=TOP_TOKENS).sum())
 
@@ -216,7 +218,7 @@ def identifier_scores(
                 _top_p_logp(nucleus, identifier, sampler)
                 for sampler in NUCLEUS_SAMPLERS
             ]
-        # In the order of EXTRACT_COLUMNS.
+        # The order is that of EXTRACT_COLUMNS.
         n_parts, n_parts_right = part_counts[prompt]
         yield (
             len(nll),
@@ -278,9 +280,10 @@ def graded(
 ) -> dict[str, PartCount]:
     """Return the parts of an identifier that greedy decoding writes, by prompt.
 
-    A number's parts are its digits, in their place up to the first wrong token (behind
-    it one in ten is right by chance); an address's is all before its @. There are none
-    where it has neither, and where no prompt tells which characters a token writes.
+    The parts of a number are its digits up to the first wrong token; behind it one in
+    ten would be right by chance. The only part of an address is the text before its @.
+    Other identifiers have no parts, nor has one whose tokens cannot be mapped to
+    characters by any prompt.
 
     Parameters
     ----------
@@ -288,8 +291,8 @@ def graded(
         Prompt -> scores of the identifier's tokens after it.
     """
     part_ends = _ends_of_parts(text, pii_type)
-    # Prompts of some last words of the prefix: the string has the same tokens after
-    # these as in its row, and their tables know which characters a token writes.
+    # After the last words of the prefix the string has the same tokens as in its row,
+    # and the tables of these prompts map tokens to characters.
     tails = [scored[name] for name in asked_prompts.TAILS if name in scored]
 
     counts = {}
@@ -307,11 +310,11 @@ def graded(
         is_tied = columns["ties"][tokens.lines] > 0
         is_wrong = is_behind | is_tied
 
-        # Up to the first wrong token; all are right where there is none.
+        # Parts count up to the first wrong token; without one, all are right.
         n_tokens_right = int(np.argmax(np.append(is_wrong, True)))
         n_characters_right = 0
         if n_tokens_right:
-            # Characters of the identifier up to the end of each of its tokens.
+            # Number of the identifier's characters up to the end of each token.
             token_ends = positioned.table.position[positioned.lines]  # (tokens,)
             n_characters_right = int(token_ends[n_tokens_right - 1])
 
@@ -323,7 +326,8 @@ def graded(
 def _ends_of_parts(text: str, pii_type: str) -> list[int]:
     """Return the indices of the characters that end a part.
 
-    That is each digit, or of an address the last character before its @.
+    A part ends at each digit of a number, or at the last character before the @ of an
+    address.
     """
     if pii_type != "EMAIL":
         return [i for i, character in enumerate(text) if character.isdigit()]

@@ -47,7 +47,7 @@ NOT_COMPARED = (
 )
 
 CONFIDENCE = 0.95
-"""Level of all intervals, and 1 minus the level of all tests."""
+"""Confidence level of all intervals; 1 minus it is the level of all tests."""
 
 SPLITS = ("train", "test")
 
@@ -62,7 +62,7 @@ MIN_ENUMERATED_P = 1e-7
 """Stop enumerating once p is below this value: no report asks for less."""
 
 NO_DIFFERENCE = Estimate(0.0, 0.0, 0.0)
-"""The difference at a base that was not scored."""
+"""Stands for the difference at the base if it was not scored."""
 
 
 def row_of(estimate: Estimate, *, checkpoint: str, metric: str) -> Row:
@@ -75,8 +75,8 @@ def row_of(estimate: Estimate, *, checkpoint: str, metric: str) -> Row:
 def by_checkpoint(pii: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the spans of each checkpoint, indexed by span, with the base's hits.
 
-    In the order of the evidence. ``base_sure`` and ``base_won`` are added; of the base
-    itself they are NaN.
+    The order is that of the evidence. The columns ``base_sure`` and ``base_won`` are
+    added; they are NaN for the base itself.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def by_checkpoint(pii: pd.DataFrame) -> dict[str, pd.DataFrame]:
     groups = pii.set_index("span").groupby("checkpoint", sort=False)
     spans_by_checkpoint = {str(name): spans for name, spans in groups}
 
-    # The same spans at the base, by the number of the span.
+    # Match the spans of the base by their number.
     base = spans_by_checkpoint.get(BASE, pii[:0])
     base_hits = base[["greedy_sure", "greedy"]].astype(np.float64)
     base_hits.columns = pd.Index(["base_sure", "base_won"])
@@ -117,10 +117,10 @@ class ComparedSpans(NamedTuple):
 def comparable(spans: pd.DataFrame) -> ComparedSpans:
     """Return the spans of both splits that can be compared.
 
-    Injected ones were drawn alike, and are compared alone where both splits have some.
-    Others are compared within types and strata (form and place), in which held-out
-    spans weigh as much as trained ones (column ``weight``). Spans that the text alone
-    tells apart have no control.
+    Injected spans were drawn alike. If both splits have some, only these are compared.
+    Otherwise natural spans are compared within types and strata (form and place), in
+    which held-out spans get the weight of trained ones (column ``weight``). Spans whose
+    text alone distinguishes the splits have no control.
 
     Parameters
     ----------
@@ -133,15 +133,15 @@ def comparable(spans: pd.DataFrame) -> ComparedSpans:
     if set(injected["split"]) == set(SPLITS):
         return ComparedSpans(injected, is_alike=True)
 
-    # A stratum is of one type; those that nothing is comparable with are dropped.
+    # A stratum has one type. Drop spans in strata without the other split.
     natural = weighted[weighted["stratum"] >= 0]
     stratum = natural.groupby(["type", "stratum"], observed=True).ngroup()
     is_trained = natural["split"] == "train"
     with_side = natural.assign(side=is_trained.astype(int), stratum=stratum)
     compared = with_side[counterparts(with_side)]
 
-    # Held-out spans of a stratum weigh as much as its trained ones, then all together
-    # as many as they are.
+    # Held-out spans get the total weight of the trained ones of their stratum, and all
+    # their weights together then sum to their number.
     is_held_out = compared["side"] == 0
     side_by_stratum = compared.groupby("stratum")["side"]
     n_trained = side_by_stratum.transform("sum")  # (spans,)
@@ -155,8 +155,8 @@ def comparable(spans: pd.DataFrame) -> ComparedSpans:
 def split_difference(compared: pd.DataFrame, hits: str = "greedy_sure") -> Estimate:
     """Return the rate of trained minus that of held-out spans; above 0 is a leak.
 
-    Its interval combines those of both rates as method 10 of Newcombe (1998) does with
-    Wilson's, which keeps it honest where next to nothing is reproduced.
+    Its interval combines Wilson's intervals of both rates by method 10 of Newcombe
+    (1998), which also holds if hardly anything is reproduced.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ def split_difference(compared: pd.DataFrame, hits: str = "greedy_sure") -> Estim
     hits
         Column of hits: ``greedy_sure``, or ``base_sure`` for the base model.
     """
-    # Method 10 takes the rates of both splits as independent.
+    # Method 10 assumes that the rates of both splits are independent.
     rates = []
     for split in SPLITS:
         events, trials = _weighted_sums(compared, hits, split)
@@ -177,7 +177,7 @@ def _weighted_sums(
     compared: pd.DataFrame, hits: str, split: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return weighted hits and trials of one split, each of shape ``(clusters,)``."""
-    # Spans that the base was not scored on count in neither.
+    # Spans without a score of the base count in neither sum.
     counts = compared[[hits, "trials"]].dropna().mul(compared["weight"], axis=0)
     of_split = counts[compared["split"] == split]
     sums = of_split.groupby(compared["cluster"]).sum()  # (clusters, 2)
@@ -188,8 +188,9 @@ def _weighted_sums(
 def rate_difference(first: Estimate, second: Estimate) -> Estimate:
     """Return the difference of two independent figures, its interval from theirs.
 
-    Within [-1, 1], as differences of rates are. Of a difference and the base's own,
-    which are of the same rows and mostly agree, the interval is rather wide.
+    The result is within [-1, 1], the range of differences of rates. For a difference
+    and the same difference at the base, the interval is rather wide, since both come
+    from the same rows and mostly agree.
 
     >>> rates = Estimate(0.5, 0.4, 0.7), Estimate(0.2, 0.1, 0.6)
     >>> difference = rate_difference(*rates)
@@ -234,24 +235,24 @@ def value_and_limits(estimate: Estimate) -> Interval95:
 
 
 def limits_p(difference: Estimate) -> float:
-    """Return the two-sided p of no difference: 0.05 where a limit of the interval is 0.
+    """Return the two-sided p of no difference: 0.05 if a limit of the interval is 0.
 
-    By the half of the interval that points to 0, as if it were a normal one.
+    The half of the interval that points to 0 is read as 1.96 standard errors.
     """
     value, low, high = value_and_limits(difference)
     half_width = value - low if value > 0 else high - value
 
-    # Without a width on that side the value itself decides.
+    # If the interval has no width on that side, the value itself decides.
     if not half_width:
         return float(value == 0)
 
-    # Half the interval is 1.96 standard errors: the quantile of the value, below 0.
+    # Half the interval is 1.96 standard errors; the value in these is made negative.
     quantile = scipy.special.ndtri(LOWER_QUANTILE) * abs(value / half_width)
     return float(2 * scipy.special.ndtr(quantile))
 
 
 def exact_p(compared: pd.DataFrame) -> float:
-    """Return Fisher's two-sided p that clusters of both splits return as often.
+    """Return Fisher's two-sided p that clusters of both splits have hits equally often.
 
     Parameters
     ----------
@@ -264,9 +265,9 @@ def exact_p(compared: pd.DataFrame) -> float:
 def _returning_clusters(compared: pd.DataFrame) -> np.ndarray:
     """Return clusters by split and outcome, shape ``(2, 2)``.
 
-    Trained and held-out clusters; those with a hit, and those without.
+    Rows: trained and held-out clusters. Columns: clusters with and without a hit.
     """
-    # A cluster counts once, however many of its identifiers are reproduced.
+    # A cluster counts once, however many hits it has.
     has_hit = compared.groupby(["split", "cluster"])["greedy_sure"].any()
     by_split = has_hit.groupby("split").agg(["sum", "size"])
     counts = by_split.reindex([*SPLITS], fill_value=0)
@@ -277,11 +278,12 @@ def _returning_clusters(compared: pd.DataFrame) -> np.ndarray:
 
 
 def hits_power(compared: pd.DataFrame, base: Estimate = NO_DIFFERENCE) -> Power:
-    """Return the inputs of the smallest difference that both of its tests detect.
+    """Return the inputs for the smallest difference that both tests detect.
 
-    These are p of 1, 2, ... trained clusters with a hit, next to the held-out clusters
-    that have one; each cluster is one identifier. p is that of the interval, beyond the
-    base's difference as it is, or Fisher's, whichever is larger.
+    The inputs are the p of 1, 2, ... trained clusters with a hit, at the observed
+    number of held-out clusters with one. Each cluster counts as one identifier. Each p
+    is the larger one of Fisher's test and of the interval of the difference less that
+    of the base.
 
     Parameters
     ----------
@@ -300,7 +302,8 @@ def hits_power(compared: pd.DataFrame, base: Estimate = NO_DIFFERENCE) -> Power:
         if ps and ps[-1] < MIN_ENUMERATED_P:
             break
 
-        # The interval's test first: where it claims nothing, Fisher's need not be done.
+        # The test by interval comes first: if it claims nothing, Fisher's is not
+        # needed.
         trained_rate = _rate_of_clusters(trained_hits, n_trained)
         difference = rate_difference(trained_rate, held_out_rate)
         beyond_base = rate_difference(difference, base)
@@ -317,7 +320,7 @@ def hits_power(compared: pd.DataFrame, base: Estimate = NO_DIFFERENCE) -> Power:
         fisher_p = float(scipy.stats.fisher_exact(table).pvalue)
         ps.append(max(limits_p(beyond_base), fisher_p))
 
-    # A rate up to that of held-out ones, and the base's difference, is no evidence.
+    # A rate up to that of held-out spans plus the base's difference is no evidence.
     null = held_out_hits / n_held_out + (base.value or 0.0)
     return Power(
         test="hits",
@@ -329,7 +332,7 @@ def hits_power(compared: pd.DataFrame, base: Estimate = NO_DIFFERENCE) -> Power:
 
 
 def _rate_of_clusters(n_hits: int, n_clusters: int) -> Estimate:
-    """Return the rate of clusters with a hit, each cluster one trial."""
+    """Return the rate of clusters with a hit; each cluster is one trial."""
     return rate_estimate(np.arange(n_clusters) < n_hits, np.ones(n_clusters))
 
 

@@ -48,8 +48,9 @@ from spark_audit.results import AuditResult, grouped
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass
 
-# Kinds of metrics: changes of the NLL, mean NLL, and differences that conclusions rest
-# on. ``learned=-1``: a model that has learned identifiers has lower values.
+# Three kinds of metrics: changes of the NLL, mean NLL, and the differences that
+# conclusions rest on. ``learned=-1``: a model that learned identifiers has lower
+# values.
 _change = partial(Metric, unit="nats", panel="changes")
 _level = partial(Metric, unit="nats", bounds=(0.0, np.inf), learned=-1)
 _delta = partial(Metric, unit="nats", learned=-1, glance=("",), headline=("",))
@@ -101,8 +102,8 @@ class Matched(Audit):
     strongest_claim = "memory"
     memory = True
     memory_metric = "memory"
-    # Memory first: the others move in any fine-tuning. Delta_sel has no better side, as
-    # a model that leaks, or one that is broken, may have the largest.
+    # Memory comes first, since any fine-tuning moves the others. Delta_sel has no
+    # better side: a leaking model or a broken one may have the largest value.
     latex = (
         LatexColumn("Memory ≈0", "memory"),
         LatexColumn("PII NLL", "nll_pii"),
@@ -126,7 +127,7 @@ class Matched(Audit):
 
     def __post_init__(self) -> None:
         if self.replicates and self.replicates < FEWEST_REPLICATES:
-            # So few replicates have no 2.5% quantile.
+            # Fewer replicates have no 2.5% quantile.
             raise InputError(
                 f"{self.replicates} replicates give no interval",
                 where="--replicates",
@@ -141,7 +142,7 @@ class Matched(Audit):
 
     @classmethod
     def whole_of(cls, metric: str, of: str) -> tuple[str, str, str] | None:
-        """Return ``nll`` of all identifiers for ``nll_pii``, of those with a control.
+        """Return ``nll`` of all identifiers for ``nll_pii``, which needs a control.
 
         See :meth:`spark_audit.audits.base.Audit.whole_of`.
         """
@@ -155,7 +156,7 @@ class Matched(Audit):
         return self.replicates or super().replicates_of(preset)
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
-        # Unmatched spans bear on ``rtm_bias`` too.
+        # Unmatched spans change ``rtm_bias``, too.
         return plan_of_identifiers(manifest)
 
     def evidence(
@@ -178,25 +179,24 @@ class Matched(Audit):
         ``placebo``    all pairs of one draw (``start``)
         =============  ===============================================================
 
-        The last two lack a ``split``, and their sums are those of identifiers minus
-        those of controls: see
-        :func:`~spark_audit.audits.matched.sensitivity.other_pairs`.
+        The last two lack a ``split``. Their sums are sums of identifiers minus sums of
+        controls: see :func:`~spark_audit.audits.matched.sensitivity.other_pairs`.
 
         Columns beside the role:
 
         ``nll_sum``, ``ref_sum``
             Summed NLL of the checkpoint and of the reference, nats.
         ``dose``
-            Trained rows that the identifier's string occurs in, whichever row it is
-            read in; ``trained`` is 1 where that is any.
+            Number of trained rows that contain the identifier's string, whatever row
+            the unit is in; ``trained`` is 1 if there are any.
         ``supervision``
             What training did with it, where that is known.
         ``form``, ``cue``, ``stratum``, ``text_auc``
             Those of :class:`~spark_audit.audits.identifiers.Facts`, 0 for other text.
         ``digits``, ``capitals``, ``letters``, ``marks``
-            How many tokens of each class the identifier has.
+            Number of the identifier's tokens of each class.
         """
-        # Checkpoints whose plain pass was scored.
+        # Only checkpoints with a scored plain pass.
         score_tables = {
             name: passes[Pass()] for name, passes in tables.items() if Pass() in passes
         }
@@ -207,7 +207,7 @@ class Matched(Audit):
         if ranges.empty:
             return Evidence()
 
-        # Units without a pair stand behind all pairs.
+        # Units without a pair come after all pairs.
         ranges = ranges.sort_values("pair", kind="stable")
         token_sets = [*token_set_units(manifest)]
         extra_pairs = other_pairs(
@@ -226,7 +226,7 @@ class Matched(Audit):
             extra_pairs=extra_pairs,
         )
 
-        # Each unit of a row has the facts of that row.
+        # Units get the facts of their row.
         facts_of_sets = pd.DataFrame([token_set.facts for token_set in token_sets])
         facts_of_rows = pd.DataFrame(
             [(row.id, row.cluster, row.task, row.split) for row in manifest.examples],
@@ -251,7 +251,7 @@ class Matched(Audit):
         nll, baselines = _with_means_of_seeds(evidence, context.baselines)
         scores = UnitScores(evidence.units, nll, replace(context, baselines=baselines))
 
-        # Figures: of pairs, of memory, and against the baseline.
+        # Figures of pairs, of memory, and against the baseline.
         rows, contrasts = pairs.pair_figures(scores)
         tests: dict[str, dict[str, MemoryTest]] = {}
         for name in nll:
@@ -261,7 +261,7 @@ class Matched(Audit):
         for name, baseline in baselines.items():
             contrasts += pairs.contrasts_with_baseline(scores, name, baseline)
 
-        # Tables on how much depends on the matching.
+        # Tables that show how much depends on the matching.
         tables: dict[str, list[dict[str, Any]]] = {}
         roles = {*evidence.units["role"]}
         if "rematched" in roles:
@@ -269,7 +269,7 @@ class Matched(Audit):
         if "placebo" in roles:
             tables["matched_placebo"] = [*placebo_table(evidence)]
 
-        # Findings on single checkpoints come first: those on returns rest on them.
+        # Findings on single checkpoints come first, since findings on returns use them.
         concluded = [*findings_by_checkpoint(scores, rows, tests)]
         for returned in [*returns(scores, rows, concluded)]:
             contrasts.append(returned.change)
@@ -277,7 +277,7 @@ class Matched(Audit):
             if returned.finding is not None:
                 concluded.append(returned.finding)
 
-        # DiD of all methods, compared with those of ordinary runs.
+        # The DiD of all methods are compared with those of ordinary runs.
         if contrasts:
             replicated = {*nll}.difference(evidence.checkpoints)
             ordinary = listed(self.null, [*nll], where="--null")
@@ -317,7 +317,7 @@ class _UnitTokens(NamedTuple):
         Parameters
         ----------
         nll
-            Gives the summed NLL of tokens by one checkpoint, or by the reference.
+            Returns the summed NLL of tokens by one checkpoint, or by the reference.
         """
         of_ranges = nll(self.rows, self.starts, self.lengths)
         of_token_sets = nll.over(self.token_sets)
@@ -339,11 +339,11 @@ class _ScoresByMethod(NamedTuple):
 def _with_means_of_seeds(
     evidence: Evidence, baselines: Mapping[str, str]
 ) -> _ScoresByMethod:
-    """Return NLL by checkpoint, and of each method with seeds the mean over them.
+    """Return NLL by checkpoint, and for each method with seeds the mean over these.
 
-    A method gets the name of its seeds without their numbers, and is audited like one
-    more checkpoint. Delta_sel and DiD are linear in a checkpoint's sums, so their
-    interval over sources for the mean of several seeds is that of the averaged sums.
+    A method has the name of its seeds without their numbers and is audited like a
+    further checkpoint. Delta_sel and DiD are linear in a checkpoint's sums. Averaged
+    sums therefore give the interval over sources of the mean over seeds.
     """
     nll = dict(zip(evidence.checkpoints, evidence.values["nll_sum"], strict=True))
     baseline_by_name = dict(baselines)
@@ -351,7 +351,7 @@ def _with_means_of_seeds(
     for method, names in grouped(seeds, entry_of).items():
         nll[method] = np.mean([nll[name] for name in names], axis=0)
 
-        # All seeds of a method have the same baseline, by its seed.
+        # All seeds of a method are compared with seeds of one baseline.
         baseline = baselines.get(names[0])
         if baseline is not None:
             baseline_by_name[method] = entry_of(baseline)

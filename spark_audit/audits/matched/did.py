@@ -1,10 +1,10 @@
 """DiD: identifiers of a checkpoint compared with those of its baseline.
 
-The difference in differences is by how much identifiers changed from the baseline to
-the checkpoint, minus by how much equally hard text (their controls) did. Above 0,
-identifiers became less likely relative to that text, as where a method suppresses
-them. That is no proof by itself: other text may have drifted unequally, and ordinary
-training moves identifiers as well. :func:`did_findings` says what can be concluded.
+The difference in differences is the change of identifiers from the baseline to the
+checkpoint, minus the change of equally hard text (their controls). Above 0, identifiers
+became less likely relative to that text, as if a method suppresses them. That is no
+proof by itself: other text may have drifted unequally, and ordinary training moves
+identifiers as well. :func:`did_findings` draws the conclusions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from spark_audit.results.findings import Fact
 from spark_audit.stats import selectivity
 
 QUANTILE_OF_ORDINARY_RUNS = 0.975
-"""Upper quantile of Student's t of a two-sided prediction interval of 95%."""
+"""Quantile of Student's t for a two-sided prediction interval of 95%."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def did_findings(
     replicated: Collection[str],
     ordinary: Collection[str],
 ) -> Iterator[Finding]:
-    """Yield how identifiers changed relative to the baseline, and how other text did.
+    """Yield findings on the change of identifiers relative to the baseline.
 
     There is one finding for each method and baseline, and one for each rounding of a
     baseline (a copy of it in another number format).
@@ -86,7 +86,7 @@ def did_findings(
         if contrast.group == "pooled"
     }
 
-    # One finding for each DiD that is a test, or that rounding caused.
+    # Make a finding for each DiD that is a primary test or comes from rounding.
     for (name, baseline, metric), did in pooled_contrasts.items():
         is_rounded = CheckpointName.parse(name).derived in ROUNDINGS
         is_rounding_of_baseline = is_rounded and original_of(name) == baseline
@@ -104,7 +104,7 @@ def did_findings(
             yield not_estimable(did, "did_missing", facts)
             continue
 
-        # Further contrasts with the same baseline say what the DiD can mean.
+        # Other contrasts with the same baseline show what the DiD can mean.
         drift_contrast = pooled_contrasts[name, baseline, "low_change"]
         drift = drift_contrast if drift_contrast.value is not None else None
         comparison = DidComparison(
@@ -125,7 +125,7 @@ def did_findings(
             comparison,
             _dids_of_ordinary_runs(name, baseline, pooled_contrasts, ordinary),
         )
-        # The interval does not cover seeds, so that only the claim is kept.
+        # The interval does not cover seeds, so only the claim is kept.
         if is_replicated:
             verdict = Verdict(verdict.claim, "did_of_seeds", ("seeds",))
         remarks = (*verdict.remarks, *_drift_remarks(verdict, drift))
@@ -140,7 +140,7 @@ def _dids_of_ordinary_runs(
 ) -> list[float]:
     """Return the DiD of ordinary runs from the same baseline, nats per token.
 
-    None are returned for an ordinary run itself: it is not compared with the others.
+    The list is empty for an ordinary run, which is not compared with the others.
 
     Parameters
     ----------
@@ -163,7 +163,7 @@ def _dids_of_ordinary_runs(
 def _drift_remarks(verdict: Verdict, drift: Contrast | None) -> tuple[str, ...]:
     """Return the key of the remark on the drift of other text.
 
-    There is none where the sentence of the verdict says it already.
+    There is none if the sentence of the verdict already states the drift.
     """
     if drift is not None:
         return ("drift",)
@@ -175,7 +175,7 @@ def _drift_remarks(verdict: Verdict, drift: Contrast | None) -> tuple[str, ...]:
 def _did_verdict(
     comparison: DidComparison, did_of_ordinary: Sequence[float]
 ) -> Verdict:
-    """Return what a DiD claims; the first match wins.
+    """Return the verdict on a DiD; the first match wins.
 
     =========================  ===============  ======================================
     sentence                   claim            condition
@@ -203,7 +203,7 @@ def _did_verdict(
         DiD of ordinary runs from the same baseline, nats per token; empty: there are
         none.
     """
-    # Without a clear difference, or with one that drift can cause, nothing is said.
+    # Nothing is claimed without a clear difference, or if drift can cause it.
     did = comparison.did
     drift = comparison.drift
     if did.best_p is None or did.best_p >= 1 - did.level:
@@ -218,8 +218,8 @@ def _did_verdict(
             return Verdict("nothing_shown", "did_drift_unequal")
         return Verdict("nothing_shown", "did_drift_unequal", ("alike",))
 
-    # The difference is clear: what can it mean? Its corrected p may be clear where its
-    # interval is not; then the value has the sign.
+    # The difference is clear. If only its corrected p is significant and its interval
+    # contains 0, the sign of the value counts.
     direction = direction_of(did)
     sign_of_value = int(np.sign(did.value or 0.0))
     is_less_likely_by_itself = direction_of(comparison.own) > 0
@@ -240,9 +240,9 @@ def _did_verdict(
 def _is_like_ordinary(did: Contrast, did_of_ordinary: Sequence[float]) -> bool:
     """Return whether a DiD may be that of one more ordinary run.
 
-    Its interval must lie outside of what ordinary runs reach. That is the largest of
-    their values, or the prediction interval of one more run by Student's t; of a single
-    run, twice its value.
+    To differ, its interval must lie outside of the range of ordinary runs. That range
+    is set by the largest of their values and by the prediction interval of one more run
+    (Student's t); for a single run, it is twice its value.
 
     Parameters
     ----------

@@ -1,8 +1,9 @@
-"""Changes of the NLL of other text, which identifiers are compared with.
+"""Changes of the NLL of other text, with which identifiers are compared.
 
-The change of low-sensitivity text is the drift of the checkpoint: any training moves
-it. The change of identifiers beyond text that looks alike is no change of all digits,
-or of all capital letters. All are nats per token; below 0, a text became likelier.
+The change of low-sensitivity text is the drift of the checkpoint, which any training
+causes. The change of identifiers minus that of text that looks alike excludes a change
+of, say, all digits or all capital letters. All are in nats per token; below 0, a text
+became likelier.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ NO_LOW = "the drift of low-sensitivity text is not known"
 NONE_ALIKE = "no other text has tokens of the same classes as these identifiers"
 
 MIN_CLUSTERS_OF_CLASS = 2
-"""Clusters that must hold other tokens of a class of tokens."""
+"""Number of clusters that must contain other tokens of a class."""
 
 
 def pooled_change(spans: pd.DataFrame, change: np.ndarray) -> Estimate:
@@ -57,10 +58,11 @@ def low_drift(train: pd.DataFrame, change: np.ndarray) -> Estimate:
 def change_beyond_alike(train: pd.DataFrame, change: np.ndarray) -> Estimate:
     """Return the change of matched identifiers minus that of text that looks alike.
 
-    Text looks alike by its classes of tokens (digits, capitals, letters, marks). What
-    is expected of an identifier is the mean change of other tokens of its classes, by
-    how many it has of each. Used are identifiers all of whose classes have other tokens
-    in :data:`MIN_CLUSTERS_OF_CLASS` clusters. Nats per token.
+    Text looks alike by its classes of tokens (digits, capitals, letters, marks). The
+    expected change of an identifier is the mean change of other tokens of its classes,
+    weighted by its tokens of each class. An identifier is used if all of its classes
+    have other tokens in :data:`MIN_CLUSTERS_OF_CLASS` clusters. The unit is nats per
+    token.
 
     Parameters
     ----------
@@ -72,7 +74,7 @@ def change_beyond_alike(train: pd.DataFrame, change: np.ndarray) -> Estimate:
     identifiers = train[train["role"] == "pii"]
     alike = train[train["role"] == "alike"]
 
-    # Classes that enough clusters hold other tokens of.
+    # Classes with other tokens in enough clusters.
     n_clusters = alike.groupby("type")["cluster"].nunique()
     letters = [
         letter
@@ -82,7 +84,7 @@ def change_beyond_alike(train: pd.DataFrame, change: np.ndarray) -> Estimate:
     count_columns = [CLASS_NAMES[letter] for letter in letters]
     rare_columns = [name for name in CLASS_NAMES.values() if name not in count_columns]
 
-    # Identifiers with tokens of other classes have nothing to be compared with.
+    # Identifiers with tokens of other classes cannot be compared.
     has_common_tokens_only = (identifiers[rare_columns] == 0).all(axis=1)
     used = identifiers[has_common_tokens_only]
     if used.empty:
@@ -113,7 +115,7 @@ def change_beyond_alike(train: pd.DataFrame, change: np.ndarray) -> Estimate:
         expected = (counts * class_nats / class_tokens).sum(axis=-1)
         return np.asarray((totals[..., 0] - expected) / totals[..., 1])
 
-    # The note says how many identifiers had to be left out.
+    # The note states the number of identifiers that are left out.
     n_tokens = int(used["n_tokens"].sum())
     estimate = intervals.estimate_of(sums, beyond_expected, n=n_tokens)
     n_left_out = len(identifiers) - len(used)

@@ -1,6 +1,6 @@
 """Findings of the matched audit on single checkpoints: memory and Delta_sel.
 
-Both rest on changes of the NLL since the reference model, nats per token: below 0, a
+Both rest on changes of the NLL since the reference model in nats per token. Below 0, a
 text became likelier. Memory is the change of trained identifiers minus that of held-out
 ones; its tests were declared beforehand. Delta_sel is the NLL of identifiers minus that
 of equally hard text (their controls), and is exploratory.
@@ -61,7 +61,7 @@ class Comparison:
 
     @property
     def facts(self) -> dict[str, Fact]:
-        """Return its rows by the names that sentences know them by."""
+        """Return its rows under the names that sentences use."""
         return {
             "memory": self.memory,
             "trained": self.trained,
@@ -71,12 +71,12 @@ class Comparison:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Trained identifiers that no comparison uses.
+    """Trained identifiers that are left out of every comparison.
 
     Attributes
     ----------
     facts
-        How many there are by reason, and their shares by type; empty if there are none.
+        Their number by reason, and their shares by type; empty if there are none.
     remarks
         Keys of the sentences that say so, in the order of the facts.
     """
@@ -92,8 +92,8 @@ def findings_by_checkpoint(
 ) -> Iterator[Finding]:
     """Yield the findings on memory and on Delta_sel of each method.
 
-    Memory comes first. Single replicates of a method have no finding, and neither has
-    the relearned base, which is the baseline of other relearned checkpoints.
+    Memory comes first. Single replicates of a method have no finding. Nor has the
+    relearned base, since it is the baseline of other relearned checkpoints.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def findings_by_checkpoint(
         is_reference = name in scores.references
         is_replicated = name in replicated
 
-        # The reference was not trained on anything, so that it has no memory.
+        # The reference was not trained on these rows and has no memory.
         if not is_reference:
             yield from _memory_findings(
                 scores.pooled,
@@ -137,16 +137,16 @@ def findings_by_checkpoint(
 
 
 def _left_out(scores: UnitScores) -> LeftOut:
-    """Return which trained identifiers no comparison uses; empty if it uses all."""
+    """Return the trained identifiers that are left out of the comparison."""
     pooled = scores.pooled
     is_trained = pooled.sides.trained  # (occurrences,), bool
     has_counterpart = pooled.sides.cells >= 0  # (occurrences,), bool
     is_identifier = scores.train["role"].isin(["pii", "unmatched"])
     n_identifiers = int(is_identifier.sum())
 
-    # Trained identifiers without a held-out one of their form and place.
+    # No held-out identifier has their form and place.
     n_without_counterpart = int((is_trained & ~has_counterpart).sum())
-    # Those on no side: their text distinguishes them, or too few are held out.
+    # Text distinguishes these identifiers, or too few are held out to tell.
     n_on_no_side = int(n_identifiers - is_trained.sum())
 
     facts: dict[str, Fact] = {}
@@ -159,7 +159,7 @@ def _left_out(scores: UnitScores) -> LeftOut:
     if facts:
         facts["left_out_types"] = left_out_types(scores.train, pooled)
 
-    # Each fact has the sentence of its name.
+    # A fact's remark has the same name.
     return LeftOut(facts=facts, remarks=tuple(facts))
 
 
@@ -222,22 +222,22 @@ def _tested_findings(
     facts: Mapping[str, Fact],
     remarks: Sequence[str],
 ) -> Iterator[Finding]:
-    """Yield what the tests of memory show: of all identifiers, and of the highest dose.
+    """Yield the findings on memory of all identifiers, and of the highest dose.
 
-    Both are declared beforehand. Identifiers of the highest dose occur in the largest
-    number of trained rows. Their test is left out where it has fewer than
-    :data:`MIN_CLUSTERS_TO_PUBLISH` clusters: it could detect next to nothing, and would
-    still count among the tests that p is corrected over.
+    Both tests are declared beforehand. Identifiers of the highest dose occur in the
+    largest number of trained rows. Their test is left out if it has fewer than
+    :data:`MIN_CLUSTERS_TO_PUBLISH` clusters. It could hardly detect anything, and would
+    still count in the correction of p.
 
     Parameters
     ----------
     comparison
         The comparison of all identifiers.
     facts, remarks
-        Facts of the finding on all identifiers, and its remarks but for those of the
+        Facts of the finding on all identifiers, and its remarks without those of the
         verdict.
     """
-    # Tests are in the order of doses, the highest last. Figures of doses of few
+    # Tests are in the order of doses, the highest last. Figures of doses with few
     # clusters are not published.
     doses = [group for group in tests if group.startswith("dose:")]
     shown_doses = [
@@ -246,7 +246,7 @@ def _tested_findings(
         if rows["pii_change", TRAINED, group].clusters >= MIN_CLUSTERS_TO_PUBLISH
     ]
 
-    # Smallest effects and bounds are known of doses, too.
+    # Doses have smallest effects and bounds, too.
     power = [*tests["pooled"].power]
     bounds = [*tests["pooled"].bounds]
     for group in shown_doses:
@@ -274,7 +274,7 @@ def _tested_findings(
 
 
 def _verdict_on_memory(comparison: Comparison, kind: Row) -> Verdict:
-    """Return what the memory of all trained identifiers claims; first match wins.
+    """Return the verdict on memory of all trained identifiers; the first match wins.
 
     ===========  =============  =======================================================
     sentence     claim          condition
@@ -303,8 +303,8 @@ def _verdict_on_memory(comparison: Comparison, kind: Row) -> Verdict:
     if side_of(comparison.memory):
         return Verdict("nothing_shown", "unequal", ("difference_before",))
 
-    # Held-out ones must be likelier by themselves too: next to text that became less
-    # likely, identifiers that did not change look learned.
+    # Held-out identifiers must also be likelier by themselves: unchanged ones look
+    # learned next to text that became less likely.
     became_likelier = direction_of(comparison.held_out) < 0
     became_likelier_than_controls = direction_of(kind) < 0
     if became_likelier and became_likelier_than_controls:
@@ -326,7 +326,7 @@ def _dose_finding(rows: RowsOfCheckpoint, group: str, test: MemoryTest) -> Findi
     dose = group.removeprefix("dose:")
     facts: dict[str, Fact] = {**comparison.facts, "dose": dose}
 
-    # Without a figure this is no declared test, so that p is not corrected over it.
+    # Without a figure this is no declared test and does not count in the correction.
     if comparison.memory.value is None:
         facts["reason"] = comparison.memory.note
         verdict = Verdict("nothing_shown", "dose_missing")
@@ -354,14 +354,14 @@ def _selectivity_finding(
 ) -> Finding:
     """Return the finding on how Delta_sel of all pairs changed since the reference.
 
-    The change counts, and not the level: matching leaves a difference on the reference
-    already, which is no finding about a checkpoint.
+    Only the change counts, since matching leaves a difference on the reference that
+    says nothing about a checkpoint.
 
     Parameters
     ----------
     own_change
-        Change of the NLL of the identifiers by themselves, nats per token: Delta_sel
-        grows as well when other text is learned faster than identifiers.
+        Change of the NLL of the identifiers by themselves, nats per token. It is needed
+        since Delta_sel also grows if other text is learned faster than identifiers.
     """
     level = rows["delta_sel", "", "pooled"]
     facts: dict[str, Fact] = {"delta_sel": level, "seeds": is_replicated}
@@ -370,13 +370,13 @@ def _selectivity_finding(
     if is_reference:
         return matched_finding(level, Verdict("nothing_shown", "reference"), facts)
 
-    # The same change in test rows, if it can be estimated.
+    # Add the same change in test rows, if it can be estimated.
     change = rows["delta_sel", "change", "pooled"]
     change_in_test_rows = rows.get(("delta_sel", "change", "split:test"))
     if change_in_test_rows is not None and change_in_test_rows.value is None:
         change_in_test_rows = None
 
-    # Without an effect, Delta_sel would change by regression to the mean alone.
+    # Regression to the mean changes Delta_sel even without an effect.
     regression = rows["rtm_bias", "change", "pooled"]
     facts["change"] = change
     facts["test_rows"] = change_in_test_rows
@@ -399,7 +399,7 @@ def _selectivity_verdict(
     is_replicated: bool,
     is_regression_known: bool,
 ) -> Verdict:
-    """Return what a change of Delta_sel claims: that it moved, or nothing.
+    """Return the verdict on a change of Delta_sel: it moved, or nothing is shown.
 
     Above 0, identifiers became less likely than equally hard text.
 

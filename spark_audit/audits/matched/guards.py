@@ -1,6 +1,6 @@
 """Guards of the matched audit: conditions under which its figures can be read.
 
-A guard passes, fails (what it is of is void), or warns, with ``passed=None``.
+A guard passes, fails (which voids its figures), or warns (``passed=None``).
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from spark_audit.results.findings import Fact
 from spark_audit.stats import balance
 
 FEWEST_REPLICATES = 100
-"""Bootstrap replicates that a percentile interval needs at least."""
+"""Least number of bootstrap replicates for a percentile interval."""
 
 UNBALANCED = 0.25
-"""Standardised mean difference from which readers are warned (Stuart, 2010)."""
+"""Standardised mean difference that draws a warning (Stuart, 2010)."""
 
 NORMAL_QUANTILE = 1.96
-"""Standard errors that a difference of two means of a normal sample rarely exceeds."""
+"""A difference of two normal means rarely exceeds this many standard errors."""
 
 MIN_IDENTIFIERS_OF_TYPE = 10
-"""Identifiers of a type from which its share with a control is judged."""
+"""Least number of identifiers of a type for judging its share with a control."""
 
 MIN_SHARE_WITH_CONTROL = 0.5
 """Share of all identifiers, and of each type, that must have a control."""
 
 MAX_RESIDUAL = 0.05
-"""Largest Delta_sel on the reference that readers are not warned of, nats per token."""
+"""Delta_sel on the reference above which there is a warning, nats per token."""
 
 MIN_EFFECTIVE_CLUSTERS = 10
-"""Effective clusters from which readers are not warned."""
+"""Number of effective clusters below which there is a warning."""
 
 BALANCE_GUARD = "balance of annotated identifiers"
 
 
 def matching_guards(scores: UnitScores) -> Iterator[Guard]:
-    """Yield what can void the figures, from the reference and the base alone.
+    """Yield the guards that need only the reference and the base.
 
-    Where chance dealt identifiers to the sides, they were equally hard before training
-    by design. Of annotated ones that is an assumption, which their text, NLL, length
-    and place can refute.
+    If chance dealt identifiers to the sides, they were equally hard before training by
+    design. For annotated identifiers that is an assumption, which their text, NLL,
+    length and place can refute.
     """
     if BASE in scores.nll:
         yield _reproduction_guard(scores)
@@ -63,20 +63,20 @@ def matching_guards(scores: UnitScores) -> Iterator[Guard]:
     if pooled.difference_before.value is None:
         return
 
-    # There are both sides: were they equally hard?
+    # Both sides exist, so check that they were equally hard.
     yield _difficulty_guard(pooled)
 
     is_annotated = pooled.spans["form"] == 0
     if is_annotated.any():
         yield _text_guard(pooled)
         annotated = pooled.spans[is_annotated]
-        # Where none can be compared, nothing is said of their balance.
+        # Balance needs annotated identifiers that can be compared.
         if (sides_of(annotated).cells >= 0).any():
             yield _balance_guard(annotated)
 
 
 def _reproduction_guard(scores: UnitScores) -> Guard:
-    """Return whether the base still scores as the manifest says it did."""
+    """Return the guard that the base reproduces the scores of the manifest."""
     n_clusters = scores.units["cluster"].nunique()
     worst = guard_row("reproduced", scores.largest_changes[BASE], n_clusters)
     is_reproduced = BASE in scores.references
@@ -91,7 +91,7 @@ def _reproduction_guard(scores: UnitScores) -> Guard:
 
 
 def _difficulty_guard(pooled: Occurrences) -> Guard:
-    """Return a warning where one side was harder before training."""
+    """Return the guard that warns if one side was harder before training."""
     is_unequal = pooled.gap_before > 0
     before = row_of(pooled.difference_before, checkpoint=BASE, metric="before")
     return guard(
@@ -104,10 +104,10 @@ def _difficulty_guard(pooled: Occurrences) -> Guard:
 
 
 def _text_guard(pooled: Occurrences) -> Guard:
-    """Return whether the text of annotated identifiers distinguishes the sides.
+    """Return the guard on the text of annotated identifiers.
 
-    It passes where the text does not, fails where it does, and warns where too few can
-    be compared.
+    It fails if the text distinguishes the sides, warns if too few identifiers can be
+    compared, and else passes.
     """
     is_told = pooled.is_told_by_text
     facts: dict[str, Fact] = {**pooled.text_facts(BASE), "apart": is_told}
@@ -115,7 +115,7 @@ def _text_guard(pooled: Occurrences) -> Guard:
 
     passed: bool | None = not is_told
     if are_too_few and is_told:
-        # What cannot be tested is a warning, not a failure.
+        # A missing test is a warning, not a failure.
         passed = None
 
     if are_too_few:
@@ -134,10 +134,10 @@ def _text_guard(pooled: Occurrences) -> Guard:
 
 
 def _balance_guard(spans: pd.DataFrame) -> Guard:
-    """Return whether compared identifiers differ in what can move their likelihood.
+    """Return the guard on covariates that can move the likelihood of identifiers.
 
-    Covariates are the NLL on the reference, the length and the place in the row. Their
-    means are compared within strata, in standard deviations.
+    The covariates are the NLL on the reference, the length and the place in the row.
+    Their means are compared within strata, in standard deviations.
 
     Parameters
     ----------
@@ -150,13 +150,13 @@ def _balance_guard(spans: pd.DataFrame) -> Guard:
     cells = sides.cells[is_used]  # (used,)
     is_trained = sides.trained[is_used]  # (used,), bool
 
-    # With few clusters, larger differences arise by chance.
+    # With few clusters, larger differences arise by chance, so raise the limit.
     n_trained = used["cluster"][is_trained].nunique()
     n_held_out = used["cluster"][~is_trained].nunique()
     variance = 1 / max(n_trained, 1) + 1 / max(n_held_out, 1)
     least = max(UNBALANCED, NORMAL_QUANTILE * np.sqrt(variance))
 
-    # Differences within strata: identifiers of other strata are never compared.
+    # Identifiers of different strata are never compared, so centre within strata.
     covariates = pd.DataFrame(
         {
             "nll": used["ref_sum"] / used["n_tokens"],
@@ -188,7 +188,7 @@ def _balance_guard(spans: pd.DataFrame) -> Guard:
 
 
 def _pair_guards(train: pd.DataFrame) -> Iterator[Guard]:
-    """Yield whether enough identifiers have a control, and one that is as hard.
+    """Yield guards on the share of identifiers with a control, and on its difficulty.
 
     Parameters
     ----------
@@ -207,7 +207,7 @@ def _pair_guards(train: pd.DataFrame) -> Iterator[Guard]:
     n_tokens = pii["n_tokens"].to_numpy(float)  # (pairs,)
     n_clusters = pii["cluster"].nunique()
 
-    # How far controls are from their identifiers on the reference.
+    # Difference of difficulty between identifiers and controls on the reference.
     gaps = pii["ref_sum"].to_numpy() - control["ref_sum"].to_numpy()  # (pairs,), nats
     residual = gaps.sum() / n_tokens.sum()  # nats per token
     distance = float(np.quantile(np.abs(gaps) / n_tokens, 0.95))
@@ -222,7 +222,7 @@ def _pair_guards(train: pd.DataFrame) -> Iterator[Guard]:
         passed=is_good or None,
     )
 
-    # Few large clusters would carry all figures.
+    # A few large clusters could dominate all figures.
     effective = balance.effective_clusters(
         pii.groupby("cluster")["n_tokens"].sum().to_numpy()
     )
@@ -235,7 +235,7 @@ def _pair_guards(train: pd.DataFrame) -> Iterator[Guard]:
 
 
 def _share_guard(identifiers: pd.DataFrame) -> Guard:
-    """Return a warning where few identifiers of trained rows have a control.
+    """Return the guard that warns if few identifiers of trained rows have a control.
 
     Parameters
     ----------
@@ -255,7 +255,7 @@ def _share_guard(identifiers: pd.DataFrame) -> Guard:
         if missing
     ]
 
-    # A share of few identifiers says nothing.
+    # A share of a few identifiers says nothing.
     shares = types.loc[types["size"] >= MIN_IDENTIFIERS_OF_TYPE, "mean"]
     is_each_matched = bool((shares <= 1 - MIN_SHARE_WITH_CONTROL).all())
     is_matched = n_matched / len(identifiers) >= MIN_SHARE_WITH_CONTROL

@@ -1,6 +1,7 @@
 """Rows of the memory contrast: identifiers of trained rows and held-out ones.
 
-All are changes of the NLL since the reference, nats per token: below 0 is likelier.
+All are changes of the NLL since the reference in nats per token. Below 0, text became
+likelier.
 
 ==============  =====================================================================
 metric          meaning
@@ -32,7 +33,7 @@ class MemoryFigures(NamedTuple):
     Attributes
     ----------
     rows
-        Of metrics ``pii_change``, ``memory``, ``kind``, ``specific``, ``low_change``.
+        Rows of ``pii_change``, ``memory``, ``kind``, ``specific`` and ``low_change``.
     tests
         Group of identifiers -> its test of no memory.
     """
@@ -44,12 +45,12 @@ class MemoryFigures(NamedTuple):
 def memory_figures(scores: UnitScores, name: str) -> MemoryFigures:
     """Return the change of identifiers on either side, and their difference, by group.
 
-    Sides that were unequally hard on the reference drift unequally where drift depends
-    on difficulty; at most, what they differed by is lost. That is the difference's
-    ``null_low`` and ``null_high``.
+    If drift depends on difficulty, sides that were unequally hard on the reference
+    drift unequally, by at most their first difference. ``null_low`` and ``null_high``
+    of the difference hold that range.
     """
     if name in scores.references:
-        # The reference has not changed since itself.
+        # The reference has no change since itself.
         missing = memory_contrast.Memory.missing(REFERENCE)
         tests = {"pooled": MemoryTest(missing, missing)}
         trend = missing.difference
@@ -65,7 +66,7 @@ def memory_figures(scores: UnitScores, name: str) -> MemoryFigures:
         )
         drift = low_drift(scores.train, change)
 
-    # Rows by group, then the two figures of all identifiers.
+    # Rows by group come first, then the two figures of all identifiers.
     rows: list[Row] = []
     for group, test in tests.items():
         rows += _rows_of_group(name, group, test)
@@ -78,15 +79,15 @@ def memory_figures(scores: UnitScores, name: str) -> MemoryFigures:
 def _tests_by_group(scores: UnitScores, change: np.ndarray) -> dict[str, MemoryTest]:
     """Return the test of no memory of each group of identifiers.
 
-    Only the two groups that claims rest on are permuted: all identifiers, and those of
-    the highest dose, which comes last.
+    Permutations are made only for the two groups that claims rest on: all identifiers,
+    and those of the highest dose, which come last.
 
     Parameters
     ----------
     change
         Shape ``(units,)``: change of the NLL since the reference, nats.
     """
-    # Permutations take long: other groups have p by Student's t.
+    # Permutations take long, so other groups get p by Student's t.
     claimed = {"pooled", scores.groups[-1].group}
 
     tests = {}

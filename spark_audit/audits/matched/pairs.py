@@ -1,7 +1,7 @@
 """Figures of matched pairs, and contrasts of checkpoints with their baselines.
 
-A pair is an identifier and its control, other text that was as hard for the reference
-model. These figures are in nats per token:
+A pair consists of an identifier and its control, other text that was equally hard for
+the reference model. These figures are in nats per token:
 
 ===================  ================================================================
 metric               meaning
@@ -11,7 +11,7 @@ metric               meaning
 ``delta_sel``        the first minus the second; ``change`` is that since the
                      reference
 ``did``              ``delta_sel`` of a checkpoint minus that of its baseline
-``rtm_bias``         what the difference would be by regression to the mean alone:
+``rtm_bias``         the difference by regression to the mean alone:
                      see :mod:`spark_audit.stats.selectivity`
 ===================  ================================================================
 
@@ -52,7 +52,7 @@ OF_REFERENCE = (
 )
 
 PAIR_COLUMNS = ["role", "n_tokens", "ref_sum", "mean", "cell", "code"]
-"""Columns of :class:`PairGroup`: of many windows all columns would not fit.
+"""Columns of :class:`PairGroup`, as few as possible, since there can be many windows.
 
 ``ref_sum`` is the summed NLL on the reference, nats, ``mean`` the same per token;
 ``cell`` numbers examples and lengths, ``code`` clusters.
@@ -72,7 +72,7 @@ class FigureKey(NamedTuple):
 
 
 Estimands: TypeAlias = dict[FigureKey, intervals.Estimand | Estimate]
-"""What each figure is estimated from, or why there is none."""
+"""Key of a figure -> its sums by cluster, or a missing estimate with the reason."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,11 @@ class DidTest:
     p
         Two-sided p of no difference; ``None``: not tested.
     p_adjusted
-        p corrected by max-T over the pooled DiD of methods; ``None``: none of them.
+        p corrected by max-T over the pooled DiD of methods; ``None``: not one of these.
     mde
         Smallest DiD that passes the first step of that correction, nats per token.
     note
-        What its readers must know.
+        Note for readers of the test.
     """
 
     p: float | None = None
@@ -162,7 +162,7 @@ class PairGroup:
 
     @property
     def residual(self) -> float:
-        """Delta_sel of the reference, nats per token: what matching left over."""
+        """Delta_sel of the reference, nats per token: the residual of matching."""
         return float(self.gap_by_pair.sum() / max(self.pii["n_tokens"].sum(), 1))
 
     def mean(self, values: np.ndarray) -> intervals.Estimand:
@@ -175,12 +175,12 @@ class PairGroup:
         return intervals.Estimand(sums, intervals.ratio, int(tokens.sum()))
 
     def regression(self, *nll: np.ndarray) -> intervals.Estimand | Estimate:
-        """Return what regression to the mean would give (R1).
+        """Return the effect of regression to the mean alone (R1).
 
         Parameters
         ----------
         nll
-            Shape ``(units,)`` each, nats: of a checkpoint for its Delta_sel; of a
+            Shape ``(units,)`` each, nats: one checkpoint for its Delta_sel, or a
             checkpoint and its baseline for their DiD.
         """
         tokens = self.pool["n_tokens"].to_numpy()  # (windows,)
@@ -192,15 +192,15 @@ def pair_groups(units: pd.DataFrame) -> Iterator[PairGroup]:
     """Yield train rows pooled, by task and by type, and test rows if there are any.
 
     The windows of a group are those of its spans' cells: examples and lengths.
-    Identifiers that training cut off in all of their trained rows are in no group:
-    those that occur in test rows, too, are neither trained nor held out.
+    Identifiers that training cut off in all of their trained rows are in no group, even
+    if test rows contain them: they are neither trained nor held out.
 
     Parameters
     ----------
     units
         Units of rows of the manifest, both splits.
     """
-    # A cell is an example and a length: the windows that a span could have had.
+    # A cell is an example and a length. It holds the windows that could replace a span.
     is_of_pairs = units["role"].isin(["pii", "control", "unmatched", "window"])
     units = _without_cut_off(units[is_of_pairs])
     units = units.assign(
@@ -208,7 +208,7 @@ def pair_groups(units: pd.DataFrame) -> Iterator[PairGroup]:
         mean=units["ref_sum"] / units["n_tokens"],
     )
 
-    # Clusters are numbered by split: the splits are resampled apart.
+    # Clusters are numbered by split, since the splits are resampled separately.
     for split, name_of_all in (("train", "pooled"), ("test", "split:test")):
         of_split = units[units["split"] == split]
         codes, clusters = pd.factorize(of_split["cluster"], sort=True)
@@ -217,7 +217,7 @@ def pair_groups(units: pd.DataFrame) -> Iterator[PairGroup]:
         spans = of_split[~is_window].sort_values("pair", kind="stable")
         windows = of_split.loc[is_window, PAIR_COLUMNS]
 
-        # Train rows are a group even if they have no identifier.
+        # Pooled train rows are a group even without identifiers.
         if split == "train" or len(spans):
             yield _pair_group(name_of_all, spans, windows, len(clusters))
 
@@ -230,7 +230,7 @@ def pair_groups(units: pd.DataFrame) -> Iterator[PairGroup]:
 
 def _without_cut_off(units: pd.DataFrame) -> pd.DataFrame:
     """Return the units without identifiers of dose ``NOT_READ`` and their controls."""
-    # The control of an identifier that was cut off is left out with it.
+    # Leave the control of a cut-off identifier out with it.
     is_identifier = units["role"].isin(["pii", "unmatched"])
     is_cut_off = is_identifier & (units["dose"] == NOT_READ)
 
@@ -253,7 +253,7 @@ def _pair_group(
     n_clusters
         Clusters of the split.
     """
-    # Windows of the same cells, and all identifiers, with and without a control.
+    # Take windows of the same cells, and identifiers with and without a control.
     pool = windows[windows["cell"].isin(spans["cell"])]
     spans = spans[PAIR_COLUMNS]
     identifiers = spans[spans["role"] != "control"]
@@ -278,11 +278,11 @@ def _pair_group(
 
 
 def _estimands(scores: UnitScores, group: PairGroup) -> Estimands:
-    """Return what the figures of a group are estimated from, checkpoints first.
+    """Return the estimands of all figures of a group, checkpoints first.
 
-    A group without pairs has its main variants alone, as missing.
+    A group without pairs has only its main variants, as missing estimates.
     """
-    # Levels of checkpoints, then differences from their baselines.
+    # Levels of checkpoints come first, then differences from their baselines.
     estimands: Estimands = {}
     for name in scores.nll:
         estimands |= _estimands_of_checkpoint(scores, group, name)
@@ -297,12 +297,12 @@ def _estimands(scores: UnitScores, group: PairGroup) -> Estimands:
 def _estimands_of_checkpoint(
     scores: UnitScores, group: PairGroup, name: str
 ) -> Estimands:
-    """Return what NLL, Delta_sel and its expected bias are estimated from."""
+    """Return the estimands of NLL, Delta_sel and its expected bias."""
     nll = scores.nll[name]  # (units,), nats
     pii_nll = nll[group.pii.index]  # (pairs,), nats
     control_nll = nll[group.control.index]  # (pairs,), nats
 
-    # The reference has no change, and no bias.
+    # The reference has no change and no bias.
     change: intervals.Estimand | Estimate
     bias: intervals.Estimand | Estimate
     if name in scores.references:
@@ -312,11 +312,12 @@ def _estimands_of_checkpoint(
         change = group.mean(pii_nll - control_nll - group.gap_by_pair)
         bias = group.regression(nll)
 
-    # The bias of the change differs from that of the level by the residual of matching.
+    # The bias of the change is that of the level minus the residual of matching.
     bias_of_change = bias
     if isinstance(bias, intervals.Estimand):
-        # Without an effect, a pair that matching left ``d`` nats apart is expected at
-        # ``(1 - beta) gap + beta d``, so its change at ``(1 - beta) (gap - d)``.
+        # Without an effect, a pair that differs by ``d`` nats after matching has the
+        # expected level ``(1 - beta) gap + beta d``, and so the change ``(1 - beta)
+        # (gap - d)``.
         slope = float(selectivity.slope(bias.sums.sum(axis=0)))
         bias_of_change = bias.plus(slope * group.residual)
 
@@ -329,7 +330,7 @@ def _estimands_of_checkpoint(
         FigureKey(name, "", "rtm_bias", "change"): bias_of_change,
     }
 
-    # Of all pairs Delta_sel is also weighed by spans and by sources.
+    # For all pairs, Delta_sel also has variants weighted by spans and by sources.
     if group.name == "pooled":
         variants = selectivity.reweighted(
             pii_nll,
@@ -346,11 +347,11 @@ def _estimands_of_checkpoint(
 def _estimands_of_did(
     scores: UnitScores, group: PairGroup, name: str, baseline: str
 ) -> Estimands:
-    """Return what the DiD from a baseline and its expected bias are estimated from."""
+    """Return the estimands of the DiD from a baseline and of its expected bias."""
     nll = scores.nll[name]  # (units,), nats
     baseline_nll = scores.nll[baseline]  # (units,), nats
 
-    # Since both are matched on one reference, what matching left over cancels.
+    # Both are matched on one reference, so the residual of matching cancels.
     difference = nll - baseline_nll
     by_pair = difference[group.pii.index] - difference[group.control.index]  # (pairs,)
     return {
@@ -375,14 +376,14 @@ def pair_figures(scores: UnitScores) -> PairFigures:
 
     @cache
     def weights_of(n_clusters: int) -> Weights:
-        """Return the resamples of so many clusters, the same for all groups."""
+        """Return the resamples for a number of clusters, the same for all groups."""
         return bootstrap.draw_weights(
             n_clusters, replicates=context.replicates, seed=context.seed
         )
 
     figures = PairFigures(rows=[], contrasts=[])
     for group in pair_groups(scores.units):
-        # All figures of a group share the resamples, so that differences are paired.
+        # All figures of a group share the resamples, which pairs their differences.
         estimands = _estimands(scores, group)
         weights = weights_of(group.windows.n_clusters)
         replicates = intervals.replicates_of(estimands, weights)
@@ -391,12 +392,12 @@ def pair_figures(scores: UnitScores) -> PairFigures:
         tests = _did_tests(scores, group.name, estimands, estimates)
 
         for key, estimate in estimates.items():
-            # Smallest effects are given for the metrics that are tested.
+            # Only tested metrics have smallest effects.
             if key.metric in ("delta_sel", "did"):
                 estimate = with_mde(estimate)
             estimate = estimate.decided(paper=context.paper)
 
-            # A figure of one checkpoint is a row.
+            # A figure without a baseline is a row.
             if not key.baseline:
                 row = row_of(
                     estimate,
@@ -433,7 +434,8 @@ def pair_figures(scores: UnitScores) -> PairFigures:
 def _null(key: FigureKey, group: PairGroup) -> float | None:
     """Return the value of a figure without an effect, nats per token.
 
-    The level of Delta_sel has that of the reference. ``None``: the figure has none.
+    For the level of Delta_sel it is the value of the reference. ``None``: the figure
+    has no such value.
     """
     if not len(group.pii):
         return None
@@ -448,8 +450,8 @@ def _null(key: FigureKey, group: PairGroup) -> float | None:
 def _family(group: str, key: FigureKey) -> Family:
     """Return ``primary`` for a contrast whose p is corrected with others like it.
 
-    That is one of all pairs of train rows. Single seeds are exploratory, and so is a
-    checkpoint that was derived from its baseline.
+    These are contrasts of all pairs of train rows. Contrasts of single seeds, and of
+    checkpoints derived from their baseline, are exploratory.
     """
     is_method = entry_of(key.checkpoint) == key.checkpoint
     is_derived = original_of(key.checkpoint) == key.baseline
@@ -466,8 +468,8 @@ def _did_tests(
 ) -> dict[FigureKey, DidTest]:
     """Return the tests of a group's DiD.
 
-    The pooled DiD of methods are one family, corrected by max-T; smallest effects are
-    those that pass its first step among so many tests (by Bonferroni's bound).
+    The pooled DiD of methods are one family, corrected by max-T. Smallest effects are
+    those that pass its first step, by Bonferroni's bound.
     """
     seed = scores.context.seed
     tests: dict[FigureKey, DidTest] = {}
@@ -478,7 +480,8 @@ def _did_tests(
         if estimates[key].value is None:
             continue
 
-        # Both checkpoints have the same tokens: the test needs the sums alone.
+        # Both checkpoints score the same tokens, so the test needs only the sums of
+        # nats.
         sums_by_cluster = estimand.sums[:, 0]  # (clusters,), nats
         tests[key] = DidTest(
             p=bootstrap.sign_flip(sums_by_cluster, seed=seed),
@@ -507,8 +510,8 @@ def contrasts_with_baseline(
 ) -> Iterator[Contrast]:
     """Yield how identifiers and low-sensitivity text differ from a baseline's.
 
-    Memory is linear in the change since the reference, which both checkpoints share:
-    the difference of their memories is the memory of their difference.
+    Both checkpoints share the reference, and memory is linear in the change since it.
+    The difference of their memories is therefore the memory of their difference.
     """
     train = scores.train
     difference = scores.nll[name] - scores.nll[baseline]  # (units,), nats
@@ -553,8 +556,8 @@ def contrasts_with_baseline(
 def left_out_types(train: pd.DataFrame, pooled: Occurrences) -> list[Row]:
     """Return the share of each type's trained identifiers that are not compared.
 
-    ``of`` is the reason: ``form`` (none of their form and place was held out), ``few``
-    (too few were, to test whether their texts differ) or ``text`` (their texts differ).
+    ``of`` is the reason: ``form`` (no held-out identifier has their form and place),
+    ``few`` (too few do, so that texts cannot be tested) or ``text`` (the texts differ).
     A type is listed once for each of its reasons, the larger shares first.
 
     Parameters
@@ -572,7 +575,7 @@ def left_out_types(train: pd.DataFrame, pooled: Occurrences) -> list[Row]:
     is_refused = spans["stratum"] < 0
     reason[is_refused] = np.where(spans["text_auc"][is_refused].isna(), "few", "text")
 
-    # One row for each type and reason.
+    # Make one row for each type and reason.
     rows = []
     for (name, why), left_out in spans[is_left_out].groupby(["type", reason]):
         n_of_type = int((spans["type"] == name).sum())

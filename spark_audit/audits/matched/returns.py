@@ -1,13 +1,13 @@
 """Returns: memory that a short training on other rows brings back.
 
-A method that suppresses memory may leave it in the weights. So a checkpoint (the
-original) is trained shortly on other rows, which gives a relearned checkpoint, and what
-it then remembers is compared with what the original remembered. The base is relearned
-with the same rows, and all figures are beyond it: those rows move trained and held-out
-identifiers alike, or move them unequally in the base, too.
+A method that suppresses memory may leave it in the weights. To find out, a checkpoint
+(the original) is trained shortly on other rows. The memory of this relearned checkpoint
+is compared with that of the original. The base is relearned with the same rows, and its
+change is subtracted: these rows may move trained and held-out identifiers unequally
+even without memory.
 
-Memory is the change of the NLL of trained identifiers minus that of held-out ones, nats
-per token: below 0, trained ones are likelier.
+Memory is the change of the NLL of trained identifiers minus that of held-out ones, in
+nats per token. Below 0, trained ones are likelier.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from spark_audit.results.findings import Fact
 
 @dataclass(frozen=True)
 class Return:
-    """What a short training on other rows brought back to one checkpoint.
+    """The memory that a short training on other rows brought back to one checkpoint.
 
     Attributes
     ----------
     change
-        Memory after that training minus memory before it, nats per token: below 0,
+        Memory after that training minus memory before it, nats per token. Below 0,
         trained identifiers became likelier again and held-out ones did not.
     after
         Memory after that training, nats per token.
     finding
-        The conclusion; ``None`` where the return can be tested, but the texts of the
-        two sides differ, so that no difference of them is memory.
+        The conclusion. ``None``: a test is possible, but the texts of the two sides
+        differ, so that no difference between them is memory.
     """
 
     change: Contrast
@@ -74,7 +74,7 @@ class ReturnTests:
 
     @property
     def p(self) -> float | None:
-        """Return the p that both tests hold, the larger one; None: one has no p."""
+        """Return the larger p, since both tests must hold; None: one has no p."""
         p_of_change = self.test_of_change.p
         p_after = self.test_after.p
         if self.change.value is None or p_of_change is None or p_after is None:
@@ -85,18 +85,17 @@ class ReturnTests:
 def returns(
     scores: UnitScores, rows: Sequence[Row], findings: Sequence[Finding]
 ) -> Iterator[Return]:
-    """Yield what came back to the original of each relearned checkpoint.
+    """Yield the return of each relearned checkpoint.
 
-    Nothing is yielded of a relearned checkpoint whose original, base or relearned base
-    was not scored.
+    There is none if its original, the base or the relearned base was not scored.
 
     Parameters
     ----------
     rows
         Figures of all checkpoints, of single replicates too.
     findings
-        All other findings: where memory is shown before that training, of a replicate
-        or of its method, nothing is claimed of a return.
+        All other findings. If they show memory before that training, of a replicate or
+        of its method, no return is claimed.
     """
     remembers_before = _names_with_memory(rows, findings)
     is_confounded = scores.pooled.is_told_by_text
@@ -110,8 +109,8 @@ def returns(
         if not {BASE, RELEARNED_BASE, original} <= scores.nll.keys():
             continue
 
-        # Confounded sides allow no claim, of whichever checkpoint; that there is no
-        # test can be said of them, too.
+        # Confounded sides allow no claim, but the finding may say that there is no
+        # test.
         tests = _return_tests(scores, name, original)
         finding = None
         if tests.p is None or not is_confounded:
@@ -122,11 +121,11 @@ def returns(
 def _names_with_memory(rows: Sequence[Row], findings: Sequence[Finding]) -> set[str]:
     """Return the checkpoints and methods that show memory of trained identifiers.
 
-    Memory counts without correction: what was there before is no return.
+    Memory counts without correction, since memory that was there before is no return.
     """
     names = {finding.checkpoint for finding in findings if finding.alone == "memory"}
 
-    # Replicates have no finding of their own: their rows tell.
+    # Replicates have no findings, so read their rows.
     for row in rows:
         is_memory_of_all = (row.metric, row.of, row.group) == ("memory", "", "pooled")
         if is_memory_of_all and memory_claim(row) == "memory":
@@ -135,12 +134,12 @@ def _names_with_memory(rows: Sequence[Row], findings: Sequence[Finding]) -> set[
 
 
 def _return_tests(scores: UnitScores, name: str, original: str) -> ReturnTests:
-    """Return the figures and tests of what came back to ``original`` in ``name``."""
+    """Return the figures and tests of the memory that ``name`` brought back."""
     nll = scores.nll
     pooled = scores.pooled
     seed = scores.context.seed
 
-    # Beyond the base, before and after that training; each (units,), nats.
+    # Changes minus those of the base, before and after that training; (units,), nats.
     beyond_base_before = nll[original] - nll[BASE]
     beyond_base_after = nll[name] - nll[RELEARNED_BASE]
 
@@ -174,7 +173,7 @@ def _return_tests(scores: UnitScores, name: str, original: str) -> ReturnTests:
 
 
 def _return_finding(tests: ReturnTests, remembers_before: Collection[str]) -> Finding:
-    """Return what is concluded about one return; the first match wins.
+    """Return the finding on one return; the first match wins.
 
     ======================  =============  ============================================
     sentence                claim          condition
@@ -202,7 +201,7 @@ def _return_finding(tests: ReturnTests, remembers_before: Collection[str]) -> Fi
     if tests.p is None:
         return not_estimable(change, "return_missing", facts)
 
-    # What is known already is no test.
+    # Memory that is already known is not tested again.
     if tests.original in remembers_before:
         verdict = Verdict("nothing_shown", "return_known", remarks)
         return matched_finding(change, verdict, facts)

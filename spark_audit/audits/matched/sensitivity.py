@@ -1,4 +1,4 @@
-"""Placebo pairs, and pairs of other matchings: how much depends on the matching."""
+"""Placebo pairs and pairs of other matchings, which show the effect of the matching."""
 
 from __future__ import annotations
 
@@ -26,20 +26,21 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "distance profile": {"distance": "profile"},
     "controls before": {"controls": "before"},
 }
-"""Sensitivity runs: what differs from the manifest's own settings."""
+"""Name of a sensitivity run -> settings that differ from the manifest's."""
 
 MAX_MATCHINGS = 100_000
-"""Examples that are matched at most for the placebo: seconds."""
+"""Largest number of matched examples for the placebo, which takes seconds."""
 
 FEWEST_DRAWS = 40
-"""Draws that a large manifest is left with; the table says how many there were."""
+"""Least number of draws for a large manifest; the table states the number."""
 
 MAX_ROWS_FOR_PLACEBO = 25_000
-"""With more rows a placebo takes hours, and shows a spread of next to nothing."""
+"""With more rows a placebo takes hours and shows almost no spread."""
 
 PAIR_RECORD = ["example", "pii", "control", "length", "setting"]
-"""Columns of pairs: place in ``manifest.examples``, first token of either side, their
-tokens, and number of the variant, or of the placebo draw behind all variants."""
+"""Columns of pairs: place in ``manifest.examples``, first token of either side, number
+of tokens, and number of the variant or placebo draw (after all variants).
+"""
 
 
 @dataclass(frozen=True)
@@ -60,14 +61,14 @@ class OtherPairs:
 
     def sums(self, nll: Sums) -> np.ndarray:
         """Return NLL of identifiers minus that of controls, ``(units,)``, nats."""
-        # A unit is one pair or all pairs of a draw: sums add up.
+        # A unit is one pair or all pairs of a draw, so add the gaps by unit.
         example, pii, control, length, _ = self.pairs[PAIR_RECORD].to_numpy().T
         gaps = nll(example, pii, length) - nll(example, control, length)  # (pairs,)
         return np.bincount(self.pairs["unit"], gaps, len(self.units))
 
 
 class MatchingTask(NamedTuple):
-    """Spans of one row that are to be matched, and the options of the matching."""
+    """Spans of one row to match, and the options of the matching."""
 
     spans: Sequence[TokenRange]
     options: Mapping[str, Any]
@@ -80,14 +81,15 @@ def other_pairs(
 
     Each placebo draw replaces every matched span by a random eligible window of its
     length and matches that as the manifest does; a large manifest has fewer draws, or
-    none. It has no gap in difficulty: it shows spread and matching quality, and is no
-    null for a Delta_sel (see :mod:`spark_audit.stats.selectivity`).
+    none. Random windows have no gap in difficulty. The placebo therefore shows spread
+    and matching quality, but is no null for a Delta_sel (see
+    :mod:`spark_audit.stats.selectivity`).
 
     Parameters
     ----------
     variants
-        Options of :func:`spark_audit.stats.matching.match_spans` by name; options that
-        a variant lacks are the manifest's.
+        Options of :func:`spark_audit.stats.matching.match_spans` by name. Missing
+        options are taken from the manifest.
     """
     # Tokens of matched identifiers by row.
     matched = defaultdict[str, set[TokenRange]](set)
@@ -98,8 +100,8 @@ def other_pairs(
     n_draws = min(draws, max(FEWEST_DRAWS, MAX_MATCHINGS // max(len(matched), 1)))
     has_placebo = len(matched) <= MAX_ROWS_FOR_PLACEBO
 
-    # One pair behind the other, PAIR_RECORD each: millions of tuples would take ten
-    # times the room.
+    # A flat list of PAIR_RECORD values: millions of tuples would take ten times the
+    # room.
     records = array("i")
     for i, example, spans in audited_spans(manifest, ["train"]):
         ranges = [tokens for _, tokens in spans]
@@ -147,7 +149,7 @@ def _matching_tasks(
     ranges, paired
         Tokens of the identifiers of a row, and of those that have a control.
     """
-    # A task of each variant.
+    # One task per variant.
     settings = manifest.settings
     own_options: dict[str, Any] = {
         "distance": settings.distance,
@@ -157,7 +159,7 @@ def _matching_tasks(
     for options in variants.values():
         yield MatchingTask(ranges, own_options | options)
 
-    # A task of each draw: windows that stand in for identifiers.
+    # One task per draw, in which windows replace identifiers.
     rng = np.random.default_rng(seed_for(seed, "placebo", example.id))
     unll = example.unll  # (tokens,), micro-nats
     eligible = example.eligible  # (tokens,), bool; worked out at each access
@@ -178,13 +180,13 @@ def _with_units(
     names
         Names of the variants.
     """
-    # Below 0: a pair of a variant, which is a unit by itself.
+    # Below 0 a row is a pair of a variant, which is a unit by itself.
     draw = pairs["setting"] - len(names)
     keys = pairs.index.where(draw < 0, -1 - draw)  # the place, or -1 - draw
     pairs = pairs.assign(unit=pd.factorize(keys)[0])
 
-    # Of many pairs all columns of units would not fit: the first pair of each stands
-    # for the unit.
+    # All columns for all pairs would not fit into memory, so keep the first pair of
+    # each unit.
     firsts = pairs[~pairs["unit"].duplicated()]
     draw = draw[firsts.index]
     is_variant = draw < 0
@@ -213,7 +215,7 @@ def sensitivity_table(evidence: Evidence) -> Iterator[dict[str, Any]]:
     for variant in VARIANTS:
         pairs = units[units["type"] == variant]
         for name in evidence.checkpoints:
-            # Identifier minus control, of each pair.
+            # Identifier minus control for each pair.
             gaps = evidence.row(name, "nll_sum")  # (units,), nats
             delta_sel = pooled_change(pairs, gaps)
             change = pooled_change(pairs, gaps - reference)
@@ -236,8 +238,8 @@ def sensitivity_table(evidence: Evidence) -> Iterator[dict[str, Any]]:
 def placebo_table(evidence: Evidence) -> Iterator[dict[str, Any]]:
     """Yield Delta_sel of random non-PII windows, minus that on the reference.
 
-    It centres on 0 whatever regression to the mean does: it shows the spread that
-    matching leaves, and is no null. One record per checkpoint, nats per token.
+    There is one record per checkpoint, in nats per token. Its centre is 0 whatever
+    regression to the mean does, so it shows the spread of matching and is no null.
     """
     draws = evidence.units[evidence.units["role"] == "placebo"]
     for name in evidence.checkpoints:

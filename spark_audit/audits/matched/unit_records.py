@@ -1,7 +1,7 @@
-"""Units of the matched audit, from a manifest: what is measured, without scores.
+"""Units of the matched audit, from a manifest, without scores.
 
-A unit is a range of tokens, or a set of tokens, of one row of the manifest. Its role
-says what it is for: see :meth:`~spark_audit.audits.matched.audit.Matched.evidence`.
+A unit is a range or a set of tokens of one row of the manifest. Its role says what it
+is for: see :meth:`~spark_audit.audits.matched.audit.Matched.evidence`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CLASS_NAMES = {"d": "digits", "A": "capitals", "a": "letters", "-": "marks"}
 """Classes of tokens, and the columns that count an identifier's tokens of each."""
 
 WHOLE_COLUMNS = ("start", "n_tokens", "trained", "dose", "form", "cue", "stratum")
-"""Columns of whole numbers, in this order; units without one have 0."""
+"""Columns of whole numbers, in this order; missing numbers are 0."""
 
 IdentifierPlace: TypeAlias = tuple[str, int, int, int, int]
 """Id of the row, first and last character, first and last token; ends exclusive."""
@@ -43,14 +43,14 @@ class Control(NamedTuple):
 def range_units(manifest: Manifest) -> Iterator[dict[str, Any]]:
     """Yield the units that are ranges of tokens, row by row, as records of columns.
 
-    Of each row first its identifiers, each followed by its control, then its windows.
+    Each row gives its identifiers, each followed by its control, and then its windows.
     ``index`` is the place of the row in ``manifest.examples``; for other columns see
     :meth:`~spark_audit.audits.matched.audit.Matched.evidence`.
 
     Raises
     ------
     InputError
-        If a pair of the manifest is of no identifier that is annotated.
+        If a pair of the manifest belongs to no annotated identifier.
     """
     trained_on = trained_identifiers(manifest)
     facts = identifier_facts(manifest, trained_on)
@@ -58,7 +58,7 @@ def range_units(manifest: Manifest) -> Iterator[dict[str, Any]]:
 
     for i, example, spans in audited_spans(manifest):
         for span, (start, end) in spans:
-            # A pair is of the span with the same characters and tokens.
+            # A pair belongs to the span with the same characters and tokens.
             place = (example.id, span.start, span.end, start, end)
             control = controls.pop(place, None)
             facts_of_span = facts[example.id, span.start, span.end]
@@ -95,7 +95,7 @@ def _controls(manifest: Manifest) -> dict[IdentifierPlace, Control]:
     controls = dict[IdentifierPlace, Control]()
     for number, pair in enumerate(manifest.pairs):
         pii = pair.pii
-        # Several spans may share a token: characters tell them apart.
+        # Several spans may share a token, so the key includes the characters.
         place = (
             pair.example,
             pii.char_start,
@@ -118,7 +118,7 @@ def _tokens_by_class(
 def _window_units(
     i: int, example: ManifestExample, size: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield the windows of a row that have so many tokens and share none."""
+    """Yield windows of a given number of tokens in a row, without overlap."""
     starts = matching.non_overlapping_windows(example.eligible, size)
     for start in starts.tolist():
         yield {"index": i, "role": "window", "n_tokens": size, "start": start}
@@ -127,10 +127,10 @@ def _window_units(
 def token_set_units(manifest: Manifest) -> Iterator[TokenSet[dict[str, Any]]]:
     """Yield the units that are sets of tokens, row by row: ``low``, then ``alike``.
 
-    Their facts are those of :func:`range_units`, as far as sets have them.
+    They have the facts of :func:`range_units` that apply to sets.
     """
     for i, example, _ in audited_spans(manifest):
-        # Tokens of the row by role and class; those of low sensitivity have no class.
+        # Tokens by role and class; low-sensitivity tokens have no class.
         tokens_by_unit = {("low", ""): np.array(example.low, np.int32)}
         classes = np.array(list(example.classes))  # (tokens,), letters
         for letter in CLASS_NAMES:
@@ -155,15 +155,15 @@ def complete(units: pd.DataFrame) -> pd.DataFrame:
 
     Columns are those of a row (:data:`ROW_COLUMNS`), ``role``, ``type`` and, where it
     is known, the supervision; ``pair``, -1 for none; whole numbers
-    (:data:`WHOLE_COLUMNS`, :data:`CLASS_NAMES`) and ``text_auc``. What a unit lacks is
-    0 or empty, and NaN in ``text_auc``.
+    (:data:`WHOLE_COLUMNS`, :data:`CLASS_NAMES`) and ``text_auc``. Missing facts are 0
+    or empty, and NaN in ``text_auc``.
     """
     text_columns = [*ROW_COLUMNS, "role", "type"]
     if COLUMN in units:
         text_columns.append(COLUMN)
     count_columns = [*WHOLE_COLUMNS, *CLASS_NAMES.values()]
 
-    # Whole numbers have no NaN: a unit without a pair has -1.
+    # Whole numbers have no NaN, so a unit without a pair has -1.
     value_if_missing: dict[str, Any] = {
         **dict.fromkeys(text_columns, ""),
         "pair": -1,

@@ -1,9 +1,9 @@
 """Scores of the units that the matched audit measures, and tests of memory on them.
 
 A unit is an identifier, its control, or other text; :class:`UnitScores` has the NLL of
-all units by each checkpoint. :class:`Occurrences` are the identifiers of one group on
-both sides, trained and held-out, and :meth:`Occurrences.test_memory` tests whether
-trained ones changed otherwise than held-out ones.
+all units by each checkpoint. :class:`Occurrences` are the trained and held-out
+identifiers of one group, and :meth:`Occurrences.test_memory` tests whether the two
+sides changed differently.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def row_of(
 
 @dataclass(frozen=True, eq=False)
 class UnitScores:
-    """Units and their scores by checkpoint: what all conclusions rest on.
+    """Units and their scores by checkpoint, from which all conclusions follow.
 
     Attributes
     ----------
@@ -112,7 +112,7 @@ class UnitScores:
     @cached_property
     def largest_changes(self) -> dict[str, float]:
         """Return each checkpoint's largest change of a unit, nats per token."""
-        # Per token: a long unit changes more in all.
+        # The change is per token, since the sum of a long unit changes more.
         n_tokens = self.units["n_tokens"]
         largest = {}
         for name, change in self.changes.items():
@@ -130,9 +130,9 @@ class UnitScores:
 
 @dataclass(frozen=True)
 class MemoryTest:
-    """How identifiers of one group changed, and the test that it is no memory.
+    """The change of the identifiers of one group, and the test of no memory.
 
-    All changes are of the NLL since the reference, nats per token: below 0,
+    All changes are of the NLL since the reference, in nats per token. Below 0,
     identifiers became likelier.
 
     Attributes
@@ -140,16 +140,16 @@ class MemoryTest:
     memory
         Change of either side, and trained minus held-out.
     beyond_controls
-        The same of the change minus that of each identifier's control, for those that
-        have one. Its held-out side is what the kind changed beyond equally hard text.
+        The same for the change minus that of each identifier's control, if there is
+        one. Its held-out side is the change of the kind beyond equally hard text.
     gap_before
-        Nats per token by which the sides were clearly unequally hard on the reference.
+        Nats per token of a clear difference of the sides on the reference, else 0.
     p
-        Two-sided p of no difference beyond that gap.
+        Two-sided p of no difference larger than that gap.
     power
-        The inputs of the smallest difference that is detected.
+        Inputs for the smallest detectable difference.
     bounds
-        The inputs of the memory that could still be there.
+        Inputs for the memory that could still be there.
     """
 
     memory: memory_contrast.Memory
@@ -194,15 +194,15 @@ class Occurrences:
 
     @cached_property
     def gap_before(self) -> float:
-        """Return the nats per token by which sides clearly differed on the reference.
+        """Return the size of a clear difference of the sides on the reference, else 0.
 
-        0 where they did not; memory must be larger than this gap.
+        Memory must be larger than this gap. The unit is nats per token.
         """
         return clear_gap(self.difference_before)
 
     @property
     def is_told_by_text(self) -> bool:
-        """Return whether no difference of the sides can be memory: their texts differ.
+        """Return whether texts differ by side, so that no difference can be memory.
 
         A negative stratum marks identifiers that the text distinguishes, or that are
         too few to tell.
@@ -210,14 +210,12 @@ class Occurrences:
         return bool((self.spans["stratum"] < 0).any())
 
     def text_facts(self, checkpoint: str) -> dict[str, Fact]:
-        """Return how well texts distinguish the sides, or that too few can be tested.
+        """Return facts on how well texts distinguish the sides, or on too few to tell.
 
-        Returns
-        -------
-        ``text_auc``, or where that is not known ``fewest``: the clusters that each side
-        needs.
+        Returns ------- ``text_auc``; if that is not known, ``fewest``, the clusters
+        that each side needs.
         """
-        # The text of one stratum that distinguishes is enough.
+        # One stratum with distinguishing text is enough.
         auc = self.spans["text_auc"].max()
 
         if np.isnan(auc):
@@ -228,23 +226,23 @@ class Occurrences:
         return {"text_auc": row}
 
     def test_memory(self, change: np.ndarray, *, seed: int | None) -> MemoryTest:
-        """Return how the identifiers changed, and the test that it is no memory.
+        """Return the change of the identifiers, and the test of no memory.
 
         Parameters
         ----------
         change
             Shape ``(units,)``: change of the NLL of all units, nats.
         seed
-            Seed of the permutations; ``None`` for none: no claim rests on them.
+            Seed of the permutations; ``None``: none are made, since no claim rests on
+            them.
         """
         own_change = change[self.spans.index]  # (occurrences,), nats
         memory = memory_contrast.memory(own_change, self.sides)
         difference = memory.difference
         gap = self.gap_before
 
-        # By Student's t, and by permutations where chance dealt identifiers to the
-        # sides, as it did injected ones: these are all that it could have dealt. The
-        # larger p counts.
+        # p is by Student's t. If chance dealt all identifiers to the sides, as it does
+        # injected ones, permutations are valid, too, and the larger p counts.
         p = memory.t_p(null=gap)
         least_p = 0.0
         are_all_injected = (self.spans["form"] > 0).all()
@@ -299,7 +297,7 @@ class Occurrences:
 def clear_gap(difference: Estimate) -> float:
     """Return the size of a difference whose interval excludes 0, else 0.
 
-    By so many nats per token one side was harder before training already.
+    It is the gap, in nats per token, by which one side was harder before training.
     """
     if side_of(difference) == 0:
         return 0.0
@@ -309,9 +307,10 @@ def clear_gap(difference: Estimate) -> float:
 def groups_of_identifiers(units: pd.DataFrame) -> Iterator[Occurrences]:
     """Yield all identifiers, then those of each supervision, type and dose.
 
-    Compared are identifiers of trained rows, and those that occur in no trained row. A
-    type or dose that is the only one has no group. Groups by supervision (in the loss,
-    or only read) and by dose have all held-out identifiers; types have their own.
+    A group has identifiers of trained rows, and identifiers that no trained row
+    contains. A single type or dose makes no group of its own. Groups by supervision (in
+    the loss, or only read) and by dose have all held-out identifiers; a group by type
+    has those of its type.
 
     Parameters
     ----------
@@ -322,7 +321,7 @@ def groups_of_identifiers(units: pd.DataFrame) -> Iterator[Occurrences]:
     is_on_a_side = (units["split"] == "train") | (units["dose"] == 0)
     spans, _ = comparable(units[is_identifier & is_on_a_side])
 
-    # Each identifier knows the place of its control.
+    # Add the place of its control to each identifier.
     control = units[units["role"] == "control"]
     place_by_pair = pd.Series(control.index, control["pair"])
     spans = spans.assign(control=spans["pair"].map(place_by_pair))
@@ -339,7 +338,7 @@ def groups_of_identifiers(units: pd.DataFrame) -> Iterator[Occurrences]:
         for name in types:
             yield Occurrences(f"type:{name}", spans[spans["type"] == name])
 
-    # An identifier of a trained row occurs in one row at least.
+    # An identifier of a trained row has a dose of at least 1.
     doses = spans["dose"].clip(lower=1)
     dose_groups = doses.map(dose_group)
     trained_doses = doses[is_trained].sort_values().map(dose_group).unique()

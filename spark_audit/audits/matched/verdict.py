@@ -1,4 +1,4 @@
-"""Findings of the matched audit on a row: a claim, and the sentences that say so."""
+"""Findings of the matched audit that rest on a row: a claim and its sentences."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spark_audit.stats.estimate import Bound, Estimate, Power, side_of
 
 
 class Verdict(NamedTuple):
-    """What some figures claim, and the sentences that say so.
+    """A claim, and the keys of its sentences.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ def matched_finding(
 ) -> Finding:
     """Return a finding of this audit on a row.
 
-    ``is_declared`` is whether it is one of the tests that were declared beforehand.
+    ``is_declared`` says whether the test was declared beforehand.
     """
     return Finding.on(
         row,
@@ -60,7 +60,7 @@ def matched_finding(
 def not_estimable(
     row: Row, says: str, facts: Mapping[str, Fact], *, remarks: Sequence[str] = ()
 ) -> Finding:
-    """Return that nothing can be concluded, for the row's reason."""
+    """Return the verdict that nothing can be concluded, with the row's reason."""
     verdict = Verdict("not_tested", says, tuple(remarks))
     return matched_finding(row, verdict, {**facts, "reason": row.note})
 
@@ -68,9 +68,9 @@ def not_estimable(
 def direction_of(change: Row | Estimate) -> int:
     """Return 1 or -1 for a change clearly above or below 0, else 0.
 
-    Without an interval, where all clusters agree, the sign of the value counts.
+    Without an interval (if all clusters agree) the sign of the value counts.
     """
-    # None: all clusters agree, so that there is no interval.
+    # There is no interval if all clusters agree.
     direction = side_of(change)
     if direction is None:
         return int(np.sign(change.value or 0.0))

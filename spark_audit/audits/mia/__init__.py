@@ -1,1 +1,1 @@
-"""Whether scores tell the rows that were trained on from rows that were not."""
+"""Membership inference: whether scores separate trained rows from held-out rows."""

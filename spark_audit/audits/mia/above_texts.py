@@ -24,17 +24,17 @@ class AboveTexts:
     Attributes
     ----------
     difference
-        ``score`` minus :attr:`bar` (:func:`beyond_both`), by DeLong over clusters,
-        which takes the out-of-fold scores of the texts as given.
+        ``score`` minus :attr:`bar` (:func:`beyond_both`), by DeLong over clusters. The
+        out-of-fold scores of the texts count as fixed.
     score, texts
         AUC of the score and of the best guess; or their rates at one budget.
     chance
-        What a score gives that knows nothing: 0.5 of an AUC.
+        The value of a random score: 0.5 for an AUC.
     larger_p
-        The larger of the two p values, against the texts and against chance: both must
-        be exceeded.
+        The larger p of the tests against the texts and against chance, since the score
+        must exceed both.
     sides_differ
-        Whether the sides are told apart without training.
+        Whether something else than training distinguishes the sides.
     """
 
     difference: Estimate
@@ -46,7 +46,7 @@ class AboveTexts:
 
     @property
     def bar(self) -> float:
-        """Return what a score must exceed: the larger of the texts alone and chance."""
+        """Return the bar of the score: the larger one of the texts and chance."""
         return max(self.texts, self.chance)
 
     @property
@@ -56,10 +56,10 @@ class AboveTexts:
 
     @property
     def margin(self) -> float:
-        """By how much a score must exceed the bar: 0 unless the sides differ.
+        """The distance by which a score must exceed the bar: 0 unless the sides differ.
 
-        A classifier of so few rows has not found all that tells the sides apart: a
-        score must then take more than half of what is left to 1.
+        A classifier of few rows misses some differences of the sides. If they differ, a
+        score must therefore exceed the bar by more than half of the distance to 1.
         """
         if not self.sides_differ:
             return 0.0
@@ -69,7 +69,7 @@ class AboveTexts:
     @property
     def p(self) -> float:
         """Two-sided p value where the score exceeds the bar by its margin, else 1."""
-        # What is below the bar is no leak, whatever its interval.
+        # A score below the bar is no leak, whatever its interval.
         beyond_margin = (self.difference.value or 0.0) - self.margin
         if beyond_margin <= 0:
             return 1.0
@@ -100,9 +100,9 @@ class AboveTexts:
         }
 
     def power(self, *, over: float = 1.0) -> list[Power]:
-        """Return what the smallest excess follows from that is detected.
+        """Return the inputs for the smallest detectable excess.
 
-        Empty where the excess has no standard error.
+        The list is empty if the excess has no standard error.
 
         Parameters
         ----------
@@ -123,16 +123,16 @@ class AboveTexts:
         return [test]
 
     def bounds(self, *, over: float = 1.0) -> list[Bound]:
-        """Return what the largest excess follows from that could still be there.
+        """Return the inputs for the largest excess that could still be there.
 
-        Empty where the excess has no interval.
+        The list is empty if the excess has no interval.
 
         Parameters
         ----------
         over
             Tests that its p is corrected over.
         """
-        # No AUC can exceed the bar by more than what is left to 1.
+        # An AUC exceeds the bar by at most the distance to 1.
         excess = self.difference
         return t_bound(
             excess.value, excess.high, df=excess.df, most=1 - self.bar, over=over
@@ -150,7 +150,7 @@ class AboveTexts:
         bounds: Sequence[Bound],
         further: Sequence[str] = (),
     ) -> Finding:
-        """Return a finding that claims by how much a score exceeds the bar.
+        """Return a finding that claims the excess of a score over the bar.
 
         Parameters
         ----------
@@ -179,9 +179,9 @@ class AboveTexts:
         )
 
     def facts(self, name: str, attack: str, *, audit: str = "mia") -> dict[str, Fact]:
-        """Return its figures as rows: ``score``, ``texts``, what is ``beyond`` the bar.
+        """Return its figures as rows: ``score``, ``texts``, and ``beyond``, the excess.
 
-        ``is_bar_chance`` is whether the bar is chance, and not the texts.
+        ``is_bar_chance`` says whether chance is the bar, and not the texts.
         """
         # All three are of the examples that have both scores, which `n` counts.
         excess = self.difference
@@ -230,7 +230,7 @@ def beyond_both(over_texts: Estimate, over_chance: Estimate) -> Estimate:
 
 
 def less_chance(estimate: Estimate, chance: float) -> Estimate:
-    """Return an AUC or rate minus what a score gives that knows nothing."""
+    """Return an AUC or rate minus the value of a random score."""
 
     def less(value: float | None) -> float | None:
         if value is None:

@@ -63,7 +63,7 @@ MIN_PERMUTATIONS = 20
 """With fewer permutations no p can be below 0.05."""
 
 SCORES_OF_BASE_GUESS = ("loss", "mink10", "zlib")
-"""Scores of the untrained model that the best guess may use: any manifest has them."""
+"""Scores of the untrained model for the best guess; any manifest has them."""
 
 TABULATED_SCORES = (
     "loss",
@@ -89,13 +89,13 @@ class Membership(Audit):
     """Whether scores separate trained rows from held-out rows.
 
     The evidence is one row per checkpoint and example, without text: the scores of the
-    checkpoint and of the text alone. ``label`` is a number within the task, ``texts``
-    the cross-validated score of the best guess without any audited checkpoint, which
-    also reads the untrained model's scores, and ``blind`` that of the classifier of the
-    guard, which reads the texts alone; NaN if there is none. A checkpoint
-    named ``base`` is the untrained model: all scores are checked on it, ``reference``
-    is relative to it, and every checkpoint is compared with it. Without such a
-    checkpoint, the reference scores of the manifest are used.
+    checkpoint and of the text alone. ``label`` is a number within the task. ``texts``
+    is the cross-validated score of the best guess without any audited checkpoint, which
+    also uses the untrained model's scores. ``blind`` is the score of the guard's
+    classifier, which reads only the texts. A missing score is NaN. A checkpoint named
+    ``base`` is the untrained model: all scores are checked on it, ``reference`` is
+    relative to it, and every checkpoint is compared with it. Without such a checkpoint,
+    the reference scores of the manifest are used.
     """
 
     name = "mia"
@@ -126,7 +126,7 @@ class Membership(Audit):
 
     @classmethod
     def compared_with(cls, finding: Finding) -> str:
-        """Return ``chance`` or ``best_guess``: what the AUC is claimed beyond."""
+        """Return the bar that the AUC exceeds: ``chance`` or ``best_guess``."""
         if "beyond" not in finding.facts:
             return ""
         return "chance" if finding.facts.get("is_bar_chance") else "best_guess"
@@ -201,7 +201,7 @@ class Membership(Audit):
         if not ids or not scored:
             return Evidence()
 
-        # Without scores of the base, those of the manifest stand for them.
+        # Without scores of the base, use those of the manifest.
         is_borrowed = BASE not in scored
         if is_borrowed:
             scored.insert(0, BASE)
@@ -230,7 +230,7 @@ class Membership(Audit):
 
         def measured() -> Measured:
             """Yield the scores of each checkpoint, shape ``(examples,)`` each."""
-            # The texts are scored once, and stand with the base.
+            # The scores of the texts are stored once, with the base.
             unknown = np.full(len(ids), np.nan)
             for name in scored:
                 if name == BASE:
@@ -264,8 +264,8 @@ class Membership(Audit):
         pooled = groups["pooled"]
         guards = score_guards(pooled, evidence.facts, seed=context.seed)
 
-        # Of tasks and doses only declared scores are reported: figures of the others
-        # would make the table three times as long.
+        # Tasks and doses have only declared scores, since all scores would make the
+        # table three times as long.
         rows: list[Row] = []
         contrasts: list[Contrast] = []
         for group in groups.values():
@@ -277,7 +277,7 @@ class Membership(Audit):
                 contrasts += _contrasts_of_pair(group, name, baseline, guards)
 
         findings, table_of_texts = verdicts(names, [*rows, *contrasts], guards)
-        # What was not scored has no verdict, and the report says so.
+        # Checkpoints without scores have no verdict, and the report says so.
         for name in evidence.facts["unscored"]:
             not_scored = Finding.not_tested(
                 "mia", "mia.missing", checkpoint=name, reason=TEXTS_NOT_SCORED
@@ -305,8 +305,8 @@ def _groups(
 ) -> dict[str, estimates.MembershipGroup]:
     """Return the rows of each group with their scores, ``pooled`` first.
 
-    The scores of the texts are measured once, as the untrained model's, and are the
-    same for every checkpoint.
+    The scores of the texts are the same for every checkpoint; the evidence holds them
+    once, with the untrained model.
     """
     scores_of_texts = {
         attack: evidence.row(BASE, attack) for attack in score_tables.BASELINE_VARIANTS
@@ -334,7 +334,7 @@ def _groups(
 def rows_of(
     group: estimates.MembershipGroup, name: str, attack: str, guards: ScoreGuards
 ) -> Iterator[Row]:
-    """Yield the AUC and the rates of one score, with what the guards say of it."""
+    """Yield AUC and rates of one score, with statuses and notes of the guards."""
     for metric in ("auc", *score_tables.MEMBERSHIP_FPRS):
         estimate = group.estimate(name, attack, metric)
         null: dict[str, float] = {}
@@ -361,7 +361,7 @@ def _null_of(
     metric: str,
     guards: ScoreGuards,
 ) -> dict[str, float]:
-    """Return what a score gives that knows nothing, as columns of its row.
+    """Return the value of a random score as columns of a row.
 
     ==================================  ============================================
     figure                              columns
@@ -387,9 +387,9 @@ def _remarked(
     estimate: Estimate,
     guards: ScoreGuards,
 ) -> Estimate:
-    """Return an estimate with its notes, and with the status that guards give it.
+    """Return an estimate with its notes and the status that the guards give it.
 
-    Guards do not void the blind classifier: it is one of them.
+    Guards do not void the blind classifier, which is a guard itself.
     """
     if attack == "blind":
         estimate = _without_interval(estimate)
@@ -406,7 +406,7 @@ def _remarked(
 def _without_interval(estimate: Estimate) -> Estimate:
     """Return an estimate of cross-validated scores without its interval.
 
-    Intervals that take cross-validated scores as given are too narrow.
+    The interval is too narrow: it treats cross-validated scores as fixed.
     """
     without_interval = Estimate(
         estimate.value,
@@ -425,12 +425,12 @@ def _noting_permutations(estimate: Estimate, figures: Mapping[str, float]) -> Es
 
 
 def _noting_auc(estimate: Estimate, group: str, guards: ScoreGuards) -> Estimate:
-    """Return an AUC with notes: over how many tasks it is, and that none is detected.
+    """Return an AUC with notes on its number of tasks and on undetectable effects.
 
     Parameters
     ----------
     group
-        Name of the group of rows: the AUC of the pooled ones is a mean over tasks.
+        Name of the group of rows; the AUC of ``pooled`` is a mean over tasks.
     """
     if group == "pooled":
         n_tasks = guards.judged_rows["task"].nunique()
@@ -454,7 +454,7 @@ def _voided(
         Whether it is a change since another checkpoint.
     """
     status, note_of_guards = guards.status_of(attack, is_change=is_change)
-    # A guard's status goes before that of the estimate.
+    # The status of a guard replaces that of the estimate.
     if status == "ok":
         status = estimate.status
     notes = [note for note in (note_of_guards, estimate.note) if note]
@@ -466,7 +466,7 @@ def _contrasts_of_pair(
 ) -> Iterator[Contrast]:
     """Yield the contrasts of two checkpoints by each declared score that both have."""
     for attack in score_tables.DECLARED_SCORES:
-        # Scores relative to the untrained model are of no checkpoint before training.
+        # Relative scores have no value before training, so no change since the base.
         if baseline == BASE and attack in score_tables.RELATIVE_SCORES:
             continue
         yield from contrasts_of(group, name, baseline, attack, guards)
@@ -481,7 +481,7 @@ def contrasts_of(
 ) -> Iterator[Contrast]:
     """Yield AUC and rates of one score minus those of another checkpoint."""
     for metric, estimate, p in group.differences((name, attack), (baseline, attack)):
-        # A change of an unclean score can be generalisation: its note says so.
+        # A change of an unclean score can be generalisation, which its note says.
         if estimate.value is not None:
             estimate = _voided(estimate, guards, attack, is_change=True)
         yield Contrast.of_estimate(
@@ -500,10 +500,10 @@ def contrasts_of(
 def curve_table(
     pooled: estimates.MembershipGroup, names: Sequence[str]
 ) -> Iterator[TableRecord]:
-    """Yield points of the ROC curves, with the band of a score that knows nothing.
+    """Yield points of the ROC curves, with the band of a random score.
 
-    Budgets of false positives run from what one non-member of the smallest task
-    allows to 1; a rate is the mean over tasks, as in the rows.
+    The smallest budget of false positives is one non-member of the smallest task, the
+    largest is 1. A rate is the mean over tasks, as in the rows.
 
     Yields
     ------

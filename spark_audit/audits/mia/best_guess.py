@@ -34,13 +34,13 @@ COLUMNS_OF_GRAMS = 1 << 15
 """Columns that character n-grams are hashed to."""
 
 SAME_DIGIT = str.maketrans("012345678", "9" * 9)
-"""Makes every digit of a text a 9."""
+"""Translation that turns every digit of a text into a 9."""
 
 MIN_AUC_GAIN = 1e-3
-"""An AUC must be higher by this to be better: the first of equals is taken."""
+"""An AUC must be higher by this to be better; otherwise the first one is kept."""
 
 MIN_RANK = 1e-3
-"""Ranks are kept this far from 0 and 1, where a normal score is infinite."""
+"""Least distance of ranks from 0 and 1, where normal scores are infinite."""
 
 
 @remember_last
@@ -65,11 +65,9 @@ def best_guess(
     sides
         Folds keep clusters whole, stratified by task and side.
 
-    Returns
-    -------
-    Shape ``(n,)``: ranks within fold and task, from 0 to 1, so that folds which chose
-    differently are on one scale; NaN where a row was not drawn, and of all rows where
-    there are too few clusters.
+    Returns ------- Shape ``(n,)``: ranks within fold and task, from 0 to 1, which puts
+    folds with different classifiers on one scale. NaN for rows that were not drawn, and
+    for all rows if there are too few clusters.
     """
     rng = np.random.default_rng(seed)
     drawn = subsample(sides, rng)  # (drawn,), places
@@ -96,9 +94,10 @@ def _candidates(
     task: np.ndarray,
     base_scores: Sequence[np.ndarray],
 ) -> list[Features]:
-    """Return the features of each classifier: the first of equally good ones wins.
+    """Return the features of each classifier, in the order that decides ties.
 
-    Words; characters; the length; each score of the base; all scores of the base.
+    They are words, characters, the length, each score of the base, and all scores of
+    the base together.
 
     Parameters
     ----------
@@ -122,7 +121,7 @@ def _candidates(
 def _scores_of_best(
     candidates: Sequence[Features], sides: Design, fold: np.ndarray
 ) -> np.ndarray:
-    """Return the scores of each fold by the classifier that is best in the others.
+    """Return the scores of each fold by the classifier that is best in the other folds.
 
     Parameters
     ----------
@@ -139,14 +138,14 @@ def _scores_of_best(
     for k in range(FOLDS):
         in_fold = fold == k
 
-        # The AUC of each candidate in the other folds.
+        # AUC of each candidate in the other folds.
         others = sides.take(np.flatnonzero(~in_fold))
         aucs = []
         for scores_of_candidate in inner_scores:
             inner = scores_of_candidate[k][~in_fold]
             aucs.append(mean_auc(others, others.member, inner))
 
-        # The first of those that are equally good, fitted to all other folds.
+        # Fit the best candidate (the first of equals) to all other folds.
         is_best = [auc > max(aucs) - MIN_AUC_GAIN for auc in aucs]
         best = candidates[is_best.index(True)]
         score = fit_scorer(best, sides.member, sides.task, ~in_fold)
@@ -157,10 +156,10 @@ def _scores_of_best(
 def _inner_scores(
     candidates: Sequence[Features], sides: Design, fold: np.ndarray
 ) -> np.ndarray:
-    """Return the scores that count for the choice of each fold's classifier.
+    """Return the scores that decide the choice of each fold's classifier.
 
-    Without folds j and k, one model scores both: fold j's score counts for the choice
-    in fold k, and k's for that in j.
+    One model is fitted without folds j and k and scores both. Its scores of fold j
+    count for the choice in fold k, and those of fold k for the choice in fold j.
 
     Returns
     -------
@@ -184,8 +183,8 @@ def character_features(
 ) -> scipy.sparse.csr_matrix:
     """Return the presence of character n-grams inside words (hashed).
 
-    Of each text, and of the text with every digit as 9: how numbers are written is
-    seldom alike in rows from two sources, their digits are.
+    The n-grams are those of each text and of the text with every digit as 9, since two
+    sources often differ in the format of numbers, but not in their digits.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""How length and compressed size of texts differ between members and non-members."""
+"""Differences of length and compressed size between members and non-members."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ COVARIATES = ("length", "zlib_bytes")
 """Columns that are compared: characters of a text, and its bytes once compressed."""
 
 COVARIATE_P = 0.01
-"""p below which a covariate of the texts differs, if its difference is large enough."""
+"""A covariate differs if p is below this and its difference is large enough."""
 
 COVARIATE_SMD = 0.1
-"""Standardised mean difference above which it is large enough (Stuart 2010)."""
+"""Standardised mean difference above which a difference is large (Stuart 2010)."""
 
 
 def covariate_table(facts: pd.DataFrame) -> Iterator[TableRecord]:
-    """Yield how length and compressed size differ between the sides, by task.
+    """Yield the differences of length and compressed size between sides, by task.
 
     Parameters
     ----------
@@ -30,12 +30,10 @@ def covariate_table(facts: pd.DataFrame) -> Iterator[TableRecord]:
         One row per example: columns ``task``, ``cluster``, ``member`` (bool),
         ``length`` and ``zlib_bytes``.
 
-    Yields
-    ------
-    ``task``, ``covariate``, ``ks`` and ``p`` of Kolmogorov-Smirnov with rows taken as
-    independent, ``smd``, the mean difference over the pooled SD (None where that is 0),
-    and ``clusters`` of the side that has fewer. Tasks with fewer than two rows on a
-    side are left out.
+    Yields ------ ``task``, ``covariate``, ``ks`` and ``p`` (Kolmogorov-Smirnov, rows as
+    independent), ``smd``, the mean difference over the pooled SD (None if that is 0),
+    and ``clusters`` of the side with fewer. Tasks with fewer than two rows on a side
+    are left out.
     """
     for task, rows in facts.groupby("task", sort=False):
         n_clusters = int(rows.groupby("member")["cluster"].nunique().min())
@@ -68,13 +66,13 @@ def covariate_table(facts: pd.DataFrame) -> Iterator[TableRecord]:
 
 
 def differs_by_covariate(record: TableRecord) -> bool:
-    """Return whether the sides differ by a covariate, more than enough rows always do.
+    """Return whether the sides differ by a covariate significantly and by enough.
 
     Parameters
     ----------
     record
-        Of :func:`covariate_table`. Without a spread on either side there is no ``smd``:
-        then p alone tells two constants from one.
+        A record of :func:`covariate_table`. Without a spread on both sides there is no
+        ``smd``, and p alone decides whether two constants differ.
     """
     is_large = record["smd"] is None or abs(record["smd"]) > COVARIATE_SMD
     return bool(is_large and record["p"] < COVARIATE_P)

@@ -1,4 +1,4 @@
-"""Estimates of the ``mia`` audit by group of rows, each made once."""
+"""Estimates of the ``mia`` audit by group of rows, each computed once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CheckpointScore: TypeAlias = tuple[str, str]
 """A checkpoint, and the name of one of its scores."""
 
 MOST_REPLICATES = 2000
-"""Both presets: percentile limits of an AUC need no more, and rows are many."""
+"""Most replicates in both presets: an AUC needs no more, and there are many rows."""
 
 NO_SCORE_REASONS = {
     "response": "no response token was scored",
@@ -43,11 +43,12 @@ NO_SCORE_REASONS = {
     "ez": "no text has two wrong first guesses that changed since the untrained model",
     "blind": "the blind text classifier was not run",
 }
-"""Score -> why a checkpoint lacks it."""
+"""Score -> reason why a checkpoint lacks it."""
 
 TEXTS_ALPHA = 0.01
-"""p below which the texts alone tell the sides apart; of out-of-fold scores it is
-somewhat too small."""
+"""p below which the texts alone distinguish the sides. The p of out-of-fold scores is
+somewhat too small.
+"""
 
 ITSELF = "the checkpoint is the reference itself"
 
@@ -107,7 +108,7 @@ class MembershipGroup:
     fprs
         Budgets of false positives of the rates, by metric.
     chance_seed
-        Seed of the rates that a score has which knows nothing.
+        Seed of the rates of a random score.
     name
         Name of the group: ``pooled``, ``task:NAME`` or ``dose:RANGE``.
     example_indices
@@ -178,7 +179,7 @@ class MembershipGroup:
         return self._resampled[key]
 
     def reason_missing(self, name: str, attack: str) -> str:
-        """Return why a checkpoint has no such score here; empty if it has one."""
+        """Return why a checkpoint lacks a score in this group; empty: it has it."""
         if not len(self.example_indices):
             return TOO_FEW_MEMBERS
         of_all_examples = self.scores[name][attack]  # (n,)
@@ -194,7 +195,7 @@ class MembershipGroup:
         if reason := self.reason_missing(name, attack):
             return Estimate.missing(reason)
 
-        # Interval and smallest effect come from the same resamples for all scores.
+        # All scores use the same resamples for interval and smallest effect.
         scored, (values,) = self.scored_examples((name, attack))
         replicates = self.resampled(name, attack, scored)[metric]
         if metric == "auc":
@@ -211,7 +212,7 @@ class MembershipGroup:
     def _with_notes(
         self, estimate: Estimate, attack: str, values: np.ndarray
     ) -> Estimate:
-        """Return an AUC with notes on rows without the score, and at its limit.
+        """Return an AUC with notes on rows without the score, and on its limit.
 
         Parameters
         ----------
@@ -229,12 +230,12 @@ class MembershipGroup:
         return estimate
 
     def chance(self, name: str, attack: str, fpr: float) -> dict[str, float]:
-        """Return the TPR of a score that knows nothing, as the columns ``NULL``."""
+        """Return the TPR of a random score as the columns ``NULL``."""
         scored, _ = self.scored_examples((name, attack))
         try:
             band = clustered_tpr.chance(scored.design, fpr, seed=self.chance_seed)
         except NotEstimableError:
-            # So few non-members allow no false positive at this budget.
+            # With too few non-members this budget allows no false positive.
             return {}
         return dict(zip(NULL, band, strict=True))
 
@@ -252,9 +253,9 @@ class MembershipGroup:
         texts: str = "texts",
         sides_differ: bool = False,
     ) -> AboveTexts | None:
-        """Return the AUC of a score minus its bar; ``None`` where one is missing.
+        """Return the AUC of a score minus its bar; ``None`` if either is missing.
 
-        The bar is the AUC of the texts alone, or 0.5 where that is higher.
+        The bar is the AUC of the texts alone, or 0.5 if that is higher.
 
         Parameters
         ----------
@@ -262,9 +263,9 @@ class MembershipGroup:
             Whether members have the higher scores; else the score is turned round
             first, as whoever attacks with it would.
         texts
-            The best guess, or ``blind``: it alone does not read the base's scores.
+            The best guess, or ``blind``, which does not use the base's scores.
         sides_differ
-            Whether the sides are told apart without training by something else.
+            Whether something else than training is known to distinguish the sides.
         """
         if self.reason_missing(name, attack) or self.reason_missing(name, texts):
             return None
@@ -272,7 +273,7 @@ class MembershipGroup:
         scored, (score_values, guess) = self.scored_examples(
             (name, attack), (name, texts)
         )
-        # Whoever attacks with a score that is lower for members turns it round.
+        # An attacker reverses a score that is lower for members.
         if not members_score_higher:
             score_values = -score_values
         design = scored.design
@@ -284,7 +285,7 @@ class MembershipGroup:
         if score_auc.value is None or texts_auc.value is None or p_over_texts is None:
             return None
 
-        # Only texts that look more familiar tell the sides, not those that look less.
+        # The texts distinguish the sides only if members look more familiar by them.
         if texts_p is not None and texts_p < TEXTS_ALPHA:
             sides_differ |= texts_auc.value > CHANCE_AUC
         # A score must exceed both the texts and chance.
@@ -302,7 +303,7 @@ class MembershipGroup:
     def correlation(
         self, name: str, tests: Mapping[str, CheckpointScore | None]
     ) -> np.ndarray:
-        """Return how AUCs vary together, each less what it is compared with.
+        """Return the correlation of AUCs, each minus its comparison.
 
         Parameters
         ----------
@@ -322,7 +323,7 @@ class MembershipGroup:
                 scores.append(compared_with)
             scored, values = self.scored_examples(*scores)
 
-            # What each cluster adds to the AUC, or to the difference of two AUCs.
+            # Contribution of each cluster to the AUC, or to the difference of two AUCs.
             components = clustered_roc.auc_components(scored.design, values[0])
             if compared_with is not None:
                 components = components - clustered_roc.auc_components(
@@ -332,7 +333,7 @@ class MembershipGroup:
             directions.append(components / norm)  # (clusters,)
             keys.append(scored.example_indices.tobytes())
 
-        # Components are of length 1: a product is the correlation of two statistics.
+        # The vectors have length 1, so their product is a correlation.
         correlation = np.eye(len(directions))  # (scores, scores)
         for i, j in combinations(range(len(directions)), 2):
             if keys[i] == keys[j]:
@@ -345,8 +346,8 @@ class MembershipGroup:
     ) -> Iterator[ScoreDifference]:
         """Yield the first score minus the second, over examples with both, by metric.
 
-        The AUC comes first; only its difference is given where there is no figure.
-        Above 0 the first score tells members better.
+        The AUC comes first, and is the only difference if it cannot be estimated. Above
+        0 the first score tells members better.
         """
         reason = self.reason_missing(*first) or self.reason_missing(*second)
         if reason:
@@ -371,7 +372,7 @@ class MembershipGroup:
             estimate = with_mde(difference, null=0.0)
             yield ScoreDifference(metric, estimate.decided(paper=self.context.paper), p)
             if estimate.value is None:
-                # Without an AUC there is no rate, either.
+                # Without a difference of AUCs there is none of rates.
                 return
 
 
@@ -401,13 +402,13 @@ def indices_by_group(facts: pd.DataFrame) -> dict[str, np.ndarray]:
         n_members = np.count_nonzero(is_member[of_task])
         n_smaller_side = min(n_members, len(of_task) - n_members)
         if n_smaller_side < MIN_MEMBERS_FOR_AUC:
-            # The group stays, so that the report says why it has no figure.
+            # Keep the empty group, so that the report says why it has no figure.
             of_task = of_task[:0]
         tasks[f"task:{task}"] = of_task
 
     pooled = np.sort(np.concatenate(list(tasks.values())))
     groups = {"pooled": pooled, **tasks}
-    # Evidence without doses has no groups of them.
+    # Evidence may have no doses.
     if np.isnan(dose).any():
         return groups
 
@@ -464,7 +465,7 @@ def _rate_difference(
     """
     first = clustered_tpr.tpr_by_task(scored.design, both_scores[0], fpr)
     second = clustered_tpr.tpr_by_task(scored.design, both_scores[1], fpr)
-    # A rate is resolvable where a task has enough non-members for the budget.
+    # A rate is resolvable if the tasks have enough non-members for the budget.
     is_resolvable = all(tpr.resolvable for tpr in [*first, *second])
     first_rate = float(np.mean([tpr.value for tpr in first]))
     second_rate = float(np.mean([tpr.value for tpr in second]))

@@ -1,11 +1,11 @@
-"""Guards of membership inference: whether its rows can tell anything, by each score.
+"""Guards of membership inference: whether its rows allow conclusions, by score.
 
 Members and non-members must differ in nothing but training. Each function
-``_guard_...`` checks one way in which they may differ, or in which too few rows can
-show anything. It adds a guard for readers and, where the check fails, what follows for
-the figures: scores that are void, notes that figures must bear, and whether a change
-can be called membership. :mod:`~spark_audit.audits.mia.audit` applies these to rows and
-contrasts, :mod:`~spark_audit.audits.mia.verdicts` to findings.
+``_guard_...`` checks one possible difference, or whether there are enough rows. It adds
+a guard for readers. If the check fails it also records the consequences: void scores,
+notes on figures, and whether a change can be called membership.
+:mod:`~spark_audit.audits.mia.audit` applies these to rows and contrasts,
+:mod:`~spark_audit.audits.mia.verdicts` to findings.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from spark_audit.stats.bootstrap import correlated
 from spark_audit.stats.estimate import Estimate, Status, side_of
 
 EVERY_SCORE = ""
-"""Name under which a status or a note holds of all scores."""
+"""Key of a status or note that holds for all scores."""
 
 # Notes of figures.
 
@@ -59,33 +59,34 @@ UNGUARDED = (
 # Limits of the checks.
 
 FEW_ROWS = 100
-"""Clusters of rows on the smaller side, below which their number is a warning."""
+"""Fewer clusters of rows on the smaller side draw a warning."""
 
 POWER_FACTOR = 2.8
-"""Standard errors of the AUC that are detected with 80% power at 5%."""
+"""Effect in standard errors that is detected with 80% power at 5%."""
 
 BLIND_P = 0.05
-"""p below which the texts of the two sides differ."""
+"""The texts of the two sides differ if p is below this."""
 
 BLIND_AUC_UNSURE = 0.55
-"""AUC of the texts above which a p that finds no difference is not trusted."""
+"""Above this AUC of the texts, a p without a difference is not trusted."""
 
 BLURRED_SHARE = 0.01
-"""Share of rows with a near-duplicate on the other side from which figures are drawn to
-chance."""
+"""Share of rows with a near-duplicate on the other side that pulls figures towards
+chance.
+"""
 
 UNUSABLE_SHARE = 0.2
-"""Share of such rows from which figures are of no use."""
+"""Share of such rows that makes figures useless."""
 
 LABELS_VOID_P = 0.01
-"""p of the labels below which scores of responses are void."""
+"""Scores of responses are void if the p of the labels is below this."""
 
 LABELS_WARN_P = 0.05
-"""p of the labels below which readers are warned."""
+"""Readers are warned if the p of the labels is below this."""
 
 
 class StatusAndNote(NamedTuple):
-    """What the guards say of the figures of a score.
+    """Status and note that the guards give to the figures of a score.
 
     ``note`` has the reason of a status that is not ``ok``, and remarks; it may be
     empty.
@@ -97,7 +98,7 @@ class StatusAndNote(NamedTuple):
 
 @dataclass
 class ScoreGuards:
-    """Guards of the rows, and what follows from them for each score.
+    """Guards of the rows, and their consequences for each score.
 
     :func:`score_guards` makes one, and each check adds to it. After that it is only
     read.
@@ -113,19 +114,18 @@ class ScoreGuards:
     guards
         The guards themselves, which the report shows.
     void
-        Score, or :data:`EVERY_SCORE`, -> status and reason of its figures, where the
-        rows cannot be used.
+        Score (or :data:`EVERY_SCORE`) -> status and reason of its unusable figures.
     notes
-        Score, or :data:`EVERY_SCORE`, -> note of a figure that stands.
+        Score (or :data:`EVERY_SCORE`) -> note on its usable figures.
     texts_differ
-        Whether the texts alone tell the sides apart.
+        Whether the texts alone distinguish the sides.
     differs_before
-        Whether the untrained model's scores tell the sides apart, as one family.
+        Whether the untrained model's scores, as one family, distinguish the sides.
     unclean_scores
-        Scores a change of which is no clean evidence of membership
-        (:data:`SIDES_DIFFER`): those whose AUC of the untrained model is not 0.5, and
-        all of them where that is so of ``loss``. A score of few tokens passes where the
-        sides differ.
+        Scores whose change is no clean evidence of membership (:data:`SIDES_DIFFER`).
+        These are scores whose AUC on the untrained model is not 0.5. If ``loss`` is one
+        of them all scores are unclean, since a score of few tokens can miss a
+        difference.
     """
 
     pooled: estimates.MembershipGroup
@@ -161,11 +161,11 @@ class ScoreGuards:
         Parameters
         ----------
         name
-            What is checked, as the report calls it.
+            Name of the check in the report.
         says, further
-            Keys of its sentence and of those that follow, without ``guard.mia.``.
+            Keys of its sentence and of the following ones, without ``guard.mia.``.
         facts
-            What the sentences are made of.
+            Facts of the sentences.
         passed
             ``None``: a warning.
         """
@@ -180,7 +180,7 @@ class ScoreGuards:
         self.guards.append(added)
 
     def status_of(self, attack: str, *, is_change: bool = False) -> StatusAndNote:
-        """Return the status and the note that the figures of a score must bear.
+        """Return the status and the note of the figures of a score.
 
         Parameters
         ----------
@@ -189,7 +189,7 @@ class ScoreGuards:
         is_change
             Whether the figures are changes since another checkpoint.
         """
-        # What voids this score alone is named rather than what voids all of them.
+        # A reason of this score alone goes before one of all scores.
         status: Status = "ok"
         reason = ""
         for name in (attack, EVERY_SCORE):
@@ -202,7 +202,7 @@ class ScoreGuards:
             note_of_score = SIDES_DIFFER
         note_of_all = self.notes.get(EVERY_SCORE, "")
 
-        # Each once: why it is void, what is said of this score, then of all.
+        # Notes without repeats: why it is void, then on this score, then on all.
         notes = dict.fromkeys((reason, note_of_score, note_of_all))
         return StatusAndNote(status, "; ".join(note for note in notes if note))
 
@@ -228,7 +228,7 @@ def score_guards(
     if facts["borrowed"]:
         guards.add("untrained model", "untrained_borrowed", {}, checkpoint=BASE)
 
-    # In the order in which the report shows them.
+    # The report shows guards in this order.
     _guard_base_read(guards)
     _guard_rows(guards)
     _guard_texts(guards)
@@ -240,11 +240,11 @@ def score_guards(
 
 
 def _guard_base_read(guards: ScoreGuards) -> None:
-    """Add a failure where the base tells the sides apart better than their texts do.
+    """Add a failure if the base separates the sides better than their texts do.
 
-    It has read the members then, so that a change since it says nothing.
+    Such a base has read the members, so a change since it says nothing.
     """
-    # The best guess reads the base's scores, and would hide what they tell.
+    # The best guess uses the base's scores, so compare with the blind classifier.
     above_texts = guards.pooled.above_texts(BASE, "loss", texts="blind")
     if above_texts is None or above_texts.p >= ALARM:
         return
@@ -259,7 +259,7 @@ def _guard_base_read(guards: ScoreGuards) -> None:
 
 
 def _guard_rows(guards: ScoreGuards) -> None:
-    """Add how many rows there are, and which AUC they can detect.
+    """Add the guard on the number of rows, and the AUC that they can detect.
 
     ======  =======================================================
     passes  clusters of the side that has fewer
@@ -281,7 +281,7 @@ def _guard_rows(guards: ScoreGuards) -> None:
     smallest_effect: float | None = None
     further = "rows_too_few"
     if n_clusters > 1:
-        # Variance of the Mann-Whitney statistic without a difference, as a share.
+        # Variance of the AUC without a difference (Mann and Whitney).
         variance = (n_members + n_others + 1) / (12 * n_members * n_others)
         smallest_effect = POWER_FACTOR * float(np.sqrt(variance))
         further = "rows_detect"
@@ -308,7 +308,7 @@ def _guard_rows(guards: ScoreGuards) -> None:
 
 
 def _guard_texts(guards: ScoreGuards) -> None:
-    """Add whether the texts alone tell the sides apart; the first match wins.
+    """Add the guard that the texts do not distinguish the sides; first match wins.
 
     ========  =========================================  =======
     sentence  condition                                  passes
@@ -319,7 +319,7 @@ def _guard_texts(guards: ScoreGuards) -> None:
     alike     else                                       yes
     ========  =========================================  =======
 
-    Where they do, all figures bear a note.
+    If they do, all figures get a note.
     """
     name = "blind text classifier"
     figures = guards.text_figures
@@ -364,7 +364,7 @@ def _guard_texts(guards: ScoreGuards) -> None:
 
 
 def _guard_duplicates(guards: ScoreGuards) -> None:
-    """Add how many rows have a near-duplicate on the other side.
+    """Add the guard on rows with a near-duplicate on the other side.
 
     ===========================  =======  ======================
     share of such rows           passes   status of all figures
@@ -381,7 +381,7 @@ def _guard_duplicates(guards: ScoreGuards) -> None:
         guards.add(name, "duplicates_missing", {})
         return
 
-    # Near-duplicates on both sides make the sides alike: the AUC falls to 0.5.
+    # Near-duplicates make the sides alike, which pulls the AUC to 0.5.
     n_rows = len(guards.judged_rows)
     is_blurred = n_left > BLURRED_SHARE * n_rows
     is_unusable = n_left > UNUSABLE_SHARE * n_rows
@@ -409,10 +409,10 @@ def _guard_duplicates(guards: ScoreGuards) -> None:
 
 
 def _guard_labels(guards: ScoreGuards, seed: int) -> None:
-    """Add whether labels are distributed alike on both sides.
+    """Add the guard that labels are distributed alike on both sides.
 
-    Where they clearly are not, the score ``response`` is void: it reads the label,
-    which then tells the side without any memory.
+    If they clearly are not, the score ``response`` is void: it depends on the label,
+    which then reveals the side without any memory.
     """
     name = "label balance"
     labels, sides = labels_and_sides(guards.judged_rows)
@@ -437,7 +437,7 @@ def _guard_labels(guards: ScoreGuards, seed: int) -> None:
 
 
 def _guard_covariates(guards: ScoreGuards) -> None:
-    """Add in which tasks length or compressed size differ between the sides."""
+    """Add the guard on tasks whose sides differ in length or compressed size."""
     records = list(covariate_table(guards.judged_rows))
     differing = [record for record in records if differs_by_covariate(record)]
 
@@ -463,10 +463,10 @@ def _guard_covariates(guards: ScoreGuards) -> None:
 
 
 def _guard_untrained(guards: ScoreGuards) -> None:
-    """Add the AUC of each declared score of the untrained model: it must be 0.5.
+    """Add the guards that each declared score of the untrained model has an AUC of 0.5.
 
-    That model read neither side. A score of it that is not 0.5 is unclean, and where
-    that is ``loss``, all of them are.
+    That model read neither side. A score with another AUC is unclean; if it is
+    ``loss``, all scores are.
     """
     guards.differs_before = _tells_sides_apart(guards.pooled)
 
@@ -485,15 +485,15 @@ def _guard_untrained(guards: ScoreGuards) -> None:
         _add_untrained(guards, attack, auc, holds=holds)
 
     if "loss" in guards.unclean_scores:
-        # Where loss differs before training, no change is clean evidence.
+        # If loss differs before training, no change is clean evidence.
         guards.unclean_scores |= set(score_tables.DECLARED_SCORES)
         guards.notes |= dict.fromkeys(scores_without_auc, UNGUARDED)
 
 
 def _tells_sides_apart(pooled: estimates.MembershipGroup) -> bool:
-    """Return whether any score of the untrained model tells the sides apart.
+    """Return whether any score of the untrained model distinguishes the sides.
 
-    All scores are one family of correlated tests.
+    All scores form one family of correlated tests.
     """
     ps: dict[str, float] = {}
     for attack in score_tables.ALL_SCORES:
@@ -515,7 +515,7 @@ def _tells_sides_apart(pooled: estimates.MembershipGroup) -> bool:
 def _add_untrained(
     guards: ScoreGuards, attack: str, auc: Estimate, *, holds: bool
 ) -> None:
-    """Add the guard of the untrained model by one score.
+    """Add the guard on one score of the untrained model.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""What attacks of other tools show of each checkpoint, by their scores.
+"""Results of other tools' attacks on each checkpoint, from their scores.
 
-:mod:`~spark_audit.audits.mia.outside_scores` reads the scores; here they are judged by
-the same guards and against the same best guess as our own.
+:mod:`~spark_audit.audits.mia.outside_scores` reads the scores; this module judges them
+by the guards and the best guess of our own scores.
 """
 
 from __future__ import annotations
@@ -23,20 +23,17 @@ from spark_audit.stats.estimate import Estimate, side_of
 def judged_scores(
     names: Sequence[str], attacks: Sequence[str], guards: ScoreGuards
 ) -> list[TableRecord]:
-    """Return what each attack of another tool shows of each checkpoint.
+    """Return the result of each attack of another tool on each checkpoint.
 
-    The guards of our own scores apply. An attack detects where it scores trained rows
-    higher than the base did (or, without scores of the base, than chance), and exceeds
-    the best guess from the texts alone; p values are corrected (Holm) over attacks and
-    checkpoints. Of a score that is lower of trained rows a warning asks whether it is
-    the wrong way round.
+    The guards of our own scores apply. An attack detects if it scores trained rows
+    higher than the base did (without scores of the base: than chance), and exceeds the
+    best guess from the texts alone. p values are corrected (Holm) over attacks and
+    checkpoints. If trained rows score lower, a warning asks whether the sign is wrong.
 
-    Returns
-    -------
-    Records with ``checkpoint``, ``of``, ``rows``, ``score`` and ``says``; of those that
-    can be tested the columns of the record of
+    Returns ------- Records with ``checkpoint``, ``of``, ``rows``, ``score`` and
+    ``says``. Tested scores also have the columns of
     :class:`spark_audit.audits.mia.above_texts.AboveTexts`, ``p``, ``p_adjusted`` and
-    ``status``, too.
+    ``status``.
     """
     records = [
         _outside_record(name, attack, guards)
@@ -44,7 +41,7 @@ def judged_scores(
         if name != BASE
     ]
 
-    # One family: whoever brings many attacks has more chances to find something.
+    # All attacks are one family, since many attacks have more chances to detect.
     tested = [record for record in records if "p" in record]
     adjusted_ps = holm([record["p"] for record in tested]).tolist()
     for record, adjusted_p in zip(tested, adjusted_ps, strict=True):
@@ -52,16 +49,16 @@ def judged_scores(
         if adjusted_p >= ALPHA:
             continue
 
-        # What a guard voids is no detection: its status is told instead.
+        # A void score is no detection, so the record states its status.
         status = record["status"]
         record["says"] = "detected" if status == "ok" else status
     return records
 
 
 def _outside_record(name: str, attack: str, guards: ScoreGuards) -> TableRecord:
-    """Return what one attack of another tool shows of a checkpoint, uncorrected.
+    """Return the uncorrected result of one attack of another tool on a checkpoint.
 
-    Its columns are those of :func:`judged_scores`, but for ``p_adjusted``.
+    Its columns are those of :func:`judged_scores` without ``p_adjusted``.
     """
     pooled = guards.pooled
     auc = pooled.estimate(name, attack)
@@ -71,12 +68,12 @@ def _outside_record(name: str, attack: str, guards: ScoreGuards) -> TableRecord:
         reason = auc.note or "the best guess was not tested beside it"
         return {**record, "score": auc.value, "says": f"not estimable: {reason}"}
 
-    # How far the score is above chance, or above what it was before training.
+    # Difference of the score from chance, or from its value before training.
     effect = auc.value - 0.5
     p = pooled.p(name, attack)
     is_lower = side_of(auc, 0.5) == -1
     if not pooled.reason_missing(BASE, attack):
-        # The AUC comes first of the differences.
+        # The first difference is that of the AUC.
         change = next(pooled.differences((name, attack), (BASE, attack)))
         effect = change.estimate.value or 0.0
         p = change.p
@@ -86,7 +83,7 @@ def _outside_record(name: str, attack: str, guards: ScoreGuards) -> TableRecord:
         _ask_direction(guards, name, attack, auc)
         record["note"] = render("mia.reversed", attack=attack)
 
-    # Only scores that are higher for members may detect; the others may be reversed.
+    # Only scores that are higher for members can detect; others may be reversed.
     p_higher = 1.0
     if p is not None and effect > 0:
         p_higher = p
@@ -101,7 +98,7 @@ def _outside_record(name: str, attack: str, guards: ScoreGuards) -> TableRecord:
 
 
 def _ask_direction(guards: ScoreGuards, name: str, attack: str, auc: Estimate) -> None:
-    """Add the warning that an attack's scores may be the wrong way round."""
+    """Add the warning that the sign of an attack's scores may be wrong."""
     row = Row.of_estimate(
         auc, audit="mia", checkpoint=name, metric="auc", of=attack, null=0.5
     )

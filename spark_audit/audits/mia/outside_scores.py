@@ -1,10 +1,10 @@
 """Scores of other tools' attacks: the files of ``--scores-file``, matched to the rows.
 
-:mod:`~spark_audit.audits.mia.score_files` reads the formats; here the option is read,
-and each score gets its checkpoint and its row: by ``id`` (of the example), by
-``text_sha256`` (of its whole text), or by its place among those of ``--scores-rows``.
-The higher the score, the likelier a member; ``NAME=-FILE`` turns it round.
-:mod:`~spark_audit.audits.mia.judged_scores` says what the scores show.
+:mod:`~spark_audit.audits.mia.score_files` reads the formats. This module reads the
+option and assigns each score to its checkpoint and row: by ``id`` (of the example), by
+``text_sha256`` (of its whole text), or by its place in the rows of ``--scores-rows``. A
+higher score means a likelier member; ``NAME=-FILE`` reverses that.
+:mod:`~spark_audit.audits.mia.judged_scores` judges the scores.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from spark_audit.names import BASE
 OPTION = "--scores-file"
 
 MAX_COLUMNS_SHOWN = 200
-"""Characters of the names of columns that an error lists."""
+"""Most characters of column names in an error."""
 
 
 class ScoresFile(NamedTuple):
@@ -44,9 +44,9 @@ class ScoresFile(NamedTuple):
     sign
         1, or -1 where a lower score means a likelier member.
     checkpoint
-        Whose scores they are; empty: the file says it, or there is one checkpoint.
+        The checkpoint of the scores; empty: the file names it, or there is only one.
     attack
-        Which scores of the file; empty: it holds those of one attack.
+        Name of the attack in the file; empty: the file holds only one.
     """
 
     name: str
@@ -62,7 +62,7 @@ def given_files(text: str | None) -> list[ScoresFile]:
     Raises
     ------
     InputError
-        If it is not written so, or a name is one of ours.
+        If the option has another form, or a name is one of our own scores.
     """
     files: list[ScoresFile] = []
     if not text:
@@ -78,7 +78,7 @@ def given_files(text: str | None) -> list[ScoresFile]:
                 f"{item!r} is no file", where=OPTION, fix="write NAME=FILE"
             )
 
-        # The same attack may have a file for each checkpoint.
+        # An attack may have one file per checkpoint.
         taken = {*ALL_SCORES, *BASELINE_VARIANTS}
         taken |= {file.name for file in files if file.checkpoint == checkpoint}
         if name in taken:
@@ -109,14 +109,14 @@ def read_scores(
     names
         Checkpoints that are audited.
     rows
-        Of :func:`~spark_audit.audits.mia.peer_rows.read_rows`: the rows of scores that
-        have neither text nor id.
+        From :func:`~spark_audit.audits.mia.peer_rows.read_rows`: the rows of scores
+        without text and id.
 
     Raises
     ------
     InputError
-        If it is no such file, or it is not known whose scores they are, or of which
-        rows.
+        If the file has another format, or the checkpoint or rows of its scores are
+        unknown.
     """
     where = f"{OPTION} {file.path}"
     frame = read_file(file.path, file.attack, where)
@@ -129,21 +129,21 @@ def read_scores(
             fix=f"name them id (or {HASH}) and score (columns: {shown})",
         )
 
-    # Which row and whose scores each line is.
+    # Find the row and the checkpoint of each line.
     frame, key = _with_key(frame, rows, where)
     frame = _with_checkpoint(frame, file, names, where)
     keys = frame[["checkpoint", key]].astype(str)
     for name in sorted(set(keys["checkpoint"]) - {BASE}):
         one_of(name, where, names)
 
-    # A missing score is allowed, text in its place is not.
+    # A score may be missing, but not be text.
     score = pd.to_numeric(frame["score"], errors="coerce")
     if (score.isna() & frame["score"].notna()).any():
         raise InputError("has scores that are no numbers", where=where)
     if keys.duplicated().any():
         raise InputError("has several scores of one text", where=where)
 
-    # Ranks stand for infinite scores, within each checkpoint.
+    # Scores with infinite values become ranks within each checkpoint.
     signed = file.sign * score.astype(float)
     by_checkpoint = signed.groupby(keys["checkpoint"])
     return keys.assign(score=by_checkpoint.transform(ordered))
@@ -157,7 +157,7 @@ def _with_key(
     Parameters
     ----------
     rows
-        The rows in whose order the scores are, if they name none.
+        The rows in the order of the scores, if these name none.
     """
     for key in ("id", HASH):
         if key in frame:
@@ -199,10 +199,11 @@ def _with_checkpoint(
 
 
 def ordered(scores: pd.Series) -> pd.Series:
-    """Return finite scores in the same order: infinite ones are the ends of it.
+    """Return finite scores in the same order.
 
-    An attack divides by a probability of 0, say. All that is made of scores follows
-    from their order, so ranks stand for them; finite scores are returned as they are.
+    An attack may give infinite scores, such as by dividing by a probability of 0. All
+    results follow from the order of scores, so if any is infinite their ranks are
+    returned. Finite scores are returned unchanged.
 
     Parameters
     ----------
@@ -230,16 +231,14 @@ def outside_scores(
     names
         Checkpoints; the scores of the base may be left out.
     rows_path
-        File of the rows in whose order scores are.
+        File of the rows in the order of the scores.
 
-    Returns
-    -------
-    Shape ``(n,)`` each; NaN: none.
+    Returns ------- Shape ``(n,)`` each; NaN: no score.
 
     Raises
     ------
     InputError
-        If a file holds no score of any of these examples, or the rows are others.
+        If a file has no score of any of these examples, or other rows.
     """
     examples = pd.DataFrame({"id": ids})
     examples[HASH] = [text_hash(manifest.by_id[key].text) for key in ids]
@@ -248,12 +247,12 @@ def outside_scores(
         rows = read_rows(rows_path)
         _check_rows(rows, examples, manifest, f"{ROWS_OPTION} {rows_path}")
 
-    # NaN until a file has a score.
+    # A score stays NaN unless a file contains it.
     scores: dict[str, dict[str, np.ndarray]] = {}
     for name in names:
         scores[name] = {file.name: np.full(len(ids), np.nan) for file in files}
 
-    # Merged by id or by the hash of the text, whichever the file has.
+    # Merge by the key of the file: the id or the hash of the text.
     with_index = examples.reset_index(names="index")
     for file in files:
         scored = read_scores(file, names, rows).merge(with_index)
@@ -285,7 +284,7 @@ def _check_rows(
     is_member = examples["id"].isin(manifest.membership.members)
     labelled = examples.assign(label=is_member.astype(int))
 
-    # Of a part of the manifest (--limit) the file has more rows.
+    # With --limit the file has rows that are not audited.
     audited = rows[rows["id"].isin(examples["id"])]
     if len(audited.merge(labelled)) < len(audited):
         raise InputError("has other rows than the manifest", where=where, fix=WRITE)

@@ -1,6 +1,6 @@
-"""The rows that other tools score: written for them, and read again with the scores.
+"""Rows that other tools score: written for these, and read again with the scores.
 
-``manifest rows`` writes them. Some rows stand twice, so that scores without ids show
+``manifest rows`` writes them. Some rows appear twice, so that scores without ids show
 whether they are in the order of the rows.
 """
 
@@ -24,13 +24,13 @@ ROWS_OPTION = "--scores-rows"
 WRITE = "write them with `spark-audit manifest rows`"
 
 ROWS_TWICE = 12
-"""Rows of each side that stand twice."""
+"""Number of rows of each side that appear twice."""
 
 MAX_P_IN_ORDER = 0.001
-"""Scores in another order pass for scores in this one so seldom."""
+"""Chance that scores in a random order are accepted."""
 
 RANDOM_PAIRS = 3999
-"""Random pairs that the repeated rows are compared with."""
+"""Number of sets of random pairs that the repeated rows are compared with."""
 
 ROUNDING_OF_SUM = 1e-9
 """A sum of distances that is larger by no more than this is as small."""
@@ -39,16 +39,18 @@ QUANTILE_OF_EXACT = 0.25
 """Share of the repeats whose distances tell whether an attack is exact."""
 
 MAX_GAP_OF_EXACT = 0.01
-"""Share of all ranks: an attack is exact if a quarter of the repeats differ by less."""
+"""An attack is exact if a quarter of the repeats differ by less than this share of
+ranks.
+"""
 
 MIN_GAP_OF_MISPLACED = 0.2
-"""Share of all ranks: of an exact attack no repeat may differ by more."""
+"""No repeat of an exact attack may differ by more than this share of ranks."""
 
 
 def peer_rows(manifest: Manifest) -> Iterator[dict[str, Any]]:
     """Yield the rows that membership is tested on, some of them twice.
 
-    The digest of the manifest gives their order, and which stand twice.
+    The digest of the manifest determines their order and the repeated rows.
 
     Yields
     ------
@@ -63,7 +65,7 @@ def peer_rows(manifest: Manifest) -> Iterator[dict[str, Any]]:
     if not sides.members or not sides.non_members:
         raise InputError("has no members or no non-members", where=manifest.name)
 
-    # The same manifest gives the same file, on every machine.
+    # A seed from the digest gives the same file on every machine.
     rng = np.random.default_rng(int(manifest.digest, 16))
     ids_by_label = {1: sorted(sides.members), 0: sorted(sides.non_members)}
     for label, ids in ids_by_label.items():
@@ -119,8 +121,8 @@ def by_place(scores: pd.DataFrame, rows: pd.DataFrame, where: str) -> pd.DataFra
     Raises
     ------
     InputError
-        If their number, their labels or the scores of repeated rows show that they are
-        not in the order of these rows.
+        If the number, the labels or repeated rows of the scores show another order than
+        that of these rows.
     """
     fix = "score all rows of the file, in its order, and give the same file here"
     if len(scores) != len(rows):
@@ -150,9 +152,9 @@ def by_place(scores: pd.DataFrame, rows: pd.DataFrame, where: str) -> pd.DataFra
 
 
 def _are_in_order(scores: pd.Series, rows: pd.DataFrame) -> bool:
-    """Return whether repeated rows have nearer scores than random rows of their side.
+    """Return whether repeated rows have closer scores than random rows of their side.
 
-    A few repeats that are far apart, where others are equal, are scores out of place.
+    If most repeats agree exactly, a few that differ widely show misplaced scores.
 
     Parameters
     ----------
@@ -175,7 +177,7 @@ def _are_in_order(scores: pd.Series, rows: pd.DataFrame) -> bool:
     first = first[is_scored]
     distance = distance[is_scored]
 
-    # The same sum of as many random pairs of the same side.
+    # Compute the same sum for random pairs of the same side.
     rng = np.random.default_rng(0)
     random_sums = np.zeros(RANDOM_PAIRS)
     for side in np.unique(label[first]):
@@ -184,13 +186,13 @@ def _are_in_order(scores: pd.Series, rows: pd.DataFrame) -> bool:
         drawn = rng.choice(ranks_of_side, (2, RANDOM_PAIRS, n_pairs))
         random_sums += np.abs(drawn[0] - drawn[1]).sum(axis=1)
 
-    # One-sided: repeats must be nearer than chance, up to rounding.
+    # The test is one-sided: repeats must be closer than random pairs, up to rounding.
     n_as_near = (random_sums <= distance.sum() + ROUNDING_OF_SUM).sum()
     p = (1 + n_as_near) / (1 + RANDOM_PAIRS)
     if p > MAX_P_IN_ORDER:
         return False
 
-    # An attack that scores equal texts equally does so of all repeats.
+    # An attack that scores equal texts equally does so for all repeats.
     is_exact = np.quantile(distance, QUANTILE_OF_EXACT) < MAX_GAP_OF_EXACT
     has_misplaced = distance.max() > MIN_GAP_OF_MISPLACED
     return bool(not (is_exact and has_misplaced))

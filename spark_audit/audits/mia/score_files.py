@@ -50,7 +50,7 @@ PEER_FORMATS = (
 """Tools whose files hold lists. Fast-MIA writes a table; mimir has a reader below."""
 
 MAX_NAMES_SHOWN = 200
-"""Characters of the names of attacks that an error lists."""
+"""Most characters of names of attacks in an error."""
 
 KEY_COLUMNS = ("id", HASH)
 """Columns that say which text a line scores; a file has one of them, or none."""
@@ -118,7 +118,7 @@ def read_file(path: Path, attack: str, where: str) -> pd.DataFrame:
 
 def _scores_of_lists(lists: Mapping[str, Any], attack: str, where: str) -> pd.DataFrame:
     """Return the scores of a file that holds lists by name."""
-    # Only mimir keeps the texts with the scores.
+    # Only mimir stores texts with the scores.
     if "raw_results" in lists:
         _refuse_attack(attack, where)
         return _scores_of_mimir(lists)
@@ -176,7 +176,7 @@ def _scores_without_ids(
         if lists is not None:
             return _scores_of_peer(lists, peer_format)
 
-    # A table without ids: its columns are attacks, but for a few.
+    # In a table without ids, all columns but a few are attacks.
     attacks = _attack_columns(content)
     column = "score"
     if attack or "score" not in attacks:
@@ -229,7 +229,7 @@ def _scores_of_peer(
     if peer_format.label_list:
         labels = lists[peer_format.label_list]
     else:
-        # Members come first, then non-members.
+        # The list of members comes first, then that of non-members.
         label_of_list = [1, 0]
         n_scores = [len(scores) for scores in score_lists]
         labels = np.repeat(label_of_list, n_scores)  # (texts,)
@@ -253,7 +253,7 @@ def _attack_columns(content: Mapping[str, Any] | pd.DataFrame) -> list[Any]:
 
 
 def _chosen_attack(names: Sequence[Any], attack: str, where: str) -> str:
-    """Return the attack that is chosen, or the only one there is.
+    """Return the chosen attack, or the only one.
 
     Raises
     ------
@@ -284,7 +284,7 @@ def _refuse_attack(attack: str, where: str) -> None:
 def _score_array(value: Any) -> np.ndarray:
     """Return a list of scores as an array, shape ``(texts,)``.
 
-    open-unlearning writes it as one record for each index.
+    open-unlearning writes the list as one record per index.
     """
     if "value_by_index" in _keys_of(value):
         records = value["value_by_index"]

@@ -1,7 +1,7 @@
-"""Membership scores of whole tables: which there are, and which claims rest on.
+"""Membership scores of whole tables, and the scores that claims rest on.
 
-Other packages add theirs by the entry point ``spark_audit.scores``, whose name is the
-score's.
+Other packages add scores by the entry point ``spark_audit.scores``; its name is that of
+the score.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from spark_audit.names import ANY_NAME
 from spark_audit.scoring.table import TokenTable
 
 BASELINE_VARIANTS = ("texts", "blind")
-"""Scores that need no audited checkpoint: the best guess, and the guard's."""
+"""Scores that need no audited checkpoint: the best guess and the guard's.
+"""
 
 RELATIVE_SCORES = frozenset((*AGAINST_BASE, "combined"))
-"""Scores against the untrained model: it has none of its own."""
+"""Scores relative to the untrained model, which has no such score itself."""
 
 NO_MEMBERS = "the manifest has no members or no non-members"
 
@@ -42,17 +43,18 @@ _RESERVED_SCORES = (*MEMBERSHIP_SCORES, "combined", *BASELINE_VARIANTS)
 SCORES_OF_PACKAGES = tuple(
     sorted(entry_points(group=SCORE_ENTRY_POINTS).names - {*_RESERVED_SCORES})
 )
-"""Scores of other packages: figures to compare with, on which no claim rests."""
+"""Scores of other packages: figures for comparison, on which no claim rests."""
 
 ALL_SCORES = (*MEMBERSHIP_SCORES, "combined", *SCORES_OF_PACKAGES)
 
 DECLARED_SCORES = ("loss", "response", "minkpp10", "reference", "wbc", "combined")
-"""Scores that claims may rest on, one of each kind, chosen before any audit: only they
-are one family, and only they are told of changes, tasks, doses and curves. The others
-are figures to compare with; ``ez`` and ``rmia`` count in ``combined``."""
+"""Scores that claims may rest on, one of each kind, chosen before any audit. They form
+the family of tests, and only they have changes, curves, and figures by task and dose.
+The other scores are figures for comparison; ``ez`` and ``rmia`` count in ``combined``.
+"""
 
 MIN_MEMBERS_FOR_AUC = 20
-"""A task needs this many members and as many non-members to be estimated."""
+"""Least number of members, and of non-members, for estimates of a task."""
 
 MAX_BLOCK_TOKENS = 1 << 18
 """Tokens of a block of texts that are scored at a time."""
@@ -64,27 +66,27 @@ MIN_POPULATION = 1 << 10
 def scored_text(example: ManifestExample) -> str:
     """Return the text that was scored.
 
-    Where a text was cut to fit the context, the manifest knows the cut in tokens only:
-    the share of characters that is kept is that of the tokens.
+    If a text was cut to fit the context, the manifest only knows the number of kept
+    tokens. The share of kept characters is taken to be that of tokens.
     """
     text = example.text
     n_tokens = max(len(example.reference_unll), 1)
     start, end = example.kept
-    # Tokens are taken to be equally long.
+    # Assume that tokens are equally long.
     start_character = round(start / n_tokens * len(text))
     end_character = round(end / n_tokens * len(text))
     return text[start_character:end_character]
 
 
 def response_tokens(example: ManifestExample, position: np.ndarray) -> np.ndarray:
-    """Return which scored tokens of a text are of the response.
+    """Return a mask of the scored tokens that belong to the response.
 
-    Where it is known which tokens training had loss on, these are.
+    If training is known, these are the tokens on which it had loss.
 
     Parameters
     ----------
     position
-        Of the scored tokens in the text, shape ``(tokens,)``.
+        Positions of the scored tokens in the text, shape ``(tokens,)``.
 
     Returns
     -------
@@ -92,7 +94,7 @@ def response_tokens(example: ManifestExample, position: np.ndarray) -> np.ndarra
     """
     had_loss = example.had_loss
     if had_loss is not None:
-        # Training saw these tokens as its targets, whatever the prompt was.
+        # These tokens were the targets of training, whatever the prompt was.
         return np.asarray(had_loss[position])
     return np.asarray(position >= example.response_token)
 
@@ -128,12 +130,10 @@ def membership_scores(
     ids
         Example ids, ``n`` of them.
     base
-        Plain table of the untrained model, for the :data:`RELATIVE_SCORES` scores.
+        Plain table of the untrained model, for :data:`RELATIVE_SCORES`.
 
-    Returns
-    -------
-    Attack -> shape ``(n,)``; NaN where an example has no such score: nothing scored,
-    no response token, no base.
+    Returns ------- Attack -> scores, shape ``(n,)``. NaN: an example was not scored, or
+    has no response token or no score of the base.
     """
     tokens = _token_lines(table, ids)
     nll = table.columns["nll"]  # (tokens of the table,), nats
@@ -143,11 +143,11 @@ def membership_scores(
         base_logp = _aligned_logp(table, base, ids)
         population = _population(nll, base_logp, tokens)
 
-    # Of each token whether it is of a response, and of each example its text.
+    # Find the response tokens, and the text of each example.
     is_response = _response_tokens_of(table, manifest, ids)
     texts = [scored_text(manifest.by_id[key]) for key in ids]
 
-    # Texts of equally many tokens are scored together, as arrays without gaps.
+    # Texts with equal numbers of tokens are scored together, as arrays without gaps.
     scores = {name: np.full(len(ids), np.nan) for name in ALL_SCORES}
     for examples in _blocks(tokens.n_tokens):
         n_tokens = tokens.n_tokens[examples[0]]
@@ -164,13 +164,13 @@ def membership_scores(
         for name, values in _scores_of_block(block, has_base).items():
             scores[name][examples] = values
 
-    # The combined score ranks the texts among all of them, so it comes last.
+    # The combined score ranks all texts, so it comes after all blocks.
     scores["combined"] = mean_rank([scores[name] for name in AGAINST_BASE])
     return scores
 
 
 def _token_lines(table: TokenTable, ids: Sequence[str]) -> TokenLines:
-    """Return where the tokens of each example stand in a table."""
+    """Return the rows of each example's tokens in a table."""
     start = np.zeros(len(ids), np.int64)
     n_tokens = np.zeros(len(ids), np.int64)
     for i, key in enumerate(ids):
@@ -185,12 +185,12 @@ def _token_lines(table: TokenTable, ids: Sequence[str]) -> TokenLines:
 def _population(
     nll: np.ndarray, base_logp: np.ndarray, tokens: TokenLines
 ) -> np.ndarray:
-    """Return in rising order how far some tokens of all texts rose above the base.
+    """Return the sorted rises above the base for a sample of tokens of all texts.
 
     Parameters
     ----------
     nll, base_logp
-        Of the tokens of a table, nats.
+        Values of the tokens of a table, nats.
 
     Returns
     -------
@@ -204,7 +204,7 @@ def _population(
     step = max(1, tokens.n_tokens.sum() // MIN_POPULATION)
     sample = np.concatenate(lines_by_example)[::step]  # lines of the table
 
-    # Above 0: the checkpoint finds the token likelier than the base did.
+    # Above 0 the token is likelier under the checkpoint than under the base.
     rise = -nll[sample].astype(np.float64) - base_logp[sample]
     return np.sort(rise[np.isfinite(rise)])
 
@@ -212,7 +212,7 @@ def _population(
 def _response_tokens_of(
     table: TokenTable, manifest: Manifest, ids: Sequence[str]
 ) -> np.ndarray:
-    """Return which tokens of a table are of a response, bool."""
+    """Return a mask of the response tokens of a table."""
     is_response = np.zeros(len(table), dtype=bool)
     for key in ids:
         if key in table:
@@ -237,7 +237,7 @@ def _scores_of_block(block: TextBlock, has_base: np.ndarray) -> dict[str, np.nda
         elif has_base.any():
             scores[name] = np.where(has_base, score(block), np.nan)
 
-    # Those of other packages, which see the same block.
+    # Scores of other packages get the same block.
     for name, score in further_scores().items():
         scores[name] = _further_score(name, score, block)
     return scores
@@ -249,7 +249,7 @@ def _further_score(name: str, score: Any, block: TextBlock) -> np.ndarray:
     Raises
     ------
     InputError
-        If the package fails: its makers must mend it.
+        If the package fails, which only its authors can mend.
     """
     n_texts = len(block.logp)
     try:
@@ -268,11 +268,11 @@ def _further_score(name: str, score: Any, block: TextBlock) -> np.ndarray:
 def further_scores() -> dict[str, Any]:
     """Return the functions of :data:`SCORES_OF_PACKAGES`, without broken ones.
 
-    Loaded when something is scored: their packages may import this one.
+    They are loaded only for scoring, since their packages may import this one.
     """
 
     def fault(name: str, score: Any) -> str:
-        """Return why an object is no score of this name; empty if it is one."""
+        """Return why an object cannot be a score of this name; empty: it can."""
         if name in SCORES_OF_PACKAGES and callable(score):
             return ""
         return "it is no further score"
@@ -281,7 +281,7 @@ def further_scores() -> dict[str, Any]:
 
 
 def mean_rank(scores: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the mean of the ranks, 0 to 1, of the scores that a text has.
+    """Return the mean rank, from 0 to 1, over the scores of each text.
 
     Parameters
     ----------
@@ -293,14 +293,14 @@ def mean_rank(scores: Sequence[np.ndarray]) -> np.ndarray:
     Shape ``(n,)``; NaN without any score. Equal scores share a rank.
     """
     values = np.stack(scores, axis=1)  # (n, scores)
-    # What is infinite has no rank, like what is missing.
+    # An infinite score has no rank, like a missing one.
     finite = pd.DataFrame(np.where(np.isfinite(values), values, np.nan))
     ranks = (finite.rank() - 0.5) / finite.count()
     return ranks.mean(axis=1).to_numpy()
 
 
 def _blocks(n_tokens_by_example: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield examples of equally many tokens, :data:`MAX_BLOCK_TOKENS` at a time.
+    """Yield examples with equal numbers of tokens, :data:`MAX_BLOCK_TOKENS` at a time.
 
     Examples without tokens are left out.
 
@@ -334,7 +334,7 @@ def _aligned_logp(
     -------
     Shape ``(tokens of the table,)``, nats.
     """
-    # As exact as the table's own numbers, in half the memory.
+    # float32 is the precision of the table itself and saves half of the memory.
     logp = np.full(len(table), np.nan, np.float32)
     base_nll = base.columns["nll"]
     for key in ids:
@@ -352,9 +352,9 @@ def _aligned_logp(
 
 
 def reference_table(manifest: Manifest, ids: Sequence[str]) -> TokenTable:
-    """Return the reference model's NLL as the manifest holds it.
+    """Return the reference model's NLL from the manifest as a table.
 
-    There is no other column, and so no score that needs the whole distribution.
+    The table has no other column, so scores of the whole distribution are missing.
     """
     items = []
     for key in ids:

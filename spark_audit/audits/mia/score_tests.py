@@ -1,4 +1,4 @@
-"""The two tests of a membership score, and what a finding takes from them."""
+"""The two tests of a membership score, and the finding that rests on them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from spark_audit.stats.power import mde
 
 
 class FamilySizes(NamedTuple):
-    """How many independent tests each family of tests is worth.
+    """The effective number of independent tests in each family.
 
-    Scores vary together, so that a family is worth fewer than it has scores.
+    Scores are correlated, so the number is smaller than that of scores.
 
     Attributes
     ----------
     changes
-        Tests that the AUC of a score changed.
+        For the tests that the AUC of a score changed.
     excesses
-        Tests that a score exceeds what the texts alone tell.
+        For the tests that a score exceeds the texts alone.
     """
 
     changes: float
@@ -34,7 +34,7 @@ class FamilySizes(NamedTuple):
 
 @dataclass(frozen=True)
 class ScoreTest:
-    """The tests of one score: of its change or AUC, and of what exceeds the texts.
+    """The tests of one score: of its change or AUC, and of its excess over the texts.
 
     Attributes
     ----------
@@ -43,14 +43,15 @@ class ScoreTest:
     p
         Two-sided p that this row is at its null.
     above
-        The score compared with the texts alone: a weak difference in topic passes the
-        guard and still moves every score. None where the texts were not tested.
+        The score compared with the texts alone. It is needed since a weak difference in
+        topic passes the guard and still moves every score. None: the texts were not
+        tested.
     sides_differ
-        Whether the sides are told apart without training: only then can a change be
-        confounded with that.
+        Whether something else than training distinguishes the sides, which can then be
+        confounded with a change.
     excess_p
-        p of what a claim needs in addition to the change. Without a test of the texts
-        a score that a guard doubts claims nothing (1), and any other may.
+        p of the excess that a claim needs in addition to the change. Without a test of
+        the texts it is 1 for a score that a guard doubts, which then claims nothing.
     """
 
     row: Row
@@ -61,25 +62,25 @@ class ScoreTest:
 
     @property
     def is_more_familiar(self) -> bool:
-        """Return whether members look more familiar than non-members; else less."""
+        """Return whether members look more familiar than non-members."""
         return effect_of(self.row) > 0
 
     @property
     def state(self) -> str:
-        """Return what the score shows by itself; the first match wins.
+        """Return the state of the score by itself; the first match wins.
 
         =============  ========================================================
         state          condition
         =============  ========================================================
-        detected       it moved, and exceeds what the texts alone tell
-        confounded     it moved, and the sides are told apart without training
+        detected       it moved, and exceeds the texts alone
+        confounded     it moved, and the sides differ without training
         not shown      else
         =============  ========================================================
         """
         has_moved = self.p < ALPHA
         exceeds_texts = self.excess_p < ALPHA
 
-        # In the order of the table.
+        # The order is that of the table.
         if has_moved and exceeds_texts:
             return "detected"
         if has_moved and self.sides_differ:
@@ -89,12 +90,12 @@ class ScoreTest:
     def power(self, sizes: FamilySizes) -> list[Power]:
         """Return the tests that a claim needs: of the change, and of the excess.
 
-        Both must reject, so that the larger of their smallest effects is detected.
+        Both must reject, so the larger of their smallest effects counts.
         """
         row = self.row
         power = []
         if row.mde:
-            # Rows keep no standard error: the smallest effect is a multiple of it.
+            # Rows keep no standard error, but the smallest effect is a multiple of it.
             mde_per_se = mde(1.0, clusters=row.clusters, level=row.level)
             test_of_change = Power(
                 test="t",
@@ -110,18 +111,18 @@ class ScoreTest:
         return power
 
     def bounds(self, sizes: FamilySizes) -> list[Bound]:
-        """Return the inputs of what could still be there, of the figure of a finding.
+        """Return the inputs for the effect that could still be there.
 
         Parameters
         ----------
         sizes
             Tests that p is corrected over.
         """
-        # The figure of a finding is the excess over the texts, where it was tested.
+        # The figure of a finding is the excess over the texts, if that was tested.
         if self.above is not None:
             return self.above.bounds(over=sizes.excesses)
 
-        # Whoever attacks with a score that is lower for members turns it round.
+        # An attacker reverses a score that is lower for members.
         row = self.row
         direction = 1 if self.is_more_familiar else -1
         null = row.null or 0.0
@@ -156,7 +157,7 @@ class ScoreTest:
         power = self.power(sizes)
         bounds = self.bounds(sizes)
 
-        # With a test of the texts the finding claims the excess over these.
+        # With a test of the texts the finding claims the excess over them.
         if self.above is not None:
             return self.above.finding(
                 self.row,
@@ -183,7 +184,7 @@ class ScoreTest:
 
     @property
     def says(self) -> str:
-        """The key of the sentence on its figure and on what it is compared with."""
+        """The key of the sentence on its figure and its comparison."""
         if self.above is None:
             return "mia.change" if isinstance(self.row, Contrast) else "mia.level"
 
@@ -192,12 +193,12 @@ class ScoreTest:
         return f"mia.{side}_{bar}"
 
     def remarks(self, n_rows: int) -> list[str]:
-        """Return keys of what readers must know of its test.
+        """Return keys of remarks on its test.
 
         Parameters
         ----------
         n_rows
-            Rows that are judged: some may lack a score.
+            Number of judged rows, some of which may lack a score.
         """
         if self.above is None:
             return ["mia.no_texts"]
@@ -207,9 +208,9 @@ class ScoreTest:
 
     @property
     def facts(self) -> dict[str, Fact]:
-        """The score by name and figures, with those of the texts if they were tested.
+        """The name and figures of the score, and of the texts if they were tested.
 
-        ``turned`` is whether members look less familiar.
+        ``turned`` says whether members look less familiar.
         """
         facts: dict[str, Fact] = {
             "attack": self.row.of,

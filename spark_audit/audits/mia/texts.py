@@ -1,8 +1,8 @@
-"""Whether texts alone tell members apart: blind classifier and labels.
+"""Tests whether texts alone distinguish members: blind classifier and labels.
 
-Folds, features and the logistic regression are those of the best guess without a
-checkpoint, too (:mod:`spark_audit.audits.mia.best_guess`), and of the test that texts
-of identifiers differ (:mod:`spark_audit.audits.identifier_texts`).
+The best guess without a checkpoint (:mod:`spark_audit.audits.mia.best_guess`) uses the
+same folds, features and logistic regression. The test that texts of identifiers differ
+(:mod:`spark_audit.audits.identifier_texts`) shares folds and features.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from spark_audit.stats.duplicates import duplicate_groups
 from spark_audit.stats.roc import auc
 
 MOST_COMPARED = 20
-"""Labels of a task that both sides are compared by; with more, each is too rare."""
+"""Most labels of a task for comparing the sides; with more, each is too rare."""
 
 FOLDS = 5
 
 MAX_ROWS_FOR_TEXTS = 1500
-"""The blind classifier draws this many rows at most."""
+"""Most rows that the blind classifier draws."""
 
 FEATURES = 1 << 14
 """Columns that words are hashed to."""
 
 BLIND_EXCEEDANCES_TO_STOP = 20
-"""Permutations that reach the observed AUC after which no more are drawn."""
+"""Stop permuting once this many permutations reach the observed AUC."""
 
 ROUNDING_OF_STATISTIC = 1e-9
-"""A permuted chi-square that is smaller by no more than this reaches the observed."""
+"""Tolerance with which a permuted chi-square counts as equal to the observed one."""
 
 ROUNDING_OF_AUC = 1e-12
-"""A permuted AUC that is smaller by no more than this reaches the observed one."""
+"""Tolerance with which a permuted AUC counts as equal to the observed one."""
 
 R = TypeVar("R")
 
@@ -50,7 +50,7 @@ Features: TypeAlias = "scipy.sparse.csr_matrix | np.ndarray"
 
 
 class WithoutModel(NamedTuple):
-    """The examples as they are known without any checkpoint.
+    """Everything that is known about the examples without a checkpoint.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class WithoutModel(NamedTuple):
         ``duplicates_left``, ``duplicates_removed``, and those of
         :func:`blind_classifier`.
     scores
-        Those of the blind classifier, shape ``(n,)``; NaN: none.
+        Scores of the blind classifier, shape ``(n,)``; NaN: no score.
     """
 
     units: pd.DataFrame
@@ -72,9 +72,9 @@ class WithoutModel(NamedTuple):
 
 
 def remember_last(function: Callable[..., R]) -> Callable[..., R]:
-    """Return a function that keeps its last result, for equal arguments.
+    """Return a function that keeps its last result and reuses it for equal arguments.
 
-    Whoever looks at one model again and again asks the same of the texts.
+    Repeated looks at one model ask for the same results on the texts.
     """
     last: tuple[str, Any] = ("", None)  # hash of the arguments, and the result
 
@@ -84,7 +84,7 @@ def remember_last(function: Callable[..., R]) -> Callable[..., R]:
 
         nonlocal last
         arguments = joblib.hash((args, options))
-        # Another thread may replace the last result meanwhile: it is read once.
+        # Read the last result once, since another thread may replace it.
         stored_arguments, result = last
         if stored_arguments != arguments:
             result = function(*args, **options)
@@ -100,10 +100,10 @@ def compressed_bytes(text: str) -> int:
 
 
 def permute_sides(sides: Design, rng: np.random.Generator) -> np.ndarray:
-    """Return the sides dealt out anew, shape ``(n,)`` bool.
+    """Return randomly permuted sides, shape ``(n,)`` bool.
 
-    Whole clusters swap sides within their task; a cluster with rows of both sides
-    keeps its rows and shuffles them.
+    Whole clusters swap sides within their task. A cluster with rows of both sides
+    shuffles these among its own rows.
     """
     _, cluster = np.unique(sides.cluster, return_inverse=True)  # (n,), codes
     n_members = np.bincount(cluster, sides.member)  # (clusters,)
@@ -111,12 +111,12 @@ def permute_sides(sides: Design, rng: np.random.Generator) -> np.ndarray:
     is_mixed_cluster = (n_members > 0) & (n_members < n_rows)  # (clusters,)
     is_mixed = is_mixed_cluster[cluster]  # (n,)
 
-    # What swaps sides: a whole cluster, or each row of a mixed one.
+    # The unit that swaps sides: a whole cluster, or each row of a mixed one.
     n_clusters = len(n_rows)
     row_units = n_clusters + np.arange(len(cluster))
     unit = np.where(is_mixed, row_units, cluster)  # (n,), codes
 
-    # With what it swaps: the clusters of its task, or the rows of its cluster.
+    # The pool that it swaps in: the clusters of its task, or the rows of its cluster.
     n_tasks = sides.task.max(initial=0) + 1
     pool = np.where(is_mixed, n_tasks + cluster, sides.task)  # (n,), codes
 
@@ -150,8 +150,8 @@ def label_test(
 ) -> float | None:
     """Return a permutation p that labels are distributed alike on both sides.
 
-    The statistic is Pearson's chi-square of side by label, summed over tasks; sides
-    are permuted by cluster within tasks. ``None`` where no task has two labels.
+    The statistic is Pearson's chi-square of side by label, summed over tasks; sides are
+    permuted by cluster within tasks. ``None``: no task has two labels.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ def label_test(
     if not len(label):
         return None
 
-    # Rows by task and label: with one label in each task there is nothing to compare.
+    # Cells are tasks and labels; with one label per task there is nothing to compare.
     n_tasks = sides.task.max() + 1
     n_labels = label.max() + 1
     cell = sides.task * n_labels + label  # (n,), codes of task and label
@@ -174,10 +174,10 @@ def label_test(
         return None
 
     def chi_square(is_member: np.ndarray) -> float:
-        """Return the statistic of such sides, shape ``(n,)`` bool."""
+        """Return the statistic for some sides, shape ``(n,)`` bool."""
         n_members = np.bincount(cell, is_member, n_rows.size)
         n_members = n_members.reshape(n_tasks, n_labels)
-        # Empty cells divide 0 by 0, and add nothing.
+        # Empty cells give 0 / 0 and add nothing.
         with np.errstate(invalid="ignore"):
             share = n_members.sum(axis=1, keepdims=True) / n_rows.sum(
                 axis=1, keepdims=True
@@ -202,13 +202,13 @@ def blind_classifier(
     seed: int,
     permutations: int = 199,
 ) -> tuple[dict[str, float], np.ndarray]:
-    """Tell members by their texts alone, out of fold; no figures without two sides.
+    """Classify members by their texts alone, out of fold; no figures without two sides.
 
     Logistic regression (fixed penalty) on the presence of words (hashed: nothing is
     fitted), the text's length and its label. Folds keep clusters whole and are
-    stratified by task and side; sides weigh alike in every task. The p value is from
-    sides permuted by cluster, the whole procedure repeated (Mann-Whitney's standard
-    error is too small for a cross-validated AUC). Once
+    stratified by task and side; sides weigh alike in every task. For the p value, sides
+    are permuted by cluster and the whole procedure is repeated, since Mann-Whitney's
+    standard error is too small for a cross-validated AUC. Once
     :data:`BLIND_EXCEEDANCES_TO_STOP` permutations reach the observed AUC, no more are
     drawn and p is their share, which is valid (Besag and Clifford 1991, "Sequential
     Monte Carlo p-values").
@@ -220,12 +220,10 @@ def blind_classifier(
     label
         Shape ``(n,)``, codes within the task.
 
-    Returns
-    -------
-    The AUC, averaged over tasks, as ``blind_value``, with its one-sided p ``blind_p``,
-    its mean ``blind_null`` and central 95 % when sides are permuted, and how many
-    permutations and rows; and the scores, shape ``(n,)``, NaN where a row was not
-    drawn.
+    Returns ------- Figures: the AUC averaged over tasks as ``blind_value``, its
+    one-sided p ``blind_p``, its mean ``blind_null`` and central 95 % under permuted
+    sides, and the numbers of permutations and rows. Scores: shape ``(n,)``, NaN for
+    rows that were not drawn.
     """
     rng = np.random.default_rng(seed)
     drawn = subsample(sides, rng)  # (drawn,), places
@@ -239,7 +237,7 @@ def blind_classifier(
     order = rng.permutation(len(np.unique(sides_drawn.cluster)))
 
     def out_of_fold(is_member: np.ndarray) -> tuple[float, np.ndarray]:
-        """Return the AUC of such sides, and the scores of the drawn rows.
+        """Return the AUC for some sides, and the scores of the drawn rows.
 
         Sides and scores have the shape ``(drawn rows,)``.
         """
@@ -280,7 +278,7 @@ def blind_classifier(
 
 
 def has_enough_clusters(sides: Design, least: int) -> bool:
-    """Return whether a task has both sides, and each side has so many clusters.
+    """Return whether a task has both sides, and each side has enough clusters.
 
     Parameters
     ----------
@@ -299,7 +297,7 @@ def has_enough_clusters(sides: Design, least: int) -> bool:
 
 
 def subsample(sides: Design, rng: np.random.Generator) -> np.ndarray:
-    """Return places of rows, sorted: whole clusters in random order until enough.
+    """Return sorted places of drawn rows: whole clusters in random order.
 
     Returns
     -------
@@ -309,7 +307,8 @@ def subsample(sides: Design, rng: np.random.Generator) -> np.ndarray:
     if n_rows <= MAX_ROWS_FOR_TEXTS:
         return np.arange(n_rows)
 
-    # The smaller side keeps up to half: an AUC is as sure as its smaller side.
+    # The smaller side gets up to half of the rows, since it limits the precision of an
+    # AUC.
     members = np.flatnonzero(sides.member)
     others = np.flatnonzero(~sides.member)
     size_of_smaller = min(len(members), len(others))
@@ -321,7 +320,7 @@ def subsample(sides: Design, rng: np.random.Generator) -> np.ndarray:
         is_smaller = len(rows) == size_of_smaller
         n_wanted = n_from_smaller if is_smaller else n_from_larger
         _, cluster = np.unique(sides.cluster[rows], return_inverse=True)
-        # All rows of a cluster have its turn.
+        # All rows of a cluster have the turn of the cluster.
         turn = rng.permutation(cluster.max() + 1)[cluster]  # (rows of the side,)
         drawn.append(rows[np.argsort(turn, kind="stable")][:n_wanted])
     return np.sort(np.concatenate(drawn))
@@ -336,7 +335,7 @@ def hash_features(
 ) -> scipy.sparse.csr_matrix:
     """Return the presence of words or n-grams, each text of unit length.
 
-    They are hashed, so that nothing is fitted.
+    Hashing needs no fitted vocabulary.
 
     Returns
     -------
@@ -373,11 +372,11 @@ def word_features(
     """
     words = hash_features(texts, n_features=FEATURES)
 
-    # About -1 to 1 from the shortest to the longest texts, and its square.
+    # The length is scaled to about -1 to 1, with its square.
     length = np.log1p([len(text) for text in texts]) / np.log(1000) - 1
     lengths = scipy.sparse.csr_matrix(np.stack([length, 2 * length**2], axis=1))
 
-    # One column for each label of each task.
+    # Add one column for each label of each task.
     _, column = np.unique(np.stack([task, label]), axis=1, return_inverse=True)
     weights = np.full(len(texts), 0.5)
     labels = scipy.sparse.csr_matrix((weights, (np.arange(len(texts)), column.ravel())))
@@ -401,7 +400,7 @@ def folds_of(sides: Design, member: np.ndarray, order: np.ndarray) -> np.ndarray
     _, first_row, cluster = np.unique(
         sides.cluster, return_index=True, return_inverse=True
     )
-    # By task, then by side, then at random; a cluster counts by its first row.
+    # Sort clusters by task, side and random order; the first row decides for a cluster.
     sorted_clusters = np.lexsort((order, member[first_row], sides.task[first_row]))
     n_clusters = len(first_row)
     fold_of_cluster = np.empty(n_clusters, dtype=np.int64)
@@ -427,7 +426,8 @@ def fit_scorer(
     """
     from sklearn.linear_model import LogisticRegression
 
-    # Sparse features are many: the dual problem is faster, and need not be as exact.
+    # With many sparse features the dual problem is faster, and less precision is
+    # enough.
     is_dense = isinstance(features, np.ndarray)
     model = LogisticRegression(
         C=1.0,
@@ -442,7 +442,7 @@ def fit_scorer(
     model.fit(features[rows], member[rows], sample_weight=weight)
 
     def score(is_scored: np.ndarray) -> np.ndarray:
-        """Return the scores of some rows, shape ``(n,)`` bool."""
+        """Return the scores of the rows of a mask, shape ``(n,)`` bool."""
         return np.asarray(model.decision_function(features[np.flatnonzero(is_scored)]))
 
     return score
@@ -489,7 +489,7 @@ def without_model(
     seed: int,
     permutations: int,
 ) -> WithoutModel:
-    """Return the examples, what their texts alone tell, and the blind scores.
+    """Return the examples, the figures of their texts alone, and the blind scores.
 
     Labels are compared without case and outer white space.
 
@@ -498,11 +498,11 @@ def without_model(
     texts
         Scored text of each id.
     permutations
-        Of the blind classifier; 0: it is not run.
+        Permutations of the blind classifier; 0: it is not run.
     """
     units = _units(manifest, texts, ids)
 
-    # Near-duplicates of each row, and rows that have some on the other side.
+    # Find near-duplicates of each row, and rows with some on the other side.
     rows_without_template = [_without_template(manifest.by_id[key]) for key in ids]
     group = duplicate_groups(rows_without_template)  # (n,)
     is_member_by_group = units["member"].groupby(group)
@@ -537,7 +537,7 @@ def _units(
     records = []
     for key in ids:
         example = manifest.by_id[key]
-        # Not the examples themselves: each takes 12 KB.
+        # Keep no examples, each of which takes 12 KB.
         record = {
             "example": key,
             "task": example.task,
@@ -549,7 +549,7 @@ def _units(
     columns = ["example", "task", "cluster", "member", "label"]
     units = pd.DataFrame(records, columns=columns)
 
-    # Labels become codes within the task: no answer stands in the evidence.
+    # Labels become codes within the task, so that the evidence has no answers.
     answers = units.groupby("task")["label"]
     codes = answers.transform(lambda of_task: pd.factorize(of_task, sort=True)[0])
     is_compared = answers.transform("nunique") <= MOST_COMPARED
@@ -562,10 +562,10 @@ def _units(
 def _without_template(example: ManifestExample) -> str:
     """Return prompt and response without the task's fixed wording.
 
-    Near-duplicates are found by it.
+    Near-duplicates are found by this text.
     """
     text = example.text
     spans = parts_outside(tuple(example.template), len(text))
     without_template = " ".join(text[start:end] for start, end in spans)
-    # A row that is all template is compared as it is.
+    # A row that consists of the template alone is compared as it is.
     return without_template if without_template.strip() else text

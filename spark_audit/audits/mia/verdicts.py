@@ -1,8 +1,8 @@
 """The verdict of membership inference on each checkpoint.
 
 Each declared score has two tests: that its AUC moved since the untrained model, and
-that it exceeds what the texts alone tell. A claim needs both, and both families are
-corrected over the scores.
+that it exceeds the texts alone. A claim needs both. Each family is corrected over the
+scores.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spark_audit.results.findings import Fact
 from spark_audit.stats.bootstrap import correlated, holm
 
 PRIMARY = "combined"
-"""The score that is shown where several detect: the one declared beforehand."""
+"""The score that is shown if several detect, declared beforehand."""
 
 USABLE = ("ok", "insensitive")
 """Statuses of an AUC that is tested."""
@@ -37,11 +37,11 @@ class Corrected(NamedTuple):
     Attributes
     ----------
     change_p
-        That the score's AUC changed.
+        p of the test that the score's AUC changed.
     claim_p
-        What a claim needs: that it changed, and that it exceeds the texts alone.
+        p of a claim: the score changed, and exceeds the texts alone.
     sizes
-        How many independent tests were corrected over.
+        Effective numbers of tests that p is corrected over.
     """
 
     change_p: dict[str, float]
@@ -83,7 +83,7 @@ class Verdicts(NamedTuple):
 def verdicts(
     names: Sequence[str], rows: Sequence[Row], guards: ScoreGuards
 ) -> Verdicts:
-    """Return the verdict on each checkpoint but the untrained model.
+    """Return the verdicts on all checkpoints except the untrained model.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def verdicts(
 def _declared_figures(name: str, rows: Sequence[Row]) -> dict[str, Row]:
     """Return the figure of each declared score that has one.
 
-    That is its change since the untrained model, or its AUC where there is no change.
+    The figure is its change since the untrained model; without that, its AUC.
     """
     figures: dict[str, Row] = {}
     for row in rows:
@@ -121,7 +121,7 @@ def _declared_figures(name: str, rows: Sequence[Row]) -> dict[str, Row]:
         is_since_base = not isinstance(row, Contrast) or row.baseline == BASE
 
         if is_of_checkpoint and is_auc and is_since_base and row.value is not None:
-            # Contrasts come last, so that a change takes the place of an AUC.
+            # Contrasts come last, so that a change replaces an AUC.
             figures[row.of] = row
     return figures
 
@@ -131,8 +131,8 @@ def _records_above_texts(
 ) -> Iterator[TableRecord]:
     """Yield each score compared with the texts alone, then the rates of the one shown.
 
-    Columns are those of :class:`AboveTexts`' record, and ``checkpoint``,
-    ``of``, ``metric`` and ``says``: what the figure shows by itself.
+    Columns are those of the record of :class:`AboveTexts`, and ``checkpoint``, ``of``,
+    ``metric`` and ``says``, the state of the figure by itself.
     """
     for attack, test in verdict.tests.items():
         if test.above is None:
@@ -148,7 +148,7 @@ def _records_above_texts(
     test_of_finding = verdict.tests.get(verdict.finding.of)
     if test_of_finding is None or test_of_finding.above is None:
         return
-    # Rates of a score that is lower for members are those of no attack.
+    # A score that is lower for members has no rates of an attack.
     if test_of_finding.is_more_familiar:
         yield from _rates(test_of_finding, test_of_finding.above, pooled)
 
@@ -176,7 +176,7 @@ def _rates(
         if over_texts.value is None or rate.value is None or texts_rate is None:
             continue
 
-        # At a budget a score that knows nothing has about the budget itself.
+        # The rate of a random score is about the budget itself.
         budget = score_tables.MEMBERSHIP_FPRS[metric]
         chance = pooled.chance(name, attack, budget).get("null", budget)
         over_chance = less_chance(rate, chance)
@@ -189,7 +189,7 @@ def _rates(
             chance=chance,
         )
 
-        # A rate has no test of its own: its interval must exclude the bar, too.
+        # A rate has no test of its own, so its interval must also exclude the bar.
         is_above_bar = (excess.low or 0.0) > 0
         says = test.state if is_above_bar else "not shown"
         yield {
@@ -217,13 +217,13 @@ def _verdict(
     nothing shown  else                                               the smallest p
     =============  =================================================  ===============
 
-    Significant is what is below :data:`ALPHA` once it is corrected over the scores.
+    Significant means a p below :data:`ALPHA` after correction over the scores.
     """
     if not figures:
         return MembershipVerdict(_without_figures(name, guards), {})
 
     tests = _score_tests(name, figures, guards)
-    # Scores that do not count: void by a guard, or without a p.
+    # Scores that do not count are void by a guard, or have no p.
     void = sorted(attack for attack, row in figures.items() if row.status not in USABLE)
     untested = sorted(set(figures) - set(tests) - set(void))
     remarks_unused = []
@@ -259,7 +259,7 @@ def _verdict(
         **shown_test.facts,
     }
 
-    # What follows the claim: its figure, cautions, and what was not tested.
+    # Remarks: the figure, cautions, and scores that were not tested.
     further = [shown_test.says, *claimed.remarks]
     if len(tests) > 1:
         further.append("mia.choice")
@@ -310,7 +310,7 @@ def _claimed_score(
             facts={"differ_before": differ_before},
         )
 
-    # Of equal corrected p the uncorrected one decides.
+    # The uncorrected p decides between equal corrected ones.
     score = min(tests, key=lambda attack: (corrected.change_p[attack], tests[attack].p))
     # Only near-duplicates give every score a status of its own.
     has_duplicates = EVERY_SCORE in guards.void
@@ -326,7 +326,7 @@ def _claimed_score(
 
 
 def _without_figures(name: str, guards: ScoreGuards) -> Finding:
-    """Return that membership was not tested, as no declared score has a figure."""
+    """Return "not tested": no declared score has a figure."""
     reason = score_tables.NO_MEMBERS
     if not len(guards.pooled.example_indices):
         reason = estimates.TOO_FEW_MEMBERS
@@ -342,7 +342,7 @@ def _score_tests(
     for attack, row in figures.items():
         p = row.p if isinstance(row, Contrast) else pooled.p(name, attack)
         if row.status not in USABLE or p is None:
-            # Void by a guard, or without any spread to test.
+            # Skip scores that a guard voids, or that have no spread to test.
             continue
 
         is_more_familiar = effect_of(row) > 0
@@ -356,7 +356,7 @@ def _score_tests(
             sides_differ = above.sides_differ
             excess_p = above.p
         else:
-            # Where the sides differ in more than training, no score is clean evidence.
+            # If the sides differ in more than training, no score is clean evidence.
             sides_differ = guards.texts_differ or attack in guards.unclean_scores
             excess_p = 1.0 if sides_differ else p
 
@@ -375,10 +375,10 @@ def _corrected(
 ) -> Corrected:
     """Return the p values of a checkpoint's scores, corrected over all of them.
 
-    A claim needs the change and what exceeds the texts: each is one family of
-    correlated tests, and the p of a score's claim is the larger of its two.
+    Changes are one family of correlated tests, and excesses over the texts another. A
+    claim needs both, so its p is the larger of the two.
     """
-    # What the AUC of each score is compared with: its AUC of the base, or else 0.5.
+    # The AUC of each score is compared with its AUC of the base, or else with 0.5.
     origins: dict[str, estimates.CheckpointScore | None] = {}
     for attack, test in tests.items():
         origins[attack] = (BASE, attack) if isinstance(test.row, Contrast) else None
@@ -386,11 +386,11 @@ def _corrected(
         [test.p for test in tests.values()], pooled.correlation(name, origins)
     )  # (scores,)
 
-    # The same scores against what the texts alone tell.
+    # Test the same scores against the texts alone.
     uncorrected_ps = [test.excess_p for test in tests.values()]
     if any(test.sides_differ for test in tests.values()):
-        # Where the sides are told apart without training, an excess is no sample of
-        # noise alone: nothing is gained from how scores vary together.
+        # If the sides differ without training, an excess is more than noise. The
+        # correlation of scores then allows no weaker correction.
         excess_ps = holm(uncorrected_ps)  # (scores,)
         n_excesses = float(len(tests))
     else:
@@ -398,7 +398,7 @@ def _corrected(
         correlation = pooled.correlation(name, bars)  # (scores, scores)
         excess_ps, n_excesses = correlated(uncorrected_ps, correlation)  # (scores,)
 
-    # Both must hold: the p of an intersection-union test (Berger 1982).
+    # Both must hold, so the larger p counts (intersection-union test, Berger 1982).
     claim_ps = np.maximum(change_ps, excess_ps)  # (scores,)
     return Corrected(
         change_p=dict(zip(tests, change_ps, strict=True)),
@@ -412,19 +412,19 @@ def _bars(
     tests: Mapping[str, ScoreTest],
     origins: Mapping[str, estimates.CheckpointScore | None],
 ) -> dict[str, estimates.CheckpointScore | None]:
-    """Return what each score must exceed: (checkpoint, score), or None for chance.
+    """Return the bar of each score: (checkpoint, score), or None for chance.
 
     Parameters
     ----------
     origins
-        What changes are compared with: the bar where the texts were not tested.
+        The comparisons of changes, which are the bar if the texts were not tested.
     """
     bars: dict[str, estimates.CheckpointScore | None] = {}
     for attack, test in tests.items():
         if test.above is None:
             bars[attack] = origins[attack]
         elif test.above.is_bar_chance:
-            # Chance does not vary with a score.
+            # Chance is a constant, which no score correlates with.
             bars[attack] = None
         else:
             bars[attack] = (name, "texts")
@@ -434,7 +434,7 @@ def _bars(
 def _strongest(attacks: Sequence[str], tests: Mapping[str, ScoreTest]) -> str:
     """Return the primary score if it is among these, else that of the largest effect.
 
-    The best of many looks better than it is: the score declared beforehand goes first.
+    The primary score goes first, since the best of many looks better than it is.
     """
     if PRIMARY in attacks:
         return PRIMARY
