@@ -351,18 +351,18 @@ def facts_of(name: str, number: int, rows: int) -> CheckpointJob:
         model_id=name,
         dtype="float32",
     )
-    keys: Any = Named(number, rows)
-    return CheckpointJob(facts, {Pass(): keys})
+    items: Any = MadeUpItems(number, rows)
+    return CheckpointJob(facts, {Pass(): items})
 
 
 @dataclass(frozen=True)
-class Named:
-    """Keys of made-up scores, as a store's are."""
+class MadeUpItems:
+    """Items of a pass with made-up scores, which know their store keys."""
 
     number: int
     rows: int
 
-    def __call__(self) -> dict[str, str]:
+    def store_keys(self) -> dict[str, str]:
         return {f"row-{k}": store_key(self.number, k) for k in range(self.rows)}
 
 

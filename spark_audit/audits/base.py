@@ -104,8 +104,10 @@ class Audit(ABC):
     nothing, unscored
         Why a checkpoint has no figure: ``nothing`` if the manifest contains nothing to
         score, ``unscored`` if the texts were not scored. Without a reason the report
-        omits the audit; if it is the only audit, it is refused with the reason
-        ``alone``.
+        omits the audit.
+    why_not_alone
+        Why a request of this audit alone is refused where no series is given; empty:
+        it looks at checkpoints that are no series, too.
     over
         Name of the groups that the figures ``pooled`` are pooled over.
     chance
@@ -172,7 +174,7 @@ class Audit(ABC):
     metrics: ClassVar[tuple[Metric, ...]] = ()
     nothing: ClassVar[str] = "the manifest contains nothing for this audit"
     unscored: ClassVar[str] = "the texts for this audit were not scored"
-    alone: ClassVar[str] = ""
+    why_not_alone: ClassVar[str] = ""
     over: ClassVar[str] = "pooled over training rows"
     chance: ClassVar[bool] = False
     wide: ClassVar[bool] = False

@@ -139,7 +139,7 @@ def _check_attestable(report: Report, folder: Path, *, is_of_change: bool) -> No
 
     A statement is on one report: of a change since another it would say nothing.
     """
-    from spark_audit.pipeline.verification.verify import follows
+    from spark_audit.pipeline.verification.verify import evidence_checks
 
     if is_of_change:
         raise InputError(
@@ -147,7 +147,7 @@ def _check_attestable(report: Report, folder: Path, *, is_of_change: bool) -> No
             where="--attest",
             fix="leave --against out",
         )
-    for part_name, difference in follows(report, folder):
+    for part_name, difference in evidence_checks(report, folder):
         if difference:
             raise InputError(
                 f"nothing can be stated on this report: {part_name} {difference}",

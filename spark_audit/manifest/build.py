@@ -40,7 +40,7 @@ from spark_audit.manifest.twins import twin_sets
 from spark_audit.options import BatchSize
 from spark_audit.provenance import sha256_json, versions
 from spark_audit.scoring.items import Item
-from spark_audit.scoring.score import item, score_keys
+from spark_audit.scoring.score import item, score_items
 from spark_audit.scoring.store import Store
 from spark_audit.scoring.table import Pass
 
@@ -389,20 +389,20 @@ def _score_rows(
 
     # Other texts or batches give other scores: see the docstring of this module.
     store.only_for(sha256_json([sha256.hexdigest(), str(batch_size), versions()]))
-    keys_of_items = store.keys(loaded, items, Pass())
-    score_keys(
+    pass_items = store.pass_items(loaded, items, Pass())
+    score_items(
         loaded,
-        keys_of_items,
+        pass_items,
         store=store,
         batch_size=batch_size,
         whole=True,
         progress=progress,
     )
-    keys = keys_of_items()
+    keys = pass_items.store_keys()
     remarks = dict.fromkeys([*loaded.notes, *store.remarks(keys.values())])
 
     # The memory is released here, because scoring fragments the heap.
-    del items, keys_of_items
+    del items, pass_items
     pa.default_memory_pool().release_unused()
     return _RowScores(
         store=store,

@@ -29,7 +29,7 @@ from spark_audit.report.named import evidence_of
 from spark_audit.results import AuditResult, CheckpointFacts, Contrast, Guard, Report
 from spark_audit.results.evidence import Evidence
 
-ABSENT = "the package that it is of is not installed"
+NOT_INSTALLED = "the package that it is of is not installed"
 """Why nothing is concluded of an audit that is not known here."""
 
 LEFT_OUT = "audits compared"
@@ -40,7 +40,7 @@ FREE_OPTIONS = ("replicates", "placebo_draws", "rematched", "blind_permutations"
 
 
 @dataclass(frozen=True)
-class Part:
+class ComparedReport:
     """A report of a comparison.
 
     Attributes
@@ -167,7 +167,9 @@ def _report_in(output: Path | None) -> Report | None:
     return read_report(output)
 
 
-def _matching_tables(parts: Sequence[Part]) -> dict[str, list[dict[str, Any]]]:
+def _matching_tables(
+    parts: Sequence[ComparedReport],
+) -> dict[str, list[dict[str, Any]]]:
     """Return the tables of the manifest, from the first report that has each."""
     tables: dict[str, list[dict[str, Any]]] = {}
     for part in parts:
@@ -295,7 +297,7 @@ def changed_since(
     return new.report.model_copy(update={"contrasts": contrasts}), same
 
 
-def _parts(folders: Sequence[Path]) -> list[Part]:
+def _parts(folders: Sequence[Path]) -> list[ComparedReport]:
     """Read reports, with one name for each model; refuse those not to be compared."""
     reports = [read_report(folder) for folder in folders]
     if len(reports) < 2:
@@ -329,7 +331,7 @@ def _parts(folders: Sequence[Path]) -> list[Part]:
             names[facts.name] = facts.name
             if len(models[facts.name]) > 1:
                 names[facts.name] = f"{label}/{facts.name}"
-        parts.append(Part(folder, report, names))
+        parts.append(ComparedReport(folder, report, names))
     return parts
 
 
@@ -369,7 +371,7 @@ def _only_checkpoint(names: Mapping[str, str]) -> str:
     return names[checkpoints[0]]
 
 
-def _facts(parts: Sequence[Part]) -> list[CheckpointFacts]:
+def _facts(parts: Sequence[ComparedReport]) -> list[CheckpointFacts]:
     """Return each checkpoint once, by its new name."""
     facts_by_name: dict[str, CheckpointFacts] = {}
     for part in parts:
@@ -391,7 +393,7 @@ class ComparableAudits(NamedTuple):
     left_out: list[str]
 
 
-def _comparable(parts: Sequence[Part]) -> ComparableAudits:
+def _comparable(parts: Sequence[ComparedReport]) -> ComparableAudits:
     """Return the audits whose evidence all folders have, and what is left out.
 
     Raises
@@ -405,7 +407,7 @@ def _comparable(parts: Sequence[Part]) -> ComparableAudits:
     unknown = sorted(reported - {*audit_names()})
 
     audits: list[str] = []
-    left_out = [f"{name} ({ABSENT})" for name in unknown]
+    left_out = [f"{name} ({NOT_INSTALLED})" for name in unknown]
     for name in audit_names():
         folders_without = []
         for part in parts:
@@ -433,7 +435,7 @@ def _comparable(parts: Sequence[Part]) -> ComparableAudits:
     return ComparableAudits(audits, left_out)
 
 
-def _differing_options(audit: str, parts: Sequence[Part]) -> list[str]:
+def _differing_options(audit: str, parts: Sequence[ComparedReport]) -> list[str]:
     """Return the options of an audit that are not the same in all reports."""
     differing = []
     for option in fields(about(audit)):
@@ -446,7 +448,7 @@ def _differing_options(audit: str, parts: Sequence[Part]) -> list[str]:
     return differing
 
 
-def _guards(parts: Sequence[Part], left_out: Sequence[str]) -> list[Guard]:
+def _guards(parts: Sequence[ComparedReport], left_out: Sequence[str]) -> list[Guard]:
     """Return the guards that no evidence shows: audits left out, and the setup's."""
     guards: dict[tuple[str, str], Guard] = {}
     if left_out:

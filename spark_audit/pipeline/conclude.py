@@ -116,7 +116,9 @@ def _tables(job: Job, checkpoint_jobs: Sequence[CheckpointJob]) -> dict[str, Sco
     for checkpoint_job in checkpoint_jobs:
         facts = checkpoint_job.facts
         tables[facts.name] = Scores(
-            job.store, checkpoint_job.keys, served=facts.format == "server"
+            job.store,
+            checkpoint_job.items_by_pass,
+            served=facts.format == "server",
         )
     return tables
 

@@ -37,26 +37,26 @@ if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
     from spark_audit.checkpoints.open import OpenCheckpoints
     from spark_audit.scoring.items import AnyItem
-    from spark_audit.scoring.store import Keys, Store
+    from spark_audit.scoring.store import PassItems, Store
 
 Unscored: TypeAlias = dict[tuple[str, Pass], list["AnyItem"]]
-"""Name of a checkpoint and pass -> items that nobody has scored."""
+"""(Name of a checkpoint, pass) -> items whose scores are not in the store."""
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
+"""Called with the name of an activity, the amount done, and the total amount."""
 
 
 class StoredPasses(NamedTuple):
-    """How many passes over checkpoints a store holds already.
+    """How many of a request's passes over checkpoints the store holds already.
 
     Attributes
     ----------
     n_whole
         Passes of which every item is stored.
     n_passes
-        Passes that there are.
+        All passes of the request, stored or not.
     n_in_part
-        Passes of which some items are stored.
+        Passes of which some items are stored, and others are not.
     """
 
     n_whole: int
@@ -66,25 +66,35 @@ class StoredPasses(NamedTuple):
 
 @dataclass(frozen=True)
 class CheckpointJob:
-    """Facts of a checkpoint for the report, and the store's names of its scores.
+    """A checkpoint's facts for the report, and the items that it scores.
 
     It holds no model, and exists before the checkpoint is scored.
+
+    Attributes
+    ----------
+    items_by_pass
+        The items of each pass, which know their keys in the store.
     """
 
     facts: CheckpointFacts
-    keys: Mapping[Pass, Keys]
+    items_by_pass: Mapping[Pass, PassItems]
 
 
 @dataclass(frozen=True)
 class Job:
     """A request that was checked, with all that its checkpoints have in common.
 
+    Checkpoints that share one module (a base and its adapters, say) are a group: the
+    module is loaded once for all of them.
+
     Attributes
     ----------
     lineup
-        Which checkpoints are opened, and which audits look at each.
+        What the user gave, by spec (one spec may be several replicates), and which
+        audits look at each checkpoint.
     opening
-        The checkpoints, checked from their headers.
+        Every checkpoint that is opened, with bases, replicates and derived ones;
+        described from headers, and loaded group by group (``opening.groups``).
     manifest, view
         The whole manifest, and the part that ``--limit`` leaves.
     plans
@@ -109,14 +119,19 @@ class Job:
     folder: Path
     show: Progress
     clock: Clock = field(default_factory=Clock)
-    # Hash of a tokenizer -> items by pass, as it reads them.
-    _items: dict[str, dict[Pass, Sequence[AnyItem]]] = field(default_factory=dict)
+    # Hash of a tokenizer -> pass -> the items of all plans, as this tokenizer reads
+    # them. Checkpoints with one tokenizer share them.
+    _items_by_tokenizer: dict[str, dict[Pass, Sequence[AnyItem]]] = field(
+        default_factory=dict
+    )
 
     @classmethod
     def of(cls, request: Request, progress: Progress | None = None) -> Job:
-        """Return the job of a request; refuse what headers show to be wrong.
+        """Check a request against the headers of its checkpoints, and plan its passes.
 
-        Nothing is written. What takes least is checked first.
+        Callers enter by :func:`checked_job`; only a helper process, whose request was
+        checked before, calls this itself. Nothing is written. What takes least is
+        checked first.
 
         Raises
         ------
@@ -137,12 +152,14 @@ class Job:
             opening = OpenCheckpoints(lineup.specs, loading)
             manifest = original(manifest_for(opening.described[0], request))
 
-        # Before headers are read, where that can be: this takes a second.
+        # If a manifest was given, a bad order or folder is refused before headers are
+        # read, which takes a second.
         if lineup.stages:
             request = with_order(request, lineup, manifest)
         folder = report_folder(manifest, lineup.names, lineup.specs, request)
 
-        # Which rows a relearning may use is known with the manifest only.
+        # A relearning adds checkpoints, so that they are opened again with it. Which
+        # rows it may use is only known with the manifest.
         relearning = relearning_of(request, manifest) if request.relearn else None
         if opening is None or relearning:
             opening = OpenCheckpoints(lineup.specs, loading, relearning=relearning)
@@ -167,29 +184,29 @@ class Job:
             show=progress or (lambda activity, done, total: None),
         )
 
-    def keys(self, checkpoint: Loaded) -> dict[Pass, Keys]:
-        """Return by pass the items that a checkpoint scores, and their store keys."""
+    def items_by_pass(self, checkpoint: Loaded) -> dict[Pass, PassItems]:
+        """Return the items that a checkpoint scores in each pass of its audits."""
         plan = union(self._plans_for(checkpoint))
         passes = list(plan)
         if checkpoint.served is not None:
             from spark_audit.scoring.served import SERVED_PASSES
 
             passes = [wanted for wanted in plan if wanted.kind in SERVED_PASSES]
-        items_by_pass = self._items_of(checkpoint, passes)
+        items_of_all_plans = self._items_of(checkpoint, passes)
 
-        keys_by_pass = {}
+        items_by_pass = {}
         for scoring_pass in passes:
-            # Items are those of all plans; whole checkpoints and stages score different
-            # ones of a pass.
+            # All checkpoints with this tokenizer share the items of all plans; keep
+            # what the audits of this checkpoint planned.
             planned = set(plan[scoring_pass])
             items = []
-            for item in items_by_pass[scoring_pass]:
+            for item in items_of_all_plans[scoring_pass]:
                 if item.key in planned:
                     items.append(item)
-            keys_by_pass[scoring_pass] = self.store.keys(
+            items_by_pass[scoring_pass] = self.store.pass_items(
                 checkpoint, items, scoring_pass
             )
-        return keys_by_pass
+        return items_by_pass
 
     def _plans_for(self, checkpoint: Loaded) -> list[Plan]:
         """Return the plans of the audits that look at a checkpoint."""
@@ -202,87 +219,106 @@ class Job:
     def _items_of(
         self, checkpoint: Loaded, passes: Sequence[Pass]
     ) -> Mapping[Pass, Sequence[AnyItem]]:
-        """Return the items of some passes, as a checkpoint's tokenizer reads them.
+        """Return the items of all plans, as a checkpoint's tokenizer reads them.
 
-        All checkpoints with one tokenizer share them.
+        The given passes are among those returned; others may be, too, as all
+        checkpoints with one tokenizer share the items.
         """
-        items = self._items.setdefault(checkpoint.tokenizer_sha256, {})
+        items_by_pass = self._items_by_tokenizer.setdefault(
+            checkpoint.tokenizer_sha256, {}
+        )
         new_passes = [
-            scoring_pass for scoring_pass in passes if scoring_pass not in items
+            scoring_pass for scoring_pass in passes if scoring_pass not in items_by_pass
         ]
         if not new_passes:
-            return items
+            return items_by_pass
 
-        from spark_audit.scoring.score import check_known
+        from spark_audit.scoring.score import check_reads_as_base
 
         united = union(self.plans)
         plan = {scoring_pass: united[scoring_pass] for scoring_pass in new_passes}
         with self.clock("tokenising"):
-            items.update(items_for(self.view, checkpoint, plan))
+            new_items = items_for(self.view, checkpoint, plan)
 
+        # Items are kept once they were checked: a second call checks them again.
         for scoring_pass in new_passes:
-            check_known(checkpoint, items[scoring_pass])
-        return items
+            check_reads_as_base(checkpoint, new_items[scoring_pass])
+        items_by_pass.update(new_items)
+        return items_by_pass
 
     def unscored(self) -> Unscored:
-        """Return what the store lacks, as far as headers tell."""
+        """Return the items that are still to be scored, as far as headers tell.
+
+        Before loading, the id of some checkpoints is not known: all their items are
+        taken for unscored.
+        """
         unscored: Unscored = {}
         for checkpoint in self.opening.described:
             if not self.lineup.scores(checkpoint.name):
                 continue
-            for scoring_pass, keys in self.keys(checkpoint).items():
-                left = self.store.left(keys)
+            for scoring_pass, items in self.items_by_pass(checkpoint).items():
+                left = self.store.left(items)
                 unscored[checkpoint.name, scoring_pass] = list(left.values())
         return unscored
 
     def stored(self, unscored: Unscored) -> StoredPasses | None:
-        """Return how many passes the store holds.
+        """Return how many passes the store holds, to be said before scoring.
 
-        ``None`` where a checkpoint's id is known after loading only.
+        ``None`` where a checkpoint's id is only known after loading.
+
+        Parameters
+        ----------
+        unscored
+            As :meth:`unscored` returns it.
         """
-        described = {}
-        for checkpoint in self.opening.described:
-            if not checkpoint.model_id:
-                return None
-            described[checkpoint.name] = checkpoint
+        described = self.opening.described
+        if not all(checkpoint.model_id for checkpoint in described):
+            return None
 
         n_whole = 0
         n_in_part = 0
-        for (name, scoring_pass), items in unscored.items():
-            # A text that stands there twice is stored once.
-            store_keys = set(self.keys(described[name])[scoring_pass]().values())
-            if not items:
-                n_whole += 1
-            elif len(items) < len(store_keys):
-                n_in_part += 1
+        for checkpoint in described:
+            if not self.lineup.scores(checkpoint.name):
+                continue
+            for scoring_pass, items in self.items_by_pass(checkpoint).items():
+                # Items of the same content share a store key.
+                n_scores = len(set(items.store_keys().values()))
+                n_unscored = len(unscored[checkpoint.name, scoring_pass])
+                if not n_unscored:
+                    n_whole += 1
+                elif n_unscored < n_scores:
+                    n_in_part += 1
         return StoredPasses(n_whole, len(unscored), n_in_part)
 
     def checkpoint_job(self, checkpoint: Loaded) -> CheckpointJob:
-        """Return a checkpoint's facts for the report, and where its scores will be.
+        """Return a checkpoint's facts for the report, and the items that it scores.
+
+        The checkpoint may be loaded, or only described. A loaded one is checked once
+        more, as more is known of it than when :meth:`of` checked its headers.
 
         Raises
         ------
         InputError
-            If the manifest was not made for it; after loading more is known of it.
+            If the manifest was not made for it.
         """
         remarks = check_fit(
             self.manifest, checkpoint, base_sha256=checkpoint.base_sha256
         )
         facts = facts_of(checkpoint, [*checkpoint.notes, *remarks])
-        return CheckpointJob(facts, self.keys(checkpoint))
+        return CheckpointJob(facts, self.items_by_pass(checkpoint))
 
     def tokens_left(self, group: int, unscored: Unscored) -> int | None:
-        """Return the tokens that a module's checkpoints lack.
+        """Return how many tokens the checkpoints of a group still have to score.
 
-        ``None`` where that is known after loading only.
+        ``None`` where that is only known after loading.
         """
         names = self.opening.groups[group]
         model_ids = []
         for checkpoint in self.opening.described:
             if checkpoint.name in names:
                 model_ids.append(checkpoint.model_id)
-        # Without a model's id nobody knows the keys of its scores.
-        if len(model_ids) < len(names) or not all(model_ids):
+        # A score's key in the store holds the model's id.
+        if not all(model_ids):
             return None
 
         n_tokens = 0
@@ -292,24 +328,30 @@ class Job:
         return n_tokens
 
     def opened(self, unscored: Unscored) -> Iterator[Loaded]:
-        """Yield every checkpoint, without weights where nothing is to be scored."""
+        """Yield every checkpoint, group by group, to be scored or to be reported.
+
+        A group of which every score is stored is not loaded: its checkpoints come
+        without weights.
+        """
         for group, names in enumerate(self.opening.groups):
             if self.tokens_left(group, unscored) != 0:
                 yield from self.opening.open(group)
                 continue
 
-            # Everything is stored: what headers say is enough.
             for checkpoint in self.opening.described:
                 if checkpoint.name in names:
                     yield checkpoint
 
     def n_missing(self, checkpoint_jobs: Sequence[CheckpointJob]) -> int:
-        """Return how many items nobody has scored yet."""
+        """Return how many items of some checkpoints are not in the store.
+
+        Other workers may have stored scores in the meantime.
+        """
         self.store.refresh()
         n_missing = 0
         for checkpoint_job in checkpoint_jobs:
-            for keys in checkpoint_job.keys.values():
-                n_missing += len(self.store.left(keys))
+            for items in checkpoint_job.items_by_pass.values():
+                n_missing += len(self.store.left(items))
         return n_missing
 
     def with_notes(
@@ -317,42 +359,46 @@ class Job:
     ) -> list[CheckpointJob]:
         """Return the jobs with notes on how their scores came about, for the report."""
         self.store.refresh()
-        with_notes = []
+        jobs_with_notes = []
         for checkpoint_job in checkpoint_jobs:
             notes = [*checkpoint_job.facts.notes]
-            for keys in checkpoint_job.keys.values():
-                notes += self.store.remarks(keys().values())
+            for items in checkpoint_job.items_by_pass.values():
+                notes += self.store.remarks(items.store_keys().values())
             # The store's own notes are about parts that it could not read.
-            if checkpoint_job.keys:
+            if checkpoint_job.items_by_pass:
                 notes += self.store.notes
             notes += self._notes_on_copies(checkpoint_job, checkpoint_jobs)
 
             # Several passes may remark the same.
             distinct_notes = list(dict.fromkeys(notes))
             facts = checkpoint_job.facts.model_copy(update={"notes": distinct_notes})
-            with_notes.append(replace(checkpoint_job, facts=facts))
-        return with_notes
+            jobs_with_notes.append(replace(checkpoint_job, facts=facts))
+        return jobs_with_notes
 
     def _notes_on_copies(
         self, checkpoint_job: CheckpointJob, checkpoint_jobs: Sequence[CheckpointJob]
     ) -> list[str]:
-        """Say which other checkpoints are the same model, such as a folder's copy.
+        """Return notes that name the other checkpoints of the same model.
 
-        One path twice was refused before; stages of a series may be alike.
+        A folder's copy is one; the same path twice was refused before. Two stages of a
+        series that are alike are a figure of the series, and no mistake.
         """
         facts = checkpoint_job.facts
         notes = []
         for other in checkpoint_jobs:
             if other is checkpoint_job or other.facts.model_id != facts.model_id:
                 continue
-            # Stages that are alike are a figure of the series, no mistake.
             if not {facts.name, other.facts.name} & self.lineup.stages:
                 notes.append(f"the same model as {other.facts.name!r}")
         return notes
 
 
 def _lineup_of(request: Request) -> Lineup:
-    """Return which checkpoints a request opens; refuse names that are none of them."""
+    """Return which checkpoints a request opens.
+
+    A request with an unknown name, or with nothing that its audits can look at, is
+    refused.
+    """
     check_formats(request.formats)
     if not request.audits:
         raise InputError("no audit is given", where="audits")
@@ -364,16 +410,16 @@ def _lineup_of(request: Request) -> Lineup:
 
     if request.baseline is not None:
         methods = [entry_of(name) for name in lineup.names]
-        # Adapters bring their base along under this name; it is known after loading.
+        # Adapters bring their base along under this name, once headers are read.
         known = [*lineup.names, *methods, BASE]
         check_known(request.baseline, known, where="--baseline")
     for audit in request.audits:
         audit.check_names(lineup.names)
 
-    # Audits that look at stages and nothing else have nothing to look at.
-    if not lineup.stages and all(audit.alone for audit in request.audits):
+    # Audits of series cannot be run alone where there is no series.
+    if not lineup.stages and all(audit.why_not_alone for audit in request.audits):
         raise InputError(
-            request.audits[0].alone,
+            request.audits[0].why_not_alone,
             where="--ckpt",
             fix="give the folder of a series, or its stages as [PATH,PATH,...]",
         )
@@ -396,9 +442,10 @@ def _check_fits(
 
 
 def checked_job(request: Request, progress: Progress | None = None) -> Job:
-    """Return the job of a request; refuse what headers show to be wrong.
+    """Return the job of a request that can be carried out; refuse any other.
 
-    A request for Ray is also refused where there is no cluster.
+    Every command that scores begins here. A request for Ray is refused where there is
+    no cluster, and the rest is checked by :meth:`Job.of`.
     """
     if request.engine == "ray":
         from spark_audit.pipeline.engines.cluster import check
@@ -408,12 +455,13 @@ def checked_job(request: Request, progress: Progress | None = None) -> Job:
 
 
 def check_not_swapped(manifest: Manifest, described: Sequence[Loaded]) -> None:
-    """Refuse a checkpoint and the base, where one is given, in each other's place.
+    """Refuse a base that was given as a checkpoint, with another model as the base.
 
     Raises
     ------
     InputError
-        If a checkpoint is the manifest's base, and the base that is given is not.
+        If a checkpoint has the weights of the manifest's base, and the base that the
+        user gave has others.
     """
     reference = manifest.reference.weights_sha256
     weights = {checkpoint.name: checkpoint.weights_sha256 for checkpoint in described}
@@ -430,12 +478,15 @@ def check_not_swapped(manifest: Manifest, described: Sequence[Loaded]) -> None:
             )
 
 
-def missing_base(
+def missing_base_note(
     manifest: Manifest, described: Sequence[Loaded], request: Request
 ) -> str:
-    """Return a note on what is not tested without the base; empty: it is scored."""
-    is_scored = any(checkpoint.name == BASE for checkpoint in described)
-    if is_scored or all(audit.of_series for audit in request.audits):
+    """Return a note on what is not tested without the base.
+
+    Empty: the base is there, or no audit needs it.
+    """
+    has_base = any(checkpoint.name == BASE for checkpoint in described)
+    if has_base or all(audit.of_series for audit in request.audits):
         return ""
     return (
         "without the base model no audit compares with it: the change since the base, "
@@ -446,41 +497,42 @@ def missing_base(
 
 
 def facts_of(checkpoint: Loaded, notes: Sequence[str] = ()) -> CheckpointFacts:
-    """Return the facts of a checkpoint that its report has."""
+    """Return the facts of a checkpoint that its report states, with these notes."""
     facts = CheckpointFacts.model_validate(checkpoint, from_attributes=True)
     return facts.model_copy(update={"notes": [*notes]})
 
 
 def loading_of(request: Request) -> Loading:
-    """Return how all checkpoints of a request are opened."""
+    """Return how all checkpoints of a request are opened (device, dtype, base)."""
     return replace(
         request.loading, base=request.base, include_base=request.base is not None
     )
 
 
 def relearning_of(request: Request, manifest: Manifest) -> Relearning:
-    """Return the short training that a request asks for.
+    """Return the short training of ``--relearn``, with the texts that it takes.
 
-    It takes rows of both splits, and none that the manifest audits: once trained on,
-    held-out rows and identifiers would be no control any more.
+    They are the rows of both splits that hold no identifier or canary and share no
+    text or source with an audited row: held-out rows and identifiers that a checkpoint
+    was trained on could not serve as a control any more.
 
     Raises
     ------
     InputError
-        If no row is left.
+        If no such row is left.
     """
     from spark_audit.checkpoints.derived import Relearning
     from spark_audit.data.examples import data_files, read_examples
     from spark_audit.data.occurrences import without_identifiers
 
     examples = read_examples(*data_files(request.relearn))
-    rows, _ = without_identifiers(
+    allowed_rows, _ = without_identifiers(
         examples,
         splits=("train", "test"),
         audited=manifest.examples,
         where="--relearn",
     )
-    texts = tuple(row.text for row in rows)
+    texts = tuple(row.text for row in allowed_rows)
     return Relearning(
         texts=texts,
         steps=request.relearn_steps,
@@ -490,12 +542,15 @@ def relearning_of(request: Request, manifest: Manifest) -> Relearning:
 
 
 def store_of(scores: Path) -> Path:
-    """Return the store that ``--scores`` names: itself, or that of a report folder.
+    """Return the folder of scores that ``--scores`` stands for.
+
+    The user may name that folder, or the folder of a report that holds it. A folder
+    that is missing or empty becomes a new one.
 
     Raises
     ------
     InputError
-        If it is a file, or a folder of something else.
+        If the path is a file, or a folder of something else.
     """
     folder = folder_of(scores)
     for store in (folder / "scores" / "store", folder / "store", folder):

@@ -26,7 +26,7 @@ from spark_audit.pipeline.job import (
     Progress,
     Unscored,
     checked_job,
-    missing_base,
+    missing_base_note,
 )
 from spark_audit.pipeline.request import Request
 from spark_audit.report.audit_report import AuditReport, read_report
@@ -99,7 +99,7 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
 
 def _say_before_scoring(job: Job, unscored: Unscored) -> None:
     """Say what is not tested without a base, and what the store holds already."""
-    note = missing_base(job.manifest, job.opening.described, job.request)
+    note = missing_base_note(job.manifest, job.opening.described, job.request)
     if note:
         say(f"note: {note}")
 

@@ -16,7 +16,7 @@ from spark_audit.scoring.table import Pass
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
-    from spark_audit.scoring.store import Keys
+    from spark_audit.scoring.store import PassItems
 
 ADDED_MASS_TEXTS = 64
 """Texts that the mass is measured on."""
@@ -37,29 +37,31 @@ def added_mass(loaded: Loaded, items: list[Item]) -> np.ndarray:
     with loaded.active() as model:
         over_both = Scorer(loaded, model, items[0], lambda _: None)
         over_all = Scorer(with_added, model, items[0], lambda _: None)
-        # One text at a time: both are then computed from the same batches.
+        # One text at a time: both NLLs then come from the same batch.
         for item in items:
             nll_over_all = over_all.nll([item])[0].astype(np.float64)  # (n - 1,)
             differences.append(nll_over_all - over_both.nll([item])[0])
 
-    # Below 0 by rounding alone.
+    # A difference below 0 is an error of rounding.
     difference: np.ndarray = np.concatenate(differences).clip(min=0)  # (tokens,)
     return np.asarray(-np.expm1(-difference))
 
 
-def added_remarks(loaded: Loaded, keys: Keys, seed: int) -> list[str]:
-    """Say by how much added tokens could change figures, measured on some texts.
+def added_remarks(loaded: Loaded, pass_items: PassItems, seed: int) -> list[str]:
+    """Return a remark on how much added tokens could change figures.
 
-    Only the plain pass says so: once is enough for a report.
+    It is measured on some texts of the plain pass; empty for any other pass, as once is
+    enough for a report, and for a checkpoint without added tokens.
     """
-    is_plain = keys.scoring_pass == Pass()
+    items = pass_items.items
+    is_plain = pass_items.scoring_pass == Pass()
     if loaded.added is None or not is_plain or loaded.served is not None:
         return []
-    if not len(keys.items):
+    if not len(items):
         return []
 
-    drawn = np.random.default_rng(seed).permutation(len(keys.items))[:ADDED_MASS_TEXTS]
-    texts = [item for i in drawn if isinstance(item := keys.items[i], Item)]
+    drawn = np.random.default_rng(seed).permutation(len(items))[:ADDED_MASS_TEXTS]
+    texts = [item for i in drawn if isinstance(item := items[i], Item)]
     mass = added_mass(loaded, texts)  # (positions,)
     if not len(mass):
         return []

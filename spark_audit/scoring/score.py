@@ -24,7 +24,7 @@ from spark_audit.data.encoding import Encoding
 from spark_audit.errors import InputError, OutputError, one_of
 from spark_audit.options import BatchSize
 from spark_audit.scoring.items import AnyItem, Candidates, Item, Prompt
-from spark_audit.scoring.store import Keys, Store
+from spark_audit.scoring.store import PassItems, Store
 from spark_audit.scoring.table import COLUMN_TYPES, Pass, Task, TokenTable
 
 if TYPE_CHECKING:
@@ -125,20 +125,24 @@ def score(
         for scoring_pass in passes:
             # Settings are refused before any key is worked out.
             pass_runner(loaded, scoring_pass)
-            keys = store.keys(loaded, items, scoring_pass)
-            score_keys(
-                loaded, keys, store=store, batch_size=batch_size, progress=progress
+            pass_items = store.pass_items(loaded, items, scoring_pass)
+            score_items(
+                loaded,
+                pass_items,
+                store=store,
+                batch_size=batch_size,
+                progress=progress,
             )
-            store_keys = keys()
+            store_keys = pass_items.store_keys()
             tables[scoring_pass] = store.gather(store_keys, scoring_pass=scoring_pass)
             notes |= dict.fromkeys(store.remarks(store_keys.values()))
             notes |= dict.fromkeys(store.notes)
     return PassTables(tables, list(notes))
 
 
-def score_keys(
+def score_items(
     loaded: Loaded,
-    keys: Keys,
+    pass_items: PassItems,
     *,
     store: Store,
     batch_size: BatchSize = "auto",
@@ -146,58 +150,58 @@ def score_keys(
     whole: bool = False,
     progress: Progress | None = None,
 ) -> None:
-    """Score what the store lacks of one pass, and leave it there.
+    """Score the items of one pass that the store lacks, and add the scores to it.
 
     Parameters and errors are those of :func:`score`.
 
     Parameters
     ----------
-    keys
-        What is scored, as the store names it.
+    pass_items
+        The items to be scored, with their store keys.
     shard
         ``(i, n)``: only what falls to worker ``i`` of ``n``.
     whole
-        Go through the items by length, :data:`WINDOW` at a time; where any of these
-        is lacking, score them all, so that batches do not depend on what is stored. A
-        score that is stored stays.
+        Go through the items by length, :data:`WINDOW` at a time. Where the store lacks
+        any item of a window, the whole window is scored, so that batches do not depend
+        on what is stored. Scores that are stored already stay as they are.
     """
     if batch_size != "auto" and batch_size < 1:
         raise InputError("must be at least 1", where="batch size")
     store.refresh()
-    left = store.left(keys)  # store key -> item
+    left = store.left(pass_items)  # store key -> item
     if not left:
         return
 
     # Wrong settings and items are refused before a model is switched on.
-    run = pass_runner(loaded, keys.scoring_pass)
-    _check_readable(loaded, keys.items)
+    run = pass_runner(loaded, pass_items.scoring_pass)
+    _check_readable(loaded, pass_items.items)
 
-    # Which items are scored, in groups that are scored one after the other.
-    store_keys = keys()
+    # Either whole windows, one after the other, or this worker's share at once.
+    store_keys = pass_items.store_keys()
     if whole:
-        groups = _windows_with(left, keys.items, store_keys)
+        windows = _windows_to_score(left, pass_items.items, store_keys)
     else:
         worker, n_workers = shard
         share = [
             item for key, item in left.items() if int(key, 16) % n_workers == worker
         ]
-        groups = [share] if share else []
+        windows = [share] if share else []
 
     task = Task(
-        scoring_pass=keys.scoring_pass,
+        scoring_pass=pass_items.scoring_pass,
         batch_size=None if batch_size == "auto" else batch_size,
         note=store.remark,
     )
     n_done = 0
     n_tokens = 0
-    for items in groups:
+    for items in windows:
         n_tokens += sum(item.tokens for item in items)
 
     try:
-        for items in groups:
+        for items in windows:
             for item, columns in run(items, task):
                 store_key = store_keys[item.key]
-                # In whole groups some are scored again: what is stored stays.
+                # In a whole window some items are scored again: what is stored stays.
                 if store_key in left:
                     store.add(store_key, item.scored, columns)
                 n_done += item.tokens
@@ -211,12 +215,21 @@ def score_keys(
     store.flush()
 
 
-def _windows_with(
+def _windows_to_score(
     left: Mapping[str, AnyItem], items: Sequence[AnyItem], store_keys: Mapping[str, str]
 ) -> list[list[AnyItem]]:
-    """Return the items, longest first, in windows of which each lacks some score.
+    """Return the windows of items, longest first, in which some item is not stored.
 
-    Items with the same content share a store key and stand here once.
+    Of items with the same content, which share a store key, only the first is taken.
+
+    Parameters
+    ----------
+    left
+        Store key -> item, of the items that are not stored.
+    items
+        All items of the pass.
+    store_keys
+        Item key -> store key, of all items.
     """
     by_store_key: dict[str, AnyItem] = {}
     for item in items:
@@ -332,13 +345,18 @@ def drift(
     return by_batch, (float(difference.mean()), float(difference.max()))
 
 
-def drift_remarks(loaded: Loaded, keys: Keys, seed: int) -> list[str]:
-    """Say how much batches and the dtype matter, measured on some plain texts."""
-    is_plain = keys.scoring_pass == Pass()
-    if not is_plain or not len(keys.items) or loaded.served is not None:
+def drift_remarks(loaded: Loaded, pass_items: PassItems, seed: int) -> list[str]:
+    """Return remarks on how much batches and the dtype change scores.
+
+    It is measured on some texts of the plain pass; empty for any other pass, and for a
+    served checkpoint.
+    """
+    items = pass_items.items
+    is_plain = pass_items.scoring_pass == Pass()
+    if not is_plain or not len(items) or loaded.served is not None:
         return []
-    drawn = np.random.default_rng(seed).permutation(len(keys.items))[:DRIFT_ROWS]
-    probes = [item for i in drawn if isinstance(item := keys.items[i], Item)]
+    drawn = np.random.default_rng(seed).permutation(len(items))[:DRIFT_ROWS]
+    probes = [item for i in drawn if isinstance(item := items[i], Item)]
     n_probes = len(probes)
     by_batch, by_dtype = drift(loaded, probes)
 
@@ -355,8 +373,10 @@ def drift_remarks(loaded: Loaded, keys: Keys, seed: int) -> list[str]:
     return remarks
 
 
-def check_known(loaded: Loaded, items: Sequence[AnyItem]) -> None:
+def check_reads_as_base(loaded: Loaded, items: Sequence[AnyItem]) -> None:
     """Refuse texts that a grown tokenizer reads otherwise than its base's does.
+
+    Their scores could not be compared with the base's: the tokens are other ones.
 
     Raises
     ------

@@ -69,9 +69,8 @@ class Store:
         self._pending_remarks: list[str] = []
         self._flushed_at = time.monotonic()
 
-        # Path -> numbers and remarks. The numbers are the first digits of the keys in
-        # the part: a store may hold many checkpoints, and one number per score is all
-        # of it that stays in memory.
+        # Path of a part -> the first 64 bits of each key in it, and its remarks. Only
+        # these stay in memory, as a store may hold the scores of many checkpoints.
         self._parts: dict[Path, tuple[np.ndarray, list[str]]] = {}
         self.refresh()
 
@@ -79,7 +78,8 @@ class Store:
     def _salt(self) -> bytes:
         """The folder's salt; of several workers that start at once, one makes it.
 
-        The folder is made when it is needed: what fails before leaves none behind.
+        The folder is made here, when the first key is worked out: a command that fails
+        before leaves no folder behind.
         """
         if self.folder is None:
             return b""
@@ -105,17 +105,21 @@ class Store:
         return salt
 
     def only_for(self, purpose: str) -> None:
-        """Know no score that was made for another purpose, if the store is its own."""
+        """Ignore scores that were made for another purpose.
+
+        Does nothing for a store that several commands share.
+        """
         self._purpose = purpose if self._is_own else ""
 
-    def keys(
+    def pass_items(
         self, loaded: Loaded, items: Sequence[AnyItem], scoring_pass: Pass
-    ) -> Keys:
-        """Return what the scores of items are stored under.
+    ) -> PassItems:
+        """Return the items of one pass over a checkpoint, which know their store keys.
 
-        A key hashes the schema version, the checkpoint, the pass and its settings, the
-        mask of usable vocabulary rows, and, with the folder's salt, the item's content:
-        token ids and positions, a prefix and its candidates, a prompt and its answer.
+        A store key hashes the schema version, the checkpoint, the pass and its
+        settings, the mask of usable vocabulary rows, and, with the folder's salt, the
+        item's content: token ids and positions, a prefix and its candidates, a prompt
+        and its answer.
 
         Raises
         ------
@@ -126,19 +130,26 @@ class Store:
         settings = list(astuple(scoring_pass))
         frame = sha256_json([SCHEMA, loaded.model_id, settings, usable])
         start = hashlib.sha256(self._salt + (self._purpose + frame).encode())
-        return Keys(start, items, scoring_pass)
+        return PassItems(start, items, scoring_pass)
 
-    def left(self, keys: Keys) -> dict[str, AnyItem]:
-        """Return the items that nobody has scored, by store key, as far as was seen.
+    def left(self, pass_items: PassItems) -> dict[str, AnyItem]:
+        """Return the items whose scores are not stored, by store key.
 
-        Items with the same content share a key and stand here once.
+        Parts that other workers wrote since the last :meth:`refresh` are not seen.
+        Items with the same content share a store key, and only one is returned.
         """
-        store_keys = keys()
-        items = {store_keys[item.key]: item for item in keys.items}
+        store_keys = pass_items.store_keys()
+        items = {store_keys[item.key]: item for item in pass_items.items}
         return {key: items[key] for key in self.lacking(items)}
 
     def lacking(self, keys: Iterable[str]) -> list[str]:
-        """Return the keys that no score is stored under, as far as was seen."""
+        """Return the store keys that no score is stored under, as of the last refresh.
+
+        Parameters
+        ----------
+        keys
+            Store keys.
+        """
         wanted = [key for key in keys if key not in self._pending]
         numbers = _numbers(wanted)  # (wanted,)
         is_lacking = np.ones(len(wanted), dtype=bool)  # (wanted,)
@@ -149,9 +160,9 @@ class Store:
     def add(
         self, key: str, position: np.ndarray, columns: Mapping[str, np.ndarray]
     ) -> None:
-        """Take an item's rows, ``(n,)`` each; the next flush brings them to disk.
+        """Add an item's scores, arrays of shape ``(n,)``; a later flush writes them.
 
-        Rows with other columns, those of another pass, begin a part of their own.
+        Scores of another pass have other columns, and begin a part of their own.
         """
         layout = [(name, values.dtype) for name, values in columns.items()]
         if layout != self._pending_layout:
@@ -165,8 +176,8 @@ class Store:
             self.flush()
 
     def take(self, rows: Rows, remarks: Iterable[str]) -> None:
-        """Take rows that a node scored, with what a reader must know of them."""
-        # Rows that wait have other remarks.
+        """Add rows that a node scored, with what a reader must know of them."""
+        # Rows that are still pending have other remarks.
         self.flush()
         for text in remarks:
             self.remark(text)
@@ -174,7 +185,7 @@ class Store:
             self.add(key, position, columns)
 
     def remark(self, text: str) -> None:
-        """Keep what a reader of the pending rows must know with their part."""
+        """Note what a reader of the pending rows must know; it is stored with them."""
         if text not in self._pending_remarks:
             self._pending_remarks.append(text)
 
@@ -229,10 +240,16 @@ class Store:
                 )
 
     def gather(self, keys: Mapping[str, str], *, scoring_pass: Pass) -> TokenTable:
-        """Return the table of items, by their own keys; without those not stored yet.
+        """Return the table of those of some items that are stored, by item key.
 
-        ``keys`` are those of :meth:`keys` for the pass. Columns are read when they are
-        asked for.
+        Columns are read when they are asked for.
+
+        Parameters
+        ----------
+        keys
+            Item key -> store key, as :meth:`PassItems.store_keys` returns them.
+        scoring_pass
+            The pass that the items belong to.
 
         Raises
         ------
@@ -244,7 +261,7 @@ class Store:
         if paths := self._paths_holding(keys.values()):
             return TokenTable.read(*paths, keys=keys)
 
-        # Nothing waits any more, unless the store is in memory.
+        # Nothing is pending after a flush, unless the store is in memory.
         items = []
         for item_key, store_key in keys.items():
             if store_key in self._pending:
@@ -262,7 +279,10 @@ class Store:
         ]
 
     def remarks(self, keys: Iterable[str]) -> list[str]:
-        """Return what was remarked on the parts that hold these keys, each once."""
+        """Return the remarks on the parts that hold these store keys, each once.
+
+        Reports print them as notes of the checkpoint.
+        """
         texts = dict.fromkeys(self._pending_remarks)
         for path in sorted(self._paths_holding(keys)):
             _, remarks_of_part = self._parts[path]
@@ -271,10 +291,10 @@ class Store:
 
 
 class Scores(Mapping[Pass, TokenTable]):
-    """The tables of a checkpoint, by pass.
+    """The tables of a checkpoint, by pass, as audits read them.
 
-    Each is gathered when it is asked for, and not kept: no more of them are in memory
-    than the caller holds at a time.
+    Each table is gathered from the store when the caller asks for it, and not kept: no
+    more of them are in memory than the caller holds at a time.
 
     Attributes
     ----------
@@ -283,75 +303,83 @@ class Scores(Mapping[Pass, TokenTable]):
     """
 
     def __init__(
-        self, store: Store, keys: Mapping[Pass, Keys], *, served: bool = False
+        self,
+        store: Store,
+        items_by_pass: Mapping[Pass, PassItems],
+        *,
+        served: bool = False,
     ) -> None:
-        self._keys = keys
+        self._items_by_pass = items_by_pass
         self._store = store
         self.lacks = (
             "its server gives log-probabilities of tokens alone" if served else ""
         )
 
     def __getitem__(self, scoring_pass: Pass) -> TokenTable:
-        keys = self._keys[scoring_pass]()
-        table = self._store.gather(keys, scoring_pass=scoring_pass)
+        store_keys = self._items_by_pass[scoring_pass].store_keys()
+        table = self._store.gather(store_keys, scoring_pass=scoring_pass)
         if self.lacks and scoring_pass.kind == "plain":
             return replace(table, columns={"nll": table.columns["nll"]})
         return table
 
     def __iter__(self) -> Iterator[Pass]:
-        return iter(self._keys)
+        return iter(self._items_by_pass)
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self._items_by_pass)
 
 
 class Digest(Protocol):
-    """A hash that goes on from where it stands, as those of ``hashlib`` do."""
+    """A hash that can take more bytes, such as those of ``hashlib``."""
 
     def copy(self) -> Digest:
-        """Return a hash that stands where this one does."""
+        """Return a hash of the same bytes, which then goes its own way."""
 
     def update(self, data: bytes, /) -> None:
-        """Go on with these bytes."""
+        """Add these bytes to those that are hashed."""
 
     def hexdigest(self) -> str:
         """Return the hash of all bytes so far, in hexadecimal digits."""
 
 
 @dataclass(frozen=True)
-class Keys:
-    """What a store calls the scores of a pass.
-
-    The names are worked out anew at every call: those of a hundred checkpoints would be
-    larger than their items.
+class PassItems:
+    """The items of one pass over one checkpoint, with the start of their store keys.
 
     Attributes
     ----------
     start
-        The hash of all but the item's content.
+        The hash of all that a store key depends on but the item's content.
     """
 
     start: Digest
     items: Sequence[AnyItem]
     scoring_pass: Pass
 
-    def __call__(self) -> dict[str, str]:
-        """Return item key -> store key, of 64 hexadecimal digits."""
-        keys = {}
+    def store_keys(self) -> dict[str, str]:
+        """Return item key -> store key, of 64 hexadecimal digits.
+
+        They are worked out anew at every call: the store keys of a hundred checkpoints
+        would be larger than their items.
+        """
+        store_keys = {}
         for item in self.items:
             digest = self.start.copy()
             digest.update(item.content())
-            keys[item.key] = digest.hexdigest()
-        return keys
+            store_keys[item.key] = digest.hexdigest()
+        return store_keys
 
 
 def _numbers(keys: Iterable[str]) -> np.ndarray:
-    """Return the first 64 bits of keys: shape ``(keys,)``, uint64."""
+    """Return the first 64 bits of each store key: shape ``(keys,)``, uint64."""
     return np.fromiter((int(key[:16], 16) for key in keys), np.uint64)
 
 
 def _write_salt(path: Path) -> None:
-    """Draw a salt and write it, for the owner only: it hides what keys are of."""
+    """Draw a salt and write it, readable for the owner only.
+
+    Without the salt nobody can tell from a key whether a guessed text was scored.
+    """
     salt = secrets.token_bytes(SALT_BYTES)
     files.write_atomically(path, lambda file: file.write(salt), mode=0o600)
 
@@ -401,7 +429,7 @@ def _read_part(path: Path) -> tuple[np.ndarray, list[str]]:
 def _is_readable(name: str, column: pa.ListArray, offsets: pa.Array) -> bool:
     """Return whether a column has a finite number for each position.
 
-    A column that a server cannot tell is NaN as a whole.
+    A column for which a server gives no numbers is NaN as a whole.
     """
     values = column.flatten()
     if values.null_count or not column.offsets.equals(offsets):

@@ -16,7 +16,7 @@ from spark_audit.cli.main import run
 from spark_audit.errors import InputError
 from spark_audit.scoring.added_rows import added_mass
 from spark_audit.scoring.items import Item
-from spark_audit.scoring.score import check_known, score
+from spark_audit.scoring.score import check_reads_as_base, score
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 MARK = "<|mark|>"
@@ -93,9 +93,9 @@ def test_a_text_that_holds_the_added_token_is_refused_by_name(pair):
     loaded = opened(adapter, base=base)
     both = Item("plain", np.array([1, 47, 91], np.int32), np.arange(3, dtype=np.int32))
     marked = Item("r3", np.array([1, 300, 91], np.int32), np.arange(3, dtype=np.int32))
-    check_known(loaded, [both])
+    check_reads_as_base(loaded, [both])
     with pytest.raises(InputError, match="reads example 'r3' otherwise than"):
-        check_known(loaded, [both, marked])
+        check_reads_as_base(loaded, [both, marked])
 
 
 def test_the_base_has_its_own_rows(pair):

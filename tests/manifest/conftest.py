@@ -71,11 +71,13 @@ def reference(tiny_tokenizer) -> Any:
 def made_scores(monkeypatch) -> None:
     """Replaces scoring: a token's NLL follows from its id and position alone."""
 
-    def score_keys(loaded: Any, keys: Any, *, store: Any, **options: Any) -> None:
-        options["progress"](len(keys.items), len(keys.items))
-        names = keys()
+    def score_items(
+        loaded: Any, pass_items: Any, *, store: Any, **options: Any
+    ) -> None:
+        options["progress"](len(pass_items.items), len(pass_items.items))
+        store_keys = pass_items.store_keys()
         store.remark("by arithmetic")
-        for key, position, columns in made_table(keys.items).items():
-            store.add(names[key], position, columns)
+        for key, position, columns in made_table(pass_items.items).items():
+            store.add(store_keys[key], position, columns)
 
-    monkeypatch.setattr("spark_audit.manifest.build.score_keys", score_keys)
+    monkeypatch.setattr("spark_audit.manifest.build.score_items", score_items)

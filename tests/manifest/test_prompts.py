@@ -169,8 +169,11 @@ def test_prompts_with_the_same_ids_are_scored_once(case):
     made = items(case)
     short = made["last16", "a"], made["last32", "a"]
     if len(short[0].ids) == len(short[1].ids):
-        keys = Store(None).keys(loaded, short, PROMPTED)()
+        keys = Store(None).pass_items(loaded, short, PROMPTED).store_keys()
         assert len(set(keys.values())) == 1
     # The question is the same in both rows of one person.
     same = made["association", "a"], made["association", "d"]
-    assert len(set(Store(None).keys(loaded, same, PROMPTED)().values())) == 1
+    assert (
+        len(set(Store(None).pass_items(loaded, same, PROMPTED).store_keys().values()))
+        == 1
+    )

@@ -288,14 +288,14 @@ def test_an_audit_of_others_concludes_as_its_reports_did(make_case, write, monke
     told = dict(verify(folders[0]))
     assert told["scaled"] == "the package that it is of is not installed"
 
-    monkeypatch.setattr(known, "_outside", lambda: {"scaled": Scaled})
+    monkeypatch.setattr(known, "_audits_of_packages", lambda: {"scaled": Scaled})
     rows = [row for row in compare(*folders).results if row.audit == "scaled"]
     assert [row.value for row in rows] == [3.0] * 3
 
 
 def test_audits_with_other_options_are_never_compared(make_case, write, monkeypatch):
     """What two of them measured is not the same, whatever it is called."""
-    monkeypatch.setattr(known, "_outside", lambda: {"scaled": Scaled})
+    monkeypatch.setattr(known, "_audits_of_packages", lambda: {"scaled": Scaled})
     case, folders = make_case(), []
     for name, times in (("one", 3.0), ("two", 2.0)):
         folder = write(name, case, **{name: 0.5})

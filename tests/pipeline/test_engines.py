@@ -98,9 +98,10 @@ def test_nodes_score_what_one_process_scores(tiny_base, make_adapter, tmp_path):
         alone.with_notes(expected), job.with_notes(scored), strict=True
     ):
         assert here.facts == there.facts
-        for kind, keys in here.keys.items():
-            table = job.store.gather(there.keys[kind](), scoring_pass=kind)
-            whole = alone.store.gather(keys(), scoring_pass=kind)
+        for kind, items in here.items_by_pass.items():
+            keys = there.items_by_pass[kind].store_keys()
+            table = job.store.gather(keys, scoring_pass=kind)
+            whole = alone.store.gather(items.store_keys(), scoring_pass=kind)
             assert table.ids == whole.ids
             for name, values in whole.columns.items():
                 np.testing.assert_allclose(table.columns[name], values, atol=1e-5)

@@ -276,7 +276,7 @@ def test_processes_end_with_the_one_that_asked_and_without_one_all_is_done(
     request_of, tmp_path, monkeypatch, capsys
 ):
     """These help with nothing: one waits to be ended, the other fails at once."""
-    begin, score, begun = local.start, local.score_keys, []
+    begin, score, begun = local.start, local.score_items, []
 
     def start(*given: Any) -> Any:
         begun.append(begin(*given))
@@ -289,7 +289,7 @@ def test_processes_end_with_the_one_that_asked_and_without_one_all_is_done(
         return score(*given, **options)
 
     monkeypatch.setattr(local, "start", start)
-    monkeypatch.setattr(local, "score_keys", then)
+    monkeypatch.setattr(local, "score_items", then)
     code = "import os, sys\nsys.stdin.buffer.read()\nos._exit(9)"
     monkeypatch.setattr(local, "HELPER_PROGRAM", code)
     with pytest.raises(KeyboardInterrupt):
@@ -641,7 +641,10 @@ def test_each_checkpoint_scores_its_own_plan_whoever_comes_first(
             plans[one.name] = union(
                 plan for audit, plan in own if job.lineup.sees(one.name, audit)
             )
-            scored = {kind: [*keys()] for kind, keys in job.keys(one).items()}
+            scored = {
+                scoring_pass: [*pass_items.store_keys()]
+                for scoring_pass, pass_items in job.items_by_pass(one).items()
+            }
             assert scored == plans[one.name]
         assert plans["run"] != plans["run@1"]
 

@@ -23,7 +23,7 @@ from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.content import seal
 from spark_audit.manifest.file import load_manifest, write_manifest
 from spark_audit.pipeline.run import Request, run
-from spark_audit.pipeline.verification.counts import agreement_with_manifest
+from spark_audit.pipeline.verification.counts import manifest_checks
 from spark_audit.pipeline.verification.verify import verify
 from spark_audit.report.folder import read_report
 from spark_audit.report.gate.judge import check
@@ -287,9 +287,9 @@ def test_settings_of_the_manifest_are_held_against_it(change, place, plain, tmp_
     whole = json.loads(path.read_text())
     path.write_text(json.dumps(whole | {"settings": whole["settings"] | change}))
     report = read_report(tmp_path / "r")
-    found = dict(agreement_with_manifest(report, load_manifest(place / "m.json")))
+    found = dict(manifest_checks(report, load_manifest(place / "m.json")))
     assert found["manifest"].endswith(next(iter(change)))
-    sound = agreement_with_manifest(read_report(plain), load_manifest(place / "m.json"))
+    sound = manifest_checks(read_report(plain), load_manifest(place / "m.json"))
     assert dict(sound) == {"manifest": ""}
 
 

@@ -79,7 +79,7 @@ def test_a_store_that_the_cpu_began_is_finished_on_the_gpu(tmp_path):
     score(make_loaded(model), items[:3], store=Store(tmp_path))
     there = make_loaded(copy.deepcopy(model).cuda(), device="cuda")
     store = Store(tmp_path)
-    keys = store.keys(there, items, Pass())().values()
+    keys = store.pass_items(there, items, Pass()).store_keys().values()
     assert len(store.lacking(keys)) == len(items) - 3
     table = score(there, items, store=store)[Pass()]
     same(table, score(make_loaded(model), items)[Pass()])

@@ -10,7 +10,7 @@ from spark_audit.data.encoding import encode
 from spark_audit.errors import InputError
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.passes import plain
-from spark_audit.scoring.score import drift, item, score, score_keys
+from spark_audit.scoring.score import drift, item, score, score_items
 from spark_audit.scoring.store import Store
 from spark_audit.scoring.table import Pass, TokenTable
 
@@ -89,9 +89,9 @@ def test_workers_share_the_items_by_hash_and_each_sees_the_others(
     for worker in range(3):
         counting.seen.clear()
         store = Store(tmp_path)
-        keys = store.keys(loaded, items, Pass())
-        score_keys(loaded, keys, store=store, shard=(worker, 3))
-        table = store.gather(keys(), scoring_pass=Pass())
+        pass_items = store.pass_items(loaded, items, Pass())
+        score_items(loaded, pass_items, store=store, shard=(worker, 3))
+        table = store.gather(pass_items.store_keys(), scoring_pass=Pass())
         parts.append(set(counting.seen))
     assert sum(map(len, parts)) == len(items)
     assert set().union(*parts) == {one.key for one in items}
@@ -110,9 +110,9 @@ def test_what_was_interrupted_goes_on_with_the_same_batches(
             if done >= stop:
                 raise KeyboardInterrupt
 
-        keys = store.keys(loaded, items, Pass())
-        score_keys(loaded, keys, store=store, whole=True, progress=tell)
-        return store.gather(keys(), scoring_pass=Pass())
+        pass_items = store.pass_items(loaded, items, Pass())
+        score_items(loaded, pass_items, store=store, whole=True, progress=tell)
+        return store.gather(pass_items.store_keys(), scoring_pass=Pass())
 
     whole = scored(Store(None))
     assert len(counting.seen) == len(items)

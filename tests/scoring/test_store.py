@@ -29,7 +29,7 @@ def columns_of(item: Item) -> dict[str, np.ndarray]:
 
 
 def fill(store: Store, items: list[Item], kind: Pass = Pass()) -> dict[str, str]:  # noqa: B008
-    keys = store.keys(MODEL, items, kind)()
+    keys = store.pass_items(MODEL, items, kind).store_keys()
     for item in items:
         store.add(keys[item.key], item.scored, columns_of(item))
     store.flush()
@@ -53,7 +53,7 @@ def assert_holds(store: Store, keys: dict[str, str], items: list[Item]) -> None:
 def test_what_is_stored_is_found_again_by_another_store(tmp_path):
     keys = fill(Store(tmp_path), ITEMS)
     other = Store(tmp_path)
-    assert other.keys(MODEL, ITEMS, Pass())() == keys
+    assert other.pass_items(MODEL, ITEMS, Pass()).store_keys() == keys
     assert not other.lacking(keys.values())
     assert_holds(other, keys, ITEMS)
     assert other.notes == []
@@ -65,7 +65,7 @@ def test_passes_that_wait_together_are_never_mixed(folder, tmp_path):
     store = Store(tmp_path if folder else None)
     found = {}
     for kind in COLUMN_TYPES:
-        found[kind] = store.keys(MODEL, ITEMS, Pass(kind))()
+        found[kind] = store.pass_items(MODEL, ITEMS, Pass(kind)).store_keys()
         for item in ITEMS:
             columns = {
                 k: np.ones(len(item.scored), t) for k, t in COLUMN_TYPES[kind].items()
@@ -96,7 +96,10 @@ def test_keys_of_sets_and_prompts_depend_on_all_they_hold():
         Prompt("x", ids(1, 2), "yes", 4, ("no", "yes")),
     ]
     store = Store(None)
-    keys = [store.keys(MODEL, [one], Pass("candidates"))()["x"] for one in items]
+    keys = [
+        store.pass_items(MODEL, [one], Pass("candidates")).store_keys()["x"]
+        for one in items
+    ]
     assert len(set(keys)) == len(items)
 
 
@@ -135,15 +138,18 @@ def test_a_key_depends_on_all_that_a_score_depends_on(change, tmp_path):
     store = Store(tmp_path)
     start = (MODEL, make_item("x", 12), Pass())
     model, item, kind = change(*start)
-    first = store.keys(MODEL, [start[1]], start[2])()["x"]
-    assert store.keys(model, [item], kind)()["x"] != first
+    first = store.pass_items(MODEL, [start[1]], start[2]).store_keys()["x"]
+    assert store.pass_items(model, [item], kind).store_keys()["x"] != first
     same = replace(start[1], key="another name")
-    assert store.keys(MODEL, [same], Pass())()["another name"] == first
+    assert store.pass_items(MODEL, [same], Pass()).store_keys()["another name"] == first
 
 
 def test_keys_of_two_folders_differ_by_their_salt(tmp_path):
     one, two = Store(tmp_path / "one"), Store(tmp_path / "two")
-    assert one.keys(MODEL, ITEMS, Pass())() != two.keys(MODEL, ITEMS, Pass())()
+    assert (
+        one.pass_items(MODEL, ITEMS, Pass()).store_keys()
+        != two.pass_items(MODEL, ITEMS, Pass()).store_keys()
+    )
     assert (tmp_path / "one" / "salt").stat().st_mode & 0o777 == 0o600
     assert len((tmp_path / "one" / "salt").read_bytes()) == 32
 
@@ -155,7 +161,7 @@ def test_workers_that_start_at_once_share_one_salt(tmp_path):
     def open_store() -> None:
         barrier.wait()
         store = Store(tmp_path / "new")
-        keys.append(store.keys(MODEL, ITEMS, Pass())()["a"])
+        keys.append(store.pass_items(MODEL, ITEMS, Pass()).store_keys()["a"])
 
     threads = [threading.Thread(target=open_store) for _ in range(8)]
     for thread in threads:
@@ -220,7 +226,7 @@ def test_remarks_come_back_with_the_rows(tmp_path):
 
 def test_rows_are_flushed_by_time_and_by_number(tmp_path, monkeypatch):
     store = Store(tmp_path)
-    keys = store.keys(MODEL, ITEMS, Pass())()
+    keys = store.pass_items(MODEL, ITEMS, Pass()).store_keys()
 
     def add(item: Item) -> int:
         store.add(keys[item.key], item.scored, columns_of(item))
@@ -238,7 +244,7 @@ def test_rows_are_flushed_by_time_and_by_number(tmp_path, monkeypatch):
 def test_a_folder_that_cannot_be_written_is_an_output_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot be written"):
-        Store(tmp_path / "file" / "store").keys(MODEL, ITEMS, Pass())()
+        Store(tmp_path / "file" / "store").pass_items(MODEL, ITEMS, Pass()).store_keys()
 
 
 def test_without_its_salt_a_store_begins_anew(tmp_path):
@@ -246,7 +252,10 @@ def test_without_its_salt_a_store_begins_anew(tmp_path):
     (tmp_path / "salt").unlink()  # as by a removal of the folder that was killed
     store = Store(tmp_path)
     assert (
-        store.gather(store.keys(MODEL, ITEMS, Pass())(), scoring_pass=Pass()).ids == ()
+        store.gather(
+            store.pass_items(MODEL, ITEMS, Pass()).store_keys(), scoring_pass=Pass()
+        ).ids
+        == ()
     )
     assert_holds(store, fill(store, ITEMS), ITEMS)
 
@@ -256,7 +265,7 @@ def test_a_salt_of_the_wrong_size_is_an_output_error(tmp_path, salt):
     fill(Store(tmp_path), ITEMS)
     (tmp_path / "salt").write_bytes(salt)
     with pytest.raises(OutputError, match="salt"):
-        Store(tmp_path).keys(MODEL, ITEMS, Pass())()
+        Store(tmp_path).pass_items(MODEL, ITEMS, Pass()).store_keys()
 
 
 def test_a_shard_that_vanishes_is_an_output_error(tmp_path):
@@ -274,7 +283,7 @@ def test_a_shard_that_vanishes_is_an_output_error(tmp_path):
 )
 def test_a_column_that_a_server_cannot_tell_is_no_damage(name, of, found, tmp_path):
     store, (one, *_) = Store(tmp_path), ITEMS
-    keys, columns = store.keys(MODEL, [one], Pass())(), columns_of(one)
+    keys, columns = store.pass_items(MODEL, [one], Pass()).store_keys(), columns_of(one)
     columns[name][:of] = np.nan
     store.add(keys[one.key], one.scored, columns)
     store.flush()

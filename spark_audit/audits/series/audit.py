@@ -82,7 +82,7 @@ class SeriesAttack(OfSeries):
     )
     nothing = NO_MEMBERS
     unscored = ""
-    alone = "no series of several stages was given"
+    why_not_alone = "no series of several stages was given"
     over = "trained rows compared with held-out rows"
     chance = True
     covers = ("auc", "n")

@@ -63,7 +63,7 @@ class Stages(OfSeries):
     # A report without a series has nothing of it, and says nothing.
     nothing = ""
     unscored = ""
-    alone = "no series of several stages was given"
+    why_not_alone = "no series of several stages was given"
     over = "over the tasks trained on so far"
     memory = True
     example = (

@@ -26,11 +26,11 @@ from spark_audit.messages import say
 from spark_audit.pipeline.job import CheckpointJob, Job, Unscored
 from spark_audit.pipeline.request import Request
 from spark_audit.scoring.added_rows import added_remarks
-from spark_audit.scoring.score import cores, drift_remarks, score_keys, use_threads
+from spark_audit.scoring.score import cores, drift_remarks, score_items, use_threads
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
-    from spark_audit.scoring.store import Keys
+    from spark_audit.scoring.store import PassItems
 
 Work: TypeAlias = Callable[[], object]
 """A function of a module with its arguments bound (``functools.partial``)."""
@@ -165,35 +165,35 @@ def score_part(
         if job.lineup.scores(checkpoint.name):
             checkpoint_job = job.checkpoint_job(checkpoint)
             checkpoint_jobs.append(checkpoint_job)
-            for keys in checkpoint_job.keys.values():
-                with job.clock(f"scoring: {keys.scoring_pass.kind}"):
-                    _score_pass(job, checkpoint, keys, shard)
+            for pass_items in checkpoint_job.items_by_pass.values():
+                with job.clock(f"scoring: {pass_items.scoring_pass.kind}"):
+                    _score_pass(job, checkpoint, pass_items, shard)
         # Let go of full weights before the next checkpoint is loaded.
         del checkpoint
 
 
 def _score_pass(
-    job: Job, checkpoint: Loaded, keys: Keys, shard: tuple[int, int]
+    job: Job, checkpoint: Loaded, pass_items: PassItems, shard: tuple[int, int]
 ) -> None:
     """Score one worker's part of one pass over a checkpoint, if any of it is left."""
     store = job.store
     store.refresh()
-    if not store.left(keys):
+    if not store.left(pass_items):
         return
 
     # Remarks are measured once, not by every worker.
     is_first_worker = shard[0] == 0
     if is_first_worker:
         seed = job.request.seed
-        remarks = drift_remarks(checkpoint, keys, seed)
-        remarks += added_remarks(checkpoint, keys, seed)
+        remarks = drift_remarks(checkpoint, pass_items, seed)
+        remarks += added_remarks(checkpoint, pass_items, seed)
         for remark in remarks:
             store.remark(remark)
 
-    activity = f"scoring {checkpoint.name}, {keys.scoring_pass.label}, tokens"
-    score_keys(
+    activity = f"scoring {checkpoint.name}, {pass_items.scoring_pass.label}, tokens"
+    score_items(
         checkpoint,
-        keys,
+        pass_items,
         store=store,
         batch_size=job.request.batch_size,
         shard=shard,

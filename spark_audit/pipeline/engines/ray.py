@@ -106,7 +106,7 @@ def without_models(job: Job) -> Job:
         store=Remote(job.store),
         opening=nothing,
         show=nothing,
-        _items={},
+        _items_by_tokenizer={},
     )
 
 

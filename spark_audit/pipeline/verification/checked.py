@@ -1,4 +1,4 @@
-"""The outcome of a check of a report, and when two figures are the same."""
+"""The outcome of one check of a report, and what counts as the same figure."""
 
 from __future__ import annotations
 
@@ -8,16 +8,25 @@ from typing import TypeGuard
 import numpy as np
 
 CLOSE = 1e-9
-"""Relative difference up to which figures of two machines are the same."""
+"""Difference, relative and absolute, up to which two figures count as the same.
+
+Two machines may compute them in another order.
+"""
 
 NOT_NAMED = "lies in the folder, and the report does not name it"
 
 Checked = tuple[str, str]
-"""Name of what was verified, and the problem with it; empty: it is as it must be."""
+"""Name of what was checked, and its problem; empty: it is as it must be.
+
+Functions named ``..._checks`` yield these, and ``verify`` prints them.
+"""
 
 
-def does_not_follow(parts: Sequence[str]) -> str:
-    """Return which parts do not follow, in words; empty where all do."""
+def difference_message(parts: Sequence[str]) -> str:
+    """Return the problem of a report whose named parts differ from its evidence.
+
+    Empty where no part differs.
+    """
     if not parts:
         return ""
     return f"does not follow from its evidence: {', '.join(parts)}"
@@ -42,5 +51,5 @@ def is_same(first: object, second: object) -> bool:
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    """Return whether a value is a number; a bool is an int in Python, and none here."""
+    """Return whether a value is a number: an int or a float, but no bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""Conclude again from a report's evidence, and compare."""
+"""Conclude again from a report's evidence, and compare the report with the result."""
 
 from __future__ import annotations
 
@@ -10,18 +10,27 @@ from spark_audit.audits.trained_rows import TRAINED_ROWS_FIT
 from spark_audit.errors import SparkError
 from spark_audit.names import entry_of, series_of
 from spark_audit.pipeline.compare import LEFT_OUT, concluded
-from spark_audit.pipeline.verification.checked import Checked, does_not_follow, is_same
+from spark_audit.pipeline.verification.checked import (
+    Checked,
+    difference_message,
+    is_same,
+)
 from spark_audit.report.assemble import MATCHING_TABLES, assemble, results_of
 from spark_audit.results import AuditResult, Finding, Guard, Report, Row
 from spark_audit.results.evidence import Evidence
 from spark_audit.results.findings import OF_REPORT
 
 Record: TypeAlias = Mapping[str, object]
-"""A row, a finding or a guard, as plain values."""
+"""A row, a finding or a guard, as its fields and their plain values."""
 
 
-def conclusions(report: Report, evidence: Mapping[str, Evidence]) -> Iterator[Checked]:
-    """Yield what the report says otherwise than its evidence, by audit and part."""
+def conclusion_checks(
+    report: Report, evidence: Mapping[str, Evidence]
+) -> Iterator[Checked]:
+    """Yield, for each audit and for the whole, what the report states otherwise.
+
+    The problem names the parts that differ; it is empty where none does.
+    """
     results: dict[str, AuditResult] = {}
     problems: dict[str, str] = {}
     for audit in _audits(report, evidence):
@@ -56,32 +65,37 @@ def conclusions(report: Report, evidence: Mapping[str, Evidence]) -> Iterator[Ch
             _parts_of(concluded_report, audit), _parts_of(report, audit)
         )
         name = "the whole" if audit == OF_REPORT else audit
-        yield f"conclusions of {name}", does_not_follow(differing)
+        yield f"conclusions of {name}", difference_message(differing)
 
     guards = _differing_guards(concluded_report, report)
-    yield "checks", does_not_follow(guards)
+    yield "checks", difference_message(guards)
     settings = _differing_settings(concluded_report, results, report)
-    yield "settings", does_not_follow(settings)
-    yield "tables", does_not_follow(_foreign_tables(concluded_report, report))
-    yield "checkpoints", does_not_follow(_foreign_checkpoints(report, evidence))
+    yield "settings", difference_message(settings)
+    yield "tables", difference_message(_foreign_tables(concluded_report, report))
+    yield "checkpoints", difference_message(_foreign_checkpoints(report, evidence))
 
 
 def _audits(report: Report, evidence: Mapping[str, Evidence]) -> list[str]:
-    """Return the audits that a report tells of, or that left evidence, once each."""
+    """Return the audits that a report has rows of, or that left evidence, once each."""
     rows = (*report.results, *report.contrasts, *report.findings)
     audits = [row.audit for row in rows]
     return list(dict.fromkeys([*audits, *evidence]))
 
 
 def is_setup(guard: Guard) -> bool:
-    """Return whether a guard rests on scores of tokens, or on compared reports."""
+    """Return whether a guard is taken over from the report as it is.
+
+    These guards rest on scores of tokens, or on compared reports, and evidence holds
+    neither.
+    """
     return guard.name in (*REMAINS, TRAINED_ROWS_FIT, LEFT_OUT)
 
 
 def _without_evidence(report: Report, audit: str) -> AuditResult:
-    """Return the rows and findings of an audit that need no evidence.
+    """Return the rows without a figure, and the findings "not tested", of an audit.
 
-    They say that there is nothing: no figure, or "not tested".
+    They need no evidence, and all else that the report states of this audit will
+    differ from this result.
     """
     reported = results_of(report, [audit])[audit]
     rows = [row for row in reported.rows if row.value is None]
@@ -110,37 +124,43 @@ def _parts_of(report: Report, audit: str) -> dict[str, object]:
 
 
 def _differing(concluded: Mapping[str, Any], reported: Mapping[str, Any]) -> list[str]:
-    """Name the parts of an audit that differ.
+    """Name the parts of an audit (results, findings ...) that differ.
 
-    That a checkpoint was not scored is in no evidence: rows without a figure may stand
-    beside those that follow, of checkpoints that have no other rows.
+    Evidence does not show that a checkpoint was not scored. So a report may have rows
+    without a figure for checkpoints of which nothing was concluded.
+
+    Parameters
+    ----------
+    concluded, reported
+        Name of a part -> its records, as :func:`_parts_of` returns them.
     """
-    scored = {row["checkpoint"] for row in concluded["results"]}
+    concluded_checkpoints = {row["checkpoint"] for row in concluded["results"]}
     rows = []
     for row in reported["results"]:
-        if row["checkpoint"] in scored or row["value"] is not None:
+        if row["checkpoint"] in concluded_checkpoints or row["value"] is not None:
             rows.append(row)
     compared = {**reported, "results": rows}
 
     differing = []
     for name in dict.fromkeys([*concluded, *compared]):
-        # Where either lacks a part the two differ: None is never [None].
-        if not is_same(concluded.get(name), compared.get(name, [None])):
+        is_reported = name in compared
+        if not is_reported or not is_same(concluded.get(name), compared[name]):
             differing.append(name)
     return differing
 
 
 def _differing_guards(concluded_report: Report, report: Report) -> list[str]:
-    """Name the checks that the evidence gives otherwise, and those that it lacks."""
+    """Name the guards that only one of both reports has, or that differ."""
     concluded_guards = _guards_by_name(concluded_report)
     reported_guards = _guards_by_name(report)
 
-    # A key is the name of a guard and its checkpoint.
-    differing = {name for name, _ in concluded_guards.keys() ^ reported_guards.keys()}
-    for key in concluded_guards.keys() & reported_guards.keys():
-        for reported in reported_guards[key]:
-            if not any(is_same(guard, reported) for guard in concluded_guards[key]):
-                differing.add(key[0])
+    only_in_one = concluded_guards.keys() ^ reported_guards.keys()
+    differing = {name for name, _ in only_in_one}
+    for name, checkpoint in concluded_guards.keys() & reported_guards.keys():
+        concluded = concluded_guards[name, checkpoint]
+        for reported in reported_guards[name, checkpoint]:
+            if not any(is_same(guard, reported) for guard in concluded):
+                differing.add(name)
     return sorted(differing)
 
 
@@ -158,13 +178,19 @@ def _guards_by_name(
 def _differing_settings(
     concluded_report: Report, results: Mapping[str, AuditResult], report: Report
 ) -> list[str]:
-    """Name the settings that the conclusions have otherwise, such as how many tests."""
+    """Name the settings, such as the number of tests, that conclusions state otherwise.
+
+    Parameters
+    ----------
+    results
+        Name of an audit -> its result, concluded again.
+    """
     differing = []
     for name, value in concluded_report.settings.items():
         if not is_same(value, report.settings.get(name)):
             differing.append(name)
 
-    # Settings that an audit says itself; a report need not have them.
+    # Settings that an audit states itself: a report may leave them out.
     for audit, result in results.items():
         for key, value in result.settings.items():
             name = f"{audit}.{key}"
@@ -174,14 +200,14 @@ def _differing_settings(
 
 
 def _foreign_tables(concluded_report: Report, report: Report) -> list[str]:
-    """Name the tables that no audit with evidence makes."""
+    """Name the tables that no audit with evidence makes, or another than stated."""
     expected = {*concluded_report.tables, *MATCHING_TABLES}
     foreign = []
     for name in report.tables:
         if name not in expected:
             foreign.append(name)
 
-    # Tables that are said to be another audit's.
+    # Tables that the report ascribes to another audit than the one that makes them.
     origins = concluded_report.origins | dict.fromkeys(MATCHING_TABLES, "manifest")
     for name, audit in report.origins.items():
         if origins.get(name) != audit:

@@ -6,7 +6,11 @@ from collections.abc import Iterator, Mapping
 
 from spark_audit.audits import Matched
 from spark_audit.manifest.schema import Manifest
-from spark_audit.pipeline.verification.checked import Checked, does_not_follow, is_same
+from spark_audit.pipeline.verification.checked import (
+    Checked,
+    difference_message,
+    is_same,
+)
 from spark_audit.report.assemble import MATCHING_TABLES, matching
 from spark_audit.results import Report
 from spark_audit.results.evidence import Evidence
@@ -15,10 +19,8 @@ MANIFEST_FACTS = ("name", "digest", "n_sources", "n_clusters", "n_spans", "n_tok
 """Facts of a manifest that its reports repeat."""
 
 
-def counts_of_evidence(
-    report: Report, evidence: Mapping[str, Evidence]
-) -> Iterator[Checked]:
-    """Yield whether as many identifiers are counted as ``matched`` read."""
+def count_checks(report: Report, evidence: Mapping[str, Evidence]) -> Iterator[Checked]:
+    """Yield which counts of identifiers are not those of ``matched``'s evidence."""
     if Matched.name not in evidence:
         return
 
@@ -41,14 +43,14 @@ def counts_of_evidence(
         reported = {record["type"]: record["matched"] for record in records}
         if {name: count for name, count in reported.items() if count} != n_by_type:
             differing.append("matching_by_type")
-    yield "counts", does_not_follow(differing)
+    yield "counts", difference_message(differing)
 
 
-def agreement_with_manifest(report: Report, manifest: Manifest) -> Iterator[Checked]:
-    """Yield whether a report is of a manifest: by digest, counts and settings."""
+def manifest_checks(report: Report, manifest: Manifest) -> Iterator[Checked]:
+    """Yield which facts, tables and settings of a report are not a manifest's."""
     from spark_audit.pipeline.conclude import manifest_facts
 
-    # Facts and tables that the report took over from its manifest.
+    # Compare the facts and tables that a report takes over from its manifest.
     expected = manifest_facts(manifest)
     differing = []
     for name in MANIFEST_FACTS:
@@ -60,7 +62,7 @@ def agreement_with_manifest(report: Report, manifest: Manifest) -> Iterator[Chec
             differing.append(name)
 
     if report.settings.get("limit") is not None:
-        # A part of the rows was audited: its counts are those of the part.
+        # With --limit only some rows were audited, and the report counts these alone.
         differing = [name for name in differing if name in ("name", "digest")]
 
     declared = {

@@ -1,4 +1,4 @@
-"""Compare the shared files of a report, to the byte, with what it gives."""
+"""Render a report's shared files again, and compare them to the byte."""
 
 from __future__ import annotations
 
@@ -25,19 +25,23 @@ OTHER_BYTES = (
 SHARED_PAGES = ("report.html", "report.md", "card.md", "dossier.html")
 
 SHARED_FOLDERS = ("tables", "figures")
-"""Where the shared files of a report lie."""
+"""Folders of shared files, in the report's folder; pages lie in the folder itself."""
 
 MAX_FILE_BYTES = 1 << 28
-"""Bytes of a shared file, at most: a larger one is no file of ours."""
+"""Bytes of a shared file, at most: no report writes a larger one."""
 
 
-def shared_files(
+def shared_file_checks(
     report: Report, folder: Path, manifest: Manifest | None
 ) -> Iterator[Checked]:
-    """Yield whether each file of the folder is what the report gives, to the byte."""
+    """Yield the name and problem of each shared file of a report.
+
+    The problem is empty where the file is, to the byte, what the report renders to. A
+    dossier is left out if ``manifest`` is ``None``.
+    """
     shared = disclosed(report)
 
-    # Drawing takes longest: all formats share what is drawn.
+    # Drawing takes longest, so that all formats share the drawings.
     @cache
     def drawn() -> Sequence[Drawing]:
         return drawing.drawings(shared)
@@ -55,7 +59,7 @@ def shared_files(
             except OSError:
                 yield name, "is missing, and the report names it"
 
-        # Without the manifest such a file is among what is taken on trust.
+        # Without the manifest, `taken_on_trust` lists the file instead.
         if needs_manifest(report, kind) and manifest is None:
             continue
 
@@ -88,14 +92,15 @@ def _nearest_rendering(
 ) -> dict[str, bytes]:
     """Return the files of a format as they are rendered, by name.
 
-    A dossier may show text or not: that which the folder has, else the one without.
+    A dossier was rendered with or without text, and the report does not say which: the
+    rendering that equals the folder's file is returned, or else the one without text.
 
     Parameters
     ----------
     contents
         The format's files in the folder.
     drawn
-        Gives the pictures of the report.
+        Returns the drawings of the report.
     """
     without_text = _rendered(kind, shared, folder, WriterInput(drawn, manifest))
     if kind != "dossier" or without_text == contents:
@@ -118,12 +123,12 @@ def _rendered(
 
 
 def _files_of_reports(folder: Path) -> Iterator[str]:
-    """Yield the files in a folder whose names are those of a report's files."""
+    """Yield the files in a folder that lie where a report's shared files do."""
     for name in SHARED_PAGES:
         if (folder / name).is_file():
             yield name
     for subfolder in SHARED_FOLDERS:
         for path in sorted((folder / subfolder).glob("*")):
-            # What was replaced is kept there, and is no part of the report.
+            # Files of a replaced report are kept in this subfolder.
             if path.name != PREVIOUS:
                 yield f"{subfolder}/{path.name}"

@@ -14,8 +14,14 @@ from spark_audit.report.gate.rules import parse_rule
 from spark_audit.results import Report
 
 
-def attested(report: Report, folder: Path, path: Path) -> Iterator[Checked]:
-    """Yield whether a statement is the one that the report gives."""
+def statement_checks(report: Report, folder: Path, path: Path) -> Iterator[Checked]:
+    """Yield how a statement of the gate differs from what the report gives.
+
+    Parameters
+    ----------
+    path
+        The file of the statement.
+    """
     content, rules, allow_missing = statement.read_rules(path)
 
     # Judge the report again by the statement's own rules.
@@ -27,8 +33,18 @@ def attested(report: Report, folder: Path, path: Path) -> Iterator[Checked]:
     yield str(path), f"states otherwise: {differences}" if differences else ""
 
 
-def weights(report: Report, ckpt: Sequence[str], base: str | None) -> Iterator[Checked]:
-    """Yield whether checkpoints are those that the report is of."""
+def weight_checks(
+    report: Report, ckpt: Sequence[str], base: str | None
+) -> Iterator[Checked]:
+    """Yield, for each checkpoint, whether its weights are those of the report.
+
+    Parameters
+    ----------
+    ckpt
+        Checkpoints as the user writes them, named as the report names them.
+    base
+        Path of the base that adapters are attached to.
+    """
     from spark_audit.checkpoints.open import OpenCheckpoints
 
     hashes = {facts.name: facts.weights_sha256 for facts in report.checkpoints}

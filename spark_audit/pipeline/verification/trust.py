@@ -1,4 +1,4 @@
-"""List what nothing in a report's folder shows."""
+"""List what a verification cannot show, so that a reader takes it on trust."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ MAX_NAMED_CHECKPOINTS = 3
 def taken_on_trust(
     report: Report, *, verified: Iterable[str] = (), with_manifest: bool = False
 ) -> list[str]:
-    """List what no evidence shows, in plain words.
+    """List what no evidence shows, in sentences that ``verify`` prints at its end.
 
     Parameters
     ----------
     verified
-        Checkpoints whose weights were compared.
+        Names of the checkpoints whose weights were compared.
     with_manifest
-        Whether the manifest was given.
+        Whether the user gave the manifest, so that its counts were compared.
     """
     statements = [
         "that the evidence is of these checkpoints and all that there was: whoever can "
@@ -33,9 +33,9 @@ def taken_on_trust(
         "and the key of the report",
     ]
 
-    compared = {*verified}
+    verified_names = {*verified}
     unverified = [
-        facts.name for facts in report.checkpoints if facts.name not in compared
+        facts.name for facts in report.checkpoints if facts.name not in verified_names
     ]
     if unverified:
         names = ", ".join(unverified[:MAX_NAMED_CHECKPOINTS])

@@ -1,8 +1,9 @@
-"""A report held against its own evidence: whatever does not follow from it is named.
+"""Hold a report against its own evidence, and name whatever does not follow from it.
 
-Evidence comes first. Every file of it is concluded again, and the report must say that
-and nothing else; then the shared files must be, to the byte, what the report gives.
-What no evidence shows is listed by
+First each audit concludes again from its evidence file, and the report must state
+exactly these conclusions. Then its shared files (pages, ``tables/*.csv``, figures) are
+rendered again from ``report.json``, and must be the same to the byte. What no evidence
+shows is listed by
 :func:`~spark_audit.pipeline.verification.trust.taken_on_trust`.
 """
 
@@ -15,15 +16,15 @@ from pathlib import Path
 from spark_audit.audits import about, audit_names
 from spark_audit.errors import SparkError
 from spark_audit.manifest.schema import Manifest
-from spark_audit.pipeline.compare import ABSENT, Part
+from spark_audit.pipeline.compare import NOT_INSTALLED, ComparedReport
 from spark_audit.pipeline.verification.checked import NOT_NAMED, Checked
-from spark_audit.pipeline.verification.conclusions import conclusions
+from spark_audit.pipeline.verification.conclusions import conclusion_checks
 from spark_audit.pipeline.verification.counts import (
-    agreement_with_manifest,
-    counts_of_evidence,
+    count_checks,
+    manifest_checks,
 )
-from spark_audit.pipeline.verification.files import OTHER_BYTES, shared_files
-from spark_audit.pipeline.verification.statements import attested, weights
+from spark_audit.pipeline.verification.files import OTHER_BYTES, shared_file_checks
+from spark_audit.pipeline.verification.statements import statement_checks, weight_checks
 from spark_audit.report.folder import read_report
 from spark_audit.report.gate.statement import read_rules
 from spark_audit.results import Report
@@ -40,6 +41,10 @@ OTHER_BYTES_OF_CHANGED = (
 )
 
 
+NOT_AUDITS = (OF_REPORT, "manifest")
+"""What rows and tables may be of without being an audit's, which needs no evidence."""
+
+
 def verify(
     folder: Path,
     *,
@@ -48,12 +53,12 @@ def verify(
     base: str | None = None,
     manifest: Manifest | None = None,
 ) -> Iterator[Checked]:
-    """Yield each thing that is verified, and the problem with it; empty: it is sound.
+    """Yield the name of each thing that is verified, and its problem; empty: none.
 
     Parameters
     ----------
     folder
-        Of the report.
+        The folder of the report.
     attestation
         A statement of ``gate --attest``; it must be, to the byte, the one that this
         report gives.
@@ -68,95 +73,115 @@ def verify(
         If a checkpoint is none of the report's, or a statement cannot be read.
     """
     report = read_report(folder)
-    # What cannot be read is refused before minutes of concluding again.
+    # Only to refuse an unreadable statement early, before minutes of concluding again.
     if attestation is not None:
         read_rules(attestation)
 
-    is_sound = True
-    for name, problem in follows(report, folder):
+    follows_from_evidence = True
+    for name, problem in evidence_checks(report, folder):
         if problem:
-            is_sound = False
+            follows_from_evidence = False
         yield name, problem
 
     if manifest is not None:
-        yield from agreement_with_manifest(report, manifest)
+        yield from manifest_checks(report, manifest)
 
-    for name, problem in shared_files(report, folder, manifest):
-        # Rendering it again would write the changed figures into the honest pages.
-        if problem == OTHER_BYTES and not is_sound:
+    for name, problem in shared_file_checks(report, folder, manifest):
+        # Here report.json itself was changed: the advice of OTHER_BYTES, to render it
+        # again, would write the changed figures into the honest pages.
+        if problem == OTHER_BYTES and not follows_from_evidence:
             yield name, OTHER_BYTES_OF_CHANGED
         else:
             yield name, problem
 
     if attestation is not None:
-        yield from attested(report, folder, attestation)
+        yield from statement_checks(report, folder, attestation)
     if ckpt:
-        yield from weights(report, ckpt, base)
+        yield from weight_checks(report, ckpt, base)
 
 
-def follows(report: Report, folder: Path) -> Iterator[Checked]:
-    """Yield whether all that a report concludes follows from the evidence beside it."""
-    part = Part(folder, report, names={})
+def evidence_checks(report: Report, folder: Path) -> Iterator[Checked]:
+    """Yield the name and problem of each evidence file, audit and conclusion.
+
+    The problem is empty where the report agrees with its evidence. ``gate --attest``
+    calls this, too, and states nothing on a report with a problem.
+    """
+    # Checkpoints keep their names: this is no comparison with another report.
+    compared_report = ComparedReport(folder, report, names={})
 
     # Read the evidence; a file that is not as it was written is a problem of its own.
     evidence: dict[str, Evidence] = {}
-    for name, file in _evidence_files(report, part).items():
+    for name, file in _evidence_files(report, compared_report).items():
         problem = file.problem
         if not problem:
             try:
-                evidence[file.audit] = part.evidence(file.audit)
+                evidence[file.audit] = compared_report.evidence(file.audit)
             except SparkError as error:
                 problem = error.what
         yield f"scores/{name}", problem
 
+    # An audit whose evidence file is named but unreadable was yielded above.
     for audit in _claimed_audits(report):
         is_named = about(audit).evidence_file() in report.evidence
-        if audit not in evidence and not is_named:
-            yield audit, NO_EVIDENCE if audit in audit_names() else ABSENT
+        if audit in evidence or is_named:
+            continue
+        is_installed = audit in audit_names()
+        yield audit, NO_EVIDENCE if is_installed else NOT_INSTALLED
     if not evidence:
         yield "report.json", NOTHING
         return
 
     # Conclude again from what could be read.
-    yield from conclusions(report, evidence)
-    yield from counts_of_evidence(report, evidence)
+    yield from conclusion_checks(report, evidence)
+    yield from count_checks(report, evidence)
 
 
 @dataclass(frozen=True)
 class EvidenceFile:
-    """A file of evidence that a report names, or that lies beside it.
+    """A file of evidence that a report names, or that lies in its folder.
 
     Attributes
     ----------
     audit
-        The audit that left it; empty: none that is known here.
+        The audit that left it; empty where there is a problem.
     problem
-        Why it cannot be used; empty: it is to be read.
+        Why it cannot be used; empty: it can be read.
     """
 
     audit: str
     problem: str
 
 
-def _evidence_files(report: Report, part: Part) -> dict[str, EvidenceFile]:
-    """Map the name of each file of evidence to its audit, or to why it has none."""
+def _evidence_files(
+    report: Report, compared_report: ComparedReport
+) -> dict[str, EvidenceFile]:
+    """Map the name of each file of evidence to its audit, or to why it has none.
+
+    Parameters
+    ----------
+    compared_report
+        The same report, which knows where its evidence lies.
+    """
     audit_of = {about(audit).evidence_file(): audit for audit in audit_names()}
     files: dict[str, EvidenceFile] = {}
     for name in report.evidence:
         if name in audit_of:
             files[name] = EvidenceFile(audit_of[name], problem="")
         else:
-            files[name] = EvidenceFile(audit="", problem=ABSENT)
+            files[name] = EvidenceFile(audit="", problem=NOT_INSTALLED)
 
     # A file that the report does not name has no checksum to compare it with.
     for name, audit in audit_of.items():
-        if name not in report.evidence and part.path(audit).exists():
+        if name not in report.evidence and compared_report.path(audit).exists():
             files[name] = EvidenceFile(audit="", problem=NOT_NAMED)
     return files
 
 
 def _claimed_audits(report: Report) -> list[str]:
-    """List the audits of which a report says more than that there is nothing."""
+    """List the audits that a report states a figure, a finding or a table of.
+
+    Each of them must have left evidence.
+    """
     audits: list[str] = []
     for row in report.results:
         if row.value is not None:
@@ -168,6 +193,4 @@ def _claimed_audits(report: Report) -> list[str]:
             audits.append(finding.audit)
     audits += report.origins.values()
 
-    # These two make no claims of their own.
-    makes_none = (OF_REPORT, "manifest")
-    return [audit for audit in dict.fromkeys(audits) if audit not in makes_none]
+    return [audit for audit in dict.fromkeys(audits) if audit not in NOT_AUDITS]
