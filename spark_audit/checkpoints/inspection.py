@@ -53,7 +53,7 @@ def inspect_checkpoint(
     )
 
     # The base, if there is one, comes first.
-    checkpoint = opening.items[-1]
+    checkpoint = opening.checkpoints[-1]
     full_weights = checkpoint.full_weights
     description = opening.described[-1]
 

@@ -205,36 +205,45 @@ class _Derivation:
 class OpenCheckpoints:
     """The checkpoints of a call, by the modules they share; one is loaded at a time.
 
-    All are checked from their headers before the first is loaded. The base comes
-    first (with adapters, or with ``include_base`` when one is given: then what does not
-    fit it is refused, see :func:`~spark_audit.checkpoints.base_check.check_base`), then
-    its adapters, attached to one module and switched; then full weights, each released
-    before the next is loaded: a checkpoint of another module than the current one
-    cannot be activated any more. Adapters of another PEFT type, or that change the
-    base's weights, get a base of their own. Replicates of one spec are named
-    ``name[1]``, ``name[2]`` ... With ``quantize`` (``int8``, ``int4``) each but the
-    base is followed by itself with rounded weights, ``name+int8``; with ``relearning``
-    each, the base too, by itself after that training, ``name+relearn``.
+    All are checked from their headers before the first is loaded. A module is a set of
+    full weights in memory; the checkpoints that share it are a group:
+
+    - first the base with its adapters, which are attached to one module and switched.
+      The base is opened if there are adapters, or with ``include_base``; full weights
+      that do not fit it are then refused
+      (:func:`~spark_audit.checkpoints.base_check.check_base`). Adapters of another PEFT
+      type, or that change the base's weights, get a base module of their own.
+    - then each checkpoint of full weights. Its module is released before the next is
+      loaded, and its checkpoints cannot be activated any more.
+
+    Replicates of one spec are named ``name[1]``, ``name[2]`` ... With ``quantize``
+    (``int8``, ``int4``) each checkpoint but the base is followed by a derived one with
+    rounded weights, ``name+int8``. With ``relearning`` each, the base too, is followed
+    by itself after that training, ``name+relearn``.
 
     Attributes
     ----------
     groups
-        Names as they are opened, those of one module together: a base with its
-        adapters, full weights, each with what is made of it.
-    items
-        How each is put together, the base first where there is one.
-    places
-        Every file and folder that is read, but tokenizers that are given.
+        Names of the opened checkpoints, those of one module together, in the order in
+        which they are opened; derived ones follow the one that they are made of.
+    checkpoints
+        How each given checkpoint is put together, replicates one by one, and the base
+        first where there is one; without derived ones.
+    files_and_folders
+        Everything that these checkpoints are read from, but not a tokenizer that the
+        user gave.
     described
-        What headers tell of each, in the order of ``groups``, without weights; no
-        ``model_id`` where that is known after loading only.
+        What headers tell of each opened checkpoint, derived ones too, in the order of
+        ``groups``. They are without weights, and without ``model_id`` if that is only
+        known after loading.
 
     Parameters
     ----------
     numbers
-        Whether every number of full weights is looked at before any is loaded.
+        Whether full weights are searched for NaN and infinite numbers at once, before
+        any is loaded.
     relearning
-        A short training, done when such a checkpoint is first scored.
+        A short training; it is done when a checkpoint derived by it is first scored.
 
     Raises
     ------
@@ -276,9 +285,9 @@ class OpenCheckpoints:
         self.described: list[Loaded] = []
         self.groups: list[list[str]] = []
         with quiet():
-            self.items = read_call(specs, loading)
-            self.places = _files_and_folders(self.items)
-            self._modules = group_by_module(self.items)
+            self.checkpoints = read_call(specs, loading)
+            self.files_and_folders = _files_and_folders(self.checkpoints)
+            self._modules = group_by_module(self.checkpoints)
             for checkpoints in self._modules:
                 self._describe(checkpoints)
             if loading.include_base:
@@ -289,7 +298,7 @@ class OpenCheckpoints:
         self._check_names()
 
     def _describe(self, checkpoints: Sequence[Checkpoint]) -> None:
-        """Add what headers tell of the checkpoints of one module."""
+        """Describe the checkpoints of one module from headers, as one more group."""
         full_weights = checkpoints[0].full_weights
         with at(full_weights.typed_path):
             host = AdapterHost(full_weights.skeleton(), runs=False)
@@ -306,7 +315,7 @@ class OpenCheckpoints:
 
         It takes longer than reading headers, and still comes before hours of scoring.
         """
-        for checkpoint in self.items:
+        for checkpoint in self.checkpoints:
             if checkpoint.has_full_weights:
                 with at(checkpoint.typed_path):
                     weight_files.check_stored(checkpoint.files)
@@ -325,12 +334,15 @@ class OpenCheckpoints:
                 )
 
     def each(self) -> Iterator[Loaded]:
-        """Yield every checkpoint, loaded; not in the order of the specs."""
+        """Load and yield every checkpoint, in the order of ``groups``."""
         for group in range(len(self.groups)):
             yield from self.open(group)
 
     def open(self, group: int) -> Iterator[Loaded]:
-        """Load a module, in place of the one before, and yield what is opened on it."""
+        """Load the module of a group, and yield the group's checkpoints.
+
+        The module that was loaded before is released first.
+        """
         checkpoints = self._modules[group]
         full_weights = checkpoints[0].full_weights
 
@@ -349,9 +361,9 @@ class OpenCheckpoints:
     def _open_on(
         self, host: AdapterHost, checkpoints: Sequence[Checkpoint]
     ) -> Iterator[Loaded]:
-        """Yield the checkpoints of a module, which may be on the meta device.
+        """Yield the checkpoints of a module, each followed by those derived from it.
 
-        Each is followed by what is made of it.
+        The module may be on the meta device, for their descriptions.
         """
         for checkpoint in checkpoints:
             with quiet(), at(checkpoint.typed_path):
@@ -408,7 +420,11 @@ class OpenCheckpoints:
         return same_path(checkpoint.base, checkpoint.typed_path)
 
     def derived_kinds(self, checkpoint: Checkpoint) -> list[str]:
-        """Return how a checkpoint is opened: as it is (``""``), rounded, relearned."""
+        """Return the ways in which a checkpoint is opened, one after the other.
+
+        ``""`` stands for the checkpoint as it is, ``int8`` and ``int4`` for rounded
+        weights, ``relearn`` for the short training.
+        """
         kinds = [""]
         if not self._is_base(checkpoint):
             kinds += self._loading.quantize
@@ -533,7 +549,7 @@ class OpenCheckpoints:
 
 
 def _names_server(specs: Sequence[Spec], loading: Loading) -> bool:
-    """Return whether a call names a server, or has options of one."""
+    """Return whether a call names a server, or has options that only a server has."""
     if loading.model or loading.agree:
         return True
     paths: list[str] = []

@@ -1,7 +1,7 @@
-"""Reports concluded again from evidence, side by side.
+"""Compare reports: conclude again from the evidence of several, side by side.
 
-No model and no manifest is needed: every audit concludes from what it left in
-``scores/``.
+No model and no manifest is needed: every audit concludes from the evidence that it left
+in the folder ``scores`` of each report.
 """
 
 from __future__ import annotations
@@ -30,23 +30,26 @@ from spark_audit.results import AuditResult, CheckpointFacts, Contrast, Guard, R
 from spark_audit.results.evidence import Evidence
 
 NOT_INSTALLED = "the package that it is of is not installed"
-"""Why nothing is concluded of an audit that is not known here."""
+"""Why nothing is concluded for an audit of another package that is not installed."""
 
 LEFT_OUT = "audits compared"
 """The guard that names the audits that were not compared."""
 
 FREE_OPTIONS = ("replicates", "placebo_draws", "rematched", "blind_permutations")
-"""Options that change nothing that is compared."""
+"""Options in which compared reports may differ: they only set how much is drawn."""
 
 
 @dataclass(frozen=True)
 class ComparedReport:
-    """A report of a comparison.
+    """A report that is compared with others, and how the comparison names its parts.
 
     Attributes
     ----------
+    folder
+        Where the report and its evidence lie.
     names
-        Name of a checkpoint in the report -> what the comparison calls it.
+        Name of a checkpoint in the report -> its name in the comparison. A name that is
+        missing here stays as it is.
     """
 
     folder: Path
@@ -58,7 +61,10 @@ class ComparedReport:
         return self.folder / "scores" / about(audit).evidence_file()
 
     def evidence(self, audit: str) -> Evidence:
-        """Read the evidence of an audit, as the report says that it was written."""
+        """Read the evidence of an audit, with the comparison's names of checkpoints.
+
+        A file that is not as the report's checksum says is refused.
+        """
         return evidence_of(self.report, self.folder, audit).renamed(self.names)
 
 
@@ -101,18 +107,20 @@ def compare(
     """
     before = _report_in(output)
     paths = [Path(folder) for folder in folders]
-    parts = _parts(paths)
-    first = parts[0].report
-    baseline = baseline or _only_checkpoint(parts[0].names)
-    facts = _facts(parts)
+    compared_reports = _compared_reports(paths)
+    first = compared_reports[0].report
+    baseline = baseline or _only_checkpoint(compared_reports[0].names)
+    facts = _facts(compared_reports)
 
     # Unite the evidence of each audit that all reports have.
-    comparable = _comparable(parts)
+    comparable = _comparable(compared_reports)
     evidence: dict[str, Evidence] = {}
     compared_names = set[str]()
     for name in comparable.audits:
         if not only or name in only:
-            evidence[name] = Evidence.united([part.evidence(name) for part in parts])
+            evidence[name] = Evidence.united(
+                [compared.evidence(name) for compared in compared_reports]
+            )
             compared_names.update(entries(name, evidence[name]))
 
     # A baseline may be a checkpoint, or a method, which stands for its seeds.
@@ -127,7 +135,7 @@ def compare(
         f"{Matched.name}.null": null,
         "compared": [path.name for path in paths],
     }
-    # Free options may differ among the reports: the defaults are used.
+    # Free options may differ among the reports, so that each audit uses its defaults.
     options = {}
     for key, value in settings.items():
         if key.partition(".")[2] not in FREE_OPTIONS:
@@ -143,8 +151,8 @@ def compare(
         settings=settings,
         manifest=first.manifest,
         checkpoints=facts,
-        guards=_guards(parts, comparable.left_out),
-        tables=_matching_tables(parts),
+        guards=_guards(compared_reports, comparable.left_out),
+        tables=_matching_tables(compared_reports),
     )
     if output is None:
         return report
@@ -157,7 +165,10 @@ def compare(
 
 
 def _report_in(output: Path | None) -> Report | None:
-    """Return the report that the folder for the evidence holds already, if any."""
+    """Return the report that the output folder holds already, if any.
+
+    A folder that is not for reports is refused.
+    """
     if output is None:
         return None
     check_links(output, *REPORT_FOLDERS)
@@ -168,12 +179,12 @@ def _report_in(output: Path | None) -> Report | None:
 
 
 def _matching_tables(
-    parts: Sequence[ComparedReport],
+    compared_reports: Sequence[ComparedReport],
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the tables of the manifest, from the first report that has each."""
     tables: dict[str, list[dict[str, Any]]] = {}
-    for part in parts:
-        for name, records in part.report.tables.items():
+    for compared in compared_reports:
+        for name, records in compared.report.tables.items():
             if name in MATCHING_TABLES and records:
                 tables.setdefault(name, records)
     return tables
@@ -219,7 +230,7 @@ def _concluded(
     settings: Mapping[str, Any],
     facts: Sequence[CheckpointFacts],
 ) -> AuditResult:
-    """Do what :func:`concluded` does; any error may come of it."""
+    """Do what :func:`concluded` does, but let any error through as it is."""
     audit_type = find(name)
 
     # Settings of an audit stand in reports as AUDIT.OPTION.
@@ -246,21 +257,23 @@ def changed_since(
 ) -> tuple[Report, list[str]]:
     """Return what has changed since an earlier report over the same manifest.
 
-    A checkpoint is compared with the earlier one of its name, or with the only one.
+    The gate judges rules on what rose or fell by this. Each checkpoint is compared with
+    the earlier report's checkpoint of its name, or with its only one.
 
     Returns
     -------
     report
-        The report, with contrasts to the earlier one in place of its own.
+        The report of ``folder``, with contrasts to the earlier report in place of its
+        own.
     same
-        Checkpoints that are, to the byte, the one that they are compared with.
+        Checkpoints that are the very model that they are compared with.
 
     Raises
     ------
     InputError
-        As :func:`compare` does, and if it is not known which two belong together.
+        As :func:`compare`; also if a checkpoint has no partner in the earlier report.
     """
-    old, new = _parts([before, folder])
+    old, new = _compared_reports([before, folder])
     earlier = _without_base(old.names) or [BASE]
     later = _without_base(new.names)
     missing = sorted({*later} - {*earlier})
@@ -271,7 +284,7 @@ def changed_since(
             fix="audit both under one name: --ckpt NAME=PATH",
         )
 
-    # Checkpoint of the new report -> of the earlier one: of its name, or the only one.
+    # Checkpoint of the new report -> its partner in the earlier one.
     partners = {name: name if name in earlier else earlier[-1] for name in later}
 
     # One comparison for each earlier checkpoint, which is its baseline.
@@ -289,7 +302,7 @@ def changed_since(
                 new_name = new_names[contrast.checkpoint]
                 contrasts.append(contrast.model_copy(update={"checkpoint": new_name}))
 
-    # Checkpoints of one model have one name in a comparison.
+    # Two checkpoints have one name in a comparison only if they are the same model.
     same = []
     for name, partner in partners.items():
         if new.names[name] == old.names[partner]:
@@ -297,8 +310,11 @@ def changed_since(
     return new.report.model_copy(update={"contrasts": contrasts}), same
 
 
-def _parts(folders: Sequence[Path]) -> list[ComparedReport]:
-    """Read reports, with one name for each model; refuse those not to be compared."""
+def _compared_reports(folders: Sequence[Path]) -> list[ComparedReport]:
+    """Read the reports to compare, and name their checkpoints for the comparison.
+
+    Reports that cannot be compared are refused.
+    """
     reports = [read_report(folder) for folder in folders]
     if len(reports) < 2:
         raise InputError(
@@ -324,19 +340,19 @@ def _parts(folders: Sequence[Path]) -> list[ComparedReport]:
     if len(set(labels)) < len(labels):
         labels = [f"{label}-{k}" for k, label in enumerate(labels, start=1)]
 
-    parts = []
+    compared_reports = []
     for folder, report, label in zip(folders, reports, labels, strict=True):
         names = {}
         for facts in report.checkpoints:
             names[facts.name] = facts.name
             if len(models[facts.name]) > 1:
                 names[facts.name] = f"{label}/{facts.name}"
-        parts.append(ComparedReport(folder, report, names))
-    return parts
+        compared_reports.append(ComparedReport(folder, report, names))
+    return compared_reports
 
 
 def _setup(report: Report) -> dict[str, object]:
-    """Return the values that must be the same in compared reports, by their names."""
+    """Return what must be the same in all compared reports: name -> value."""
     dtypes = set[str]()
     for facts in report.checkpoints:
         # A rounded checkpoint has another number format on purpose.
@@ -371,14 +387,14 @@ def _only_checkpoint(names: Mapping[str, str]) -> str:
     return names[checkpoints[0]]
 
 
-def _facts(parts: Sequence[ComparedReport]) -> list[CheckpointFacts]:
-    """Return each checkpoint once, by its new name."""
+def _facts(compared_reports: Sequence[ComparedReport]) -> list[CheckpointFacts]:
+    """Return the facts of each checkpoint once, under its name in the comparison."""
     facts_by_name: dict[str, CheckpointFacts] = {}
-    for part in parts:
-        for facts in part.report.checkpoints:
-            name = part.names[facts.name]
-            # A rounded checkpoint names the one that it was made of.
-            original = facts.quantised_from and part.names.get(facts.quantised_from)
+    for compared in compared_reports:
+        for facts in compared.report.checkpoints:
+            name = compared.names[facts.name]
+            # A rounded checkpoint names the one that it was made of: rename that, too.
+            original = facts.quantised_from and compared.names.get(facts.quantised_from)
             renamed = facts.model_copy(
                 update={"name": name, "quantised_from": original}
             )
@@ -387,13 +403,19 @@ def _facts(parts: Sequence[ComparedReport]) -> list[CheckpointFacts]:
 
 
 class ComparableAudits(NamedTuple):
-    """The audits that can be compared, and the others, each with its reason."""
+    """The audits that can be compared, and the others.
+
+    Attributes
+    ----------
+    left_out
+        The other audits, each as ``NAME (REASON)``.
+    """
 
     audits: list[str]
     left_out: list[str]
 
 
-def _comparable(parts: Sequence[ComparedReport]) -> ComparableAudits:
+def _comparable(compared_reports: Sequence[ComparedReport]) -> ComparableAudits:
     """Return the audits whose evidence all folders have, and what is left out.
 
     Raises
@@ -402,22 +424,22 @@ def _comparable(parts: Sequence[ComparedReport]) -> ComparableAudits:
         If there is no such audit.
     """
     reported = set[str]()
-    for part in parts:
-        reported.update(row.audit for row in part.report.results)
+    for compared in compared_reports:
+        reported.update(row.audit for row in compared.report.results)
     unknown = sorted(reported - {*audit_names()})
 
     audits: list[str] = []
     left_out = [f"{name} ({NOT_INSTALLED})" for name in unknown]
     for name in audit_names():
         folders_without = []
-        for part in parts:
-            if not part.path(name).exists():
-                folders_without.append(part.folder.name)
-        # An audit that no report has is not worth a word.
-        if len(folders_without) == len(parts):
+        for compared in compared_reports:
+            if not compared.path(name).exists():
+                folders_without.append(compared.folder.name)
+        # An audit that no report has needs no mention.
+        if len(folders_without) == len(compared_reports):
             continue
 
-        differing = _differing_options(name, parts)
+        differing = _differing_options(name, compared_reports)
         if folders_without:
             left_out.append(f"{name} ({', '.join(folders_without)})")
         elif differing:
@@ -429,38 +451,50 @@ def _comparable(parts: Sequence[ComparedReport]) -> ComparableAudits:
         reasons = f": {'; '.join(left_out)}" if left_out else ", none left evidence"
         raise InputError(
             f"no audit can be compared{reasons}",
-            where=", ".join(str(part.folder) for part in parts),
+            where=", ".join(str(compared.folder) for compared in compared_reports),
             fix="audit them with the same command first",
         )
     return ComparableAudits(audits, left_out)
 
 
-def _differing_options(audit: str, parts: Sequence[ComparedReport]) -> list[str]:
+def _differing_options(
+    audit: str, compared_reports: Sequence[ComparedReport]
+) -> list[str]:
     """Return the options of an audit that are not the same in all reports."""
     differing = []
     for option in fields(about(audit)):
         if option.name in FREE_OPTIONS:
             continue
         key = f"{audit}.{option.name}"
-        values = {str(part.report.settings.get(key)) for part in parts}
+        values = {
+            str(compared.report.settings.get(key)) for compared in compared_reports
+        }
         if len(values) > 1:
             differing.append(option.name)
     return differing
 
 
-def _guards(parts: Sequence[ComparedReport], left_out: Sequence[str]) -> list[Guard]:
-    """Return the guards that no evidence shows: audits left out, and the setup's."""
+def _guards(
+    compared_reports: Sequence[ComparedReport], left_out: Sequence[str]
+) -> list[Guard]:
+    """Return the guards of the comparison that are not concluded from evidence.
+
+    One names the audits that were left out; the others are taken over from the reports.
+    """
     guards: dict[tuple[str, str], Guard] = {}
     if left_out:
         facts = {"left_out": [*left_out]}
         guards["", ""] = guard(LEFT_OUT, "audits_compared", facts)
 
-    # Those of the setup rest on scores of tokens: they are taken over as they were.
-    for part in parts:
-        for old_guard in part.report.guards:
+    # Guards of the setup rest on scores of tokens, which evidence does not hold: they
+    # are taken over as they were.
+    for compared in compared_reports:
+        for old_guard in compared.report.guards:
             has_failed = old_guard.name in REMAINS and old_guard.passed is False
             if has_failed or old_guard.name == TRAINED_ROWS_FIT:
-                checkpoint = part.names.get(old_guard.checkpoint, old_guard.checkpoint)
+                checkpoint = compared.names.get(
+                    old_guard.checkpoint, old_guard.checkpoint
+                )
                 renamed = old_guard.model_copy(update={"checkpoint": checkpoint})
                 guards.setdefault((old_guard.name, checkpoint), renamed)
     return list(guards.values())

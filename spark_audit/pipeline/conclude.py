@@ -1,4 +1,8 @@
-"""From complete scores to the report folder."""
+"""Conclude from complete scores, and write the report folder.
+
+This is the last step of a run: every audit reads its tables from the store, and what
+they conclude is joined with the audits that the folder's old report has.
+"""
 
 from __future__ import annotations
 
@@ -25,19 +29,25 @@ from spark_audit.results.evidence import Evidence
 from spark_audit.scoring.store import Scores
 
 STATISTICS = "statistics, audits"
-"""Progress is shown under this name after scoring."""
+"""Name of the activity after scoring, in the progress that a terminal shows."""
 
 
 def conclude(job: Job, checkpoint_jobs: Sequence[CheckpointJob]) -> AuditReport:
-    """Conclude from the stored scores, which are complete, and write the report."""
+    """Conclude from the stored scores, which are complete, and write the report.
+
+    Returns
+    -------
+    AuditReport
+        The report as it was written.
+    """
     request = job.request
     folder = job.folder
     tables = _tables(job, checkpoint_jobs)
 
-    # Another command may have finished here in the meantime.
+    # Another command may have written a report to this folder during scoring.
     before = folders.check_folder(folder, job.manifest, job.lineup.specs, request)
 
-    # Conclude, and join what another report of the folder has beside it.
+    # Conclude, and add the audits that only the folder's old report has.
     results = _results(job, checkpoint_jobs, tables)
     guards = _setup_guards(job, checkpoint_jobs, tables)
     parts = joined.ReportParts(
@@ -47,7 +57,7 @@ def conclude(job: Job, checkpoint_jobs: Sequence[CheckpointJob]) -> AuditReport:
         guards=guards,
         timing={kind: round(seconds, 3) for kind, seconds in job.clock.items()},
     )
-    # From other models of the same names nothing is taken over.
+    # From a report on other models of the same names nothing is taken over.
     if before is not None and not other_models(before, parts.checkpoints):
         with at(str(folder)):
             parts = joined.joined(before, parts)
@@ -76,12 +86,12 @@ def conclude(job: Job, checkpoint_jobs: Sequence[CheckpointJob]) -> AuditReport:
     write_report(
         report,
         folder,
-        # The report itself is always written: all else is rendered from it.
+        # report.json is always written, as all other files are rendered from it.
         formats=("json", *request.formats) if request.formats else (),
         manifest=job.view,
         show_text=request.show_text,
     )
-    # The report that was written names the files that stand beside it.
+    # What was written names its rendered files, which `report` does not.
     return read_report(folder)
 
 
@@ -92,8 +102,15 @@ def write_evidence(
 
     Parameters
     ----------
+    folder
+        The folder of the report.
     evidence
-        Name of an audit -> tables that later comparisons conclude from.
+        Name of an audit -> the tables from which it concludes; ``None``: it has none.
+
+    Returns
+    -------
+    dict
+        Name of a file -> its SHA-256.
     """
     checksums: dict[str, str] = {}
     for audit_name, audit_evidence in evidence.items():
@@ -106,7 +123,13 @@ def write_evidence(
 
 
 def score_files(evidence: Iterable[str]) -> dict[str, list[str]]:
-    """Return the files that a report names in its folder ``scores``."""
+    """Return the evidence files as ``report.json`` lists them in its ``files``.
+
+    Parameters
+    ----------
+    evidence
+        Names of the files.
+    """
     return {"scores": sorted(f"scores/{name}" for name in evidence)}
 
 
@@ -137,7 +160,10 @@ def _settings(job: Job, results: Mapping[str, AuditResult]) -> dict[str, object]
 def _results(
     job: Job, checkpoint_jobs: Sequence[CheckpointJob], tables: Tables
 ) -> dict[str, AuditResult]:
-    """Return the result of each audit, by its name; each sees its checkpoints only."""
+    """Return the result of each audit, by its name.
+
+    An audit only gets the tables of checkpoints that it looks at.
+    """
     request = job.request
     n_audits = len(request.audits)
     baselines_of_copies = originals(
@@ -172,11 +198,17 @@ def _results(
 def _setup_guards(
     job: Job, checkpoint_jobs: Sequence[CheckpointJob], tables: Tables
 ) -> list[Guard]:
-    """Return the setup guards that fail; a series is judged by its last stage."""
+    """Return the guards of the setup that fail; of a series the last stage is checked.
+
+    Parameters
+    ----------
+    tables
+        Name of a checkpoint -> its stored scores.
+    """
     stages = job.lineup.stages
 
-    # Name in the report -> whose scores the guards look at. Stages come in order, so
-    # that the last one of a series stays.
+    # Name in the report -> name of the checkpoint whose scores the guards look at. Of a
+    # series, whose stages come in order, the last stage overwrites those before.
     scored_names: dict[str, str] = {}
     for name in tables:
         if name in stages:

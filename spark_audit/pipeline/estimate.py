@@ -18,19 +18,25 @@ if TYPE_CHECKING:
     from spark_audit.scoring.items import AnyItem
 
 TIMED_TOKENS = 4096
-"""Tokens of a pass that are timed."""
+"""Tokens of a kind of pass that are scored to time it, about."""
 
 MAX_NOTES_SHOWN = 3
 """Notes on checkpoints that a terminal shows: a run of many stages has one for each."""
 
 
 def estimate(request: Request) -> dict[str, Any]:
-    """Return what a run takes on this machine, as busy as it is now, for JSON.
+    """Return what a run takes on this machine, as busy as it is now, for ``--dry-run``.
 
-    ``passes`` has a record for each kind of pass: what is still to be scored of it.
-    ``there`` are how many passes over checkpoints the ``store`` holds, and how many
-    there are; ``None`` where there is no store yet. Statistics, pictures and short
-    trainings (``--relearn``) are not timed.
+    Nothing is written. Statistics, pictures and short trainings (``--relearn``) are not
+    timed.
+
+    Returns
+    -------
+    dict
+        The fields of ``--json``, which :func:`estimate_lines` shows. ``passes`` has a
+        record for each kind of pass, with what is still to be scored of it. ``there``
+        is a :class:`~spark_audit.pipeline.job.StoredPasses` of ``store``; ``None``
+        where there is no store yet.
 
     Raises
     ------
@@ -49,7 +55,8 @@ def estimate(request: Request) -> dict[str, Any]:
             fix="leave it out: all else was checked, and a run that is stopped resumes",
         )
 
-    # A store that was written to has a salt; nothing is in any other.
+    # A store without a salt was never written to. To estimate writes none, so that one
+    # in memory takes its place.
     has_store = store_folder is not None and (store_folder / "salt").exists()
     if not has_store:
         job = replace(job, store=Store(None))
@@ -60,12 +67,11 @@ def estimate(request: Request) -> dict[str, Any]:
     seconds = timing.loading + sum(record["seconds"] for record in passes)
 
     notes: dict[str, None] = {}
-    for checkpoint in job.opening.items:
+    for checkpoint in job.opening.checkpoints:
         notes |= dict.fromkeys(checkpoint.notes)
 
-    # The peak of this process, which has loaded one module and scored with it. Linux
-    # gives it in KiB.
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # The peak of this process, which has loaded one module and scored with it.
+    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB on Linux
     n_processes = processes(job, unscored)
     return {
         "manifest": job.manifest.name,
@@ -76,7 +82,7 @@ def estimate(request: Request) -> dict[str, Any]:
         "passes": passes,
         "loading": round(timing.loading, 2),
         "seconds": round(seconds, 2),
-        "memory_bytes": n_processes * memory * 1024,
+        "memory_bytes": n_processes * peak_kib * 1024,
         "free_bytes": free_bytes(),
         "processes": n_processes,
         "there": job.stored(unscored) if has_store else None,
@@ -120,7 +126,7 @@ def _pass_records(
 def _time_passes(job: Job, unscored: Unscored) -> PassTiming:
     """Load one module, and time some items of each kind of pass on it.
 
-    Where nothing is lacking, nothing is opened.
+    If everything is stored, no module is loaded, and all times are 0.
     """
     from spark_audit.scoring.score import score
 
@@ -140,7 +146,7 @@ def _time_passes(job: Job, unscored: Unscored) -> PassTiming:
     for kind, (scoring_pass, items) in samples.items():
         timed = _items_to_time(items)
 
-        # The first call pays for what is only done once.
+        # A first call, which is not timed, does what is only done once.
         score(loaded, timed[:1], passes=[scoring_pass])
         with job.clock(kind):
             score(
@@ -152,22 +158,28 @@ def _time_passes(job: Job, unscored: Unscored) -> PassTiming:
 
 
 def _items_to_time(items: Sequence[AnyItem]) -> list[AnyItem]:
-    """Return items of every length, about four batches of a CPU."""
-    mean = sum(item.tokens for item in items) / len(items)
-    n_timed = min(len(items), max(int(TIMED_TOKENS / max(mean, 1)), 4))
+    """Return items of every length, together about :data:`TIMED_TOKENS` tokens."""
+    mean_tokens = sum(item.tokens for item in items) / len(items)
+    n_timed = min(len(items), max(int(TIMED_TOKENS / max(mean_tokens, 1)), 4))
     chosen = np.linspace(0, len(items) - 1, n_timed).astype(int)
     by_length = sorted(items, key=lambda item: item.tokens)
     return [by_length[i] for i in chosen]
 
 
 def estimate_lines(estimated: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the estimate in at most 25 lines of 80 columns: verdict, table, next."""
+    """Yield the lines that ``--dry-run`` prints: at most 25, of 80 columns.
+
+    Parameters
+    ----------
+    estimated
+        As :func:`estimate` returns it.
+    """
     # The verdict: time and memory.
     n_processes = estimated["processes"]
-    by = f", by {n_processes} processes" if n_processes > 1 else ""
+    by_processes = f", by {n_processes} processes" if n_processes > 1 else ""
     free = estimated["free_bytes"]
     of_free = "" if free is None else f" of {memory_size(free)} that are free"
-    yield f"This run takes about {duration(estimated['seconds'])}{by}."
+    yield f"This run takes about {duration(estimated['seconds'])}{by_processes}."
     yield f"Memory: {memory_size(estimated['memory_bytes'])}{of_free}."
     yield ""
 
@@ -206,7 +218,7 @@ def stored_passes(n_whole: int, n_passes: int, n_in_part: int = 0) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as people say them."""
+    """Return a duration in seconds as people say it: in s, min, h or days."""
     if seconds < 90:
         return f"{max(seconds, 1):.0f} s"
     if seconds < 5400:

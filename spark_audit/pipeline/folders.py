@@ -1,7 +1,8 @@
-"""Where manifests are found, and where reports go without losing any.
+"""Find the manifest of a checkpoint, and the folder of a report.
 
 Audits of the same checkpoints add up in one folder, whether they were called together
-or one by one. What would be lost otherwise is refused before anything is scored.
+or one by one. A request that would lose a part of the folder's report is refused before
+anything is scored.
 """
 
 from __future__ import annotations
@@ -24,22 +25,33 @@ if TYPE_CHECKING:
     from spark_audit.checkpoints.specs import Spec
 
 MANIFESTS = Path("manifests")
+"""Where a manifest is looked for if the user gives none."""
 
 REPORTS = Path("reports")
+"""Where a report goes if the user gives no folder."""
 
 FOREIGN_FILES = ("run.json", "adapter_config.json", "config.json", "*.jsonl")
 """Files by which a folder of checkpoints or of data is recognised."""
 
 REPORT_PAGES = ("report.html", "report.md", "dossier.html", "tables", "figures")
-"""Files that a report would overwrite in a folder that is not its own."""
+"""Files and folders that a report would overwrite in a folder of something else."""
 
 
 def manifest_for(checkpoint: Loaded, request: Request) -> Manifest:
-    """Return the manifest that fits a checkpoint, or one of ``--data`` alone."""
+    """Return the manifest for a request that names none.
+
+    It is made of the rows of ``--data`` where they are given, or else found in
+    ``manifests/``.
+
+    Parameters
+    ----------
+    checkpoint
+        The first checkpoint of the request, as its headers describe it.
+    """
     if not request.data:
         return find_manifest(checkpoint)
 
-    # Audits of series need no manifest: rows to be answered are enough.
+    # Audits of series, the only ones that take --data, need no more than rows.
     from spark_audit.data.examples import data_files, read_examples
     from spark_audit.manifest.task_manifest import task_manifest
 
@@ -55,10 +67,10 @@ def find_manifest(checkpoint: Loaded) -> Manifest:
     Raises
     ------
     InputError
-        If none or several fit; it lists them.
+        If none fits, or several do; the message lists them.
     """
     fitting: dict[Path, Manifest] = {}
-    refused: list[str] = []  # each with its reason
+    refused: list[str] = []  # "PATH (REASON)"
     paths = [*MANIFESTS.glob("*.json"), *MANIFESTS.glob("*.arrow")]
     for path in sorted(paths):
         try:
@@ -99,7 +111,7 @@ def report_folder(
         folder = request.output
     else:
         name = "-".join([manifest.name, *names])
-        # Nothing in it that a file system could read otherwise.
+        # Replace characters that mean something to a file system.
         safe_name = "".join(c if c.isalnum() or c in "._+-" else "_" for c in name)
         folder = REPORTS / safe_name
     check_folder(folder, manifest, specs, request)
@@ -109,14 +121,14 @@ def report_folder(
 def check_folder(
     folder: Path, manifest: Manifest, specs: Sequence[Spec], request: Request
 ) -> Report | None:
-    """Return the report that the folder holds, if any; refuse a folder not to be used.
+    """Return the report that a folder holds, if any, once it may be written to.
 
     Raises
     ------
     InputError
-        If it holds a finished report, or parts of one, that this call would not write
-        again, such as one of another manifest; or if it is a folder of data or of a
-        checkpoint.
+        If the folder holds a finished report of which this request would lose a part
+        (see :func:`~spark_audit.pipeline.joined.lost_parts`), or if it is a folder of
+        data or of a checkpoint.
     OutputError
         If it cannot be written.
     """
@@ -153,7 +165,7 @@ def check_is_for_reports(folder: Path) -> None:
     for pattern in FOREIGN_FILES:
         foreign += folder.glob(pattern)
 
-    # A run that was interrupted while it wrote its report has scores.
+    # With scores beside them, pages are those of a run that was interrupted.
     if not (folder / "scores").exists():
         for name in REPORT_PAGES:
             if (folder / name).exists():

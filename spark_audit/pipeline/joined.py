@@ -1,4 +1,4 @@
-"""A folder that is written again: audits of the old report that stay."""
+"""Join a new report with the audits that only the folder's old report has."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def audits_of(report: Report) -> list[str]:
-    """Return the audits that a report tells of, in order."""
+    """Return the audits that a report has rows of, in the order of reports."""
     rows = [*report.results, *report.contrasts]
     return in_order({row.audit for row in rows})
 
@@ -34,10 +34,22 @@ def audits_of(report: Report) -> list[str]:
 def lost_parts(
     old: Report, request: Request, manifest: Manifest, specs: Sequence[Spec]
 ) -> str:
-    """Return what of a finished report the new one would not have; empty: nothing.
+    """Return, in words, what a new report would lose of the folder's; empty: nothing.
 
-    All of another manifest is lost; checkpoints that are not audited now are; and so
-    are audits that are not run now, if checkpoints or settings have changed.
+    ==========================================  =====================================
+    what is lost                                when
+    ==========================================  =====================================
+    the whole old report                        it is over another manifest
+    checkpoints                                 the request does not audit them
+    audits that the request does not run        checkpoints or shared settings differ
+    ==========================================  =====================================
+
+    Parameters
+    ----------
+    old
+        The finished report of the folder.
+    specs
+        The checkpoints that the request opens.
     """
     if old.manifest.digest != manifest.digest:
         return f"another manifest ({old.manifest.name!r})"
@@ -61,7 +73,10 @@ def lost_parts(
 
 
 def _requested_checkpoints(request: Request, specs: Sequence[Spec]) -> set[str]:
-    """Return the checkpoints that a request gives: seeds and what is made of them."""
+    """Return the names of all seeds of a request, and of checkpoints derived from them.
+
+    Stages go by the name of their series.
+    """
     derivations = ["", *request.loading.quantize]
     if request.relearn:
         derivations.append(RELEARN)
@@ -77,16 +92,18 @@ def _requested_checkpoints(request: Request, specs: Sequence[Spec]) -> set[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportParts:
-    """The parts of a report that an old one of the same folder may add to.
+    """The parts of a new report to which an old one of the same folder may add.
 
     Attributes
     ----------
     results
-        Rows, findings and guards of each audit, by its name.
+        Name of an audit -> its rows, findings and guards.
     guards
-        Those that belong to no audit's result.
+        The guards that belong to no audit's result.
+    timing
+        Seconds by kind of work.
     evidence
-        SHA-256 of evidence that stays in the folder, by its name.
+        Name of a file of the old report's evidence that stays -> its SHA-256.
     """
 
     results: Mapping[str, AuditResult]
@@ -98,12 +115,14 @@ class ReportParts:
 
 
 def joined(old: Report, new: ReportParts) -> ReportParts:
-    """Return the parts of a new report with the other audits of the old one.
+    """Return the parts of a new report, with the audits that only the old one has.
+
+    What both reports have is taken from the new one.
 
     Raises
     ------
     InputError
-        If the base would be lost from an audit; the new scores are kept.
+        If the old report has figures of a base, and the new one has none.
     """
     kept_audits = [audit for audit in audits_of(old) if audit not in new.results]
     if not kept_audits:
@@ -117,7 +136,6 @@ def joined(old: Report, new: ReportParts) -> ReportParts:
         if name in evidence_files:
             evidence[name] = sha256
 
-    # What both reports have is the new one's.
     new_names = {facts.name for facts in new.checkpoints}
     checkpoints = [*new.checkpoints]
     for facts in old.checkpoints:
@@ -136,7 +154,11 @@ def joined(old: Report, new: ReportParts) -> ReportParts:
 def _check_base_stays(
     old: Report, new: ReportParts, kept_audits: Sequence[str]
 ) -> None:
-    """Refuse a report in which an audit that compared with a base has none any more."""
+    """Refuse to replace audits that were run with a base by ones without.
+
+    The kept audits would then be of another base than the new ones. What was scored
+    stays in the store.
+    """
     had_base = False
     for row in old.results:
         if row.checkpoint == BASE and row.audit in new.results:
@@ -156,14 +178,14 @@ def _check_base_stays(
 
 
 def _kept_guards(old: Report, new: ReportParts) -> list[Guard]:
-    """Return the guards of an old report that the new one does not judge again."""
+    """Return the guards of an old report that the new one has no guard in place of."""
     new_guards = [*new.guards]
     for result in new.results.values():
         new_guards += result.guards
-    judged_again = {(guard.name, guard.checkpoint) for guard in new_guards}
+    replaced = {(guard.name, guard.checkpoint) for guard in new_guards}
 
     kept_guards = []
     for guard in old.guards:
-        if (guard.name, guard.checkpoint) not in judged_again:
+        if (guard.name, guard.checkpoint) not in replaced:
             kept_guards.append(guard)
     return kept_guards

@@ -23,9 +23,15 @@ LAUNCHER_VARIABLES = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"))
 
 
 def shard_of(text: str | None) -> tuple[int, int]:
-    """Return this worker's part: of ``--shard``, else of the launcher's variables.
+    """Return the number of this worker, from 0, and how many workers there are.
 
-    The first of the launchers that has set both of its variables counts.
+    Without ``--shard`` they come from the first launcher that has set both of its
+    variables; without a launcher the worker is the only one.
+
+    Parameters
+    ----------
+    text
+        The value of ``--shard``, ``I/N``; ``None``: it was not given.
     """
     for rank, world in LAUNCHER_VARIABLES:
         if text is None and rank in os.environ and world in os.environ:
@@ -42,7 +48,7 @@ def shard_of(text: str | None) -> tuple[int, int]:
 
 
 def _shard(kind: object, tokens: Sequence[Token]) -> tuple[int, int]:
-    """Read what is typed.
+    """Read the typed value of ``--shard``; called by the command line's parser.
 
     A lambda in the type of a field would not know this module's names.
     """
@@ -54,10 +60,11 @@ def _path(value: str | Path) -> Path:
     return Path(value).expanduser()
 
 
-def _named(ckpt: Any) -> Any:
-    """Return checkpoints given by name as they are typed: ``NAME=PATH``.
+def _typed_checkpoints(ckpt: Any) -> Any:
+    """Return checkpoints that Python code gave as ``{name: path}`` as typed texts.
 
-    Several paths of one name are its seeds.
+    Each becomes ``NAME=PATH``; several paths of one name, its seeds, become several
+    texts. Any other value is returned as it is.
     """
     if not isinstance(ckpt, Mapping):
         return ckpt
@@ -189,7 +196,7 @@ class Request:
 
     def __post_init__(self) -> None:
         # A frozen dataclass sets its own fields by object's method.
-        object.__setattr__(self, "ckpt", _named(self.ckpt))
+        object.__setattr__(self, "ckpt", _typed_checkpoints(self.ckpt))
         for name, convert in _LIST_OPTIONS.items():
             value = getattr(self, name)
             values = [value] if isinstance(value, str | Path | Audit) else value
@@ -209,14 +216,14 @@ class Request:
         on_ray = self.engine == "ray"
         only_series = all(audit.of_series for audit in self.audits)
 
-        # In the order in which they are refused.
+        # The first of these that is wrong is refused.
         is_wrong = {
             "--data": self.data and not (self.manifest is None and only_series),
             "--relearn": self.relearn and (self.loading.device_map or on_ray),
             "--relearn-lr": not 0 < self.relearn_lr < math.inf,
-            "--jobs": self.jobs not in ("auto", 1) and not self.several,
+            "--jobs": self.jobs not in ("auto", 1) and not self.can_use_processes,
             "--address": self.address is not None and not on_ray,
-            # A batch script of SLURM says that it is the first of all tasks.
+            # A batch script of SLURM sets the variables of its first task: no error.
             "--engine ray": on_ray and self.shard[0],
         }
         for option, wrong in is_wrong.items():
@@ -224,10 +231,10 @@ class Request:
                 raise InputError(_REFUSED[option], where=option)
 
     @property
-    def several(self) -> bool:
-        """Return whether processes of this machine may share the work."""
-        is_single = self.jobs == 1 or self.shard[1] > 1 or self.loading.device_map
-        return self.engine == "local" and not is_single
+    def can_use_processes(self) -> bool:
+        """Return whether several processes of this machine may share the work."""
+        must_be_single = self.jobs == 1 or self.shard[1] > 1 or self.loading.device_map
+        return self.engine == "local" and not must_be_single
 
     def shared_settings(self, manifest: Manifest) -> dict[str, object]:
         """Return the settings that all audits of one report share."""

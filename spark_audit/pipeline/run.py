@@ -1,4 +1,4 @@
-"""The job on one page: from checkpoints and a manifest to a report folder.
+"""Run a request from beginning to end: checkpoints and a manifest to a report folder.
 
 The union of the passes that the audits need is scored once per checkpoint into a
 store that resumes, by an engine: on this machine, by workers that share a folder, or
@@ -41,13 +41,15 @@ class Outcome:
 
     Attributes
     ----------
+    folder
+        The folder of the report.
     report
-        ``None`` while items of other workers are not scored.
+        ``None`` while other workers still have items to score.
     anew
-        Whether the report was written now; false where the folder held it, and nothing
-        had changed.
+        Whether the report was written by this run; false: the folder held it already,
+        and nothing had changed since.
     missing
-        How many items of other workers are not scored.
+        How many items other workers still have to score.
     """
 
     folder: Path
@@ -81,14 +83,14 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
     with job.clock("gathering"):
         n_missing = job.n_missing(checkpoint_jobs)
 
-    # The worker that finds nothing missing concludes; the others end here.
+    # Of several workers, one that finds nothing missing concludes; the others end here.
     has_other_workers = request.shard[1] > 1
     if n_missing and has_other_workers:
         return Outcome(job.folder, None, missing=n_missing)
     if n_missing:
         raise IncompleteError(f"{n_missing} items could not be scored")
 
-    # Commands, and workers of one, wait for one another.
+    # Only one process at a time writes a report: other commands and workers wait.
     with alone(job.folder / LOCK):
         if has_other_workers and up_to_date.unchanged(request) is not None:
             return Outcome(job.folder, read_report(job.folder), anew=False)
@@ -98,7 +100,7 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
 
 
 def _say_before_scoring(job: Job, unscored: Unscored) -> None:
-    """Say what is not tested without a base, and what the store holds already."""
+    """Tell the user what is not tested without a base, and what is stored already."""
     note = missing_base_note(job.manifest, job.opening.described, job.request)
     if note:
         say(f"note: {note}")

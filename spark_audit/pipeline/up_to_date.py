@@ -1,4 +1,9 @@
-"""Find a finished report of a request for which nothing has changed."""
+"""Find a finished report that the same request would only write again.
+
+Beside its scores a report keeps the states (size, times, inode) of all files that it
+comes from. If the request, the program and these states are the same, a run returns the
+report at once.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +29,23 @@ if TYPE_CHECKING:
     from spark_audit.checkpoints.open import OpenCheckpoints
 
 INPUTS_FILE = Path("scores") / "inputs.json"
-"""Record of a report folder: the states of the files that its report comes from."""
+"""The record in a report folder: the states of files that its report comes from."""
 
 MAX_FILES = 20_000
-"""Files of a run at most: of a folder with more, somebody else's are most."""
+"""Files of a run whose states are kept, at most.
+
+A folder with more holds mostly files of something else.
+"""
 
 States = dict[str, list[int]]
-"""Path -> size, times and inode; empty where there is nothing."""
+"""Path -> size, times and inode; an empty list where no file is."""
 
 
 def unchanged(request: Request) -> Path | None:
-    """Return the folder with the finished report of a request, if nothing changed."""
+    """Return the folder with the finished report of a request.
+
+    ``None`` if there is none, or anything has changed since it was written.
+    """
     if not _reads_only_files(request):
         return None
 
@@ -50,27 +61,29 @@ def unchanged(request: Request) -> Path | None:
             is_same_request = record["request"] == _hash(request)
             if is_same_request and _states(states) == states:
                 return path.parent.parent
-        # A record that cannot be read is none.
+        # A damaged record counts as none.
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return None
 
 
 def inputs_of(request: Request, opening: OpenCheckpoints) -> States | None:
-    """Return all files that a report comes from, as they are now.
+    """Return the states of all files that a report will come from, as they are now.
 
-    ``None`` where files do not show everything, or are too many.
+    It is called before scoring, so that a file that changes meanwhile counts as
+    changed. ``None``: checkpoints come from a server or a hub, or the files are too
+    many.
     """
     if not _reads_only_files(request):
         return None
 
-    paths = {*opening.places, request.manifest or MANIFESTS}
+    paths = {*opening.files_and_folders, request.manifest or MANIFESTS}
     paths |= {*request.data, *request.relearn}
     for audit in request.audits:
         paths.update(audit.inputs)
     if request.loading.tokenizer:
         paths.add(Path(request.loading.tokenizer))
-    # The whole folder of a series: stages may be added to it.
+    # The whole folder of a series, as stages may be added to it.
     for spec in parse_specs(list(request.ckpt)):
         paths.update(Path(path).expanduser() for path in spec.paths)
 
@@ -82,7 +95,15 @@ def inputs_of(request: Request, opening: OpenCheckpoints) -> States | None:
 def keep_inputs(
     request: Request, inputs: States | None, folder: Path, report: Report
 ) -> None:
-    """Write the files of :func:`inputs_of` beside the scores of their report."""
+    """Write the record of a finished report: the states of inputs and of its files.
+
+    Parameters
+    ----------
+    inputs
+        As :func:`inputs_of` returns them; ``None``: no record is written.
+    folder
+        The folder of the report.
+    """
     if inputs is None:
         return
 
@@ -100,7 +121,7 @@ def keep_inputs(
 def _reads_only_files(request: Request) -> bool:
     """Return whether a request reads files alone: no server and no hub."""
     sources = [*request.ckpt, request.base or "", request.loading.tokenizer or ""]
-    # NAME=PATH: the path may be that of a server, too.
+    # In NAME=PATH, PATH may be the address of a server.
     sources += [typed.partition("=")[2] for typed in request.ckpt]
 
     for source in sources:
@@ -110,13 +131,16 @@ def _reads_only_files(request: Request) -> bool:
 
 
 def _hash(request: Request) -> str:
-    """Return a hash of the request, its folder, the program and its libraries."""
+    """Return a hash of the request, the working directory, and all that computes.
+
+    The latter are this program's source and the versions of its libraries.
+    """
     digest = hashlib.sha256()
     source = Path(__file__).parents[1]
     for path in sorted((*source.rglob("*.py"), *source.rglob("*.toml"))):
         digest.update(path.read_bytes())
 
-    # All workers of one report have the same hash.
+    # Without its command and shard, the request is the same for all its workers.
     fields = repr(replace(request, command=(), shard=(0, 1)))
     return sha256_json([fields, os.getcwd(), versions(), digest.hexdigest()])
 
@@ -126,7 +150,7 @@ def _states(paths: Iterable[str | Path]) -> States:
     states: States = {}
     for path in paths:
         absolute = os.path.abspath(path)
-        # Nothing is there: a file that is added later is a change.
+        # A missing file has an empty state: if it is added later, that is a change.
         states[absolute] = []
         with suppress(OSError):
             stat = os.stat(absolute)

@@ -71,7 +71,7 @@ def processes(job: Job, unscored: Unscored) -> int:
     n_tokens = 0
     for items in unscored.values():
         n_tokens += sum(item.tokens for item in items)
-    if not request.several or not n_tokens:
+    if not request.can_use_processes or not n_tokens:
         return 1
 
     if any(checkpoint.served for checkpoint in described):
