@@ -226,7 +226,7 @@ def _undetected_verdict(pooled: RankTest) -> RankVerdict:
     ==========  ==============  =====================================================
     """
     is_changed = pooled.ps.get("rise", 1.0) <= ALPHA
-    if is_changed and "kind" in pooled.ps:
+    if is_changed and "format" in pooled.ps:
         return RankVerdict("confounded", "confounded", ("why_confounded",))
     if is_changed and "beyond" in pooled.ps:
         claim: Claim = "formats" if (pooled.row.value or 0.0) > 0 else "moved"
@@ -237,9 +237,9 @@ def _undetected_verdict(pooled: RankTest) -> RankVerdict:
 def _facts_beyond(test: RankTest) -> Mapping[str, Fact]:
     """Return the rise beyond held-out identifiers, and whether its interval is clear.
 
-    Only this part of a rise cannot be a learned kind. Of few clusters its interval may
-    hold 0 where its test, by permutations, shows a difference. ``beyond`` is ``None``
-    where there is none, or where it is the row of the finding already.
+    Only this part of a rise cannot be a learned format. Of few clusters its interval
+    may hold 0 where its test, by permutations, shows a difference. ``beyond`` is
+    ``None`` where there is none, or where it is the row of the finding already.
     """
     beyond = test.beyond_row
     has_further_row = "beyond" in test.ps and test.row is not beyond

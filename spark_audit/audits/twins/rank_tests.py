@@ -2,6 +2,10 @@
 
 Each claim rests on one :class:`RankTest` of a group of identifiers. All values are
 bits: above 0, identifiers rose towards the top of their lists.
+
+A rise may also be that of a learned format: a checkpoint that has learned what such
+strings look like, as a country code in front of a number, ranks all of them higher,
+held-out ones too. Memory is what exceeds it.
 """
 
 from __future__ import annotations
@@ -15,7 +19,6 @@ import pandas as pd
 import scipy
 
 from spark_audit.audits.twins.figures import (
-    MIN_CONTROLS,
     by_dose,
     comparable_held_out,
     compared_column,
@@ -32,11 +35,14 @@ from spark_audit.stats.bootstrap import MAX_CLUSTERS_EXACT, sign_flip
 from spark_audit.stats.estimate import Bound, Power
 from spark_audit.stats.intervals import ratio_estimate
 
-FINEST = 1e-4
+LEAST_P_OF_DRAWS = 1e-4
 """The smallest p of a test by 9,999 random draws."""
 
-MIN_CLUSTERS_TO_FLIP = 6
-"""Clusters from which a sign flip reaches p 0.05."""
+MIN_CLUSTERS_FOR_P_05 = 6
+"""Clusters from which a sign flip can reach p 0.05: 2 of 64 patterns."""
+
+MIN_NUMBER_CLUSTERS = 5
+"""Clusters of injected numbers from which their rise is tested by itself."""
 
 MAX_COUNTED_HITS = 60
 """Clusters that moved, up to which the p of a count is listed."""
@@ -57,16 +63,19 @@ class RankTest:
     n_trained, n_held_out
         Clusters of trained and of held-out identifiers.
     ps
-        Two-sided p of the tests that there are: of no ``rise`` since the base; of none
-        ``beyond`` that of held-out identifiers; and where there are none of these, that
-        a learned ``kind`` could give it (:func:`_test_beyond_kind`).
+        Two-sided p of each test that there is, by name:
+
+        - ``rise``: identifiers did not move since the base;
+        - ``beyond``: they moved as held-out ones did;
+        - ``format``: their rise is that of a learned format. It takes the place of
+          ``beyond`` where sides cannot be compared, and a fall does not need it.
     power
         The inputs of the smallest effect that all of these tests detect.
     bounds
-        The inputs of the rise that could still be there: that of the row, since twins
-        are of the kind already.
+        The inputs of the largest rise that could still be there: that of the row, as
+        twins have the format of their identifier already.
     p
-        Of the conjunction, as each of the tests must hold.
+        The largest of ``ps``, as each of the tests must hold; 1 without a direction.
     """
 
     row: Row
@@ -83,7 +92,17 @@ class RankTest:
 class TestOutcome(NamedTuple):
     """The p of one test, and the inputs of its smallest effect.
 
-    ``value`` is the difference that was tested, bits; None: not needed.
+    Attributes
+    ----------
+    p
+        Two-sided. A sign flip always has one; ``None``: two sides that do not differ,
+        or whose difference has no standard error.
+    power
+        Empty where there is no smallest effect. ``why`` of a :class:`Power` is part of
+        the key of a sentence, ``ending.why_clusters`` and so on, which says why no
+        effect of any size can be detected.
+    value
+        The difference that was tested, bits; ``None``: not needed.
     """
 
     p: float | None
@@ -150,20 +169,18 @@ def _rank_test(
     rise, beyond_row
         Figures of the group.
     """
-    # Each test that there is must hold.
-    ps = dict[str, float]()
-    power = list[Power]()
+    outcomes: dict[str, TestOutcome] = {}
     if rise is not None:
-        flip = _test_rise(identifiers, seed)
-        power += flip.power
-        if flip.p is not None:
-            ps["rise"] = flip.p
+        outcomes["rise"] = _test_rise(identifiers, seed)
+    comparison = None
     if beyond_row is not None:
         comparison = _compare_sides(identifiers, held_out, seed)
-        if comparison is not None:
-            power += comparison.power
-            if comparison.p is not None:
-                ps["beyond"] = comparison.p
+    if comparison is not None:
+        outcomes["beyond"] = comparison
+
+    # Without held-out identifiers, a learned format must be excluded otherwise.
+    if comparison is None or comparison.p is None:
+        outcomes["format"] = _test_beyond_format(identifiers, lowest_dose, seed=seed)
 
     # Both figures must point the same way.
     figures = [row for row in (rise, beyond_row) if row is not None]
@@ -172,15 +189,19 @@ def _rank_test(
     if len(directions) == 1:
         direction = directions.pop()
 
-    # Without held-out identifiers, a learned format must be excluded otherwise.
-    if "beyond" not in ps:
-        kind_test = _test_beyond_kind(identifiers, lowest_dose, seed=seed)
-        power += kind_test.power
-        if direction > 0 and kind_test.p is not None:
-            ps["kind"] = kind_test.p
+    ps: dict[str, float] = {}
+    power: list[Power] = []
+    for name, outcome in outcomes.items():
+        power += outcome.power
+        # A learned format explains a rise only.
+        is_needed = name != "format" or direction > 0
+        if is_needed and outcome.p is not None:
+            ps[name] = outcome.p
 
     # The claim rests on the rise; without a base, on that beyond held-out identifiers.
     row = figures[0]
+
+    # Each test that there is must hold.
     p = 1.0
     if direction != 0:
         p = max(ps.values(), default=1.0)
@@ -198,10 +219,10 @@ def _rank_test(
 
 
 def _bounds(row: Row, identifiers: pd.DataFrame) -> list[Bound]:
-    """Return what the largest rise follows from: no rank is ahead of the first.
+    """Return the inputs of the largest rise that could still be there.
 
-    By how much identifiers can still rise depends on their ranks at the base, which
-    are a sample too: the exposure of the first rank bounds all.
+    The rank at the base limits a rise, but is a sample, too; so the exposure of the
+    first rank is taken, ahead of which there is none.
 
     ``identifiers`` has a row per identifier: ``n_candidates``.
     """
@@ -223,21 +244,30 @@ def _test_rise(identifiers: pd.DataFrame, seed: int) -> TestOutcome:
     n_clusters = len(sums)
     p = sign_flip(sums["sum"].to_numpy(), seed=seed)
     se = ratio_estimate(sums["sum"], sums["size"]).se
-    if not se and n_clusters >= MIN_CLUSTERS_TO_FLIP:
+
+    # Without a spread there is no smallest effect. Of too few clusters the reason is
+    # told all the same.
+    if not se and n_clusters >= MIN_CLUSTERS_FOR_P_05:
         return TestOutcome(p, [])
 
-    is_exact = n_clusters <= MAX_CLUSTERS_EXACT
     power = Power(
         test="sign-flip",
         se=se,
         df=n_clusters - 1,
         n=n_clusters,
-        # Of all signs that clusters could have, two are the most extreme: all up, and
-        # all down.
-        least_p=2.0 ** (1 - n_clusters) if is_exact else FINEST,
-        why="clusters" if is_exact else "draws",
+        least_p=_least_flip_p(n_clusters),
+        why="clusters" if n_clusters <= MAX_CLUSTERS_EXACT else "draws",
     )
     return TestOutcome(p, [power])
+
+
+def _least_flip_p(n_clusters: int) -> float:
+    """Return the smallest p that a sign flip of so many clusters can give."""
+    if n_clusters > MAX_CLUSTERS_EXACT:
+        return LEAST_P_OF_DRAWS
+
+    # Of all patterns of signs two are the most extreme: all up, and all down.
+    return float(2.0 ** (1 - n_clusters))
 
 
 def _compare_sides(
@@ -245,12 +275,12 @@ def _compare_sides(
 ) -> TestOutcome | None:
     """Return the test that two sides are alike, by permutations or by Student's t.
 
-    ``None``: too few clusters were held out.
+    ``None``: too few clusters are on the other side.
 
     Parameters
     ----------
     trained, others
-        Identifiers of one checkpoint on either side, from
+        Identifiers of one checkpoint on either side, ``side`` of which says so, from
         :func:`~spark_audit.audits.twins.figures.ranked`.
     """
     compared = compared_sides(trained, others)
@@ -269,22 +299,29 @@ def _compare_sides(
     se = memory.difference.se
     if not se:
         return TestOutcome(p, [], value)
-    why: Literal["draws", "clusters"] = "draws" if least_p == FINEST else "clusters"
+
+    why: Literal["draws", "clusters"] = "clusters"
+    if least_p == LEAST_P_OF_DRAWS:
+        why = "draws"
     power = Power(test="t", se=se, df=memory.freedom, least_p=least_p, why=why)
     return TestOutcome(p, [power], value)
 
 
-def _test_beyond_kind(
+def _test_beyond_format(
     identifiers: pd.DataFrame, lowest_dose: pd.DataFrame | None, *, seed: int
 ) -> TestOutcome:
-    """Return the test that a rise is no more than that of a learned kind.
+    """Return the test that a rise is no more than that of a learned format.
 
-    Names and addresses of real data are not the lists that their twins are drawn from:
-    without any that were held out, their rise can be that of all such words, and that
-    of numbers what they begin with, such as one country's code. Injected numbers are
-    exchangeable with their twins, and identifiers of the highest dose are compared with
-    those of the lowest. The smaller p of both counts, by Bonferroni; 1 where there is
-    neither. The smallest effect is that of the first of them.
+    It stands for the comparison with held-out identifiers where there is none:
+
+    1. Names and addresses of real data have no test: their twins are drawn from other
+       lists, so that their rise can be that of all such words. Nor have numbers of real
+       data, which may begin alike, as with one country's code.
+    2. Injected numbers are exchangeable with their twins: a sign flip of their rises.
+    3. Identifiers of the highest dose are compared with those of the lowest.
+
+    The smaller p of the last two counts, by Bonferroni; p is 1 where there is neither.
+    The smallest effect is that of the first of them.
 
     Parameters
     ----------
@@ -293,30 +330,39 @@ def _test_beyond_kind(
         of all doses): ``injected``, ``type``, ``cluster``, ``rise``.
     """
     tests: list[TestOutcome] = []
-    # Numbers are drawn as their twins are; words are not.
-    numbers = identifiers[identifiers["injected"] & ~identifiers["type"].isin(WORDED)]
-    if numbers["cluster"].nunique() >= MIN_CONTROLS:
+    is_number = identifiers["injected"] & ~identifiers["type"].isin(WORDED)
+    numbers = identifiers[is_number]
+    if numbers["cluster"].nunique() >= MIN_NUMBER_CLUSTERS:
         flip = _test_rise(numbers, seed)
         tests.append(flip._replace(value=numbers["rise"].sum()))
+
     if lowest_dose is not None:
-        comparison = _compare_sides(identifiers, lowest_dose.assign(side=NEVER), seed)
+        # The lowest dose stands in as the held-out side.
+        controls = lowest_dose.assign(side=NEVER)
+        comparison = _compare_sides(identifiers, controls, seed)
         if comparison is not None:
             tests.append(comparison)
+
     if not tests:
         return TestOutcome(1.0, [Power(test="t", least_p=1.0, why="nobody")])
 
     # One-sided: a fall is no evidence of memory.
-    ps = []
+    ps: list[float] = []
     powers: list[Power] = []
     for test in tests:
-        has_risen = (test.value or 0.0) > 0
-        ps.append(test.p if has_risen and test.p is not None else 1.0)
+        p = 1.0
+        if test.p is not None and (test.value or 0.0) > 0:
+            p = test.p
+        ps.append(p)
         powers += test.power
 
-    # The smaller p counts, by Bonferroni.
+    # Bonferroni, of the p and of the smallest effect alike.
     n_tests = len(tests)
-    first_power = [replace(power, over=float(n_tests)) for power in powers[:1]]
-    return TestOutcome(min(1.0, n_tests * min(ps)), first_power)
+    p_of_smaller = min(1.0, n_tests * min(ps))
+    if not powers:
+        return TestOutcome(p_of_smaller, [])
+    first_power = replace(powers[0], over=float(n_tests))
+    return TestOutcome(p_of_smaller, [first_power])
 
 
 def hits_power(n_trained: int, n_held_out: int, *, over: float) -> Power:
@@ -324,12 +370,27 @@ def hits_power(n_trained: int, n_held_out: int, *, over: float) -> Power:
 
     Without a spread there is no smallest effect in bits, but one in clusters: how many
     of the trained ones must go ahead, all others and the held-out ones standing still,
-    for both tests to find them. Fisher's exact test stands for the permutations.
+    for both tests to find them. Fisher's exact test stands for the permutations, which
+    are drawn.
+
+    Parameters
+    ----------
+    n_trained, n_held_out
+        Clusters of trained and of held-out identifiers.
+    over
+        Tests that the p of the finding is corrected over.
     """
-    ps = []
+    ps: list[float] = []
     for n_moved in range(1, min(n_trained, MAX_COUNTED_HITS) + 1):
-        table = np.array([[n_moved, n_trained - n_moved], [0, n_held_out]])
-        p_of_sides = float(scipy.stats.fisher_exact(table).pvalue)
-        p_of_flip = max(2.0 ** (1 - n_moved), FINEST)
-        ps.append(max(p_of_flip, p_of_sides))
+        table = np.array(
+            [
+                [n_moved, n_trained - n_moved],
+                [0, n_held_out],
+            ]
+        )  # (sides, moved and not)
+        p_of_counts = float(scipy.stats.fisher_exact(table).pvalue)
+        p_of_sides = max(p_of_counts, LEAST_P_OF_DRAWS)
+
+        # Clusters that stand still do not change a sign flip.
+        ps.append(max(_least_flip_p(n_moved), p_of_sides))
     return Power(test="hits", n=n_trained, most=n_trained, ps=ps, over=over)
