@@ -8,14 +8,12 @@ from typing import TypeAlias, TypeVar
 
 from spark_audit.names import BASE, entry_of
 from spark_audit.results import Finding, Row
+from spark_audit.results.findings import ALPHA as ALPHA
 from spark_audit.results.findings import DETECTED, SEVERITY, UNUSABLE
 from spark_audit.stats.at_most import at_most
 from spark_audit.stats.bootstrap import holm_by_key
 from spark_audit.stats.estimate import Bound, Power
 from spark_audit.stats.power import smallest
-
-ALPHA = 0.05
-"""Level of a claim, after correction for all tests of a report."""
 
 TESTS = "primary_tests"
 """Setting of a report that holds the number of its primary tests."""
@@ -60,7 +58,7 @@ def corrected(findings: Sequence[Finding]) -> list[Finding]:
         # A finding outside of the family would be one more test if it detected
         # something.
         n_tests_with_this = n_tests if p is not None else n_tests + 1
-        level = ALPHA / n_tests_with_this
+        level = ALPHA / n_tests_with_this  # of Holm's first step
         if finding.power:
             finding = _with_smallest_effect(finding, level)
         if finding.bounds:

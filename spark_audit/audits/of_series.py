@@ -41,15 +41,18 @@ class OfSeries(Audit):
             )
 
     def places(self, tables: Tables, manifest: Manifest) -> dict[str, dict[str, int]]:
-        """Map each stage to the stage that trained on each task, by task.
+        """Map each checkpoint of a series to the stage that trained on each task.
 
         No task has a place if the order is not given or its length is not that of the
         series. Series of a single stage are left out.
         """
         # This also refuses an order with unknown tasks.
         tasks_in_order(manifest, self.order)
-        stage_of_task = {task: k for k, task in enumerate(listed(self.order), start=1)}
+        stage_of_task = {
+            task: stage for stage, task in enumerate(listed(self.order), start=1)
+        }
 
+        # Checkpoint -> its stage; without scores a checkpoint is none.
         stage_of: dict[str, int] = {}
         for name, passes in tables.items():
             if Pass() not in passes:
@@ -58,15 +61,16 @@ class OfSeries(Audit):
             if parsed.stage and not parsed.derived:
                 stage_of[name] = parsed.stage
 
-        places: dict[str, dict[str, int]] = {}
-        # A single stage has no earlier one to compare with.
-        for stages in grouped(stage_of, series_of).values():
-            if len(stages) < 2:
+        training_stages: dict[str, dict[str, int]] = {}
+        for names in grouped(stage_of, series_of).values():
+            # A single stage has no earlier one to compare with.
+            if len(names) < 2:
                 continue
-            is_whole = {stage_of[name] for name in stages} == {*stage_of_task.values()}
-            for name in stages:
-                places[name] = stage_of_task if is_whole else {}
-        return places
+            stages = {stage_of[name] for name in names}
+            has_stage_per_task = stages == {*stage_of_task.values()}
+            for name in names:
+                training_stages[name] = stage_of_task if has_stage_per_task else {}
+        return training_stages
 
 
 def tasks_in_order(manifest: Manifest, order: str | None) -> list[str]:

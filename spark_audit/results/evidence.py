@@ -37,7 +37,8 @@ class Evidence:
     Attributes
     ----------
     units
-        One row per unit (identifier, row, candidate set, ...).
+        One line per unit: an identifier, an example, a candidate set, or what else the
+        audit looks at.
     checkpoints
         Names of the scored checkpoints, in order.
     values
@@ -80,8 +81,8 @@ class Evidence:
                         if name not in files:
                             file = SpooledTemporaryFile(LARGE_MATRIX_BYTES)
                             files[name] = stack.enter_context(file)
-                        row = np.asarray(scores, np.float64)  # (units,)
-                        files[name].write(row.tobytes())
+                        of_checkpoint = np.asarray(scores, np.float64)  # (units,)
+                        files[name].write(of_checkpoint.tobytes())
 
                 shape = (len(checkpoints), len(units))
                 values = {name: _matrix(file, shape) for name, file in files.items()}
@@ -183,34 +184,41 @@ class Evidence:
         return replace(self, checkpoints=tuple(new_names))
 
     @classmethod
-    def united(cls, parts: Sequence[Evidence]) -> Evidence:
+    def united(cls, all_evidence: Sequence[Evidence]) -> Evidence:
         """Return the evidence of several reports on one manifest.
 
         Each unit counts once. Each checkpoint counts once, too, with the scores of the
         first report that contains it. Its scores are NaN on units that only other
         reports have.
+
+        Parameters
+        ----------
+        all_evidence
+            That of each report, of the same audit; facts are those of the first.
         """
-        units = parts[0].units
-        for part in parts[1:]:
-            is_new = ~_keys(part.units).isin(_keys(units))  # (units of the part,)
-            units = pd.concat([units, part.units[is_new]], ignore_index=True)
+        units = all_evidence[0].units
+        for evidence in all_evidence[1:]:
+            is_new = ~_keys(evidence.units).isin(_keys(units))  # (units of the report,)
+            units = pd.concat([units, evidence.units[is_new]], ignore_index=True)
         keys = _keys(units)
 
         # Scores of each checkpoint on all of these units.
-        names = dict.fromkeys(name for part in parts for name in part.values)
+        names = dict.fromkeys(
+            name for evidence in all_evidence for name in evidence.values
+        )
         scores_of: dict[str, dict[str, np.ndarray]] = {}
-        for part in parts:
-            places = keys.get_indexer(_keys(part.units))  # (units of the part,)
-            for checkpoint in part.checkpoints:
+        for evidence in all_evidence:
+            indices = keys.get_indexer(_keys(evidence.units))  # (units of the report,)
+            for checkpoint in evidence.checkpoints:
                 if checkpoint in scores_of:
                     continue
 
                 scores_of[checkpoint] = {}
                 for name in names:
                     scores = np.full(len(units), np.nan)
-                    scores[places] = part.row(checkpoint, name)
+                    scores[indices] = evidence.row(checkpoint, name)
                     scores_of[checkpoint][name] = scores
-        return cls.of(units, scores_of.items(), parts[0].facts)
+        return cls.of(units, scores_of.items(), all_evidence[0].facts)
 
 
 def _keys(units: pd.DataFrame) -> pd.MultiIndex:

@@ -39,7 +39,7 @@ NUMBER_BYTES = 8
 TEXT_BYTES = 64
 """Least bytes that a decoded text takes."""
 
-MAPPED = 8
+MAX_MAPPED_SHARE = 8
 """Scores may take this many times the allowed memory: a file maps them."""
 
 MOST_COLUMNS = 100_000
@@ -212,14 +212,14 @@ def _check_size(
     file: pq.ParquetFile, about: _About, text_columns: Sequence[str]
 ) -> None:
     """Refuse a file whose decoded contents do not fit into memory."""
-    n_rows = file.metadata.num_rows
+    n_units = file.metadata.num_rows
     n_text_columns = len(text_columns)
     n_number_columns = len(about.units) - n_text_columns
     n_score_columns = len(about.values) * len(about.checkpoints)
-    unit_bytes = n_rows * (
+    unit_bytes = n_units * (
         n_text_columns * TEXT_BYTES + n_number_columns * NUMBER_BYTES
     )
-    score_bytes = n_rows * n_score_columns * NUMBER_BYTES
+    score_bytes = n_units * n_score_columns * NUMBER_BYTES
 
     # The reader decompresses a row group as a whole.
     groups = range(file.metadata.num_row_groups)
@@ -227,7 +227,10 @@ def _check_size(
 
     # Units stay in memory; large scores are mapped from a file.
     allowed = data_bytes()
-    fits = max(unit_bytes, largest_group) <= allowed and score_bytes <= MAPPED * allowed
+    fits = (
+        max(unit_bytes, largest_group) <= allowed
+        and score_bytes <= MAX_MAPPED_SHARE * allowed
+    )
     if not fits:
         size = memory_size(unit_bytes + score_bytes)
         raise _UnfitError(f"would take {size} of memory")

@@ -22,6 +22,7 @@ _FILE_OF_REPORT = re.compile(
 )
 
 _MAX_FIGURE = 1e15
+"""Largest absolute value of a number in a table."""
 
 
 class _DrawnColumns(NamedTuple):

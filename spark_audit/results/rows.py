@@ -1,5 +1,7 @@
 """Rows and contrasts: the figures of a report, of single checkpoints and paired.
 
+A :class:`Row` is one figure, and no row of text: those are examples of a manifest.
+
 They refuse NaN, a value without a status, and a missing reason.
 """
 
@@ -143,7 +145,8 @@ class Row(Figure):
     parity_high: Measured = None
     """Upper limit by percentiles of the bootstrap."""
     n: Count = 0
-    """How many were averaged."""
+    """How many tokens, identifiers, rows of text or answers were averaged: which of
+    these, the audit says."""
     clusters: Count = 0
     """How many independent clusters they are in."""
     null_low: Measured = None
