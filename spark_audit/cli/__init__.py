@@ -1,6 +1,6 @@
-"""``spark-audit``: the command line.
+"""The command line ``spark-audit``.
 
-Commands are thin: each turns its flags into one call of the library.
+Commands are thin: each one turns its options into one call of the library.
 """
 
 AUDIT_PROGRAM = "spark-audit"

@@ -1,4 +1,4 @@
-"""The commands that audit: common flags, and each audit's own from its fields."""
+"""The commands that run audits, with common options and those of each audit."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from spark_audit.terminal.signature import with_options
 def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
     """Return the command of one audit, or of all, some of which may be left out.
 
-    ``all`` leaves out what runs on request, until it or one of its own options
-    is asked for.
+    ``all`` leaves out audits on request, unless the user names them or gives one of
+    their own options.
     """
     is_of_several = len(audits) > 1
     audit_by_name = {audit.name: audit for audit in audits}
@@ -53,7 +53,7 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
         """
         skipped = values_of_options.get("skip", ())
         also = values_of_options.get("also", ())
-        # Options that no audit has which runs anyway ask for their audits.
+        # An option that no usual audit has is a request for its audits.
         options_that_ask = {*typed.given} - usual_options
         waiting = []
         for name in on_request:
@@ -63,7 +63,7 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
             if name not in skipped and not is_asked_for:
                 waiting.append(name)
 
-        # An option that is not typed keeps its field's default.
+        # An option that was not typed keeps the default of its field.
         values = {
             option.name: values_of_options.get(option.name, option.default)
             for option in audit_options
@@ -74,7 +74,7 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
                 fields_of_audit = {key: values[key] for key in _names_of_options(audit)}
                 chosen_audits.append(audit(**fields_of_audit))
 
-        # Without --shard a worker's place comes from the environment of its launcher.
+        # Without --shard, the launcher's environment gives the part of this worker.
         shard = request.shard if "shard" in typed.given else shard_of(None)
         request = replace(
             request,
@@ -100,14 +100,14 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
 
 
 def _names_of_options(audit: type[Audit]) -> set[str]:
-    """Return the names of an audit's options: its fields."""
+    """Return the names of an audit's options, which are its fields."""
     return {field.name for field in fields(audit)}
 
 
 def _options_of_usual_audits(audits: Sequence[type[Audit]]) -> set[str]:
-    """Return names of options that an audit has which runs without being asked for.
+    """Return the names of options of audits that run without a request.
 
-    Who gives one of them does not ask for any other audit that has it, too.
+    To give one of them is not a request for another audit that has it, too.
     """
     names: set[str] = set()
     for audit in audits:
@@ -119,7 +119,7 @@ def _options_of_usual_audits(audits: Sequence[type[Audit]]) -> set[str]:
 def _choice_of_audits(
     name: str, choices: Collection[str], help: str
 ) -> inspect.Parameter:
-    """Return an option that takes names of audits."""
+    """Return an option whose values are names of audits."""
     shown = Parameter(
         group=options.WHAT, metavar="AUDIT...", choices=choices, help=help
     )
@@ -134,17 +134,17 @@ def _choice_of_audits(
 def _options_of(
     audits: Sequence[type[Audit]], *, is_named: bool
 ) -> list[inspect.Parameter]:
-    """Return the options of audits; what several have is one option.
+    """Return the options of audits, each once even if several audits have it.
 
-    They are the fields with a ``Parameter``, or with a sentence that is the help, which
-    begins with the audit's name where it is named.
+    Options are the fields with a ``Parameter`` or with a sentence, which becomes the
+    help. The help begins with the audit's name if ``is_named``.
     """
     options_by_name: dict[str, inspect.Parameter] = {}
     for audit in audits:
         hints = get_type_hints(audit, include_extras=True)
         for field in fields(audit):
             hint = hints[field.name]
-            # Fields without a note are no options.
+            # Fields without such a note are not options.
             for note in getattr(hint, "__metadata__", ()):
                 text = note.help if isinstance(note, Parameter) else note
                 options_by_name[field.name] = _option(
@@ -159,8 +159,8 @@ def _options_of(
 def _option(
     name: str, hint: object, *, default: object, help: str | None
 ) -> inspect.Parameter:
-    """Return an option as a parameter of a function, from a field of an audit."""
-    # Only what is on can be switched off.
+    """Return an option as a parameter of a function, made from a field of an audit."""
+    # Only an option that is on by default needs a form that turns it off.
     switch_off: str | tuple[()] = ()
     if default is True:
         switch_off = f"--no-{name}".replace("_", "-")
@@ -175,7 +175,7 @@ def _option(
 def _audit(
     request: Request, *, dry_run: bool, json: bool, quiet: bool, verbose: bool
 ) -> None:
-    """Estimate or run what is asked for, and print what came of it."""
+    """Estimate or run a request, and print the result."""
     if dry_run:
         from spark_audit.pipeline.estimate import estimate, estimate_lines
 
@@ -187,7 +187,7 @@ def _audit(
         return
 
     if not quiet and awaited():
-        # Libraries and headers take a while before anything can be counted.
+        # Imports and headers take a while before there is progress to show.
         say("reading the manifest and what the checkpoints are, then their tokenizers")
     from spark_audit.messages import progress
     from spark_audit.pipeline.run import run
@@ -196,7 +196,7 @@ def _audit(
     with progress(quiet=quiet or shard_number > 0) as show:
         outcome = run(request, progress=show)
 
-    # One of several workers: whoever ends last has all parts, and concludes.
+    # Another worker has the missing parts; the last one to end concludes.
     if outcome.report is None:
         say(
             f"part {shard_number + 1} of {n_shards} is scored; {outcome.missing} items "

@@ -87,7 +87,7 @@ def import_(
     from spark_audit.data.importers import import_rows
     from spark_audit.messages import progress
 
-    # It is text, as it may be hf:OWNER/NAME: paths are checked elsewhere.
+    # The source may be hf:OWNER/NAME, so it is text and not checked as a path.
     if not source.strip():
         raise InputError("is empty", where="SOURCE", fix="give a path")
     _check_file(output, [Path(source)])
@@ -141,19 +141,19 @@ def import_(
             offsets=offsets,  # type: ignore[arg-type]
             note=remarks.append,
         )
-    # Behind the progress, which would overwrite them.
+    # Remarks follow the progress bar, which would overwrite them.
     for remark in remarks:
         say(remark)
     _say_rows(output, counts.get("train", 0), counts.get("test", 0))
 
 
 def _refuse_without_template(chat_options: Mapping[str, object]) -> None:
-    """Refuse options of chat data where no --chat-template was given.
+    """Refuse options for chat data without --chat-template.
 
     Parameters
     ----------
     chat_options
-        Values by the options' names; None: it was not given.
+        Values by option name; None: not given.
     """
     for option, value in chat_options.items():
         if value is not None:
@@ -165,12 +165,12 @@ def _refuse_without_template(chat_options: Mapping[str, object]) -> None:
 
 
 def _refuse_beside_template(plain_options: Mapping[str, object]) -> None:
-    """Refuse options of rows without a chat beside --chat-template.
+    """Refuse options for rows without a chat together with --chat-template.
 
     Parameters
     ----------
     plain_options
-        Values by the options' names; None: it was not given.
+        Values by option name; None: not given.
     """
     for option, value in plain_options.items():
         if value is not None:
@@ -196,7 +196,7 @@ def _import_chat(
     encoding: str | None,
     quiet: bool,
 ) -> None:
-    """Render chats by a template, write the rows, and say which identifiers had loss.
+    """Render chats with a template, write the rows, and report their supervision.
 
     The parameters are the options of :func:`import_`.
     """
@@ -226,7 +226,7 @@ def _import_chat(
 
     for remark in remarks:
         say(remark)
-    # It is read again: rows are written one by one, and none is kept.
+    # The output is read again, because rows were written one by one and not kept.
     counted = count_supervision(read_examples(output), loaded)
     for remark in supervision_notes(counted):
         say(remark)
@@ -256,7 +256,7 @@ def supervision(
     examples = read_examples(*data_files(data))
     loaded, _ = read_chat_template(base)
     counted = count_supervision(examples, loaded)
-    # A table without rows says nothing; the remarks say why there are none.
+    # A table without rows is useless, and the remarks explain why it is empty.
     if counted.records or json:
         show_records(counted.records, title="identifiers by supervision", as_json=json)
     for remark in supervision_notes(counted):
@@ -293,7 +293,7 @@ def annotate(
     pattern_by_type = pairs(
         pattern, where="--pattern", form="TYPE=PATTERN, such as ORDER='ORD-[0-9]{7}'"
     )
-    # A mistake in a pattern is refused before anything is read.
+    # A mistake in a pattern is reported before anything is read.
     detector_of(detector, pattern_by_type)
     files = data_files([data])
     _check_file(output, files)
@@ -338,7 +338,7 @@ def annotate(
 def _say_unknown_codes(
     n_codes: int, n_rows: int, *, types_given: Collection[str]
 ) -> None:
-    """Say how many codes have no known form, and how to annotate them."""
+    """Report the number of codes without a known form, and how to annotate them."""
     form = "with their form"
     if types_given:
         form = f"with their form (you gave {', '.join(sorted(types_given))})"
@@ -392,7 +392,7 @@ def inject(
     path_by_task = {
         example.task: output / f"{example.task}.jsonl" for example in examples
     }
-    # The folder may hold the input, under the same names.
+    # The folder may hold the input under the same file names.
     paths = [*path_by_task.values()]
     keep_apart(paths, files)
 
@@ -423,7 +423,7 @@ def inject(
 
 
 def _check_file(output: Path, inputs: Sequence[Path]) -> None:
-    """Refuse to write over what is read, and a folder where a file is meant."""
+    """Refuse to overwrite an input, or to write a file in place of a folder."""
     keep_apart([output], inputs)
     if output.is_dir():
         raise InputError(
@@ -434,14 +434,14 @@ def _check_file(output: Path, inputs: Sequence[Path]) -> None:
 
 
 def _write(path: Path, examples: Sequence[Example]) -> None:
-    """Write examples, and say how many there are."""
+    """Write examples, and report their number."""
     write_examples(path, examples)
     n_train = sum(example.split == "train" for example in examples)
     _say_rows(path, n_train, len(examples) - n_train)
 
 
 def _say_rows(path: Path, n_train: int, n_test: int) -> None:
-    """Say how many rows were written."""
+    """Report the number of written rows."""
     say(f"{path}: {n_train} train and {n_test} test rows")
 
 

@@ -73,7 +73,7 @@ def gate(
     from spark_audit.report.gate.lines import gate_lines
     from spark_audit.report.gate.rules import DEFAULT_RULES, parse_rule
 
-    # A rule that cannot be read is refused before a report is.
+    # A bad rule is refused before a report is read.
     rules = [parse_rule(text) for text in fail_if or DEFAULT_RULES]
     folder, report = opened(folder)
     changed = None
@@ -93,7 +93,7 @@ def gate(
 
     outputs = [path for path in (junit, sarif, attest) if path]
     keep_apart(outputs, [folder, folder / "report.json"])
-    # All are refused or written: a pipeline must not read half of them.
+    # Files are all written or all refused: a pipeline must not read half of them.
     if attest is not None:
         _check_attestable(report, folder, is_of_change=changed is not None)
 
@@ -113,17 +113,18 @@ def gate(
         if json:
             tell_json([vars(outcome) for outcome in outcomes])
         else:
-            # The last line is the verdict, so warnings come first.
+            # Warnings come first, because the last line is the verdict.
             warnings = supervision_warnings(report.guards)
             tell("\n".join([*warnings, *gate_lines(outcomes)]))
     finally:
-        # Also where the output cannot be written: nobody may take that for a pass.
+        # The exit code stands even if output fails: a violation must not look like a
+        # pass.
         if any(outcome.state == "tripped" for outcome in outcomes):
             raise SystemExit(1)
 
 
 def _check_asks_for_changes(audits_of_changes: Collection[str]) -> None:
-    """Refuse ``--against`` where no rule is on what rose or fell."""
+    """Refuse ``--against`` if no rule is about a rise or a fall."""
     if audits_of_changes:
         return
     example = "--fail-if 'mia.auc.loss rose by 0.05'"
@@ -135,9 +136,9 @@ def _check_asks_for_changes(audits_of_changes: Collection[str]) -> None:
 
 
 def _check_attestable(report: Report, folder: Path, *, is_of_change: bool) -> None:
-    """Refuse to state anything on a report that does not follow from its evidence.
+    """Refuse to attest a report that does not follow from its evidence.
 
-    A statement is on one report: of a change since another it would say nothing.
+    A statement covers one report, so it says nothing about a change since another one.
     """
     from spark_audit.pipeline.verification.verify import evidence_checks
 

@@ -1,4 +1,4 @@
-"""A report at a glance in a terminal: the answer, the matrix, and what to do next."""
+"""Show a report at a glance in a terminal: answer, matrix, and next steps."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ CELL_STYLES: Mapping[CellKind, str] = {
 }
 
 STRONGEST = 3
-"""Strength of a cell that is printed bold."""
+"""Strength of a cell from which it is printed bold."""
 
 MAX_LABEL_COLUMNS = 20
-"""Columns of a terminal that the names in front of sentences may take."""
+"""Most columns for the names in front of sentences."""
 
 
 def show_glance(glance: Glance, *, verbose: bool = False) -> None:
@@ -55,7 +55,7 @@ def show_glance(glance: Glance, *, verbose: bool = False) -> None:
 
     _show_matrix(glance.matrix, verbose=verbose)
 
-    # Each line is a label and a sentence.
+    # Each line has a label and a sentence.
     lines = [
         (consequence.label, consequence.sentence) for consequence in glance.consequences
     ]
@@ -74,7 +74,7 @@ def show_glance(glance: Glance, *, verbose: bool = False) -> None:
 
 
 def _show_matrix(matrix: Matrix, *, verbose: bool) -> None:
-    """Print the matrix and what its marks mean."""
+    """Print the matrix and the meaning of its marks."""
     console = stdout()
     console.print()
     if len(matrix.rows) == 1:
@@ -85,14 +85,14 @@ def _show_matrix(matrix: Matrix, *, verbose: bool) -> None:
     if matrix.further_rows and not verbose:
         show_line(matrix.further_text)
 
-    # Only marks that stand in the matrix are explained.
+    # Only marks in this matrix are explained.
     legend = [f"{mark} {meaning}" for mark, meaning in matrix.legend]
     console.print("   ".join(legend), style="dim")
     console.print()
 
 
 def _across(matrix: Matrix, rows: Sequence[MatrixRow]) -> Table:
-    """Return a row for each checkpoint and a column for each attack."""
+    """Return a table with a row per checkpoint and a column per attack."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, show_edge=False)
@@ -103,7 +103,7 @@ def _across(matrix: Matrix, rows: Sequence[MatrixRow]) -> Table:
 
     state_before = None
     for row in rows:
-        # Equal states are said once; each row has the sign of its own.
+        # A state that all rows share is printed once; each row has its own mark.
         state_text = badge(row.state)
         if row.state == state_before:
             state_text = SHAPES[row.state]
@@ -115,10 +115,10 @@ def _across(matrix: Matrix, rows: Sequence[MatrixRow]) -> Table:
 
 
 def _upright(matrix: Matrix) -> Table:
-    """Return the one checkpoint with a row for each attack."""
+    """Return a table of a single checkpoint, with a row per attack."""
     from rich.table import Table
 
-    # Across it would be one line: upright there is room for what was not tested.
+    # A horizontal table would have one row; this one has room for untested attacks.
     (row,) = matrix.rows
     table = Table(box=None, pad_edge=False, show_edge=False)
     table.add_column(_text(badge(row.state), STATE_STYLES[row.state]), no_wrap=True)
@@ -131,7 +131,7 @@ def _upright(matrix: Matrix) -> Table:
 
 
 def _cell(cell: MatrixCell) -> Text:
-    """Return a cell in its colour; its mark tells the same without one."""
+    """Return a cell in its colour; its mark has the same meaning without colour."""
     style = CELL_STYLES[cell.kind]
     if cell.strength == STRONGEST:
         style = f"bold {style}"
@@ -139,7 +139,7 @@ def _cell(cell: MatrixCell) -> Text:
 
 
 def _show_labelled(lines: list[tuple[str, str]]) -> None:
-    """Print sentences with their labels in front, in two columns."""
+    """Print sentences in a column behind their labels."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, show_edge=False, show_header=False)
@@ -151,7 +151,7 @@ def _show_labelled(lines: list[tuple[str, str]]) -> None:
 
 
 def _text(text: str, style: str = "") -> Text:
-    """Return text that is shown as it is: nothing in it is markup or steers."""
+    """Return text without interpretation of markup or control characters."""
     from rich.text import Text
 
     return Text(visible(text), style=style)

@@ -1,6 +1,6 @@
-"""``spark-audit``: its commands, put together.
+"""Assemble the commands of ``spark-audit``.
 
-Only what is called gets imported, so that ``--help`` answers at once.
+Only modules of the called command are imported, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ COMMAND_GROUPS = {
     "data": "Import, annotate and inject data.",
     "manifest": "Build and look at manifests.",
 }
-"""Commands with commands of their own, each a module here."""
+"""Groups of commands, each of them a module in this folder."""
 AUDIT_QUESTIONS = Path(sentences.__file__).parent / "en" / "audits.toml"
-"""Holds what each of them asks."""
+"""File with the question of each of our audits."""
 
 EXAMPLES = {
     "demo": "demo -o reports/demo-2 --seed 2",
@@ -63,9 +63,9 @@ EXAMPLES = {
     "gate": "gate reports/reviews-mine --fail-if 'claim >= memory except base' "
     "'mia.auc.loss.low > 0.55'",
 }
-"""What ``--help`` shows as an example, by command."""
+"""The example in ``--help`` for each command."""
 EXAMPLE_OPTIONS = "--ckpt runs/mine --base models/base"
-"""The example of an audit that has none here."""
+"""The example for an audit without an entry in :data:`EXAMPLES`."""
 
 REPORT_COMMANDS: Mapping[str, Callable[..., None]] = {
     "report": report,
@@ -75,10 +75,10 @@ REPORT_COMMANDS: Mapping[str, Callable[..., None]] = {
     "epsilon": epsilon,
     "gate": gate,
 }
-"""Commands on reports, in the order in which ``--help`` lists them."""
+"""Commands on reports, in the order of ``--help``."""
 
 COMMANDS_THAT_START_AGAIN = ("inspect", *REPORT_COMMANDS)
-"""Commands that keep nothing of work that was interrupted."""
+"""Commands that keep nothing of interrupted work."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -104,12 +104,12 @@ def _commands_of(group: str) -> Mapping[str, Callable[..., None]]:
 
 
 def command_app(argv: Sequence[str]) -> App:
-    """Return the application, with only the modules of the called command imported.
+    """Return the application, and import only the modules of the called command.
 
-    Commands are added in the order in which ``--help`` lists them.
+    Commands are added in the order of ``--help``.
     """
     if "--install-completion" in argv:
-        # The file that completes names the options of every command.
+        # The completion script needs the options of every command.
         argv = [*argv, *AUDITS, *COMMAND_GROUPS, ALL_AUDITS]
     app = flags.program(
         AUDIT_PROGRAM,
@@ -130,7 +130,7 @@ def command_app(argv: Sequence[str]) -> App:
 
 
 def _add_group(app: App, group_name: str, argv: Sequence[str]) -> None:
-    """Give the application a group of commands, with its commands if it is called."""
+    """Add a group to the application, with its commands if the group is called."""
     group = App(
         name=group_name,
         help=COMMAND_GROUPS[group_name],
@@ -144,10 +144,10 @@ def _add_group(app: App, group_name: str, argv: Sequence[str]) -> None:
 
 
 def _add_audits(app: App, argv: Sequence[str]) -> None:
-    """Give the application a command for each audit, and one for all of them.
+    """Add a command for each audit, and one for all of them.
 
-    The options of an audit are read from its class, which takes time: a command that is
-    not called has none.
+    To read the options of an audit from its class takes time, so a command that is not
+    called has none.
     """
     questions = _questions_of_audits()
     for name in (*audit_names(), ALL_AUDITS):
@@ -164,14 +164,14 @@ def _add_audits(app: App, argv: Sequence[str]) -> None:
 
         help = questions.get(name)
         if not help:
-            # An audit of another package says in its docstring what it asks.
+            # An audit of another package states its question in its docstring.
             docstring = about(name).__doc__ or ""
             help = docstring.partition("\n")[0]
         _add(app, name, function, help=help, example=example)
 
 
 def _questions_of_audits() -> dict[str, str]:
-    """Return what each of our audits asks, by its name."""
+    """Return the question of each of our audits, by name."""
     content = tomllib.loads(AUDIT_QUESTIONS.read_text(encoding="utf-8"))
     questions = {
         name: words["question"]
@@ -183,7 +183,7 @@ def _questions_of_audits() -> dict[str, str]:
 
 
 def _not_called() -> None:
-    """Stand for a command until it is called."""
+    """Take the place of a command that is not called."""
 
 
 def _add(
@@ -195,14 +195,14 @@ def _add(
     example: str = "",
     help: str | None = None,
 ) -> None:
-    """Give an application, or a group of commands, its next command.
+    """Add the next command to an application or a group of commands.
 
     Parameters
     ----------
     within
         Name of the group and a blank, for the example.
     example
-        Where :data:`EXAMPLES` has none.
+        Example for a command without an entry in :data:`EXAMPLES`.
     """
     command_line = EXAMPLES.get(within + name) or example
     if not command_line:
@@ -213,7 +213,7 @@ def _add(
 
 @dataclass(frozen=True, kw_only=True)
 class Opened(Loading):
-    """How a checkpoint is opened to be looked at: some fields are no options."""
+    """Options for opening an inspected checkpoint; some fields are not options."""
 
     trust_remote_code: Annotated[bool, options.NO_OPTION] = False
     quantize: Annotated[tuple[str, ...], options.NO_OPTION] = ()
@@ -245,7 +245,7 @@ def inspect(
         tell_json(facts)
         return
 
-    # What does not load is an error, and does not come this far.
+    # A checkpoint that does not load raises an error before this line.
     is_opened = facts.pop(WOULD_LOAD) == "yes"
     key = "inspect.loads" if is_opened else "inspect.loads_by_headers"
     verdict = sentences.render(key, source=facts["source"])
@@ -254,7 +254,7 @@ def inspect(
     show_facts(facts)
     tell()
 
-    # A shell must read the paths as they were typed.
+    # The suggested command quotes the paths for a shell.
     ckpt_typed = shlex.quote(ckpt)
     base_typed = "MODEL" if base is None else shlex.quote(base)
     show_line(sentences.render("inspect.next", ckpt=ckpt_typed, base=base_typed))

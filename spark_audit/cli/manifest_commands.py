@@ -30,15 +30,15 @@ TYPE_COLUMNS = (
     "with control",
     "smallest effect, nats",
 )
-"""Columns of the table of types, in the order in which they are read."""
+"""Columns of the table of types, in order."""
 
 BALANCE_COLUMNS = ("covariate", "mean_pii", "mean_control", "smd_before", "smd_after")
-"""Columns of the balance that fit a terminal; --json has all."""
+"""Columns of the balance that fit into a terminal; --json has all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceLoading(Loading):
-    """How a reference model is opened: some fields are no options."""
+    """Options for opening a reference model; some fields are not options."""
 
     lora_alpha: Annotated[float | None, NO_OPTION] = None
     quantize: Annotated[tuple[str, ...], NO_OPTION] = ()
@@ -82,10 +82,10 @@ def build(
     from spark_audit.messages import progress
     from spark_audit.scoring.store import Store
 
-    # What is wrong with paths and rows is told before a model is opened.
+    # Mistakes in paths and rows are reported before a model is opened.
     files = data_files(data)
     console.keep_apart([output], files)
-    # In a list that is emptied: examples would take room while the manifest is sealed.
+    # The list is emptied later, to free the memory of examples during sealing.
     examples = [read_examples(*files)]
     for note in check_splits(examples[0]):
         messages.say(note)
@@ -93,7 +93,7 @@ def build(
     check_writable(output.parent)
 
     reference = open_checkpoint(base, loading, name="base")
-    # What is scored is kept until the manifest is written: the same command resumes.
+    # Scores stay until the manifest is written, so that the same command resumes.
     store_folder = scores
     if store_folder is None:
         store_folder = output.with_name(f".{output.stem}.scores")
@@ -121,8 +121,8 @@ def build(
 
 
 def show(manifest: File, /, *, verbose: Verbose = False, json: Json = False) -> None:
-    """What can be judged with a manifest, and the effects that could be detected."""
-    # The docstring is the command's help: it answers what the command shows.
+    """Say what can be judged with a manifest, and which effects could be detected."""
+    # The docstring is the help of the command.
     from spark_audit.cli.show import show_records
     from spark_audit.manifest.overview import describe
 
@@ -137,7 +137,7 @@ def show(manifest: File, /, *, verbose: Verbose = False, json: Json = False) -> 
         return
 
     _show(description, verbose=verbose)
-    # The short answer ends with what to do next, the long one with all facts.
+    # The short output ends with the next steps, and the long output with all facts.
     if not verbose:
         console.tell(render("overview.next", name=manifest))
         console.tell(render("overview.more"))
@@ -170,7 +170,7 @@ def verify(
     base
         Also check that it fits.
     """
-    # Reading it checks the digest.
+    # This also checks the digest.
     content = load_manifest(manifest)
     console.tell(f"{manifest}: digest {content.digest} fits its content")
     if base is not None:
@@ -178,7 +178,7 @@ def verify(
         from spark_audit.manifest.file import check_fit
 
         loaded = open_checkpoint(base, name="base")
-        # Of an adapter, the base that it stands on.
+        # An adapter stands for its base.
         sha256 = loaded.base_sha256 or loaded.weights_sha256
         check_fit(content, loaded, base_sha256=sha256)
         console.tell(f"{base}: is the reference of this manifest")
@@ -241,7 +241,7 @@ def rows(
         for path, rows_of_file in rows_by_path.items():
             lines = [json.dumps(row, ensure_ascii=False) for row in rows_of_file]
             content = "".join(f"{line}\n" for line in lines)
-            # They are rows of the manifest with their text.
+            # The file is private, because it contains rows of text.
             write_text(path, content, mode=0o600)
     console.tell(
         f"Rows: {output} ({len(members)} of members, {len(non_members)} of non-members)"
@@ -249,7 +249,7 @@ def rows(
 
 
 def _show(description: Description, *, verbose: bool = False) -> None:
-    """Print what can be tested, by type, and what would help."""
+    """Print what can be tested, the types, and advice."""
     from spark_audit.cli.show import show_records
 
     if verbose:
@@ -270,7 +270,7 @@ def _show(description: Description, *, verbose: bool = False) -> None:
 def _with_columns(
     records: Sequence[Mapping[str, object]], columns: Sequence[str]
 ) -> list[dict[str, object]]:
-    """Return records with these columns alone, in their order."""
+    """Return records with only these columns, in this order."""
     selected = []
     for record in records:
         selected.append({column: record[column] for column in columns})

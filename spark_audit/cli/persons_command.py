@@ -1,4 +1,4 @@
-"""``spark-audit persons``: what reports show of single rows and of persons."""
+"""Show what reports reveal about single rows and persons: ``spark-audit persons``."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from spark_audit.results import Report
 
 ROWS_NAMED = 5
-"""Rows of a checkpoint that `persons` names; --json lists all."""
+"""Most rows of a checkpoint that `persons` names; --json lists all."""
 
 COLUMNS_OF_NAMED_ROWS = ("checkpoint", "rows", "groups", "which")
-"""Keys of the columns in which checkpoints and their named rows are printed."""
+"""Message keys of the columns of checkpoints with their named rows."""
 
 NamedRecord: TypeAlias = dict[str, Any]
-"""Which rows a checkpoint shows; ``report`` is the folder of its report."""
+"""A record of the rows that a checkpoint reveals; ``report`` is its report folder."""
 
 
 def persons(
@@ -38,7 +38,7 @@ def persons(
     share: Annotated[float, Parameter(metavar="X")] = 0.1,
     json: options.Json = False,
 ) -> None:
-    """What a report shows of single rows and persons; needs no model and no text.
+    """Show what a report reveals of rows and persons; needs no model and no text.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def persons(
             shown=loaded_manifest if show_text else None,
             share=share,
         )
-    # Of three reports nobody knows which is before which.
+    # With three reports, before and after are unclear.
     changes = None
     if len(reports) == 2:
         changes = changed(reports, person, sources=group_by_source)
@@ -114,7 +114,7 @@ def persons(
 def _with_report(
     records_by_report: Mapping[Path, Sequence[PersonRecord]],
 ) -> list[dict[str, object]]:
-    """Return records with the folder of their report, as JSON has them."""
+    """Return records for JSON, each with the folder of its report."""
     with_report: list[dict[str, object]] = []
     for folder, records in records_by_report.items():
         with_report += [{"report": str(folder), **record} for record in records]
@@ -124,7 +124,7 @@ def _with_report(
 def _records_of_named_rows(
     reports: Mapping[Path, Report], share: float
 ) -> list[NamedRecord]:
-    """Return which rows and groups of rows each checkpoint of each report shows."""
+    """Return the rows and groups of rows that each report's checkpoints reveal."""
     from spark_audit.report import named
 
     records = []
@@ -151,7 +151,7 @@ def _records_of_named_rows(
 def _show_named(
     records: Sequence[NamedRecord], share: float, *, has_several: bool
 ) -> None:
-    """Print how many rows each checkpoint shows to have been trained on, and which."""
+    """Print how many rows each checkpoint reveals as trained, and which ones."""
     counts = []
     lines = []
     for record in records:
@@ -162,7 +162,7 @@ def _show_named(
         if row_ids:
             counts.append(f"{name} ({len(row_ids)})")
 
-        # Where rows cannot be compared, "0 of 345" would read like a result.
+        # If rows cannot be compared, "0 of 345" would look like a result.
         if record["why"]:
             lines.append((name, "-", "-", record["why"]))
             continue
@@ -197,12 +197,12 @@ def _show_sheets(
     changes: Sequence[PersonChange] | None,
     share: float,
 ) -> None:
-    """Print what each checkpoint shows of each person, and what changed.
+    """Print what each checkpoint reveals about each person, and the changes.
 
     Parameters
     ----------
     changes
-        What changed between two reports; None where there are not two.
+        Changes between two reports; None if there are not exactly two.
     """
     from spark_audit.report.person_sentences import (
         person_verdict,
@@ -210,7 +210,7 @@ def _show_sheets(
         rows_of_person,
     )
 
-    # Of several reports, a checkpoint is called by its report, too.
+    # With several reports, a checkpoint's name includes its report.
     all_records: list[PersonRecord] = []
     for folder, records in records_by_report.items():
         for record in records:
@@ -235,7 +235,7 @@ def _show_sheets(
 
 
 def _show_checkpoints(records: Sequence[PersonRecord]) -> None:
-    """Print what each checkpoint shows of one person, and texts that come back."""
+    """Print what each checkpoint reveals about a person, and recovered texts."""
     from spark_audit.report.person_sentences import PERSON_COLUMNS, person_line
 
     header = [render(f"persons.column.{name}") for name in PERSON_COLUMNS]
@@ -243,13 +243,13 @@ def _show_checkpoints(records: Sequence[PersonRecord]) -> None:
     show_table("", header, lines, figures=False)
 
     for record in records:
-        # Only with --show-text are there any.
+        # There are texts only with --show-text.
         for text in record["texts"]:
             show_line(f"{record['checkpoint']}: {text}")
 
 
 def _show_changes(changes: Sequence[PersonChange]) -> None:
-    """Print what changed for one person between two reports."""
+    """Print the changes for one person between two reports."""
     from spark_audit.report.person_sentences import CHANGE_COLUMNS, change_line
 
     if not changes:

@@ -1,4 +1,4 @@
-"""``spark-audit report``, ``compare`` and ``epsilon``: what needs no model."""
+"""Commands without a model: ``spark-audit report``, ``compare`` and ``epsilon``."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def report(
     from spark_audit.cli.show import say_where, show_report, show_tables
     from spark_audit.report.folder import write_report
 
-    # Options that do not go together are refused before anything is read.
+    # Conflicting options are refused before anything is read.
     options.text_in_dossier(formats, show_text=show_text)
     if show_text and manifest is None:
         raise InputError(
@@ -69,7 +69,8 @@ def report(
     manifest_for_words = None
     if manifest is not None:
         manifest_for_words = manifest_of(content, manifest)
-    # Before anything is written: a name that is unknown leaves the folder as it is.
+    # The comparison comes before any writing: an unknown name leaves the folder
+    # unchanged.
     comparison = None
     if against is not None:
         from spark_audit.report.against import against as table_against
@@ -89,7 +90,7 @@ def report(
     if json:
         tell_json(content.model_dump(mode="json"))
         return
-    # Who names formats wants files, and reads them there.
+    # A user who names formats reads the files instead.
     if verbose or not formats:
         show_report(content, verbose=verbose)
     if formats:
@@ -142,7 +143,7 @@ def compare(
         keep_apart([output], folders)
         check_writable(output)
 
-    # Evidence is enough for contrasts: no checkpoint is opened.
+    # The evidence is enough for contrasts, so no checkpoint is opened.
     content = compare_reports(
         *folders,
         baseline=baseline,
@@ -154,7 +155,7 @@ def compare(
     )
     if output is not None:
         write_report(content, output)
-        # As it was written: with its lines of figures, and the names of its files.
+        # Read again, because the written report also names its files.
         content = read_report(output)
 
     if json:
@@ -208,6 +209,6 @@ def epsilon(
         if accountant_says:
             tell(accountant_says)
 
-    # What cannot tell does not contradict.
+    # An undecided outcome is not a contradiction.
     if any(outcome.state == "contradicted" for outcome in outcomes):
         raise SystemExit(1)

@@ -1,4 +1,4 @@
-"""What commands on reports read: a report's folder, and the report's manifest."""
+"""Read the inputs of commands on reports: a report folder, and its manifest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Folder = Annotated[Path, Parameter(help="Report folder, or a file of one.")]
 
 
 def opened(path: Path) -> tuple[Path, Report]:
-    """Return the report folder that a path stands for, and its report."""
+    """Return the report folder at a path, and its report."""
     from spark_audit.report.folder import folder_of, read_report
 
     folder = folder_of(path)
@@ -25,12 +25,12 @@ def opened(path: Path) -> tuple[Path, Report]:
 
 
 def manifest_of(report: Report, path: Path) -> Manifest:
-    """Return the manifest that a report was made with.
+    """Return the manifest at a path, if the report was made with it.
 
     Raises
     ------
     InputError
-        If it is another manifest.
+        If the report was made with another manifest.
     """
     from spark_audit.manifest.file import load_manifest, original
 

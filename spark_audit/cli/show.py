@@ -1,4 +1,4 @@
-"""How reports and records look in a terminal: tables on stdout."""
+"""Show reports and records as tables on stdout."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from spark_audit.results import OF_REPORT, Report, by_severity
 from spark_audit.terminal.console import show_line, show_table, stdout, tell, tell_json
 
 MIN_TABLE_COLUMNS = 120
-"""Columns below which a table's figures would be cut or stand in pieces."""
+"""Terminal width below which figures of a table would be cut or broken."""
 
 
 def show_report(report: Report, *, verbose: bool = False) -> None:
-    """Print a report at a glance; without an attack, or if asked for, all there is."""
+    """Print a report at a glance; in full if it has no attack or if asked for."""
     report = rounded_for_owner(report)
-    # A report without an attack has none.
+    # There is no glance of a report without an attack.
     at_a_glance = glance_of(report)
     for finding in by_severity(report.findings):
         if finding.audit == OF_REPORT and not finding.checkpoint:
@@ -48,7 +48,7 @@ def show_report(report: Report, *, verbose: bool = False) -> None:
         show_line(sentences.render("terminal.tables"))
         return
 
-    # Of several audits all tables would take hundreds of lines.
+    # All tables of several audits would take hundreds of lines.
     audits = {row.audit for row in report.results}
     main_figures = glance(report)
     if len(audits) > 1 and main_figures is not None:
@@ -59,19 +59,19 @@ def show_report(report: Report, *, verbose: bool = False) -> None:
 
 
 def _show_guards(report: Report) -> None:
-    """Print the checks of the audit itself that failed or gave a warning."""
+    """Print the audit's own checks that failed or gave a warning."""
     for guard in report.guards:
         if guard.passed:
             continue
         state = "warning" if guard.passed is None else "failed"
         word = sentences.render(f"page.guard_{state}")
-        # Some guards are of the whole audit.
+        # Some checks concern the whole audit.
         place = f" ({guard.checkpoint})" if guard.checkpoint else ""
         show_line(f"{word}: {guard.title}{place}: {guard.detail}")
 
 
 def _show_standings(report: Report) -> None:
-    """Print where each checkpoint stands, and what was tested, in full sentences."""
+    """Print the standing of each checkpoint and the tests, in full sentences."""
     all_standings = standings.standings(report)
     for standing in all_standings:
         badge = standings.badge(standing.state)
@@ -93,7 +93,7 @@ def _show_standings(report: Report) -> None:
 
 
 def show_tables(tables: Sequence[ReportTable], *, figures: bool = True) -> None:
-    """Print tables one below the other, remarks under each; see :func:`show_table`."""
+    """Print tables one after the other, with remarks; see :func:`show_table`."""
     for table in tables:
         show_table(
             table.title,
@@ -107,7 +107,7 @@ def show_tables(tables: Sequence[ReportTable], *, figures: bool = True) -> None:
 def show_records(
     records: Sequence[Mapping[str, object]], *, title: str, as_json: bool = False
 ) -> None:
-    """Print records of the same fields as a table, or as a JSON list."""
+    """Print records with equal fields as a table, or as a JSON list."""
     if as_json:
         tell_json([dict(record) for record in records])
         return
@@ -115,12 +115,12 @@ def show_records(
 
 
 def say_where(folder: Path) -> None:
-    """Print what to open first of a report folder."""
+    """Print which file of a report folder to open first."""
     existing_pages = []
     for name in ("report.html", "report.md", "report.json"):
         if (folder / name).exists():
             existing_pages.append(str(folder / name))
-    # The page and its text; of a folder without one of them, its figures.
+    # The page and its text; without one of them, the file of figures.
     names = ", ".join(existing_pages[:2])
     tell(f"\n{sentences.render('terminal.report')}: {names}")
     dossier = folder / "dossier.html"

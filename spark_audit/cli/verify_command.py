@@ -1,4 +1,4 @@
-"""``spark-audit verify``: whether a report follows from its evidence."""
+"""Check whether a report follows from its evidence: ``spark-audit verify``."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from spark_audit.results import Report
 
 COLUMNS_OF_PARTS = ("part", "state", "detail")
-"""Keys of the columns in which the parts of a report are printed."""
+"""Message keys of the columns of the parts of a report."""
 
 
 @dataclass(frozen=True)
 class PartCheck:
-    """A part of a report, and how it differs from what its evidence gives.
+    """A part of a report, and its difference from the evidence.
 
     Attributes
     ----------
     name
         A file of the report, ``conclusions of AUDIT``, ``weights of NAME`` ...
     difference
-        Empty where the part follows.
+        How it differs; empty if it follows from the evidence.
     """
 
     name: str
@@ -40,15 +40,15 @@ class PartCheck:
 
     @property
     def is_verified(self) -> bool:
-        """Whether the part follows from the evidence."""
+        """Return whether the part follows from the evidence."""
         return not self.difference
 
     @property
     def is_stray(self) -> bool:
-        """Whether it is a shared file that the report does not name.
+        """Return whether it is a shared file that the report does not name.
 
-        Evidence that the report does not name is no stray: what was left out may have
-        concluded something else.
+        Evidence that the report does not name is not stray: it may lead to another
+        conclusion than the report's.
         """
         from spark_audit.pipeline.verification.checked import NOT_NAMED
 
@@ -57,7 +57,7 @@ class PartCheck:
 
     @property
     def group(self) -> str:
-        """Return what it is counted with: files of one folder, conclusions, weights."""
+        """Return the group in which it is counted, such as the files of a folder."""
         for folder in ("scores/", "tables/", "figures/"):
             if self.name.startswith(folder):
                 return folder
@@ -99,13 +99,13 @@ def verify(
     from spark_audit.pipeline.verification.verify import verify as verify_report
 
     folder, report = opened(folder)
-    # Concluding again takes a minute: a name that is unknown is refused before it.
+    # To conclude again takes a minute, so unknown names are refused first.
     _check_names(ckpt, report)
     loaded_manifest = None
     if manifest is not None:
         loaded_manifest = manifest_of(report, manifest)
 
-    # Also where stderr is no terminal: nothing else is printed for a minute or more.
+    # Printed even without a terminal, because nothing else appears for a minute.
     say(render("verify.begins", folder=folder))
     checks = [
         PartCheck(name, difference)
@@ -117,7 +117,7 @@ def verify(
             manifest=loaded_manifest,
         )
     ]
-    # Whose weights were compared is not taken on trust.
+    # Compared weights are no longer taken on trust.
     compared_checkpoints = []
     if ckpt:
         compared_checkpoints = [
@@ -141,13 +141,13 @@ def verify(
         tell_json({"checked": checked, "taken_on_trust": trusted})
     else:
         _show_verified(checks, trusted)
-    # A stray file counts: somebody may take it for a part of the report.
+    # A stray file counts, because it could be mistaken for a part of the report.
     if not all(check.is_verified for check in checks):
         raise SystemExit(1)
 
 
 def _check_names(ckpt: Sequence[str], report: Report) -> None:
-    """Refuse a checkpoint that the report has not, by its name."""
+    """Refuse the name of a checkpoint that is not in the report."""
     from spark_audit.checkpoints.specs import parse_specs
 
     known_names = [checkpoint.name for checkpoint in report.checkpoints]
@@ -161,7 +161,7 @@ def _check_names(ckpt: Sequence[str], report: Report) -> None:
 
 
 def _show_verified(checks: Sequence[PartCheck], trusted: Sequence[str]) -> None:
-    """Print whether a report follows from its evidence, and what does not."""
+    """Print whether a report follows from its evidence, and which parts do not."""
     strays = [check for check in checks if check.is_stray]
     verified = [check for check in checks if check.is_verified]
     wrong = [check for check in checks if not (check.is_verified or check.is_stray)]
@@ -185,7 +185,7 @@ def _show_verified(checks: Sequence[PartCheck], trusted: Sequence[str]) -> None:
 
 
 def _verdict(n_wrong: int, n_verified: int, n_strays: int) -> str:
-    """Return whether a report follows from its evidence, in one line."""
+    """Return the verdict on a report in one line."""
     if n_wrong:
         n_parts = n_wrong + n_verified
         return render("verify.differs", wrong=n_wrong, count=n_parts)
@@ -200,13 +200,13 @@ def _lines_of_parts(
     strays: Sequence[PartCheck],
     verified: Sequence[PartCheck],
 ) -> list[tuple[str, str, str]]:
-    """Return a line for each part that is wrong, and for each group of the others.
+    """Return a line for each wrong part, and for each group of other parts.
 
     The columns are :data:`COLUMNS_OF_PARTS`.
     """
     from spark_audit.results import grouped
 
-    # What is wrong stands in full, what holds is counted.
+    # Wrong parts are listed in full, and correct ones are counted.
     lines = []
     for check in wrong:
         lines.append((check.name, render("verify.wrong"), check.difference))
@@ -225,7 +225,7 @@ def _lines_of_parts(
 
 
 def _name_of_group(group: str, members: Sequence[PartCheck]) -> str:
-    """Return the name of the only member, or the group of several."""
+    """Return the name of a single member, or else of the group."""
     if len(members) == 1:
         return members[0].name
     return group

@@ -1,1 +1,1 @@
-"""From checkpoints and a manifest to a report folder."""
+"""Run audits: from checkpoints and a manifest to a report folder."""

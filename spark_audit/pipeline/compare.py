@@ -33,7 +33,7 @@ NOT_INSTALLED = "the package that it is of is not installed"
 """Why nothing is concluded for an audit of another package that is not installed."""
 
 LEFT_OUT = "audits compared"
-"""The guard that names the audits that were not compared."""
+"""Name of the guard that lists audits that were not compared."""
 
 FREE_OPTIONS = ("replicates", "placebo_draws", "rematched", "blind_permutations")
 """Options in which compared reports may differ: they only set how much is drawn."""
@@ -57,7 +57,7 @@ class ComparedReport:
     names: Mapping[str, str]
 
     def path(self, audit: str) -> Path:
-        """Return where the evidence of an audit lies."""
+        """Return the path of an audit's evidence."""
         return self.folder / "scores" / about(audit).evidence_file()
 
     def evidence(self, audit: str) -> Evidence:
@@ -78,30 +78,30 @@ def compare(
     command: Sequence[str] = (),
     only: Collection[str] = (),
 ) -> AuditReport:
-    """Return one report over the checkpoints of several, with contrasts to a baseline.
+    """Return one report on the checkpoints of several, with contrasts to a baseline.
 
     Parameters
     ----------
     folders
-        Report folders over one manifest. A checkpoint that several hold counts once;
-        different ones of one name are called ``FOLDER/NAME``.
+        Report folders over one manifest. A checkpoint in several of them counts once.
+        Different checkpoints with the same name are called ``FOLDER/NAME``.
     baseline
         Default: the checkpoint of the first report, if it has one besides the base.
     preset
         Default: that of the first report.
     null
-        Ordinary runs whose spread a correction must clear, as of ``matched``.
+        Ordinary runs whose spread a correction must exceed, as in ``matched``.
     output
-        Folder for the evidence; the report itself is the caller's to write. A report
-        in it about something else is kept in a dated folder beside it.
+        Folder for the evidence; the caller writes the report itself. A report in it
+        about something else is kept in a dated folder beside it.
     only
-        Audits that are compared; default: all that can be.
+        Audits to compare; default: all that can be compared.
 
     Raises
     ------
     InputError
-        If the reports are over different manifests, parts of one or number formats,
-        share no audit, or no baseline can be chosen.
+        If the reports have different manifests, parts of a manifest or number formats,
+        if they share no audit, or if no baseline can be chosen.
     OutputError
         If evidence is not as it was written.
     """
@@ -123,7 +123,7 @@ def compare(
             )
             compared_names.update(entries(name, evidence[name]))
 
-    # A baseline may be a checkpoint, or a method, which stands for its seeds.
+    # A baseline may be a checkpoint, or a method that stands for its seeds.
     names = sorted(compared_names)
     methods = [entry_of(name) for name in names]
     check_known(baseline, [*names, *methods], where="--baseline")
@@ -191,7 +191,7 @@ def _matching_tables(
 
 
 def entries(name: str, evidence: Evidence) -> list[str]:
-    """Return the names that an audit compares: of checkpoints, or of series."""
+    """Return the names that an audit compares, of checkpoints or of series."""
     names = list(evidence.checkpoints)
     if about(name).of_series:
         names = [series_of(checkpoint) for checkpoint in names]
@@ -204,18 +204,18 @@ def concluded(
     settings: Mapping[str, Any],
     facts: Sequence[CheckpointFacts],
 ) -> AuditResult:
-    """Conclude again from an audit's stored evidence, with a report's settings.
+    """Conclude again from an audit's stored evidence, with the settings of a report.
 
     Raises
     ------
     OutputError
-        If it cannot conclude from them: they may be somebody else's.
+        If the audit fails on this evidence, which may come from anybody.
     """
     try:
         return _concluded(name, evidence, settings, facts)
     except (SparkError, MemoryError):
         raise
-    # An audit may do anything with evidence that does not fit it.
+    # An audit may fail in any way on evidence that does not fit it.
     except Exception as error:
         raise OutputError(
             f"`{name}` can conclude nothing from it ({type(error).__name__})",
@@ -233,7 +233,7 @@ def _concluded(
     """Do what :func:`concluded` does, but let any error through as it is."""
     audit_type = find(name)
 
-    # Settings of an audit stand in reports as AUDIT.OPTION.
+    # A report's settings contain an audit's options as AUDIT.OPTION.
     options = {}
     for option in fields(audit_type):
         value = settings.get(f"{name}.{option.name}")
@@ -255,7 +255,7 @@ def _concluded(
 def changed_since(
     folder: Path, before: Path, *, only: Collection[str]
 ) -> tuple[Report, list[str]]:
-    """Return what has changed since an earlier report over the same manifest.
+    """Return the changes since an earlier report over the same manifest.
 
     The gate judges rules on what rose or fell by this. Each checkpoint is compared with
     the earlier report's checkpoint of its name, or with its only one.
@@ -287,7 +287,7 @@ def changed_since(
     # Checkpoint of the new report -> its partner in the earlier one.
     partners = {name: name if name in earlier else earlier[-1] for name in later}
 
-    # One comparison for each earlier checkpoint, which is its baseline.
+    # Each earlier checkpoint is the baseline of a separate comparison.
     contrasts: list[Contrast] = []
     for partner in dict.fromkeys(partners.values()):
         comparison = compare(before, folder, baseline=old.names[partner], only=only)
@@ -335,7 +335,7 @@ def _compared_reports(folders: Sequence[Path]) -> list[ComparedReport]:
         for facts in report.checkpoints:
             models.setdefault(facts.name, set()).add(facts.model_id)
 
-    # Checkpoints of one name that are different models are called FOLDER/NAME.
+    # Different models with one name are called FOLDER/NAME.
     labels = [folder.resolve().name for folder in folders]
     if len(set(labels)) < len(labels):
         labels = [f"{label}-{k}" for k, label in enumerate(labels, start=1)]
@@ -366,7 +366,7 @@ def _setup(report: Report) -> dict[str, object]:
 
 
 def _without_base(names: Iterable[str]) -> list[str]:
-    """Return a report's checkpoints without the base and stages of a series."""
+    """Return a report's checkpoints, without the base and stages of a series."""
     checkpoints = []
     for name in names:
         if name != BASE and CheckpointName.parse(name).stage is None:
@@ -375,7 +375,7 @@ def _without_base(names: Iterable[str]) -> list[str]:
 
 
 def _only_checkpoint(names: Mapping[str, str]) -> str:
-    """Return the only checkpoint of a report besides the base; refuse several."""
+    """Return a report's only checkpoint besides the base; refuse several."""
     checkpoints = _without_base(names)
     if len(checkpoints) != 1:
         choices = ", ".join(names[name] for name in checkpoints) or BASE

@@ -76,7 +76,7 @@ def conclude(job: Job, checkpoint_jobs: Sequence[CheckpointJob]) -> AuditReport:
         timing=parts.timing,
     )
 
-    # Write evidence first: the report names it with its checksums.
+    # Evidence is written first, because the report contains its checksums.
     keep_if_replaced(folder, before, report)
     evidence = {name: result.evidence for name, result in parts.results.items()}
     checksums = report.evidence | write_evidence(folder, evidence)
@@ -98,7 +98,7 @@ def conclude(job: Job, checkpoint_jobs: Sequence[CheckpointJob]) -> AuditReport:
 def write_evidence(
     folder: Path, evidence: Mapping[str, Evidence | None]
 ) -> dict[str, str]:
-    """Write the evidence of audits that have any; return each file's checksum.
+    """Write the evidence of audits; return the checksum of each file.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ def _tables(job: Job, checkpoint_jobs: Sequence[CheckpointJob]) -> dict[str, Sco
 
 
 def _settings(job: Job, results: Mapping[str, AuditResult]) -> dict[str, object]:
-    """Return the settings that all audits share, and those of each as ``AUDIT.KEY``."""
+    """Return the settings shared by all audits, and those of each as ``AUDIT.KEY``."""
     settings = job.request.shared_settings(job.manifest)
     settings["caliper"] = job.manifest.settings.caliper
     settings["reference"] = job.manifest.reference.name
@@ -179,7 +179,7 @@ def _results(
                 if job.lineup.sees(name, audit):
                     visible_tables[name] = scores
 
-            # A series is compared with a series, by their own names.
+            # A series is compared with a series, each under its own name.
             names = dict.fromkeys(job.lineup.entry(name) for name in visible_tables)
             baselines = baselines_of(request.baseline, names) | baselines_of_copies
 
@@ -220,7 +220,7 @@ def _setup_guards(
     weights = {BASE: job.manifest.reference.weights_sha256}
     for checkpoint_job in checkpoint_jobs:
         facts = checkpoint_job.facts
-        # A rounded or relearned checkpoint bears the hash of what it was made of.
+        # A rounded or relearned checkpoint has the hash of its original.
         is_derived = facts.quantised_from or facts.relearned_from
         if not is_derived and facts.format != "live":
             weights[facts.name] = facts.weights_sha256
@@ -230,14 +230,14 @@ def _setup_guards(
 
 
 def manifest_facts(manifest: Manifest) -> ManifestFacts:
-    """Return what a report says of the manifest, or of the part that was audited."""
+    """Return a report's facts of the manifest, or of its audited part."""
     sources = set[str]()
     clusters = set[str]()
     n_spans = 0
     n_tokens = 0
     for pair in manifest.pairs:
         example = manifest.by_id[pair.example]
-        # Held-out identifiers are a control; a report counts what was trained on.
+        # Held-out identifiers are controls; a report counts trained ones.
         if example.split != "train":
             continue
         sources.add(example.source_id)

@@ -1,4 +1,4 @@
-"""Estimate of a run before it begins: time, memory, and what is stored already."""
+"""Estimate the time, memory and stored scores of a run before it begins."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TIMED_TOKENS = 4096
 """Tokens of a kind of pass that are scored to time it, about."""
 
 MAX_NOTES_SHOWN = 3
-"""Notes on checkpoints that a terminal shows: a run of many stages has one for each."""
+"""Most notes on checkpoints in a terminal: each stage of a long run has one."""
 
 
 def estimate(request: Request) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def estimate(request: Request) -> dict[str, Any]:
     Raises
     ------
     SparkError
-        As a run raises it before it scores.
+        Any error that a run would raise before it scores.
     """
     from spark_audit.scoring.store import Store
 
@@ -100,7 +100,7 @@ class PassTiming(NamedTuple):
 def _pass_records(
     unscored: Unscored, seconds_per_token: Mapping[str, float]
 ) -> list[dict[str, Any]]:
-    """Return what is still to be scored of each kind of pass, with its seconds."""
+    """Return the missing items of each kind of pass, with an estimate in seconds."""
     n_items: dict[str, int] = {}
     n_tokens: dict[str, int] = {}
     for (_, scoring_pass), items in unscored.items():
@@ -111,7 +111,7 @@ def _pass_records(
 
     records = []
     for kind, tokens in n_tokens.items():
-        # A kind of which everything is stored was not timed.
+        # A kind whose scores are all stored was not timed.
         seconds = tokens * seconds_per_token.get(kind, 0.0)
         record = {
             "pass": kind,
@@ -130,7 +130,7 @@ def _time_passes(job: Job, unscored: Unscored) -> PassTiming:
     """
     from spark_audit.scoring.score import score
 
-    # Of passes of one kind, such as noise at several scales, the last one is timed.
+    # Of several passes of one kind, such as noise at several scales, the last is timed.
     samples = {}
     for (_, scoring_pass), items in unscored.items():
         if items:
@@ -183,7 +183,7 @@ def estimate_lines(estimated: Mapping[str, Any]) -> Iterator[str]:
     yield f"Memory: {memory_size(estimated['memory_bytes'])}{of_free}."
     yield ""
 
-    # The table: what is read, and what each kind of pass takes.
+    # Then the table: inputs, and the cost of each kind of pass.
     names = ", ".join(estimated["checkpoints"])
     short_names = names if len(names) <= 70 else f"{names[:67]}..."
     yield f"Reads    {estimated['manifest'][:40]}, {estimated['rows']:,} rows"
@@ -210,7 +210,7 @@ def estimate_lines(estimated: Mapping[str, Any]) -> Iterator[str]:
 
 
 def stored_passes(n_whole: int, n_passes: int, n_in_part: int = 0) -> str:
-    """Return how many passes are stored, in words."""
+    """Return the number of stored passes, in words."""
     words = f"{n_whole} of {n_passes} passes"
     if n_in_part:
         words += f", and parts of {n_in_part} more,"

@@ -31,7 +31,7 @@ REPORTS = Path("reports")
 """Where a report goes if the user gives no folder."""
 
 FOREIGN_FILES = ("run.json", "adapter_config.json", "config.json", "*.jsonl")
-"""Files by which a folder of checkpoints or of data is recognised."""
+"""Files that mark a folder as one of checkpoints or of data."""
 
 REPORT_PAGES = ("report.html", "report.md", "dossier.html", "tables", "figures")
 """Files and folders that a report would overwrite in a folder of something else."""
@@ -62,7 +62,7 @@ def manifest_for(checkpoint: Loaded, request: Request) -> Manifest:
 
 
 def find_manifest(checkpoint: Loaded) -> Manifest:
-    """Return the one manifest of ``manifests/`` that fits a checkpoint's base.
+    """Return the only manifest in ``manifests/`` that fits a checkpoint's base.
 
     Raises
     ------
@@ -100,12 +100,12 @@ def find_manifest(checkpoint: Loaded) -> Manifest:
 def report_folder(
     manifest: Manifest, names: Sequence[str], specs: Sequence[Spec], request: Request
 ) -> Path:
-    """Return where a report goes: by default ``reports/<manifest>-<names>``.
+    """Return the folder of a report, by default ``reports/<manifest>-<names>``.
 
     Raises
     ------
     InputError
-        As :func:`check_folder`.
+        As for :func:`check_folder`.
     """
     if request.output is not None:
         folder = request.output
@@ -130,7 +130,7 @@ def check_folder(
         (see :func:`~spark_audit.pipeline.joined.lost_parts`), or if it is a folder of
         data or of a checkpoint.
     OutputError
-        If it cannot be written.
+        If the folder cannot be written.
     """
     check_links(folder, *REPORT_FOLDERS)
     check_is_for_reports(folder)
@@ -156,7 +156,7 @@ def check_is_for_reports(folder: Path) -> None:
     Raises
     ------
     InputError
-        With the first such file.
+        Names the first such file.
     """
     if (folder / "report.json").exists():
         return

@@ -1,7 +1,7 @@
-"""A request, checked from headers: what its checkpoints score and the store lacks.
+"""A job: a checked request, with the passes that its checkpoints still need.
 
-The passes of all audits are united before anything is scored. An audit that wants the
-stages of a series gets them as ``NAME@K``; the others see a series as its last stage.
+The passes of all audits are united before anything is scored. Audits of series get the
+stages of a series as ``NAME@K``, while other audits see a series as its last stage.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class StoredPasses(NamedTuple):
     Attributes
     ----------
     n_whole
-        Passes of which every item is stored.
+        Passes with scores of all items.
     n_passes
         All passes of the request, stored or not.
     n_in_part
@@ -82,7 +82,7 @@ class CheckpointJob:
 
 @dataclass(frozen=True)
 class Job:
-    """A request that was checked, with all that its checkpoints have in common.
+    """A checked request, with everything that its checkpoints share.
 
     Checkpoints that share one module (a base and its adapters, say) are a group: the
     module is loaded once for all of them.
@@ -96,13 +96,13 @@ class Job:
         Every checkpoint that is opened, with bases, replicates and derived ones;
         described from headers, and loaded group by group (``opening.groups``).
     manifest, view
-        The whole manifest, and the part that ``--limit`` leaves.
+        The whole manifest, and its part under ``--limit``.
     plans
-        The sequences of each audit by pass, in the order of ``request.audits``.
+        Sequences of each audit, by pass, in the order of ``request.audits``.
     store
-        Where scores are kept.
+        The store of scores.
     folder
-        Where the report goes.
+        Folder of the report.
     show
         Called with progress.
     clock
@@ -136,7 +136,7 @@ class Job:
         Raises
         ------
         SparkError
-            For anything that the user gave and that cannot be used.
+            For any input of the user that cannot be used.
         """
         from spark_audit.checkpoints.open import OpenCheckpoints
         from spark_audit.scoring.store import Store
@@ -144,7 +144,7 @@ class Job:
         lineup = _lineup_of(request)
         loading = loading_of(request)
 
-        # Without a manifest the first checkpoint's headers say which one fits.
+        # Without a given manifest, the first checkpoint's headers determine it.
         opening = None
         if request.manifest is not None:
             manifest = original(load_manifest(request.manifest))
@@ -165,7 +165,7 @@ class Job:
             opening = OpenCheckpoints(lineup.specs, loading, relearning=relearning)
         _check_fits(manifest, opening.described, lineup, request)
 
-        # Plan what is scored, and where it is kept.
+        # Plan what is scored, and where the scores are stored.
         view, plans = make_plans(
             manifest, request.audits, preset=request.preset, limit=request.limit
         )
@@ -357,7 +357,7 @@ class Job:
     def with_notes(
         self, checkpoint_jobs: Sequence[CheckpointJob]
     ) -> list[CheckpointJob]:
-        """Return the jobs with notes on how their scores came about, for the report."""
+        """Add notes on the making of their scores to the jobs, for the report."""
         self.store.refresh()
         jobs_with_notes = []
         for checkpoint_job in checkpoint_jobs:
@@ -369,7 +369,7 @@ class Job:
                 notes += self.store.notes
             notes += self._notes_on_copies(checkpoint_job, checkpoint_jobs)
 
-            # Several passes may remark the same.
+            # Several passes may give the same note.
             distinct_notes = list(dict.fromkeys(notes))
             facts = checkpoint_job.facts.model_copy(update={"notes": distinct_notes})
             jobs_with_notes.append(replace(checkpoint_job, facts=facts))
@@ -403,7 +403,7 @@ def _lineup_of(request: Request) -> Lineup:
     if not request.audits:
         raise InputError("no audit is given", where="audits")
 
-    # Folders are searched for stages only if an audit is of series.
+    # Folders are searched for stages only if an audit needs series.
     lineup = Lineup(tuple(parse_specs(request.ckpt)))
     if any(audit.of_series for audit in request.audits):
         lineup = make_lineup(lineup.specs, request.audits)
@@ -432,8 +432,8 @@ def _check_fits(
     lineup: Lineup,
     request: Request,
 ) -> None:
-    """Refuse checkpoints that the manifest was not made for."""
-    # A base may be given as --base PATH, or as --ckpt base=PATH.
+    """Refuse checkpoints that do not belong to the manifest."""
+    # A base may be given as --base PATH or as --ckpt base=PATH.
     spec_names = [spec.name for spec in lineup.specs]
     if request.base is not None or BASE in spec_names:
         check_not_swapped(manifest, described)

@@ -1,4 +1,4 @@
-"""Decide which checkpoints are opened, which audits see each, and what is scored."""
+"""Decide which checkpoints are opened and scored, and which audits see each."""
 
 from __future__ import annotations
 
@@ -38,12 +38,13 @@ class Lineup:
     Attributes
     ----------
     specs
-        The checkpoints that are opened.
+        The checkpoints to open.
     stages
-        Names of checkpoints that are one stage of a series: audits of series alone see
-        them.
+        Names of checkpoints that are stages of a series, which only audits of series
+        see.
     both
-        Names of checkpoints that are a series of one stage: every audit sees them.
+        Names of checkpoints without stages, or with a single one, which every audit
+        sees.
     """
 
     specs: tuple[Spec, ...]
@@ -52,14 +53,14 @@ class Lineup:
 
     @property
     def names(self) -> list[str]:
-        """Return the names that a user knows: of checkpoints and of series.
+        """Return the names that a user knows, of checkpoints and of series.
 
-        A series that is opened by its stages alone is named after the checkpoints.
+        A series of which only the stages are opened has the name of its checkpoints.
         """
         whole = [spec.name for spec in self.specs if spec.name not in self.stages]
         series = sorted({self.entry(name) for name in self.stages})
 
-        # `run` and `run[2]` are known already where `run` itself is opened.
+        # If `run` itself is opened, `run` and `run[2]` are already in the list.
         only_series = []
         for name in series:
             if name not in whole and entry_of(name) not in whole:
@@ -67,18 +68,18 @@ class Lineup:
         return [*whole, *only_series]
 
     def scores(self, name: str) -> bool:
-        """Return whether a checkpoint is scored: one made of a stage is not."""
+        """Return whether a checkpoint is scored; those derived from a stage are not."""
         derived = CheckpointName.parse(name).derived
         return not derived or original_of(name) not in self.stages
 
     def entry(self, name: str) -> str:
-        """Return the series that a stage belongs to, or any other name itself."""
+        """Return the series of a stage; any other name is returned unchanged."""
         return series_of(name) if name in self.stages else name
 
     def sees(self, name: str, audit: Audit) -> bool:
         """Return whether an audit looks at a checkpoint.
 
-        Few look at the relearned base.
+        Few audits look at the relearned base.
         """
         if audit.of_series:
             return name in self.stages or name in self.both or name == BASE
@@ -88,17 +89,17 @@ class Lineup:
 
 
 def make_lineup(specs: Sequence[Spec], audits: Iterable[Audit]) -> Lineup:
-    """Return what to open so that every audit has what it looks at.
+    """Return the checkpoints to open, so that every audit has those that it needs.
 
-    At least one of the audits is of series. A list of paths is a series where only
-    audits of series are asked for, unless each of them is a series itself; else it is
-    replicates, each of which may be a series.
+    At least one audit is about series. If all audits are about series, a list of paths
+    is one series, unless each path is itself a series. Otherwise the paths are
+    replicates, and each may be a series.
     """
     from spark_audit.checkpoints.task_series import expand
 
     only_series = all(audit.of_series for audit in audits)
 
-    # Other audits need each checkpoint whole, beside its stages.
+    # Other audits need each checkpoint as a whole, besides its stages.
     opened = [] if only_series else list(specs)
     stages: list[Spec] = []
     both: set[str] = set()
@@ -109,7 +110,7 @@ def make_lineup(specs: Sequence[Spec], audits: Iterable[Audit]) -> Lineup:
                 stages += stages_of_candidate
                 continue
 
-            # No series, or one of a single stage: every audit sees it.
+            # Every audit sees a checkpoint without stages, or with a single one.
             both.add(candidate.name)
             if only_series:
                 opened.append(candidate)
@@ -122,14 +123,14 @@ def make_lineup(specs: Sequence[Spec], audits: Iterable[Audit]) -> Lineup:
 
 
 def _candidate_series(spec: Spec, *, only_series: bool) -> list[Spec]:
-    """Return the specs that may be series: the spec itself, or each replicate of it."""
+    """Return the specs that may be series: the spec itself, or its replicates."""
     from spark_audit.checkpoints.specs import Spec
     from spark_audit.checkpoints.task_series import series
 
     if len(spec.paths) == 1:
         return [spec]
 
-    # The last stages of series, one after the other, would be no series of anything.
+    # A list of the last stages of several series would not be a series.
     each_is_series = spec.stage is None and all(series(path) for path in spec.paths)
     if only_series and not each_is_series:
         return [spec]
@@ -148,27 +149,27 @@ def make_plans(
     preset: str | None = None,
     limit: int | None = None,
 ) -> tuple[Manifest, list[Plan]]:
-    """Return the manifest, or the part that a limit leaves, and each audit's plan."""
+    """Return each audit's plan, and the manifest or its part under a limit."""
     paper = (preset or manifest.settings.preset) == "paper"
     plans = [audit.plan(manifest, paper=paper) for audit in audits]
     if limit is None:
         return manifest, plans
 
-    # The limit counts rows, of which a plan may score several items.
+    # The limit counts rows, and a plan may score several items of a row.
     examples = set[str]()
     for scoring_pass, keys in union(plans).items():
         examples.update(example_of(scoring_pass, key) for key in keys)
     if len(examples) <= limit:
         return manifest, plans
 
-    # By their hash, not in the order of rows; a larger limit only adds some.
+    # The order is by hash, so that a larger limit only adds rows.
     by_hash = sorted(examples, key=lambda key: hashlib.sha256(key.encode()).digest())
     view = limited(manifest, set(by_hash[:limit]))
     return view, [audit.plan(view, paper=paper) for audit in audits]
 
 
 def union(plans: Iterable[Plan]) -> Plan:
-    """Return each pass once, with every sequence that any plan asks for, once."""
+    """Unite plans: each pass once, with every requested sequence once."""
     keys_by_pass: dict[Pass, set[str]] = {}
     for plan in plans:
         for scoring_pass, keys in plan.items():
@@ -183,14 +184,14 @@ def union(plans: Iterable[Plan]) -> Plan:
 def with_order(request: Request, lineup: Lineup, manifest: Manifest) -> Request:
     """Return the request with the order in which its runs learned the tasks.
 
-    An order that the user gave stays.
+    An order from the user stays.
 
     Raises
     ------
     InputError
-        If two runs went through them in different orders, a run otherwise than the
-        order that was given, or a series beside a run does not say how: stages would
-        be taken for those of other tasks.
+        If two runs have different orders, if a run contradicts the given order, or if a
+        series beside a run does not record its order. Stages would then be assigned to
+        the wrong tasks.
     """
     orders = _learned_orders(lineup)
     first_order = next((tasks for tasks in orders.values() if tasks), ())
@@ -198,7 +199,7 @@ def with_order(request: Request, lineup: Lineup, manifest: Manifest) -> Request:
 
     for name, tasks in orders.items():
         if requested_order:
-            # Tasks that only one of both names do not matter.
+            # Only tasks in both orders matter.
             requested = _restrict(requested_order, tasks)
             conflicts = requested != _restrict(tasks, requested_order)
         else:
@@ -214,7 +215,7 @@ def with_order(request: Request, lineup: Lineup, manifest: Manifest) -> Request:
                 "given where it holds for all",
             )
 
-    # Tell the audits that ask for an order, of the tasks that the manifest has.
+    # Pass the order to audits that need it, restricted to tasks of the manifest.
     known_tasks = {example.task for example in manifest.examples}
     common_order = ",".join(task for task in first_order if task in known_tasks)
     audits = []
@@ -227,9 +228,9 @@ def with_order(request: Request, lineup: Lineup, manifest: Manifest) -> Request:
 
 
 def _learned_orders(lineup: Lineup) -> dict[str, tuple[str, ...]]:
-    """Map each series of several stages to its tasks in order, as its run says.
+    """Return the learned tasks, in order, of each series with several stages.
 
-    The tasks are empty where there is no record of the run.
+    The tasks are empty if the run has no record.
     """
     n_stages = Counter(lineup.entry(name) for name in lineup.stages)
     orders: dict[str, tuple[str, ...]] = {}
@@ -237,14 +238,14 @@ def _learned_orders(lineup: Lineup) -> dict[str, tuple[str, ...]]:
         names = seeds_of(spec.name, len(spec.paths))
         for name, path in zip(names, spec.paths, strict=True):
             entry = lineup.entry(name)
-            # A single stage is that of all tasks, whatever their order.
+            # A single stage covers all tasks, whatever their order.
             if n_stages[entry] > 1 and entry not in orders:
                 orders[entry] = tuple(trained_order(Path(path).expanduser()))
     return orders
 
 
 def _requested_order(request: Request) -> list[str]:
-    """Return the tasks of ``--order``; empty where it is not given."""
+    """Return the tasks of ``--order``; empty without this option."""
     for audit in request.audits:
         order = getattr(audit, "order", None) if audit.of_series else None
         if order is not None:
@@ -253,5 +254,5 @@ def _requested_order(request: Request) -> list[str]:
 
 
 def _restrict(tasks: Sequence[str], others: Sequence[str]) -> list[str]:
-    """Return the tasks that are among the others, in their own order."""
+    """Return the tasks that are also in the others, in their own order."""
     return [task for task in tasks if task in others]

@@ -1,4 +1,4 @@
-"""The request of a user; its fields are the flags of the command line."""
+"""A user's request, whose fields are options of the command line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 
 LAUNCHER_VARIABLES = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"))
-"""Variables by which torchrun and srun tell a process its number, and how many."""
+"""Variables in which torchrun and srun give a process its number and their total."""
 
 
 def shard_of(text: str | None) -> tuple[int, int]:
@@ -50,13 +50,13 @@ def shard_of(text: str | None) -> tuple[int, int]:
 def _shard(kind: object, tokens: Sequence[Token]) -> tuple[int, int]:
     """Read the typed value of ``--shard``; called by the command line's parser.
 
-    A lambda in the type of a field would not know this module's names.
+    A lambda in a field's type would not see the names of this module.
     """
     return shard_of(tokens[0].value)
 
 
 def _path(value: str | Path) -> Path:
-    """Return a path as it was given, its ``~`` expanded."""
+    """Return a path with ``~`` expanded."""
     return Path(value).expanduser()
 
 
@@ -82,7 +82,7 @@ _LIST_OPTIONS: dict[str, Callable[[Any], object]] = {
     **dict.fromkeys(("ckpt", "formats"), str),
     **dict.fromkeys(("data", "relearn"), _path),
 }
-"""Field that is a list -> function that converts each of its values."""
+"""Name of a list field -> function that converts each value."""
 
 _REFUSED = {
     "--data": "takes the place of a manifest, for audits of series alone; leave it out",
@@ -94,7 +94,7 @@ _REFUSED = {
     "--engine ray": "Ray shares the work itself: one command for all; leave --shard "
     "out, and start it once, not by torchrun or srun",
 }
-"""The problem of options that do not go together, or of their values, by option."""
+"""Problems of conflicting options or bad values, by option."""
 
 
 @options.fields_in(options.WHAT)
@@ -212,7 +212,7 @@ class Request:
         self._check_options()
 
     def _check_options(self) -> None:
-        """Refuse options that do not go together, and values out of their range."""
+        """Refuse conflicting options and values out of range."""
         on_ray = self.engine == "ray"
         only_series = all(audit.of_series for audit in self.audits)
 
@@ -237,7 +237,7 @@ class Request:
         return self.engine == "local" and not must_be_single
 
     def shared_settings(self, manifest: Manifest) -> dict[str, object]:
-        """Return the settings that all audits of one report share."""
+        """Return the settings that all audits of a report share."""
         return {
             "preset": self.preset or manifest.settings.preset,
             "seed": self.seed,

@@ -1,8 +1,8 @@
 """Run a request from beginning to end: checkpoints and a manifest to a report folder.
 
-The union of the passes that the audits need is scored once per checkpoint into a
-store that resumes, by an engine: on this machine, by workers that share a folder, or
-on Ray. Among several workers, one that finds nothing missing writes the report.
+For each checkpoint, all passes that any audit needs are scored once, into a store that
+can resume. An engine does this: this machine, workers that share a folder, or Ray.
+Among several workers, the one that finds nothing missing writes the report.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from spark_audit.pipeline.request import Request
 from spark_audit.report.audit_report import AuditReport, read_report
 
 LOCK = ".report.lock"
-"""Name of the lock in a report folder, held by the process that writes the report."""
+"""The lock in a report folder, held by the process that writes the report."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The report of a run, and where it is.
+    """The result of a run: its report and the report folder.
 
     Attributes
     ----------
@@ -64,20 +64,20 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
     Raises
     ------
     SparkError
-        For anything that the user gave and that cannot be used; what was scored until
-        then is kept, and the same request resumes.
+        For any input of the user that cannot be used. Finished scores are kept, and the
+        same request resumes.
     """
     folder = up_to_date.unchanged(request)
     if folder is not None:
         return Outcome(folder, read_report(folder), anew=False)
 
-    # What headers show to be wrong is refused here, before anything is scored.
+    # Problems that headers show are refused before anything is scored.
     job = checked_job(request, progress)
     inputs = up_to_date.inputs_of(request, job.opening)
     unscored = job.unscored()
     _say_before_scoring(job, unscored)
 
-    # Every engine has a function `score`, which leaves the scores in the job's store.
+    # Every engine has a function `score`, which fills the job's store.
     engine = import_module(f"spark_audit.pipeline.engines.{request.engine}")
     checkpoint_jobs: list[CheckpointJob] = engine.score(job, unscored)
     with job.clock("gathering"):
@@ -126,11 +126,11 @@ def audit(
     Parameters
     ----------
     ckpt
-        Path of a checkpoint, several of them, or ``{name: path}``.
+        Path of a checkpoint, several paths, or ``{name: path}``.
     audits
         Names of audits, or audits with options (``sa.audits.Matched(...)``).
     progress
-        Whether progress is shown; by default where a person waits.
+        Whether to show progress; default: if a person waits.
     **options
         The other fields of :class:`Request`: ``base``, ``manifest``, ``output``,
         ``formats``, ``baseline`` ...
@@ -138,7 +138,7 @@ def audit(
     Raises
     ------
     SparkError
-        As :func:`run`.
+        As for :func:`run`.
     """
     request = Request(ckpt=ckpt, audits=audits, **options)
     is_shown = awaited() if progress is None else progress

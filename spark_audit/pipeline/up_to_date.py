@@ -87,7 +87,7 @@ def inputs_of(request: Request, opening: OpenCheckpoints) -> States | None:
     for spec in parse_specs(list(request.ckpt)):
         paths.update(Path(path).expanduser() for path in spec.paths)
 
-    # One more than allowed shows that there are too many, without reading them all.
+    # One file above the limit is enough to see that there are too many.
     files = list(islice(_files(paths), MAX_FILES + 1))
     return _states(files) if len(files) <= MAX_FILES else None
 
@@ -119,7 +119,7 @@ def keep_inputs(
 
 
 def _reads_only_files(request: Request) -> bool:
-    """Return whether a request reads files alone: no server and no hub."""
+    """Return whether all inputs are files, without a server and the hub."""
     sources = [*request.ckpt, request.base or "", request.loading.tokenizer or ""]
     # In NAME=PATH, PATH may be the address of a server.
     sources += [typed.partition("=")[2] for typed in request.ckpt]
@@ -164,7 +164,7 @@ def _states(paths: Iterable[str | Path]) -> States:
 
 
 def _files(paths: Iterable[str | Path]) -> Iterator[str | Path]:
-    """Yield paths, and all files and folders in them."""
+    """Yield the paths, and all files and folders in them."""
     for path in paths:
         yield path
         for folder, folders, names in os.walk(path, followlinks=True):

@@ -1,1 +1,1 @@
-"""Engines: where the scores of a job are made."""
+"""Engines: the ways in which the scores of a job are computed."""

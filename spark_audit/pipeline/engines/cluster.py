@@ -1,4 +1,4 @@
-"""A cluster of Ray: a check that it can be had, and the connection to it."""
+"""Check that a Ray cluster is available, and connect to it."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from unittest.mock import patch
 from spark_audit import errors
 
 CONNECT_SECONDS = 4.0
-"""Seconds to connect to an address."""
+"""Seconds to wait for a connection to an address."""
 
 OBJECT_BYTES = 256 << 20
-"""For results on their way, of a cluster that is started here: a unit has few MB."""
+"""Bytes for results in transit in a cluster started here: a part has a few MB."""
 
 OLDEST_RAY = (2, 52)
-"""The first that knows tokens; without one, whoever reaches a port runs code here."""
+"""The first version with tokens; without a token, anybody who reaches a port runs code.
+"""
 
 SILENCE = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-"""Variables by which Ray sends no statistics of its use, and leaves alone which devices
-a task without a GPU sees."""
+"""Variables that stop Ray from sending usage statistics, and from hiding devices from
+tasks without a GPU."""
 
 
 def check(address: str | None) -> None:
-    """Refuse at once what Ray would only find after a minute or more.
+    """Refuse early what Ray would notice only after a minute or more.
 
     Raises
     ------
     InputError
-        If Ray is not installed, or one that knows no tokens, or nothing answers at the
-        address.
+        If Ray is missing or too old for tokens, or nothing answers at the address.
     """
     if _ray_release() < OLDEST_RAY:
         raise errors.InputError(
@@ -50,7 +50,7 @@ def check(address: str | None) -> None:
     if address in ("local", "auto"):
         return
 
-    # ray://HOST:PORT and [::1]:PORT are addresses, too.
+    # Addresses may also be ray://HOST:PORT or [::1]:PORT.
     host, _, port = address.rpartition("://")[2].rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
@@ -63,7 +63,7 @@ def check(address: str | None) -> None:
 
 
 def _ray_release() -> tuple[int, ...]:
-    """Return the first two numbers of Ray's version; (0,): it is not installed."""
+    """Return the first two numbers of Ray's version; (0,) if it is not installed."""
     if find_spec("ray") is None:
         return (0,)
     major, minor = metadata.version("ray").split(".")[:2]
@@ -71,13 +71,13 @@ def _ray_release() -> tuple[int, ...]:
 
 
 def _resolved(address: str | None) -> str:
-    """Return the address that is given, else the environment's, else ``local``."""
+    """Return the given address, else that of the environment, else ``local``."""
     return address or os.environ.get("RAY_ADDRESS") or "local"
 
 
 @contextmanager
 def connected(address: str | None) -> Iterator[Any]:
-    """Connect to the cluster at an address, or start one here; give the module ``ray``.
+    """Connect to the cluster at an address, or start one; yield the module ``ray``.
 
     Whoever has connected this process before goes on with it.
 
@@ -93,7 +93,7 @@ def connected(address: str | None) -> Iterator[Any]:
         yield ray
         return
 
-    # Nodes that die are our business: Ray prints it on stdout, whatever is asked.
+    # We report dead nodes: Ray would print them on stdout in any case.
     worker: Any = import_module("ray._private.worker")
     if hasattr(worker, "print_to_stdstream"):
         worker.print_to_stdstream = lambda *_, **__: None
@@ -109,12 +109,12 @@ def connected(address: str | None) -> Iterator[Any]:
 
 
 def _connect(ray: Any, address: str) -> None:
-    """Connect this process; refuse in one line what Ray refuses."""
-    # Of any other job Ray puts the working directory first on its workers' import path:
-    # a torch.py in a cloned repository would run there.
+    """Connect this process; turn a refusal by Ray into an error of one line."""
+    # For any other job, Ray puts the working directory first on its workers' import
+    # path. A torch.py in a cloned repository would then run there.
     job_config = import_module("ray.job_config").JobConfig(_client_job=True)
 
-    # A running cluster refuses what says how one is started.
+    # A running cluster refuses settings for starting one.
     settings_of_start: dict[str, object] = {}
     if address == "local":
         settings_of_start = {
@@ -131,8 +131,8 @@ def _connect(ray: Any, address: str) -> None:
             **settings_of_start,
         )
     except Exception as error:
-        # Ray raises a plain Exception where a busy machine takes more than 30 s to
-        # start its processes. Of two versions it tells in several lines.
+        # Ray raises a plain Exception if a busy machine needs more than 30 s to start
+        # its processes. A conflict of versions takes several lines.
         is_too_slow = type(error) is Exception
         reason = errors.shown(" ".join(str(error).split()), most=300)
         fix = "try again when the machine is less busy, or leave out --engine ray"
@@ -145,25 +145,25 @@ def _connect(ray: Any, address: str) -> None:
 
 @contextmanager
 def _own_sigterm() -> Iterator[None]:
-    """Keep this process's answer to SIGTERM, which Ray takes for itself."""
+    """Keep this process's handler for SIGTERM, which Ray replaces."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
     finally:
-        # Python sets signals in the main thread only, and so does Ray.
+        # Python, and so Ray, sets signal handlers only in the main thread.
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)
 
 
 def _listen_to_this_run_alone(stack: ExitStack) -> None:
-    """Have a cluster that is started here listen on the loopback, to this run alone.
+    """Let a cluster that is started here listen only on the loopback, for this run.
 
-    Ray keeps what it has read of the environment: it reads the token now, and once more
-    when the stack is closed and the variables are as they were.
+    Ray caches the environment: it reads the token now, and again when the stack is
+    closed and the variables are restored.
     """
     stack.callback(_read_token)
 
-    # Or Ray takes an address of the network in the place of 127.0.0.1.
+    # Otherwise Ray replaces 127.0.0.1 by an address of the network.
     constants = import_module("ray._private.ray_constants")
     stack.enter_context(patch.object(constants, "ENABLE_RAY_CLUSTER", False))
 
@@ -173,7 +173,7 @@ def _listen_to_this_run_alone(stack: ExitStack) -> None:
 
 
 def _read_token() -> None:
-    """Have Ray read the environment again, which it does when it is imported only."""
+    """Let Ray read the environment again, which it otherwise does only on import."""
     raylet: Any = import_module("ray._raylet")
     raylet.Config.initialize("")
     raylet.AuthenticationTokenLoader.instance().reset_cache()

@@ -1,9 +1,9 @@
-"""On this machine: one process, a worker of ``--shard``, or processes that share work.
+"""Score on this machine: in one process, a ``--shard`` worker, or several processes.
 
-Products of small matrices do not keep several cores busy: two processes of one thread
-score 1.2 to 1.6 times what one of two threads does. Each process scores the items whose
-keys fall to it. The first one waits for the others, scores what one that died has left,
-and alone reports and concludes.
+Products of small matrices do not keep several cores busy: two processes with one thread
+each are 1.2 to 1.6 times as fast as one with two threads. Each process scores the items
+whose keys fall to it. The first process waits for the others, scores what a dead one
+left, and is the only one that reports and concludes.
 """
 
 from __future__ import annotations
@@ -33,36 +33,36 @@ if TYPE_CHECKING:
     from spark_audit.scoring.store import PassItems
 
 Work: TypeAlias = Callable[[], object]
-"""A function of a module with its arguments bound (``functools.partial``)."""
+"""A module's function with bound arguments (``functools.partial``)."""
 
 Helper: TypeAlias = subprocess.Popen[bytes]
 
 MAX_PROCESSES = 8
-"""Processes that a job takes unasked at most: of more nothing was measured."""
+"""Most processes that a job uses by default: more were never measured."""
 
 PROCESS_BYTES = 1_500_000_000
-"""Bytes of a process besides its weights: libraries, a manifest, what is computed."""
+"""Bytes of a process besides its weights: libraries, the manifest, working memory."""
 
 MIN_WORK = 5e11
-"""Tokens times weights that are worth more processes: 15 seconds of a core, about; one
-needs 6 to begin."""
+"""Tokens times weights that justify more processes: about 15 seconds of a core, while a
+process takes 6 to start."""
 
 GRACE_SECONDS = 10.0
-"""Seconds that a process has to keep what it has scored, before it is ended."""
+"""Seconds in which an interrupted process can save its scores before it is killed."""
 
 HELPER_PROGRAM = "from spark_audit.pipeline.engines import local; local.help_out()"
 
 
 def processes(job: Job, unscored: Unscored) -> int:
-    """Return how many processes score what a job lacks on this machine's CPU.
+    """Return how many processes score the missing items of a job on this CPU.
 
-    Where the user gives no number, one per core, :data:`MAX_PROCESSES` at most, as far
-    as there is memory for each.
+    By default there is one per core, at most :data:`MAX_PROCESSES`, as far as each has
+    enough memory.
 
     Raises
     ------
     InputError
-        If several are asked for where no CPU is to be shared.
+        If several are requested but there is no CPU work to share.
     """
     from spark_audit.checkpoints.devices import pick_device
 
@@ -102,9 +102,9 @@ def processes(job: Job, unscored: Unscored) -> int:
 
 
 def score(job: Job, unscored: Unscored) -> list[CheckpointJob]:
-    """Score what falls to this process; all of the job, unless it is a worker's part.
+    """Score the part of this process: the whole job, or a worker's part.
 
-    Processes that help keep what they have scored when the job is interrupted.
+    If the job is interrupted, helping processes save what they have scored.
     """
     has_work = any(unscored.values())
     n_processes = processes(job, unscored) if has_work else 1
@@ -116,10 +116,10 @@ def score(job: Job, unscored: Unscored) -> list[CheckpointJob]:
 def _score_in_processes(
     job: Job, unscored: Unscored, n_processes: int
 ) -> list[CheckpointJob]:
-    """Score the job in so many processes, of which this is the first."""
+    """Score the job in several processes, of which this one is the first."""
     threads = max(cores() // n_processes, 1)
 
-    # Each process opens the request anew, as one worker of so many.
+    # Each process opens the request again, as one of so many workers.
     works = []
     for worker in range(1, n_processes):
         request = replace(job.request, jobs=1, shard=(worker, n_processes))
@@ -138,14 +138,14 @@ def _score_in_processes(
                 f"{len(error_codes)} of {n_processes} processes ended early (code "
                 f"{error_codes[0]}; out of memory?): this one does their work"
             )
-        # Scores that a helper stored are not made again.
+        # Stored scores of helpers are not computed again.
         if job.n_missing(checkpoint_jobs):
             score_part(job, job.opened(job.unscored()), (0, 1))
     return checkpoint_jobs
 
 
 def help_score(request: Request) -> None:
-    """Score the part of a request that falls to this process."""
+    """Score the part of a request that belongs to this process."""
     job = Job.of(request)
     score_part(job, job.opened(job.unscored()), request.shard)
 
@@ -156,7 +156,7 @@ def score_part(
     """Score one worker's part of all passes over some checkpoints."""
     checkpoint_jobs: list[CheckpointJob] = []
     while True:
-        # A for loop would not show where the time of loading begins and ends.
+        # A for loop would hide the beginning and end of each loading.
         with job.clock("loading"):
             checkpoint = next(opened, None)
         if checkpoint is None:
@@ -175,13 +175,13 @@ def score_part(
 def _score_pass(
     job: Job, checkpoint: Loaded, pass_items: PassItems, shard: tuple[int, int]
 ) -> None:
-    """Score one worker's part of one pass over a checkpoint, if any of it is left."""
+    """Score the missing rest of one worker's part of one pass over a checkpoint."""
     store = job.store
     store.refresh()
     if not store.left(pass_items):
         return
 
-    # Remarks are measured once, not by every worker.
+    # Remarks are measured by the first worker alone.
     is_first_worker = shard[0] == 0
     if is_first_worker:
         seed = job.request.seed
@@ -204,15 +204,15 @@ def _score_pass(
 def run_jobs(
     jobs: Sequence[Work], *, processes: int, ended: Callable[[Any], None]
 ) -> None:
-    """Have processes of one thread each share jobs, which begin in the order given.
+    """Share jobs among processes of one thread each; start the jobs in the given order.
 
-    A job that is called again only looks at what it has done: so this process does
-    what one that died has left, and meets the errors of others itself.
+    A finished job that is called again only checks its results. So this process
+    completes the jobs of a dead process, and meets the errors of others itself.
 
     Parameters
     ----------
     ended
-        Called with what each job returns here.
+        Called with the result of each job in this process.
     """
     own_share, *other_shares = [jobs[worker::processes] for worker in range(processes)]
     works = [partial(_call_all, share) for share in other_shares]
@@ -227,16 +227,16 @@ def run_jobs(
 
 
 def _call_all(jobs: Sequence[Work]) -> None:
-    """Do some jobs one after the other; at the top of a module, to be pickled."""
+    """Run jobs one after the other; a module-level function can be pickled."""
     for job in jobs:
         job()
 
 
 @contextmanager
 def helped(works: Sequence[Work], threads: int) -> Iterator[list[Helper]]:
-    """Start a process for each work, while this one computes with as many threads.
+    """Start a process for each work, and give this one equally many threads.
 
-    In the end they are interrupted, and waited for.
+    At the end, the processes are interrupted and waited for.
     """
     helpers: list[Helper] = []
     try:
@@ -246,7 +246,7 @@ def helped(works: Sequence[Work], threads: int) -> Iterator[list[Helper]]:
         with use_threads(threads):
             yield helpers
     finally:
-        # All are interrupted before the first is waited for.
+        # All processes are interrupted before the first wait.
         for helper in helpers:
             assert helper.stdin is not None
             with suppress(OSError):
@@ -256,8 +256,8 @@ def helped(works: Sequence[Work], threads: int) -> Iterator[list[Helper]]:
 
 
 def start(work: Work, threads: int) -> Helper:
-    """Start a process that does some work, as long as its stdin is open."""
-    # Modules are found where they are here, and not in this folder.
+    """Start a process for some work, which lasts as long as its stdin is open."""
+    # Modules are searched where this process finds them, but not in this folder.
     import_path = os.pathsep.join(folder for folder in sys.path if folder)
     environment = {
         **os.environ,
@@ -270,13 +270,13 @@ def start(work: Work, threads: int) -> Helper:
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        # An interrupt at the terminal is for this process.
+        # An interrupt at the terminal is meant for this process.
         process_group=0,
         env=environment,
     )
     assert helper.stdin is not None
 
-    # Where it has died already, others do its part.
+    # If it is already dead, others do its part.
     with suppress(OSError):
         pickle.dump(work, helper.stdin)
         helper.stdin.flush()
@@ -284,9 +284,10 @@ def start(work: Work, threads: int) -> Helper:
 
 
 def help_out() -> None:
-    """Do the work that comes by stdin; the end of stdin is an interrupt.
+    """Do the work that arrives on stdin, until stdin ends.
 
-    This is what a process of :func:`start` runs; the pickle is that process's own.
+    Processes of :func:`start` run this function, and the pickle comes from their
+    parent. The end of stdin is an interrupt.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     work: Work = pickle.load(sys.stdin.buffer)
@@ -295,8 +296,8 @@ def help_out() -> None:
 
 
 def _end_with_stdin() -> NoReturn:
-    """Wait for the end of stdin, interrupt the work, and end it after a while."""
-    # Nothing more is sent: this returns when the other end is closed.
+    """Wait for the end of stdin, interrupt the work, and kill it after a while."""
+    # No more data is sent, so this returns when the other end is closed.
     os.read(0, 1)
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(GRACE_SECONDS)

@@ -1,7 +1,7 @@
-"""Ray: nodes of a cluster score parts of a job; the rows come back to this store.
+"""Score parts of a job on the nodes of a Ray cluster, and store the rows here.
 
-A part is a task without a state: Ray begins one that was lost with its node on another.
-A node does what a worker of this machine does, with a copy of the job.
+A part is a stateless task: if its node dies, Ray starts it on another node. A node
+works like a local worker, with a copy of the job.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ if TYPE_CHECKING:
     from spark_audit.checkpoints.specs import Loading, Spec
 
 PART_TOKENS = 500_000
-"""Tokens of a part, about: what has to be scored again when a node dies."""
+"""Tokens of a part, roughly: the loss when a node dies."""
 
 LOOK_SECONDS = 2.0
-"""Seconds between two looks at the nodes."""
+"""Seconds between two checks of the nodes."""
 
 STORE_FULL_ERRORS = ("ObjectStoreFullError", "OutOfDiskError")
-"""Errors of Ray when the memory for objects and the disk behind it are full."""
+"""Ray's errors when object memory and the disk behind it are full."""
 
 SAME_INSTALLATION = "install the same spark-audit on all nodes"
 
 Result: TypeAlias = tuple[list["Loaded"], list[tuple[Rows, list[str]]]]
-"""Checkpoints without weights, and rows, each with what a reader must know of them."""
+"""Checkpoints without weights, and rows with their remarks."""
 
 
 class Remote(Store):
-    """A store on a node: it knows what the driver has, and collects what is added."""
+    """A store on a node: it knows the driver's keys, and collects new rows."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(None)
-        # With the same salt the same items have the same keys.
+        # The same salt gives the same keys for the same items.
         self._salt = store._salt
         self._parts = store._parts
         self.parts: list[tuple[Rows, list[str]]] = []
 
     def flush(self) -> None:
-        """Put pending rows, with what a reader must know of them, with the others."""
+        """Move pending rows and their remarks to the collected ones."""
         if self._pending:
             self.parts.append((self._pending, self._pending_remarks))
             self._pending = {}
@@ -65,12 +65,12 @@ def work(release: str, copied: bytes, group: int, shard: tuple[int, int]) -> Res
     Parameters
     ----------
     release
-        The driver's version.
+        Version of the driver.
     copied
-        The driver's job, pickled, as :func:`without_models` leaves it.
+        The driver's job, pickled, as :func:`without_models` returns it.
     group
-        The module, as ``groups`` of
-        :class:`spark_audit.checkpoints.open.OpenCheckpoints` counts.
+        Number of the module, as in ``groups`` of
+        :class:`spark_audit.checkpoints.open.OpenCheckpoints`.
     """
     release_here = versions()["spark-audit"]
     if release_here != release:
@@ -80,7 +80,7 @@ def work(release: str, copied: bytes, group: int, shard: tuple[int, int]) -> Res
             fix=SAME_INSTALLATION,
         )
 
-    # It comes from the driver, by Ray, which is this run's own.
+    # The pickle comes from the driver, through the Ray cluster of this run.
     job: Job = pickle.loads(copied)
     opening = _opening(job.lineup.specs, loading_of(job.request))
     job = replace(job, opening=opening, show=lambda *_: None)
@@ -98,7 +98,7 @@ def work(release: str, copied: bytes, group: int, shard: tuple[int, int]) -> Res
 
 
 def without_models(job: Job) -> Job:
-    """Return a job for another machine: with its part of the manifest, nothing open."""
+    """Return a job for another machine: its part of the manifest, no open models."""
     nothing: Any = None
     return replace(
         job,
@@ -119,12 +119,12 @@ def _opening(specs: tuple[Spec, ...], loading: Loading) -> OpenCheckpoints:
 
 
 def score(job: Job, unscored: Unscored) -> list[CheckpointJob]:
-    """Have all of a job scored on a cluster; the store is written here.
+    """Score all of a job on a cluster, and write the store here.
 
     Raises
     ------
     SparkError
-        As a node raised it, or if the cluster cannot score.
+        The error of a node, or an error if the cluster cannot score.
     """
     with connected(job.request.address) as ray:
         try:
@@ -134,11 +134,11 @@ def score(job: Job, unscored: Unscored) -> list[CheckpointJob]:
 
 
 def _score_on(ray: Any, job: Job, unscored: Unscored) -> list[CheckpointJob]:
-    """Start the tasks of all parts at once, and take in what comes back."""
+    """Start the tasks of all parts at once, and store their results."""
     cpus, gpus, slots = capacity(ray, job.request.loading.device)
 
-    # Ray has its process use as many threads as it gives it cores, and ends one that
-    # used a GPU unless it is told otherwise.
+    # Ray limits threads by the cores of a task, and ends a process that used a GPU
+    # unless told otherwise.
     task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_calls=0)(work)
     copied = ray.put(pickle.dumps(without_models(job)))
     release = versions()["spark-audit"]
@@ -155,7 +155,7 @@ def _score_on(ray: Any, job: Job, unscored: Unscored) -> list[CheckpointJob]:
         with job.clock("scoring: ray"):
             while pending:
                 job.show("scoring on Ray, parts", n_tasks - len(pending), n_tasks)
-                # Without any node nothing would ever come back.
+                # Without any node, no result would ever arrive.
                 capacity(ray, job.request.loading.device)
                 done, pending = ray.wait(pending, timeout=LOOK_SECONDS)
                 for reference in done:
@@ -168,7 +168,7 @@ def _score_on(ray: Any, job: Job, unscored: Unscored) -> list[CheckpointJob]:
         for reference in pending:
             ray.cancel(reference, force=True)
 
-    # Where nothing was lacking, nothing was opened.
+    # If nothing was missing, no checkpoint was opened.
     described = {checkpoint.name: checkpoint for checkpoint in job.opening.described}
     checkpoints = {**described, **opened}
     checkpoint_jobs = []
@@ -180,7 +180,7 @@ def _score_on(ray: Any, job: Job, unscored: Unscored) -> list[CheckpointJob]:
 
 
 def capacity(ray: Any, device: str) -> tuple[float, int, int]:
-    """Return the cores and GPUs of a task, and how many tasks run at once."""
+    """Return the cores and GPUs of a task, and the number of tasks that run at once."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     cores_by_node = []
     for node in nodes:
@@ -195,20 +195,20 @@ def capacity(ray: Any, device: str) -> tuple[float, int, int]:
     if n_gpus and device != "cpu":
         return 1.0, 1, int(n_gpus)
 
-    # A task of a node that dies must fit on any other one.
+    # The task of a dead node must fit on any other node.
     task_cores = min(cores_by_node)
     return task_cores, 0, int(sum(cores // task_cores for cores in cores_by_node))
 
 
 def parts(tokens: int | None, slots: int) -> int:
-    """Return how many tasks share what a module's checkpoints lack.
+    """Return how many tasks share the missing scores of a module's checkpoints.
 
     Parameters
     ----------
     tokens
-        Tokens that are to be scored; ``None``: not known yet.
+        Tokens to score; ``None``: still unknown.
     slots
-        Tasks that run at once.
+        Number of tasks that run at once.
     """
     if tokens is None:
         return slots
@@ -219,12 +219,12 @@ def parts(tokens: int | None, slots: int) -> int:
 
 
 def take(result: Result, store: Store, opened: dict[str, Loaded]) -> None:
-    """Store the rows that :func:`work` returned, and add the checkpoints it opened.
+    """Store the rows from :func:`work`, and add the checkpoints that it opened.
 
     Raises
     ------
     CheckpointError
-        If two nodes opened different checkpoints by one name.
+        If two nodes opened different checkpoints under one name.
     """
     checkpoints, rows_and_remarks = result
     for checkpoint in checkpoints:
@@ -240,10 +240,10 @@ def take(result: Result, store: Store, opened: dict[str, Loaded]) -> None:
 
 
 def cause_of(error: Exception) -> Exception:
-    """Return the error that a node raised; Ray's own becomes one line."""
+    """Return a node's original error; an error of Ray becomes one line."""
     cause = getattr(error, "cause", None) or error
 
-    # By name: Ray need not be installed where this file is imported.
+    # Compared by name, because Ray need not be installed here.
     if type(cause).__name__ in STORE_FULL_ERRORS:
         return errors.IncompleteError(
             "the object store of the Ray cluster is full",

@@ -1,1 +1,1 @@
-"""A report held against its own evidence."""
+"""Verify a report against its own evidence."""

@@ -33,13 +33,13 @@ def difference_message(parts: Sequence[str]) -> str:
 
 
 def is_same(first: object, second: object) -> bool:
-    """Return whether two parts of reports are the same, numbers to :data:`CLOSE`."""
+    """Return whether two parts of reports are equal, numbers up to :data:`CLOSE`."""
     if isinstance(first, Mapping) and isinstance(second, Mapping):
         if first.keys() != second.keys():
             return False
         return all(is_same(value, second[key]) for key, value in first.items())
 
-    # A report that was read has lists where one in memory has tuples.
+    # A report from a file has lists where one in memory has tuples.
     if isinstance(first, list | tuple) and isinstance(second, list | tuple):
         if len(first) != len(second):
             return False

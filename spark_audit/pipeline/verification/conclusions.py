@@ -45,12 +45,13 @@ def conclusion_checks(
             results[audit] = _without_evidence(report, audit)
 
     if problems:
-        # Claims are corrected over all audits: without one of them none can be made.
+        # Claims are corrected over all audits, so a missing audit makes them
+        # impossible.
         for audit, problem in problems.items():
             yield f"conclusions of {audit}", problem
         return
 
-    # Put a report together from these results, and compare it part by part.
+    # Assemble a report from these results, and compare it part by part.
     concluded_report = assemble(
         results,
         guards=[guard for guard in report.guards if is_setup(guard)],
@@ -107,7 +108,7 @@ def _without_evidence(report: Report, audit: str) -> AuditResult:
 
 
 def _parts_of(report: Report, audit: str) -> dict[str, object]:
-    """Return the figures, findings and tables of an audit, as plain values by name."""
+    """Return an audit's figures, findings and tables as plain values, by name."""
     rows_by_part: dict[str, Sequence[Row | Finding]] = {
         "results": report.results,
         "contrasts": report.contrasts,
@@ -167,7 +168,7 @@ def _differing_guards(concluded_report: Report, report: Report) -> list[str]:
 def _guards_by_name(
     report: Report,
 ) -> dict[tuple[str, str], list[Mapping[str, object]]]:
-    """Return the guards of a report by name and checkpoint, as plain values."""
+    """Return a report's guards as plain values, by name and checkpoint."""
     guards: dict[tuple[str, str], list[Mapping[str, object]]] = {}
     for guard in report.guards:
         key = (guard.name, guard.checkpoint)
@@ -216,9 +217,9 @@ def _foreign_tables(concluded_report: Report, report: Report) -> list[str]:
 
 
 def _foreign_checkpoints(report: Report, evidence: Mapping[str, Evidence]) -> list[str]:
-    """Name the checkpoints of the evidence that the report does not have.
+    """Return the names of checkpoints in the evidence that the report lacks.
 
-    A series stands for its stages, a method for its seeds.
+    A series stands for its stages, and a method for its seeds.
     """
     names = set[str]()
     for facts in report.checkpoints:

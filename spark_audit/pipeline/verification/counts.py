@@ -1,4 +1,4 @@
-"""Compare the counts of a report with its evidence, and with a manifest."""
+"""Compare a report's counts with its evidence and with a manifest."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def count_checks(report: Report, evidence: Mapping[str, Evidence]) -> Iterator[C
         if getattr(report.manifest, name) != count:
             differing.append(name)
 
-    # Types of which none was matched have a row in the table, and none in the evidence.
+    # A type without any match has a row in the table, but no evidence.
     if records := report.tables.get("matching_by_type"):
         n_by_type = identifiers["type"].value_counts().to_dict()
         reported = {record["type"]: record["matched"] for record in records}
@@ -70,7 +70,7 @@ def manifest_checks(report: Report, manifest: Manifest) -> Iterator[Checked]:
         "reference": manifest.reference.name,
     }
     for name, value in declared.items():
-        # A report may leave a setting out, but not change it.
+        # A report may omit a setting, but not change it.
         if not is_same(report.settings.get(name, value), value):
             differing.append(name)
 

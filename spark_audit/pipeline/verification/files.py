@@ -77,7 +77,7 @@ def shared_file_checks(
 
 
 def needs_manifest(report: Report, kind: str) -> bool:
-    """Return whether a format holds words or counts that only the manifest has."""
+    """Return whether a format needs words or counts from the manifest."""
     return kind == "dossier" and bool(report.files.get(kind))
 
 
@@ -98,7 +98,7 @@ def _nearest_rendering(
     Parameters
     ----------
     contents
-        The format's files in the folder.
+        Files of the format in the folder, by name.
     drawn
         Returns the drawings of the report.
     """
@@ -115,7 +115,7 @@ def _nearest_rendering(
 def _rendered(
     kind: str, shared: Report, folder: Path, writer_input: WriterInput
 ) -> dict[str, bytes]:
-    """Return the bytes of each file of a format, by its name."""
+    """Return the bytes of each file of a format, by name."""
     rendered = {}
     for name, content, _ in WRITERS[kind](shared, folder, writer_input):
         rendered[name] = content.encode() if isinstance(content, str) else content

@@ -1,4 +1,4 @@
-"""Compare a statement of the gate, and weights, with a report."""
+"""Compare a gate's statement, and checkpoints' weights, with a report."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def weight_checks(
             )
 
     for checkpoint in OpenCheckpoints(specs, Loading(base=base)).described:
-        # An adapter brings its base along, which the report need not have.
+        # An adapter brings its base, which the report need not have.
         if checkpoint.name not in hashes:
             continue
         is_equal = checkpoint.weights_sha256 == hashes[checkpoint.name]

@@ -8,7 +8,7 @@ from spark_audit.pipeline.verification.files import needs_manifest
 from spark_audit.results import Report
 
 MAX_NAMED_CHECKPOINTS = 3
-"""Checkpoints that one line names, at most."""
+"""Most checkpoints that a line names."""
 
 
 def taken_on_trust(
@@ -50,7 +50,7 @@ def taken_on_trust(
         "the manifest's digest, sources, balance and identifiers without a control "
         "(give --manifest FILE)"
     )
-    # Files that cannot be rendered again without the manifest.
+    # Without the manifest these files cannot be rendered again.
     for kind, files in report.files.items():
         if needs_manifest(report, kind):
             statements.append(f"{', '.join(files)} (give --manifest FILE)")

@@ -60,17 +60,17 @@ def verify(
     folder
         The folder of the report.
     attestation
-        A statement of ``gate --attest``; it must be, to the byte, the one that this
-        report gives.
+        A statement of ``gate --attest``, which must equal the one that this report
+        gives, byte by byte.
     ckpt, base
-        Checkpoints whose weights must be those that the report is of.
+        Checkpoints whose weights must be those of the report.
     manifest
-        The manifest that must be the one of the report, for its counts and tables.
+        The manifest, which must be that of the report; needed for counts and tables.
 
     Raises
     ------
     InputError
-        If a checkpoint is none of the report's, or a statement cannot be read.
+        If a checkpoint is not in the report, or a statement cannot be read.
     """
     report = read_report(folder)
     # Only to refuse an unreadable statement early, before minutes of concluding again.
@@ -109,7 +109,7 @@ def evidence_checks(report: Report, folder: Path) -> Iterator[Checked]:
     # Checkpoints keep their names: this is no comparison with another report.
     compared_report = ComparedReport(folder, report, names={})
 
-    # Read the evidence; a file that is not as it was written is a problem of its own.
+    # Read the evidence; a changed file is a problem of its own.
     evidence: dict[str, Evidence] = {}
     for name, file in _evidence_files(report, compared_report).items():
         problem = file.problem
@@ -170,7 +170,7 @@ def _evidence_files(
         else:
             files[name] = EvidenceFile(audit="", problem=NOT_INSTALLED)
 
-    # A file that the report does not name has no checksum to compare it with.
+    # A file that the report does not name has no checksum.
     for name, audit in audit_of.items():
         if name not in report.evidence and compared_report.path(audit).exists():
             files[name] = EvidenceFile(audit="", problem=NOT_NAMED)
