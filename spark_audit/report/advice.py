@@ -1,4 +1,4 @@
-"""What to do next with the checkpoints of a report, by their states."""
+"""Advice on the next step for the checkpoints of a report, by their states."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_audit.sentences import knows, render
 
 
 def advice(standings: Sequence[Standing]) -> dict[State, str]:
-    """Return what to do next, by the states that there are."""
+    """Return the advice for each state that the report has."""
     by_state = grouped(standings, lambda standing: standing.state)
     is_relearned = relearned(standings)
     advice_by_state: dict[State, str] = {}
@@ -26,7 +26,7 @@ def advice(standings: Sequence[Standing]) -> dict[State, str]:
         elif state == "NOT TESTED":
             sentences = _advice_on_untested(members, is_relearned=is_relearned)
         else:
-            # What to do about a leak does not depend on what else was tested.
+            # Advice on a leak does not depend on what else was tested.
             sentences = [render(f"advice.{key_of(state)}")]
         advice_by_state[state] = " ".join(sentences)
     return advice_by_state
@@ -35,23 +35,23 @@ def advice(standings: Sequence[Standing]) -> dict[State, str]:
 def _advice_on_detectable(
     members: Sequence[Standing], *, is_relearned: bool
 ) -> list[str]:
-    """Return what to do next with checkpoints whose training rows can be told."""
+    """Return the advice on checkpoints whose training rows can be detected."""
     sentences = [render("advice.detectable")]
     if not all(standing.ships for standing in members):
         sentences.append(render("advice.stopped"))
 
-    # Relearning is an attack of its own: it is not advised twice.
+    # Do not advise relearning twice: it is also an attack of its own.
     if not is_relearned:
         sentences.append(render("advice.relearn"))
     return sentences
 
 
 def _advice_on_clean(members: Sequence[Standing], *, is_relearned: bool) -> list[str]:
-    """Return what to do next with checkpoints in which no leak was found."""
+    """Return the advice on checkpoints in which no leak was found."""
     sentences = [render("advice.no_leak_found")]
     open_tests = _open(members)
 
-    # A clean checkpoint was tested only by what has a result: the rest is next.
+    # Only attacks with a result tested a clean checkpoint, so advise the others.
     if open_tests.commands:
         commands = [
             render("advice.command", audit=audit) for audit in open_tests.commands
@@ -72,7 +72,7 @@ def _advice_on_clean(members: Sequence[Standing], *, is_relearned: bool) -> list
 
 
 def with_names(text: str, names: Sequence[str]) -> str:
-    """Return a text with the checkpoints that it is of, if it is of some only."""
+    """Return a text with the names of its checkpoints, unless it holds for all."""
     if not names:
         return text
     return render("states.with_remark", text=text, remark=", ".join(names))
@@ -81,7 +81,7 @@ def with_names(text: str, names: Sequence[str]) -> str:
 def _advice_on_untested(
     members: Sequence[Standing], *, is_relearned: bool
 ) -> list[str]:
-    """Return what to do next with checkpoints whose memory was not tested."""
+    """Return the advice on checkpoints whose memory was not tested."""
     keys_of_rows = set()  # which rows would have to be given
     names_by_fault: dict[str, list[str]] = {}
     for standing in members:
@@ -90,7 +90,7 @@ def _advice_on_untested(
         if standing.faults:
             continue
 
-        # Nothing failed: there were no held-out rows, or they were not alike.
+        # No guard failed: held-out rows were missing or not comparable.
         if standing.unclear:
             keys_of_rows.add("advice.give_alike")
         else:
@@ -102,7 +102,7 @@ def _advice_on_untested(
     for key in sorted(keys_of_rows):
         sentences.append(render(key))
 
-    # In the order of REMAINS, whatever checkpoint came first.
+    # The order is that of REMAINS, not that of the checkpoints.
     for fault in REMAINS:
         if fault in names_by_fault:
             names = _names_of_some(names_by_fault[fault], members)
@@ -111,7 +111,7 @@ def _advice_on_untested(
 
 
 def _advice_on_fault(fault: str, names: Sequence[str], *, is_relearned: bool) -> str:
-    """Return what to do where a setup guard failed, and for which checkpoints."""
+    """Return the advice on a failed setup guard, with its checkpoints."""
     key = f"advice.{fault}"
     if is_relearned and knows(f"{key}_relearned"):
         key = f"{key}_relearned"
@@ -122,14 +122,14 @@ def _advice_on_fault(fault: str, names: Sequence[str], *, is_relearned: bool) ->
 
 
 def _names_of_some(names: list[str], members: Sequence[Standing]) -> list[str]:
-    """Return names of some of the checkpoints; nothing where it is all of them."""
+    """Return the names if they are some of the checkpoints; nothing if they are all."""
     if len(names) == len(members):
         return []
     return names
 
 
 class OpenTests(NamedTuple):
-    """Tests of checkpoints without a claim that came to nothing, or were not run.
+    """Attacks that checkpoints without a claim lack: without a result, or not run.
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ class OpenTests(NamedTuple):
     unplanted
         Whether no canaries were planted.
     unanswered
-        Attack, in words -> checkpoints that it has no result of; empty: all.
+        Attack, in words -> checkpoints without a result of it; empty: all.
     """
 
     commands: list[str]
@@ -153,7 +153,8 @@ def _open(clean: Sequence[Standing]) -> OpenTests:
     is_unplanted = False
     for standing in clean:
         for tried in standing.tried:
-            # No canaries to attack is said instead of an attack without a result.
+            # Missing canaries are advised by themselves, not as an attack without a
+            # result.
             if not tried.ran:
                 commands[tried.audit] = None
             elif tried.outcome == "not tested" and about(tried.audit).needs_canaries:

@@ -11,11 +11,11 @@ from spark_audit.results import Report, Row
 from spark_audit.sentences import render
 
 OVER_ORDER = ("both", "sources", "seeds")
-"""Of a method with several seeds, the first of these that it has is shown."""
+"""Order of choice among the rows of a method with several seeds."""
 
 
 class FigureInReport(NamedTuple):
-    """Which figure of a report a row is; the same figure of another has the same."""
+    """The key of a figure, by which the rows of two reports are matched."""
 
     checkpoint: str
     audit: str
@@ -25,12 +25,12 @@ class FigureInReport(NamedTuple):
 
     @classmethod
     def of_row(cls, row: Row) -> FigureInReport:
-        """Return which figure a row is; names of groups in any case are one."""
+        """Return the key of a row's figure; the case of group names does not matter."""
         return cls(row.checkpoint, row.audit, row.metric, row.of, row.group.casefold())
 
 
 def against(report: Report, other: Report) -> ReportTable:
-    """Return the figures that both reports hold of checkpoints of one name.
+    """Return the figures that both reports hold for checkpoints of the same name.
 
     Raises
     ------
@@ -58,11 +58,11 @@ def against(report: Report, other: Report) -> ReportTable:
 
 
 def _rows_by_figure(report: Report) -> dict[FigureInReport, Row]:
-    """Return the rows of a report, of a method with several seeds only its own."""
+    """Return the rows by figure; a method with several seeds has only its own rows."""
     names = {row.checkpoint for row in report.results}
     rows: dict[FigureInReport, Row] = {}
     for row in report.results:
-        # The other report may have another number of seeds: methods are compared.
+        # Compare methods, since the other report may have another number of seeds.
         method = entry_of(row.checkpoint)
         is_seed = method != row.checkpoint
         if is_seed and method in names:
@@ -75,7 +75,7 @@ def _rows_by_figure(report: Report) -> dict[FigureInReport, Row]:
 
 
 def _is_before(row: Row, other: Row) -> bool:
-    """Return whether a row is shown rather than another one of the same figure."""
+    """Return whether a row goes before another row of the same figure."""
     return OVER_ORDER.index(row.over) < OVER_ORDER.index(other.over)
 
 
@@ -91,7 +91,7 @@ def _record(row: Row, match: Row, report: Report, other: Report) -> dict[str, st
     if row.group != "pooled":
         label += f" {row.group}"
 
-    # The name alone does not say which checkpoint it was there.
+    # The name alone does not identify the checkpoint of the other report.
     sources = {facts.name: facts.source for facts in other.checkpoints}
     source = sources.get(match.checkpoint) or match.checkpoint
     return {
@@ -104,7 +104,7 @@ def _record(row: Row, match: Row, report: Report, other: Report) -> dict[str, st
 
 
 def _differences(row: Row, match: Row, report: Report, other: Report) -> str:
-    """Return in what else the two figures differ, and the note of the other one."""
+    """Return other differences of the two figures, and the note of the other one."""
     pairs: dict[str, tuple[Any, Any]] = {
         "base": (_base(row, report), _base(match, other)),
         "n": (row.n, match.n),
@@ -114,7 +114,7 @@ def _differences(row: Row, match: Row, report: Report, other: Report) -> str:
     }
     differences = []
     for name, (here, there) in pairs.items():
-        # 0: the other report does not say how many.
+        # 0: the other report does not state the number.
         if here != there and there != 0:
             differences.append(f"{name} {here} / {there}")
     if match.note:

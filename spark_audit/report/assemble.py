@@ -1,4 +1,4 @@
-"""A report of what several audits concluded: of a run, of a comparison, of a merge."""
+"""Assemble a report from the results of several audits: run, comparison or merge."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ Records: TypeAlias = list[TableRecord]
 """A further table."""
 
 MATCHING_TABLES = ("matching_by_type", "balance")
-"""Tables that no audit makes, of the manifest's own matching."""
+"""Tables of the manifest's own matching, which no audit makes."""
 
 
 def matching(manifest: Manifest) -> dict[str, Records]:
-    """Return the tables of a manifest's matching, for every report made with it."""
+    """Return the tables on a manifest's matching, for every report made with it."""
     n_matched = Counter(pair.pii.type for pair in manifest.pairs)
     unmatched_by_type: dict[str, Counter[str]] = defaultdict(Counter)
     for span in manifest.unmatched:
@@ -73,18 +73,18 @@ def assemble(
     evidence: Mapping[str, str] | None = None,
     timing: Mapping[str, float] | None = None,
 ) -> AuditReport:
-    """Return one report of audits' results, in the order in which they are given.
+    """Return one report from the results of audits, in the given order.
 
-    What is concluded over several audits is concluded here: p is corrected over all
-    primary findings, and failed guards take claims away.
+    This function draws the conclusions over several audits: it corrects p over all
+    primary findings, and failed guards void claims.
 
     Parameters
     ----------
     status, command, manifest, checkpoints, settings, evidence, timing
         Fields of :class:`Report`. Its date is now, its versions are those installed.
     guards, tables
-        Guards and tables that belong to no audit's result. The guards stand before
-        those of audits; a table of an audit replaces one of its name.
+        Guards and tables that belong to no audit. These guards come before those of
+        audits. A table of an audit replaces one of the same name.
     """
     rows: list[Row] = []
     contrasts: list[Contrast] = []
@@ -100,17 +100,17 @@ def assemble(
         all_tables |= result.tables
         origins |= dict.fromkeys(result.tables, audit)
 
-    # What a guard voids stays among the tests that p is corrected over.
+    # Correct p first, so that void tests still count in the correction.
     all_guards = consistent(all_guards)
     findings = without_void(corrected(findings_of_audits), all_guards)
-    # Nothing is asked of a checkpoint whose setup failed.
+    # A checkpoint with a failed setup gets no question.
     void_checkpoints = [
         guard.checkpoint for guard in all_guards if faults(all_guards, guard.checkpoint)
     ]
     all_guards = without_answered(all_guards, findings, void=void_checkpoints)
     findings += untested(findings, [facts.name for facts in checkpoints])
 
-    # Readers must know over how many tests p was corrected.
+    # Readers must know the number of tests in the correction.
     report_settings = dict(settings or {})
     report_settings[TESTS] = len(family(findings))
     report = Report(
@@ -130,12 +130,12 @@ def assemble(
         evidence=dict(evidence or {}),
         timing=dict(timing or {}),
     )
-    # Lines of figures come last: a void figure has lost its limit by then.
+    # Lines of figures come last, since void figures lose their limit before.
     return AuditReport.of(with_figures(with_states(report)))
 
 
 def results_of(report: Report, audits: Iterable[str]) -> dict[str, AuditResult]:
-    """Return what a report holds of single audits, by the audit."""
+    """Split a report into the results of its audits, by audit."""
     results = {}
     for audit in audits:
         # A report may name the origin of a table that was left out of it.

@@ -1,7 +1,8 @@
-"""What a report comes to, at a glance: the answer, the matrix, and what to do next.
+"""A report at a glance: the answer, the matrix, and what to do next.
 
-One object holds it. The terminal, the page, Markdown and a notebook show it in the same
-order, with the same words and numbers; no one of them claims more than another.
+One object holds all of it. The terminal, the page, Markdown and a notebook show it in
+the same order, with the same words and numbers, so that no format claims more than
+another.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from spark_audit.results import Guard, Report, Row, grouped
 from spark_audit.sentences import capitalised, knows, render
 
 MAX_NAMED_AS_PASSED = 2
-"""Checkpoints that the gate's line names as passed, next to those that it stops."""
+"""Most passed checkpoints that the gate's line names next to stopped ones."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class ExposedKind:
     Attributes
     ----------
     low, value, high
-        How long the bar is, and where its interval ends: 0 is no effect, 1 the end of
+        Length of the bar and ends of its interval, from 0, no effect, to 1, the end of
         the longest interval.
     """
 
@@ -67,34 +68,33 @@ class Glance:
     Attributes
     ----------
     first_lines
-        What training did not see of what is listed as trained: it stands before any
-        state.
+        Warnings on listed rows that training did not see; they come before any state.
     headline
-        How many checkpoints are in which state.
+        Number of checkpoints in each state.
     basis
-        What it rests on: groups, tests, and whether the base was given.
+        The basis of the answer: groups, tests, and whether the base was given.
     alarms
-        What must be read first: checks that change a conclusion, and questions about
-        what was trained on.
+        Remarks to read first: checks that change a conclusion, and questions about the
+        rows that were trained on.
     matrix
         Checkpoints and attacks.
     consequences
-        The worst first, then what could still be there where nothing was found.
+        Sentences: the worst result first, then the limit of what was not found.
     exposed
         Kinds of identifiers that are most exposed in the worst checkpoint.
     next_steps
         State -> what to do next. The first stands at a glance.
     gate
-        What ``spark-audit gate`` stops and passes without rules.
+        The result of ``spark-audit gate`` without rules.
     surety
-        How often chance alone would give such a result, or how often "at most" holds.
+        The chance of such a result without a leak, or the confidence of "at most".
     not_tested
-        Attacks without a result, and what is beyond this tool.
+        Attacks without a result, and attacks that this tool lacks.
     checks
-        Whether the audit's own checks held, and which did not.
+        Whether the audit's own checks held, and those that did not.
     more
-        What a glance has no room for, each with its label: the figures of the worst,
-        further steps, commands of attacks that were not run, what the words rest on.
+        Further text with labels: the figures of the worst result, more steps, commands
+        of attacks that were not run, and the basis of the words.
     """
 
     first_lines: tuple[str, ...]
@@ -113,12 +113,12 @@ class Glance:
 
     @property
     def next_state(self) -> State:
-        """Return the worst state, for which the first step is."""
+        """Return the worst state, which the first step is for."""
         return next(iter(self.next_steps))
 
     @property
     def next_label(self) -> str:
-        """Return whose the first step is, by the sign of their state."""
+        """Return the label of the first step, with the sign of its state."""
         return label_of_step(self.next_state)
 
     @property
@@ -135,7 +135,7 @@ class Glance:
 
     @property
     def whose_kinds(self) -> str:
-        """Return of which checkpoint the kinds are, and that they are exploratory."""
+        """Return the line that names the checkpoint of the kinds as exploratory."""
         return render("glance.whose_kinds", checkpoint=self.exposed[0].checkpoint)
 
 
@@ -145,7 +145,7 @@ def glance_of(report: Report) -> Glance | None:
     if not all_standings:
         return None
 
-    # Made first: what stands behind the glance depends on both.
+    # Make both first, since the further text depends on them.
     next_steps = dict(_next_steps(all_standings))
     consequences = tuple(main_consequences(all_standings))
     return Glance(
@@ -166,12 +166,12 @@ def glance_of(report: Report) -> Glance | None:
 
 
 def label_of_step(state: State) -> str:
-    """Return whose a step is, by the sign of their state."""
+    """Return the label of a step, with the sign of its state."""
     return f"{render('page.next')} {SHAPES[state]}"
 
 
 def _basis(report: Report, all_standings: Sequence[Standing]) -> str:
-    """Return groups and tests in one line, and that there is no base."""
+    """Return the line on groups and tests, and on a missing base."""
     facts = []
     if all(checkpoint.name != BASE for checkpoint in report.checkpoints):
         facts.append(render("glance.no_base"))
@@ -189,8 +189,8 @@ def _basis(report: Report, all_standings: Sequence[Standing]) -> str:
 
 
 def _groups(all_standings: Sequence[Standing]) -> tuple[int | None, int | None]:
-    """Return how many trained and held-out groups the test of memory compares."""
-    # Checkpoints are compared on the same groups: any of them says how many.
+    """Return the numbers of trained and held-out groups in the test of memory."""
+    # All checkpoints are compared on the same groups, so any of them will do.
     for standing in all_standings:
         for tried in standing.tried:
             if tried.finding is not None and about(tried.audit).memory_metric:
@@ -199,12 +199,12 @@ def _groups(all_standings: Sequence[Standing]) -> tuple[int | None, int | None]:
 
 
 def _alarms(report: Report, all_standings: Sequence[Standing]) -> Iterator[str]:
-    """Yield what changes a conclusion: questions on the rows, and failed checks."""
+    """Yield remarks that change a conclusion: questions on rows, and failed checks."""
     yield from first_screen.urgent_remarks(report, all_standings)
 
     failed = []
     for guard in report.guards:
-        # Some stand before any state already (``Glance.first_lines``).
+        # Skip remarks that ``Glance.first_lines`` already contains.
         if guard.passed is False and not is_said_first(guard):
             failed.append(guard)
     for failed_check in first_screen.failed_checks(failed, all_standings):
@@ -212,9 +212,9 @@ def _alarms(report: Report, all_standings: Sequence[Standing]) -> Iterator[str]:
 
 
 def _exposed_kinds(all_standings: Sequence[Standing]) -> list[ExposedKind]:
-    """Return the kinds that the first checkpoint exposes most that exposes any."""
+    """Return the most exposed kinds of the first checkpoint that exposes any."""
     for standing in all_standings:
-        # A bar without an interval would say more than is known.
+        # A bar without an interval would suggest too much certainty.
         rows = [row for row in standing.exposed if row.ends is not None]
         if rows:
             return _bars(standing.name, rows)
@@ -222,7 +222,7 @@ def _exposed_kinds(all_standings: Sequence[Standing]) -> list[ExposedKind]:
 
 
 def _bars(checkpoint: str, rows: Sequence[Row]) -> list[ExposedKind]:
-    """Return rows as bars that share one scale."""
+    """Return rows as bars on a common scale."""
     longest = 0.0
     for row in rows:
         for end in row.ends or ():
@@ -233,7 +233,7 @@ def _bars(checkpoint: str, rows: Sequence[Row]) -> list[ExposedKind]:
         if row.value is None or row.ends is None:
             continue
 
-        # Bars begin at 0, to whichever side: the end that is further from it is last.
+        # Bars begin at 0, so order both ends by their distance from 0.
         near, far = sorted(abs(end) for end in row.ends)
         kinds.append(
             ExposedKind(
@@ -250,7 +250,7 @@ def _bars(checkpoint: str, rows: Sequence[Row]) -> list[ExposedKind]:
 
 
 def _next_steps(all_standings: Sequence[Standing]) -> Iterator[tuple[State, str]]:
-    """Yield a step for each state that there is."""
+    """Yield a step for each state of the report."""
     by_state = grouped(all_standings, lambda standing: standing.state)
     for state, of_state in by_state.items():
         if state == "NOT TESTED":
@@ -265,25 +265,25 @@ def _next_steps(all_standings: Sequence[Standing]) -> Iterator[tuple[State, str]
 def _step_of_untested(
     untested: Sequence[Standing], all_standings: Sequence[Standing]
 ) -> str:
-    """Return what lets memory be tested: the advice on the first check that failed."""
+    """Return the step that makes memory testable: advice on the first failed check."""
     names = names_or_count([standing.name for standing in untested])
     for standing in untested:
         for guard in standing.faults:
             key = f"next.{guard.name}"
-            # Where checkpoints were relearned already, another step helps.
+            # If checkpoints were already relearned, another step helps.
             if guard.name == "broken_model" and relearned(all_standings):
                 key = f"next.{guard.name}_relearned"
             if knows(key):
                 return render(key, names=names)
 
-    # No check failed that has a step of its own.
+    # No failed check has its own step.
     if any(standing.unclear for standing in untested):
         return render("next.confounded", names=names)
     return render("next.not_tested", names=names)
 
 
 def _gate(all_standings: Sequence[Standing]) -> str:
-    """Return what the gate without rules stops, and what it passes."""
+    """Return the result of the gate without rules: stopped and passed checkpoints."""
     stopped: list[str] = []
     passed: list[str] = []
     for standing in all_standings:
@@ -297,7 +297,7 @@ def _gate(all_standings: Sequence[Standing]) -> str:
     if not passed:
         return render("glance.gate_stops", stopped=stopped_text)
 
-    # Next to those that it stops, there is room for fewer.
+    # There is room for fewer names next to stopped checkpoints.
     if len(passed) > MAX_NAMED_AS_PASSED:
         passed_text = render("glance.others", count=len(passed))
     return render("glance.gate_both", stopped=stopped_text, passed=passed_text)
@@ -308,7 +308,7 @@ def _more(
     consequences: Sequence[Consequence],
     next_steps: dict[State, str],
 ) -> Iterator[tuple[str, str]]:
-    """Yield what stands behind a glance, each with its label."""
+    """Yield the further texts of a glance, each with its label."""
     for consequence in consequences:
         if consequence.figures:
             yield consequence.label, consequence.figures
@@ -319,17 +319,17 @@ def _more(
     if _has_limits(all_standings):
         yield render("glance.what_limits"), render("glance.surety_at_most")
 
-    # The first step stands at the glance itself.
+    # The glance itself shows the first step.
     for state, step in list(next_steps.items())[1:]:
         yield label_of_step(state), step
 
-    # An attack that was not run is not run on any checkpoint.
+    # An attack that was not run lacks a result on all checkpoints.
     not_run = [tried.audit for tried in all_standings[0].tried if not tried.ran]
     if not_run:
         commands = ", ".join(f"`spark-audit {audit}`" for audit in not_run)
         yield render("glance.not_run"), commands
 
-    # Who has no result of an attack; the matrix shows it, too.
+    # List the checkpoints without a result of an attack, as the matrix does.
     attacks = []
     for attack, names in _names_by_open_attack(all_standings).items():
         if len(names) == len(all_standings):
@@ -342,8 +342,8 @@ def _more(
 
 
 def _surety(all_standings: Sequence[Standing]) -> str:
-    """Return what chance alone would give; without a leak how often "at most" holds."""
-    # The worst checkpoint stands first: the line is of what was found in it.
+    """Return the chance of such a result; without a leak that "at most" holds."""
+    # The line is on the worst checkpoint, which comes first.
     for count, names in _reports_by_chance(all_standings).items():
         if all_standings[0].name in names:
             return render("glance.surety", count=count)
@@ -354,13 +354,14 @@ def _surety(all_standings: Sequence[Standing]) -> str:
 
 
 def _reports_by_chance(all_standings: Sequence[Standing]) -> dict[int, list[str]]:
-    """Return of 1,000 reports without a leak how many show as much, and as whom."""
+    """Return the line on how many of 1,000 reports without a leak show as much."""
     names_by_count: dict[int, list[str]] = {}
     for standing in all_standings:
         if not standing.detections:
             continue
 
-        # A corrected p bounds how often chance alone claims as much: never 0 of 1,000.
+        # A corrected p bounds the chance of such a claim, so round up: never 0 of
+        # 1,000.
         p = standing.detections[0].p_adjusted
         if p is not None:
             count = max(1, math.ceil(1000 * p))
@@ -369,7 +370,7 @@ def _reports_by_chance(all_standings: Sequence[Standing]) -> dict[int, list[str]
 
 
 def _has_limits(all_standings: Sequence[Standing]) -> bool:
-    """Return whether it is known of any attack how much could still be there."""
+    """Return whether any attack has a limit of what could still be there."""
     for standing in all_standings:
         for tried in standing.tried:
             if tried.bounded is not None:
@@ -378,7 +379,7 @@ def _has_limits(all_standings: Sequence[Standing]) -> bool:
 
 
 def _not_tested(all_standings: Sequence[Standing]) -> str:
-    """Return the attacks that no checkpoint has a result of, and what is beyond."""
+    """Return the attacks without a result on any checkpoint, and those not covered."""
     attacks = []
     for attack, names in _names_by_open_attack(all_standings).items():
         if len(names) == len(all_standings):
@@ -401,7 +402,7 @@ def _names_by_open_attack(all_standings: Sequence[Standing]) -> dict[str, list[s
 
 
 def _checks(report: Report) -> str:
-    """Return whether the audit's own checks held, and which did not."""
+    """Return whether the audit's own checks held, and those that did not."""
     count = len(report.guards)
     if not count:
         return render("glance.checks_none")
@@ -414,7 +415,7 @@ def _checks(report: Report) -> str:
         elif guard.passed is None:
             warnings.append(guard)
 
-    # Which did not hold is an alarm, and stands first.
+    # Failed checks are alarms, which come first.
     if n_failed:
         return render("glance.checks_failed", failed=n_failed, count=count)
     if warnings:
@@ -426,7 +427,7 @@ def _checks(report: Report) -> str:
 
 
 def _titles(guards: Sequence[Guard]) -> str:
-    """Return the titles of checks, each once, and of many how many more there are."""
-    # A check of each checkpoint has one title.
+    """Return the titles of checks without repeats; long lists end with a number."""
+    # A check has the same title for every checkpoint.
     titles = list(dict.fromkeys(guard.title for guard in guards))
     return few_names(titles)

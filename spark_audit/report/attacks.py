@@ -1,4 +1,4 @@
-"""Every attack of a report over all checkpoints: whether and on what it was tried."""
+"""Summaries of each attack over all checkpoints of a report."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from spark_audit.sentences import (
 from spark_audit.sentences.renderer import effect
 
 WITHOUT_RESULT: tuple[Outcome, ...] = ("confounded", "void", "not tested")
-"""Outcomes of an attack from which nothing can be concluded."""
+"""Outcomes that allow no conclusion."""
 
 UNITS_IN_WORDS = ("nats", "bits")
-"""Units whose effects are said in words first, and as a number in brackets."""
+"""Units whose effects are words first, with the number in brackets."""
 
 MAX_NAMES_OF_EFFECT = 3
-"""Checkpoints that are named with their smallest effect; more are counted."""
+"""Most checkpoints that are named with their smallest effect; more are counted."""
 
 
 class AttackSummary(TypedDict):
@@ -38,19 +38,17 @@ class AttackSummary(TypedDict):
     Attributes
     ----------
     name, audit, question
-        What it tries, in words, its audit, and what it asks.
+        The attack in words, its audit, and its question.
     frames
-        The frameworks that ask for it.
+        Frameworks that require it.
     state, why
-        ``tested``, ``void``, ``not tested`` or ``not applicable``; why, as an outcome
-        or in words.
+        ``tested``, ``void``, ``not tested`` or ``not applicable``, and the reason.
     on
-        On how much it was tried, in words.
+        The size of the test, in words.
     null, least
-        What it finds without a leak, and the least effect that would have been
-        detected, in words.
+        Its value without a leak, and the smallest detectable effect, in words.
     open
-        Outcome -> checkpoints that it has no result of.
+        Outcome -> checkpoints without a result.
     """
 
     name: str
@@ -66,7 +64,7 @@ class AttackSummary(TypedDict):
 
 
 def attacks(report: Report, found: Sequence[Standing]) -> list[AttackSummary]:
-    """Return every class of attack over all checkpoints, the untried ones too."""
+    """Return the summaries of all attacks, including untried ones."""
     # Audit -> checkpoint -> what the attack came to on it.
     tried_by_audit: dict[str, dict[str, Tried]] = {}
     for standing in found:
@@ -86,7 +84,7 @@ def _summary(
     Parameters
     ----------
     tried_by_name
-        Checkpoint -> what the attack came to on it.
+        Checkpoint -> the result of the attack on it.
     """
     names_by_outcome: dict[Outcome, list[str]] = {}
     for name, tried in tried_by_name.items():
@@ -113,7 +111,7 @@ def _summary(
 
 
 def _on(report: Report, audit: str) -> str:
-    """Return on how much an attack was tried, in words; empty: it came to no figure."""
+    """Return the size of a test, in words; empty: it gave no figure."""
     # The class of an audit says which column counts what it tries.
     rows = _rows_of_size(report, audit)
     _, size_column = about(audit).covers or ("", "n")
@@ -130,10 +128,10 @@ def _on(report: Report, audit: str) -> str:
 
 
 def _rows_of_size(report: Report, audit: str) -> list[Row]:
-    """Return the rows that tell on how much an attack was tried.
+    """Return the rows that state the size of an attack's test.
 
-    They are of the metric that counts it; without a base, an audit has no row of its
-    change since the base, and any of its rows do.
+    These are rows of the metric that counts the tested units. Without a base there may
+    be no such row; then all rows of the audit are used.
     """
     metric, _ = about(audit).covers or ("", "n")
     rows = [row for row in report.results if row.audit == audit and row.n]
@@ -143,9 +141,9 @@ def _rows_of_size(report: Report, audit: str) -> list[Row]:
 
 
 def _sizes_in_words(report: Report, audit: str, count: int) -> str:
-    """Return the sizes of both sides where they are known, else what was tested.
+    """Return the sizes of both sides if they are known, else the tested number.
 
-    An audit of another package may have one sentence for both, or none.
+    An audit of another package may lack one or both sentences.
     """
     facts = _facts_of_sizes(report, audit)
     trained, held_out = [
@@ -167,10 +165,10 @@ def _sizes_in_words(report: Report, audit: str, count: int) -> str:
 
 
 def _facts_of_sizes(report: Report, audit: str) -> Mapping[str, Fact]:
-    """Return the facts of an audit's findings and guards: sizes stand among them.
+    """Return the facts of an audit's findings and guards, which include sizes.
 
-    The sizes of what is tested come first: a sentence may be of more, and findings on
-    canaries count other things under the same names.
+    The sizes of the test come first. Other sentences may count more units, and findings
+    on canaries count other units under the same names.
     """
     metric, _ = about(audit).covers or ("", "n")
     findings = []
@@ -188,7 +186,7 @@ def _facts_of_sizes(report: Report, audit: str) -> Mapping[str, Fact]:
 
 
 def _state(report: Report, audit: str, outcomes: Container[str]) -> tuple[str, str]:
-    """Return whether an attack has a result for any checkpoint; if not, the reason."""
+    """Return the state of an attack over all checkpoints, with the reason."""
     if "FOUND" in outcomes or "not shown" in outcomes:
         return "tested", ""
     for outcome in ("confounded", "void"):
@@ -209,10 +207,10 @@ def _state(report: Report, audit: str, outcomes: Container[str]) -> tuple[str, s
 
 
 def _detectable(report: Report, tried_by_name: Mapping[str, Tried], audit: str) -> str:
-    """Return the smallest effects that would have been detected, in words.
+    """Return the smallest detectable effects, in words.
 
-    They are those of checkpoints where no leak was found; where all were found, those
-    of these. The checkpoints are named where they are not all.
+    They are those of checkpoints where no leak was found; if all have leaks, those of
+    all. Checkpoints are named unless they are all.
     """
     # What could have been missed matters where nothing was found.
     for outcome in ("not shown", "FOUND"):
@@ -246,10 +244,9 @@ def _detectable(report: Report, tried_by_name: Mapping[str, Tried], audit: str) 
 def _tests_with_effect(
     report: Report, audit: str, clearest: Mapping[str, Finding]
 ) -> dict[str, Finding]:
-    """Return the test of each checkpoint that tells the smallest effect.
+    """Return the test of each checkpoint that states the smallest effect.
 
-    Where the clearest test tells none, that is the first of its primary tests that
-    does.
+    If the clearest test has none, it is the first primary test that has one.
     """
     first_with_effect: dict[str, Finding] = {}
     for finding in report.findings:
@@ -267,7 +264,7 @@ def _tests_with_effect(
 def _unit_of_effects(
     tests: Mapping[str, Finding], clearest: Mapping[str, Finding], audit: str
 ) -> str:
-    """Return the unit of the smallest effects: that of a clearest test, if any."""
+    """Return the unit of the smallest effects, if possible that of a clearest test."""
     clearest_tests = []
     other_tests = []
     for name, test in tests.items():
@@ -291,12 +288,12 @@ def _least_in_words(
     n_checkpoints: int,
     lacking: Sequence[str],
 ) -> str:
-    """Return the smallest detectable effects, and of which checkpoints they are.
+    """Return the smallest detectable effects with their checkpoints.
 
     Parameters
     ----------
     n_checkpoints
-        All checkpoints that the attack was tried on.
+        Number of checkpoints that the attack was tried on.
     lacking
         Checkpoints for which no smallest effect can be stated.
     """
@@ -330,7 +327,7 @@ def _least_in_words(
 
 
 def attack_table(tried: Sequence[AttackSummary]) -> ReportTable:
-    """Return a line per attack: its question, its sizes, and what it detects."""
+    """Return a line per attack: question, sizes, and smallest detectable effect."""
     records = []
     for attack in tried:
         cells = {

@@ -1,7 +1,7 @@
-"""A report as Python's users have it: its figures, states, rules and files at hand.
+"""The report class for users of Python, with figures, states, rules and files.
 
-:class:`~spark_audit.results.Report` is the data alone, so that nothing below reports
-imports what stands on them.
+:class:`~spark_audit.results.Report` holds only the data, so that lower layers need not
+import this module.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class AuditReport(Report):
-    """A report, with what its readers ask of it.
+    """A report with methods for its readers.
 
     ``sa.audit``, ``sa.compare`` and ``sa.read_report`` return one. Its fields are those
     of ``report.json``.
@@ -37,7 +37,7 @@ class AuditReport(Report):
 
     @classmethod
     def of(cls, report: Report) -> AuditReport:
-        """Return a report with these methods; its content is not checked again."""
+        """Return a report with these methods, without a new check of its content."""
         if isinstance(report, AuditReport):
             return report
 
@@ -47,8 +47,8 @@ class AuditReport(Report):
     def to_frame(self, of: str = "results") -> pd.DataFrame:
         """Return the rows as a frame, one figure per line.
 
-        A record of a checkpoint has its ``state`` and the setup guard that it is
-        ``voided_by``.
+        Records on a checkpoint have the columns ``state`` and ``voided_by`` (a setup
+        guard).
 
         Parameters
         ----------
@@ -64,17 +64,17 @@ class AuditReport(Report):
         Parameters
         ----------
         name
-            As its file in ``figures/`` is called, for instance ``selectivity``.
+            Name of its file in ``figures/``, for instance ``selectivity``.
 
         Returns
         -------
         Axes
-            Of the figure's first panel; ``.figure`` is the whole.
+            Axes of the first panel; ``.figure`` is the whole figure.
 
         Raises
         ------
         InputError
-            If there is no such figure, or the report holds nothing for it.
+            If there is no such figure, or the report has no data for it.
         """
         return drawing.plot(self, name)
 
@@ -104,12 +104,12 @@ class AuditReport(Report):
         Parameters
         ----------
         rules
-            As ``--fail-if`` has them; none: those of the command.
+            Rules as in ``--fail-if``; none: the default rules of the command.
 
         Raises
         ------
         InputError
-            If a text is no rule, or names a checkpoint that the report has not.
+            If a text is no rule, or names an unknown checkpoint.
         """
         if isinstance(rules, str):
             rules = [rules]
@@ -128,10 +128,10 @@ class AuditReport(Report):
         Parameters
         ----------
         formats
-            One or several; none: all that are not only on request.
+            One or several formats; none: all that are not on request only.
         manifest, show_text
-            For the words of examples, in formats that show some; whether identifiers
-            among them may be shown.
+            The manifest gives formats the texts of examples. ``show_text`` allows them
+            to show identifiers.
         """
         if isinstance(formats, str):
             formats = [formats]
@@ -150,7 +150,7 @@ def read_report(folder: str | Path) -> AuditReport:
     Raises
     ------
     InputError
-        If the folder holds no report, or one that this version cannot read, or what
-        should be in it is a link out of it.
+        If the folder has no report or an unreadable one, or a part of it is a link to a
+        place outside.
     """
     return AuditReport.of(report_folder.read_report(folder))

@@ -1,4 +1,4 @@
-"""Cells, lines and tables: what every format of a report is written from."""
+"""Cells, lines and tables, from which every format of a report is written."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from spark_audit.results import Report, Row, number
 from spark_audit.stats.estimate import Status
 
 LARGE_NUMBER = 1e6
-"""Values from which powers of ten are shown."""
+"""Values of at least this size are shown as powers of ten."""
 
 MAX_SHOWN_VALUE = 1e12
-"""Values of which no more is said than that they are beyond it."""
+"""Larger values are only shown as beyond this one."""
 
 SHA256 = 64
-"""Letters of a digest that is not keyed."""
+"""Number of letters of a digest that is not keyed."""
 
 FURTHER_TABLES = "further"
-"""Section of tables that belong to no audit of a report."""
+"""Section of the tables that belong to no audit of a report."""
 
 VOID: tuple[Status, ...] = ("void", "invalid", "insensitive", "not_resolvable")
-"""Statuses of figures that stand in the report but must not be read as found."""
+"""Statuses of figures that are in the report but prove nothing."""
 
 
 def shown(value: float | None) -> str:
-    """Return a number as every table shows it."""
+    """Return a number as all tables show it."""
     if value is None:
         return "-"
     if isinstance(value, int):
@@ -63,7 +63,7 @@ def limited(value: float, low: float | None, high: float | None) -> str:
 
 
 def is_shared(report: Report) -> bool:
-    """Return whether a report is rounded and its digest keyed, as files for others."""
+    """Return whether a report is in its shared form: rounded, with a keyed digest."""
     return not report.manifest.key and len(report.manifest.digest) != SHA256
 
 
@@ -85,28 +85,28 @@ class Cell:
 
     @property
     def void(self) -> bool:
-        """Whether nothing can be concluded from its figure."""
+        """Whether its figure allows no conclusion."""
         return self.row is not None and self.row.status in VOID
 
     @property
     def missing(self) -> bool:
-        """Whether nothing stands in it, or only that a figure is missing."""
+        """Whether the cell is empty, or only says that a figure is missing."""
         if self.text in ("", "-"):
             return True
         return self.row is not None and self.row.value is None
 
 
 EMPTY_CELL = Cell("-")
-"""Stands where there is nothing."""
+"""A cell without content."""
 
 
 def figure(row: Row, *, before: str = "", after: str = "") -> Cell:
-    """Return value and decision interval of a row, or why there is none.
+    """Return value and decision interval of a row, or the reason for their absence.
 
     Parameters
     ----------
     before, after
-        Text that stands around the figure.
+        Text in front of and behind the figure.
     """
     if row.value is None:
         missing = "withheld" if row.withheld else "not estimable"
@@ -148,15 +148,15 @@ class ReportTable:
     Attributes
     ----------
     title
-        The title where the table stands by itself.
+        The title of the table by itself.
     short
         The title under the heading of its section.
     remarks
         Sentences that stand below it.
     section
-        Audit that it is of, or ``manifest``, or where else it stands on the page.
+        Its audit, or ``manifest``, or another section of the page.
     key
-        The name of a table of records; empty for one that is made of rows.
+        The name of a table of records; empty for a table of rows.
     """
 
     title: str
@@ -206,7 +206,7 @@ def records_table(
 def line_name(row: Row) -> str:
     """Return the name of a row's line: its checkpoint.
 
-    Where its interval is not over sources, the name says over what.
+    If its interval is not over sources, the name says what it is over.
     """
     if row.over == "sources":
         return row.checkpoint

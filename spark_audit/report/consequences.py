@@ -1,4 +1,4 @@
-"""What was found, in a reader's terms: a sentence and a line of figures."""
+"""Consequences: each finding in a reader's terms, with a line of figures."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from spark_audit.sentences.effects import effect_in_words
 from spark_audit.sentences.renderer import likelier
 
 MAX_CONSEQUENCES = 1
-"""Checkpoints whose consequence stands at a glance; the others have their row."""
+"""Most consequences at a glance; other checkpoints have only their row."""
 
 
 @dataclass(frozen=True)
 class Consequence:
-    """What was found in a checkpoint, and the figures behind it.
+    """A result on one or several checkpoints, and the figures behind it.
 
     Attributes
     ----------
     state
         Of the checkpoints.
     names
-        Checkpoints that it is said of: one, or all of equal result.
+        Its checkpoints: one, or all with an equal result.
     sentence
         At most 25 words.
     figures
-        The line of figures; empty where the sentence is of several checkpoints.
+        The line of figures; empty if the sentence is on several checkpoints.
     remarks
         Sentences that follow, each whole.
     """
@@ -45,12 +45,12 @@ class Consequence:
 
     @property
     def label(self) -> str:
-        """The sign of the state, and who it is said of."""
+        """The sign of the state, and the checkpoints."""
         return f"{SHAPES[self.state]} {self.whose}"
 
     @property
     def whose(self) -> str:
-        """The checkpoint that it is said of; of several, how many they are."""
+        """The name of the checkpoint, or the number of several."""
         if len(self.names) == 1:
             return self.names[0]
         return render("glance.count", count=len(self.names))
@@ -58,16 +58,16 @@ class Consequence:
 
 @dataclass(frozen=True)
 class Limit:
-    """How much could still be there in one checkpoint, where nothing was found.
+    """The leak that could still be in a checkpoint where nothing was found.
 
     Attributes
     ----------
     checkpoint
         Its name.
     finding
-        The test that bounds how much.
+        The test that gives the limit.
     size
-        How far the limit of the test is from no effect, in the finding's unit.
+        Distance of the limit from no effect, in the finding's unit.
     """
 
     checkpoint: str
@@ -81,14 +81,14 @@ class Limit:
 
 
 def main_consequences(standings: Sequence[Standing]) -> Iterator[Consequence]:
-    """Yield a sentence for the worst checkpoint, then one for the clean.
+    """Yield a sentence on the worst checkpoint, then one on the clean ones.
 
-    What the others come to stands in their row of the matrix and in their sections.
+    The rows of the matrix and the sections show the results of the others.
     """
     leaking = [standing for standing in standings if standing.detections]
     for standing in leaking[:MAX_CONSEQUENCES]:
         severest = standing.detections[0]
-        # A finding may be true of one seed alone: then its name stands here.
+        # A finding may be on a single seed, which is then named.
         yield Consequence(
             state=standing.state,
             names=(severest.checkpoint or standing.name,),
@@ -108,8 +108,8 @@ def main_consequences(standings: Sequence[Standing]) -> Iterator[Consequence]:
 def consequences_of_audit(
     standings: Sequence[Standing], findings: Sequence[Finding], audit: str
 ) -> Iterator[Consequence]:
-    """Yield what one attack found, a sentence each, then one where it found nothing."""
-    # A finding on the base, say, has no standing.
+    """Yield a sentence per finding of an attack, then one on where it found nothing."""
+    # A finding may have no standing, such as one on the base.
     states = {standing.name: standing.state for standing in standings}
     for finding in findings:
         if finding.audit == audit and finding.detected:
@@ -135,32 +135,33 @@ def consequences_of_audit(
 
 
 def consequence_sentence(finding: Finding) -> str:
-    """Return what a finding means in a reader's terms, in at most 25 words.
+    """Return a finding in a reader's terms, in at most 25 words.
 
-    A finding without such a sentence, or on no figure, says its own.
+    If there is no such sentence, or the finding has no figure, its own sentence is
+    returned.
     """
     key = f"consequence.{finding.audit}.{finding.claim}"
     size = effect_size(finding, finding.value)
     if size is None or not finding.unit or not knows(key):
         return capitalised(finding.text)
 
-    # A change of NLL is said as it stands: which way it goes is part of the words.
+    # A change of NLL keeps its sign, since the words state its direction.
     if finding.unit == "nats":
         effect = likelier(finding)
     else:
         effect = effect_in_words(abs(size), finding.unit)
 
-    # What it is held against depends on the test: the base, held-out ones or chance.
+    # The comparison depends on the test: the base, held-out units or chance.
     return render(key, effect=effect, than=comparison_in_words(finding))
 
 
 def _nothing_in_short(
     clean: Sequence[Standing], all_standings: Sequence[Standing]
 ) -> str:
-    """Return which clean checkpoints could hide a leak as strong as the strongest.
+    """Return the sentence on clean checkpoints that could hide the strongest leak.
 
-    Where none could, or not all of them have a limit, return how much could still be
-    there. How much each could hide stands in its row of the matrix.
+    If none could, or some have no limit, the sentence states how much could still be
+    there. The matrix shows the limit of each checkpoint.
     """
     audit = _first_bounded_audit(clean)
     limits = _limits(clean, audit)
@@ -176,7 +177,7 @@ def _nothing_in_short(
 def nothing_found(
     clean: Sequence[Standing], audit: str, all_standings: Sequence[Standing]
 ) -> str:
-    """Return how much could still be there in checkpoints where nothing was found.
+    """Return the sentence on the limits of checkpoints where nothing was found.
 
     Parameters
     ----------
@@ -185,12 +186,12 @@ def nothing_found(
     audit
         The attack.
     all_standings
-        Of all checkpoints: where the attack found a leak that some of the clean ones
-        could hide, that is said, too.
+        Standings of all checkpoints. If the attack found a leak that some clean ones
+        could hide, the sentence says so.
     """
     limits = _limits(clean, audit)
     if not limits:
-        # The attack found nothing, and cannot say how much could still be there.
+        # The attack found nothing and has no limit.
         return render("glance.nothing")
 
     sentences = [_range_sentence(limits)]
@@ -215,7 +216,7 @@ def _range_sentence(limits: Sequence[Limit]) -> str:
     least = min(limits, key=lambda limit: limit.size)
     most = max(limits, key=lambda limit: limit.size)
     if least.text == most.text:
-        # They read the same, so that a range would have two equal ends.
+        # If both ends look the same, a range makes no sense.
         return render("glance.nothing_at_most", limit=most.text, scale=scale)
 
     return render(
@@ -231,15 +232,15 @@ def _range_sentence(limits: Sequence[Limit]) -> str:
 def _could_hide_sentence(
     limits: Sequence[Limit], all_standings: Sequence[Standing]
 ) -> str:
-    """Return which checkpoints could hide the strongest leak; empty: none could.
+    """Return the sentence on checkpoints that could hide the strongest leak, or "".
 
-    A limit that reads the same as the leak counts: a reader could not tell the two
+    A limit counts if it looks the same as the leak, since a reader could not tell them
     apart.
     """
     findings: list[Finding] = []
     for standing in all_standings:
         findings += standing.detections
-    # The leak must be one that the attack itself found: others are on other scales.
+    # Use only a leak of the same attack, since others have other scales.
     strongest = strongest_leaks(findings).get(limits[0].finding.audit)
     if strongest is None:
         return ""
@@ -261,7 +262,7 @@ def _could_hide_sentence(
 
 
 def _first_bounded_audit(clean: Sequence[Standing]) -> str:
-    """Return the first attack that bounds what is left open; empty where none does."""
+    """Return the first attack with a limit of what is left open; empty: none has."""
     for tried in clean[0].tried:
         if _limits(clean, tried.audit):
             return tried.audit
@@ -269,7 +270,7 @@ def _first_bounded_audit(clean: Sequence[Standing]) -> str:
 
 
 def _limits(clean: Sequence[Standing], audit: str) -> list[Limit]:
-    """Return how much could still be there, of each checkpoint where it is known."""
+    """Return the known limits of the checkpoints."""
     limits = []
     for standing in clean:
         for tried in standing.tried:

@@ -1,4 +1,4 @@
-"""What of a report may be shared, and in which form.
+"""Disclosure: the parts of a report that may be shared, and their form.
 
 ``report.json`` holds every figure exactly and is for its owner alone. Every other file
 is written from :func:`spark_audit.report.disclosure.shared.disclosed`.

@@ -20,7 +20,7 @@ def manifest_facts(facts: ManifestFacts) -> ManifestFacts:
     if facts.key:
         digest = f"{KEYED}{keyed_digest(facts, facts.digest)}"
     elif facts.digest.startswith(KEYED):
-        # These are facts of a shared report: the digest is keyed already.
+        # These facts are from a shared report, whose digest is already keyed.
         digest = facts.digest
     else:
         digest = "not shown"
@@ -32,6 +32,6 @@ def manifest_facts(facts: ManifestFacts) -> ManifestFacts:
 def keyed_digest(facts: ManifestFacts, digest: str) -> str:
     """Return the HMAC-SHA256 of a digest of private content, by the report's key.
 
-    Whatever is unknown of the content could be tried out against the digest itself.
+    With the bare digest, anybody could try out guesses of the unknown content.
     """
     return hmac.new(facts.key.encode(), digest.encode(), "sha256").hexdigest()

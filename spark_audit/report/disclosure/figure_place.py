@@ -68,7 +68,7 @@ class Place:
     def of_finding(cls, finding: Finding) -> Place:
         """Return the place of the row that a finding rests on.
 
-        A finding does not say what its row is compared with: find the row by
+        A finding does not name the baseline of its row, so look the row up by
         :attr:`without_comparison`.
         """
         return cls(
@@ -130,7 +130,7 @@ class Place:
 
 @dataclass(frozen=True)
 class PlacedValue:
-    """A figure by its place and its exact value: what tells a row from all others.
+    """A figure by its place and exact value, which identifies a row.
 
     Facts of findings hold copies of rows. A copy is found by this key, although its
     status or its note may differ.

@@ -47,11 +47,12 @@ def shown_finding(
     """
     rows_at_place = rows_by_place.get(Place.of_finding(finding), [])
     own_rows = _rows_of_finding(finding, rows_at_place)
-    # No row has a difference of two figures: it is withheld with any row of its place.
+    # No row holds a difference of two figures, so withhold it with any row of its
+    # place.
     rows = own_rows or rows_at_place
     is_withheld = any(shown_rows[PlacedValue.of_row(row)].withheld for row in rows)
 
-    # The fewest clusters ask for the coarsest rounding.
+    # The smallest number of clusters decides the rounding.
     known_clusters = [row.clusters for row in rows if row.clusters]
     n_clusters = min(known_clusters, default=report.manifest.n_clusters)
     claimed_row = shown_row(_claimed_row(finding, n_clusters))
@@ -86,13 +87,13 @@ def shown_guard(
 def _rows_of_finding(finding: Finding, rows: Sequence[Row]) -> list[Row]:
     """Return those rows of a place that have the figure of a finding.
 
-    A row over seeds has the value of the row over sources, but another interval. The
-    row with the interval of the finding stands first.
+    Rows over seeds and over sources have the same value, but other intervals. The row
+    with the interval of the finding comes first.
     """
     with_interval = []
     with_value_only = []
     for row in rows:
-        # A finding without a unit fits rows of any.
+        # A finding without a unit fits rows of any unit.
         is_unit = not finding.unit or row.unit == finding.unit
         if not is_unit or not _is_same(row.value, finding.value):
             continue
@@ -105,7 +106,7 @@ def _rows_of_finding(finding: Finding, rows: Sequence[Row]) -> list[Row]:
 
 
 def _is_same(figure: float | None, other: float | None) -> bool:
-    """Return whether two figures are one: sums in another order differ at the end."""
+    """Return whether two figures are equal up to rounding of sums."""
     if figure is None or other is None:
         return figure is other
     return math.isclose(figure, other, rel_tol=1e-9, abs_tol=1e-12)
@@ -128,7 +129,7 @@ def _shown_figures(
     own_row
         The row that has the finding's figure, as it is shared; None: no row has it.
     claimed_row
-        What the finding claims, from :func:`_claimed_row`, rounded as a row.
+        The claim of the finding as a row, from :func:`_claimed_row`, rounded.
     is_withheld
         Whether the figure is withheld.
     """
@@ -144,7 +145,7 @@ def _shown_figures(
     if figures["at_most"] is None and not is_withheld:
         figures["at_most"] = _shown_limit(finding, claimed_row)
 
-    # A p is shown even where the figure is withheld: the claim follows from it.
+    # A p stays even if the figure is withheld, since the claim follows from it.
     for column in P_COLUMNS:
         p = getattr(finding, column)
         if p is not None:
@@ -153,7 +154,7 @@ def _shown_figures(
 
 
 def _claimed_row(finding: Finding, n_clusters: int) -> Row:
-    """Return what a finding claims as a row with exact figures, points as shares.
+    """Return the claim of a finding as a row with exact figures, points as shares.
 
     The figures may differ from those of the row that the finding rests on, which has
     no difference of two figures.
@@ -183,7 +184,7 @@ def _claimed_row(finding: Finding, n_clusters: int) -> Row:
 
 
 def _scale(finding: Finding) -> int:
-    """Return how many units of a finding a whole share has."""
+    """Return the value of a whole share in the unit of a finding."""
     return 100 if finding.unit == "points" else 1
 
 
@@ -198,7 +199,7 @@ def _figures_of_row(row: Row, *, scale: int) -> dict[str, float]:
 
 
 def _shown_limit(finding: Finding, claimed_row: Row) -> float | None:
-    """Return what could still be there, as finely as the figure that is claimed."""
+    """Return the limit, rounded as the claimed figure is."""
     if finding.at_most is None:
         return None
 
@@ -209,7 +210,7 @@ def _shown_limit(finding: Finding, claimed_row: Row) -> float | None:
 
 
 def _shown_effect(effect: float | None, claimed_row: Row) -> float | None:
-    """Return a smallest effect, as finely as the figure that is claimed."""
+    """Return a smallest effect, rounded as the claimed figure is."""
     if effect is None:
         return None
 
@@ -220,7 +221,7 @@ def _shown_effect(effect: float | None, claimed_row: Row) -> float | None:
 def _shown_power(finding: Finding, claimed_row: Row) -> list[Power]:
     """Return the power of a finding's tests, without their standard errors.
 
-    Why a test can detect nothing is told.
+    The reason why a test can detect nothing is kept.
     """
     shown = []
     for test in finding.power:
@@ -242,9 +243,9 @@ def _shown_named_fact(
     Parameters
     ----------
     n_clusters
-        Of the figures that the sentence is on.
+        Clusters of the figures of the sentence.
     is_withheld
-        Whether the figure of the finding is, so that every row is withheld.
+        Whether the finding's figure is withheld, and every row with it.
     """
     if isinstance(fact, float) and is_p(name):
         return rounded_p(fact)
@@ -278,7 +279,7 @@ def _shown_row_of_fact(
     """Return a row among the facts, rounded or withheld as the report's row is."""
     row = shown_rows.get(PlacedValue.of_row(fact))
     if row is None:
-        # The report has no such row: the rules see this one alone.
+        # The report has no such row, so apply the rules to this one alone.
         (why_withheld,) = reasons_to_withhold([fact])
         shown = shown_row(fact, why_withheld)
     else:
@@ -294,15 +295,15 @@ def _shown_row_of_fact(
 
 
 def _shown_hits(hits: Hits, n_clusters: int) -> Hits:
-    """Return a count as finely as so many clusters allow.
+    """Return a count, rounded as its number of clusters requires.
 
-    Two counts, before and after a row was removed, would tell of the row.
+    Exact counts before and after the removal of a row would reveal the row.
     """
     if not hits.count:
-        # That nothing was found is shown; how many ties there were is not.
+        # A count of 0 is shown, but not its number of ties.
         return hits.model_copy(update={"tied": 0})
 
-    # Where a step is more than half of all, only "some" can be said.
+    # If a step is more than half of the total, only "some" can be said.
     step = count_step(hits.of, n_clusters)
     return Hits(
         count=round(min(rounded(hits.count, step), hits.of)),

@@ -25,10 +25,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 HIDDEN = "..."
-"""Stands for what is left out of a command."""
+"""Replaces omitted values in a command."""
 
 FILE_OPTIONS = ("scores_file", "scores_rows")
-"""Options of audits that name files."""
+"""Options of audits that are file names."""
 
 WEB_SCHEMES = ("https?", "wss?", "ftps?", "sftp", "ssh", "git", "hf", "s3", "gs", "az")
 """Schemes, as expressions, of addresses whose path may be shown. Others are none:
@@ -150,7 +150,8 @@ def _without_folders(text: str) -> str:
 def shareable_command(words: Iterable[str]) -> list[str]:
     """Return a command in shareable words, and without its seed.
 
-    The noise of DP-SGD follows from the seed: who knows it could take the noise out.
+    The noise of DP-SGD follows from the seed, so knowing it would allow removing the
+    noise.
     """
     shown = []
     is_seed = False

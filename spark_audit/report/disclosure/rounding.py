@@ -1,9 +1,9 @@
-"""How finely a figure may be shown: as the number of its clusters allows.
+"""Rounding of shared figures by the number of their clusters.
 
-The difference of two figures is the contribution of few rows, where one is of a whole
-and the other of a part of it, or where they are of reports before and after a row was
-removed. Rounding leaves this contribution open by what an average cluster contributes,
-in either direction.
+Two figures can differ by the contribution of a few rows: one is of a whole and the
+other of a part, or they are from reports before and after the removal of a row.
+Rounding leaves this contribution uncertain by that of an average cluster, in either
+direction.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ INTERVAL_IN_STANDARD_ERRORS = 4
 """Width of an interval at 95%, in standard errors."""
 
 ROUNDING_ERROR = 1e-6
-"""A figure below this is zero but for rounding errors."""
+"""A figure below this is zero up to rounding errors."""
 
 DIGITS = 6
-"""The most digits that a number has in a shared file, whatever it is of."""
+"""Most digits of any number in a shared file."""
 
 
 def step_of(row: Row) -> float | None:
-    """Return the rounding step of a row's figures; None where they need none.
+    """Return the rounding step of a row's figures; None: they need none.
 
     The step is the larger of two contributions of one cluster:
 
@@ -44,8 +44,8 @@ def step_of(row: Row) -> float | None:
       standard error of at most ``0.5 / sqrt(n)``, so that one weighs at most
       ``4 se^2``.
 
-    Where each row or span is in or out (all but tokens), a count would follow from one
-    step: the audit then asks for two (``disclosure_step``).
+    If each row or span is in or out (all but tokens), a count would follow from one
+    step, so the audit asks for two (``disclosure_step``).
     """
     if row.unit == "log10 tries":
         return STEP_OF_LOG_TRIES
@@ -76,8 +76,8 @@ def step_of(row: Row) -> float | None:
 
 
 def count_of(n: int, n_clusters: int) -> int:
-    """Return a count of tokens or spans, rounded to what an average cluster has."""
-    # With one token for each cluster there is nothing to round.
+    """Return a count of tokens or spans, rounded to the size of an average cluster."""
+    # One token per cluster needs no rounding.
     if n > n_clusters > 0:
         return int(rounded(n, step_above(n / n_clusters)))
     return n
@@ -88,7 +88,7 @@ def step_above(least: float) -> float:
     power = 10.0 ** math.floor(math.log10(least))
     for leading_digits in (1, 1.5, 2, 3, 5):
         step = leading_digits * power
-        # A step that is equal but for rounding errors will do.
+        # A step that is equal up to rounding errors is enough.
         if step >= least * (1 - 1e-9):
             return step
     return 10 * power
@@ -97,23 +97,23 @@ def step_above(least: float) -> float:
 def rounded(value: float, step: float) -> float:
     """Return the nearest multiple of a step; half a step for what would else be zero.
 
-    So no leak is shown as none, and every limit stays on its side of zero.
+    A leak is therefore never shown as none, and limits stay on their side of zero.
     """
     n_steps: float = round(value / step)
     if n_steps == 0 and abs(value) > ROUNDING_ERROR:
         n_steps = math.copysign(0.5, value)
 
-    # Adding zero makes of -0.0 a zero without a sign.
+    # Adding zero turns -0.0 into 0.0.
     return float(f"{n_steps * step:.12g}") + 0.0
 
 
 def rounded_up(effect: float, step: float) -> float:
-    """Return the next multiple of a step: no smaller effect was detectable."""
+    """Return a smallest effect as the next larger multiple of a step."""
     return float(f"{math.ceil(effect / step - ROUNDING_ERROR) * step:.12g}")
 
 
 def with_digits(value: float, digits: int = DIGITS) -> float:
-    """Return a number with so many significant digits."""
+    """Return a number rounded to significant digits."""
     return float(f"{value:.{digits}g}")
 
 
@@ -132,7 +132,7 @@ def rounded_p(p: float) -> float:
     >>> [rounded_p(p) for p in (0.0137, 0.0496, 0.0504, 0.76, 1.0, 3.2e-05)]
     [0.01, 0.04, 0.06, 0.8, 1.0, 3e-05]
     """
-    # 0.05 itself is shown only where p is exactly that.
+    # Only a p of exactly 0.05 is shown as 0.05.
     near = with_digits(p, 1)
     if near != ALPHA or p == ALPHA:
         return near
@@ -140,7 +140,7 @@ def rounded_p(p: float) -> float:
 
 
 def count_step(n: int, n_clusters: int) -> float:
-    """Return the step of a count of some of ``n``: twice an average cluster."""
+    """Return the step of a count out of ``n``: twice the size of an average cluster."""
     return max(step_above(2 * n / max(n_clusters, 1)), 2.0)
 
 

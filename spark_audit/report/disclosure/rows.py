@@ -1,4 +1,4 @@
-"""Rows as shared files hold them: their figures emptied or rounded."""
+"""Rows as shared files hold them, with rounded or removed figures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CHANCE_AUC = 0.5
 
 
 def shown_row(row: RowT, why_withheld: str | None = None) -> RowT:
-    """Return a row with rounded figures, or with none and the reason in its note.
+    """Return a row with rounded figures, or without figures and with the reason.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def shown_row(row: RowT, why_withheld: str | None = None) -> RowT:
     if row.value is None:
         return row
 
-    # A row that is no contrast has no columns of p.
+    # Only contrasts have columns of p.
     figures: dict[str, float] = {}
     for column in FIGURE_COLUMNS:
         figure = getattr(row, column, None)
@@ -73,7 +73,7 @@ def shown_row(row: RowT, why_withheld: str | None = None) -> RowT:
 
 
 def _shown_figure(figure: float, column: str, row: Row, step: float | None) -> float:
-    """Return a figure as finely as the clusters of its row allow.
+    """Return a figure, rounded as the clusters of its row require.
 
     Parameters
     ----------
@@ -92,13 +92,13 @@ def _shown_figure(figure: float, column: str, row: Row, step: float | None) -> f
     if column == "mde":
         near = rounded_up(figure, step)
     else:
-        # Steps are counted from the null of an AUC, so that a limit stays on its side
-        # of the null, and a claim follows from rounded figures, too.
+        # Count steps from the null of an AUC. A limit then stays on its side of the
+        # null, and the claim also follows from the rounded figures.
         is_auc = row.metric == "auc" and row.null == CHANCE_AUC
         null = CHANCE_AUC if is_auc else 0.0
         near = round(null + rounded(figure - null, step), 12)
 
-    # The nearest step may be beyond a whole share.
+    # The nearest step may exceed a whole share.
     is_share = row.unit == "" and abs(figure) <= 1
     if is_share:
         return max(-1.0, min(1.0, near))

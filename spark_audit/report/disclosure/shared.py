@@ -1,8 +1,8 @@
 """The report as it can be shared: every file is written from it but ``report.json``.
 
-Whoever has the base model finds a span's text from its NLL, and confirms a guess of it.
-So figures of few clusters are withheld, with those from which they could be worked out
-(:mod:`spark_audit.report.disclosure.withholding`), and all others are rounded
+With the base model, anybody can find a span's text from its NLL, or confirm a guess.
+Figures of few clusters are therefore withheld, with all figures from which they could
+be computed (:mod:`spark_audit.report.disclosure.withholding`). The others are rounded
 (:mod:`spark_audit.report.disclosure.rounding`).
 
 Findings and their claims stay: only their figures are taken out. Verdict and gate are
@@ -40,15 +40,15 @@ ItemT = TypeVar("ItemT", Row, Contrast, Finding, Guard)
 
 
 def disclosed(report: Report) -> Report:
-    """Return the report as every file holds it that is not for its owner only."""
-    # Rows and contrasts are judged together: one could be worked out from the other.
+    """Return the report in the form of all files that are not for its owner alone."""
+    # Judge rows and contrasts together, since one could be computed from the other.
     rows = (*report.results, *report.contrasts)
     reasons = reasons_to_withhold(rows)
     shown_rows: dict[PlacedValue, Row] = {}
     for row, why_withheld in zip(rows, reasons, strict=True):
         shown_rows[PlacedValue.of_row(row)] = shown_row(row, why_withheld)
 
-    # Findings say what they rest on, but not by which row.
+    # Findings name their figure, but not the row.
     rows_by_place = grouped(rows, lambda row: Place.of_row(row).without_comparison)
     findings = [
         shown_finding(finding, report, shown_rows, rows_by_place)
@@ -76,12 +76,12 @@ def disclosed(report: Report) -> Report:
             "tables": tables,
         }
     )
-    # The lines of figures follow from the findings as they are shared.
+    # Lines of figures are made from the shared findings.
     return with_figures(shared)
 
 
 def _shown_checkpoint(checkpoint: CheckpointFacts) -> CheckpointFacts:
-    """Return a checkpoint whose files are named, not the folders that they lie in."""
+    """Return a checkpoint with the names of its files, without their folders."""
     # Not every checkpoint has a base.
     base = checkpoint.base
     if base:
@@ -98,8 +98,8 @@ def _shown_checkpoint(checkpoint: CheckpointFacts) -> CheckpointFacts:
 def rounded_for_owner(report: Report) -> Report:
     """Return a report rounded as shared files have it, with nothing withheld.
 
-    Who has ``report.json`` may see every figure. Rounded figures are those of the pages
-    of the report, so that a reader finds the same figures in both.
+    The owner of ``report.json`` may see every figure. Rounding is that of the pages, so
+    that a reader finds the same figures in both.
     """
     shared = disclosed(report)
     with_withheld = shared.model_copy(
@@ -110,14 +110,14 @@ def rounded_for_owner(report: Report) -> Report:
             "guards": _exact_where_withheld(report.guards, shared.guards),
         }
     )
-    # Exact findings bring exact lines of figures with them.
+    # Exact findings contain exact lines of figures, so make these again.
     return with_figures(with_withheld)
 
 
 def _exact_where_withheld(
     exact_items: Sequence[ItemT], shared_items: Sequence[ItemT]
 ) -> list[ItemT]:
-    """Return shared items of a list, and in place of a withheld one the exact one."""
+    """Return the shared items of a list, with exact ones in place of withheld ones."""
     items = []
     for exact, shared in zip(exact_items, shared_items, strict=True):
         items.append(exact if shared.withheld else shared)

@@ -1,4 +1,4 @@
-"""The further tables as shared files hold them: without figures of few clusters."""
+"""Further tables as shared files hold them, without figures of few clusters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from spark_audit.audits.base import TableRule
 
 MATCHING_TABLE = "matching_by_type"
-"""The table of how many identifiers have a control."""
+"""The table on identifiers with a control."""
 
 PLACE_COLUMNS = (
     "nats",
@@ -37,13 +37,13 @@ PLACE_COLUMNS = (
     "trained_at",
     "tasks",
 )
-"""Columns that say where a record stands, not what was found."""
+"""Columns that identify a record and contain no result."""
 
 COUNT_COLUMNS = ("clusters", "spans", "pairs", "draws", "tokens", "n")
-"""Columns that say how much a record is of."""
+"""Columns with sizes of a record."""
 
 ROUNDED_COUNT_COLUMNS = ("tokens", "n")
-"""Those of them that are rounded."""
+"""Size columns that are rounded."""
 
 POINTS = 100
 """A whole share, in points."""
@@ -87,8 +87,8 @@ def shown_table(name: str, records: list[Record], report: Report) -> list[Record
 def _rule_of(name: str) -> TableRule | None:
     """Return the rule of a table, from the audit that makes one of its name.
 
-    The report names the audit that made a table, too. It is not asked: the report may
-    come from somebody else, and the rule decides what is withheld.
+    The report also names the audit of a table, but it may come from somebody else. It
+    is not trusted, since the rule decides what is withheld.
     """
     for audit in all_audits().values():
         if name in audit.table_rules:
@@ -99,7 +99,7 @@ def _rule_of(name: str) -> TableRule | None:
 def _without_lengths(record: Record) -> Record:
     """Return a record of :data:`MATCHING_TABLE` without lengths in its reasons.
 
-    The reason of a single identifier would tell how many tokens it has. Reasons that
+    The reason of a single identifier would reveal its number of tokens. Reasons that
     differ by a length alone are counted together.
     """
     counts = Counter[str]()
@@ -113,7 +113,7 @@ def _without_lengths(record: Record) -> Record:
 
 
 def _with_digits(record: Record) -> Record:
-    """Return a record whose p are rounded, and whose numbers have few digits."""
+    """Return a record with rounded p and few digits in all numbers."""
     shown = dict(record)
     for column, value in record.items():
         if not isinstance(value, float):
@@ -123,18 +123,19 @@ def _with_digits(record: Record) -> Record:
 
 
 def _clusters_of(record: Record, audit: str, report: Report) -> int:
-    """Return how many clusters a record is of.
+    """Return the number of clusters of a record.
 
-    A record that does not say so has at least those of the smallest figure of its
-    audit, or of its task, if it names one.
+    A record without that number has at least the clusters of the smallest figure of its
+    audit, or of its task if it names one.
     """
     for column in ("clusters", "spans"):
         if column in record:
-            # What is no number may come from somebody else: the record is withheld.
+            # A value that is no number may come from somebody else, so withhold the
+            # record.
             n_clusters = record[column]
             return n_clusters if isinstance(n_clusters, int) else 0
 
-    # The record may be of all rows, or of those of its task.
+    # The record is on all rows, or on those of its task.
     groups = {"pooled"}
     if isinstance(record.get("task"), str):
         groups.add(f"task:{record['task']}")
@@ -151,13 +152,13 @@ def _shown_record(
 ) -> Record | None:
     """Return a record with rounded figures, or without those of few clusters.
 
-    None where nothing is left of it.
+    None: nothing is left of it.
     """
     figure_columns = [name for name in record if _is_figure(name, record[name])]
     if n_clusters == 0 and not figure_columns:
         return record  # of nothing, and why
 
-    # Columns of places, words and truth values stay as they are.
+    # Identifying columns, words and truth values stay unchanged.
     shown = dict(record)
     if n_clusters < MIN_CLUSTERS_TO_PUBLISH:
         for column in figure_columns:
@@ -174,7 +175,7 @@ def _shown_record(
 
 
 def _is_figure(column: str, value: object) -> bool:
-    """Return whether a value of a record says what was found."""
+    """Return whether a value of a record is a result."""
     if column in PLACE_COLUMNS or column in COUNT_COLUMNS or isinstance(value, bool):
         return False
     return isinstance(value, int | float)
@@ -183,7 +184,7 @@ def _is_figure(column: str, value: object) -> bool:
 def _shown_figure(
     column: str, record: Record, n_clusters: int, rule: TableRule | None
 ) -> float:
-    """Return a figure of a record, as finely as its clusters allow."""
+    """Return a figure of a record, rounded as its clusters require."""
     value: float = record[column]
     if is_p(column):
         return rounded_p(value)
@@ -195,7 +196,7 @@ def _shown_figure(
         return rounded(value, step)
 
     if rule == "points":
-        # A cluster has several identifiers, and each of them several parts.
+        # A cluster has several identifiers with several parts each.
         n_tried = max(n_clusters, record.get("spans") or 0, record.get("tried") or 0)
         return round(rounded(value, count_step(n_tried, n_clusters)))
     return value

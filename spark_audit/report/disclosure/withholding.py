@@ -1,8 +1,8 @@
-"""Which figures of a report are withheld, and why.
+"""Rules that decide which figures of a report are withheld, and why.
 
-Whoever has the base model can find the text of a span from its NLL. A figure of few
+With the base model, anybody can find the text of a span from its NLL. A figure of few
 clusters is nearly the NLL of one span, so it is withheld. As statistical offices do, we
-also withhold figures from which a withheld one could be worked out.
+also withhold figures from which a withheld one could be computed.
 
 ====  ===============================================  =========================
 Rule  A figure is withheld where ...                   Why, as the row says
@@ -18,7 +18,7 @@ Rule  A figure is withheld where ...                   Why, as the row says
 ====  ===============================================  =========================
 
 Rule 4 is against subtraction: if one group alone were withheld, it would follow from
-the pooled figure and the other groups. No rule withholds figures that are of nobody
+the pooled figure and the other groups. No rule withholds figures that concern no person
 (planted canaries, counts of right answers).
 """
 
@@ -34,17 +34,17 @@ from spark_audit.results.rows import MIN_CLUSTERS_TO_PUBLISH, WITHHELD, WITHHELD
 
 
 def reasons_to_withhold(rows: Sequence[Row]) -> list[str | None]:
-    """Return for each row why its figures are withheld; None where they are shown.
+    """Return the reason to withhold the figures of each row; None: they are shown.
 
     Parameters
     ----------
     rows
-        All rows and contrasts of a report: the rules compare them with one another.
+        All rows and contrasts of a report, since the rules compare them.
 
     Returns
     -------
     list of str or None
-        As many as rows, in the same order: ``WITHHELD``, ``WITHHELD_NOTE`` or None.
+        ``WITHHELD``, ``WITHHELD_NOTE`` or None for each row, in the same order.
     """
     indices_by_place: dict[Place, list[int]] = {}
     for index, row in enumerate(rows):
@@ -85,9 +85,9 @@ class _Sizes:
     Attributes
     ----------
     clusters_of_group
-        By ``Place.group_of_audit``, the most clusters that a figure is of.
+        ``Place.group_of_audit`` -> largest number of clusters of a figure.
     n_matched
-        By the place of the figure of all identifiers, how many tokens of them belong to
+        Place of the figure of all identifiers -> number of its tokens that belong to
         identifiers with a control.
     """
 
@@ -116,8 +116,8 @@ def _reason_of_size(row: Row, sizes: _Sizes) -> str | None:
     place = Place.of_row(row)
     n_clusters = row.clusters
     if row.value is None:
-        # A row without a figure need not say of how many clusters it would be. Where no
-        # row of its group says so, there is nothing to withhold.
+        # A row without a figure may lack its number of clusters. If no row of its group
+        # has one, there is nothing to withhold.
         n_clusters = sizes.clusters_of_group[place.group_of_audit]
         n_clusters = n_clusters or MIN_CLUSTERS_TO_PUBLISH
 
@@ -157,8 +157,8 @@ def _groups_against_subtraction(
     def fewest_clusters(indices: Sequence[int]) -> int:
         return min(rows[index].clusters for index in indices)
 
-    # It is withheld even where several groups are withheld already: groups may share
-    # clusters, so several small ones together can be as few as one.
+    # Withhold it even if several groups are already withheld: groups may share
+    # clusters, so several small ones together can be as small as one.
     return [
         min(groups, key=fewest_clusters)
         for partition, groups in shown_groups.items()
