@@ -284,9 +284,9 @@ def _written_clusters(units: pd.DataFrame) -> WrittenClusters:
         Units of one side, from :func:`~spark_audit.audits.setup_units.scored_units`.
     """
     # Several hits in one source are not independent.
-    unguessable = units[units["guess"] != ""]
+    unguessable = units[units["unguessable_kind"] != ""]
     clusters = unguessable.groupby("cluster").agg(
-        is_hit=("is_written", "any"), rate=("rate", "sum")
+        is_hit=("is_written", "any"), rate=("guess_rate", "sum")
     )
     if clusters.empty:
         return WrittenClusters(n_clusters=0, n_hits=0, rate=1.0)
@@ -350,19 +350,21 @@ def _with_names_of_base(
     units, base_units
         Of the checkpoint, and of the base if it was scored.
     """
-    is_name = units["guess"] == "name"
+    is_name = units["unguessable_kind"] == "name"
     if base_units is None:
-        return units.assign(guess=units["guess"].where(~is_name, ""))
+        return units.assign(
+            unguessable_kind=units["unguessable_kind"].where(~is_name, "")
+        )
 
     # Upper limit of the base's rate of names (Clopper and Pearson 1934).
-    names = base_units[base_units["guess"] == "name"]
+    names = base_units[base_units["unguessable_kind"] == "name"]
     n_written = int(names["is_written_with_ties"].sum())
     if not n_written:
         return units
 
     _, limit = clopper_pearson(n_written, len(names))
-    rate = units["rate"].where(~is_name, units["rate"].clip(lower=limit))
-    return units.assign(rate=rate)
+    rate = units["guess_rate"].where(~is_name, units["guess_rate"].clip(lower=limit))
+    return units.assign(guess_rate=rate)
 
 
 def _held_out_written_fault(units: pd.DataFrame) -> Fault | None:
@@ -445,7 +447,9 @@ def _base_read_fault(base_units: pd.DataFrame) -> Fault | None:
 
     Names do not count, since the base may know persons of either side.
     """
-    held_out, trained = _sides_written(base_units[base_units["guess"] != "name"])
+    held_out, trained = _sides_written(
+        base_units[base_units["unguessable_kind"] != "name"]
+    )
     # Hits on both sides show that the base knows them from elsewhere.
     if not held_out.n_clusters or held_out.n_hits or _guess_p(trained) >= ALARM:
         return None

@@ -1,7 +1,8 @@
 """Units that the setup guards compare: parts of examples, with scores before and after.
 
-An example is a row of the manifest. A part of it is an identifier, the
-rest of the example, or its tokens of low sensitivity.
+An example is a row of the manifest. A part of it is an identifier, the rest of the
+example, or its tokens of low sensitivity. The last part overlaps the others: its tokens
+stand in the rest or in an identifier, and are counted again.
 """
 
 from __future__ import annotations
@@ -28,17 +29,22 @@ class UnitFacts(NamedTuple):
         ``identifier``; the rest of the example, ``text`` or ``canary``; or its tokens
         of ``low`` sensitivity. The setup guards choose units by these words.
     key
-        An identifier's place, ``CHARACTER:EXAMPLE``, the same for all checkpoints;
-        empty: another part.
-    split, cluster
-        Of the example: ``train`` or ``test``, and its cluster of sources.
+        Place of an identifier, ``CHARACTER:EXAMPLE``: the character of the example's
+        text at which it starts, and the example's id, the same for all checkpoints.
+        Empty for other parts.
+    split
+        ``train`` or ``test``: the list that the example was given in.
+    cluster
+        The sources of the example that count as one.
     type
         Type of an identifier, or task of the example.
     is_trained
-        Whether the identifier stands in a trained example, or the example is one.
-    guess
-        Kind of an identifier that nobody can guess, as ``name``; empty: others.
-    rate
+        Whether the identifier stands in a trained example, or the example is one. An
+        identifier of a ``test`` example may stand in a trained one, too.
+    unguessable_kind
+        Kind of an identifier that nobody can guess, such as ``name``; empty for other
+        identifiers and parts.
+    guess_rate
         Chance that it is guessed nevertheless, at most; 1 for other parts.
     """
 
@@ -48,13 +54,13 @@ class UnitFacts(NamedTuple):
     cluster: str
     type: str
     is_trained: bool
-    guess: str
-    rate: float
+    unguessable_kind: str
+    guess_rate: float
 
 
 UNIT_DTYPES: Mapping[str, type] = {
     "is_trained": bool,
-    "rate": float,
+    "guess_rate": float,
     "n_tokens": float,
     "nll": float,
     "base_nll": float,
@@ -62,16 +68,30 @@ UNIT_DTYPES: Mapping[str, type] = {
     "is_written": bool,
     "is_written_with_ties": bool,
 }
-"""Columns of scored units that are numbers; the others are those of :class:`UnitFacts`.
+"""Columns of scored units that are numbers or masks; all others are strings.
 
-``nll`` and ``base_nll`` are summed over the ``n_tokens`` scored tokens, nats;
-``max_difference`` is the largest absolute difference of a token between the two, nats.
-``is_written``: greedy decoding writes
-all tokens, without ties; ``is_written_with_ties``: if ties are won."""
+``is_trained`` and ``guess_rate`` are those of :class:`UnitFacts`. The others are of the
+scored tokens of a part:
+
+``n_tokens``
+    Their count, as a float: sums are divided by it, and weighted with it.
+``nll``, ``base_nll``
+    Summed over these tokens, nats.
+``max_difference``
+    The largest absolute difference of a token between the two, nats. It tells a
+    checkpoint that is its own base.
+``is_written``, ``is_written_with_ties``
+    Whether greedy decoding writes all of these tokens: without ties, and if ties are
+    won.
+"""
 
 
 class Identifier(NamedTuple):
-    """An identifier of an example: its tokens, from the first to after the last."""
+    """An identifier of an example, and where its tokens are.
+
+    ``start`` and ``end`` are indices of tokens in the example, not of characters; the
+    token at ``end`` is the first one behind it.
+    """
 
     start: int
     end: int
@@ -88,7 +108,7 @@ class TokenScores(NamedTuple):
     nll, base_nll
         Nats.
     is_first, is_first_with_ties
-        Whether a token is the first guess, without ties and with ties won.
+        Whether a token is the first guess: without ties, and if ties are won.
     """
 
     position: np.ndarray
@@ -122,8 +142,8 @@ def identifiers_of_rows(manifest: Manifest) -> dict[str, list[Identifier]]:
                 cluster=example.cluster,
                 type=span.type,
                 is_trained=is_trained,
-                guess=guess.kind,
-                rate=guess.rate,
+                unguessable_kind=guess.kind,
+                guess_rate=guess.rate,
             )
             identifiers[example.id].append(Identifier(start, end, facts))
     return identifiers
@@ -140,13 +160,20 @@ def scored_units(
     Parameters
     ----------
     base_table
-        Scores of the base; ``None``: the manifest's own scores stand for them.
+        Scores of the base, which must be of the same tokens; ``None``: the scores of
+        the reference model stand for them, which the manifest has of each token that a
+        checkpoint predicts.
     identifiers
         From :func:`identifiers_of_rows`.
 
     Returns
     -------
     One line per part, with columns of :class:`UnitFacts`, and of :data:`UNIT_DTYPES`.
+
+    Raises
+    ------
+    InputError
+        If the base was scored on other tokens of an example.
     """
     records: list[dict[str, object]] = []
     for example in manifest.examples:
@@ -155,8 +182,11 @@ def scored_units(
 
         scores = _token_scores(table, base_table, example)
         parts = _parts(example, identifiers.get(example.id, ()), scores.position)
-        # The same model gives every token the same NLL, up to rounding.
+
+        # If the checkpoint is its own base, every token has the same NLL twice, up to
+        # rounding.
         difference = np.abs(scores.nll - scores.base_nll)  # (tokens,), nats
+
         for facts, is_part in parts:
             # A part that was cut off, or is outside the context, has no scored token.
             if not is_part.any():
@@ -178,7 +208,7 @@ def scored_units(
 def _token_scores(
     table: TokenTable, base_table: TokenTable | None, example: ManifestExample
 ) -> TokenScores:
-    """Return the scores of an example's tokens; without ranks, none is a first guess.
+    """Return the scores of an example's tokens by a checkpoint and its base.
 
     ``base_table`` is as for :func:`scored_units`.
     """
@@ -186,7 +216,7 @@ def _token_scores(
     position = table.position[token_slice]  # (tokens,)
     nll = table.columns["nll"][token_slice].astype(np.float64)  # (tokens,), nats
 
-    # Without ranks no token counts as written.
+    # Without ranks no token is a first guess.
     is_first_with_ties = np.zeros(len(position), dtype=bool)
     is_first = is_first_with_ties
     if "rank_lo" in table.columns:
@@ -209,14 +239,19 @@ def _parts(
     """Return the parts of an example, and for each which scored tokens it has.
 
     Those are its identifiers, the rest of the example, and its tokens of low
-    sensitivity, which may be of the rest, too. Masks are ``(tokens,)`` bool.
+    sensitivity: those of the rest or of identifiers, counted again. Masks are
+    ``(tokens,)`` bool.
 
     Parameters
     ----------
+    identifiers
+        Of this example; none of an example with a canary.
     position
         Indices of the scored tokens in the example, shape ``(tokens,)``.
     """
     masks: list[tuple[UnitFacts, np.ndarray]] = []
+
+    # Identifier tokens are never rest.
     is_rest = np.ones(len(position), dtype=bool)  # (tokens,)
     for identifier in identifiers:
         is_identifier = (position >= identifier.start) & (position < identifier.end)
@@ -230,9 +265,12 @@ def _parts(
         cluster=example.cluster,
         type=example.task,
         is_trained=example.split == "train",
-        guess="",
-        rate=1.0,
+        unguessable_kind="",
+        guess_rate=1.0,
     )
     masks.append((rest, is_rest))
-    masks.append((rest._replace(kind="low"), np.isin(position, example.low)))
+
+    low = rest._replace(kind="low")
+    is_low = np.isin(position, example.low)
+    masks.append((low, is_low))
     return masks
