@@ -33,18 +33,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Lineup:
-    """The checkpoints of a call.
+    """The checkpoints of a call, and which audits look at each.
+
+    A series is a run with a saved checkpoint (stage) after each task.
 
     Attributes
     ----------
     specs
-        The checkpoints to open.
+        What is opened: the checkpoints that the user gave, as far as an audit looks at
+        them whole, and then the stages of series, each as a spec of its own.
     stages
-        Names of checkpoints that are stages of a series, which only audits of series
-        see.
+        Names of the specs that are one stage of a series: only audits of series look
+        at them.
     both
-        Names of checkpoints without stages, or with a single one, which every audit
-        sees.
+        Names of the specs that are a series of one stage: every audit looks at them.
     """
 
     specs: tuple[Spec, ...]
@@ -53,14 +55,14 @@ class Lineup:
 
     @property
     def names(self) -> list[str]:
-        """Return the names that a user knows, of checkpoints and of series.
+        """Return the names that a user knows: of whole checkpoints, then of series.
 
-        A series of which only the stages are opened has the name of its checkpoints.
+        A series is listed by itself only if no whole checkpoint has its name.
         """
         whole = [spec.name for spec in self.specs if spec.name not in self.stages]
         series = sorted({self.entry(name) for name in self.stages})
 
-        # If `run` itself is opened, `run` and `run[2]` are already in the list.
+        # Where `run` is opened whole, `run` and `run[2]` are known by it.
         only_series = []
         for name in series:
             if name not in whole and entry_of(name) not in whole:
@@ -68,7 +70,7 @@ class Lineup:
         return [*whole, *only_series]
 
     def scores(self, name: str) -> bool:
-        """Return whether a checkpoint is scored; those derived from a stage are not."""
+        """Return whether a checkpoint is scored: all but those derived from a stage."""
         derived = CheckpointName.parse(name).derived
         return not derived or original_of(name) not in self.stages
 
@@ -77,10 +79,7 @@ class Lineup:
         return series_of(name) if name in self.stages else name
 
     def sees(self, name: str, audit: Audit) -> bool:
-        """Return whether an audit looks at a checkpoint.
-
-        Few audits look at the relearned base.
-        """
+        """Return whether an audit looks at a checkpoint, by its name."""
         if audit.of_series:
             return name in self.stages or name in self.both or name == BASE
         if name in self.stages:
@@ -91,15 +90,15 @@ class Lineup:
 def make_lineup(specs: Sequence[Spec], audits: Iterable[Audit]) -> Lineup:
     """Return the checkpoints to open, so that every audit has those that it needs.
 
-    At least one audit is about series. If all audits are about series, a list of paths
-    is one series, unless each path is itself a series. Otherwise the paths are
-    replicates, and each may be a series.
+    It is called if at least one audit is of series. A spec of several paths is a series
+    of stages if all audits are of series, unless each path is a series itself. In any
+    other case its paths are replicates, each of which may be a series.
     """
     from spark_audit.checkpoints.task_series import expand
 
     only_series = all(audit.of_series for audit in audits)
 
-    # Other audits need each checkpoint as a whole, besides its stages.
+    # Audits that are not of series need each checkpoint whole, beside its stages.
     opened = [] if only_series else list(specs)
     stages: list[Spec] = []
     both: set[str] = set()
@@ -110,7 +109,7 @@ def make_lineup(specs: Sequence[Spec], audits: Iterable[Audit]) -> Lineup:
                 stages += stages_of_candidate
                 continue
 
-            # Every audit sees a checkpoint without stages, or with a single one.
+            # It is no series, or one of a single stage: every audit looks at it.
             both.add(candidate.name)
             if only_series:
                 opened.append(candidate)
@@ -130,7 +129,7 @@ def _candidate_series(spec: Spec, *, only_series: bool) -> list[Spec]:
     if len(spec.paths) == 1:
         return [spec]
 
-    # A list of the last stages of several series would not be a series.
+    # If each path is a series, their last stages make no series together.
     each_is_series = spec.stage is None and all(series(path) for path in spec.paths)
     if only_series and not each_is_series:
         return [spec]
@@ -162,14 +161,14 @@ def make_plans(
     if len(examples) <= limit:
         return manifest, plans
 
-    # The order is by hash, so that a larger limit only adds rows.
+    # Choose by hash, not by the order of rows: a larger limit then only adds rows.
     by_hash = sorted(examples, key=lambda key: hashlib.sha256(key.encode()).digest())
     view = limited(manifest, set(by_hash[:limit]))
     return view, [audit.plan(view, paper=paper) for audit in audits]
 
 
 def union(plans: Iterable[Plan]) -> Plan:
-    """Unite plans: each pass once, with every requested sequence once."""
+    """Return one plan of all passes, each with the item keys of all plans, sorted."""
     keys_by_pass: dict[Pass, set[str]] = {}
     for plan in plans:
         for scoring_pass, keys in plan.items():
@@ -182,16 +181,17 @@ def union(plans: Iterable[Plan]) -> Plan:
 
 
 def with_order(request: Request, lineup: Lineup, manifest: Manifest) -> Request:
-    """Return the request with the order in which its runs learned the tasks.
+    """Return the request with the order of tasks set in its audits of series.
 
-    An order from the user stays.
+    It is the order in which the runs learned their tasks; an order that the user gave
+    stays.
 
     Raises
     ------
     InputError
-        If two runs have different orders, if a run contradicts the given order, or if a
-        series beside a run does not record its order. Stages would then be assigned to
-        the wrong tasks.
+        If two runs learned their tasks in different orders, or in another order than
+        the user gave, or if one of them has no record of its order: stages would be
+        taken for those of other tasks.
     """
     orders = _learned_orders(lineup)
     first_order = next((tasks for tasks in orders.values() if tasks), ())
@@ -199,7 +199,7 @@ def with_order(request: Request, lineup: Lineup, manifest: Manifest) -> Request:
 
     for name, tasks in orders.items():
         if requested_order:
-            # Only tasks in both orders matter.
+            # Compare the order of those tasks that both of them name.
             requested = _restrict(requested_order, tasks)
             conflicts = requested != _restrict(tasks, requested_order)
         else:
@@ -215,7 +215,7 @@ def with_order(request: Request, lineup: Lineup, manifest: Manifest) -> Request:
                 "given where it holds for all",
             )
 
-    # Pass the order to audits that need it, restricted to tasks of the manifest.
+    # Set the order of the manifest's tasks in the audits that have none.
     known_tasks = {example.task for example in manifest.examples}
     common_order = ",".join(task for task in first_order if task in known_tasks)
     audits = []
@@ -228,9 +228,9 @@ def with_order(request: Request, lineup: Lineup, manifest: Manifest) -> Request:
 
 
 def _learned_orders(lineup: Lineup) -> dict[str, tuple[str, ...]]:
-    """Return the learned tasks, in order, of each series with several stages.
+    """Map each series of several stages to its tasks in the order of its run record.
 
-    The tasks are empty if the run has no record.
+    The tasks are empty if there is no such record.
     """
     n_stages = Counter(lineup.entry(name) for name in lineup.stages)
     orders: dict[str, tuple[str, ...]] = {}
@@ -238,7 +238,7 @@ def _learned_orders(lineup: Lineup) -> dict[str, tuple[str, ...]]:
         names = seeds_of(spec.name, len(spec.paths))
         for name, path in zip(names, spec.paths, strict=True):
             entry = lineup.entry(name)
-            # A single stage covers all tasks, whatever their order.
+            # A single stage is that of all tasks, so that their order does not matter.
             if n_stages[entry] > 1 and entry not in orders:
                 orders[entry] = tuple(trained_order(Path(path).expanduser()))
     return orders

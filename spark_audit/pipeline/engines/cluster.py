@@ -79,7 +79,7 @@ def _resolved(address: str | None) -> str:
 def connected(address: str | None) -> Iterator[Any]:
     """Connect to the cluster at an address, or start one; yield the module ``ray``.
 
-    Whoever has connected this process before goes on with it.
+    If this process is connected already, its connection is used and left open.
 
     Raises
     ------

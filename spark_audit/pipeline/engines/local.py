@@ -1,9 +1,10 @@
-"""Score on this machine: in one process, a ``--shard`` worker, or several processes.
+"""Score on this machine: by one process, or by several that share the work.
 
-Products of small matrices do not keep several cores busy: two processes with one thread
-each are 1.2 to 1.6 times as fast as one with two threads. Each process scores the items
-whose keys fall to it. The first process waits for the others, scores what a dead one
-left, and is the only one that reports and concludes.
+Products of small matrices do not keep several cores busy: two processes of one thread
+score 1.2 to 1.6 times what one of two threads does. Each process scores its share of
+the items, by their store keys. The first process waits for the others (helpers), scores
+what a helper that died has left, and is the only one to report progress and conclude.
+Workers of ``--shard`` share the work in the same way, each with a command of its own.
 """
 
 from __future__ import annotations
@@ -33,36 +34,39 @@ if TYPE_CHECKING:
     from spark_audit.scoring.store import PassItems
 
 Work: TypeAlias = Callable[[], object]
-"""A module's function with bound arguments (``functools.partial``)."""
+"""A function of a module with its arguments bound, so that it can be pickled."""
 
 Helper: TypeAlias = subprocess.Popen[bytes]
 
 MAX_PROCESSES = 8
-"""Most processes that a job uses by default: more were never measured."""
+"""Processes of a job, at most, if the user gives no number; more were not measured."""
 
 PROCESS_BYTES = 1_500_000_000
-"""Bytes of a process besides its weights: libraries, the manifest, working memory."""
+"""Memory of a process besides its weights: libraries, a manifest, activations."""
 
 MIN_WORK = 5e11
-"""Tokens times weights that justify more processes: about 15 seconds of a core, while a
-process takes 6 to start."""
+"""Tokens times weights from which on a job is worth several processes.
+
+It is about 15 seconds of a core; a process needs 6 to begin.
+"""
 
 GRACE_SECONDS = 10.0
-"""Seconds in which an interrupted process can save its scores before it is killed."""
+"""Seconds in which an interrupted helper stores what it has scored, until it is killed.
+"""
 
 HELPER_PROGRAM = "from spark_audit.pipeline.engines import local; local.help_out()"
 
 
 def processes(job: Job, unscored: Unscored) -> int:
-    """Return how many processes score the missing items of a job on this CPU.
+    """Return how many processes score the unscored items of a job.
 
-    By default there is one per core, at most :data:`MAX_PROCESSES`, as far as each has
-    enough memory.
+    If the user gives no number (``--jobs``), it is one per core of the CPU,
+    :data:`MAX_PROCESSES` at most, as far as there is memory for each.
 
     Raises
     ------
     InputError
-        If several are requested but there is no CPU work to share.
+        If the user asks for several, and checkpoints are not on the CPU.
     """
     from spark_audit.checkpoints.devices import pick_device
 
@@ -95,16 +99,16 @@ def processes(job: Job, unscored: Unscored) -> int:
     n_fitting = MAX_PROCESSES
     free = free_bytes()
     if free is not None:
-        # float32, and a second copy while weights are rounded.
+        # Weights are in float32, with a second copy while they are rounded.
         n_copies = 2 if request.loading.quantize else 1
         n_fitting = int(free / (n_copies * 4 * n_weights + PROCESS_BYTES))
     return max(min(cores(), MAX_PROCESSES, n_fitting), 1)
 
 
 def score(job: Job, unscored: Unscored) -> list[CheckpointJob]:
-    """Score the part of this process: the whole job, or a worker's part.
+    """Score a job, or this worker's part of it; the engine of ``run``.
 
-    If the job is interrupted, helping processes save what they have scored.
+    If the job is interrupted, helpers store what they have scored.
     """
     has_work = any(unscored.values())
     n_processes = processes(job, unscored) if has_work else 1
@@ -116,7 +120,7 @@ def score(job: Job, unscored: Unscored) -> list[CheckpointJob]:
 def _score_in_processes(
     job: Job, unscored: Unscored, n_processes: int
 ) -> list[CheckpointJob]:
-    """Score the job in several processes, of which this one is the first."""
+    """Score the job in ``n_processes`` processes, of which this is the first."""
     threads = max(cores() // n_processes, 1)
 
     # Each process opens the request again, as one of so many workers.
@@ -145,7 +149,7 @@ def _score_in_processes(
 
 
 def help_score(request: Request) -> None:
-    """Score the part of a request that belongs to this process."""
+    """Score the part of a request that ``request.shard`` names; what a helper runs."""
     job = Job.of(request)
     score_part(job, job.opened(job.unscored()), request.shard)
 
@@ -153,10 +157,18 @@ def help_score(request: Request) -> None:
 def score_part(
     job: Job, opened: Iterator[Loaded], shard: tuple[int, int]
 ) -> list[CheckpointJob]:
-    """Score one worker's part of all passes over some checkpoints."""
+    """Score one worker's part of all passes over some checkpoints.
+
+    Parameters
+    ----------
+    opened
+        The checkpoints, each opened when it is asked for.
+    shard
+        ``(i, n)``: worker ``i`` of ``n``.
+    """
     checkpoint_jobs: list[CheckpointJob] = []
     while True:
-        # A for loop would hide the beginning and end of each loading.
+        # With a for loop, the time of loading could not be measured.
         with job.clock("loading"):
             checkpoint = next(opened, None)
         if checkpoint is None:
@@ -168,7 +180,7 @@ def score_part(
             for pass_items in checkpoint_job.items_by_pass.values():
                 with job.clock(f"scoring: {pass_items.scoring_pass.kind}"):
                     _score_pass(job, checkpoint, pass_items, shard)
-        # Let go of full weights before the next checkpoint is loaded.
+        # Free full weights before the next checkpoint is loaded.
         del checkpoint
 
 
@@ -204,15 +216,18 @@ def _score_pass(
 def run_jobs(
     jobs: Sequence[Work], *, processes: int, ended: Callable[[Any], None]
 ) -> None:
-    """Share jobs among processes of one thread each; start the jobs in the given order.
+    """Have processes of one thread each share jobs; the demo trains its runs by this.
 
-    A finished job that is called again only checks its results. So this process
-    completes the jobs of a dead process, and meets the errors of others itself.
+    A job that is complete does nothing when it is called again. So this process calls
+    the jobs of the others, too, once they have ended: it does what a process that died
+    has left, and raises the errors that others met.
 
     Parameters
     ----------
+    jobs
+        They begin in this order.
     ended
-        Called with the result of each job in this process.
+        Called in this process with what each job returns.
     """
     own_share, *other_shares = [jobs[worker::processes] for worker in range(processes)]
     works = [partial(_call_all, share) for share in other_shares]
@@ -227,16 +242,24 @@ def run_jobs(
 
 
 def _call_all(jobs: Sequence[Work]) -> None:
-    """Run jobs one after the other; a module-level function can be pickled."""
+    """Do some jobs one after the other.
+
+    It stands at the top of this module, so that a helper can unpickle it.
+    """
     for job in jobs:
         job()
 
 
 @contextmanager
 def helped(works: Sequence[Work], threads: int) -> Iterator[list[Helper]]:
-    """Start a process for each work, and give this one equally many threads.
+    """Start a helper for each work, and yield them while this process works, too.
 
-    At the end, the processes are interrupted and waited for.
+    In the end helpers that still run are interrupted and waited for.
+
+    Parameters
+    ----------
+    threads
+        Threads of each process, of this one too.
     """
     helpers: list[Helper] = []
     try:
@@ -256,8 +279,8 @@ def helped(works: Sequence[Work], threads: int) -> Iterator[list[Helper]]:
 
 
 def start(work: Work, threads: int) -> Helper:
-    """Start a process for some work, which lasts as long as its stdin is open."""
-    # Modules are searched where this process finds them, but not in this folder.
+    """Start a helper that does some work; closing its stdin interrupts it."""
+    # The helper imports from where this process does, but not from the working folder.
     import_path = os.pathsep.join(folder for folder in sys.path if folder)
     environment = {
         **os.environ,
@@ -270,13 +293,13 @@ def start(work: Work, threads: int) -> Helper:
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        # An interrupt at the terminal is meant for this process.
+        # An interrupt at the terminal (Ctrl-C) must only reach this process.
         process_group=0,
         env=environment,
     )
     assert helper.stdin is not None
 
-    # If it is already dead, others do its part.
+    # If the helper has died already, its part is done by the caller.
     with suppress(OSError):
         pickle.dump(work, helper.stdin)
         helper.stdin.flush()
@@ -284,10 +307,10 @@ def start(work: Work, threads: int) -> Helper:
 
 
 def help_out() -> None:
-    """Do the work that arrives on stdin, until stdin ends.
+    """Do the work that comes by stdin; a helper of :func:`start` runs this.
 
-    Processes of :func:`start` run this function, and the pickle comes from their
-    parent. The end of stdin is an interrupt.
+    The pickle comes from the process that started the helper. The end of stdin
+    interrupts the work.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     work: Work = pickle.load(sys.stdin.buffer)
@@ -296,8 +319,11 @@ def help_out() -> None:
 
 
 def _end_with_stdin() -> NoReturn:
-    """Wait for the end of stdin, interrupt the work, and kill it after a while."""
-    # No more data is sent, so this returns when the other end is closed.
+    """Wait for the end of stdin, and interrupt the work.
+
+    After :data:`GRACE_SECONDS`, in which it stores its scores, this process ends.
+    """
+    # Nothing more is sent: reading returns when the other process closes its end.
     os.read(0, 1)
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(GRACE_SECONDS)

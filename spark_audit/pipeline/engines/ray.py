@@ -1,7 +1,8 @@
-"""Score parts of a job on the nodes of a Ray cluster, and store the rows here.
+"""Score on Ray: nodes of a cluster score parts of a job, and send the scores back.
 
-A part is a stateless task: if its node dies, Ray starts it on another node. A node
-works like a local worker, with a copy of the job.
+The driver is the process that the user started; it alone writes the store. A part is a
+Ray task without a state: if its node dies, Ray begins it again on another one. On its
+node a task does what a worker of ``--shard`` does, with a copy of the job.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from spark_audit.checkpoints.specs import Loading, Spec
 
 PART_TOKENS = 500_000
-"""Tokens of a part, roughly: the loss when a node dies."""
+"""Tokens of a part, about: so many are scored again when a node dies."""
 
 LOOK_SECONDS = 2.0
 """Seconds between two checks of the nodes."""
@@ -37,21 +38,25 @@ STORE_FULL_ERRORS = ("ObjectStoreFullError", "OutOfDiskError")
 SAME_INSTALLATION = "install the same spark-audit on all nodes"
 
 Result: TypeAlias = tuple[list["Loaded"], list[tuple[Rows, list[str]]]]
-"""Checkpoints without weights, and rows with their remarks."""
+"""What a task returns: its checkpoints without weights, and ``(rows, remarks)``."""
 
 
 class Remote(Store):
-    """A store on a node: it knows the driver's keys, and collects new rows."""
+    """The store of a task on a node.
+
+    It knows which scores the driver has, and collects new ones in ``parts`` instead of
+    writing them.
+    """
 
     def __init__(self, store: Store) -> None:
         super().__init__(None)
-        # The same salt gives the same keys for the same items.
+        # Only with the driver's salt do items have the keys that they have there.
         self._salt = store._salt
         self._parts = store._parts
         self.parts: list[tuple[Rows, list[str]]] = []
 
     def flush(self) -> None:
-        """Move pending rows and their remarks to the collected ones."""
+        """Add pending rows and their remarks to ``parts``, to be sent to the driver."""
         if self._pending:
             self.parts.append((self._pending, self._pending_remarks))
             self._pending = {}
@@ -60,17 +65,19 @@ class Remote(Store):
 
 
 def work(release: str, copied: bytes, group: int, shard: tuple[int, int]) -> Result:
-    """Score a part on a node; return a module's checkpoints and the rows of the part.
+    """Score a part of a group of checkpoints; this is the task that a node runs.
 
     Parameters
     ----------
     release
-        Version of the driver.
+        The driver's version of spark-audit, which the node must have, too.
     copied
         The driver's job, pickled, as :func:`without_models` returns it.
     group
-        Number of the module, as in ``groups`` of
+        Index in ``groups`` of
         :class:`spark_audit.checkpoints.open.OpenCheckpoints`.
+    shard
+        ``(i, n)``: part ``i`` of ``n`` parts of this group.
     """
     release_here = versions()["spark-audit"]
     if release_here != release:
@@ -80,7 +87,7 @@ def work(release: str, copied: bytes, group: int, shard: tuple[int, int]) -> Res
             fix=SAME_INSTALLATION,
         )
 
-    # The pickle comes from the driver, through the Ray cluster of this run.
+    # The pickle is safe: it comes from the driver, by the Ray of this run.
     job: Job = pickle.loads(copied)
     opening = _opening(job.lineup.specs, loading_of(job.request))
     job = replace(job, opening=opening, show=lambda *_: None)
@@ -98,7 +105,10 @@ def work(release: str, copied: bytes, group: int, shard: tuple[int, int]) -> Res
 
 
 def without_models(job: Job) -> Job:
-    """Return a job for another machine: its part of the manifest, no open models."""
+    """Return a copy of a job that can be pickled for a node.
+
+    It has the part of the manifest that is audited, and no open checkpoint.
+    """
     nothing: Any = None
     return replace(
         job,
@@ -112,19 +122,19 @@ def without_models(job: Job) -> Job:
 
 @lru_cache(maxsize=1)
 def _opening(specs: tuple[Spec, ...], loading: Loading) -> OpenCheckpoints:
-    """Return the checkpoints of a job; a node checks their files once."""
+    """Return the checkpoints of a job, checked from headers once per process."""
     from spark_audit.checkpoints.open import OpenCheckpoints
 
     return OpenCheckpoints(specs, loading)
 
 
 def score(job: Job, unscored: Unscored) -> list[CheckpointJob]:
-    """Score all of a job on a cluster, and write the store here.
+    """Score a job on a cluster; the engine of ``run`` for ``--engine ray``.
 
     Raises
     ------
     SparkError
-        The error of a node, or an error if the cluster cannot score.
+        The error that a node raised, or one that says why the cluster cannot score.
     """
     with connected(job.request.address) as ray:
         try:
@@ -134,11 +144,11 @@ def score(job: Job, unscored: Unscored) -> list[CheckpointJob]:
 
 
 def _score_on(ray: Any, job: Job, unscored: Unscored) -> list[CheckpointJob]:
-    """Start the tasks of all parts at once, and store their results."""
+    """Start the tasks of all parts at once, and store the scores that come back."""
     cpus, gpus, slots = capacity(ray, job.request.loading.device)
 
-    # Ray limits threads by the cores of a task, and ends a process that used a GPU
-    # unless told otherwise.
+    # Ray sets the threads of a task's process to the task's cores. With max_calls=0 a
+    # process that used a GPU stays for the next task.
     task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_calls=0)(work)
     copied = ray.put(pickle.dumps(without_models(job)))
     release = versions()["spark-audit"]
@@ -155,20 +165,20 @@ def _score_on(ray: Any, job: Job, unscored: Unscored) -> list[CheckpointJob]:
         with job.clock("scoring: ray"):
             while pending:
                 job.show("scoring on Ray, parts", n_tasks - len(pending), n_tasks)
-                # Without any node, no result would ever arrive.
+                # Raises if no node is left: nothing would ever come back.
                 capacity(ray, job.request.loading.device)
                 done, pending = ray.wait(pending, timeout=LOOK_SECONDS)
                 for reference in done:
                     take(ray.get(reference), job.store, opened)
         job.store.flush()
     finally:
-        # The same command resumes from here.
+        # Store what has come back: the same command resumes from here.
         with suppress(errors.OutputError):
             job.store.flush()
         for reference in pending:
             ray.cancel(reference, force=True)
 
-    # If nothing was missing, no checkpoint was opened.
+    # A group of which everything was stored was not opened, but only described.
     described = {checkpoint.name: checkpoint for checkpoint in job.opening.described}
     checkpoints = {**described, **opened}
     checkpoint_jobs = []
@@ -180,7 +190,13 @@ def _score_on(ray: Any, job: Job, unscored: Unscored) -> list[CheckpointJob]:
 
 
 def capacity(ray: Any, device: str) -> tuple[float, int, int]:
-    """Return the cores and GPUs of a task, and the number of tasks that run at once."""
+    """Return the cores of a task, the GPUs of a task, and how many tasks run at once.
+
+    Raises
+    ------
+    IncompleteError
+        If no node of the cluster has a core.
+    """
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     cores_by_node = []
     for node in nodes:
@@ -195,20 +211,20 @@ def capacity(ray: Any, device: str) -> tuple[float, int, int]:
     if n_gpus and device != "cpu":
         return 1.0, 1, int(n_gpus)
 
-    # The task of a dead node must fit on any other node.
+    # A task whose node dies must fit on any other node.
     task_cores = min(cores_by_node)
     return task_cores, 0, int(sum(cores // task_cores for cores in cores_by_node))
 
 
 def parts(tokens: int | None, slots: int) -> int:
-    """Return how many tasks share the missing scores of a module's checkpoints.
+    """Return in how many parts the checkpoints of a group are scored, a task each.
 
     Parameters
     ----------
     tokens
-        Tokens to score; ``None``: still unknown.
+        Tokens that are still to be scored; ``None``: this is only known after loading.
     slots
-        Number of tasks that run at once.
+        How many tasks the cluster runs at once.
     """
     if tokens is None:
         return slots
@@ -240,10 +256,13 @@ def take(result: Result, store: Store, opened: dict[str, Loaded]) -> None:
 
 
 def cause_of(error: Exception) -> Exception:
-    """Return a node's original error; an error of Ray becomes one line."""
+    """Return the error behind an error of Ray: the one that a node raised, if any.
+
+    Errors of Ray itself become one line of ours.
+    """
     cause = getattr(error, "cause", None) or error
 
-    # Compared by name, because Ray need not be installed here.
+    # Compare names, as Ray need not be installed where this file is imported.
     if type(cause).__name__ in STORE_FULL_ERRORS:
         return errors.IncompleteError(
             "the object store of the Ray cluster is full",
