@@ -79,7 +79,7 @@ def choose(given: str, known: Iterable[str]) -> str:
     return f"{first}choose one of: {', '.join(names)}"
 
 
-def panicked(error: BaseException) -> bool:
+def is_rust_panic(error: BaseException) -> bool:
     """Return whether an error is a panic of a Rust library.
 
     A panic is not an ``Exception``, so ``except Exception`` does not catch it, and its

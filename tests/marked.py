@@ -100,4 +100,4 @@ def counts_by_task(rows: Sequence[ManifestLayout]) -> dict[str, np.ndarray]:
 def made_corpus(rows: Sequence[ManifestLayout], table: TokenTable) -> TokenCorpus:
     """Rows with the scores that a table has of them."""
     counts = np.asarray(sum(counts_by_task(rows).values()))
-    return TokenCorpus(rows, table, counts=counts, before={})
+    return TokenCorpus(rows, table, token_counts=counts, carried_sums={})

@@ -276,7 +276,8 @@ def tokens_by_state(
     example, shape ``(tokens,)``. States without a token are left out.
     """
     # From the last identifier to the first, so that the first one overwrites others.
-    states = np.full(len(example.unll), "-", object)  # (tokens,), "-": no identifier
+    n_tokens = len(example.reference_unll)
+    states = np.full(n_tokens, "-", object)  # (tokens,), "-": no identifier
     for span, (start, end) in reversed(example.identifiers):
         if span.type == pii_type and trained_on.dose_of(example, span) != NOT_READ:
             states[start:end] = trained_on.supervision_of(example, span)

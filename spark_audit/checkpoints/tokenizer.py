@@ -16,7 +16,7 @@ from spark_audit.checkpoints.tokenizer_content import (
     vocabulary_of,
 )
 from spark_audit.checkpoints.tokenizer_trial import failure_in_trial
-from spark_audit.errors import CheckpointError, panicked, shown
+from spark_audit.errors import CheckpointError, is_rust_panic, shown
 from spark_audit.provenance import sha256_json
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def read_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Tokenize
     try:
         tokenizer, notes = _load(folder, content, trust_remote_code=trust_remote_code)
     except BaseException as error:  # a missing converter, a damaged file, wrong JSON
-        if not isinstance(error, Exception) and not panicked(error):
+        if not isinstance(error, Exception) and not is_rust_panic(error):
             raise
         raise _unloadable(f"{type(error).__name__}: {error}") from error
 

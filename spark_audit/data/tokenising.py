@@ -8,31 +8,45 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from spark_audit.data.tokenizer_type import Tokenizer
-from spark_audit.errors import InputError, panicked
+from spark_audit.errors import InputError, is_rust_panic
 
 T = TypeVar("T")
 
-SECONDS = 120.0
-"""Seconds for any call; each :data:`LETTERS_A_SECOND` letters add a second."""
-LETTERS_A_SECOND = 10_000
-"""A slow rate: even slow tokenizers read a hundred times as many letters."""
+BASE_SECONDS = 120.0
+"""Time that every call may take; its texts add a second for each
+:data:`CHARACTERS_A_SECOND`."""
+CHARACTERS_A_SECOND = 10_000
+"""Even a slow tokenizer reads 100 times as many per second."""
+
+ONIGURUMA_GAVE_UP = "retry-limit"
+"""Part of the error of Oniguruma, the pattern library of tokenizers, when a search has
+taken too many steps."""
 
 
 @contextmanager
 def tokenising(tokenizer: Tokenizer) -> Iterator[None]:
-    """Raise ``InputError`` where the library fails on a text.
+    """Turn an error of the library on some text into an ``InputError``.
 
     A tokenizer that loads may still fail on some text. The library's message is left
-    out, because it may quote the text.
+    out, because it may quote the text. :func:`in_time` limits the time besides; both
+    are used together::
+
+        with tokenising(tokenizer):
+            output = in_time(call, texts, tokenizer)
+
+    Raises
+    ------
+    InputError
+        If the library fails, or gives up the search for a pattern by itself.
     """
     try:
         yield
     except BaseException as error:
-        # The library raises its errors as plain Exception.
-        if type(error) is not Exception and not panicked(error):
+        # tokenizers raises plain Exception or a Rust panic; an error of a narrower
+        # class comes from elsewhere.
+        if type(error) is not Exception and not is_rust_panic(error):
             raise
-        # The pattern library stops a search by itself, after a number of steps.
-        if "retry-limit" in str(error):
+        if ONIGURUMA_GAVE_UP in str(error):
             raise _endless_pattern(tokenizer) from None
         raise InputError(
             "the tokenizer fails on a text",
@@ -46,12 +60,20 @@ def in_time(call: Callable[[], T], texts: Sequence[str], tokenizer: Tokenizer) -
 
     Somebody else wrote the tokenizer's patterns, and a pattern may take exponential
     time on some text. The Rust library cannot be interrupted: it continues in a thread
-    that ends with the process.
+    that ends with the process. To be used inside of :func:`tokenising`, which handles
+    the errors of the call itself.
+
+    Parameters
+    ----------
+    call
+        Calls the tokenizer on the texts.
+    texts
+        Their length decides how long the call may take.
 
     Raises
     ------
     InputError
-        If the call takes longer than that of any tokenizer should.
+        If the call takes longer than the deadline.
     """
     values: list[T] = []
     errors: list[BaseException] = []
@@ -62,10 +84,10 @@ def in_time(call: Callable[[], T], texts: Sequence[str], tokenizer: Tokenizer) -
         except BaseException as error:
             errors.append(error)
 
-    n_letters = sum(len(text) for text in texts)
+    n_characters = sum(len(text) for text in texts)
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    thread.join(SECONDS + n_letters / LETTERS_A_SECOND)
+    thread.join(BASE_SECONDS + n_characters / CHARACTERS_A_SECOND)
     if errors:
         raise errors[0]
     if not values:

@@ -58,7 +58,7 @@ def canonical_pieces(content: JsonObject) -> Iterator[bytes]:
         # Packed lists already hold the JSON of their records.
         value = content[name]
         if isinstance(value, Records):
-            yield from value.pieces()
+            yield from value.json_pieces()
         else:
             yield canonical_json(value)
         separator = b","
@@ -89,7 +89,7 @@ def _packed_lists(content: JsonObject) -> dict[str, Records[Any]]:
         if isinstance(records, Records):
             packed_lists[name] = records
         elif isinstance(records, Iterable) and not isinstance(records, str | Mapping):
-            packed_lists[name] = Records.of(record_class, records, name=name)
+            packed_lists[name] = Records.pack(record_class, records, name=name)
     return packed_lists
 
 

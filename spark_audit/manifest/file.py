@@ -254,7 +254,7 @@ def limited(manifest: Manifest, ids: set[str]) -> Manifest:
     packed_lists = {}
     for name, record_class in MANIFEST_PARTS.items():
         records = (record for record in getattr(manifest, name) if concerns(record))
-        packed_lists[name] = Records.of(record_class, records, name=name)
+        packed_lists[name] = Records.pack(record_class, records, name=name)
 
     membership = manifest.membership
     return manifest.having(

@@ -1,8 +1,8 @@
 """Find rows and identifiers that are both trained and held out.
 
-A comparison needs rows that the model was not trained on. Often some trained rows are
-also listed as held out, under other ids. Then no conclusion is possible, and the user
-learns this before anything is scored.
+A comparison needs rows that the model was not trained on. Trained rows are often listed
+again as held out, under other ids. Then no conclusion is possible, and the user learns
+this before anything is scored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ MOST_SHARED = 0.5
 def check_splits(examples: Sequence[Example]) -> list[str]:
     """Refuse splits whose held-out rows are mostly trained rows; return notes on a few.
 
-    Two rows are the same if their texts are equal but for case and white space. Rows
+    Two rows are the same if their texts are equal apart from case and the width of
+    white space. Rows
     with a canary are ignored: they are synthetic and show nothing about the split.
 
     Returns
@@ -31,7 +32,7 @@ def check_splits(examples: Sequence[Example]) -> list[str]:
     Raises
     ------
     InputError
-        If more than half of the held-out rows are trained rows.
+        If more than :data:`MOST_SHARED` of the held-out rows are trained rows.
     """
     trained: list[Example] = []
     held_out: list[Example] = []
@@ -41,26 +42,29 @@ def check_splits(examples: Sequence[Example]) -> list[str]:
             side.append(example)
 
     # A few are a mistake in the data. If most are, the split is not a real split.
-    trained_texts = {_text_of(row) for row in trained}
-    n_shared = sum(_text_of(row) in trained_texts for row in held_out)
-    if n_shared > MOST_SHARED * len(held_out):
+    trained_texts = {_comparable_text(row) for row in trained}
+    n_held_out_trained = sum(_comparable_text(row) in trained_texts for row in held_out)
+    if n_held_out_trained > MOST_SHARED * len(held_out):
         raise InputError(
-            f"{n_shared} of {len(held_out)} held-out rows (split test) have the text "
-            "of a trained row (split train)",
+            f"{n_held_out_trained} of {len(held_out)} held-out rows (split test) have "
+            "the text of a trained row (split train)",
             where="--data",
             fix="list as held out only rows that the model was not trained on",
         )
 
+    # manifest.membership_rows leaves such rows out, as near-duplicates across splits.
+    # Their identifiers stand in a trained row, so data.occurrences.doses counts them
+    # as trained.
     notes = []
-    if n_shared:
+    if n_held_out_trained:
         notes.append(
-            f"{n_shared} of {len(held_out)} held-out rows have the text of a trained "
-            "row: they are not held out, and are left out of membership and of the "
-            "comparison of identifiers"
+            f"{n_held_out_trained} of {len(held_out)} held-out rows have the text of a "
+            "trained row: they are not held out, and are left out of membership and of "
+            "the comparison of identifiers"
         )
 
-    held_out_strings = _strings(held_out)
-    shared_strings = held_out_strings & _strings(trained)
+    held_out_strings = _annotated_identifiers(held_out)
+    shared_strings = held_out_strings & _annotated_identifiers(trained)
     if shared_strings:
         notes.append(
             f"{len(shared_strings)} of {len(held_out_strings)} identifiers of held-out "
@@ -69,14 +73,15 @@ def check_splits(examples: Sequence[Example]) -> list[str]:
     return notes
 
 
-def _text_of(row: Example) -> str:
-    """Return a row's text for comparison: without case and white space."""
+def _comparable_text(row: Example) -> str:
+    """Return a row's text, case-folded, with one blank for each run of white space."""
     return " ".join(folded(row.text).split())
 
 
-def _strings(rows: Sequence[Example]) -> set[str]:
-    """Return the identifiers that are annotated in the rows."""
+def _annotated_identifiers(rows: Sequence[Example]) -> set[str]:
+    """Return the identifiers that are annotated in the rows, folded."""
     strings: set[str] = set()
     for row in rows:
         strings.update(string_of(row, span) for span in row.spans)
-    return strings - {""}
+    strings.discard("")  # annotated white space
+    return strings

@@ -1,8 +1,11 @@
 """Hold lists of a manifest as JSON in Arrow arrays, and make objects on demand.
 
 A row with two pairs takes 12 KB as objects and 2 KB as JSON, and it takes 40 us to make
-the objects again. An array holds the JSON of each record instead of its values, because
-the digest is that of canonical JSON, and fields of later versions must be kept.
+the objects again. Columns of values would lose unknown fields of later versions and so
+change the digest, which is that of canonical JSON, so each record's JSON is stored as
+it is.
+
+A *record* is an instance of a pydantic model; a *raw record* is its parsed JSON.
 """
 
 from __future__ import annotations
@@ -19,25 +22,33 @@ from spark_audit.provenance import canonical_json
 
 P = TypeVar("P")
 
-MANIFEST_CHUNK = 512
-"""Records that are packed together."""
-HELD = 2048
-"""Lists up to this length keep all objects that were made."""
-FEW = 256
-"""Longer lists keep this many objects, the most recently used ones."""
+RECORDS_PER_CHUNK = 512
+"""Records in one Arrow array."""
+KEEP_ALL_UP_TO = 2048
+"""Lists of up to so many records keep all those that were made."""
+KEPT_OF_LONGER = 256
+"""Longer lists keep so many records: the last asked for."""
 
 
 class Records(Sequence[P], Generic[P]):
-    """Records of one class, made on demand.
+    """A list of a manifest whose records are made on demand.
+
+    It reads like a list. Iteration, ``reversed`` and ``in`` make one record at a time,
+    too.
 
     Parameters
     ----------
-    kind
-        Class of the records.
+    record_class
+        Pydantic model of the records.
     chunks
         Binary arrays with the JSON of each record.
     name
         Name of the list, for errors on malformed records.
+
+    Attributes
+    ----------
+    json
+        One JSON per record, as a chunked Arrow array of bytes.
 
     Raises
     ------
@@ -47,26 +58,28 @@ class Records(Sequence[P], Generic[P]):
 
     def __init__(
         self,
-        kind: type[P],
+        record_class: type[P],
         chunks: Iterable[pa.Array],
         *,
         name: str = "",
     ) -> None:
-        self.kind = kind
+        self.record_class = record_class
         self.name = name
-        self.json = pa.chunked_array([*chunks], pa.binary())
+        self.json = pa.chunked_array([*chunks], pa.binary())  # one JSON per record
 
         # Audits use the same few examples again and again.
-        n_kept = HELD if len(self) <= HELD else FEW
+        n_kept = len(self) if len(self) <= KEEP_ALL_UP_TO else KEPT_OF_LONGER
         self._record = lru_cache(n_kept)(self._make)
 
     @classmethod
-    def of(cls, kind: type[P], records: Iterable[object], *, name: str) -> Records[P]:
-        """Pack objects or unchecked records of a file; they are checked when read."""
-        return cls(kind, packed(records), name=name)
+    def pack(
+        cls, record_class: type[P], records: Iterable[object], *, name: str
+    ) -> Records[P]:
+        """Pack records or raw records; raw ones are checked when they are asked for."""
+        return cls(record_class, packed_chunks(records), name=name)
 
-    def pieces(self) -> Iterator[bytes]:
-        """Yield the JSON of the whole list, piece by piece."""
+    def json_pieces(self) -> Iterator[bytes]:
+        """Yield the JSON of the whole list, piece by piece, for its digest and file."""
         yield b"["
         # Canonical JSON has no blank behind a comma.
         separator = b""
@@ -77,7 +90,7 @@ class Records(Sequence[P], Generic[P]):
 
     def _make(self, number: int) -> P:
         """Return the record with a number, checked."""
-        model: Any = self.kind  # all kinds are pydantic models
+        model: Any = self.record_class
         try:
             record: P = model.model_validate_json(self.json[number].as_py())
         except ValidationError as error:
@@ -126,16 +139,21 @@ class Records(Sequence[P], Generic[P]):
         tuple[type[P], list[pa.Array], str],
     ]:
         # The cache cannot be pickled, and another process does not need it.
-        return _unpickled, (self.kind, self.json.chunks, self.name)
+        return _unpickled, (self.record_class, self.json.chunks, self.name)
+
+    def __repr__(self) -> str:
+        # Records hold identifiers, which must not appear in a log or traceback.
+        class_name = self.record_class.__name__
+        return f"Records[{class_name}](name={self.name!r}, length={len(self)})"
 
 
-def _unpickled(kind: type[P], chunks: list[pa.Array], name: str) -> Records[P]:
-    """Return the records of a pickled list."""
-    return Records(kind, chunks, name=name)
+def _unpickled(record_class: type[P], chunks: list[pa.Array], name: str) -> Records[P]:
+    """Return the list that :meth:`Records.__reduce__` took apart."""
+    return Records(record_class, chunks, name=name)
 
 
-def packed(records: Iterable[object]) -> Iterator[pa.Array]:
-    """Yield the canonical JSON of objects or records, in chunks.
+def packed_chunks(records: Iterable[object]) -> Iterator[pa.Array]:
+    """Yield the canonical JSON of records or raw records, in arrays of bytes.
 
     Raises
     ------
@@ -143,18 +161,18 @@ def packed(records: Iterable[object]) -> Iterator[pa.Array]:
         If a record cannot be written as JSON.
     """
     remaining = iter(records)
-    while chunk := list(islice(remaining, MANIFEST_CHUNK)):
+    while chunk := list(islice(remaining, RECORDS_PER_CHUNK)):
         yield pa.array([_json_line(record) for record in chunk], pa.binary())
 
 
 def _json_line(record: object) -> bytes:
-    """Return the canonical JSON of an object or a record."""
+    """Return the canonical JSON of a record or a raw record."""
     if isinstance(record, BaseModel):
         record = record.model_dump(mode="json")
     return canonical_json(record)
 
 
-# For type checking, Records counts as a list, so that readers accept both. In files,
-# both are written as a list.
-Packed = WrapSerializer(lambda records, serialise: serialise([*records]))
-"""The type of a model's field with a list that may be packed."""
+# Pydantic would serialise Records as an unknown type: turn it into a list first.
+WRITTEN_AS_LIST = WrapSerializer(lambda records, serialise: serialise([*records]))
+"""Annotation of a model's field that holds a list or :class:`Records`. The field's type
+is ``list``, so that readers need not tell the two apart."""

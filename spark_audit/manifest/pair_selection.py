@@ -14,7 +14,7 @@ from spark_audit.manifest import layout, token_corpus
 from spark_audit.manifest.records import CUT_OFF, NO_TOKEN, Record
 from spark_audit.manifest.schema import ManifestSettings
 from spark_audit.stats.balance import balance_rows
-from spark_audit.stats.matching import match_spans
+from spark_audit.stats.matching import MICRO_NATS_PER_NAT, match_spans
 
 NO_CONTROL_START = -1
 """First token of a control, for a span without a control."""
@@ -42,13 +42,13 @@ class SelectedPairs(NamedTuple):
 
 
 def match(
-    texts: token_corpus.TokenCorpus, eligible: np.ndarray, settings: ManifestSettings
+    corpus: token_corpus.TokenCorpus, eligible: np.ndarray, settings: ManifestSettings
 ) -> SelectedPairs:
     """Match every span outside of canaries with text of its own example.
 
     Parameters
     ----------
-    texts
+    corpus
         The rows' tokens on one axis, N in all.
     eligible
         Shape ``(N,)``, bool: tokens that a control may use.
@@ -57,9 +57,11 @@ def match(
     unmatched: list[Record] = []
     places: list[tuple[int, int, int, int]] = []
 
-    for i, row in enumerate(texts.rows):
-        unll = texts.unll[texts.of(i)]  # (tokens of the row,), micro-nats
-        matching = _match_row(row, unll, eligible[texts.of(i)], settings)
+    for i, row in enumerate(corpus.rows):
+        unll = corpus.nll_micronats[
+            corpus.tokens_of(i)
+        ]  # (tokens of the row,), micro-nats
+        matching = _match_row(row, unll, eligible[corpus.tokens_of(i)], settings)
         for span, tokens in row.spans:
             if span.part is not None:  # canaries have their own audit
                 continue
@@ -118,7 +120,7 @@ def _match_row(
         unll,
         eligible,
         token_ranges,
-        caliper_u=round(1e6 * settings.caliper),
+        caliper_u=round(MICRO_NATS_PER_NAT * settings.caliper),
         distance=settings.distance,
         controls=settings.controls,
         shows=row.encoding.char_start < row.encoding.char_end,
@@ -154,7 +156,7 @@ def _pair(
         "example": row.example.id,
         "pii": {**identifier, "type": span.type},
         "control": _side(unll, control_start, length, control_characters),
-        "distance": abs(int(difference.sum())) / (1e6 * length),
+        "distance": abs(int(difference.sum())) / (MICRO_NATS_PER_NAT * length),
         "weight": 1.0,
     }
 
@@ -169,7 +171,7 @@ def _side(
         "token_end": token_end,
         "char_start": int(characters[0]),
         "char_end": int(characters[1]),
-        "nll": int(unll[token_start:token_end].sum()) / (1e6 * length),
+        "nll": int(unll[token_start:token_end].sum()) / (MICRO_NATS_PER_NAT * length),
     }
 
 
@@ -193,7 +195,7 @@ class Balance:
 
     def add(
         self,
-        texts: token_corpus.TokenCorpus,
+        corpus: token_corpus.TokenCorpus,
         eligible: np.ndarray,
         pairs: SelectedPairs,
     ) -> None:
@@ -205,7 +207,7 @@ class Balance:
             Shape ``(N,)``, bool: tokens that a control may use.
         """
         # Only train rows count: nothing is concluded from pairs of test rows alone.
-        is_train = np.array([row.example.split == "train" for row in texts.rows])
+        is_train = np.array([row.example.split == "train" for row in corpus.rows])
         places = pairs.places[is_train[pairs.places[:, 0]]]
         if not len(places):
             return
@@ -215,12 +217,12 @@ class Balance:
         matched = places[places[:, 3] != NO_CONTROL_START]  # (pairs, 4)
         ranges_by_side = {
             "spans": spans,
-            "pool": token_corpus.pool(eligible, texts, spans),
+            "pool": token_corpus.control_pool(eligible, corpus, spans),
             "matched": matched[:, :3],
             "controls": matched[:, [0, 3, 2]],
         }
         for side, ranges in ranges_by_side.items():
-            for name, values in token_corpus.covariates(texts, ranges).items():
+            for name, values in token_corpus.covariates(corpus, ranges).items():
                 self._values[name, side].append(values)
 
         _, start, length, control_start = matched.T  # (pairs,) each

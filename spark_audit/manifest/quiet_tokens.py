@@ -9,13 +9,14 @@ import numpy as np
 from spark_audit.data.sensitivity import score2, sensitivity, stop_word_ranges
 from spark_audit.manifest import token_corpus
 from spark_audit.manifest.schema import ManifestSettings
+from spark_audit.stats.matching import MICRO_NATS_PER_NAT
 
 
 def low_sensitivity(
-    texts: token_corpus.TokenCorpus,
+    corpus: token_corpus.TokenCorpus,
     settings: ManifestSettings,
     *,
-    counts: Mapping[str, np.ndarray],
+    counts_by_task: Mapping[str, np.ndarray],
 ) -> np.ndarray:
     """Return a mask of scored plain-text tokens whose sensitivity is at most ``tau``.
 
@@ -24,7 +25,7 @@ def low_sensitivity(
 
     Parameters
     ----------
-    counts
+    counts_by_task
         Counts of tokens in the rows of each task: task -> shape ``(V,)``.
 
     Returns
@@ -35,7 +36,7 @@ def low_sensitivity(
     pii_by_row: list[np.ndarray] = []
     fixed_by_row: list[np.ndarray] = []
     stop_words_by_row: list[np.ndarray] = []
-    for row in texts.rows:
+    for row in corpus.rows:
         pii_by_row.append(row.pii)
         fixed_by_row.append(row.fixed)
         stop_words_by_row.append(row.encoding.mask(stop_word_ranges(row.example.text)))
@@ -44,14 +45,15 @@ def low_sensitivity(
     is_stop_word = np.concatenate(stop_words_by_row)  # (N,), bool
 
     # Tasks are sorted, so that their order cannot change the last bit of a mean.
-    score2_of_token = score2([counts[task] for task in sorted(counts)])  # (V,)
+    task_counts = [counts_by_task[task] for task in sorted(counts_by_task)]
+    score2_of_token = score2(task_counts)  # (V,)
     score = sensitivity(
-        texts.unll.clip(0) / 1e6,
-        score2_of_token[texts.tokens],
+        corpus.nll_micronats.clip(0) / MICRO_NATS_PER_NAT,
+        score2_of_token[corpus.token_ids],
         alpha=settings.alpha,
         zero_mask=is_stop_word,
     )
 
     # A token without a score holds -1, which is not an NLL.
-    is_plain = ~(is_pii | is_fixed | texts.special) & (texts.unll >= 0)
+    is_plain = ~(is_pii | is_fixed | corpus.is_special) & (corpus.nll_micronats >= 0)
     return np.asarray(is_plain & (score <= settings.tau))

@@ -14,7 +14,7 @@ from spark_audit.data.examples import Span
 from spark_audit.manifest.arrow_file import BATCH, as_batch
 from spark_audit.manifest.canary_sets import is_whole
 from spark_audit.manifest.layout import ManifestLayout
-from spark_audit.manifest.packed_lists import packed
+from spark_audit.manifest.packed_lists import packed_chunks
 from spark_audit.manifest.pair_selection import Balance, SelectedPairs, match
 from spark_audit.manifest.quiet_tokens import low_sensitivity
 from spark_audit.manifest.records import CUT_OFF, Record
@@ -71,7 +71,7 @@ class RowSlices:
     ----------
     settings
         Settings of the manifest.
-    by_task
+    counts_by_task
         Counts of tokens, without special ones, in the rows of each task: task -> shape
         ``(V,)``.
     labels
@@ -90,14 +90,14 @@ class RowSlices:
     def __init__(
         self,
         settings: ManifestSettings,
-        by_task: Mapping[str, np.ndarray],
+        counts_by_task: Mapping[str, np.ndarray],
         labels: Sequence[str],
     ) -> None:
         self._settings = settings
-        self._by_task = by_task
+        self._counts_by_task = counts_by_task
         self._labels = labels
-        self._token_counts = np.asarray(sum(by_task.values()))  # (V,)
-        self._before: dict[str, float] = {}
+        self._token_counts = np.asarray(sum(counts_by_task.values()))  # (V,)
+        self._carried_sums: dict[str, float] = {}
 
         # Compression shrinks digits to a quarter until all rows are matched.
         compressed = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -115,45 +115,50 @@ class RowSlices:
     ) -> None:
         """Add a slice of rows; ``first`` is the number of its first row."""
         settings = self._settings
-        texts = TokenCorpus(rows, table, counts=self._token_counts, before=self._before)
-        self._before = texts.after()
+        corpus = TokenCorpus(
+            rows,
+            table,
+            token_counts=self._token_counts,
+            carried_sums=self._carried_sums,
+        )
+        self._carried_sums = corpus.sums_to_carry()
 
         # Masks over all tokens of these rows, shape (N,), bool.
         is_excluded = np.concatenate([row.excluded(settings) for row in rows])
-        is_eligible = (texts.unll >= 0) & ~is_excluded
-        is_low = low_sensitivity(texts, settings, counts=self._by_task)
+        is_eligible = (corpus.nll_micronats >= 0) & ~is_excluded
+        is_low = low_sensitivity(corpus, settings, counts_by_task=self._counts_by_task)
 
         # Records are packed at once, because objects take six times the memory.
-        pairs = match(texts, is_eligible, settings)
+        pairs = match(corpus, is_eligible, settings)
         labels = self._labels[first : first + len(rows)]
-        self._write("examples", self._examples(texts, is_excluded, is_low, labels))
+        self._write("examples", self._examples(corpus, is_excluded, is_low, labels))
         self._write("pairs", pairs.pairs)
         self._write("unmatched", pairs.unmatched)
 
-        self._count(rows, texts, pairs)
-        self.balance.add(texts, is_eligible, pairs)
-        self.identifiers.add(texts, first=first)
+        self._count(rows, corpus, pairs)
+        self.balance.add(corpus, is_eligible, pairs)
+        self.identifiers.add(corpus, first=first)
 
         # Canaries need all of their rows at the end; there are few of them.
         for i, row in enumerate(rows):
             if row.example.canary is not None:
-                is_scored = is_whole(row, texts.unll[texts.of(i)])
+                is_scored = is_whole(row, corpus.nll_micronats[corpus.tokens_of(i)])
                 self.canary_rows.append((row, is_scored))
 
     def _write(self, part: str, records: Iterable[Record]) -> None:
         """Append records of one part of the manifest."""
-        for chunk in packed(records):
+        for chunk in packed_chunks(records):
             self._packed.write_batch(as_batch(part, chunk))
 
     def _count(
-        self, rows: Sequence[ManifestLayout], texts: TokenCorpus, pairs: SelectedPairs
+        self, rows: Sequence[ManifestLayout], corpus: TokenCorpus, pairs: SelectedPairs
     ) -> None:
         """Add the tokens, spans and pairs of a slice to the counts."""
         reasons = [record["reason"] for record in pairs.unmatched]
         self.counted.update(
             {
-                "tokens": len(texts.unll),
-                "tokens_scored": int((texts.unll >= 0).sum()),
+                "tokens": len(corpus.nll_micronats),
+                "tokens_scored": int((corpus.nll_micronats >= 0).sum()),
                 "texts_cut": sum(row.was_cut for row in rows),
                 "spans": 0,
                 "spans_of_canaries": 0,
@@ -179,16 +184,16 @@ class RowSlices:
 
     def _examples(
         self,
-        texts: TokenCorpus,
+        corpus: TokenCorpus,
         is_excluded: np.ndarray,
         is_low: np.ndarray,
         labels: Sequence[str],
     ) -> Iterator[Record]:
         """Yield the manifest's examples one by one, because a record takes 10 KB."""
-        classes = token_classes(texts).tobytes().decode("ascii")
-        for i, row in enumerate(texts.rows):
-            tokens = texts.of(i)
-            unll = texts.unll[tokens].tolist()
+        classes = token_classes(corpus).tobytes().decode("ascii")
+        for i, row in enumerate(corpus.rows):
+            tokens = corpus.tokens_of(i)
+            unll = corpus.nll_micronats[tokens].tolist()
             # These fields replace those of the record before scoring.
             yield {
                 **example_record(row, labels[i]),

@@ -33,10 +33,8 @@ from spark_audit.data.training_input import (
     answer_end,
     supervision_of,
 )
-from spark_audit.manifest.packed_lists import Packed
-
-MICRO_NATS = 1e6
-"""Micro-nats per nat."""
+from spark_audit.manifest.packed_lists import WRITTEN_AS_LIST
+from spark_audit.stats.matching import MICRO_NATS_PER_NAT
 
 Preset = Literal["robust", "paper"]
 
@@ -74,7 +72,7 @@ Whole = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
 
 Nats = Annotated[float, Field(ge=0, le=MOST_NATS, allow_inf_nan=False)]
 
-MicroNats = Annotated[int, Field(ge=0, le=round(MICRO_NATS * MOST_NATS))]
+MicroNats = Annotated[int, Field(ge=0, le=round(MICRO_NATS_PER_NAT * MOST_NATS))]
 
 Figure = Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)]
 
@@ -327,13 +325,16 @@ class ManifestExample(_Part):
         return self.prompt + self.response
 
     @cached_property
-    def unll(self) -> np.ndarray:
-        """Return micro-nats, shape ``(T,)`` int64, -1 without a score; read-only."""
+    def reference_micronats(self) -> np.ndarray:
+        """Return ``reference_unll`` as an array, shape ``(T,)`` int64, read-only.
+
+        -1: the token has no score.
+        """
         with_nan = np.array(self.reference_unll, np.float64)  # NaN for null
-        unll = np.nan_to_num(with_nan, nan=-1).astype(np.int64)
+        micronats = np.nan_to_num(with_nan, nan=-1).astype(np.int64)
         # All callers share the array, so nobody may change it.
-        unll.flags.writeable = False
-        return unll
+        micronats.flags.writeable = False
+        return micronats
 
     @property
     def reference_nll(self) -> np.ndarray:
@@ -341,7 +342,7 @@ class ManifestExample(_Part):
 
         0 where nothing was scored, so that sums over tokens leave these out.
         """
-        return np.asarray(np.maximum(self.unll, 0) / MICRO_NATS)
+        return np.asarray(np.maximum(self.reference_micronats, 0) / MICRO_NATS_PER_NAT)
 
     @property
     def scored(self) -> np.ndarray:
@@ -351,12 +352,12 @@ class ManifestExample(_Part):
         was cut, special tokens stay in front of it, so the first kept token is scored,
         too.
         """
-        return np.asarray(self.unll >= 0)
+        return np.asarray(self.reference_micronats >= 0)
 
     @property
     def eligible(self) -> np.ndarray:
         """Return a mask of scored tokens that a control may use, ``(T,)`` bool."""
-        is_eligible = self.unll >= 0
+        is_eligible = self.reference_micronats >= 0
         for start, end in self.excluded:
             is_eligible[start:end] = False
         return is_eligible
@@ -383,7 +384,7 @@ class ManifestExample(_Part):
         kind
             Type of the identifiers; ``None``: all types.
         """
-        is_identifier = np.zeros(len(self.unll), dtype=bool)
+        is_identifier = np.zeros(len(self.reference_micronats), dtype=bool)
         for span, (start, end) in self.identifiers:
             if kind in (None, span.type):
                 is_identifier[start:end] = True
@@ -570,11 +571,11 @@ class Manifest(_Part):
     versions: dict[str, str]
     data: list[dict[str, Any]]
     counts: dict[str, Whole]
-    examples: Annotated[list[ManifestExample], Packed]
-    pairs: Annotated[list[ManifestPair], Packed]
-    unmatched: Annotated[list[UnmatchedSpan], Packed]
-    canaries: Annotated[list[ManifestCanary], Packed]
-    twins: Annotated[list[ManifestTwins], Packed]
+    examples: Annotated[list[ManifestExample], WRITTEN_AS_LIST]
+    pairs: Annotated[list[ManifestPair], WRITTEN_AS_LIST]
+    unmatched: Annotated[list[UnmatchedSpan], WRITTEN_AS_LIST]
+    canaries: Annotated[list[ManifestCanary], WRITTEN_AS_LIST]
+    twins: Annotated[list[ManifestTwins], WRITTEN_AS_LIST]
     membership: MembershipRows
     balance: list[BalanceRow]
     notes: list[str]

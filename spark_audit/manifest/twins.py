@@ -129,10 +129,12 @@ class Identifiers:
         self._places: dict[str, array[int]] = defaultdict(lambda: array("i"))
         self._fed_texts: dict[str, tuple[int, int]] = {}
 
-    def add(self, texts: TokenCorpus, *, first: int) -> None:
+    def add(self, corpus: TokenCorpus, *, first: int) -> None:
         """Add a slice of rows; ``first`` is the number of its first row."""
-        for i, row in enumerate(texts.rows):
-            is_scored = texts.unll[texts.of(i)] >= 0  # (tokens of the row,)
+        for i, row in enumerate(corpus.rows):
+            is_scored = (
+                corpus.nll_micronats[corpus.tokens_of(i)] >= 0
+            )  # (tokens of the row,)
 
             # The part that training read is needed at the end, for rows that were cut.
             if row.training_input is not None:

@@ -23,6 +23,8 @@ NO_WINDOW = "no eligible window of length {}"
 OUTSIDE_CALIPER = "none within caliper"
 LOST_TO_SPAN = "lost to another span"
 
+MICRO_NATS_PER_NAT = 1e6
+
 _DISTANCE_ROUND_OFF = 1e-3
 """Round-off of a log-softmax can leave an NLL this far (nats) below its true minimum
 0."""
@@ -98,7 +100,7 @@ def micro_nats(nll: np.ndarray) -> np.ndarray:
             fix="give negative log probabilities, scored in float32",
         )
 
-    return np.maximum(np.rint(1e6 * values), 0.0).astype(np.int64)
+    return np.maximum(np.rint(MICRO_NATS_PER_NAT * values), 0.0).astype(np.int64)
 
 
 def eligible_windows(eligible: np.ndarray, length: int) -> np.ndarray:

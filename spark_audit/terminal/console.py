@@ -102,7 +102,7 @@ def run_command(
             _drop_output()
             return exit_code
         except BaseException as error:
-            if not isinstance(error, Exception) and not errors.panicked(error):
+            if not isinstance(error, Exception) and not errors.is_rust_panic(error):
                 raise
             # A library may have turned an interrupt into another error.
             if interrupted():

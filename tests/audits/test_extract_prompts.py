@@ -43,7 +43,7 @@ def columns(n: int, *, known: bool) -> dict[str, np.ndarray]:
 def table(manifest: Manifest, known: Known) -> TokenTable:
     items = []
     for example in manifest.examples:
-        n = len(example.unll)
+        n = len(example.reference_micronats)
         found = columns(n, known=False)
         for span in example.spans:
             part = columns(span.end - span.start, known=known(example.id, span.start))

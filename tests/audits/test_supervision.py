@@ -356,7 +356,7 @@ def bare(manifest: Manifest) -> TokenTable:
     """Scores of every token of a manifest by which nothing comes back."""
     items = []
     for row in manifest.examples:
-        where = np.arange(1, len(row.unll), dtype=np.int32)
+        where = np.arange(1, len(row.reference_micronats), dtype=np.int32)
         columns = {
             name: np.full(len(where), 3, kind) for name, kind in PLAIN_COLUMNS.items()
         }

@@ -29,9 +29,9 @@ def manifest(make_case) -> Manifest:
 @pytest.fixture
 def small(monkeypatch) -> None:
     """Few rows make several chunks, and not all objects are kept."""
-    monkeypatch.setattr(tables, "MANIFEST_CHUNK", 7)
-    monkeypatch.setattr(tables, "HELD", 14)
-    monkeypatch.setattr(tables, "FEW", 5)
+    monkeypatch.setattr(tables, "RECORDS_PER_CHUNK", 7)
+    monkeypatch.setattr(tables, "KEEP_ALL_UP_TO", 14)
+    monkeypatch.setattr(tables, "KEPT_OF_LONGER", 5)
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_a_name_must_say_its_format(tmp_path):
 
 def test_tables_are_sequences(manifest, small):
     rows = list(manifest.examples)
-    found = Records.of(ManifestExample, iter(rows), name="examples")
+    found = Records.pack(ManifestExample, iter(rows), name="examples")
     assert len(found) == len(rows)
     assert found == rows
     assert rows == found
@@ -138,11 +138,18 @@ def test_tables_are_sequences(manifest, small):
     for outside in (len(rows), -len(rows) - 1):
         with pytest.raises(IndexError):
             found[outside]
-    assert json.loads(b"".join(found.pieces())) == [
+    assert json.loads(b"".join(found.json_pieces())) == [
         row.model_dump(mode="json") for row in rows
     ]
-    assert b"".join(Records.of(ManifestExample, (), name="").pieces()) == b"[]"
+    assert b"".join(Records.pack(ManifestExample, (), name="").json_pieces()) == b"[]"
     assert pickle.loads(pickle.dumps(found)) == rows
+
+
+def test_a_list_is_shown_without_its_records(manifest):
+    packed = Records.pack(ManifestExample, manifest.examples, name="examples")
+    n_records = len(manifest.examples)
+    shown = repr(packed)
+    assert shown == f"Records[ManifestExample](name='examples', length={n_records})"
 
 
 def test_the_record_that_does_not_fit_is_named(manifest, small):

@@ -70,8 +70,11 @@ def test_every_example_is_there_by_id_with_its_scores(build, rows, reference):
         assert found.kept == (0, len(encoding))
         assert len(found.reference_unll) == len(found.classes) == len(encoding)
         table = made_table([item(row.id, encoding, found.kept)])
-        assert found.unll[0] == -1
-        assert found.unll[1:].tolist() == micro_nats(table.columns["nll"]).tolist()
+        assert found.reference_micronats[0] == -1
+        assert (
+            found.reference_micronats[1:].tolist()
+            == micro_nats(table.columns["nll"]).tolist()
+        )
         assert found.canary_id == (row.canary.id if row.canary else None)
         for span, told in zip(row.spans, found.spans, strict=True):
             tokens = encoding.span(span.start, span.end)
@@ -82,7 +85,9 @@ def test_every_example_is_there_by_id_with_its_scores(build, rows, reference):
                 span.type,
             )
             assert not found.eligible[tokens.start : tokens.end].any()
-        assert not set(found.low) & set(np.flatnonzero(found.unll < 0).tolist())
+        assert not set(found.low) & set(
+            np.flatnonzero(found.reference_micronats < 0).tolist()
+        )
 
 
 def test_versions_data_files_and_notes_are_recorded(build, tmp_path, reference):
@@ -119,7 +124,7 @@ def test_cut_texts_are_counted_and_said(build):
     assert manifest.counts["canary_rows_cut"] == 1
     example = manifest.by_id["a"]
     assert example.kept[1] - example.kept[0] == 59
-    assert (example.unll[: example.kept[0]] == -1).all()
+    assert (example.reference_micronats[: example.kept[0]] == -1).all()
     assert (example.spans[0].token_start, example.spans[0].token_end) == (None, None)
     assert manifest.notes[:3] == [
         "2 of 3 texts are longer than 60 tokens: their prompts were cut from the start,"
@@ -261,4 +266,6 @@ def test_reference_scores_are_those_of_the_items(tiny):
     for example in manifest.examples:
         rows = table.rows(example.id)
         unll = micro_nats(table.columns["nll"][rows])
-        assert example.unll[table.position[rows]].tolist() == unll.tolist()
+        assert (
+            example.reference_micronats[table.position[rows]].tolist() == unll.tolist()
+        )

@@ -14,8 +14,8 @@ from spark_audit.manifest.pair_selection import Balance, SelectedPairs
 from spark_audit.manifest.settings import BuildSettings
 from spark_audit.manifest.token_corpus import (
     TokenCorpus,
+    control_pool,
     covariates,
-    pool,
     token_classes,
 )
 from spark_audit.scoring.score import item
@@ -180,9 +180,9 @@ def test_covariates_of_every_window(small):
 def test_classes_are_one_letter_a_token(small):
     rows, texts, _ = small
     classes = token_classes(texts).tobytes().decode()
-    assert len(classes) == len(texts.unll)
+    assert len(classes) == len(texts.nll_micronats)
     for i, row in enumerate(rows):
-        for t, letter in enumerate(classes[texts.of(i)]):
+        for t, letter in enumerate(classes[texts.tokens_of(i)]):
             chars = row.example.text[
                 row.encoding.char_start[t] : row.encoding.char_end[t]
             ]
@@ -201,14 +201,14 @@ def test_classes_are_one_letter_a_token(small):
 
 def test_the_pool_holds_eligible_windows_of_the_spans_lengths(small):
     _, texts, _ = small
-    eligible = texts.unll >= 0
-    eligible[texts.first[1] + 6] = False
+    eligible = texts.nll_micronats >= 0
+    eligible[texts.first_token[1] + 6] = False
     spans = np.array([(1, 6, 1), (1, 6, 3), (1, 9, 3), (0, 2, 4)])
-    found = pool(eligible, texts, spans)
+    found = control_pool(eligible, texts, spans)
     for example, length in ((1, 1), (1, 3), (0, 4)):
         mine = (found[:, 0] == example) & (found[:, 2] == length)
         starts = found[mine, 1]
-        whole = eligible[texts.of(example)]
+        whole = eligible[texts.tokens_of(example)]
         assert len(starts) >= 3
         assert all(whole[s : s + length].all() for s in starts)
         assert (np.diff(starts) >= length).all()
@@ -222,7 +222,7 @@ def test_balance_adds_where_controls_stand(small):
     _, texts, _ = small
     balance = Balance()
     pairs = SelectedPairs([], [], np.array([(0, 10, 2, 5), (1, 4, 3, 9)]))
-    balance.add(texts, texts.unll >= 0, pairs)
+    balance.add(texts, texts.nll_micronats >= 0, pairs)
     by_name = {row["covariate"]: row for row in balance.records()}
     assert list(by_name)[:3] == ["nll_mean", "nll_max", "nll_first"]
     # 7 to 10 is 3 tokens before, 7 to 9 is 2 tokens behind.

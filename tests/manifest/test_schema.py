@@ -63,7 +63,9 @@ def test_what_is_written_is_read_and_private(manifest, file):
     assert load_manifest(file) == manifest
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     # Used before it is written: what was computed on the way is no part of it.
-    assert len(manifest.examples[0].eligible) == len(manifest.by_id["canary"].unll)
+    assert len(manifest.examples[0].eligible) == len(
+        manifest.by_id["canary"].reference_micronats
+    )
     first = file.read_bytes()
     write_manifest(manifest, file)
     assert file.read_bytes() == first
@@ -141,12 +143,14 @@ def test_a_malformed_field_is_named_and_no_text_shown(file):
 
 def test_arrays_of_an_example(manifest):
     example = manifest.by_id["row-0"]
-    assert example.unll.tolist() == [
+    assert example.reference_micronats.tolist() == [
         -1 if u is None else u for u in example.reference_unll
     ]
-    for t in range(len(example.unll)):
+    for t in range(len(example.reference_micronats)):
         inside = any(start <= t < end for start, end in example.excluded)
-        assert example.eligible[t] == (example.unll[t] >= 0 and not inside)
+        assert example.eligible[t] == (
+            example.reference_micronats[t] >= 0 and not inside
+        )
 
 
 # --- redaction and parts --------------------------------------------------------------

@@ -59,7 +59,7 @@ def chosen(**settings: Any) -> Any:
 
 def free(rows: Sequence[ManifestLayout], texts: TokenCorpus) -> np.ndarray:
     excluded = [row.excluded(chosen()) for row in rows]
-    return (texts.unll >= 0) & ~np.concatenate(excluded)
+    return (texts.nll_micronats >= 0) & ~np.concatenate(excluded)
 
 
 def matched(
@@ -75,7 +75,7 @@ def sets_of(
     """The records, and in how many rows a canary was cut."""
     rows, texts = laid
     held = [
-        (row, is_whole(row, texts.unll[texts.of(i)]))
+        (row, is_whole(row, texts.nll_micronats[texts.tokens_of(i)]))
         for i, row in enumerate(rows)
         if row.example.canary is not None
     ]
@@ -100,12 +100,12 @@ def test_pairs_keep_every_rule_of_the_design(lay, rows):
     used: set[tuple[int, int]] = set()
     for pair in found.pairs:
         i = index[pair["example"]]
-        part, row = texts.of(i), laid[i]
+        part, row = texts.tokens_of(i), laid[i]
         pii, control = pair["pii"], pair["control"]
         means = []
         for side in (pii, control):
             start, end = side["token_start"], side["token_end"]
-            scores = texts.unll[part][start:end]
+            scores = texts.nll_micronats[part][start:end]
             assert (scores >= 0).all()
             assert side["nll"] == pytest.approx(scores.mean() / 1e6, abs=1e-12)
             means.append(side["nll"])
@@ -172,7 +172,7 @@ def test_no_control_lies_on_an_injected_sentence(lay, *, exclude_template):
         rows, texts = lay(examples)
         settings = chosen(exclude_template=exclude_template)
         excluded = [row.excluded(settings) for row in rows]
-        eligible = (texts.unll >= 0) & ~np.concatenate(excluded)
+        eligible = (texts.nll_micronats >= 0) & ~np.concatenate(excluded)
         on = [row.encoding.mask(frames[row.example.id]) for row in rows]
         found = match(texts, eligible, chosen(caliper=9.0))
         assert len(found.pairs) > 10
@@ -196,7 +196,7 @@ def test_low_tokens_are_plain_scored_text_below_tau(lay, rows):
     laid, texts = lay(rows)
     alpha, tau = 0.5, 0.6
     low = low_sensitivity(
-        texts, chosen(alpha=alpha, tau=tau), counts=counts_by_task(laid)
+        texts, chosen(alpha=alpha, tau=tau), counts_by_task=counts_by_task(laid)
     )
     counts = {task: np.zeros(300) for task in ("fomc", "yelp")}
     for row in laid:
@@ -208,10 +208,10 @@ def test_low_tokens_are_plain_scored_text_below_tau(lay, rows):
     score2 = share.mean(0) * np.log(2 / (1 + (share >= 0.2).sum(0)))
     seen = {True: 0, False: 0}
     for i, row in enumerate(laid):
-        part = texts.of(i)
+        part = texts.tokens_of(i)
         stop = row.encoding.mask(stop_word_ranges(row.example.text))
         for t, token in enumerate(row.encoding.ids):
-            unll = texts.unll[part][t]
+            unll = texts.nll_micronats[part][t]
             other = row.pii[t] or row.fixed[t] or row.encoding.is_special[t]
             exponent = alpha * unll / 1e6 + (1 - alpha) * score2[token]
             below = max(0.0, 1 - np.exp(-exponent)) <= tau
@@ -462,8 +462,10 @@ def test_no_template_token_is_plain_text_of_low_sensitivity(lay, rows):
     plain_laid, plain_texts = lay([replace(row, template=()) for row in rows])
     laid, texts = lay([replace(row, template=((0, prefix),)) for row in rows])
     settings = chosen(tau=1.0)
-    plain = low_sensitivity(plain_texts, settings, counts=counts_by_task(plain_laid))
-    low = low_sensitivity(texts, settings, counts=counts_by_task(laid))
+    plain = low_sensitivity(
+        plain_texts, settings, counts_by_task=counts_by_task(plain_laid)
+    )
+    low = low_sensitivity(texts, settings, counts_by_task=counts_by_task(laid))
 
     of_template = [
         (row.encoding.char_start < prefix) & ~row.encoding.is_special for row in laid

@@ -106,7 +106,7 @@ def other_pairs(
     for i, example, spans in audited_spans(manifest, ["train"]):
         ranges = [tokens for _, tokens in spans]
         paired = [tokens for tokens in ranges if tokens in matched[example.id]]
-        unll = example.unll  # (tokens,), micro-nats
+        unll = example.reference_micronats  # (tokens,), micro-nats
         eligible = example.eligible  # (tokens,), bool; worked out at each access
         tasks = _matching_tasks(
             manifest,
@@ -161,7 +161,7 @@ def _matching_tasks(
 
     # One task per draw, in which windows replace identifiers.
     rng = np.random.default_rng(seed_for(seed, "placebo", example.id))
-    unll = example.unll  # (tokens,), micro-nats
+    unll = example.reference_micronats  # (tokens,), micro-nats
     eligible = example.eligible  # (tokens,), bool; worked out at each access
     for _ in range(n_draws):
         windows = matching.placebo_spans(unll, eligible, paired, rng)
