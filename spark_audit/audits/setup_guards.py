@@ -69,12 +69,18 @@ WORSE = 3.0
 token.
 """
 
+CHANGE_TESTS = 2
+"""Kinds of units whose changes are tested for swapped lists: identifiers, and texts."""
+
+MAX_P_BASE_IS_ONE_SIDED = 0.05
+"""p below which the base writes trained identifiers more often than held-out ones."""
+
 MIN_HITS = 2
 """Least number of clusters with a hit, since a single one may be a coincidence."""
 
 
 class WrittenClusters(NamedTuple):
-    """Counts of clusters of one side with unguessable identifiers, and with hits.
+    """Clusters of one side (trained or held out) whose identifiers a model writes.
 
     Attributes
     ----------
@@ -229,7 +235,7 @@ def _base_is_checkpoint(same: str) -> Fault:
     Parameters
     ----------
     same
-        ``weights`` or ``scores``.
+        What is the same: ``weights`` or ``scores``. The sentence matches on it.
     """
     return Fault("base_is_checkpoint", {"same": same})
 
@@ -251,7 +257,7 @@ def _held_out_fault(
     Parameters
     ----------
     units, base_units
-        Of the checkpoint, and of the base if it was scored.
+        Units of the checkpoint, and of the base if it was scored.
     """
     # A hit of the base needs no training.
     unknown_to_base = units
@@ -316,7 +322,9 @@ def _sides_written(units: pd.DataFrame) -> SidesWritten:
 
 
 def _guess_p(side: WrittenClusters) -> float:
-    """Return the chance that guessing gives as many hits; for a single hit it is 1.
+    """Return the chance that guessing gives as many hits or more.
+
+    A single hit may be a coincidence: its p is 1.
 
     The tail is that of a binomial with the mean rate of the clusters. It is no smaller
     than the tail for unequal rates (Hoeffding, 1956).
@@ -438,8 +446,9 @@ def _are_sides_swapped(units: pd.DataFrame) -> bool:
     rank_p = scipy.stats.mannwhitneyu(
         means["test"], means["train"], alternative="less"
     ).pvalue
-    # Identifiers and texts are both tested, each at half of the level.
-    return bool(max(p, rank_p) < ALARM / 2)
+    # Both tests must hold. Identifiers and texts are both tested, each at half of the
+    # level.
+    return bool(max(p, rank_p) < ALARM / CHANGE_TESTS)
 
 
 def _base_read_fault(base_units: pd.DataFrame) -> Fault | None:
@@ -453,7 +462,7 @@ def _base_read_fault(base_units: pd.DataFrame) -> Fault | None:
     # Hits on both sides show that the base knows them from elsewhere.
     if not held_out.n_clusters or held_out.n_hits or _guess_p(trained) >= ALARM:
         return None
-    if _p_of_larger_share(trained, held_out) >= 10 * ALARM:
+    if _p_of_larger_share(trained, held_out) >= MAX_P_BASE_IS_ONE_SIDED:
         return None
     return Fault(
         "base_read_rows", {"trained": trained.hits, "held_out": held_out.n_clusters}
@@ -474,7 +483,7 @@ def _broken_fault(name: str, units: pd.DataFrame, vocabulary: int) -> Fault | No
     plain_text_units = units[units["kind"] == "low"]
     n_tokens = plain_text_units["n_tokens"].sum()
 
-    # NaN: no such text was scored, so nothing is concluded.
+    # Without such text both means are NaN, which no comparison below takes as broken.
     sums = plain_text_units[["nll", "base_nll"]].sum()
     nll, base_nll = sums / n_tokens  # nats per token
     is_broken = nll > chance or nll - base_nll > WORSE
@@ -519,8 +528,8 @@ def faults(guards: Iterable[Guard], name: str) -> list[Guard]:
     methods_that_count = {BASE, _method_of(name), _method_of(original_of(name))}
     is_relearned = CheckpointName.parse(name).derived == RELEARN
 
-    # Its own reason goes first: if the checkpoint is the base, the base has also read
-    # the rows.
+    # Guards of the checkpoint come before those of the base: one on the checkpoint says
+    # more precisely what is wrong.
     own_first = sorted(guards, key=lambda setup_guard: setup_guard.checkpoint == BASE)
     first_by_name: dict[str, Guard] = {}
     for setup_guard in own_first:
@@ -528,7 +537,8 @@ def faults(guards: Iterable[Guard], name: str) -> list[Guard]:
             continue
 
         method = _method_of(setup_guard.checkpoint)
-        # A short training may repair a broken model, so only its own weights count.
+        # A short training may mend a broken model: only the guard on the relearned
+        # checkpoint itself counts.
         is_mended = setup_guard.name == BROKEN and is_relearned and method != name
         if method in methods_that_count and not is_mended:
             first_by_name.setdefault(setup_guard.name, setup_guard)
@@ -543,12 +553,13 @@ def without_void(findings: Iterable[Finding], guards: Iterable[Guard]) -> list[F
     guards = list(guards)
     changed = []
     for finding in findings:
-        # A finding that is neither a detection nor a test has no claim to void.
+        # A detection can be void, and so can a test that detected nothing. Other
+        # findings claim nothing.
         is_detection = SEVERITY[finding.alone] >= DETECTED
-        is_test_without_one = (
+        is_test_without_detection = (
             finding.family == "primary" and finding.alone == "nothing_shown"
         )
-        if is_detection or is_test_without_one:
+        if is_detection or is_test_without_detection:
             finding = _voided(finding, faults(guards, finding.checkpoint))
         changed.append(finding)
     return changed

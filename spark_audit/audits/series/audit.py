@@ -6,6 +6,9 @@ stage; one who has the last checkpoint alone knows less. Three attacks are compa
 (:class:`~spark_audit.audits.series.staged_rows.StagedRows`), with each other and with
 the best guess that needs no checkpoint. Canaries that rest on a coin bound epsilon
 (:mod:`~spark_audit.audits.series.coins`).
+
+A row is an example of the manifest, a member if it was trained on; figures of the
+report are of the type ``Row``. The audit is named after what it attacks.
 """
 
 from __future__ import annotations
@@ -68,10 +71,11 @@ def _rate(
 class SeriesAttack(OfSeries):
     """Membership by all stages of a series, next to its last checkpoint.
 
-    The evidence is one row per stage and text: its mean NLL, and as ``place`` the stage
-    that trained on its task, 0 if the order of tasks is not known. ``texts`` is the
-    cross-validated score of the best guess without any audited checkpoint. Two rows
-    with a ``dose`` are a canary and what could have been planted in its place.
+    The evidence is one line per stage and unit (a row, or a string of a coin): its mean
+    NLL, and as ``place`` the number of the stage that trained on its task, from 1, 0 if
+    the order of tasks is not known. ``texts`` is the cross-validated score of the best
+    guess without any audited checkpoint. Two units with a ``dose`` are a canary and
+    what could have been planted in its place.
     """
 
     name = "series"
@@ -108,14 +112,14 @@ class SeriesAttack(OfSeries):
         tasks_in_order(manifest, self.order)
         sides = manifest.membership
 
-        # Rows of both sides, by default only those with an identifier.
-        rows = {*sides.members, *sides.non_members}
+        # Members and non-members, by default only those with an identifier.
+        ids = {*sides.members, *sides.non_members}
         if not self.all_rows:
-            rows &= {*plan_of_identifiers(manifest).get(Pass(), ())}
-        if not rows:
+            ids &= {*plan_of_identifiers(manifest).get(Pass(), ())}
+        if not ids:
             return {}
 
-        plan = {Pass(): sorted(rows)}
+        plan = {Pass(): sorted(ids)}
         coins = sorted(coins_of(manifest))
         if coins:
             plan[CANDIDATES] = coins
@@ -129,9 +133,10 @@ class SeriesAttack(OfSeries):
         ``place`` and ``texts`` are as the class describes them. The base stands for the
         untrained model: it has the NLL before any stage, and the guesses.
         """
-        place_of_task_by_stage = self.places(tables, manifest)
+        # Checkpoint -> task -> number of the stage that trained on it.
+        stage_of_task_by_name = self.places(tables, manifest)
         ids = self.plan(manifest).get(Pass(), [])
-        if not ids or not place_of_task_by_stage:
+        if not ids or not stage_of_task_by_name:
             return Evidence()
 
         # Units: rows of both sides, then two for each coin.
@@ -165,10 +170,10 @@ class SeriesAttack(OfSeries):
         def measured() -> Measured:
             """Yield mean NLL, places and guesses of the base, then of each stage."""
             yield BASE, {"nll": base_nll, "place": unknown, "texts": guesses}
-            for name, place_by_task in place_of_task_by_stage.items():
-                place = units["task"].map(place_by_task).fillna(0)
+            for name, stage_by_task in stage_of_task_by_name.items():
+                own_stage = units["task"].map(stage_by_task).fillna(0)  # (units,)
                 nll = _mean_nll(tables[name], ids, coins)
-                yield name, {"nll": nll, "place": place, "texts": unknown}
+                yield name, {"nll": nll, "place": own_stage, "texts": unknown}
 
         return Evidence.of(units, measured())
 
@@ -234,7 +239,7 @@ def _mean_nll(
     coins
         Key of a pair -> its canary.
     """
-    # Rows come first, then two units for each coin.
+    # Rows come first, then two units for each coin, the planted string first.
     nll = np.full(len(ids) + 2 * len(coins), np.nan)
 
     table = scores[Pass()]
@@ -249,35 +254,36 @@ def _mean_nll(
         return nll
     for i, (key, canary) in enumerate(coins.items()):
         if key in candidates and canary.coin:
-            pair = candidates.columns["nll_mean"][candidates.rows(key)]  # (2,)
-            # The planted string comes first.
+            pair_nll = candidates.columns["nll_mean"][candidates.rows(key)]  # (2,)
             is_second_planted = canary.coin[1]
             if is_second_planted:
-                pair = pair[::-1]
-            first = len(ids) + 2 * i
-            nll[first : first + 2] = pair
+                pair_nll = pair_nll[::-1]
+            planted_unit = len(ids) + 2 * i
+            nll[planted_unit : planted_unit + 2] = pair_nll
     return nll
 
 
-def _groups(name: str, rows: StagedRows, context: Context) -> Iterator[MembershipGroup]:
+def _groups(
+    name: str, staged: StagedRows, context: Context
+) -> Iterator[MembershipGroup]:
     """Yield all rows of a series, then those of each task."""
-    # The best guess is one more score, beside those of the attacks.
-    scores = {**rows.scores, "texts": rows.rows["texts"].to_numpy()}  # each (rows,)
+    # The best guess is one more score, beside those of the attacks; each (rows,).
+    scores = {**staged.scores, "texts": staged.rows["texts"].to_numpy()}
 
-    # Group -> places of its rows, shape (n,).
-    places_by_group = {"pooled": np.arange(len(rows.rows))}
-    for task, places in rows.rows.groupby("task").indices.items():
-        places_by_group[f"task:{task}"] = np.asarray(places)
+    # Group -> indices of its rows, shape (n,).
+    indices_by_group = {"pooled": np.arange(len(staged.rows))}
+    for task, indices in staged.rows.groupby("task").indices.items():
+        indices_by_group[f"task:{task}"] = np.asarray(indices)
 
-    for group, places in places_by_group.items():
+    for group, indices in indices_by_group.items():
         yield MembershipGroup(
-            facts=rows.rows,
+            facts=staged.rows,
             scores={name: scores},
             context=context,
             fprs=STAGE_FPRS,
             chance_seed=context.seed,
             name=group,
-            example_indices=places,
+            example_indices=indices,
             seed=seed_for(context.seed, "series"),
         )
 
@@ -295,7 +301,8 @@ class _GroupFigures(NamedTuple):
 def _figures(group: MembershipGroup, name: str) -> _GroupFigures:
     """Return the AUC and TPR of all attacks on a group, and what the series adds.
 
-    A gain is the figure of the series minus that of its last checkpoint.
+    A gain is the figure of the series minus that of its last checkpoint: above 0, who
+    has all checkpoints guesses more members.
     """
     figures: Figures = {}
     for attack in SERIES_ATTACKS:

@@ -21,6 +21,9 @@ from spark_audit.manifest.schema import Manifest, ManifestCanary
 from spark_audit.results.audit_result import TableRecord
 from spark_audit.stats.epsilon_bounds import declared_guesses
 
+N_ATTACKS_ON_COINS = 2
+"""Bounds of each series: by all of its stages, and by the last one."""
+
 EPSILON_SIGNIFICANCE = 0.05
 """Error of all bounds of a report together."""
 
@@ -54,12 +57,12 @@ def coin_units(manifest: Manifest, coins: Mapping[str, ManifestCanary]) -> pd.Da
     """
     records = []
     for key, canary in coins.items():
-        # The row that the planted string stands in.
-        row = manifest.by_id[components_of(key)[-1]]
+        # The example that the planted string stands in.
+        example = manifest.by_id[components_of(key)[-1]]
         for is_planted in (True, False):
             record = {
-                "example": row.id,
-                "task": row.task,
+                "example": example.id,
+                "task": example.task,
                 "cluster": canary.canary_id,
                 "member": is_planted,
                 "dose": canary.dose,
@@ -81,8 +84,8 @@ def epsilon_table(coins: Mapping[str, StagedRows]) -> Iterator[TableRecord]:
     """
     with_coins = {name: staged for name, staged in coins.items() if len(staged.rows)}
 
-    # Two bounds for each series.
-    significance = EPSILON_SIGNIFICANCE / (2 * max(len(with_coins), 1))
+    n_bounds = N_ATTACKS_ON_COINS * max(len(with_coins), 1)
+    significance = EPSILON_SIGNIFICANCE / n_bounds
 
     for name, staged in with_coins.items():
         for attack in (SERIES, LAST_STAGE):

@@ -1,4 +1,8 @@
-"""Findings of the audit of series: whether all stages reveal trained rows."""
+"""Findings of the audit of series: whether all stages reveal trained rows.
+
+The AUC of the series must exceed two values: chance, and the bar. That is what the best
+guess without any checkpoint reaches, or chance where this guess is no better.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,10 @@ Figures: TypeAlias = dict[tuple[str, str], Row]
 
 
 class SeriesResult(NamedTuple):
-    """All rows of a series, their figures, and the p of no gain over the last stage."""
+    """All rows of a series, their figures, and the p of no gain over the last stage.
+
+    ``gain_p`` is two-sided, not corrected over series; 1 where there is no test.
+    """
 
     group: MembershipGroup
     figures: Figures
@@ -43,11 +50,11 @@ def series_finding(
     gain_p
         p of no gain in AUC over the last stage, corrected over ``n_series``.
     """
-    # Two tests must hold: against chance (``change_p``), and against the best guess.
+    # Two tests must hold: against chance, and against the bar.
     auc = result.figures["auc", SERIES]
     above = result.group.above_texts(name, SERIES)
-    change_p = result.group.p(name, SERIES)
-    if above is None or change_p is None:
+    p_of_chance = result.group.p(name, SERIES)
+    if above is None or p_of_chance is None:
         reason = NO_TEXTS
         if auc.value is None:
             reason = auc.note
@@ -71,20 +78,20 @@ def series_finding(
         "others": int((~is_member).sum()),
     }
 
-    verdict = _verdict(above, change_p, is_gain=is_gain)
+    verdict = _verdict(above, p_of_chance, is_gain=is_gain)
     return above.finding(
         auc,
         verdict.claim,
         f"series.{verdict.says}",
         further=[f"series.{key}" for key in verdict.remarks],
         facts=facts,
-        p=max(change_p, above.p),
+        p=max(p_of_chance, above.p),
         power=above.power(),
         bounds=above.bounds(),
     )
 
 
-def _verdict(above: AboveTexts, change_p: float, *, is_gain: bool) -> SeriesVerdict:
+def _verdict(above: AboveTexts, p_of_chance: float, *, is_gain: bool) -> SeriesVerdict:
     """Return what a series claims; the first match wins.
 
     The claim is in the name of the sentence.
@@ -101,13 +108,13 @@ def _verdict(above: AboveTexts, change_p: float, *, is_gain: bool) -> SeriesVerd
 
     Parameters
     ----------
-    change_p
+    p_of_chance
         p of an AUC of 0.5, that of chance.
     """
-    looks_familiar = change_p < ALPHA
+    looks_familiar = p_of_chance < ALPHA
     is_beyond_best_guess = above.p < ALPHA
 
-    # Remarks on what the AUC must exceed, and on what the series adds.
+    # Remarks on the bar, and on what the series adds.
     on_bar = "beyond_chance" if above.is_bar_chance else "beyond_texts"
     on_gain = "adds" if is_gain else "adds_nothing"
 

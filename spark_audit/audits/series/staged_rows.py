@@ -1,4 +1,7 @@
-"""Rows of a series by stage: the scores that three attacks give them from their NLL."""
+"""Rows of a series by stage: the scores that three attacks give them from their NLL.
+
+A row is an example of the manifest, or one of the two strings of a coin.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +40,8 @@ class StagedRows:
     ----------
     rows
         Units of the evidence: ``example``, ``task``, ``cluster``, ``member``, ``dose``,
-        the stage of the task as ``place``, from 1, and the best guess without a model
-        as ``texts``.
+        the number of the stage that trained on its task as ``place``, from 1, and the
+        best guess without a model as ``texts``.
     fall
         Shape ``(stages, rows)``: fall of the mean NLL since the untrained model, nats
         per token. Above 0 a row became likelier.
@@ -48,7 +51,15 @@ class StagedRows:
     fall: np.ndarray
 
     def take(self, is_taken: np.ndarray, n_stages: int | None = None) -> StagedRows:
-        """Return some of the rows, of shape ``(rows,)`` bool, and the first stages."""
+        """Return some of the rows, as they were after the first stages.
+
+        Parameters
+        ----------
+        is_taken
+            Shape ``(rows,)``, bool.
+        n_stages
+            ``None``: all stages.
+        """
         return StagedRows(self.rows[is_taken], self.fall[:n_stages, is_taken])
 
     @property
@@ -106,12 +117,12 @@ def staged_series(evidence: Evidence) -> Iterator[SeriesRows]:
         falls = [base - evidence.row(stage, "nll") for stage in stages]
         fall = np.stack(falls)  # (stages, units), nats per token
 
-        # The stage that trained on the task of each unit; 0: not known.
-        place = evidence.row(stages[0], "place").astype(int)  # (units,)
-        all_units = StagedRows(units.assign(place=place, texts=texts), fall)
+        # Number of the stage that trained on the task of each unit; 0: not known.
+        own_stage = evidence.row(stages[0], "place").astype(int)  # (units,)
+        all_units = StagedRows(units.assign(place=own_stage, texts=texts), fall)
 
-        # Rows whose stage is known and that every stage scored.
-        is_known = (place > 0) & np.isfinite(fall).all(axis=0)  # (units,), bool
+        # Units whose stage is known and that every stage scored.
+        is_known = (own_stage > 0) & np.isfinite(fall).all(axis=0)  # (units,), bool
         is_of_large_task = _is_of_large_task(units, is_known & ~is_coin)
         is_row = is_known & ~is_coin & is_of_large_task
 
@@ -119,7 +130,7 @@ def staged_series(evidence: Evidence) -> Iterator[SeriesRows]:
         reason = ""
         if is_row.any():
             rows = all_units.take(is_row)
-        elif (place > 0).any():
+        elif (own_stage > 0).any():
             reason = TOO_FEW_ROWS
         else:
             reason = UNORDERED

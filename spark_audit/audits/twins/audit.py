@@ -54,7 +54,7 @@ _of_sides = partial(Metric, learned=1, variants=(TRAINED, NEVER), missing=(TRAIN
 class Twins(Audit):
     """Identifiers ranked among made-up strings of their kind (twins).
 
-    The evidence is one row per checkpoint and identifier, with its ``rank`` by NLL,
+    The evidence is one line per checkpoint and identifier, with its ``rank`` by NLL,
     averaged over contexts. ``ties`` counts twins with exactly the same NLL, which
     ``rank`` places behind. An identifier of ``dose`` 0 occurs in no trained row.
     Identifiers that share a cluster of rows share their ``cluster``. ``injected`` ones
@@ -161,12 +161,12 @@ def _units(manifest: Manifest) -> pd.DataFrame:
     records = []
     clusters_by_identifier = []
     for twins in manifest.twins:
-        rows = [manifest.by_id[context.example] for context in twins.contexts]
-        clusters_by_identifier.append([row.cluster for row in rows])
+        examples = [manifest.by_id[context.example] for context in twins.contexts]
+        clusters_by_identifier.append([example.cluster for example in examples])
 
         # The stratum of an identifier is that in the first of its contexts.
-        first = twins.contexts[0]
-        stratum = facts[first.example, first.char_start, first.char_end].stratum
+        context = twins.contexts[0]
+        stratum = facts[context.example, context.char_start, context.char_end].stratum
 
         record = {
             "twins_id": twins.id,
@@ -174,7 +174,7 @@ def _units(manifest: Manifest) -> pd.DataFrame:
             "dose": twins.dose,
             "contexts": len(twins.contexts),
             "n_candidates": len(twins.candidates),
-            "injected": _is_injected(rows, twins.type),
+            "injected": _is_injected(examples, twins.type),
             "stratum": stratum,
         }
         if trained_on.is_known:
@@ -189,14 +189,14 @@ def _units(manifest: Manifest) -> pd.DataFrame:
     return units.assign(cluster=_joined_clusters(clusters_by_identifier))
 
 
-def _is_injected(rows: Sequence[ManifestExample], pii_type: str) -> bool:
-    """Return whether all identifiers of a type in some rows were injected.
+def _is_injected(examples: Sequence[ManifestExample], pii_type: str) -> bool:
+    """Return whether all identifiers of a type in some examples were injected.
 
-    Those were drawn in the same way as twins are.
+    Injected identifiers were drawn in the same way as twins are.
     """
     origins = set()
-    for row in rows:
-        origins |= {span.origin for span in row.spans if span.type == pii_type}
+    for example in examples:
+        origins |= {span.origin for span in example.spans if span.type == pii_type}
     return origins == {"injected"}
 
 
@@ -207,17 +207,20 @@ def _supervision(trained_on: Trained, manifest: Manifest, twins: ManifestTwins) 
 
     # The span that the first context names stands for all of its contexts.
     context = twins.contexts[0]
-    row = manifest.by_id[context.example]
+    example = manifest.by_id[context.example]
     spans = [
         span
-        for span in row.spans
+        for span in example.spans
         if (span.start, span.end) == (context.char_start, context.char_end)
     ]
-    return trained_on.supervision_of(row, spans[0])
+    return trained_on.supervision_of(example, spans[0])
 
 
 class Ranks(NamedTuple):
-    """Ranks of all identifiers by one checkpoint, shape ``(units,)`` each."""
+    """Ranks of all identifiers by one checkpoint, shape ``(units,)`` each.
+
+    Rank 1 is the likeliest. ``ties`` counts twins with exactly the same NLL.
+    """
 
     rank: np.ndarray
     ties: np.ndarray
@@ -251,25 +254,27 @@ def _joined_clusters(clusters: Sequence[Sequence[str]]) -> list[str]:
     Parameters
     ----------
     clusters
-        The clusters of the rows of each identifier: its contexts may lie in several.
+        The clusters of the examples of each identifier: its contexts may lie in
+        several.
     """
-    names_with_repeats: list[str] = []
+    unique_names: set[str] = set()
     for clusters_of_identifier in clusters:
-        names_with_repeats += clusters_of_identifier
-    names = sorted({*names_with_repeats})
-    number = {name: i for i, name in enumerate(names)}
+        unique_names.update(clusters_of_identifier)
+    names = sorted(unique_names)
+    index_of_name = {name: i for i, name in enumerate(names)}
 
     # Two clusters that hold rows of one identifier are one.
     edges = []
     for clusters_of_identifier in clusters:
         for first, second in combinations(clusters_of_identifier, 2):
-            edges.append((number[first], number[second]))
-    component = connected_components(len(names), edges)  # (names,), a place in names
+            edges.append((index_of_name[first], index_of_name[second]))
+    # Each component is named by the index of one of its names.
+    component = connected_components(len(names), edges)  # (names,)
 
     joined = []
     for clusters_of_identifier in clusters:
-        first = clusters_of_identifier[0]
-        joined.append(names[int(component[number[first]])])
+        index = index_of_name[clusters_of_identifier[0]]
+        joined.append(names[int(component[index])])
     return joined
 
 

@@ -1,7 +1,9 @@
 """Figures of twins: exposures, rises since the base, and rises beyond held-out ones.
 
-The frame of all functions has a row per checkpoint and identifier: the columns of the
+The frame of all functions has a line per checkpoint and identifier: the columns of the
 evidence (:class:`~spark_audit.audits.twins.audit.Twins`) and those of :func:`ranked`.
+A :class:`~spark_audit.results.Row` is a figure of the report. Above 0 bits, a rise is a
+way towards the top of the list: the identifier became likelier than its twins.
 """
 
 from __future__ import annotations
@@ -48,8 +50,8 @@ def ranked(evidence: pd.DataFrame) -> pd.DataFrame:
     Parameters
     ----------
     evidence
-        A row per checkpoint and identifier: ``twins_id``, ``rank``, ``ties``, ``dose``,
-        ``n_candidates``.
+        A line per checkpoint and identifier: ``twins_id``, ``rank``, ``ties``,
+        ``dose``, ``n_candidates``.
     """
     evidence = evidence.astype({"rank": np.int64, "ties": np.int64})
     rank = evidence["rank"].to_numpy()  # (identifiers of all checkpoints,)
@@ -111,7 +113,7 @@ def rank_figures(
         audit,
         exposure_mean=(0.0, max_exposure(frame)),
     )
-    # The base has no rise: of exposures alone its figure is the null.
+    # An exposure has that of the base as its null value; a rise is since the base.
     rows = beside_base(rows)
 
     names = list(dict.fromkeys(frame["checkpoint"]))
@@ -152,12 +154,13 @@ def _rows_beyond(frame: pd.DataFrame, name: str, audit: type[Audit]) -> Iterator
         if compared is None:
             continue
         memory = memory_contrast.memory(compared.values, compared.sides)
-        # Of few clusters on either side nothing may be published.
-        n_clusters = min(
+        # A figure may be published only if both sides have enough clusters: it counts
+        # those of the smaller side.
+        n_clusters_of_smaller_side = min(
             identifiers["cluster"].nunique(), held_out["cluster"].nunique()
         )
         yield audit.row(
-            replace(memory.difference, clusters=n_clusters),
+            replace(memory.difference, clusters=n_clusters_of_smaller_side),
             name,
             "beyond",
             compared_column(identifiers),
@@ -192,17 +195,18 @@ def by_dose(trained: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     Parameters
     ----------
     trained
-        A row per identifier: ``dose``.
+        A line per identifier: ``dose``.
     """
-    groups = trained["dose"].map(dose_group)
-    for dose in DOSES:
-        name = dose_group(dose)
-        if (groups == name).any():
-            yield f"dose:{name}", trained[groups == name]
+    group_names = trained["dose"].map(dose_group)
+    for lowest_dose in DOSES:
+        name = dose_group(lowest_dose)
+        is_in_group = group_names == name
+        if is_in_group.any():
+            yield f"dose:{name}", trained[is_in_group]
 
 
 class ComparedSides(NamedTuple):
-    """Values of identifiers, shape ``(n,)``, bits, and the sides that they are on."""
+    """Rises or exposures, shape ``(identifiers,)``, bits, and their sides."""
 
     values: np.ndarray
     sides: memory_contrast.Sides
@@ -223,7 +227,7 @@ def compared_sides(
     if held_out["cluster"].nunique() < MIN_CONTROLS or trained.empty:
         return None
 
-    # Type and form: identifiers of others are not compared.
+    # Identifiers of different types or forms are not compared.
     frame = pd.concat([trained, held_out])
     strata = frame.groupby(["type", frame["stratum"].abs()]).ngroup()
     sides = memory_contrast.Sides.of(
@@ -238,7 +242,7 @@ def comparable_held_out(frame: pd.DataFrame) -> pd.DataFrame:
     Parameters
     ----------
     frame
-        A row per identifier: ``side``, ``stratum``.
+        A line per identifier: ``side``, ``stratum``.
     """
     return frame[(frame["side"] == NEVER) & (frame["stratum"] >= 0)]
 
@@ -259,7 +263,7 @@ def collapsed(frame: pd.DataFrame) -> set[str]:
     Parameters
     ----------
     frame
-        A row per checkpoint and identifier: ``ties``, ``n_candidates``.
+        A line per checkpoint and identifier: ``ties``, ``n_candidates``.
     """
     is_resolved = resolved(frame).groupby(frame["checkpoint"]).any()
     return set(is_resolved.index[~is_resolved])

@@ -137,24 +137,21 @@ def _finding(tests: Sequence[RankTest], frame: pd.DataFrame) -> Finding:
 
     # Both groups could have been claimed: the smallest effect and the limit must allow
     # for the correction, too.
-    unit = shown.row.unit
-    power = [replace(test, over=test.over * len(tests)) for test in shown.power]
-    bounds = [replace(bound, over=len(tests)) for bound in shown.bounds]
+    n_tests = len(tests)
+    power = [replace(test, over=test.over * n_tests) for test in shown.power]
+    bounds = [replace(bound, over=n_tests) for bound in shown.bounds]
     says = verdict.says
+    unit = shown.row.unit
 
     # Where no rank has changed at all, as in a copy of the base, the sentence says so:
     # a mean rise of 0 may also be two that cancel. Effects then count clusters.
     if pooled.row.metric == "rise" and not frame.loc[is_trained, "rise"].any():
-        n_clusters = pooled.n_trained
         says = "still"
         remarks = remarks[1:]
         unit = "clusters"
-        facts["clusters"] = n_clusters
-        power = [hits_power(n_clusters, pooled.n_held_out, over=len(tests))]
-        none_moved = Bound(
-            test="hits", value=0.0, n=n_clusters, most=n_clusters, over=len(tests)
-        )
-        bounds = [none_moved]
+        facts["clusters"] = pooled.n_trained
+        power = [hits_power(pooled.n_trained, pooled.n_held_out, over=n_tests)]
+        bounds = [_bound_of_moved(pooled.n_trained, n_tests=n_tests)]
 
     return Finding.on(
         shown.row,
@@ -167,6 +164,11 @@ def _finding(tests: Sequence[RankTest], frame: pd.DataFrame) -> Finding:
         bounds=bounds,
         p=p,
     )
+
+
+def _bound_of_moved(n_clusters: int, *, n_tests: int) -> Bound:
+    """Return the inputs of how many clusters could have moved where none did."""
+    return Bound(test="hits", value=0.0, n=n_clusters, most=n_clusters, over=n_tests)
 
 
 def _why_no_control(n_left_out: int) -> str:
