@@ -1,8 +1,11 @@
 """SPARK's first phase: replayed rows are distilled from the student's past (SD-Replay).
 
-Low-sensitivity response tokens are learned as they are; every other sensitive position
-keeps the distribution that the corrected model of the previous task had there, so that
-replay does not teach identifiers again.
+Low-sensitivity response tokens are learned as they are; every sensitive position, also
+in the prompt, keeps the distribution that the corrected model of the previous task had
+there, so that replay does not teach identifiers again.
+
+In shapes, ``B`` is rows of a batch, ``T`` their tokens, ``D`` the hidden size and ``K``
+the kept tokens of the teacher. ``R`` and ``H`` are sets of positions, as in the paper.
 """
 
 from __future__ import annotations
@@ -20,6 +23,13 @@ from spark_train.scores_in_training import scored
 from spark_train.stream import Stream
 from spark_train.task_phase import Rehearsal
 from spark_train.training_rows import TrainRow, collate, padded
+
+LITTLE_WEIGHT = 0.5
+"""A note is left if a replayed response token has at most this weight, where plain
+replay (er) at lambda 1 gives it 1."""
+
+MIN_POSITIONS_PER_CHUNK = 8
+"""Fewer positions at a time would save little memory and cost many steps."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +59,15 @@ class Distillation(Rehearsal):
     ``L_replay = (|R| L_CE + |H| L_KL) / (|R| + |H|)``: cross-entropy over R, and over H
     the KL divergence from the teacher's top-K distribution, both restricted to and
     renormalised on the teacher's support. The teacher is theta_{k-1}^priv, the student
-    as it stands when the task begins: it is asked once a row, then never again. Token
-    counts of a task (Score_2) outlive its rows, whatever ``replay.memory`` keeps.
+    as it stands when the task begins: it is asked once a row, then never again.
 
     That is ``replay.weighting=count``. A form of our own is ``mean``, the mean over R
     plus the mean over H.
     """
 
-    def __init__(self, stream: Stream, k: int) -> None:
+    def __init__(self, stream: Stream, task_index: int) -> None:
         super().__init__(stream)
-        self._k = k
+        self._task_index = task_index
         self._targets: dict[str, Target] = {}
 
     def start(self, rows: Sequence[TrainRow], steps: int) -> None:
@@ -67,20 +76,25 @@ class Distillation(Rehearsal):
 
         # Each process asks the teacher about its share, and all need all answers.
         own_targets = {}
-        for row, score, hidden in scored(self.stream, self._k, distinct_rows):
+        for row, score, hidden in scored(self.stream, self._task_index, distinct_rows):
             own_targets[row.id] = self._target(row, score, hidden)
         self._targets = dict(gathered([*own_targets.items()]))
         self._note_weight(rows, steps)
 
     def _note_weight(self, rows: Sequence[TrainRow], steps: int) -> None:
-        """Say where a replayed response token weighs much less than in plain replay."""
+        """Leave a note where a replayed response token weighs much less than in er.
+
+        The note is kept in the run's notes and told once on stderr.
+        """
         cross_entropy = self.terms(rows)["replay_ce"]
-        # Of its weight in ER, where lambda is 1.
+        # Plain replay (er) at lambda 1 has weight 1: this is the share of it. Rows
+        # without a low token have none.
         weight = cross_entropy.weight if cross_entropy.count else 0.0
-        if weight <= 0.5:
+        if weight <= LITTLE_WEIGHT:
             weighting = self.stream.settings.replay.weighting
+            label = self.stream.label(self._task_index)
             self.stream.note(
-                f"{self.stream.label(self._k)}: a replayed response token weighs "
+                f"{label}: a replayed response token weighs "
                 f"{weight:.2g} of its weight in er at lambda 1 "
                 f"(replay.weighting={weighting}): {steps} steps count "
                 f"like {weight * steps:.0f} of er's"
@@ -95,20 +109,25 @@ class Distillation(Rehearsal):
         score
             Shape ``(T,)``: sensitivity of each token.
         hidden
-            Shape ``(T - 1, H)``: the teacher's, that predict all tokens but the first.
+            Shape ``(T - 1, D)``: the teacher's hidden states before each token but the
+            first.
         """
         student = self.stream.student
         settings = self.stream.settings
-        # The first token has no prediction, and a Score of 0, which no tau is below.
+        # The first token has no prediction. Its Score is 0 <= tau, so it would count
+        # as low.
         high = score > settings.sensitivity.tau  # (T,)
         low = row.response & ~high  # (T,)
         low[0] = False
 
-        high_hidden = hidden[torch.from_numpy(high[1:])]  # (|H|, H)
+        high_hidden = hidden[torch.from_numpy(high[1:])]  # (|H|, D)
+        chunks = student.chunks(len(high_hidden))
+        if not chunks:
+            # No position is high: one empty slice gives a support of shape (0, K).
+            chunks = [slice(0, 0)]
         supports: list[torch.Tensor] = []
         logps: list[torch.Tensor] = []
-        # One empty slice where no position is high: a support of (0, K).
-        for chunk in student.chunks(len(high_hidden)) or [slice(0, 0)]:
+        for chunk in chunks:
             support, logp = top_k(
                 student.logits(high_hidden[chunk]),
                 k=settings.replay.top_k,
@@ -156,11 +175,11 @@ class Distillation(Rehearsal):
         low = padded([target.low for target in targets]).to(device)  # (B, T)
         high = padded([target.high for target in targets]).to(device)  # (B, T)
         is_replayed = low | high  # (B, T)
-        hidden = student.hidden(batch, is_replayed)  # (|R| + |H|, H)
+        hidden = student.hidden(batch, is_replayed)  # (|R| + |H|, D)
 
-        # The positions of H row after row, as the kept distributions stand.
+        # Which of these positions are of H: row after row, in the order of the targets.
         is_high = high[:, 1:][is_replayed[:, 1:]]  # (|R| + |H|,)
-        high_hidden = hidden[is_high]  # (|H|, H)
+        high_hidden = hidden[is_high]  # (|H|, D)
         support = torch.cat([target.support for target in targets]).long()
         support = support.to(device)  # (|H|, K)
         logp = torch.cat([target.logp for target in targets]).to(device)  # (|H|, K)
@@ -170,9 +189,11 @@ class Distillation(Rehearsal):
             logits = student.logits_at(hidden_of_chunk, support[chunk])
             return support_kl(logp[chunk], logits, temperature=temperature)
 
-        # The head's rows of all tokens of the supports are gathered.
-        per_chunk = student.budget // max(support.shape[1] * hidden.shape[1], 1)
+        # logits_at gathers weight[ids], (m, K, D): so many positions fit the budget.
+        numbers_per_position = support.shape[1] * hidden.shape[1]
+        n_that_fit = student.budget // max(numbers_per_position, 1)
+        n_per_chunk = max(n_that_fit, MIN_POSITIONS_PER_CHUNK)
         return {
             "replay_ce": student.summed(hidden, batch, is_replayed, low, token_nll),
-            "replay_kl": student.total(high_hidden, divergence, rows=max(per_chunk, 8)),
+            "replay_kl": student.total(high_hidden, divergence, rows=n_per_chunk),
         }

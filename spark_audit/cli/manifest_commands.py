@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,15 +30,20 @@ TYPE_COLUMNS = (
     "with control",
     "smallest effect, nats",
 )
-"""Columns of the table of types, in order."""
+"""Keys of a record of JUDGED_TABLE, which are its titles in words, in their order."""
 
 BALANCE_COLUMNS = ("covariate", "mean_pii", "mean_control", "smd_before", "smd_after")
-"""Columns of the balance that fit into a terminal; --json has all of them."""
+"""Keys of a record of BALANCE_TABLE, fields of the manifest's balance, that fit a
+terminal; --json has all."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceLoading(Loading):
-    """Options for opening a reference model; some fields are not options."""
+    """How a reference model is opened.
+
+    Fields that describe an adapter, a quantised copy or a model on a server are no
+    options here: a reference is a base model, opened from its weights.
+    """
 
     lora_alpha: Annotated[float | None, NO_OPTION] = None
     quantize: Annotated[tuple[str, ...], NO_OPTION] = ()
@@ -85,9 +90,10 @@ def build(
     # Mistakes in paths and rows are reported before a model is opened.
     files = data_files(data)
     console.keep_apart([output], files)
-    # The list is emptied later, to free the memory of examples during sealing.
-    examples = [read_examples(*files)]
-    for note in check_splits(examples[0]):
+    # build_manifest takes the only reference to the examples, by pop() below, so that
+    # it can free them before it seals the manifest.
+    examples_once = [read_examples(*files)]
+    for note in check_splits(examples_once[0]):
         messages.say(note)
     check_output(output)
     check_writable(output.parent)
@@ -97,24 +103,25 @@ def build(
     store_folder = scores
     if store_folder is None:
         store_folder = output.with_name(f".{output.stem}.scores")
-    store = Store(store_folder, own=scores is None)
-    with progress(quiet=quiet) as show:
+    is_own_folder = scores is None
+    store = Store(store_folder, own=is_own_folder)
+    with progress(quiet=quiet) as update:
         manifest = build_manifest(
-            examples.pop(),
+            examples_once.pop(),
             reference,
             name=output.stem,
             settings=settings,
             data=files,
             store=store,
             batch_size=batch_size,
-            progress=show,
+            progress=update,
         )
     with keeping_previous([output]):
         write_manifest(manifest, output)
-    if scores is None:
+    if is_own_folder:
         shutil.rmtree(store_folder, ignore_errors=True)
 
-    _show(describe(manifest))
+    _print_overview(describe(manifest))
     for note in store.notes:
         console.tell(f"note: {note}")
     console.tell(f"Manifest: {output}")
@@ -124,7 +131,7 @@ def show(manifest: File, /, *, verbose: Verbose = False, json: Json = False) -> 
     """Say what can be judged with a manifest, and which effects could be detected."""
     # The docstring is the help of the command.
     from spark_audit.cli.show import show_records
-    from spark_audit.manifest.overview import describe
+    from spark_audit.manifest.overview import BALANCE_TABLE, describe
 
     description = describe(load_manifest(manifest))
     if json:
@@ -136,8 +143,8 @@ def show(manifest: File, /, *, verbose: Verbose = False, json: Json = False) -> 
         console.tell_json(content)
         return
 
-    _show(description, verbose=verbose)
-    # The short output ends with the next steps, and the long output with all facts.
+    _print_overview(description, verbose=verbose)
+    # The short answer ends with what to do next, the long one with all facts.
     if not verbose:
         console.tell(render("overview.next", name=manifest))
         console.tell(render("overview.more"))
@@ -145,10 +152,9 @@ def show(manifest: File, /, *, verbose: Verbose = False, json: Json = False) -> 
     for title, records in description.tables.items():
         if not records:
             continue
-        columns: tuple[str, ...] = (*records[0],)
-        if title == "balance":
-            columns = BALANCE_COLUMNS
-        show_records(_with_columns(records, columns), title=title)
+        if title == BALANCE_TABLE:
+            records = _with_columns(records, BALANCE_COLUMNS)
+        show_records(records, title=title)
 
     console.tell()
     facts = {}
@@ -200,13 +206,13 @@ def export(
     redact
         Leave text and scores out, and number rows and sources.
     """
-    from spark_audit.manifest.redaction import redact as redacted
+    from spark_audit.manifest.redaction import redact as without_text
 
     check_output(output)
     console.keep_apart([output], [manifest])
     content = load_manifest(manifest)
     with keeping_previous([output]):
-        write_manifest(redacted(content) if redact else content, output)
+        write_manifest(without_text(content) if redact else content, output)
     console.tell(f"Manifest: {output}")
 
 
@@ -239,7 +245,7 @@ def rows(
     check_writable(output)
     with keeping_previous([*rows_by_path]):
         for path, rows_of_file in rows_by_path.items():
-            lines = [json.dumps(row, ensure_ascii=False) for row in rows_of_file]
+            lines = [dumps(row, ensure_ascii=False) for row in rows_of_file]
             content = "".join(f"{line}\n" for line in lines)
             # The file is private, because it contains rows of text.
             write_text(path, content, mode=0o600)
@@ -248,9 +254,10 @@ def rows(
     )
 
 
-def _show(description: Description, *, verbose: bool = False) -> None:
-    """Print what can be tested, the types, and advice."""
+def _print_overview(description: Description, *, verbose: bool = False) -> None:
+    """Print what can be tested, by type, and what would help."""
     from spark_audit.cli.show import show_records
+    from spark_audit.manifest.overview import JUDGED_TABLE
 
     if verbose:
         for text in (*description.summary, *description.notes):
@@ -258,7 +265,7 @@ def _show(description: Description, *, verbose: bool = False) -> None:
         return
 
     console.show_line(description.summary[0], style="bold")
-    records = description.tables["what can be judged"]
+    records = description.tables[JUDGED_TABLE]
     if records:
         show_records(
             _with_columns(records, TYPE_COLUMNS), title=render("overview.types")

@@ -28,6 +28,12 @@ with the SE of the interval that it prints for SPARK itself.
 The reference says nothing about how checkpoints will spread, so this is an assumption.
 """
 
+JUDGED_TABLE = "what can be judged"
+"""Title of the table of what can be judged: a record per type of identifiers."""
+
+BALANCE_TABLE = "balance"
+"""Title of the table of the balance: a record per covariate."""
+
 TOO_SHORT = "no eligible window of its length"
 
 LOW_MATCHED_SHARE = 0.5
@@ -61,9 +67,9 @@ def describe(manifest: Manifest) -> Description:
     return Description(
         facts=_facts(manifest),
         tables={
-            "what can be judged": types,
+            JUDGED_TABLE: types,
             "unmatched spans": _unmatched_spans(spans),
-            "balance": [row.model_dump() for row in manifest.balance],
+            BALANCE_TABLE: [row.model_dump() for row in manifest.balance],
             "effects to expect": _effects(manifest, _n_clusters(spans)),
         },
         notes=tuple(manifest.notes),

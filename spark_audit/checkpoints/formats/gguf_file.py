@@ -1,4 +1,4 @@
-"""A GGUF file, dequantised as it is."""
+"""A GGUF file: full weights, whose rounded numbers are audited, or a LoRA adapter."""
 
 from __future__ import annotations
 
@@ -32,17 +32,29 @@ if TYPE_CHECKING:
     from gguf import GGUFReader
 
 _EXACT_TYPES = {"F32", "F16", "BF16", "F64"}
-"""Types of tensors that round nothing that was saved so."""
+"""Types of tensors that keep every digit."""
+
 _FIELDS_OF_BASE = (*SIZE_FIELDS, "rope_theta", "rms_norm_eps", "layer_norm_epsilon")
+"""Fields of a configuration that file and base must agree on."""
+
 _TYPES_WITH_REORDERED_ROWS = ("llama", "mistral", "mixtral")
 """Models whose converter changes the order of the rows of query and key."""
+
 _HEADER_BYTES = 1 << 26
+"""Most bytes of a file that its header is looked for in: 64 MiB."""
+
+_MAX_COPIES = 2
+"""How often a file may hold the model's numbers: twice, as a tied output may be stored
+twice. More could fill the memory: at 1.6 bits a number a file grows 20-fold."""
+
 _UNREADABLE = "is no GGUF file that can be read"
 _GIVE_BASE = "give the model that it was converted from by --base"
 
 
 def gguf_file(file: Path, loading: specs.Loading) -> Checkpoint:
-    """Return weights as the file's makers rounded them, read as plain numbers; or LoRA.
+    """Return the checkpoint of a file: full weights or LoRA, checked but not yet read.
+
+    Full weights stay as the file's makers rounded them; they are read as plain numbers.
 
     Raises
     ------
@@ -58,11 +70,11 @@ def gguf_file(file: Path, loading: specs.Loading) -> Checkpoint:
         return gguf_lora(file, reader, loading)
 
     model_config = weight_files.config_of(file, loading)
-    with untrusted.foreign(_UNREADABLE):
-        content = _content(file)
     if "split.count" in reader.fields:
         remedy = "join its parts (llama-gguf-split --merge) and give the one file"
         raise CheckpointError("is one part of a GGUF file", fix=remedy)
+    with untrusted.foreign(_UNREADABLE):
+        content = _content(file)
 
     # The file and the configuration, which came from elsewhere, must be of one model.
     _check_sizes(model_config.content, content["config"])
@@ -75,7 +87,13 @@ def gguf_file(file: Path, loading: specs.Loading) -> Checkpoint:
     return Checkpoint(
         model_config.content,
         (file,),
-        partial(_read_tensors, file, model_config.folder, loading, n_numbers),
+        partial(
+            _read_tensors,
+            file=file,
+            config_folder=model_config.folder,
+            loading=loading,
+            n_numbers=n_numbers,
+        ),
         model_config.folder,
         folder=file.parent,
         notes=tuple(notes),
@@ -92,6 +110,7 @@ def _read_header(file: Path) -> GGUFReader:
         with open(file, "rb") as opened:
             size = min(file.stat().st_size, _HEADER_BYTES)
             with mmap.mmap(opened.fileno(), size, access=mmap.ACCESS_READ) as data:
+                # It bounds all counts, in the file's own byte order.
                 check_header(data)
 
         reader = gguf.GGUFReader(str(file))
@@ -125,9 +144,10 @@ def _check_sizes(
 
 
 def _check_heads(file_config: Mapping[str, object]) -> None:
-    """Refuse a file that does not say by how many heads its rows are arranged.
+    """Refuse a file that does not say how many heads its model has.
 
-    Without these numbers transformers takes rows of query and key as they stand.
+    The converter has put rows of query and key into another order, head by head.
+    Without the number of heads transformers would leave them in it.
     """
     if file_config.get("model_type") not in _TYPES_WITH_REORDERED_ROWS:
         return
@@ -151,28 +171,28 @@ def _notes_on_types(reader: GGUFReader) -> list[str]:
 
 
 def _compare_tokens(
-    tokens: list[str] | None, folder: Path, loading: specs.Loading
+    tokens: list[str] | None, config_folder: Path, loading: specs.Loading
 ) -> list[str]:
     """Hold the file's tokens against those of the tokenizer that will be used.
 
     Parameters
     ----------
     tokens
-        Of the file, in the order of their ids.
-    folder
-        Of the configuration.
+        Tokens of the file, in the order of their ids.
+    config_folder
+        Folder of config.json: its tokenizer is used unless another one is given.
 
     Returns
     -------
     list
-        A note, where they could not be compared.
+        A note if the tokens could not be compared.
 
     Raises
     ------
     CheckpointError
         If the tokenizer gives a token of the file another id, or has more of them.
     """
-    tokenizer_folder = folder
+    tokenizer_folder = config_folder
     if loading.tokenizer is not None:
         tokenizer_folder = untrusted.locate(loading.tokenizer)
     path = tokenizer_folder / "tokenizer.json"
@@ -180,10 +200,12 @@ def _compare_tokens(
         return ["its tokens could not be compared with the tokenizer's"]
 
     id_of = vocabulary_of(untrusted.read_json(path, most=untrusted.WORDS_BYTES))
-    # Rows that pad the vocabulary are called otherwise by every converter.
-    n_other_ids = sum(
-        id_of.get(token, token_id) != token_id for token_id, token in enumerate(tokens)
-    )
+    # A token that the tokenizer does not have is let pass: each converter has its own
+    # names for the rows that pad a vocabulary.
+    n_other_ids = 0
+    for token_id, token in enumerate(tokens):
+        if id_of.get(token, token_id) != token_id:
+            n_other_ids += 1
     if n_other_ids or max(id_of.values(), default=0) >= len(tokens):
         problem = (
             f"the tokenizer ({len(id_of)} tokens) is not the file's: of its "
@@ -194,21 +216,25 @@ def _compare_tokens(
 
 
 def _read_tensors(
-    file: Path, folder: Path, loading: specs.Loading, n_numbers: int
+    *, file: Path, config_folder: Path, loading: specs.Loading, n_numbers: int
 ) -> State:
     """Return the file's tensors as plain numbers, by the names of transformers.
 
     Parameters
     ----------
-    folder
-        Of the configuration.
+    config_folder
+        Folder of config.json.
     n_numbers
-        How many the file holds.
+        How many numbers the file holds, over all tensors.
+
+    Raises
+    ------
+    CheckpointError
+        If the file holds far more numbers than the model needs, or cannot be read.
     """
-    model = empty(*read_architecture(folder, loading.trust_remote_code))
-    # Rounded to 1.6 bits, a file holds 20 times its size; output may be tied.
+    model = empty(*read_architecture(config_folder, loading.trust_remote_code))
     n_needed = sum(parameter.numel() for parameter in model.parameters())
-    if n_numbers > 2 * n_needed:
+    if n_numbers > _MAX_COPIES * n_needed:
         problem = f"holds {n_numbers:,} numbers, the base's model {n_needed:,}"
         raise CheckpointError(problem)
 
