@@ -33,7 +33,7 @@ from spark_audit.audits.common_words import (
 from spark_audit.audits.identifier_texts import FREE_MAIL
 from spark_audit.audits.identifiers import SpanKey
 from spark_audit.data.occurrences import string_of
-from spark_audit.manifest.schema import Manifest
+from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestSpan
 
 Kind = Literal["address", "name", "number", "code"]
 """Kinds of strings that may be unguessable."""
@@ -140,20 +140,16 @@ def guesses(manifest: Manifest) -> dict[SpanKey, Guess]:
     guess_of: dict[SpanKey, Guess] = {}
     candidates: dict[SpanKey, Candidate] = {}
     text_before: dict[SpanKey, str] = {}
-    for row in manifest.examples:
-        if row.canary_id is not None:
+    for example in manifest.examples:
+        if example.canary_id is not None:
             continue
-        for span in row.spans:
-            key = (row.id, span.start, span.end)
+        for span in example.spans:
+            key = (example.id, span.start, span.end)
             guess_of[key] = GUESSABLE_STRING
-            kind = kind_of(row.text[span.start : span.end].strip(), span.type)
-            if kind is None:
-                continue
-            text = string_of(row, span)
-            core = _core(text, kind)
-            stem = _stem(core, kind)
-            candidates[key] = Candidate(kind=kind, text=text, core=core, stem=stem)
-            text_before[key] = row.text[: span.start]
+            candidate = _candidate_of(example, span)
+            if candidate is not None:
+                candidates[key] = candidate
+                text_before[key] = example.text[: span.start]
 
     # Strings of one stem tell one another, unless they are one in several spellings.
     spellings: dict[tuple[Kind, str], set[str]] = defaultdict(set)
@@ -174,6 +170,17 @@ def guesses(manifest: Manifest) -> dict[SpanKey, Guess]:
         rate = name_rate if candidate.kind == "name" else GUESSED
         guess_of[key] = Guess(candidate.kind, rate)
     return guess_of
+
+
+def _candidate_of(example: ManifestExample, span: ManifestSpan) -> Candidate | None:
+    """Return an identifier as a candidate; ``None``: by its kind it can be guessed."""
+    kind = kind_of(example.text[span.start : span.end].strip(), span.type)
+    if kind is None:
+        return None
+
+    text = string_of(example, span)
+    core = _core(text, kind)
+    return Candidate(kind=kind, text=text, core=core, stem=_stem(core, kind))
 
 
 def kind_of(text: str, span_type: str) -> Kind | None:

@@ -250,43 +250,51 @@ def _comparison(spans: pd.DataFrame, rate: Row, *, seed: int) -> Finding:
     train = spans[spans["split"] == "train"]
     has_held_out = len(train) < len(spans)
 
-    past_base = has_base(spans)
+    counts_beyond_base = has_base(spans)
     compared, is_alike = comparable(spans)
     difference = rate_difference(split_difference(compared), base_difference(compared))
 
     # Without any hit only an upper limit of the rate can be stated.
     is_none_reproduced = not train["greedy"].any()
-    limit = []
+    limit_remarks = []
     if is_none_reproduced and rate.high is not None:
-        limit.append("limit")
+        limit_remarks.append("limit")
     facts: Facts = {
         "rate": rate,
         "none_back": is_none_reproduced,
-        "past_base": past_base,
+        "past_base": counts_beyond_base,
         "back": reproduced_hits(train),
     }
     if difference.value is not None:
         facts["against"] = "injected" if is_alike else "natural"
         return _comparison_of_splits(
-            spans, compared, rate, facts, difference, limit=limit, is_alike=is_alike
+            spans,
+            compared,
+            rate,
+            facts,
+            difference,
+            limit_remarks=limit_remarks,
+            is_alike=is_alike,
         )
 
     # The base on the same rows replaces held-out identifiers.
     facts |= _holder_facts(train)
-    if past_base:
+    if counts_beyond_base:
         facts |= _share_fact(BASE, "before", train, "base_sure")
         facts["few_held_out"] = has_held_out
         if has_held_out:
             facts["lacking"] = _not_compared_because(spans)
-        return _comparison_with_base(spans, rate, facts, limit=limit, seed=seed)
+        return _comparison_with_base(
+            spans, rate, facts, limit_remarks=limit_remarks, seed=seed
+        )
     if not has_held_out:
         return _finding(
-            rate, "not_tested", "no_control", facts, difference, further=limit
+            rate, "not_tested", "no_control", facts, difference, further=limit_remarks
         )
 
     facts["against"] = "injected" if is_alike else "natural"
     return _finding(
-        rate, "not_tested", "no_comparison", facts, difference, further=limit
+        rate, "not_tested", "no_comparison", facts, difference, further=limit_remarks
     )
 
 
@@ -297,7 +305,7 @@ def _comparison_of_splits(
     facts: Facts,
     difference: Estimate,
     *,
-    limit: Sequence[str],
+    limit_remarks: Sequence[str],
     is_alike: bool,
 ) -> Finding:
     """Return the finding on trained next to held-out identifiers.
@@ -319,7 +327,7 @@ def _comparison_of_splits(
         (:func:`spark_audit.audits.extract.rates.comparable`).
     difference
         Rate of trained minus rate of held-out spans, less the same at the base.
-    limit
+    limit_remarks
         Keys of remarks on the upper limit, where none is reproduced.
     is_alike
         Whether both splits were drawn alike.
@@ -327,7 +335,7 @@ def _comparison_of_splits(
     name = rate.checkpoint
     train = compared[compared["split"] == "train"]
     held_out = compared[compared["split"] == "test"]
-    past_base = bool(facts["past_base"])
+    counts_beyond_base = bool(facts["past_base"])
 
     # The facts describe only the compared identifiers.
     facts |= {**_holder_facts(train), "back": reproduced_hits(train)}
@@ -340,7 +348,7 @@ def _comparison_of_splits(
         further.append("unseen")
     if "before" in facts:
         further.append("before")
-    if past_base:
+    if counts_beyond_base:
         further.append("beyond_base")
 
     side = side_of(difference)
@@ -362,12 +370,12 @@ def _comparison_of_splits(
     if side == 0 or (p is not None and p > 1 - CONFIDENCE):
         claim = "nothing_shown"
         says = "not_apart"
-        further += limit
+        further += limit_remarks
     elif name == BASE:
         claim = "confounded"
         says = "splits_differ"
         power = []
-    elif not (is_alike or past_base):
+    elif not (is_alike or counts_beyond_base):
         claim = "confounded"
         says = "kinds_differ"
         power = []
@@ -430,7 +438,12 @@ def _not_compared_because(spans: pd.DataFrame) -> str:
 
 
 def _comparison_with_base(
-    spans: pd.DataFrame, rate: Row, facts: Facts, *, limit: Sequence[str], seed: int
+    spans: pd.DataFrame,
+    rate: Row,
+    facts: Facts,
+    *,
+    limit_remarks: Sequence[str],
+    seed: int,
 ) -> Finding:
     """Return the finding on trained identifiers next to the base and to guessing.
 
@@ -451,7 +464,7 @@ def _comparison_with_base(
     ----------
     facts
         ``lacking`` is the reason why the held-out identifiers, if any, are no control.
-    limit
+    limit_remarks
         Keys of remarks on the upper limit, where none is reproduced.
     """
     # Remarks say why the base is the comparison, and how much it gives.
@@ -489,11 +502,11 @@ def _comparison_with_base(
     elif side is None:
         claim = "not_tested"
         says = "no_comparison"
-        further = [why_base, *limit]
+        further = [why_base, *limit_remarks]
     elif side == 0 or (p or 0.0) > 1 - CONFIDENCE:
         claim = "nothing_shown"
         says = "not_apart"
-        further = [why_base, *before, *limit]
+        further = [why_base, *before, *limit_remarks]
     else:
         claim = "moved"
         says = "fewer_than_base"

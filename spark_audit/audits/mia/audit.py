@@ -285,7 +285,7 @@ class Membership(Audit):
             findings.append(not_scored)
 
         tables: dict[str, list[TableRecord]] = {
-            "mia_covariates": list(covariate_table(guards.judged_rows)),
+            "mia_covariates": list(covariate_table(guards.judged_examples)),
             "mia_roc": list(curve_table(pooled, names)),
             "mia_texts": table_of_texts,
             "mia_outside": judged_scores(names, outside, guards),
@@ -433,7 +433,7 @@ def _noting_auc(estimate: Estimate, group: str, guards: ScoreGuards) -> Estimate
         Name of the group of rows; the AUC of ``pooled`` is a mean over tasks.
     """
     if group == "pooled":
-        n_tasks = guards.judged_rows["task"].nunique()
+        n_tasks = guards.judged_examples["task"].nunique()
         over = f"mean over {n_tasks} tasks" if n_tasks > 1 else "1 task"
         estimate = estimate.noting(over)
 

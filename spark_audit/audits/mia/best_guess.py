@@ -70,7 +70,7 @@ def best_guess(
     for all rows if there are too few clusters.
     """
     rng = np.random.default_rng(seed)
-    drawn = subsample(sides, rng)  # (drawn,), places
+    drawn = subsample(sides, rng)  # (drawn,), indices of examples
     scores = np.full(len(sides.member), np.nan)
     sides_drawn = sides.take(drawn)
     if not has_enough_clusters(sides_drawn, FOLDS):
@@ -102,9 +102,9 @@ def _candidates(
     Parameters
     ----------
     label, task
-        Shape ``(rows,)``.
+        Shape ``(examples,)``.
     base_scores
-        Shape ``(rows,)`` each.
+        Shape ``(examples,)`` each.
     """
     length = np.array([len(text) for text in texts])
     candidates: list[Features] = [
@@ -126,11 +126,11 @@ def _scores_of_best(
     Parameters
     ----------
     fold
-        Shape ``(rows,)``.
+        Shape ``(examples,)``.
 
     Returns
     -------
-    Shape ``(rows,)``.
+    Shape ``(examples,)``.
     """
     inner_scores = _inner_scores(candidates, sides, fold)
 
@@ -163,8 +163,8 @@ def _inner_scores(
 
     Returns
     -------
-    Shape ``(candidates, FOLDS, rows)``: ``[c, k]`` are scores of candidate ``c`` for
-    the choice in fold ``k``, NaN for the rows of fold ``k`` itself.
+    Shape ``(candidates, FOLDS, examples)``: ``[c, k]`` are scores of candidate ``c``
+    for the choice in fold ``k``, NaN for the examples of fold ``k`` itself.
     """
     inner_scores = np.full((len(candidates), FOLDS, len(fold)), np.nan)
     for c, features in enumerate(candidates):
@@ -205,11 +205,11 @@ def _normal_scores(columns: Sequence[np.ndarray], task: np.ndarray) -> np.ndarra
     Parameters
     ----------
     columns
-        Shape ``(rows,)`` each.
+        Shape ``(examples,)`` each.
 
     Returns
     -------
-    Shape ``(rows, 2 * columns)``.
+    Shape ``(examples, 2 * columns)``.
     """
     ranks = np.stack([_ranks(column, task) for column in columns])
     scores = scipy.special.ndtri(np.clip(ranks, MIN_RANK, 1 - MIN_RANK))
@@ -222,9 +222,9 @@ def _ranks(values: np.ndarray, task: np.ndarray) -> np.ndarray:
     Parameters
     ----------
     values, task
-        Shape ``(rows,)``.
+        Shape ``(examples,)``.
     """
-    finite = pd.Series(np.where(np.isfinite(values), values, np.nan))  # (rows,)
+    finite = pd.Series(np.where(np.isfinite(values), values, np.nan))  # (examples,)
     by_task = finite.groupby(task)
     ranks = (by_task.rank() - 0.5) / by_task.transform("count")
     return np.asarray(ranks.fillna(0.5))

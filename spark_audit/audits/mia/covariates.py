@@ -27,23 +27,25 @@ def covariate_table(facts: pd.DataFrame) -> Iterator[TableRecord]:
     Parameters
     ----------
     facts
-        One row per example: columns ``task``, ``cluster``, ``member`` (bool),
+        One line per example: columns ``task``, ``cluster``, ``member`` (bool),
         ``length`` and ``zlib_bytes``.
 
-    Yields ------ ``task``, ``covariate``, ``ks`` and ``p`` (Kolmogorov-Smirnov, rows as
-    independent), ``smd``, the mean difference over the pooled SD (None if that is 0),
-    and ``clusters`` of the side with fewer. Tasks with fewer than two rows on a side
-    are left out.
+    Yields
+    ------
+    ``task``, ``covariate``; ``ks`` and ``p`` of Kolmogorov-Smirnov, examples taken as
+    independent; ``smd``, the mean of members minus that of non-members over the pooled
+    SD (None where that is 0); and ``clusters`` of the side with fewer. Tasks with fewer
+    than two examples on a side are left out.
     """
-    for task, rows in facts.groupby("task", sort=False):
-        n_clusters = int(rows.groupby("member")["cluster"].nunique().min())
+    for task, of_task in facts.groupby("task", sort=False):
+        n_clusters = int(of_task.groupby("member")["cluster"].nunique().min())
         for covariate in COVARIATES:
-            values = rows[covariate].dropna()
-            is_member = rows.loc[values.index, "member"].to_numpy(bool)
+            values = of_task[covariate].dropna()
+            is_member = of_task.loc[values.index, "member"].to_numpy(bool)
             of_members = values.to_numpy(np.float64)[is_member]  # (members,)
             of_others = values.to_numpy(np.float64)[~is_member]  # (non-members,)
 
-            # A spread needs two rows.
+            # A spread needs two examples.
             if len(of_members) < 2 or len(of_others) < 2:
                 continue
 

@@ -138,7 +138,7 @@ class ScoreGuards:
     unclean_scores: set[str] = field(default_factory=set)
 
     @cached_property
-    def judged_rows(self) -> pd.DataFrame:
+    def judged_examples(self) -> pd.DataFrame:
         """Return the rows that are judged: ``task``, ``cluster``, ``member`` ...
 
         All columns are those of ``units`` of
@@ -269,11 +269,11 @@ def _guard_rows(guards: ScoreGuards) -> None:
     yes     more
     ======  =======================================================
     """
-    rows = guards.judged_rows
-    n_members = int(rows["member"].sum())
-    n_others = len(rows) - n_members
-    n_tasks = rows["task"].nunique()
-    n_clusters_by_side = rows.groupby("member")["cluster"].nunique()
+    examples = guards.judged_examples
+    n_members = int(examples["member"].sum())
+    n_others = len(examples) - n_members
+    n_tasks = examples["task"].nunique()
+    n_clusters_by_side = examples.groupby("member")["cluster"].nunique()
     n_clusters = int(
         min(n_clusters_by_side.get(True, 0), n_clusters_by_side.get(False, 0))
     )
@@ -348,7 +348,7 @@ def _guard_texts(guards: ScoreGuards) -> None:
         value=figures["blind_value"],
         null_low=figures["blind_null_low"],
         null_high=figures["blind_null_high"],
-        clusters=guards.judged_rows["cluster"].nunique(),
+        clusters=guards.judged_examples["cluster"].nunique(),
     )
     guards.add(
         name,
@@ -382,9 +382,9 @@ def _guard_duplicates(guards: ScoreGuards) -> None:
         return
 
     # Near-duplicates make the sides alike, which pulls the AUC to 0.5.
-    n_rows = len(guards.judged_rows)
-    is_blurred = n_left > BLURRED_SHARE * n_rows
-    is_unusable = n_left > UNUSABLE_SHARE * n_rows
+    n_examples = len(guards.judged_examples)
+    is_blurred = n_left > BLURRED_SHARE * n_examples
+    is_unusable = n_left > UNUSABLE_SHARE * n_examples
     if is_unusable:
         guards.void[EVERY_SCORE] = StatusAndNote("invalid", DUPLICATES)
     elif is_blurred:
@@ -399,7 +399,7 @@ def _guard_duplicates(guards: ScoreGuards) -> None:
         name,
         "duplicates" if n_left else "duplicates_none",
         {
-            "left": Hits(count=int(n_left), of=n_rows),
+            "left": Hits(count=int(n_left), of=n_examples),
             "blurred": is_blurred,
             "removed": guards.text_figures["duplicates_removed"],
         },
@@ -415,7 +415,7 @@ def _guard_labels(guards: ScoreGuards, seed: int) -> None:
     which then reveals the side without any memory.
     """
     name = "label balance"
-    labels, sides = labels_and_sides(guards.judged_rows)
+    labels, sides = labels_and_sides(guards.judged_examples)
     p = label_test(labels, sides, seed=seed_for(seed, "mia", "labels"))
     if p is None:
         guards.add(name, "labels_missing", {})
@@ -438,7 +438,7 @@ def _guard_labels(guards: ScoreGuards, seed: int) -> None:
 
 def _guard_covariates(guards: ScoreGuards) -> None:
     """Add the guard on tasks whose sides differ in length or compressed size."""
-    records = list(covariate_table(guards.judged_rows))
+    records = list(covariate_table(guards.judged_examples))
     differing = [record for record in records if differs_by_covariate(record)]
 
     passed: bool | None = None

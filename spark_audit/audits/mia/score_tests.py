@@ -192,17 +192,17 @@ class ScoreTest:
         bar = "chance" if self.above.is_bar_chance else "texts"
         return f"mia.{side}_{bar}"
 
-    def remarks(self, n_rows: int) -> list[str]:
+    def remarks(self, n_examples: int) -> list[str]:
         """Return keys of remarks on its test.
 
         Parameters
         ----------
-        n_rows
+        n_examples
             Number of judged rows, some of which may lack a score.
         """
         if self.above is None:
             return ["mia.no_texts"]
-        if self.above.difference.n < n_rows:
+        if self.above.difference.n < n_examples:
             return ["mia.rows_of_both"]
         return []
 

@@ -46,7 +46,7 @@ ROUNDING_OF_AUC = 1e-12
 R = TypeVar("R")
 
 Features: TypeAlias = "scipy.sparse.csr_matrix | np.ndarray"
-"""Shape ``(rows, features)``."""
+"""Shape ``(examples, features)``."""
 
 
 class WithoutModel(NamedTuple):
@@ -55,7 +55,7 @@ class WithoutModel(NamedTuple):
     Attributes
     ----------
     units
-        One row per example: ``example``, ``task``, ``cluster``, ``member`` (bool),
+        One line per example: ``example``, ``task``, ``cluster``, ``member`` (bool),
         ``label`` (a number within the task, -1 where responses are free), ``length``
         (characters), ``zlib_bytes`` and ``dose`` (members among its near-duplicates,
         itself included).
@@ -102,35 +102,37 @@ def compressed_bytes(text: str) -> int:
 def permute_sides(sides: Design, rng: np.random.Generator) -> np.ndarray:
     """Return randomly permuted sides, shape ``(n,)`` bool.
 
-    Whole clusters swap sides within their task. A cluster with rows of both sides
-    shuffles these among its own rows.
+    Whole clusters swap sides within their task. A cluster with examples of both
+    sides shuffles these among its own examples.
     """
     _, cluster = np.unique(sides.cluster, return_inverse=True)  # (n,), codes
     n_members = np.bincount(cluster, sides.member)  # (clusters,)
-    n_rows = np.bincount(cluster)  # (clusters,)
-    is_mixed_cluster = (n_members > 0) & (n_members < n_rows)  # (clusters,)
+    n_examples = np.bincount(cluster)  # (clusters,)
+    is_mixed_cluster = (n_members > 0) & (n_members < n_examples)  # (clusters,)
     is_mixed = is_mixed_cluster[cluster]  # (n,)
 
-    # The unit that swaps sides: a whole cluster, or each row of a mixed one.
-    n_clusters = len(n_rows)
-    row_units = n_clusters + np.arange(len(cluster))
-    unit = np.where(is_mixed, row_units, cluster)  # (n,), codes
+    # The unit that swaps sides: a whole cluster, or each example of a mixed one.
+    n_clusters = len(n_examples)
+    example_units = n_clusters + np.arange(len(cluster))
+    unit = np.where(is_mixed, example_units, cluster)  # (n,), codes
 
-    # The pool that it swaps in: the clusters of its task, or the rows of its cluster.
+    # The pool that it swaps in: clusters of its task, or examples of its cluster.
     n_tasks = sides.task.max(initial=0) + 1
     pool = np.where(is_mixed, n_tasks + cluster, sides.task)  # (n,), codes
 
-    _, first_row, unit_of_row = np.unique(unit, return_index=True, return_inverse=True)
-    side_of_unit = sides.member[first_row].copy()  # (units,), bool
-    pool_of_unit = pool[first_row]  # (units,)
+    _, first_example, unit_of_example = np.unique(
+        unit, return_index=True, return_inverse=True
+    )
+    side_of_unit = sides.member[first_example].copy()  # (units,), bool
+    pool_of_unit = pool[first_example]  # (units,)
     for code in np.unique(pool_of_unit):
         units = np.flatnonzero(pool_of_unit == code)
         side_of_unit[units] = rng.permutation(side_of_unit[units])
-    return side_of_unit[unit_of_row]
+    return side_of_unit[unit_of_example]
 
 
 def labels_and_sides(units: pd.DataFrame) -> tuple[np.ndarray, Design]:
-    """Return the codes of the labels of some rows, -1 for none, and their sides.
+    """Return the codes of examples' labels, -1 for none, and their sides.
 
     Parameters
     ----------
@@ -139,7 +141,7 @@ def labels_and_sides(units: pd.DataFrame) -> tuple[np.ndarray, Design]:
 
     Returns
     -------
-    The codes have the shape ``(rows,)``.
+    The codes have the shape ``(examples,)``.
     """
     sides = Design.of(units["member"], units["cluster"], units["task"])
     return units["label"].to_numpy(np.int64), sides
@@ -168,22 +170,22 @@ def label_test(
     n_tasks = sides.task.max() + 1
     n_labels = label.max() + 1
     cell = sides.task * n_labels + label  # (n,), codes of task and label
-    n_rows = np.bincount(cell, minlength=n_tasks * n_labels)
-    n_rows = n_rows.reshape(n_tasks, n_labels)
-    if (n_rows > 0).sum(axis=1).max() < 2:
+    n_examples = np.bincount(cell, minlength=n_tasks * n_labels)
+    n_examples = n_examples.reshape(n_tasks, n_labels)
+    if (n_examples > 0).sum(axis=1).max() < 2:
         return None
 
     def chi_square(is_member: np.ndarray) -> float:
         """Return the statistic for some sides, shape ``(n,)`` bool."""
-        n_members = np.bincount(cell, is_member, n_rows.size)
+        n_members = np.bincount(cell, is_member, n_examples.size)
         n_members = n_members.reshape(n_tasks, n_labels)
         # Empty cells give 0 / 0 and add nothing.
         with np.errstate(invalid="ignore"):
-            share = n_members.sum(axis=1, keepdims=True) / n_rows.sum(
+            share = n_members.sum(axis=1, keepdims=True) / n_examples.sum(
                 axis=1, keepdims=True
             )  # (tasks, 1)
-            variance = n_rows * share * (1 - share)  # (tasks, labels)
-            return float(np.nansum((n_members - n_rows * share) ** 2 / variance))
+            variance = n_examples * share * (1 - share)  # (tasks, labels)
+            return float(np.nansum((n_members - n_examples * share) ** 2 / variance))
 
     observed = chi_square(sides.member) - ROUNDING_OF_STATISTIC
     rng = np.random.default_rng(seed)
@@ -226,7 +228,7 @@ def blind_classifier(
     rows that were not drawn.
     """
     rng = np.random.default_rng(seed)
-    drawn = subsample(sides, rng)  # (drawn,), places
+    drawn = subsample(sides, rng)  # (drawn,), indices of examples
     scores = np.full(len(texts), np.nan)
     sides_drawn = sides.take(drawn)
     if not has_enough_clusters(sides_drawn, FOLDS):
@@ -239,7 +241,7 @@ def blind_classifier(
     def out_of_fold(is_member: np.ndarray) -> tuple[float, np.ndarray]:
         """Return the AUC for some sides, and the scores of the drawn rows.
 
-        Sides and scores have the shape ``(drawn rows,)``.
+        Sides and scores have the shape ``(drawn,)``.
         """
         fold = folds_of(sides_drawn, is_member, order)
         fold_scores = np.zeros(len(is_member))
@@ -301,11 +303,11 @@ def subsample(sides: Design, rng: np.random.Generator) -> np.ndarray:
 
     Returns
     -------
-    Shape ``(rows,)``, of at most :data:`MAX_ROWS_FOR_TEXTS`.
+    Shape ``(examples,)``, of at most :data:`MAX_ROWS_FOR_TEXTS`.
     """
-    n_rows = len(sides.member)
-    if n_rows <= MAX_ROWS_FOR_TEXTS:
-        return np.arange(n_rows)
+    n_examples = len(sides.member)
+    if n_examples <= MAX_ROWS_FOR_TEXTS:
+        return np.arange(n_examples)
 
     # The smaller side gets up to half of the rows, since it limits the precision of an
     # AUC.
@@ -397,12 +399,14 @@ def folds_of(sides: Design, member: np.ndarray, order: np.ndarray) -> np.ndarray
     -------
     Shape ``(n,)``, 0 to ``FOLDS - 1``.
     """
-    _, first_row, cluster = np.unique(
+    _, first_example, cluster = np.unique(
         sides.cluster, return_index=True, return_inverse=True
     )
     # Sort clusters by task, side and random order; the first row decides for a cluster.
-    sorted_clusters = np.lexsort((order, member[first_row], sides.task[first_row]))
-    n_clusters = len(first_row)
+    sorted_clusters = np.lexsort(
+        (order, member[first_example], sides.task[first_example])
+    )
+    n_clusters = len(first_example)
     fold_of_cluster = np.empty(n_clusters, dtype=np.int64)
     fold_of_cluster[sorted_clusters] = np.arange(n_clusters) % FOLDS
     return fold_of_cluster[cluster]
@@ -437,9 +441,9 @@ def fit_scorer(
         dual=not is_dense,
         tol=0.01 if is_dense else 0.1,
     )
-    rows = np.flatnonzero(train)
-    weight = balancing_weights(member[rows], task[rows])
-    model.fit(features[rows], member[rows], sample_weight=weight)
+    fitted = np.flatnonzero(train)  # indices of the train examples
+    weight = balancing_weights(member[fitted], task[fitted])
+    model.fit(features[fitted], member[fitted], sample_weight=weight)
 
     def score(is_scored: np.ndarray) -> np.ndarray:
         """Return the scores of the rows of a mask, shape ``(n,)`` bool."""
@@ -461,9 +465,9 @@ def balancing_weights(member: np.ndarray, task: np.ndarray) -> np.ndarray:
     Shape ``(n,)``.
     """
     side = 2 * task + member  # (n,), codes of task and side
-    n_rows_of_task = np.bincount(task)[task]  # (n,)
-    n_rows_of_side = np.bincount(side)[side]  # (n,)
-    return np.asarray(n_rows_of_task / (2 * n_rows_of_side))
+    n_examples_of_task = np.bincount(task)[task]  # (n,)
+    n_examples_of_side = np.bincount(side)[side]  # (n,)
+    return np.asarray(n_examples_of_task / (2 * n_examples_of_side))
 
 
 def mean_auc(sides: Design, member: np.ndarray, scores: np.ndarray) -> float:
@@ -507,9 +511,9 @@ def without_model(
     group = duplicate_groups(rows_without_template)  # (n,)
     is_member_by_group = units["member"].groupby(group)
     n_members = is_member_by_group.transform("sum")  # (n,)
-    n_rows = is_member_by_group.transform("size")  # (n,)
+    n_examples = is_member_by_group.transform("size")  # (n,)
     units["dose"] = n_members.astype(float)
-    is_crossing = (n_members > 0) & (n_members < n_rows)
+    is_crossing = (n_members > 0) & (n_members < n_examples)
 
     figures: dict[str, float] = {
         "duplicates_left": int(is_crossing.sum()),

@@ -247,8 +247,8 @@ def _verdict(
     claimed = _claimed_score(tests, corrected, guards)
     shown_test = tests[claimed.score]
 
-    n_examples = len(guards.judged_rows)
-    n_members = int(guards.judged_rows["member"].sum())
+    n_examples = len(guards.judged_examples)
+    n_members = int(guards.judged_examples["member"].sum())
     facts: dict[str, Fact] = {
         "void": void,
         "untested": untested,
