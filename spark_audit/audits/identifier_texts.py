@@ -143,9 +143,11 @@ def strata(spans: pd.DataFrame) -> pd.DataFrame:
         ``later`` (whether an identifier stands in front of it in its row), ``context``
         (text in front), ``cluster``, and ``side``: 1 trained, 0 held out, -1 neither.
 
-    Returns ------- The same index, with ``stratum``, from 1, and ``text_auc``, out of
-    fold and within strata (NaN: not tested). A negative stratum means that text alone
-    distinguishes the sides, or that no test is possible.
+    Returns
+    -------
+    The same index, with ``stratum``, from 1, and ``text_auc``, out of fold and within
+    strata (NaN: not tested). A negative stratum means that text alone distinguishes the
+    sides, or that no test is possible.
     """
     result = pd.DataFrame(
         {"stratum": _stratum_numbers(spans), "text_auc": np.nan}, index=spans.index

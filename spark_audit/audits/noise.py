@@ -437,7 +437,9 @@ def _estimands(frame: pd.DataFrame, n_clusters: int) -> dict[str, Estimand | Est
 def _pseudo_values(gaps: Estimand) -> np.ndarray:
     """Return the jackknife's pseudo-values of a gap, which is no sum over clusters.
 
-    Returns ------- Shape ``(clusters,)``; 0 for clusters without tokens.
+    Returns
+    -------
+    Shape ``(clusters,)``; 0 for clusters without tokens.
     """
     pseudo_values = np.zeros(len(gaps.sums))
     if gaps.estimate().low is None:

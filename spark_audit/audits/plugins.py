@@ -23,7 +23,9 @@ def registered(group: str, fault: Callable[[str, Any], str]) -> dict[str, Any]:
         ``fault(name, loaded)`` returns the fault of a loaded object; empty: it has
         none.
 
-    Returns ------- Name -> loaded object.
+    Returns
+    -------
+    Name -> loaded object.
     """
     loaded: dict[str, Any] = {}
     for point in sorted(entry_points(group=group), key=str):

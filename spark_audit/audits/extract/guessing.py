@@ -411,8 +411,10 @@ def beyond_guessing(spans: pd.DataFrame) -> GuessTest:
     spans
         Of one checkpoint, with the columns of :func:`counted` and :func:`guess_rates`.
 
-    Returns ------- The facts are the guess rate (``guess_rate``), the hits and their
-    total (``guessed``), and the type (``kind``), empty if there are several.
+    Returns
+    -------
+    The facts are the guess rate (``guess_rate``), the hits and their total
+    (``guessed``), and the type (``kind``), empty if there are several.
     """
     train = counted(spans)
     held_out = without_read(counted(spans, "test"))

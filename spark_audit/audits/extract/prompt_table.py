@@ -61,10 +61,12 @@ def with_cue_and_base(spans: pd.DataFrame) -> pd.DataFrame:
         One row per checkpoint, identifier and prompt: columns ``checkpoint``,
         ``prompt``, ``span`` and ``greedy``.
 
-    Returns ------- The rows of the true prefix. The added columns count ties as won:
-    ``cue``, whether the cue gives the span, at this checkpoint or the base;
-    ``cue_asked``, whether there was a cue prompt; ``base``, whether the base gives the
-    span after the true prefix or the cue. ``trials`` is always 1.
+    Returns
+    -------
+    The rows of the true prefix. The added columns count ties as won: ``cue``, whether
+    the cue gives the span, at this checkpoint or the base; ``cue_asked``, whether there
+    was a cue prompt; ``base``, whether the base gives the span after the true prefix or
+    the cue. ``trials`` is always 1.
     """
     is_hit = spans["greedy"].astype(bool)
     hits = pd.MultiIndex.from_frame(spans.loc[is_hit, COLUMNS_OF_ANSWER])

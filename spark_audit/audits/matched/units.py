@@ -212,8 +212,10 @@ class Occurrences:
     def text_facts(self, checkpoint: str) -> dict[str, Fact]:
         """Return facts on how well texts distinguish the sides, or on too few to tell.
 
-        Returns ------- ``text_auc``; if that is not known, ``fewest``, the clusters
-        that each side needs.
+        Returns
+        -------
+        ``text_auc``; if that is not known, ``fewest``, the clusters that each side
+        needs.
         """
         # One stratum with distinguishing text is enough.
         auc = self.spans["text_auc"].max()

@@ -65,9 +65,11 @@ def best_guess(
     sides
         Folds keep clusters whole, stratified by task and side.
 
-    Returns ------- Shape ``(n,)``: ranks within fold and task, from 0 to 1, which puts
-    folds with different classifiers on one scale. NaN for rows that were not drawn, and
-    for all rows if there are too few clusters.
+    Returns
+    -------
+    Shape ``(n,)``: ranks within fold and task, from 0 to 1, which puts folds with
+    different classifiers on one scale. NaN for rows that were not drawn, and for all
+    rows if there are too few clusters.
     """
     rng = np.random.default_rng(seed)
     drawn = subsample(sides, rng)  # (drawn,), indices of examples

@@ -30,10 +30,11 @@ def judged_scores(
     best guess from the texts alone. p values are corrected (Holm) over attacks and
     checkpoints. If trained rows score lower, a warning asks whether the sign is wrong.
 
-    Returns ------- Records with ``checkpoint``, ``of``, ``rows``, ``score`` and
-    ``says``. Tested scores also have the columns of
-    :class:`spark_audit.audits.mia.above_texts.AboveTexts`, ``p``, ``p_adjusted`` and
-    ``status``.
+    Returns
+    -------
+    Records with ``checkpoint``, ``of``, ``rows``, ``score`` and ``says``. Tested scores
+    also have the columns of :class:`spark_audit.audits.mia.above_texts.AboveTexts`,
+    ``p``, ``p_adjusted`` and ``status``.
     """
     records = [
         _outside_record(name, attack, guards)

@@ -233,7 +233,9 @@ def outside_scores(
     rows_path
         File of the rows in the order of the scores.
 
-    Returns ------- Shape ``(n,)`` each; NaN: no score.
+    Returns
+    -------
+    Shape ``(n,)`` each; NaN: no score.
 
     Raises
     ------

@@ -132,8 +132,10 @@ def membership_scores(
     base
         Plain table of the untrained model, for :data:`RELATIVE_SCORES`.
 
-    Returns ------- Attack -> scores, shape ``(n,)``. NaN: an example was not scored, or
-    has no response token or no score of the base.
+    Returns
+    -------
+    Attack -> scores, shape ``(n,)``. NaN: an example was not scored, or has no response
+    token or no score of the base.
     """
     tokens = _token_lines(table, ids)
     nll = table.columns["nll"]  # (tokens of the table,), nats

@@ -222,10 +222,12 @@ def blind_classifier(
     label
         Shape ``(n,)``, codes within the task.
 
-    Returns ------- Figures: the AUC averaged over tasks as ``blind_value``, its
-    one-sided p ``blind_p``, its mean ``blind_null`` and central 95 % under permuted
-    sides, and the numbers of permutations and rows. Scores: shape ``(n,)``, NaN for
-    rows that were not drawn.
+    Returns
+    -------
+    Figures: the AUC averaged over tasks as ``blind_value``, its one-sided p
+    ``blind_p``, its mean ``blind_null`` and central 95 % under permuted sides, and the
+    numbers of permutations and rows. Scores: shape ``(n,)``, NaN for rows that were not
+    drawn.
     """
     rng = np.random.default_rng(seed)
     drawn = subsample(sides, rng)  # (drawn,), indices of examples
