@@ -1,1 +1,1 @@
-"""Scoring: items through a model once, into token tables that resume."""
+"""Scoring: read items with a model once, into token tables that can resume."""

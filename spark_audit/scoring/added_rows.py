@@ -1,7 +1,7 @@
-"""Measure how much of the probability the tokens hold that were added to a base.
+"""Measure the probability of tokens that were added to a base's vocabulary.
 
-Figures are over the tokens that a checkpoint and its base have. With the added ones
-each NLL is higher by -log(1 - mass), and a rank by at most their number.
+Figures use only the tokens that a checkpoint shares with its base. With the added
+tokens, each NLL would be higher by -log(1 - mass), and a rank by at most their number.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from spark_audit.scoring.store import PassItems
 
 ADDED_MASS_TEXTS = 64
-"""Texts that the mass is measured on."""
+"""Texts on which the mass is measured."""
 
 
 def added_mass(loaded: Loaded, items: list[Item]) -> np.ndarray:
     """Return the added tokens' probability at each position of texts.
 
-    Shape ``(tokens,)``, float64. It follows from the NLL over the tokens of both, and
-    over all: the second is higher by -log(1 - mass).
+    Shape ``(tokens,)``, float64. It is computed from two NLLs, over the shared tokens
+    and over all tokens: the second is higher by -log(1 - mass).
     """
     from spark_audit.scoring.passes.plain import Scorer
 
@@ -42,7 +42,7 @@ def added_mass(loaded: Loaded, items: list[Item]) -> np.ndarray:
             nll_over_all = over_all.nll([item])[0].astype(np.float64)  # (n - 1,)
             differences.append(nll_over_all - over_both.nll([item])[0])
 
-    # A difference below 0 is an error of rounding.
+    # A difference below 0 is a rounding error.
     difference: np.ndarray = np.concatenate(differences).clip(min=0)  # (tokens,)
     return np.asarray(-np.expm1(-difference))
 
@@ -50,8 +50,8 @@ def added_mass(loaded: Loaded, items: list[Item]) -> np.ndarray:
 def added_remarks(loaded: Loaded, pass_items: PassItems, seed: int) -> list[str]:
     """Return a remark on how much added tokens could change figures.
 
-    It is measured on some texts of the plain pass; empty for any other pass, as once is
-    enough for a report, and for a checkpoint without added tokens.
+    It is measured on some texts of the plain pass. It is empty for other passes,
+    because a report needs it once, and for a checkpoint without added tokens.
     """
     items = pass_items.items
     is_plain = pass_items.scoring_pass == Pass()

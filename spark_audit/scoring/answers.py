@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import regex
 
 ANSWER_RULE = 2
-"""Version of the rule below; scores that were stored by another one are not used."""
+"""Version of the rules below; stored scores of another version are not used."""
 
 _PUNCTUATION = regex.compile(rf"[\p{{P}}{re.escape(string.punctuation)}]")
 
@@ -26,7 +26,8 @@ _NUMBER_IN_TEXT = re.compile(
     """,
     re.VERBOSE,
 )
-"""A number with its sign and unit, or digits with marks between, such as a date."""
+"""A number with its sign and unit, or digits with marks between them, such as a date.
+"""
 
 _SIGNS = str.maketrans({"\u2212": "-", "\u2013": "-", "\ufe63": "-", "\uff0d": "-"})
 
@@ -45,19 +46,19 @@ _INSIDE = re.compile(
     """,
     re.VERBOSE,
 )
-"""Places at which a word, or a number with its sign and unit, goes on."""
+"""Places in which a word, or a number with its sign and unit, continues."""
 
 
 def normalised(text: str) -> str:
-    """Return a text in lower case, without punctuation, white space folded.
+    """Return a text in lower case, without punctuation, and with single blanks.
 
-    Punctuation is what Unicode calls so, and ASCII's; a text of nothing else keeps it.
-    Numbers keep what makes their value: "-35", "3.5" and "35%" are three of them, while
-    "35", "35.0" and "+35." are one, and so are "1,000" and "1000".
+    Punctuation is that of Unicode and ASCII. A text of punctuation alone stays. Numbers
+    keep everything that changes their value: "-35", "3.5" and "35%" are different,
+    while "35", "35.0" and "+35." are equal, and so are "1,000" and "1000".
     """
     folded = " ".join(text.lower().translate(_SIGNS).split())
 
-    # Numbers stay whole; what stands between them loses its punctuation.
+    # Numbers stay whole, and only the text between them loses its punctuation.
     pieces: list[str] = []
     end_of_last = 0
     for number in _NUMBER_IN_TEXT.finditer(folded):
@@ -66,20 +67,20 @@ def normalised(text: str) -> str:
         end_of_last = number.end()
     pieces.append(_PUNCTUATION.sub("", folded[end_of_last:]))
 
-    # Where punctuation stood between blanks two of them are left.
+    # Removed punctuation may leave two blanks in a row.
     words = "".join(pieces).split()
     return " ".join(words) or folded
 
 
 def _number_form(number: re.Match[str]) -> str:
-    """Return the one form of all ways to write a number.
+    """Return the normal form of a number.
 
-    What is no number but digits with marks, such as a date or a code that begins with
-    0, stays as it is.
+    Digits with marks that are not a number, such as a date or a code with a leading 0,
+    are returned unchanged.
     """
     digits = number["digits"]
 
-    # In this order: "1,000.50" is a decimal number once its comma is gone.
+    # The order matters: "1,000.50" is a decimal number once its comma is gone.
     if _THOUSANDS.fullmatch(digits):
         digits = digits.replace(",", "")
     if _DECIMAL.fullmatch(digits):
@@ -89,25 +90,26 @@ def _number_form(number: re.Match[str]) -> str:
         if fraction:
             digits += f".{fraction}"
 
-    # The minus stands before or behind the currency; minus zero is zero.
+    # The minus is in front of the currency or behind it, and minus zero is zero.
     is_negative = "-" in (number["sign"], number["inner"]) and digits != "0"
     sign = "-" if is_negative else ""
-    # "$5" and "5 $" are one.
+    # "$5" and "5 $" are equal.
     currency = number["before"] or number["behind"] or ""
     return f"{sign}{currency}{digits}{number['unit'] or ''}"
 
 
 def begins_with(text: str, target: str, labels: Sequence[str]) -> bool:
-    """Return whether the longest label that an answer begins with is the expected one.
+    """Return whether the longest label with which an answer begins is the expected one.
 
-    Texts are compared as :func:`normalised` writes them. The label ends where a word or
-    number does: "negative, as" begins with "negative"; "negatives" does not, "1.5" and
-    "1%" do not begin with "1". "very negative" begins with that label, not with "very".
+    Texts are compared as :func:`normalised` writes them. A label must end where a word
+    or a number ends: "negative, as" begins with "negative", but "negatives" does not,
+    and "1.5" and "1%" do not begin with "1". "very negative" begins with that label,
+    not with "very".
     """
     label_forms = {normalised(label) for label in labels}
     ends_inside = {match.end() for match in _INSIDE.finditer(text)}
 
-    # The longest beginning first.
+    # The longest beginning is tried first.
     for end in range(len(text), 0, -1):
         if end in ends_inside:
             continue

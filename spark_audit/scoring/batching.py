@@ -1,4 +1,4 @@
-"""Batches of items of like length under a token budget, halved when memory ends."""
+"""Make batches of items of similar length, and halve them when memory runs out."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Room:
-    """Limits of a batch on a device, and what it costs beside its tokens.
+    """Limits of a batch on a device, and its fixed cost.
 
     Attributes
     ----------
     tokens
-        Padded tokens a batch, at most; a longer item stands alone.
+        Most padded tokens of a batch; a longer item is a batch of its own.
     overhead
-        What a batch costs beside its tokens, in tokens.
+        Cost of a batch besides its tokens, in tokens.
     ratio
-        Longest over shortest item of one batch, at most.
+        Largest ratio of the longest to the shortest item of a batch.
     """
 
     tokens: int
@@ -36,27 +36,28 @@ class Room:
 
 
 CPU = Room(tokens=1024, overhead=40, ratio=1.5)
-"""Enough rows for the matrix products to reach their peak, few enough for activations
-to stay near the cache; a product of 128 rows runs at three quarters of the speed of
-one of 1,024, whose weights are read as often."""
+"""Limits on a CPU: enough rows for fast matrix products, and few enough to keep
+activations near the cache. A product of 128 rows has three quarters of the speed of one
+of 1,024, because it reads the weights as often."""
 
 GPU = Room(tokens=16_384, overhead=2048, ratio=4.0)
-"""The launches of a batch take longer than its arithmetic until it is large."""
+"""Limits on a GPU: the launches of a batch take longer than its arithmetic until it is
+large."""
 
 
 class Batches(Generic[T]):
-    """Items, longest first, in batches that a model can take.
+    """Items, longest first, in batches that fit into memory.
 
     Parameters
     ----------
     items
-        What to batch.
+        Items to batch.
     length
-        Tokens of one item.
+        Returns the tokens of an item.
     room
         What a batch may hold and costs.
     rows
-        Items a batch, at most; ``None``: as the room allows.
+        Most items of a batch; ``None``: only the room limits them.
 
     Attributes
     ----------
@@ -74,28 +75,30 @@ class Batches(Generic[T]):
     ) -> None:
         lengths = np.array([length(item) for item in items], dtype=np.int64)
 
-        # Stable: equal lengths keep the caller's order, so batches repeat.
+        # A stable sort keeps the order of equal lengths, so that batches are
+        # repeatable.
         self._order = np.argsort(-lengths, kind="stable")  # (items,)
-        # An empty item costs one token, so that a batch of them ends somewhere.
+        # An empty item counts one token, which limits the size of a batch of such
+        # items.
         self._lengths = np.maximum(lengths[self._order], 1)  # (items,), falling
         self._items = items
         self._rows = rows
         self.room = room
 
     def sizes(self, start: int = 0) -> list[int]:
-        """Return how many items each batch has, from the item ``start`` on.
+        """Return the number of items in each batch, from the item ``start`` on.
 
-        Of all ways to cut the sorted items into batches this is the cheapest, where a
-        batch costs its padded tokens plus its overhead. A dynamic programme finds it
-        from the back: with the best cut of all that follow known, try every length of
-        the first batch.
+        The result is the cheapest division of the sorted items, where a batch costs its
+        padded tokens plus its overhead. Dynamic programming finds it from the back: it
+        tries every size of the first batch, with the best division of all later items
+        known.
         """
         lengths = self._lengths[start:]  # (n,), falling
         n = len(lengths)
         least_cost = np.zeros(n + 1, dtype=np.int64)  # [i]: of the items i to the end
         size = np.zeros(n, dtype=np.int64)  # [i]: of the first batch of that best cut
 
-        # Sorted: those long enough to stand with an item follow it, up to here.
+        # Lengths fall, so the items that may share a batch with an item end here.
         too_short_from = np.searchsorted(
             -lengths, -lengths / self.room.ratio, side="right"
         )  # (n,)
@@ -105,14 +108,16 @@ class Batches(Generic[T]):
             most = max(self.room.tokens // longest, 1)
             if self._rows is not None:
                 most = min(most, self._rows)
-            # One item is always taken, however long it is.
+            # A batch has at least one item, however long it is.
             stop = max(min(i + most, int(too_short_from[i])), i + 1)
 
-            # [k]: of a first batch of k + 1 items, and the best cut of the others.
+            # [k]: cost of a first batch of k + 1 items and the best division of the
+            # rest.
             padded_tokens = np.arange(1, stop - i + 1) * longest
             costs = padded_tokens + least_cost[i + 1 : stop + 1]  # (stop - i,)
 
-            # Of equal ones the largest batch: argmin takes the first, so look back.
+            # Of equal costs the largest batch wins; argmin takes the first, so look
+            # from behind.
             cheapest = len(costs) - 1 - int(costs[::-1].argmin())
             least_cost[i] = costs[cheapest] + self.room.overhead
             size[i] = cheapest + 1
@@ -127,20 +132,20 @@ class Batches(Generic[T]):
     def run(
         self, call: Callable[[list[T]], R], *, shrink: Callable[[], bool]
     ) -> Iterator[tuple[list[T], R]]:
-        """Call on every batch; on exhausted memory halve the batches and go on.
+        """Call a function on every batch; halve batches when memory runs out.
 
         Parameters
         ----------
         call
             Works on one batch.
         shrink
-            Asked when one item alone does not fit: lowers what ``call`` needs beside
-            the model and says whether it could.
+            Called when a single item does not fit. It reduces the working memory of
+            ``call``, and returns whether it could.
 
         Raises
         ------
         IncompleteError
-            If one item alone does not fit into memory.
+            If a single item does not fit into memory.
         """
         start = 0
         sizes = self.sizes()
@@ -158,12 +163,12 @@ class Batches(Generic[T]):
                 start += sizes.pop(0)
                 continue
 
-            # Outside the except clause: the error's frames hold the tensors.
+            # Outside of the except clause, because the error's frames hold the tensors.
             gc.collect()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
 
-            # The same items are tried again: `start` has not moved.
+            # The same items are tried again, because `start` has not moved.
             if len(batch) > 1:
                 tokens = (len(batch) // 2) * int(self._lengths[start])
                 self.room = replace(self.room, tokens=tokens)
@@ -176,5 +181,5 @@ class Batches(Generic[T]):
 
 
 def room(device: torch.device) -> Room:
-    """Return what a batch may hold and costs on a device."""
+    """Return the limits and the fixed cost of a batch on a device."""
     return CPU if device.type == "cpu" else GPU

@@ -1,4 +1,4 @@
-"""The body of a model in float32, layer by layer, while it runs."""
+"""Run the body of a model in float32, layer by layer."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ HALF_PRECISION = (torch.bfloat16, torch.float16)
 
 @contextmanager
 def widened(body: PreTrainedModel) -> Iterator[None]:
-    """Compute a model's body in float32 while its weights stay as they are.
+    """Compute a model's body in float32 without a second copy of its weights.
 
-    Each layer's weights are widened while it runs: the memory of one layer is needed,
-    not that of a second model. Embeddings are looked up as they are, and widened.
+    The weights of each layer are widened while the layer runs, so only one layer takes
+    more memory. Rows of the embeddings are widened after the look-up.
 
     Parameters
     ----------
     body
-        A causal LM's part below the head, adapters inside.
+        The part of a causal LM below the head, with adapters in it.
     """
     embeddings = body.get_input_embeddings()
     with ExitStack() as stack:
-        # First: what others add to embeddings is added to the wide ones.
+        # This hook comes first, so that later additions to embeddings are in float32.
         hook = embeddings.register_forward_hook(_wide_embeddings, prepend=True)
         stack.enter_context(hook)
         for layer in _layers(body, embeddings):
@@ -40,7 +40,7 @@ def widened(body: PreTrainedModel) -> Iterator[None]:
 def _layers(
     body: torch.nn.Module, embeddings: torch.nn.Module
 ) -> list[torch.nn.Module]:
-    """Return the children of a body, those of its lists one by one, no embeddings."""
+    """Return a body's layers: its children, with lists expanded, without embeddings."""
     layers: list[torch.nn.Module] = []
     for child in body.children():
         if child is embeddings:
@@ -53,9 +53,9 @@ def _layers(
 
 
 def _widen_while_running(layer: torch.nn.Module, stack: ExitStack) -> None:
-    """Hook a layer so that its weights are wide between its beginning and its end.
+    """Widen the weights of a layer while it runs.
 
-    The hooks go when the stack is closed.
+    The hooks are removed when the stack is closed.
     """
     narrow_weights = {
         parameter: parameter.data
@@ -72,24 +72,24 @@ def _widen_while_running(layer: torch.nn.Module, stack: ExitStack) -> None:
             parameter.data = weight
 
     stack.enter_context(layer.register_forward_pre_hook(widen))
-    # Called after an error, too: weights must not stay wide.
+    # Also called after an error, because weights must not stay wide.
     stack.enter_context(layer.register_forward_hook(put_back, always_call=True))
 
 
 def _wide_embeddings(
     layer: torch.nn.Module, args: tuple[torch.Tensor, ...], out: torch.Tensor
 ) -> torch.Tensor:
-    """Look token ids up again in float32; called with a lookup's input and output.
+    """Repeat a look-up of embeddings in float32; a forward hook.
 
-    Some models scale embeddings, and round in doing so: their forward runs again, with
-    a float32 matrix of the rows that are asked for.
+    Some models scale their embeddings, which rounds them. So the forward runs again,
+    with a float32 matrix of only the requested rows.
     """
     if not isinstance(layer, torch.nn.Embedding):
         return out.float()
 
     weight = layer.weight.data  # (V, H)
     padding = layer.padding_idx
-    # Rows of the small matrix stand for the distinct token ids of the input.
+    # Rows of the small matrix are the distinct token ids of the input.
     rows, row_of_token = torch.unique(args[0], return_inverse=True)
 
     layer.weight.data = weight[rows].float()  # (distinct tokens, H)

@@ -1,9 +1,9 @@
-"""Sums, counts and maxima of each row of logits in one pass: a Triton kernel.
+"""Reduce each row of logits to sums, counts and maxima in one pass, with Triton.
 
-Torch reads or writes the logits some fourteen times for the same figures; on a GPU that
-is most of the time that scoring a small model with a large vocabulary takes. The sums
-are those of an online softmax (Milakov and Gimelshein, arXiv 1805.02867), with first
-and second moments carried along.
+Torch reads or writes the logits some fourteen times for the same figures. On a GPU,
+this takes most of the time for a small model with a large vocabulary. The sums are
+those of an online softmax (Milakov and Gimelshein, arXiv 1805.02867), extended by first
+and second moments.
 """
 
 from __future__ import annotations
@@ -13,36 +13,37 @@ import triton
 import triton.language as tl
 
 TRITON_BLOCK = 2048
-"""Logits that a program holds at a time."""
+"""Logits that a program reads at a time."""
 
 TRITON_PIECE = 32
-"""Neighbours of which the largest is kept, to find the largest of all among few."""
+"""Neighbouring logits of which only the largest is kept for the search of maxima."""
 
 
 @triton.jit
 def _reduce(
     z_at,  # (n, width), float32
     own_at,  # (n,): the targets' logits
-    sums_at,  # (n, 4): to be filled
-    counts_at,  # (n, 2): to be filled
-    most_at,  # (n, pieces): to be filled
+    sums_at,  # (n, 4), output
+    counts_at,  # (n, 2), output
+    most_at,  # (n, pieces), output
     width,
     pieces,
     masked: tl.constexpr,
     block: tl.constexpr,
     piece: tl.constexpr,
 ):
-    """Reduce one row, block by block; each program works on a row of its own."""
+    """Reduce one row of logits, block by block; each program has one row."""
     row = tl.program_id(0).to(tl.int64)
     own = tl.load(own_at + row)
     lane = tl.arange(0, block)
     group = tl.arange(0, block // piece)
 
-    # Shifted by the target's logit first, which is finite; by the largest from then on.
+    # The first shift is the target's logit, which is finite; later it is the largest so
+    # far.
     shift = own
 
-    # Summed by lane, and over lanes at the end: as exact as a pairwise sum, and one
-    # reduction a block, that of the largest, not six.
+    # Sums run by lane and are added at the end. This is as exact as a pairwise sum, and
+    # each block needs one reduction, for the largest logit, instead of six.
     total = tl.zeros((block,), tl.float32)  # exp(z - shift)
     first = tl.zeros((block,), tl.float32)  # exp(z - shift) (z - shift)
     second = tl.zeros((block,), tl.float32)  # exp(z - shift) (z - shift)**2
@@ -53,7 +54,7 @@ def _reduce(
         at = start + lane
         z = tl.load(z_at + row * width + at, mask=at < width, other=masked)
 
-        # The largest of each piece: the top 40 are found among these.
+        # The largest logit of each piece, among which the top 40 are found.
         most = tl.max(tl.reshape(z, (block // piece, piece)), axis=1)
         place = start // piece + group
         tl.store(most_at + row * pieces + place, most, mask=place < pieces)
@@ -61,7 +62,7 @@ def _reduce(
         above += (z > own).to(tl.int32)
         equal += (z == own).to(tl.int32)
 
-        # A larger logit than all before: express the sums so far relative to it.
+        # If a larger logit appears, the sums so far are rescaled to it.
         larger = tl.maximum(shift, tl.max(most))
         step = shift - larger
         shift = larger
@@ -71,7 +72,8 @@ def _reduce(
             first = scale * (first + step * total)
             total = scale * total
 
-        # No token: 0 times the square of its distance must stay 0. NaN stays NaN.
+        # Masked logits get a finite distance, so that 0 times its square stays 0. NaN
+        # stays.
         away = tl.where(z == masked, -1e4, z - shift)
         e = tl.exp(away)
         total += e
@@ -89,7 +91,7 @@ def _reduce(
 def sum_rows(
     z: torch.Tensor, own: torch.Tensor, *, masked: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return sums, counts and the largest logit of each piece of every row.
+    """Return sums, counts and the largest logit of each piece, for every row.
 
     Parameters
     ----------
@@ -99,13 +101,13 @@ def sum_rows(
     own
         Shape ``(n,)``: the targets' logits.
     masked
-        The logit of what is no token.
+        The logit of rows of the vocabulary that are not tokens.
 
     Returns
     -------
     sums
         Shape ``(n, 4)``, float32: the largest logit m, sum exp(z - m), sum exp(z - m)
-        (z - m) and the same with the square.
+        (z - m), and sum exp(z - m) (z - m)**2.
     counts
         Shape ``(n, 2)``, int32: logits above the target's, and equal to it.
     most
@@ -119,7 +121,7 @@ def sum_rows(
     if not n:
         return sums, counts, most
 
-    # Triton launches on the current device, which need not be that of the logits.
+    # Triton uses the current device, which may differ from that of the logits.
     with torch.cuda.device(z.device):
         _reduce[(n,)](
             z,
@@ -138,7 +140,7 @@ def sum_rows(
 
 
 def largest(z: torch.Tensor, most: torch.Tensor, *, count: int) -> torch.Tensor:
-    """Return the ``count`` largest of each row, largest first.
+    """Return the ``count`` largest logits of each row, ``(n, count)``, descending.
 
     They all stand in the ``count`` pieces of largest maximum: any other piece has that
     many logits before its own largest.

@@ -1,8 +1,8 @@
-"""Hidden states to token columns: the head in float32, over the whole vocabulary.
+"""Turn hidden states into token columns, by the head in float32.
 
-Logits live in one reused buffer of a bounded number of positions; everything that is
-kept of them is taken from the very same numbers, so that a target never ties with
-itself and never beats itself by a rounding.
+Logits over the whole vocabulary are in a reused buffer for a limited number of
+positions. All columns are taken from the same numbers, so that a target never ties with
+itself or beats itself by rounding.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ import torch
 from spark_audit.scoring.table import PLAIN_COLUMNS
 
 MASKED = -1e30
-"""Logit of a vocabulary row that is no token: its probability is exactly 0, and unlike
-minus infinity it stays finite in products with 0."""
+"""Logit of a vocabulary row that is not a token. Its probability is exactly 0, and
+unlike minus infinity it stays finite in products with 0."""
 
 TOP_TOKENS = 40
-"""The truncation of top-k sampling that ``top40_logp`` is about."""
+"""The k of top-k sampling for the column ``top40_logp``."""
 
 NUCLEUS_SHARES = (0.9, 0.95)
-"""Those of top-p sampling that ``top_p90`` and ``top_p95`` are about."""
+"""The shares of top-p sampling for the columns ``top_p90`` and ``top_p95``."""
 
 # Elements of the logits buffer and of the two working buffers, on CPU and elsewhere.
-# The working buffers are small on CPU so that a group of rows stays in the cache
+# The working buffers are small on a CPU, so that a group of rows stays in the cache
 # through all passes over it.
 CPU_BUFFER = 2**25
 CPU_GROUP = 2**18
@@ -45,52 +45,52 @@ WEIGHT_ELEMENTS_KEPT = 2**25
 """Elements (128 MiB) up to which a head's weight is converted once and kept."""
 
 MIN_BUFFER_ROWS = 8
-"""Rows of the logits buffer, at least."""
+"""Fewest rows of the logits buffer."""
 
 ROWS_RETAKEN = 64
-"""Rows that are computed again at a time: moments in float64, nuclei by sorting."""
+"""Rows that are recomputed at a time: moments in float64, nuclei by sorting."""
 
 
 @dataclass(frozen=True)
 class Transform:
-    """Operations of a model on the logits behind its linear head, in this order."""
+    """The operations of a model on the logits of its linear head, in this order."""
 
     scale: float = 1.0
     softcap: float | None = None
 
     def __call__(self, logits: torch.Tensor) -> torch.Tensor:
-        """Return the transformed logits; those that are given are overwritten."""
+        """Return the transformed logits; the input is overwritten."""
         if self.scale != 1:
             logits.mul_(self.scale)
         if self.softcap is None:
             return logits
 
         logits.div_(self.softcap).tanh_()
-        # In training tanh's own output must stay: its gradient is computed from it.
+        # In training, the gradient needs tanh's own output.
         if logits.requires_grad:
             return logits * self.softcap
         return logits.mul_(self.softcap)
 
 
 class RowKernel(Protocol):
-    """The functions of :mod:`spark_audit.scoring.fused`, which needs Triton."""
+    """The functions of :mod:`spark_audit.scoring.fused`, which need Triton."""
 
     TRITON_PIECE: int
 
     def sum_rows(
         self, z: torch.Tensor, own: torch.Tensor, *, masked: float
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return sums, counts and the largest logit of each piece of every row."""
+        """Return sums ``(n, 4)``, counts ``(n, 2)`` and maxima ``(n, pieces)``."""
 
     def largest(
         self, z: torch.Tensor, most: torch.Tensor, *, count: int
     ) -> torch.Tensor:
-        """Return the largest logits of each row, largest first."""
+        """Return the largest logits of each row, shape ``(n, count)``, descending."""
 
 
 @cache
 def fused_on(device: torch.device) -> RowKernel | None:
-    """Return the kernel that reads a row once, if Triton runs on this GPU."""
+    """Return the kernel that reads each row once, if Triton works on this GPU."""
     if device.type != "cuda" or find_spec("triton") is None:
         return None
     try:
@@ -98,7 +98,7 @@ def fused_on(device: torch.device) -> RowKernel | None:
 
         row = torch.zeros(1, fused.TRITON_PIECE, device=device)
         fused.sum_rows(row, row[:, 0], masked=MASKED)
-    # It needs a C compiler, and does not know every GPU.
+    # Triton needs a C compiler, and does not support every GPU.
     except Exception:
         return None
     return fused
@@ -110,10 +110,10 @@ class RowSums(NamedTuple):
     Attributes
     ----------
     top
-        Shape ``(n, min(TOP_TOKENS, width))``: the largest logits, largest first.
+        Shape ``(n, min(TOP_TOKENS, width))``: the largest logits, descending.
     total, first, square
-        Shape ``(n,)`` each: sums of p, p d and p d**2, where d is a logit less the
-        row's largest and p the softmax up to one factor a row.
+        Shape ``(n,)`` each: sums of p, p d and p d**2. Here d is a logit minus the
+        largest of its row, and p is the softmax up to one factor per row.
     log_sum
         Shape ``(n,)``: log sum exp(d).
     above, equal
@@ -130,27 +130,27 @@ class RowSums(NamedTuple):
 
 
 class TokenColumns:
-    """Token columns from logits, group by group of rows.
+    """The reduction of logits to token columns, in groups of rows.
 
     Parameters
     ----------
     usable
-        Shape ``(V,)`` bool: vocabulary rows that are tokens; the others are left out
-        of every sum, rank and maximum.
+        Shape ``(V,)`` bool: vocabulary rows that are tokens. The others are left out of
+        every sum, rank and maximum.
     device
-        Where the logits are.
+        Device of the logits.
     """
 
     names: Mapping[str, np.dtype] = PLAIN_COLUMNS
-    """Columns and their dtypes; set to ``WITH_NUCLEI`` where nuclei are wanted, too."""
+    """Columns with their dtypes; set to ``WITH_NUCLEI`` to add nuclei."""
 
     def __init__(self, usable: np.ndarray, device: torch.device) -> None:
         tokens = np.flatnonzero(usable)
         self.device = device
         self.count = len(tokens)
 
-        # Unusable rows at the end are padding and are not even computed; those between
-        # tokens are computed and then masked.
+        # Unusable rows at the end are padding and are not computed. Unusable rows
+        # between tokens are computed and then masked.
         self.vocabulary = int(tokens[-1]) + 1 if len(tokens) else 0
         holes = np.flatnonzero(~usable[: self.vocabulary])
         self._holes = torch.from_numpy(holes).to(device) if len(holes) else None
@@ -163,8 +163,8 @@ class TokenColumns:
         self._group = CPU_GROUP if is_on_cpu else GPU_GROUP
         self._fused = fused_on(device)
         if self._fused is not None:
-            # The kernel reads whole pieces, and each row once: a group need not stay in
-            # the cache.
+            # The kernel reads whole pieces and reads each row once, so a group need not
+            # stay in the cache.
             piece = self._fused.TRITON_PIECE
             self.width = -(-self.vocabulary // piece) * piece
             self._group = GPU_BUFFER
@@ -174,11 +174,11 @@ class TokenColumns:
 
     @property
     def rows(self) -> int:
-        """Positions whose logits fit into the buffer."""
+        """The number of positions whose logits fit into the buffer."""
         return min(max(self._budget // self.width, MIN_BUFFER_ROWS), self._max_rows)
 
     def shrink(self) -> bool:
-        """Halve the buffers; ``False`` when they are as small as they may get."""
+        """Halve the buffers; return ``False`` if they have their smallest size."""
         if self.rows <= MIN_BUFFER_ROWS:
             return False
         self._max_rows = self.rows // 2
@@ -189,7 +189,7 @@ class TokenColumns:
         """Return a view ``(rows, width)`` of the reused logits buffer, to be filled."""
         size = rows * self.width
         if self._logits.numel() < size:
-            # The old one is freed first: both together may not fit.
+            # The old buffer is freed first, because both may not fit into memory.
             self._logits = torch.empty(0, device=self.device)
             self._logits = torch.empty(size, device=self.device)
         return self._logits[:size].view(rows, self.width)
@@ -200,7 +200,7 @@ class TokenColumns:
         targets: torch.Tensor,
         finish: Callable[[torch.Tensor], None] | None = None,
     ) -> torch.Tensor:
-        """Return the columns of rows of logits; the logits are overwritten.
+        """Return the columns for rows of logits; the logits are overwritten.
 
         Parameters
         ----------
@@ -209,7 +209,7 @@ class TokenColumns:
         targets
             Shape ``(n,)``, int64.
         finish
-            What is still to be done in place to the first ``vocabulary`` columns.
+            Completes the first ``vocabulary`` columns of logits in place.
 
         Returns
         -------
@@ -227,7 +227,7 @@ class TokenColumns:
         targets: torch.Tensor,
         finish: Callable[[torch.Tensor], None] | None = None,
     ) -> torch.Tensor:
-        """Return the NLL alone, of any number of targets a row.
+        """Return only the NLL, for any number of targets per row.
 
         The logits may be overwritten.
 
@@ -249,7 +249,7 @@ class TokenColumns:
             target_ids = targets[rows]  # (m, k)
             if self._fused is not None:
                 target_z = z.gather(1, target_ids)  # (m, k)
-                # Any logit of the row will do here: only the sums are used.
+                # Any logit of the row will do, because only the sums are used.
                 sums, _, _ = self._fused.sum_rows(z, target_z[:, 0], masked=MASKED)
                 log_total = sums[:, :1] + sums[:, 1:2].log()  # (m, 1)
                 torch.sub(log_total, target_z, out=nll[rows])
@@ -264,7 +264,7 @@ class TokenColumns:
     def _groups(
         self, logits: torch.Tensor, finish: Callable[[torch.Tensor], None] | None
     ) -> Iterator[slice]:
-        """Yield groups of rows that stay in the cache, finished and masked."""
+        """Yield groups of rows that fit into the cache, finished and masked."""
         n_rows = max(self._group // self.width, 1)
         for start in range(0, len(logits), n_rows):
             rows = slice(start, start + n_rows)
@@ -278,7 +278,7 @@ class TokenColumns:
             yield rows
 
     def _work(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return two working buffers ``(rows, width)``, which are reused."""
+        """Return two reused working buffers of shape ``(rows, width)``."""
         size = rows * self.width
         if self._work_buffers.shape[1] < size:
             self._work_buffers = torch.empty(2, size, device=self.device)
@@ -293,11 +293,11 @@ class TokenColumns:
         Parameters
         ----------
         z
-            Shape ``(n, width)``: logits; they are overwritten.
+            Shape ``(n, width)``: logits, which are overwritten.
         target
             Shape ``(n, 1)``.
         columns
-            Shape ``(n, len(names))``: to be filled.
+            Shape ``(n, len(names))``: output.
         """
         target_z = z.gather(1, target)  # (n, 1)
         if self._fused is None:
@@ -309,16 +309,16 @@ class TokenColumns:
 
         mean = sums.first / sums.total
         variance = sums.square / sums.total - mean.square()
-        # Far from the largest logit the difference of squares loses its digits.
+        # Far from the largest logit, the difference of squares loses its digits.
         is_lost = variance < mean.square() * 0.01
         for rows in torch.split(is_lost.nonzero()[:, 0], ROWS_RETAKEN):
-            # Without the kernel `z` is relative to the row's largest already.
+            # Without the kernel, `z` is already relative to the row's largest logit.
             relative_z = z[rows] if self._fused is None else z[rows] - largest[rows]
             mean[rows], variance[rows] = _moments(relative_z)
 
         relative = (target_z - largest)[:, 0]  # (n,), 0 for the first guess
-        # Of the first guess the margin is to the second largest. A vocabulary of one
-        # token has no second.
+        # The margin of the first guess is to the second largest logit. A vocabulary of
+        # one token has no second.
         second = sums.top[:, 1] if sums.top.shape[1] > 1 else sums.top[:, 0]
         margin = torch.where(relative == 0, largest[:, 0] - second, relative)
 
@@ -326,7 +326,7 @@ class TokenColumns:
         if self.count > TOP_TOKENS:
             top40_logp = top_logp.clamp(max=0)
         else:
-            # The top 40 are all tokens: log p is 0, but a row of NaN stays one.
+            # If the top 40 are all tokens, log p is 0; the product keeps NaN of a row.
             top40_logp = log_sum * 0
 
         columns[:, 0] = log_sum - relative  # nll
@@ -347,9 +347,9 @@ class TokenColumns:
         top_mass: torch.Tensor,
         columns: torch.Tensor,
     ) -> None:
-        """Fill the columns of nuclei, ``(n, 2 * len(NUCLEUS_SHARES))``.
+        """Fill the columns of nuclei, shape ``(n, 2 * len(NUCLEUS_SHARES))``.
 
-        For most rows the largest logits are enough; the others are sorted.
+        For most rows the largest logits are enough, and the others are sorted.
         """
         columns[:] = nuclei(top, log_sum)
 
@@ -358,7 +358,7 @@ class TokenColumns:
             if z.is_cuda:
                 falling = z[rows].sort(1, descending=True)[0]  # (m, width)
             else:
-                # Torch sorts places along, which takes ten times as long.
+                # Torch also sorts indices, which takes ten times as long.
                 rising = np.sort(z[rows].numpy(), 1)
                 falling = torch.from_numpy(rising[:, ::-1].copy())
             columns[rows] = nuclei(falling, log_sum[rows]).float()
@@ -366,7 +366,7 @@ class TokenColumns:
     def _sums_by_kernel(
         self, kernel: RowKernel, z: torch.Tensor, target_z: torch.Tensor
     ) -> RowSums:
-        """Sum a group by the Triton kernel; its logits stay as they are."""
+        """Sum a group of rows with the Triton kernel, which keeps the logits."""
         sums, counts, most = kernel.sum_rows(z, target_z[:, 0], masked=MASKED)
         _, total, first, square = sums.T
         above, equal = counts.T
@@ -381,7 +381,7 @@ class TokenColumns:
         )
 
     def _sums(self, z: torch.Tensor, target_z: torch.Tensor) -> RowSums:
-        """Sum a group by torch; its logits are relative to the largest afterwards.
+        """Sum a group of rows with torch; then its logits are relative to the largest.
 
         Parameters
         ----------
@@ -390,8 +390,8 @@ class TokenColumns:
         """
         p, work = self._work(len(z))  # (n, width) each
 
-        # First what reads the row in order: it comes from memory here, and from the
-        # cache in everything below.
+        # Steps that read the row in order come first: they load it into the cache for
+        # the steps below.
         torch.softmax(z, 1, out=p)
         top = _largest(z)
 
@@ -399,17 +399,18 @@ class TokenColumns:
         above = torch.gt(z, target_z, out=work).sum(1)
         at_least = torch.ge(z, target_z, out=work).sum(1)
 
-        # From here on logits relative to the row's largest: z <= 0.
+        # From here on, logits are relative to the row's largest, so z <= 0.
         z.sub_(top[:, :1])
 
-        # The softmax divides by a plain float32 sum; its error is in every p alike.
+        # The softmax divides by a plain float32 sum, whose error is the same in every
+        # p.
         total = p.sum(1)
         torch.mul(p, z, out=work)
         first = work.sum(1)
         work.mul_(z)
         square = work.sum(1)
 
-        # The largest logit has d = 0, so its p is 1 over the sum of exp(d).
+        # The largest logit has d = 0, so its p is 1 / sum exp(d).
         log_sum = total.log() - p.amax(1).log()
         return RowSums(
             top=top,
@@ -423,7 +424,7 @@ class TokenColumns:
 
 
 def _largest(z: torch.Tensor) -> torch.Tensor:
-    """Return the ``TOP_TOKENS`` largest of each row, largest first.
+    """Return the ``TOP_TOKENS`` largest logits of each row, descending.
 
     Shape ``(n, min(TOP_TOKENS, width))``.
     """
@@ -431,37 +432,38 @@ def _largest(z: torch.Tensor) -> torch.Tensor:
     if z.device.type != "cpu" or width <= TOP_TOKENS:
         return z.topk(min(TOP_TOKENS, width), 1)[0]
 
-    # Faster than topk, which takes places along.
+    # This is faster than topk, which also sorts indices.
     unsorted = np.partition(z.numpy(), -TOP_TOKENS, 1)[:, -TOP_TOKENS:]
     rising = np.sort(unsorted, 1)
     return torch.from_numpy(rising[:, ::-1].copy())
 
 
 def nuclei(largest: torch.Tensor, log_sum: torch.Tensor) -> torch.Tensor:
-    """Return sizes of nuclei and logs of their mass.
+    """Return sizes of nuclei, and logs of their mass.
 
-    A nucleus is the fewest of the likeliest tokens that have a mass of p together: what
-    transformers' ``TopPLogitsWarper`` keeps.
+    A nucleus is the smallest set of likeliest tokens whose mass reaches p, as kept by
+    transformers' ``TopPLogitsWarper``.
 
     Parameters
     ----------
     largest
-        Shape ``(n, k)``: logits, largest first, up to a mass of p at least.
+        Shape ``(n, k)``: logits, descending, with a mass of at least p.
     log_sum
         Shape ``(n,)``: log sum exp of all logits relative to the largest.
 
     Returns
     -------
     torch.Tensor
-        Shape ``(n, 2 * len(NUCLEUS_SHARES))``, float64: size and log of the mass of
-        each.
+        Shape ``(n, 2 * len(NUCLEUS_SHARES))``, float64: size and log mass of each
+        nucleus.
     """
     relative = (largest - largest[:, :1]).double() - log_sum[:, None]
     mass = relative.exp_().cumsum(1)  # (n, k): of the likeliest 1, 2, ..., k tokens
 
     columns = []
     for share in NUCLEUS_SHARES:
-        # The token with which the mass reaches the share is the last of the nucleus.
+        # The last token of the nucleus is the one with which the mass reaches the
+        # share.
         last = (mass < share).sum(1).clamp_(max=mass.shape[1] - 1)  # (n,)
         log_mass = mass.gather(1, last[:, None])[:, 0].log().clamp_(max=0)
         columns += [last + 1, log_mass]
@@ -469,9 +471,10 @@ def nuclei(largest: torch.Tensor, log_sum: torch.Tensor) -> torch.Tensor:
 
 
 def _moments(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return mean and variance ``(n,)`` of logits under their softmax.
+    """Return the mean and variance, ``(n,)`` each, of logits under their softmax.
 
-    They are computed in float64, the variance around the mean, and given in float32.
+    The sums are in float64, the variance is taken around the mean, and the results are
+    in float32.
     """
     wide = z.double()  # (n, width)
     p = torch.softmax(wide, 1)
@@ -487,10 +490,10 @@ class Head:
     ----------
     weight, bias
         Shapes ``(V, H)`` and ``(V,)`` or ``None``: the checkpoint's own tensors. A
-        float32 copy is kept of a small weight only; a large one of half precision is
-        converted some rows at a time.
+        small weight is kept as a float32 copy. A large weight in half precision is
+        converted in parts.
     transform
-        What the model does to the logits behind the linear map.
+        The model's operations on the logits after the linear map.
     columns
         The reduction of logits to columns, with its buffers.
     """
@@ -515,7 +518,7 @@ class Head:
     def __call__(
         self, hidden: torch.Tensor, targets: torch.Tensor, *, only_nll: bool = False
     ) -> torch.Tensor:
-        """Return columns, or NLL alone, of targets after hidden states ``(n, H)``.
+        """Return columns, or only NLL, of targets that follow hidden states ``(n, H)``.
 
         Targets and the result have the shapes of :meth:`TokenColumns.reduce`, or of
         :meth:`TokenColumns.nll`.
@@ -523,7 +526,7 @@ class Head:
         columns = self._columns
         to_figures = columns.nll if only_nll else columns.reduce
 
-        # Equal chunks: a small last one would run at a fraction of the peak.
+        # Equal chunks, because a small last one would run far below the peak.
         n_chunks = max(-(-len(hidden) // columns.rows), 1)
         hidden_chunks = hidden.tensor_split(n_chunks)
         target_chunks = targets.tensor_split(n_chunks)
@@ -545,7 +548,7 @@ class Head:
         return z
 
     def _finish(self, logits: torch.Tensor) -> None:
-        """Add the bias and transform, in place: what follows the linear map."""
+        """Add the bias and apply the transform in place."""
         if self._bias is not None:
             logits.add_(self._bias)
         self._transform(logits)
@@ -557,11 +560,12 @@ class Head:
             torch.mm(hidden.float(), weight.T, out=out)
             return
         if hidden.is_cuda and hidden.dtype == weight.dtype:
-            # Products of half precision are exact in float32 and summed there.
+            # Products in half precision are exact in float32, and are summed in
+            # float32.
             torch.mm(hidden, weight.T, out_dtype=torch.float32, out=out)
             return
 
-        # A float32 copy of some rows of the weight at a time, in a reused buffer.
+        # Some rows of the weight at a time are converted into a reused float32 buffer.
         wide_hidden = hidden.float()  # (n, H)
         size = min(WEIGHT_ROWS_CONVERTED, len(weight)) * weight.shape[1]
         if self._converted.numel() < size:

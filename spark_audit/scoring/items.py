@@ -1,8 +1,8 @@
-"""Items that passes score: sequences, sets of candidates, prompts.
+"""Items that passes score: sequences, sets of candidates, and prompts.
 
-Every kind has a key, positions of the rows that its scoring gives (``scored``), sizes
-(``tokens``, ``longest``), the token ids that a model reads (``read``) and is asked for
-(``predicted``), and bytes by which the store knows it (``content``).
+Every kind has a key, the positions of its result rows (``scored``), sizes (``tokens``,
+``longest``), the token ids that a model reads (``read``) and must predict
+(``predicted``), and the bytes that identify it in the store (``content``).
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from spark_audit.scoring.answers import ANSWER_RULE
 
 @dataclass(frozen=True)
 class _Read:
-    """Key and token ids of an item that reads one sequence."""
+    """The key and the token ids of an item with a single sequence."""
 
     key: str
-    # Token ids are as good as text.
+    # Token ids reveal as much as text.
     ids: np.ndarray = field(repr=False)
 
     @property
     def tokens(self) -> int:
-        """Tokens that the model reads, and at most writes."""
+        """The tokens that the model reads and, at most, writes."""
         return len(self.ids)
 
     @property
     def longest(self) -> int:
-        """Positions that it takes of the model's context."""
+        """The positions that it takes in the model's context."""
         return self.tokens
 
     @property
     def read(self) -> np.ndarray:
-        """All token ids of it."""
+        """All of its token ids."""
         return self.ids
 
 
@@ -46,35 +46,36 @@ class Item(_Read):
     Attributes
     ----------
     key
-        What tables call it (an example id).
+        Its name in tables (an example id).
     ids
-        Shape ``(n,)``, int32: what the model reads. The first token has no prediction.
+        Shape ``(n,)``, int32: token ids that the model reads. The first one has no
+        prediction.
     positions
-        Shape ``(n,)``, int32. Of a text: where each token stands in the full
-        tokenisation. Of a string behind a prompt: how many of its characters stand once
-        the token is written; -1 for tokens of the prompt, which are read only.
+        Shape ``(n,)``, int32. For a text: index of each token in the full tokenisation.
+        For a string behind a prompt: how many of its characters are complete after the
+        token; -1 for tokens of the prompt, which are not scored.
     """
 
     positions: np.ndarray = field(repr=False)
 
     @property
     def first(self) -> int:
-        """The first token that is scored: behind a prompt, and never token 0."""
+        """The first scored token: the first behind a prompt, and never token 0."""
         n_prompt = int(np.count_nonzero(self.positions < 0))
         return max(n_prompt, 1)
 
     @property
     def scored(self) -> np.ndarray:
-        """Positions of the rows that scoring gives."""
+        """The positions of its result rows."""
         return self.positions[self.first :]
 
     @property
     def predicted(self) -> np.ndarray:
-        """The token ids that the model is asked for."""
+        """The token ids that the model must predict."""
         return self.ids[1:]
 
     def content(self) -> bytes:
-        """Return what scores depend on besides the checkpoint; the store hashes it."""
+        """Return all that scores depend on besides the checkpoint, for the store."""
         ids = self.ids.astype("<i4")
         positions = self.positions.astype("<i4")
         return len(ids).to_bytes(8, "big") + ids.tobytes() + positions.tobytes()
@@ -82,14 +83,14 @@ class Item(_Read):
 
 @dataclass(frozen=True)
 class Candidates:
-    """A set of continuations of one prefix, of which each is scored.
+    """A set of continuations of one prefix, each of which is scored.
 
     Attributes
     ----------
     key
-        What tables call the set; its rows are the candidates, in order.
+        Name of the set in tables. Its rows are the candidates, in order.
     prefix
-        Shape ``(p,)``, int32: what stands before every candidate, ``p >= 1``.
+        Shape ``(p,)``, int32, ``p >= 1``: token ids in front of every candidate.
     rows
         Token ids of each candidate, arrays of shape ``(n_i,)``, int32, ``n_i >= 1``.
     """
@@ -106,31 +107,31 @@ class Candidates:
 
     @property
     def scored(self) -> np.ndarray:
-        """One row a candidate."""
+        """The positions of its result rows: one per candidate."""
         return np.arange(len(self.rows), dtype=np.int32)
 
     @property
     def tokens(self) -> int:
-        """Tokens that a model reads when it keeps the prefix."""
+        """The tokens that a model reads if it caches the prefix."""
         return len(self.prefix) + sum(len(row) for row in self.rows)
 
     @property
     def longest(self) -> int:
-        """Positions that it takes of the model's context."""
+        """The positions that it takes in the model's context."""
         return len(self.prefix) + max(len(row) for row in self.rows)
 
     @property
     def read(self) -> np.ndarray:
-        """All token ids of it."""
+        """All of its token ids."""
         return np.concatenate([self.prefix, *self.rows])
 
     @property
     def predicted(self) -> np.ndarray:
-        """The token ids that the model is asked for."""
+        """The token ids that the model must predict."""
         return np.concatenate(self.rows)
 
     def content(self) -> bytes:
-        """Return what scores depend on besides the checkpoint; the store hashes it.
+        """Return all that scores depend on besides the checkpoint, for the store.
 
         Each part is preceded by its length, so that no two sets have the same bytes.
         """
@@ -143,20 +144,20 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Prompt(_Read):
-    """A prompt that is continued greedily, and the expected answer.
+    """A prompt that is continued greedily, with the expected answer.
 
     Attributes
     ----------
     key
-        What tables call it (an example id); it has one row.
+        Its name in tables (an example id); it has one row.
     ids
-        Shape ``(n,)``, int32: what the model reads first.
+        Shape ``(n,)``, int32: token ids of the prompt.
     target
-        The expected answer. No text is stored, only whether it came.
+        The expected answer. Only whether it came is stored, not the text.
     max_new_tokens
-        Tokens after which generation stops anyway.
+        Most tokens of a generated answer.
     labels
-        All answers that the task knows; empty where its answers are free text.
+        All answers of the task; empty if its answers are free text.
     """
 
     target: str = field(repr=False)
@@ -165,21 +166,21 @@ class Prompt(_Read):
 
     @property
     def scored(self) -> np.ndarray:
-        """One row a prompt."""
+        """The position of its result row."""
         return np.zeros(1, dtype=np.int32)
 
     @property
     def tokens(self) -> int:
-        """Tokens read and, at most, written."""
+        """The tokens that are read and, at most, written."""
         return len(self.ids) + self.max_new_tokens
 
     @property
     def predicted(self) -> np.ndarray:
-        """The token ids that the model is asked for: none are known."""
+        """The token ids that the model must predict: none are known."""
         return self.ids[:0]
 
     def content(self) -> bytes:
-        """Return what the outcome depends on besides the checkpoint.
+        """Return everything but the checkpoint that the outcome depends on.
 
         The store hashes it.
         """
@@ -192,4 +193,4 @@ class Prompt(_Read):
 
 
 AnyItem: TypeAlias = Item | Candidates | Prompt
-"""An item of any kind; the top of this file says what all kinds have."""
+"""An item of any kind; the docstring of this file lists their common members."""

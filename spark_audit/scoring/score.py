@@ -1,8 +1,8 @@
-"""Scoring: items through a model once, into token tables that resume.
+"""Scoring: read items with a model once, into token tables that can resume.
 
 A pass (:mod:`spark_audit.scoring.passes`) yields each item's columns as soon as they
-are known; what is stored, shared among workers and resumed is decided here, alike
-for all.
+are known. This module stores them, shares work among workers and resumes it, in the
+same way for all passes.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Called with the tokens done and the tokens there are to do."""
+"""A callback with the tokens done and the total of tokens."""
 
 ItemAndColumns: TypeAlias = tuple[AnyItem, dict[str, np.ndarray]]
 """An item with the columns of its scored tokens, arrays of shape ``(n,)``."""
 
 RunPass: TypeAlias = Callable[[Sequence[AnyItem], Task], Iterator[ItemAndColumns]]
-"""Scores items with one model in one pass."""
+"""A function that scores items with one model in one pass."""
 
 DRIFT_ROWS = 8
-"""Texts on which the effect of batches and of the dtype is measured."""
+"""Texts on which the effects of batches and of the dtype are measured."""
 
 SHARED_HEADS = "TRANSFORMERS_SDPA_FORCE_GQA"
-"""Variable by which transformers leaves shared keys and values uncopied."""
+"""Variable that stops transformers from copying shared keys and values."""
 
 WINDOW = 1024
-"""Items that are scored together where batches are to be the same again."""
+"""Items in a window whose batches are always the same."""
 
 _MAX_NAMED = 5
 _ITEM_NOUNS = {Item: "example", Candidates: "candidates", Prompt: "prompt"}
 
 
 class PassTables(dict[Pass, TokenTable]):
-    """Tables by pass, with ``notes`` on how they came about."""
+    """Tables by pass, with ``notes`` on how the scores were made."""
 
     def __init__(self, tables: dict[Pass, TokenTable], notes: Sequence[str]) -> None:
         super().__init__(tables)
@@ -61,7 +61,7 @@ class PassTables(dict[Pass, TokenTable]):
 
 
 def item(key: str, encoding: Encoding, kept: tuple[int, int]) -> Item:
-    """Return the item of an example's kept range."""
+    """Return the scoring item of an example's kept range."""
     ids, positions = encoding.model_input(kept)
     return Item(key, ids, positions)
 
@@ -75,29 +75,30 @@ def score(
     batch_size: BatchSize = "auto",
     progress: Progress | bool | None = None,
 ) -> PassTables:
-    """Score items in every pass, once; what the store holds is not scored again.
+    """Score items once in every pass, except for scores that are already stored.
 
     Parameters
     ----------
     loaded
         The checkpoint, or its path.
     items
-        What is scored; no two have the same key.
+        Items to score, each with its own key.
     passes
-        Which passes to run.
+        Passes to run.
     store
-        Where scores are kept; ``None``: nowhere.
+        Store of the scores; ``None``: in memory only.
     batch_size
-        Items in a batch, at most; ``auto``: by a budget of tokens. Batches are halved
-        where memory ends.
+        Most items of a batch; ``auto``: limited by a budget of tokens. Batches are
+        halved when memory runs out.
     progress
-        Called after every batch; ``True``: shown on stderr, as is the default where a
-        person waits.
+        Called after every batch. ``True``: progress on stderr, which is the default if
+        a person waits.
 
     Returns
     -------
     PassTables
-        Pass -> table of its items, sorted by key, with notes on how they came about.
+        Pass -> table of its items, sorted by key, with notes on how the scores were
+        made.
 
     Raises
     ------
@@ -107,7 +108,7 @@ def score(
     CheckpointError
         If logits are NaN or infinite.
     OutputError
-        If the store cannot be written; what was stored before stays valid.
+        If the store cannot be written. Earlier scores stay valid.
     """
     from spark_audit.checkpoints.open import open_checkpoint
     from spark_audit.messages import awaited
@@ -123,7 +124,7 @@ def score(
         if isinstance(progress, bool):
             progress = partial(show, f"scoring {loaded.name}")
         for scoring_pass in passes:
-            # Settings are refused before any key is worked out.
+            # Settings are checked before any key is computed.
             pass_runner(loaded, scoring_pass)
             pass_items = store.pass_items(loaded, items, scoring_pass)
             score_items(
@@ -159,7 +160,7 @@ def score_items(
     pass_items
         The items to be scored, with their store keys.
     shard
-        ``(i, n)``: only what falls to worker ``i`` of ``n``.
+        ``(i, n)``: only the share of worker ``i`` of ``n``.
     whole
         Go through the items by length, :data:`WINDOW` at a time. Where the store lacks
         any item of a window, the whole window is scored, so that batches do not depend
@@ -172,7 +173,7 @@ def score_items(
     if not left:
         return
 
-    # Wrong settings and items are refused before a model is switched on.
+    # Settings and items are checked before the model is switched on.
     run = pass_runner(loaded, pass_items.scoring_pass)
     _check_readable(loaded, pass_items.items)
 
@@ -201,14 +202,14 @@ def score_items(
         for items in windows:
             for item, columns in run(items, task):
                 store_key = store_keys[item.key]
-                # In a whole window some items are scored again: what is stored stays.
+                # A window may contain stored items: their old scores stay.
                 if store_key in left:
                     store.add(store_key, item.scored, columns)
                 n_done += item.tokens
                 if progress is not None:
                     progress(n_done, n_tokens)
     except BaseException:
-        # Ctrl-C too: the same command resumes from here.
+        # Also after Ctrl-C, so that the same command resumes from here.
         with contextlib.suppress(OutputError):
             store.flush()
         raise
@@ -245,7 +246,7 @@ def _windows_to_score(
 
 
 def pass_runner(loaded: Loaded, scoring_pass: Pass) -> RunPass:
-    """Return what runs a pass; refuse settings that cannot be used."""
+    """Return the function that runs a pass; refuse settings that cannot be used."""
     kind = scoring_pass.kind
     sigma = scoring_pass.sigma
     one_of(kind, "pass", COLUMN_TYPES)
@@ -259,14 +260,15 @@ def pass_runner(loaded: Loaded, scoring_pass: Pass) -> RunPass:
 
         return partial(served.run, loaded)
 
-    # These two are the plain pass over other items, or with more columns.
+    # These two passes are the plain pass over other items, or with more columns.
     file = "plain" if kind in ("prompted", "nucleus") else kind
     run = import_module(f"spark_audit.scoring.passes.{file}").run
 
     def run_here(items: Sequence[AnyItem], task: Task) -> Iterator[ItemAndColumns]:
         with _attention_kernels(), ExitStack() as stack:
             model = stack.enter_context(loaded.active())
-            # GPUs need keys copied for each head; a model may lie on both.
+            # GPUs need keys copied for each head, and a model may use both kinds of
+            # devices.
             devices = {parameter.device.type for parameter in model.parameters()}
             if devices == {"cpu"}:
                 stack.enter_context(_shared_heads())
@@ -276,10 +278,10 @@ def pass_runner(loaded: Loaded, scoring_pass: Pass) -> RunPass:
 
 
 def _attention_kernels() -> contextlib.AbstractContextManager[None]:
-    """Return a context in which attention takes any kernel but cuDNN's.
+    """Return a context in which attention uses any kernel except cuDNN's.
 
-    Where memory is short cuDNN's attention fails without saying so, and goes on failing
-    at that shape when there is memory again (torch 2.11 on an H100).
+    If memory is short, cuDNN's attention fails silently, and keeps failing at that
+    shape even when there is memory again (torch 2.11 on an H100).
     """
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -293,11 +295,12 @@ def _attention_kernels() -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def _shared_heads() -> Iterator[None]:
-    """Have attention read keys that several heads share where they are, uncopied.
+    """Let attention read keys that heads share in place, without copies.
 
-    Transformers copies them for each head where there is a mask, which GPUs need.
+    With a mask, transformers otherwise copies the keys for each head, which only GPUs
+    need.
     """
-    # The user has set it, or a pass that is under way.
+    # The user has set the variable, or a pass that is running.
     if SHARED_HEADS in os.environ:
         yield
         return
@@ -312,14 +315,14 @@ def _shared_heads() -> Iterator[None]:
 def drift(
     loaded: Loaded, items: Sequence[Item]
 ) -> tuple[float, tuple[float, float] | None]:
-    """Return by how much a batch, and the body's dtype, change the NLL, in nats.
+    """Return how much a batch, and the body's dtype, change the NLL, in nats.
 
     Returns
     -------
     tuple
-        The largest difference between texts scored together and alone; mean and largest
-        difference from a body computed in float32, or ``None``: it is in float32
-        itself, or the logits are not taken from its hidden states here.
+        The largest difference between texts scored together and alone; then the mean
+        and largest difference from a body in float32, or ``None`` if the body is in
+        float32 itself or the logits do not come from its hidden states here.
     """
     from spark_audit.scoring.passes.plain import Scorer
 
@@ -327,7 +330,7 @@ def drift(
     with loaded.active() as model:
         scorer = Scorer(loaded, model, items[0], lambda _: None)
 
-        # One batch whatever the lengths: padding is what this is about.
+        # A single batch of all lengths, because the effect of padding is measured.
         together = np.concatenate([columns["nll"] for columns in scorer(items)])
         alone = np.concatenate([scorer([item])[0]["nll"] for item in items])
         by_batch = float(np.abs(together - alone).max(initial=0.0))
@@ -374,14 +377,14 @@ def drift_remarks(loaded: Loaded, pass_items: PassItems, seed: int) -> list[str]
 
 
 def check_reads_as_base(loaded: Loaded, items: Sequence[AnyItem]) -> None:
-    """Refuse texts that a grown tokenizer reads otherwise than its base's does.
+    """Refuse texts that a grown tokenizer tokenises differently from its base's.
 
-    Their scores could not be compared with the base's: the tokens are other ones.
+    Their scores would belong to other tokens than those of the base.
 
     Raises
     ------
     InputError
-        With the names of the first rows.
+        Names the first rows.
     """
     if loaded.added is None:
         return
@@ -404,7 +407,7 @@ def check_reads_as_base(loaded: Loaded, items: Sequence[AnyItem]) -> None:
 
 
 def _check_readable(loaded: Loaded, items: Sequence[AnyItem]) -> None:
-    """Refuse items that the model cannot read, naming the first such item."""
+    """Refuse items that the model cannot read; the error names the first one."""
     seen = set[str]()
     for item in items:
         if item.key in seen:
@@ -444,14 +447,14 @@ def _check_tokens(loaded: Loaded, item: AnyItem) -> None:
 
 
 def _name_of(item: AnyItem) -> str:
-    """Return what a message calls an item."""
+    """Return the name of an item for messages."""
     return f"{_ITEM_NOUNS[type(item)]} {item.key!r}"
 
 
 def cores() -> int:
-    """Return how many cores this process may use.
+    """Return the number of cores that this process may use.
 
-    As many as torch has threads, or would have.
+    It is the number of threads that torch has, or would have.
     """
     if torch := sys.modules.get("torch"):
         n_threads: int = torch.get_num_threads()
@@ -464,7 +467,7 @@ def cores() -> int:
 
 @contextlib.contextmanager
 def use_threads(count: int) -> Iterator[None]:
-    """Have torch compute with so many threads, and then as before."""
+    """Let torch compute with so many threads inside the block."""
     import torch
 
     before = torch.get_num_threads()

@@ -1,8 +1,8 @@
-"""Scores that a server gives: behind a gate, and of log-probabilities alone.
+"""Take scores from a server, after a check against the checkpoint.
 
-An engine that drops an adapter, or gives no scores of a prompt, certifies privacy that
-is not there. So texts are scored here too, or stand in a table, and nothing is taken
-from a server that says otherwise of one of them.
+A server that drops an adapter, or gives no scores of a prompt, would suggest privacy
+that does not exist. So some texts are also scored here, or are in a table, and a server
+that disagrees on any of them is refused. A server gives log-probabilities only.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from spark_audit.checkpoints.server import Server
 
 TEXTS_OF_TRIAL = 64
-"""Texts that are scored both ways."""
+"""Texts that are scored in both ways."""
 
 MAX_LOGPROB_DIFFERENCE = 0.02
-"""Nats a token by which a text's scores may differ in the mean of its tokens."""
+"""Largest mean difference of a text's scores, nats per token."""
 
 REQUESTS_AT_ONCE = 8
 
 SERVED_PASSES = ("plain", "candidates")
-"""Passes that need no more than log-probabilities."""
+"""Passes that need only log-probabilities."""
 
 
 def run(
@@ -38,19 +38,19 @@ def run(
 ) -> Iterator[tuple[AnyItem, dict[str, np.ndarray]]]:
     """Yield each item with its columns, from a server that agrees with the checkpoint.
 
-    Columns of the plain pass that a server cannot tell are NaN, ranks 0.
+    Columns of the plain pass that a server cannot know are NaN, or 0 for ranks.
 
     Raises
     ------
     CheckpointError
-        If it does not agree, or does not answer as it must.
+        If the server disagrees, or does not answer as it must.
     """
     task.note(agreement(loaded, items))
     server = loaded.served
     assert server is not None
 
-    # An interrupt does not wait for answers on their way: these threads end with the
-    # process, which those of concurrent.futures would keep from ending.
+    # An interrupt must not wait for pending answers. These threads end with the
+    # process, while those of concurrent.futures would keep it alive.
     with ThreadPool(REQUESTS_AT_ONCE) as pool:
         for item in items:
             if isinstance(item, Candidates):
@@ -71,12 +71,12 @@ def run(
 def _candidate_columns(
     item: Candidates, pool: ThreadPool, server: Server
 ) -> dict[str, np.ndarray]:
-    """Return sum and mean of the NLL of each candidate, float32."""
+    """Return the sum and the mean of each candidate's NLL, float32."""
     texts = [np.append(item.prefix, row) for row in item.rows]
 
     totals = []
     for row, nll in zip(item.rows, pool.imap(server.nll, texts), strict=True):
-        # The server scores prefix and candidate; the candidate stands at the end.
+        # The server scores prefix and candidate together; the candidate is at the end.
         totals.append(nll[-len(row) :].sum())
 
     total = np.array(totals)  # (candidates,)
@@ -88,13 +88,14 @@ def _candidate_columns(
 
 
 def agreement(loaded: Loaded, items: Sequence[AnyItem]) -> str:
-    """Compare a server with the checkpoint here; return what a reader must know.
+    """Compare a server with the checkpoint here; return a note for readers.
 
     Raises
     ------
     CheckpointError
         If a text's scores differ by more than :data:`MAX_LOGPROB_DIFFERENCE` nats per
-        token in the mean, or all scores are one number, as of a server that has none.
+        token on average, or if all scores are one number, which means that there are
+        none.
     """
     from spark_audit.scoring.passes.plain import Scorer
 
@@ -109,7 +110,7 @@ def agreement(loaded: Loaded, items: Sequence[AnyItem]) -> str:
         scorer = Scorer(loaded, model, texts[0], lambda _: None)
         scored_here = [scorer.nll([text])[0] for text in texts]
 
-    # The server's are float64, and so are the differences.
+    # The server's scores are float64, and so are the differences.
     mean_differences = []
     for here, there in zip(scored_here, served, strict=True):
         mean_differences.append(np.abs(here - there).mean())
@@ -134,7 +135,7 @@ def _disagreement(served: np.ndarray, differences: np.ndarray) -> str:
     Parameters
     ----------
     served
-        Shape ``(tokens,)``: the server's scores of all tokens.
+        Shape ``(tokens,)``: scores of all tokens by the server.
     differences
         Shape ``(texts,)``: mean absolute difference of each text, nats per token.
     """
@@ -151,9 +152,9 @@ def _disagreement(served: np.ndarray, differences: np.ndarray) -> str:
 
 
 def _trial_texts(items: Sequence[AnyItem]) -> list[Item]:
-    """Draw some items as texts, of those that have a token to be scored.
+    """Draw some items as texts, from those with a token to score.
 
-    The draw is the same in every call, so that a resumed run compares the same texts.
+    Every call draws the same items, so that a resumed run compares the same texts.
     """
     texts: list[Item] = []
     for i in np.random.default_rng(0).permutation(len(items)):
@@ -164,7 +165,7 @@ def _trial_texts(items: Sequence[AnyItem]) -> list[Item]:
 
 
 def _text(item: AnyItem) -> Item:
-    """Return an item as a text; candidates as the prefix with the first of them."""
+    """Return an item as a text; for candidates, the prefix and the first of them."""
     if isinstance(item, Item):
         return item
     if not isinstance(item, Candidates):

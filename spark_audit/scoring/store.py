@@ -1,9 +1,9 @@
-"""Scores on disk: Parquet parts that any number of workers add to and resume from.
+"""Store scores in Parquet parts, to which many workers add and which can resume.
 
-A score's key hashes everything it depends on, the checkpoint included, with a salt
-that stays in the folder, so that a part tells nothing about the texts. A part's name
-carries the hash of its bytes: a damaged part is recognised, left out, and its items are
-scored again.
+The key of a score hashes everything that the score depends on, including the checkpoint
+and a salt that stays in the folder. So a part reveals nothing about the texts. The name
+of a part contains the hash of its bytes: a damaged part is recognised and left out, and
+its items are scored again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from spark_audit.scoring.items import AnyItem
 
 SCHEMA = 1
-"""Part of every key: raised whenever the same key would mean other numbers."""
+"""Part of every key; it is raised when the same key would mean other numbers."""
 
 FLUSH_SECONDS = 10.0
 FLUSH_TOKENS = 200_000
@@ -48,13 +48,13 @@ class Store:
     Parameters
     ----------
     own
-        Whether it belongs to one command, which says what its scores are for
-        (:meth:`only_for`).
+        Whether the store belongs to one command, which declares the purpose of its
+        scores (:meth:`only_for`).
 
     Attributes
     ----------
     notes
-        One line for each part that was left out while reading.
+        One line for each part that was left out.
     """
 
     def __init__(self, folder: Path | None, *, own: bool = False) -> None:
@@ -76,7 +76,7 @@ class Store:
 
     @cached_property
     def _salt(self) -> bytes:
-        """The folder's salt; of several workers that start at once, one makes it.
+        """Return the folder's salt; if several workers start at once, one makes it.
 
         The folder is made here, when the first key is worked out: a command that fails
         before leaves no folder behind.
@@ -176,7 +176,7 @@ class Store:
             self.flush()
 
     def take(self, rows: Rows, remarks: Iterable[str]) -> None:
-        """Add rows that a node scored, with what a reader must know of them."""
+        """Add rows that a node scored, with remarks for readers."""
         # Rows that are still pending have other remarks.
         self.flush()
         for text in remarks:
@@ -185,7 +185,7 @@ class Store:
             self.add(key, position, columns)
 
     def remark(self, text: str) -> None:
-        """Note what a reader of the pending rows must know; it is stored with them."""
+        """Store a remark for readers with the pending rows."""
         if text not in self._pending_remarks:
             self._pending_remarks.append(text)
 
@@ -195,8 +195,8 @@ class Store:
         Raises
         ------
         OutputError
-            If the disk is full or the folder is gone; everything written before stays
-            valid, and the rows stay pending.
+            If the disk is full or the folder is gone. Earlier parts stay valid, and the
+            rows stay pending.
         """
         self._flushed_at = time.monotonic()
         if self.folder is None or not self._pending:
@@ -208,7 +208,7 @@ class Store:
         metadata = {"remarks": json.dumps(self._pending_remarks)}
         table = TokenTable.from_items(items).arrow().replace_schema_metadata(metadata)
 
-        # In memory first: the hash of the bytes is the file's name.
+        # The bytes are made in memory, because their hash is the name of the file.
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink)
         data = sink.getvalue()
@@ -221,7 +221,7 @@ class Store:
         self._pending_remarks = []
 
     def refresh(self) -> None:
-        """Find parts that this or other workers have written since."""
+        """Find parts that this or other workers have written since the last refresh."""
         if self.folder is None:
             return
 
@@ -232,7 +232,8 @@ class Store:
             except (OSError, ValueError, KeyError, pa.ArrowException) as error:
                 if out_of_memory(error):
                     raise
-                # Known from now on as a part without keys: its items are lacking.
+                # The part counts as one without keys from now on, so its items are
+                # missing.
                 self._parts[path] = (_numbers([]), [])
                 self.notes.append(
                     f"score part {path.name} is damaged or of another version; its "
@@ -240,9 +241,9 @@ class Store:
                 )
 
     def gather(self, keys: Mapping[str, str], *, scoring_pass: Pass) -> TokenTable:
-        """Return the table of those of some items that are stored, by item key.
+        """Return the table of the given items that are stored, by item key.
 
-        Columns are read when they are asked for.
+        Columns are read on demand.
 
         Parameters
         ----------
@@ -254,7 +255,7 @@ class Store:
         Raises
         ------
         OutputError
-            If a part vanished.
+            If a part has vanished.
         """
         self.flush()
         self.refresh()
@@ -299,7 +300,7 @@ class Scores(Mapping[Pass, TokenTable]):
     Attributes
     ----------
     lacks
-        Why a served checkpoint has no column but the NLL; empty for any other.
+        The reason why a served checkpoint has only the NLL; empty for others.
     """
 
     def __init__(
@@ -333,10 +334,10 @@ class Digest(Protocol):
     """A hash that can take more bytes, such as those of ``hashlib``."""
 
     def copy(self) -> Digest:
-        """Return a hash of the same bytes, which then goes its own way."""
+        """Return an independent hash of the same bytes."""
 
     def update(self, data: bytes, /) -> None:
-        """Add these bytes to those that are hashed."""
+        """Add bytes to the hash."""
 
     def hexdigest(self) -> str:
         """Return the hash of all bytes so far, in hexadecimal digits."""
@@ -349,7 +350,7 @@ class PassItems:
     Attributes
     ----------
     start
-        The hash of all that a store key depends on but the item's content.
+        The hash of everything in a store key except the item's content.
     """
 
     start: Digest
@@ -376,7 +377,7 @@ def _numbers(keys: Iterable[str]) -> np.ndarray:
 
 
 def _write_salt(path: Path) -> None:
-    """Draw a salt and write it, readable for the owner only.
+    """Draw a salt and write it, readable by the owner only.
 
     Without the salt nobody can tell from a key whether a guessed text was scored.
     """
@@ -401,7 +402,7 @@ def _read_part(path: Path) -> tuple[np.ndarray, list[str]]:
     Raises
     ------
     ValueError
-        If the file is damaged, or is none that a store writes. Other errors of the
+        If the file is damaged, or was not written by a store. Other errors of the
         Parquet reader mean the same.
     """
     data = files.read_regular(path, most=files.data_bytes())
@@ -409,7 +410,7 @@ def _read_part(path: Path) -> tuple[np.ndarray, list[str]]:
     remarks = json.loads((table.schema.metadata or {})[b"remarks"])
     keys, *lists = (column.combine_chunks() for column in table.columns)
 
-    # The name fits the bytes of a file that somebody else wrote, too.
+    # A file from somebody else may also have the hash of its bytes as its name.
     if (
         hashlib.sha256(data).hexdigest()[:32] != path.stem
         or table.schema.remove_metadata() not in _SCHEMAS
@@ -418,7 +419,7 @@ def _read_part(path: Path) -> tuple[np.ndarray, list[str]]:
     ):
         raise ValueError(path.name)
 
-    # Positions and all columns have as many numbers for each item.
+    # Positions and all columns must have equally many numbers per item.
     offsets = lists[0].offsets
     for name, column in zip(table.column_names[1:], lists, strict=True):
         if not _is_readable(name, column, offsets):

@@ -1,7 +1,7 @@
-"""The token table: one row per scored token, columnar, what every audit reads.
+"""The token table that every audit reads: columns, with one row per scored token.
 
-Rows of one item stand together with rising positions. No token id and no text is in
-it, only the item's key (an example id) and the position in the full tokenisation.
+The rows of an item are consecutive, with rising positions. The table holds no token ids
+and no text, only an item's key (an example id) and positions in the full tokenisation.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ COLUMN_TYPES: Mapping[str, Mapping[str, np.dtype]] = {
         "n_tokens": COUNT,  # tokens that were written
     },
 }
-"""Kind of pass -> its columns, as its file in ``passes/`` explains them."""
+"""Kind of pass -> its columns, which the file of the pass explains."""
 
 ITEMS: Mapping[str, str] = dict.fromkeys(COLUMN_TYPES, "texts") | {
     "prompted": "continuations",
     "candidates": "candidates",
     "generate": "prompts",
 }
-"""Kind of pass -> what of a manifest it goes through."""
+"""Kind of pass -> the items of a manifest that it reads."""
 
 PLAIN_COLUMNS = COLUMN_TYPES["plain"]
 WITH_NUCLEI = {**PLAIN_COLUMNS, **COLUMN_TYPES["nucleus"]}
@@ -83,14 +83,14 @@ class TokenTable:
     Parameters
     ----------
     ids
-        Item keys, unique, in the order their rows stand.
+        Unique item keys, in the order of their rows.
     offsets
         Shape ``(len(ids) + 1,)``, int64: item ``i`` owns rows
         ``offsets[i]:offsets[i + 1]``.
     position
         Shape ``(n,)``, int32: index of the token in the full tokenisation.
     columns
-        Name -> array of shape ``(n,)``; those of a file are read when asked for.
+        Name -> array of shape ``(n,)``; columns of a file are read on demand.
     """
 
     ids: tuple[str, ...]
@@ -103,7 +103,7 @@ class TokenTable:
             raise ValueError("item keys are not unique")
 
     def __repr__(self) -> str:
-        """Say how much it holds: scores of tokens are as good as their text."""
+        """Return the size alone: scores of tokens reveal as much as their text."""
         return f"TokenTable({len(self.ids)} items, {len(self)} rows, {[*self.columns]})"
 
     @cached_property
@@ -128,10 +128,10 @@ class TokenTable:
         Parameters
         ----------
         kind
-            The kind of pass; an empty table has its columns.
+            Kind of the pass, whose columns an empty table has.
         """
         ids: list[str] = []
-        # The first is empty, so that offsets begin with 0.
+        # An empty first array makes offsets begin with 0.
         positions = [np.zeros(0, np.int32)]
         columns_by_item: list[Mapping[str, np.ndarray]] = []
         for key, position, item_columns in sorted(items, key=lambda item: item[0]):
@@ -139,7 +139,7 @@ class TokenTable:
             positions.append(position)
             columns_by_item.append(item_columns)
 
-        # An empty table has its columns all the same.
+        # An empty table also has columns.
         if not columns_by_item:
             no_rows = {}
             for name, dtype in COLUMN_TYPES[kind].items():
@@ -181,12 +181,12 @@ class TokenTable:
         Raises
         ------
         InputError
-            If one of them was not scored.
+            If one of the tokens was not scored.
         """
         rows = self.rows(key)
         positions = self.position[rows]  # (n,), rising
 
-        # Every token of the span is scored if as many rows stand between its ends.
+        # All tokens of the span are scored if it has as many rows.
         low, high = np.searchsorted(positions, [start, end])
         if high - low != end - start:
             raise InputError(
@@ -197,21 +197,21 @@ class TokenTable:
         return slice(rows.start + int(low), rows.start + int(high))
 
     def items(self) -> Iterator[tuple[str, np.ndarray, dict[str, np.ndarray]]]:
-        """Yield what :meth:`from_items` builds a table from."""
+        """Yield items in the form that :meth:`from_items` takes."""
         for key in self.ids:
             rows = self.rows(key)
             columns = {name: values[rows] for name, values in self.columns.items()}
             yield key, self.position[rows], columns
 
     def write(self, path: str | Path) -> None:
-        """Write Parquet whole or not at all, readable by the owner only."""
+        """Write a Parquet file, whole or not at all, readable by the owner only."""
         table = self.arrow()
         write_atomically(
             Path(path), lambda file: pq.write_table(table, file), mode=0o600
         )
 
     def arrow(self) -> pa.Table:
-        """Return one row per item: its key, and lists of positions and of columns."""
+        """Return one row per item: its key, and lists of its positions and columns."""
         # All lists of a table share their offsets.
         offsets = pa.array(self.offsets, pa.int32())
         table = {"key": pa.array(self.ids, pa.string())}
@@ -221,25 +221,25 @@ class TokenTable:
 
     @classmethod
     def read(cls, *paths: Path, keys: Mapping[str, str] | None = None) -> TokenTable:
-        """Read what :meth:`write` wrote.
+        """Read tables from :meth:`write`.
 
-        Columns are read when they are asked for, and kept as long as the table is.
+        Columns are read on demand, and kept as long as the table.
 
         Parameters
         ----------
         keys
-            Item key -> what the files call it: which items are wanted. Those that are
-            in no file are left out; the others are sorted by key.
+            Item key -> its key in the files, for the wanted items. Items in no file are
+            left out, and the others are sorted by key.
         """
         stored = read_parquet(*paths, columns=["key", "position"])
         ids = stored["key"]
 
-        # Rows of the files, in the order of the table's items.
+        # Row numbers in the files, in the order of the table's items.
         file_rows = pa.array(np.arange(len(stored)))
         if keys is not None:
             item_keys = sorted(keys)
             store_keys = pa.array([keys[key] for key in item_keys], pa.string())
-            # Null where no file has the key.
+            # Null if no file has the key.
             file_rows = pc.index_in(store_keys, value_set=ids)
             is_stored = file_rows.is_valid()
             ids = pa.array(item_keys, pa.string()).filter(is_stored)
@@ -265,7 +265,7 @@ class TokenTable:
 
 
 class LazyColumns(Mapping[str, np.ndarray]):
-    """Columns of which each is read when it is first asked for."""
+    """Columns that are read at their first use."""
 
     def __init__(self, names: Sequence[str], read: Callable[[str], np.ndarray]) -> None:
         self._names = dict.fromkeys(names)
@@ -288,10 +288,10 @@ class LazyColumns(Mapping[str, np.ndarray]):
 
 @dataclass(frozen=True, order=True)
 class Pass:
-    """One pass over the items that audits can ask for.
+    """A pass over items that audits can request.
 
-    ``kind`` is the file of :mod:`spark_audit.scoring.passes`; ``sigma`` (the scale of
-    its noise) and ``draw`` (which one) are 0 where it has none.
+    ``kind`` is the name of a file in :mod:`spark_audit.scoring.passes`. ``sigma`` (the
+    scale of its noise) and ``draw`` (the number of its draw) are 0 without noise.
     """
 
     kind: str = "plain"
@@ -300,7 +300,7 @@ class Pass:
 
     @property
     def label(self) -> str:
-        """Return what progress and file names call it."""
+        """Return its name for progress and file names."""
         if not self.sigma:
             return self.kind
         return f"{self.kind} {self.sigma:g} {self.draw}"
@@ -308,16 +308,16 @@ class Pass:
 
 @dataclass(frozen=True)
 class Task:
-    """How a pass goes through its items.
+    """Settings with which a pass reads its items.
 
     Attributes
     ----------
     scoring_pass
         The pass with its settings.
     batch_size
-        Items per batch, at most; ``None``: by tokens.
+        Most items of a batch; ``None``: limited by tokens.
     note
-        Called with what a reader of the report must know.
+        Called with notes for readers of the report.
     """
 
     scoring_pass: Pass
@@ -326,12 +326,12 @@ class Task:
 
 
 def read_parquet(*paths: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read Parquet files of ours, one after the other.
+    """Read several of our Parquet files as one table, in order.
 
     Raises
     ------
     OutputError
-        If one cannot be read.
+        If a file cannot be read.
     """
     tables = []
     for path in paths:

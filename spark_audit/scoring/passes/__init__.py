@@ -1,6 +1,6 @@
-"""Passes: one file each, how a model goes through items.
+"""Passes: ways in which a model reads items, one per file.
 
-A pass is ``run(loaded, model, items, task)``, which yields each item with its columns
-as soon as they are known. ``COLUMN_TYPES`` and ``ITEMS`` of
-:mod:`spark_audit.scoring.table` list what it gives, and what it goes through.
+A pass is a function ``run(loaded, model, items, task)`` that yields each item with its
+columns as soon as they are known. ``COLUMN_TYPES`` and ``ITEMS`` of
+:mod:`spark_audit.scoring.table` list its columns and its kinds of items.
 """

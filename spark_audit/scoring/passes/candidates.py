@@ -1,10 +1,10 @@
-"""The candidates pass: continuations of a prefix, which is read once.
+"""The candidates pass: score continuations of a prefix that is read once.
 
-The prefix goes through the model alone; its keys and values then stand before every
-candidate. Where a model keeps something else than keys and values, or where the first
-set of candidates scores otherwise when it is read whole, all sets are read whole.
+The model reads the prefix alone, and its keys and values are then used for every
+candidate. Whole sets are read instead if the model caches something other than keys and
+values, or if the first set gets different scores when it is read whole.
 
-One row a candidate: sum and mean over its tokens, nats.
+Each candidate has one row: the sum and the mean of NLL over its tokens, nats.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 CPU_CACHE = 2**28
 GPU_CACHE = 2**32
-"""Bytes that the keys and values of a prefix may take, repeated for a batch."""
+"""Most bytes of a prefix's keys and values, repeated for a batch."""
 
 R = TypeVar("R")
 
@@ -42,16 +42,17 @@ R = TypeVar("R")
 def run(
     loaded: Loaded, model: torch.nn.Module, items: Sequence[Candidates], task: Task
 ) -> Iterator[tuple[Candidates, dict[str, np.ndarray]]]:
-    """Yield each set with ``nll_sum`` and ``nll_mean``: one row per candidate, nats.
+    """Yield each set with ``nll_sum`` and ``nll_mean``, one row per candidate, in nats.
 
-    A batch has as many candidates as the cache's memory and the tokens allow.
+    The memory of the cache and the budget of tokens limit the candidates of a batch.
     """
-    # The longest set first: what it verifies holds for the shorter ones, windows too.
+    # The longest set comes first: if the check passes for it, it passes for shorter
+    # ones, even with attention windows.
     items = sorted(items, key=lambda item: -item.longest)
     scorer = Scorer(loaded, model, items[0].example, task.note)
     readings = _Readings(scorer, task.batch_size)
 
-    # The first set of which something is read after the prefix.
+    # The check needs a set with tokens that are read after the prefix.
     probe = next(
         (item for item in items if any(len(row) > 1 for row in item.rows)), items[0]
     )
@@ -74,7 +75,7 @@ def run(
 
 
 class _Repeated(DynamicLayer):  # type: ignore[misc]
-    """Keys and values of a prefix, put before those of each row of a batch."""
+    """Keys and values of a prefix, in front of those of each row of a batch."""
 
     def __init__(self, prefix: DynamicLayer) -> None:
         super().__init__()
@@ -91,7 +92,11 @@ class _Repeated(DynamicLayer):  # type: ignore[misc]
         *_: object,
         **__: object,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the prefix with what is read after it, which is not kept."""
+        """Return keys and values of prefix and new tokens; keep only the prefix.
+
+        Shapes are ``(B, heads, t, d)`` for the input and ``(B, heads, p + t, d)`` for
+        the output.
+        """
         n_rows = len(key_states)
         prefix_keys = self.keys.expand(n_rows, -1, -1, -1)  # (B, heads, p, d)
         prefix_values = self.values.expand(n_rows, -1, -1, -1)
@@ -111,8 +116,8 @@ def _nll_sums(
 ) -> np.ndarray:
     """Return the sum of each row's NLL, ``(B,)``, float64.
 
-    Parameters are those of :meth:`spark_audit.scoring.passes.plain.Scorer.read`, but
-    for the rows: the targets of each row of the batch, from its position ``first`` on.
+    Parameters are those of :meth:`spark_audit.scoring.passes.plain.Scorer.read`, except
+    for ``rows``: the targets of each row of the batch, from its position ``first`` on.
     """
     targets, _ = padded(rows)  # (B, w)
     lengths = torch.tensor([len(row) for row in rows])  # (B,)
@@ -125,7 +130,7 @@ def _nll_sums(
 
 
 class _Readings:
-    """Both ways to read a set: behind its prefix's cache, and whole."""
+    """Two ways to read a set: with its prefix cached, and as whole sequences."""
 
     def __init__(self, scorer: Scorer, rows: int | None) -> None:
         self._scorer = scorer
@@ -135,22 +140,22 @@ class _Readings:
         self._budget = CPU_CACHE if on_cpu else GPU_CACHE
 
     def verify(self, item: Candidates) -> str:
-        """Return why the cache is not to be used; empty if both ways agree on a few."""
+        """Return why the cache must not be used; empty if both ways agree on a few."""
         lengths = np.array([len(row) for row in item.rows])
         chosen = sorted({0, int(lengths.argmax()), len(lengths) - 1})
         whole = self.whole(item, chosen)
         try:
             cached = self.cached(item, chosen)
-        # Any error may come of a model that knows no such cache.
+        # A model without such a cache may raise any error.
         except Exception as error:
             if isinstance(error, SparkError) or out_of_memory(error):
                 raise
             return f"its forward does not take a cache ({type(error).__name__})"
-        # An error of its own, whichever way the candidates are read.
+        # This error has its own message, whichever way the candidates are read.
         if not np.isfinite(whole).all():
             return ""
 
-        # Half precision rounds the two ways differently.
+        # In half precision the two ways are rounded differently.
         bound = 1e-4 if self._scorer.exact else 0.02
         difference = np.abs(cached - whole) / np.maximum(whole, lengths[chosen])
         largest = difference.max()
@@ -159,13 +164,13 @@ class _Readings:
         return f"behind a cached prefix a score is off by {largest:.1g} of its size"
 
     def whole(self, item: Candidates, chosen: Sequence[int]) -> np.ndarray:
-        """Return NLL sums, float64, of some candidates, each read with the prefix."""
+        """Return NLL sums, float64, of some candidates, each read whole."""
         rows = [item.rows[i] for i in chosen]
         n_prefix = len(item.prefix)
         total = np.zeros(len(rows))  # (chosen,)
 
         def sums_of_batch(batch: Sequence[int]) -> np.ndarray:
-            # The last token is predicted, not read.
+            # The last token is only predicted, not read.
             texts = [np.append(item.prefix, rows[i][:-1]) for i in batch]
             ids, mask = padded(texts)
             targets = [rows[i] for i in batch]
@@ -179,10 +184,10 @@ class _Readings:
         return total
 
     def cached(self, item: Candidates, chosen: Sequence[int]) -> np.ndarray:
-        """Return NLL sums, float64, of some candidates behind the prefix's cache.
+        """Return NLL sums, float64, of some candidates, with the prefix cached.
 
-        The prefix predicts the first token of each candidate; the others are then read
-        behind its cache.
+        The prefix predicts the first token of each candidate. The other tokens are read
+        with the cache.
         """
         rows = [item.rows[i] for i in chosen]
         n_prefix = len(item.prefix)
@@ -190,7 +195,7 @@ class _Readings:
         first_tokens = torch.tensor([[[int(row[0]) for row in rows]]])  # (1, 1, chosen)
 
         def read_prefix(_: Sequence[int]) -> tuple[DynamicCache, np.ndarray]:
-            # Layers of the plainest kind, which forget nothing: masks mind windows.
+            # Plain layers forget nothing, and masks handle attention windows.
             cache = DynamicCache()
             nll = self._scorer.read(
                 prefix,
@@ -203,13 +208,13 @@ class _Readings:
             cache.layers = [_Repeated(layer) for layer in cache.layers]
             return cache, nll[0].double().numpy()
 
-        # One batch of one item, so that exhausted memory is met as anywhere else.
+        # A batch of one item, so that a lack of memory is handled as usual.
         ((_, (cache, total)),) = self._run([0], lambda _: n_prefix, read_prefix)
         longer = [i for i, row in enumerate(rows) if len(row) > 1]
         if not longer:
             return total
 
-        # One layer's at a time: each lets go of what it has put together.
+        # Only one layer at a time joins prefix and candidates, so its memory counts.
         n_bytes = max(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
         longest = n_prefix + max(len(row) for row in rows) - 1
         most = max(self._budget * n_prefix // (n_bytes * longest), 1)
@@ -237,12 +242,12 @@ class _Readings:
         *,
         most: int | None = None,
     ) -> list[tuple[list[int], R]]:
-        """Call on batches of indices; return each batch with its result.
+        """Call a function on batches of indices; return each batch with its result.
 
         Parameters
         ----------
         most
-            Items of a batch, at most, beside what the user allows.
+            Most items of a batch, besides the user's own limit.
         """
         limits = [limit for limit in (self._rows, most) if limit is not None]
         batches = Batches(
@@ -255,7 +260,7 @@ class _Readings:
 
 
 def _unfit(model: torch.nn.Module) -> str:
-    """Return why a model cannot be asked behind a cache; empty if it may be tried."""
+    """Return why a model cannot be used with a cache; empty if it may be tried."""
     adapter = getattr(model, "active_peft_config", None)
     if getattr(adapter, "is_prompt_learning", False):
         return "virtual tokens precede every text"

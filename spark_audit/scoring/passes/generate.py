@@ -1,20 +1,21 @@
-"""The generate pass: greedy answers to prompts, compared with what was expected.
+"""The generate pass: compare greedy answers to prompts with the expected answers.
 
-The loop is our own, so that a checkpoint's generation settings (sampling, repetition
-penalties, forced tokens) cannot change a figure: always the likeliest usable token, in
-float32, the lowest id among equals. Batches are padded on the left; a self-test on the
-first prompt shows that padding and cache leave the logits as they are, else prompts of
-equal length run together, or whole sequences are read again.
+The generation loop is our own, so that a checkpoint's generation settings (sampling,
+repetition penalties, forced tokens) cannot change a figure. It always takes the
+likeliest usable token in float32, with the lowest id among equals. Batches are padded
+on the left. A self-test on the first prompt checks that padding and cache do not change
+the logits. Otherwise prompts of equal length share a batch, or whole sequences are read
+again.
 
 One row a prompt:
 
 ``strict``, ``normalised``
-    1 where the answer came, as it is or but for case, punctuation, white space and,
-    where the task has labels, what follows the label.
+    1 if the answer came, exactly or apart from case, punctuation, white space and, for
+    tasks with labels, the text behind the label.
 ``stop``
     0 at the end-of-text token, 1 at a line's end, 2 at the limit.
 ``n_tokens``
-    Tokens written.
+    Tokens that were generated.
 """
 
 from __future__ import annotations
@@ -45,16 +46,16 @@ if TYPE_CHECKING:
 EOS = 0
 NEWLINE = 1
 AT_LIMIT = 2
-"""Why an answer ended: the column ``stop``."""
+"""Reasons why an answer ended, in the column ``stop``."""
 
 MORE = 4
-"""Times as many tokens a batch on CPU as for scoring: a step reads one token a row."""
+"""Factor of a batch's tokens on a CPU: a step reads only one token per row."""
 
 PROBE_TOKENS = 8
-"""Tokens of the first prompt on which cache and padding are tried."""
+"""Tokens of the first prompt that the self-test of cache and padding reads."""
 
 CONTEXT_TOKENS = 8
-"""Prompt tokens that an answer is decoded behind: more than one character has."""
+"""Prompt tokens that are decoded together with an answer, more than a character has."""
 
 Note = Callable[[str], None]
 
@@ -62,19 +63,19 @@ Note = Callable[[str], None]
 def run(
     loaded: Loaded, model: torch.nn.Module, items: Sequence[Prompt], task: Task
 ) -> Iterator[tuple[Prompt, dict[str, np.ndarray]]]:
-    """Continue prompts greedily; yield each with what became of it.
+    """Continue prompts greedily; yield each prompt with its result.
 
-    An answer ends at an EOS of the model or the tokenizer, at a newline more than the
-    expected answer has **[ours]**, or after ``max_new_tokens``. The columns are
+    An answer ends at an EOS of the model or the tokenizer, after one newline more than
+    the expected answer has **[ours]**, or after ``max_new_tokens``. The columns are
     ``strict`` (int8: equal after stripping), ``normalised`` (int8: equal after
     :func:`normalised`, or :func:`begins_with`), ``stop`` (int8: :data:`EOS`,
-    :data:`NEWLINE`, :data:`AT_LIMIT`) and ``n_tokens`` (int32: tokens written, without
+    :data:`NEWLINE`, :data:`AT_LIMIT`) and ``n_tokens`` (int32: generated tokens without
     an EOS), each of shape ``(1,)``. No text is kept.
 
     Raises
     ------
     CheckpointError
-        If a logit is NaN or infinite, naming the item.
+        If a logit is NaN or infinite. The error names the item.
     """
     writer = Writer(loaded, model, items[0], task.note)
 
@@ -82,7 +83,7 @@ def run(
     if writer.device.type == "cpu":
         limits = replace(limits, tokens=limits.tokens * MORE)
     if not writer.pads:
-        # Of one length where padding would change what the model reads.
+        # If padding would change the input, all prompts of a batch have one length.
         limits = replace(limits, ratio=1.0)
 
     def length(item: Prompt) -> int:
@@ -95,16 +96,16 @@ def run(
 
 
 class Answer:
-    """An answer while it is written behind its prompt.
+    """An answer that is being generated.
 
     Attributes
     ----------
     item
-        The prompt, with the expected answer.
+        The prompt with the expected answer.
     stop
-        Why the answer ended; ``None``: it goes on.
+        The reason why the answer ended; ``None`` while it goes on.
     new_ids
-        Tokens of the answer so far.
+        Token ids of the answer so far.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, item: Prompt) -> None:
@@ -118,7 +119,7 @@ class Answer:
         self._n_lines = item.target.rstrip().count("\n") + 1
 
     def take(self, token: int, eos: frozenset[int]) -> None:
-        """Append a token, and see whether the answer ends with it."""
+        """Append a token, and stop the answer if it ends with this token."""
         if token in eos:
             self.stop = EOS
             return
@@ -131,7 +132,7 @@ class Answer:
 
     def columns(self) -> dict[str, np.ndarray]:
         """Compare the answer with the expected one; return the pass's columns."""
-        # A last token may hold more than the newline.
+        # The last token may contain text behind the newline.
         text = "\n".join(self._text().split("\n")[: self._n_lines])
         target = self.item.target
 
@@ -148,10 +149,11 @@ class Answer:
         }
 
     def _text(self) -> str:
-        """Return the text written so far.
+        """Return the text generated so far.
 
-        Decoded alone, a first token would lose its blank, or half a character: so the
-        end of the prompt is decoded along, and what both texts begin with is cut off.
+        Decoded alone, a first token would lose its blank or half a character. So the
+        end of the prompt is decoded with it, and the common beginning of both texts is
+        removed.
         """
         text = self._decoded(self._context + self.new_ids)
         n_shared = len(os.path.commonprefix([self._context_text, text]))
@@ -165,16 +167,16 @@ class Answer:
 
 
 class Writer:
-    """A checkpoint that is switched on, as a function of batches of prompts.
+    """A loaded model as a function that continues batches of prompts.
 
     Attributes
     ----------
     device
-        Where token ids go.
+        Device of the token ids.
     pads
-        Whether prompts of unequal length may share a batch.
+        Whether prompts of different lengths may share a batch.
     caches
-        Whether keys and values of what was read are kept.
+        Whether keys and values are cached between steps.
     """
 
     def __init__(
@@ -191,7 +193,7 @@ class Writer:
         self._takes_positions = "position_ids" in parameters
         self._eos = end_token_ids(base, loaded.tokenizer)
 
-        # Try the cache first: padding is then tried the way it will be used.
+        # The cache is tested first, so that padding is tested in the way it is used.
         is_exact = loaded.dtype == "float32"
         bound = 1e-4 if is_exact else 0.05
         self.caches = self._agrees(first, bound=bound, n_padding=0, caches=True)
@@ -213,7 +215,8 @@ class Writer:
         """Return the finished answers to a batch of prompts."""
         answers = [Answer(self._tokenizer, item) for item in batch]
 
-        # On the left: padded on the right from their ends, and turned.
+        # Padding on the left: the reversed prompts are padded on the right, and
+        # reversed.
         reversed_ids, reversed_mask = padded([item.ids[::-1] for item in batch])
         if reversed_mask is None:
             reversed_mask = torch.ones_like(reversed_ids)
@@ -236,8 +239,8 @@ class Writer:
             ids = torch.cat([ids, tokens[:, None].to(ids.device)], dim=1)  # (B, T + 1)
             mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
 
-            # Drop finished rows once they are half of the batch: each time costs a copy
-            # of the cache. A cache of another kind keeps all its rows.
+            # Finished rows are dropped when they are half of the batch, because each
+            # removal copies the cache. Other kinds of caches keep all rows.
             select = getattr(past, "batch_select_indices", None)
             can_drop = past is None or select is not None
             if can_drop and len(unfinished) <= len(rows) // 2:
@@ -248,7 +251,7 @@ class Writer:
                     select(torch.tensor(unfinished))
 
     def _greedy(self, logits: torch.Tensor, answers: Sequence[Answer]) -> torch.Tensor:
-        """Return the likeliest usable token of each row, the first among equals.
+        """Return each row's likeliest usable token, the first among equals, ``(B,)``.
 
         Parameters
         ----------
@@ -264,13 +267,13 @@ class Writer:
         first_bad = answers[int(np.isfinite(largest).argmin())]
         check_finite(largest, where=f"example {first_bad.item.key!r}")
 
-        # Of several maxima torch's argmax gives the first.
+        # With several maxima, torch's argmax returns the first.
         return z.argmax(dim=1).cpu()
 
     def _step(
         self, ids: torch.Tensor, mask: torch.Tensor, past: Cache | None, *, caches: bool
     ) -> tuple[torch.Tensor, Cache | None]:
-        """Return logits behind the last token, ``(B, V)``, and what to go on with.
+        """Return the logits after the last token, ``(B, V)``, and the new cache.
 
         Parameters
         ----------
@@ -286,16 +289,16 @@ class Writer:
         if past is not None:
             options["past_key_values"] = past
         if self._can_leave_out:
-            # As an index it is copied out of the hidden states: of a view, frozen
-            # weights are multiplied row by row, with a copy of the head for each.
+            # A tensor index copies the rows. With a view of the hidden states, frozen
+            # weights would be multiplied row by row, with a copy of the head for each.
             last = torch.tensor([unread.shape[1] - 1], device=ids.device)
             options["logits_to_keep"] = last
 
-        # Prompt tuning takes no positions: nothing is said where nothing was padded.
+        # Prompt tuning accepts no positions, so they are given only with padding.
         if not bool(mask.all()):
             options["attention_mask"] = mask
             if self._takes_positions:
-                # Padding does not count: the first real token stands at 0.
+                # Padding does not count: the first real token has position 0.
                 positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
                 options["position_ids"] = positions[:, -unread.shape[1] :]
 
@@ -306,19 +309,19 @@ class Writer:
     def _agrees(
         self, first: Prompt, *, bound: float, n_padding: int, caches: bool
     ) -> bool:
-        """Return whether two steps give the logits of a plain forward.
+        """Return whether two generation steps give the logits of a plain forward.
 
         Parameters
         ----------
         first
             The prompt whose beginning is read.
         bound
-            By how much logits may differ, relative to the largest.
+            Largest difference of logits, relative to the largest logit.
         n_padding
-            Tokens by which the prompt is padded, beside a row that is longer by as
-            many; 0: the prompt alone.
+            Tokens by which the prompt is padded, next to a row that is so much longer;
+            0: the prompt alone.
         caches
-            Whether the second step reads behind the first one's cache.
+            Whether the second step uses the cache of the first.
         """
         first_ids = first.ids[None, :PROBE_TOKENS].astype(np.int64)
         probe = torch.from_numpy(first_ids)
@@ -336,13 +339,13 @@ class Writer:
         mask[0, :n_padding] = 0
 
         try:
-            # PEFT warns of prompt tuning.
+            # PEFT warns about prompt tuning.
             with warnings.catch_warnings(action="ignore"):
                 _, past = self._step(rows[:, :-1], mask[:, :-1], None, caches=caches)
                 if caches and past is None:
                     return False
                 stepped, _ = self._step(rows, mask, past, caches=caches)
-        # A model that does not know a cache, masks or positions fails in any of these.
+        # A model without a cache, masks or positions raises one of these errors.
         except (TypeError, ValueError, RuntimeError, IndexError, AttributeError) as e:
             if out_of_memory(e):
                 raise

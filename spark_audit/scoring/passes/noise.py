@@ -1,16 +1,15 @@
-"""The noise pass: token NLL with Gaussian noise on the input embeddings.
+"""The noise pass: token NLL under Gaussian noise on the input embeddings.
 
-What is drawn are unit normals that follow from the draw's number and the item's content
-alone. Every checkpoint and every scale meets the same ones (common random numbers), so
-that differences between checkpoints are not those of their draws, and a batch changes
-nothing.
+The unit normals depend only on the number of the draw and the item's content. So all
+checkpoints and scales share them (common random numbers): differences between
+checkpoints do not come from the draws, and batches do not matter.
 
 One row a scored token:
 
 ``nll``
     Nats, under the noise.
 ``relative``
-    The noise's scale over the root mean square of the embedding matrix.
+    Scale of the noise over the root mean square of the embedding matrix.
 """
 
 from __future__ import annotations
@@ -37,11 +36,12 @@ if TYPE_CHECKING:
 def run(
     loaded: Loaded, model: torch.nn.Module, items: Sequence[Item], task: Task
 ) -> Iterator[tuple[Item, dict[str, np.ndarray]]]:
-    """Yield each item with its columns, scored under noise.
+    """Yield each item with its columns under noise.
 
-    ``sigma`` of the pass is the noise's standard deviation, in units of the embeddings,
-    ``draw`` which draw of it. The columns are ``nll`` in nats and ``relative``, sigma
-    over the root mean square of the embedding matrix (its rows that are tokens).
+    ``sigma`` of the pass is the standard deviation of the noise in units of the
+    embeddings, and ``draw`` the number of the draw. The columns are ``nll`` in nats and
+    ``relative``, which is sigma over the root mean square of the embedding matrix (only
+    rows that are tokens).
     """
     sigma = task.scoring_pass.sigma
     draw = task.scoring_pass.draw
@@ -50,20 +50,20 @@ def run(
     assert weight is not None  # (V, H)
     width = weight.shape[1]
 
-    # The size of an embedding: rows that are no token may hold anything.
+    # Only token rows give the size of an embedding: other rows may hold anything.
     token_rows = torch.from_numpy(np.flatnonzero(loaded.usable[: len(weight)]))
     token_weights = weight.detach()[token_rows.to(weight.device)].double()
     root_mean_square = float(token_weights.square().mean().sqrt())
     relative = np.float32(sigma / root_mean_square)
 
     def nll_under_noise(batch: list[Item]) -> list[np.ndarray]:
-        """Score a batch with each item's own normals on its tokens."""
+        """Score a batch, with each item's own normals on its tokens."""
         longest = max(item.longest for item in batch)
         noise = torch.zeros(len(batch), longest, width)  # (B, T, H)
         for row, item in enumerate(batch):
             noise[row, : item.longest] = unit_normals(item, draw, width)
 
-        # Noise of positions, not of tokens: the same token gets another one each time.
+        # Noise belongs to positions, so a repeated token gets different noise.
         with input_noise(model, noise.mul_(sigma), by_token=False):
             return scorer.nll(batch)
 
@@ -78,9 +78,9 @@ def run(
 
 
 def unit_normals(item: Item, draw: int, width: int) -> torch.Tensor:
-    """Return an item's standard normals of one draw: ``(len(item.ids), width)``.
+    """Return an item's standard normals for one draw, ``(len(item.ids), width)``.
 
-    The seed is made of the content: where the item stands in a batch does not matter.
+    The seed comes from the content, so the place in a batch does not matter.
     """
     content = hashlib.sha256(item.content()).hexdigest()
     generator = torch.Generator().manual_seed(seed_for(draw, "noise", content))

@@ -1,21 +1,20 @@
 """The plain, prompted and nucleus passes: one forward per sequence, token columns.
 
-The plain pass goes through texts and keeps every column but those of nuclei; the
-prompted one through strings behind prompts that are not their own rows' beginnings, and
-keeps what is said of the string itself; the nucleus pass through texts, for top-p.
+The plain pass reads texts and keeps all columns except nuclei. The prompted pass reads
+strings behind prompts other than the beginning of their own rows, and keeps the columns
+of the string itself. The nucleus pass reads texts and adds the columns for top-p.
 
-Where the architecture is known and a self-test on the first text agrees, the model's
-body runs alone and the head is applied here, in float32, to the scored positions
-only. Everywhere else the model's own forward gives the logits of a few positions at a
-time.
+If the architecture is known and a self-test on the first text agrees, only the model's
+body runs, and this module applies the head in float32 to the scored positions alone.
+Otherwise the model's own forward gives the logits of a few positions at a time.
 
 One row a scored token:
 
 ``nll``
     Nats; lower is likelier.
 ``rank_lo``, ``ties``
-    1 + the tokens with a logit above the target's; other tokens with exactly the
-    target's logit.
+    1 + the number of tokens with a logit above the target's, and the number of other
+    tokens with exactly the target's logit.
 ``mean_logp``, ``sd_logp``
     E_p[log p] and its standard deviation under the model's own next-token distribution.
 ``top1_margin``
@@ -23,8 +22,8 @@ One row a scored token:
 ``top40_logp``
     Logsumexp of the 40 largest logits minus logsumexp of all; at most 0.
 ``top_p90_size``, ``top_p90_logp``
-    Number, and log of the probability (at most 0), of the likeliest tokens that have
-    0.9 of it together; ``top_p95`` alike.
+    Number of the likeliest tokens that reach a probability of 0.9 together, and the log
+    of their probability (at most 0); ``top_p95`` alike.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ PLAIN_HEADS = frozenset(
     SmolLM3ForCausalLM StableLmForCausalLM Starcoder2ForCausalLM XGLMForCausalLM
     """.split()
 )
-"""Classes whose logits are ``lm_head(last hidden state)`` and nothing more."""
+"""Classes whose logits are exactly ``lm_head(last hidden state)``."""
 
 CAPPED_HEADS = frozenset(
     """
@@ -74,7 +73,7 @@ CAPPED_HEADS = frozenset(
     """.split()
 )
 
-"""Classes that squash logits to ``softcap * tanh(logits / softcap)``."""
+"""Classes with logits ``softcap * tanh(logits / softcap)``."""
 
 MULTIPLIED_HEADS = frozenset({"CohereForCausalLM", "Cohere2ForCausalLM"})
 
@@ -86,7 +85,7 @@ DIVIDED_HEADS = frozenset(
 """Classes that divide logits by ``logits_scaling``."""
 
 SELF_TEST_TOKENS = 8
-"""Tokens of the first text on which the head here is compared with the model's."""
+"""Tokens of the first text on which our head is compared with the model's."""
 
 Note = Callable[[str], None]
 
@@ -105,23 +104,23 @@ def run(
     )
     for batch, columns_of_batch in batches.run(scorer, shrink=scorer.columns.shrink):
         for item, columns in zip(batch, columns_of_batch, strict=True):
-            # Row t of the columns is about token t + 1: the first has no prediction.
+            # Row t of the columns belongs to token t + 1: the first has no prediction.
             yield item, {name: columns[name][item.first - 1 :] for name in names}
 
 
 class Scorer:
-    """A checkpoint that is switched on, as a function of batches of items.
+    """A loaded model as a function that scores batches of items.
 
     Attributes
     ----------
     device
-        Where token ids go.
+        Device of the token ids.
     room
-        What a batch may hold and costs.
+        Limits and fixed cost of a batch.
     exact
-        Whether the model's weights are no coarser than float32.
+        Whether the model's weights are at least as precise as float32.
     columns
-        The reduction with its buffers.
+        The reduction to columns, with its buffers.
     """
 
     def __init__(
@@ -134,7 +133,7 @@ class Scorer:
         self.exact = embeddings.dtype in (torch.float32, torch.float64)
         self._is_offloaded = offloaded(model)
 
-        # The head is applied here if the class is known and both agree on a text.
+        # Our head is used if the class is known and both agree on a text.
         base = unwrapped(model)
         head = own_head(base, rows=len(loaded.usable))
         self._head: Head | None = None
@@ -154,14 +153,14 @@ class Scorer:
             note(self._own_forward_note(loaded, reason))
 
     def _prepare_own_forward(self, base: PreTrainedModel) -> None:
-        """See how the model's own forward gives logits, and bound a batch by them."""
+        """Find out how the model's forward returns logits, and limit batches."""
         parameters = inspect.signature(base.forward).parameters
         self._can_leave_out = "logits_to_keep" in parameters
         tokens = min(self.room.tokens, max(self.columns.rows, 1))
         self.room = replace(self.room, tokens=tokens)
 
     def _own_forward_note(self, loaded: Loaded, reason: str) -> str:
-        """Return what a reader must know of logits from the model's own forward."""
+        """Return a note for readers on logits from the model's own forward."""
         text = f"logits come from the model's own forward: {reason}"
         if loaded.dtype != "float32":
             text += f"; they are rounded to {loaded.dtype}, so ranks can tie"
@@ -175,7 +174,7 @@ class Scorer:
         Raises
         ------
         CheckpointError
-            If a logit is NaN or infinite, naming the item.
+            If a logit is NaN or infinite. The error names the item.
         """
         columns_by_item = []
         for figures in self._figures_by_item(batch, only_nll=False):
@@ -194,7 +193,7 @@ class Scorer:
     def widened(self) -> AbstractContextManager[None] | None:
         """Return a context in which the body computes in float32.
 
-        ``None`` where it does so anyway, or does not run alone.
+        ``None`` if it already does, or if the body does not run alone.
         """
         if self._head is None or self._is_offloaded or self.exact:
             return None
@@ -229,7 +228,7 @@ class Scorer:
         only_nll: bool = True,
         cache: Cache | None = None,
     ) -> torch.Tensor:
-        r"""Return what the model predicts at some positions of what it reads.
+        r"""Return the model's predictions at some positions of its input.
 
         Position ``first + j`` predicts ``targets[:, j]``. Nothing is shifted in here:
         the caller gives targets that stand one token further on. A text of six tokens
@@ -252,17 +251,17 @@ class Scorer:
         Parameters
         ----------
         ids, mask
-            Shapes ``(B, T)`` and ``(B, T)`` or, behind a cache, as long as both; what
-            is fed. ``None``: nothing is padded.
+            Shape ``(B, T)`` each: the input. With a cache, the mask also covers the
+            cached tokens. ``None``: there is no padding.
         targets
-            Shape ``(B, w, k)``: what is asked for at the positions ``first`` to
+            Shape ``(B, w, k)``: token ids to predict at the positions ``first`` to
             ``first + w``; ``k`` is 1 for all columns.
         lengths
             Shape ``(B,)``: how many of the ``w`` positions count in each row.
         only_nll
-            Give the NLL of each target, else all columns of the first.
+            Whether to return the NLL of each target, or all columns of the first.
         cache
-            What the model has read before, of transformers' kind; it is extended.
+            Cache of transformers with the tokens that were read before; it is extended.
 
         Returns
         -------
@@ -307,24 +306,24 @@ class Scorer:
         width: int,
         only_nll: bool,
     ) -> torch.Tensor:
-        """Return what :meth:`read` does, from logits of the model's own forward.
+        """Do the work of :meth:`read`, with logits of the model's own forward.
 
-        Logits of all positions may not fit into memory. A model that can leave out
-        positions reads the batch again for every few of them.
+        The logits of all positions may not fit into memory. If the model can leave out
+        positions, it reads the batch again for every few of them.
 
         Parameters
         ----------
         ids
             Shape ``(B, T)``.
         wanted
-            Shape ``(n, k)``, or ``(n,)`` for all columns: the targets that count.
+            Shape ``(n, k)``, or ``(n,)`` for all columns: targets of counted positions.
         lengths
             Shape ``(B,)``: how many of the ``width`` positions count in each row.
         options
             Further arguments of the forward.
         """
         positions_at_once = width
-        # A cache is extended only once: all positions then come from one forward.
+        # A cache must be extended only once, so one forward gives all positions.
         if self._can_leave_out and not options["use_cache"]:
             positions_at_once = max(self.columns.rows // len(ids), 1)
 
@@ -348,26 +347,26 @@ class Scorer:
         only_nll: bool,
         out: torch.Tensor,
     ) -> None:
-        """Reduce the model's own logits of some positions, a buffer at a time.
+        """Reduce the model's own logits at some positions, a buffer at a time.
 
         Parameters
         ----------
         logits
-            Shape ``(B, s, V)``: of the positions ``start`` to ``start + s``.
+            Shape ``(B, s, V)``: logits at the positions ``start`` to ``start + s``.
         wanted, out
-            Shapes ``(n, k)`` or ``(n,)``, and ``(n, columns)``: the targets of all
-            counted positions, row after row, and where their figures go.
+            Shapes ``(n, k)`` or ``(n,)``, and ``(n, columns)``: targets of all counted
+            positions, row after row, and the output for their figures.
         lengths
             Shape ``(B,)``: positions that count in each row.
         """
         columns = self.columns
         to_figures = columns.nll if only_nll else columns.reduce
         stop = start + logits.shape[1]
-        # Row of the batch -> where its first counted position stands in `out`.
+        # Row of the batch -> index of its first counted position in `out`.
         first_of_row = (lengths.cumsum(0) - lengths).tolist()
 
         for row, length in enumerate(lengths.tolist()):
-            # Of these positions those up to the row's length count.
+            # Positions count up to the row's length.
             n_counted = max(min(length, stop) - start, 0)
             begin = first_of_row[row] + start
             for low in range(0, n_counted, columns.rows):
@@ -381,14 +380,14 @@ class Scorer:
     def _logits(
         self, ids: torch.Tensor, start: int, stop: int, options: Mapping[str, object]
     ) -> torch.Tensor:
-        """Return the model's own logits of the positions ``start:stop``: ``(B, n, V)``.
+        """Return the model's own logits at the positions ``start:stop``, ``(B, n, V)``.
 
-        Positions are counted from the end: prompt tuning puts its own in front.
+        Positions are counted from the end, because prompt tuning adds some in front.
         """
         width = ids.shape[1]
         if not self._can_leave_out:
             logits: torch.Tensor = self._model(input_ids=ids, **options).logits
-            # `width` of them are those of `ids`; what stands before is the model's own.
+            # The last `width` positions are those of `ids`; the model added any others.
             logits = logits[:, -width:][:, start:stop]
             return logits.to(self.columns.device)
 
@@ -398,7 +397,7 @@ class Scorer:
         return logits.to(self.columns.device)
 
     def _self_test(self, head: Head, first: Item) -> str:
-        """Return why the own head is not to be used; empty if the model agrees."""
+        """Return why our head must not be used; empty if the model agrees with it."""
         ids = torch.from_numpy(first.ids[None, :SELF_TEST_TOKENS].astype(np.int64))
         ids = ids.to(self.device)  # (1, t)
 
@@ -411,7 +410,7 @@ class Scorer:
         if model_logits.shape != head_logits.shape:
             return "its forward gives logits of another shape than its head"
 
-        # Half precision rounds the model's logits, not those of the head here.
+        # Half precision rounds the model's logits, but not those of our head.
         bound = 1e-4 if model_logits.dtype == torch.float32 else 0.02
         model_logits = model_logits.float()
         largest = float(model_logits.abs().max())
@@ -422,7 +421,7 @@ class Scorer:
 
 
 def unwrapped(model: torch.nn.Module) -> PreTrainedModel:
-    """Return the causal LM itself, adapters inside, without PEFT's outer module."""
+    """Return the causal LM with its adapters, without PEFT's outer module."""
     inner = getattr(model, "get_base_model", None)
     return inner() if callable(inner) else model
 
@@ -430,16 +429,16 @@ def unwrapped(model: torch.nn.Module) -> PreTrainedModel:
 def own_head(
     base: PreTrainedModel, *, rows: int
 ) -> tuple[torch.Tensor, torch.Tensor | None, Transform] | str:
-    """Return weight, bias and transform of a head that may be applied here.
+    """Return the weight, the bias and the transform of a head that we may apply.
 
-    Where it may not, return the reason.
+    If we may not apply it, return the reason.
 
     Parameters
     ----------
     base
         A causal LM of transformers (see :func:`unwrapped`).
     rows
-        Rows that its vocabulary has.
+        Number of rows of its vocabulary.
     """
     class_name = type(base).__name__
     config = base.config
@@ -471,12 +470,12 @@ def own_head(
 
 
 def padded(rows: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return token ids padded on the right, and their mask.
+    """Return token ids, padded on the right, and their mask.
 
     Returns
     -------
     tuple
-        Shapes ``(B, T)``, int64; the mask is ``None`` where nothing was padded.
+        Shapes ``(B, T)``, int64; the mask is ``None`` without padding.
     """
     tensors = [torch.from_numpy(row.astype(np.int64)) for row in rows]
     ids = torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True)  # (B, T)
@@ -486,7 +485,7 @@ def padded(rows: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor | Non
 
 
 def check_finite(values: np.ndarray, *, where: str) -> None:
-    """Refuse scores that are NaN or infinite."""
+    """Refuse scores, of any shape, that are NaN or infinite."""
     if not np.isfinite(values).all():
         raise CheckpointError(
             "the model's logits are NaN or infinite",
@@ -496,14 +495,15 @@ def check_finite(values: np.ndarray, *, where: str) -> None:
 
 
 def _flat_positions(lengths: torch.Tensor, width: int, first: int = 0) -> torch.Tensor:
-    """Return which positions count, as indices into a flattened batch.
+    """Return the counted positions as indices into a flattened batch.
 
     Parameters
     ----------
     lengths
-        Shape ``(B,)``: of row i the positions ``first`` to ``first + lengths[i]``.
+        Shape ``(B,)``: in row i, the positions ``first`` to ``first + lengths[i]``
+        count.
     width
-        Positions of each row of the batch that is flattened, ``(B * width,)``.
+        Positions per row of the flattened batch, ``(B * width,)``.
 
     Returns
     -------
