@@ -1,8 +1,8 @@
 """Statistics of the audits: pure numpy and SciPy, no model, no file.
 
 ``sa.stats.NAME`` reaches what ``__init__.pyi`` lists: estimates and intervals, tests,
-matching, the memory contrast, power, ROC, canaries and bounds of epsilon. Each is
-imported when it is used. Everything else is imported from its own file.
+matching, the memory contrast, power, ROC, canaries and bounds of epsilon. Each of them
+is imported at its first use. Import everything else from its own file.
 """
 
 import lazy_loader

@@ -61,7 +61,7 @@ def learning_accuracy(matrix: np.ndarray) -> np.ndarray:
 def bwt(matrix: np.ndarray) -> np.ndarray:
     """Return backward transfer: the mean change on earlier tasks since learned.
 
-    Below 0 where earlier tasks were forgotten. ``matrix`` has the shape ``(..., T,
+    It is below 0 if earlier tasks were forgotten. ``matrix`` has the shape ``(..., T,
     N)``: accuracy after stage t on task n.
 
     Examples
@@ -69,7 +69,7 @@ def bwt(matrix: np.ndarray) -> np.ndarray:
     >>> bwt(np.array([[0.9, 0.0], [0.5, 0.7]])).item()
     -0.4
     """
-    # Without the last task, which nothing came after.
+    # Leave out the last task, which no other followed.
     right_after = np.diagonal(matrix, axis1=-2, axis2=-1)[..., :-1]  # (..., N - 1)
     at_the_end = matrix[..., -1, :-1]
     return np.asarray((at_the_end - right_after).mean(axis=-1))
@@ -80,8 +80,8 @@ def forgetting(matrix: np.ndarray) -> np.ndarray:
 
     ``matrix`` has the shape ``(..., T, N)``: accuracy after stage t on task n.
 
-    Chaudhry et al. (2018). Accuracies that are not known (NaN) are no candidates. The
-    best of several noisy values is biased upwards, so that 0 is not its chance value.
+    Chaudhry et al. (2018). Unknown accuracies (NaN) are no candidates. The best of
+    several noisy values is biased upwards, so 0 is not the value by chance.
 
     Examples
     --------
@@ -109,7 +109,7 @@ LEVEL_METRICS = ("last", "avg", "learning_accuracy")
 
 
 def reason_against(metric: str, *, stages: int, tasks: int) -> str | None:
-    """Return why a figure has no value on a matrix of this shape; ``None`` if it has.
+    """Return why a figure has no value on a matrix of this shape; ``None``: it has one.
 
     Examples
     --------
@@ -128,7 +128,7 @@ def reason_against(metric: str, *, stages: int, tasks: int) -> str | None:
 
 
 def task_weights(metric: str, tasks: int) -> np.ndarray:
-    """Return how much each task's answers weigh in one of :data:`LEVEL_METRICS`.
+    """Return the weight of each task's answers in one of :data:`LEVEL_METRICS`.
 
     Shape ``(tasks,)``; they sum to 1.
 
@@ -138,8 +138,8 @@ def task_weights(metric: str, tasks: int) -> np.ndarray:
     ([0.75, 0.25], [0.5, 0.5])
     """
     if metric == "avg":
-        # Stage t weighs 1 / T and shares that among its t tasks; a task is in all
-        # stages from its own on.
+        # Stage t has the weight 1 / T, divided among its t tasks. A task belongs to its
+        # own stage and all later ones.
         shares_of_stages = 1 / (tasks * np.arange(1, tasks + 1))
         return np.asarray(np.cumsum(shares_of_stages[::-1])[::-1])
 

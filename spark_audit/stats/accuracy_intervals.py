@@ -1,9 +1,9 @@
 """Figures of an accuracy matrix with intervals, and differences of two runs.
 
 All figures but forgetting are linear in the tasks' accuracies, so a resample is again a
-row of weights over clusters. Sources of different tasks are drawn independently:
-jackknife and bootstrap are stratified by task, and a source that stands in several
-tasks is one cluster.
+row of weights over clusters. Sources of different tasks are drawn independently, so
+jackknife and bootstrap are stratified by task. A source in several tasks is one
+cluster.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Answers:
         n_tasks: int,
         n_clusters: int,
     ) -> Answers:
-        """Return the answers by cluster, from one row a question.
+        """Return the answers by cluster, from one row per question.
 
         Parameters
         ----------
@@ -97,10 +97,10 @@ class Answers:
         return matrix_of(self.sums.sum(axis=0), self.shape)
 
     def strata(self) -> np.ndarray:
-        """Return each cluster's task, shape ``(C,)``: that with most of its rows.
+        """Return the task with most rows of each cluster, shape ``(C,)``.
 
-        A task with one cluster of its own joins the largest task, as it says nothing
-        of its spread.
+        A task with a single cluster joins the largest task, since its spread is
+        unknown.
         """
         task = self.trials.argmax(axis=1)  # (C,)
         n_clusters = np.bincount(task, minlength=self.trials.shape[1])  # (N,)
@@ -128,7 +128,7 @@ def accuracy_estimate(
         Name of the figure.
     drawn
         Shape ``(B, T * N + N)``, ``answers.sums`` in resamples that
-        :func:`~spark_audit.stats.bootstrap.draw_in_strata` gives: also give the
+        :func:`~spark_audit.stats.bootstrap.draw_in_strata` gives; they add the
         percentile interval.
 
     Examples
@@ -150,8 +150,8 @@ def accuracy_estimate(
     if estimate.value is None or metric not in LEVEL_METRICS:
         return estimate
 
-    # Independent questions that tell as much: a weighted mean of tasks has the
-    # variance p (1 - p) sum w^2 / n.
+    # Number of independent questions with the same variance: a weighted mean over tasks
+    # has the variance p (1 - p) sum w^2 / n.
     _, n_tasks = answers.shape
     squared_weights = task_weights(metric, n_tasks) ** 2  # (N,)
     if estimate.se is None or not 0 < estimate.value < 1:
@@ -188,9 +188,8 @@ def accuracy_difference(
     drawn
         As for :func:`accuracy_estimate`: the sums of both, one after the other.
 
-    Examples
-    --------
-    Of four questions the one series answers three rightly, the other one of these:
+    Examples -------- One series answers three of four questions rightly, the other one
+    of these:
 
     >>> task = np.zeros(4, int)
     >>> source = np.arange(4)
@@ -214,10 +213,10 @@ def accuracy_difference(
 
 
 def cluster_shares(answers: Answers, metric: str) -> np.ndarray:
-    """Return what each cluster adds to a figure that is linear in right answers.
+    """Return the contribution of each cluster to a figure linear in right answers.
 
-    Shape ``(C,)``; the sum is the figure. For paired tests: differences of two series'
-    shares can be flipped cluster by cluster.
+    The shape is ``(C,)`` and the sum is the figure. Paired tests flip the differences
+    of two series' contributions cluster by cluster.
 
     Examples
     --------
@@ -230,13 +229,13 @@ def cluster_shares(answers: Answers, metric: str) -> np.ndarray:
     if metric == "forgetting":
         raise ValueError("forgetting is not linear in right answers")
 
-    # The figure of each cluster's own additions to R: linear, so they add up.
+    # The figure is linear, so apply it to each cluster's contribution to R.
     additions = answers.correct / answers.trials.sum(axis=0)  # (C, T, N)
     return np.asarray(ACCURACY_METRICS[metric](additions))
 
 
 def _reason_against(metric: str, *series: Answers) -> str | None:
-    """Return why a figure of series of the same questions has no value, if it has none.
+    """Return why a figure of series on the same questions has no value, if any reason.
 
     The first reason counts: the number of stages and tasks, then empty tasks.
     """

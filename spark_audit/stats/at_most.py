@@ -1,17 +1,16 @@
-"""What could still be there: the end of an interval at the level of a claim.
+"""Effects that could still be there: the end of an interval at the level of a claim.
 
-The smallest detectable effect belongs to the design and is fixed before the data. Once
-there are data, it says nothing of what they exclude: two checkpoints with the same
-errors have the same smallest effect, whether the one moved towards a leak or away from
-it. What a test that found nothing leaves open is the interval, the set of effects that
-the test, at the significance at which it decides, does not reject (Hoenig and Heisey
-2001, "The Abuse of Power", The American Statistician 55:19-24). Its end in the
-direction of a leak is called "at most" here.
+The smallest detectable effect belongs to the design and is fixed before the data. It
+does not say what the data exclude: two checkpoints with the same errors have the same
+smallest effect, even if one moved towards a leak and the other away from it. A test
+that found nothing leaves an interval open, the set of effects that it does not reject
+at its significance (Hoenig and Heisey 2001, "The Abuse of Power", The American
+Statistician 55:19-24). Its end in the direction of a leak is called "at most" here.
 
 The significance of that test is that of Holm's first step, as for
 :func:`spark_audit.stats.power.smallest`: 0.05 divided by the primary tests of the
-report and by the tests of the audit itself. An effect of which a claim would have been
-made by such an interval, and was not, lies within it.
+report and by the tests of the audit itself. Every effect outside of the interval would
+have led to a claim.
 
 ``significance`` is here the largest p that is a claim (alpha), ``level`` the confidence
 of an interval.
@@ -30,8 +29,9 @@ from spark_audit.stats.estimate import Bound, RateSide
 from spark_audit.stats.intervals import FEW_EVENTS, clopper_pearson, rate_estimate
 
 GRID_OF_SUM = 1 << 13
-"""Points of the distribution of a sum of exposures: of 12 canaries among 128, a step of
-their mean of 0.001 bits."""
+"""Points of the distribution of a sum of exposures. For 12 canaries among 128
+candidates, the mean has steps of 0.001 bits.
+"""
 
 MAX_TILT = 20.0
 """Power of the rank at which all canaries rank first."""
@@ -41,7 +41,7 @@ END_OF_INTERVAL = 0.025
 
 
 def at_most(bound: Bound, significance: float) -> float:
-    """Return what a figure could still be, in the direction of a leak.
+    """Return the value that a figure could still have, in the direction of a leak.
 
     Parameters
     ----------
@@ -50,10 +50,8 @@ def at_most(bound: Bound, significance: float) -> float:
     significance
         Largest p that is a claim, once the audit has corrected it (``bound.over``).
 
-    Returns
-    -------
-    In the unit of the figure. Between the null (what moved away from a leak hides at
-    most none) and the largest value that the figure can have.
+    Returns ------- In the unit of the figure. It lies between the null (a figure that
+    moved away from a leak hides none) and the largest possible value of the figure.
 
     Notes
     -----
@@ -61,8 +59,8 @@ def at_most(bound: Bound, significance: float) -> float:
 
     ``t``
         ``value + direction * (t_{df, 1 - a/2} se + beyond)``: the effects that the
-        two-sided test of Student's t does not reject. ``beyond`` is by how much the
-        figure may be off without a leak: as the test takes it off, it is added here.
+        two-sided test of Student's t does not reject. ``beyond`` is the possible
+        deviation without a leak. The test subtracts it, so it is added here.
     ``exposure``
         see :func:`exposure_at_most`.
     ``hits``
@@ -85,11 +83,11 @@ def at_most(bound: Bound, significance: float) -> float:
     >>> round(at_most(none_of_20, 0.05 / 10), 2)
     5.18
     """
-    # The audit itself takes p over several tests.
+    # The audit itself corrects p over several tests.
     significance_of_test = significance / bound.over
     end = _end_towards_leak(bound, significance_of_test)
 
-    # Both ends of the range, seen in the direction of a leak.
+    # Both ends of the range, in the direction of a leak.
     leak = bound.direction * (end - bound.null)
     largest_leak = math.inf
     if bound.most is not None:
@@ -100,7 +98,7 @@ def at_most(bound: Bound, significance: float) -> float:
 
 def _end_towards_leak(bound: Bound, significance: float) -> float:
     """Return the end of the interval of the test that decides, in the figure's unit."""
-    # Of a count or a rate: the figure if every trial is a hit.
+    # For a count or a rate, the value if every trial is a hit.
     largest = bound.most or 1.0
 
     if bound.test == "exposure":
@@ -161,11 +159,9 @@ def t_bound(
     direction, null, beyond, most, over
         As in :class:`~spark_audit.stats.estimate.Bound`.
 
-    Notes
-    -----
-    Of an interval of Student's t its standard error comes out again, and the bound at
-    5% is the interval's end. An interval of another make (of bootstrap percentiles, of
-    the logit of an AUC) is extended by the ratio of t quantiles: a significance of
+    Notes ----- For an interval of Student's t this recovers its standard error, and the
+    bound at 5% is the end of the interval. Other intervals (bootstrap percentiles, the
+    logit of an AUC) are extended by the ratio of t quantiles, since a significance of
     0.05 / 38 would need more resamples than there are.
 
     Examples
@@ -177,7 +173,7 @@ def t_bound(
     if value is None or end is None:
         return []
 
-    # From the half of the interval that points to a leak.
+    # Use the half of the interval that points to a leak.
     se = direction * (end - value) / t_quantile(1 - level, df)
     if not se > 0:
         return []
@@ -216,7 +212,7 @@ def rate_side(events: ArrayLike, trials: ArrayLike, *, sign: int) -> RateSide | 
     if rate.value is None:
         return None
 
-    # As few as get the exact interval there.
+    # The same limit decides in rate_estimate.
     n_events = float(np.sum(events))
     n_trials = float(np.sum(trials))
     is_few = min(n_events, n_trials - n_events) < FEW_EVENTS
@@ -234,9 +230,9 @@ def rate_side(events: ArrayLike, trials: ArrayLike, *, sign: int) -> RateSide | 
 def rate_limits_at(side: RateSide, significance: float) -> tuple[float, float]:
     """Return both limits of a rate over clusters, in [0, 1].
 
-    Those of :func:`spark_audit.stats.intervals.rate_estimate`, which are at 5%, at any
-    significance: Student's t over clusters, or Korn and Graubard's (1998) where events
-    are few, with as many trials as clusters where all or none are events.
+    They generalise the 5% limits of :func:`spark_audit.stats.intervals.rate_estimate`
+    to any significance: Student's t over clusters, or with few events Korn and
+    Graubard's (1998). If all or no trials are events, each cluster counts as one trial.
 
     Examples
     --------
@@ -253,8 +249,8 @@ def rate_limits_at(side: RateSide, significance: float) -> tuple[float, float]:
         high = min(side.share + t * side.se, 1.0)
         return low, high
 
-    # Independent trials that tell as much as these do (Korn and Graubard 1998), with
-    # the adjustment for degrees of freedom of intervals.effective_trials.
+    # Number of independent trials with the same variance (Korn and Graubard 1998),
+    # adjusted for degrees of freedom as in intervals.effective_trials.
     n_effective = side.trials
     if side.share in (0.0, 1.0):
         n_effective = float(side.clusters)
@@ -273,10 +269,10 @@ def rate_limits_at(side: RateSide, significance: float) -> tuple[float, float]:
 def rates_at_most(sides: list[RateSide], *, significance: float) -> float:
     """Return the upper limit of a sum and difference of rates.
 
-    Newcombe's (1998, method 10) limit of a difference of two rates, with the limits of
-    :func:`rate_limits_at` in place of Wilson's: the distances from each rate to its own
-    limit, the upper one where it is added and the lower one where it is subtracted,
-    added in quadrature.
+    The limit is Newcombe's for a difference of two rates (1998, method 10), with the
+    limits of :func:`rate_limits_at` instead of Wilson's. The distances from each rate
+    to its own limit are added in quadrature: the upper limit for an added rate, the
+    lower one for a subtracted rate.
 
     Examples
     --------
@@ -290,7 +286,7 @@ def rates_at_most(sides: list[RateSide], *, significance: float) -> float:
     for side in sides:
         low, high = rate_limits_at(side, significance)
 
-        # How far the rate may still go in the direction that enlarges the difference.
+        # Distance from the rate to its limit in the direction of a larger difference.
         distance = high - side.share
         if side.sign < 0:
             distance = side.share - low
@@ -309,11 +305,11 @@ def exposure_at_most(mean: float, n: int, size: int, *, significance: float) -> 
     mean
         Mean exposure of the canaries, bits.
     n
-        How many there are.
+        Number of canaries.
     size
-        Candidates that each ranks among.
+        Number of candidates of each canary.
     significance
-        Of the one-sided test of chance.
+        Significance of the one-sided test against chance.
 
     Notes
     -----
@@ -323,13 +319,13 @@ def exposure_at_most(mean: float, n: int, size: int, *, significance: float) -> 
     - at ``significance``, memory that favours ranks by a power of the rank: the family
       that the test of the mean exposure is most powerful for
       (:func:`spark_audit.stats.canary_ranks.exposure_mde`);
-    - at 2.5%, as of one end of an interval of 95%, a share of canaries that rank first
-      while the others rank by chance: of all that give one mean, what leaves it most
-      often in no canary of so few.
+    - at 2.5%, as for one end of an interval of 95%, a share of canaries that rank first
+      while the others rank by chance. Among all alternatives with the same mean, this
+      one most often shows in none of a few canaries.
 
-    The first alone misses that second kind of memory too often where a report has a
-    single test; Student's t misses both where no canary of a few was remembered, since
-    nothing then tells of the spread.
+    In a report with a single test, the first limit alone misses the second kind of
+    memory too often. Student's t misses both kinds if none of a few canaries was
+    remembered, since the spread is then unknown.
 
     Examples
     --------
@@ -338,7 +334,7 @@ def exposure_at_most(mean: float, n: int, size: int, *, significance: float) -> 
     >>> round(exposure_at_most(1.4, 12, 128, significance=0.05), 1)
     2.9
     """
-    # Only canaries need it: an audit of its own loads no other.
+    # Imported here because only the canary audit needs it.
     from spark_audit.stats.canary_ranks import exposure_bits
 
     bits = exposure_bits(np.arange(1.0, size + 1), size)  # (size,), of each rank
@@ -384,7 +380,8 @@ def _largest_mean(
     Parameters
     ----------
     chances_of
-        Chances of the ranks, shape ``(N,)``, by the strength of memory from 0, chance.
+        Returns the chances of the ranks, shape ``(N,)``, for a strength of memory; 0 is
+        chance.
     strongest
         The largest strength.
     mean
@@ -392,7 +389,7 @@ def _largest_mean(
     bits
         Shape ``(N,)``: exposure of each rank.
     significance
-        A strength under which so small a mean is less likely is excluded.
+        A strength is excluded if the chance of such a small mean is below this.
     """
     largest_exposure = float(bits.max())
 
@@ -400,7 +397,7 @@ def _largest_mean(
         chance = _chance_of_at_most(mean, n, chances_of(strength), bits)
         return math.log(max(chance, 1e-300)) - math.log(significance)
 
-    # Not even the strongest memory is rejected; or chance itself is.
+    # Either not even the strongest memory is rejected, or chance itself is.
     if mean >= largest_exposure or excess(strongest) > 0:
         return largest_exposure
     if excess(0.0) < 0:
@@ -421,7 +418,7 @@ def _chance_of_at_most(
     Exposures are put on a grid, each shared between the two nearest points, and the
     distribution of their sum is a power in the Fourier domain.
     """
-    # The law of one canary's exposure on the grid of the sum.
+    # Distribution of one canary's exposure on the grid of the sum.
     step = n * float(bits.max()) / GRID_OF_SUM
     position = bits / step
     below = np.floor(position).astype(np.int64)
@@ -431,12 +428,12 @@ def _chance_of_at_most(
     masses = np.concatenate([(1 - share_above) * chances, share_above * chances])
     law = np.bincount(points, masses)
 
-    # The law of the sum, long enough that nothing wraps around.
+    # Distribution of the sum, long enough that nothing wraps around.
     length = n * (len(law) - 1) + 1
     fast_length = scipy.fft.next_fast_len(length, real=True)
     spectrum = scipy.fft.rfft(law, fast_length) ** n
     law_of_sum = scipy.fft.irfft(spectrum, fast_length)[:length]
 
-    # Rounding must not lose the point that the mean itself stands on.
+    # Rounding must not lose the grid point of the mean itself.
     last = math.floor(mean * n / step + 1e-6)
     return float(np.clip(law_of_sum, 0.0, None)[: last + 1].sum())

@@ -1,8 +1,8 @@
-"""How alike identifiers and their controls are, before and after matching.
+"""Balance of identifiers and their controls, before and after matching.
 
-Balance is judged by size, never by a test, as MatchIt advises: standardised mean
-differences are taken on one ruler (the SD of the PII spans *before* matching), so that
-before and after compare.
+Balance is judged by size, never by a test, as MatchIt advises. All standardised mean
+differences use the same SD, that of the PII spans *before* matching, so that before and
+after can be compared.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def smd(a: np.ndarray, b: np.ndarray, *, sd: float) -> float:
     a, b
         Shape ``(n,)`` and ``(m,)``: PII spans and windows, any unit.
     sd
-        The ruler, such as the SD of the PII spans before matching.
+        Divisor of the difference, such as the SD of the PII spans before matching.
 
     Raises
     ------
@@ -101,13 +101,12 @@ def balance_rows(
     *,
     covariates_matched: Mapping[str, np.ndarray] | None = None,
 ) -> list[dict[str, str | float | None]]:
-    """Return a row for each covariate, before and after matching: of a Love plot.
+    """Return the rows of a Love plot: each covariate before and after matching.
 
     Parameters
     ----------
     covariates_pii
-        Name -> values, one a PII span, matched or not: its SD is the ruler of both
-        SMDs.
+        Name -> values, one per PII span, matched or not. Their SD divides both SMDs.
     covariates_pool
         The same names for all windows that could have been controls.
     covariates_control
@@ -156,7 +155,7 @@ def _balance_row(
     matched: np.ndarray,
     control: np.ndarray,
 ) -> dict[str, str | float | None]:
-    """Return the figures of one covariate; samples have one value a span or window."""
+    """Return the figures of one covariate, from one value per span or window."""
     row: dict[str, str | float | None] = {"covariate": name}
     figures_by_reason: dict[str, list[str]] = {}
 
@@ -171,7 +170,7 @@ def _balance_row(
     put("mean_pool", lambda: _mean(pool))
     put("mean_control", lambda: _mean(control))
 
-    # The ruler is the SD of all PII spans, before and after.
+    # Both differences are divided by the SD of all PII spans.
     put("smd_before", lambda: smd(pii, pool, sd=_sd(_sample(pii))))
     put("variance_ratio_before", lambda: variance_ratio(pii, pool))
     put("ecdf_max_before", lambda: ecdf_max(pii, pool))
@@ -190,7 +189,7 @@ def _balance_row(
 
 
 def effective_clusters(counts: Sequence[int] | np.ndarray) -> float:
-    """Return how many clusters of equal size would weigh as much.
+    """Return the effective number of clusters: of equal clusters with the same weight.
 
     ``(sum n)^2 / sum n^2`` for counts, or weights, of shape ``(C,)``.
 

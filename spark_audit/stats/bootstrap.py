@@ -21,10 +21,12 @@ from numpy.typing import ArrayLike
 K = TypeVar("K")
 
 _REPLICATES_CHUNK = 1 << 20
-"""Elements of one intermediate array: bounds the memory, changes no result."""
+"""Elements of one intermediate array; it limits memory and changes no result."""
 
 BLOCKS = 8192
-"""With more clusters, as many blocks of them are what is drawn **[ours]**."""
+"""If there are more clusters, this many blocks of clusters are drawn instead
+**[ours]**.
+"""
 
 MAX_CLUSTERS_EXACT = 20
 """Up to this many clusters the sign-flip tests enumerate every pattern."""
@@ -38,16 +40,16 @@ _TIE = 1e-12
 
 @dataclass(frozen=True)
 class Weights:
-    """How often each cluster stands in each resample.
+    """How often each cluster occurs in each resample.
 
-    Many clusters are dealt to blocks by chance, and drawn with them: a matrix of so
-    many would not fit in memory, and a resample of thousands of blocks spreads as one
-    of clusters does: to 1 % of a standard error.
+    If there are too many clusters for a matrix in memory, they are dealt to blocks by
+    chance and blocks are drawn. The standard error over thousands of blocks is that
+    over clusters to 1 %.
 
     Attributes
     ----------
     drawn
-        Shape ``(B, M)``: how often each block, or cluster, stands in each resample.
+        Shape ``(B, M)``: how often each block or cluster occurs in each resample.
     column
         Shape ``(C,)``: the column of each cluster in ``drawn``.
     """
@@ -76,10 +78,10 @@ class Weights:
 def draw_weights(
     n_clusters: int, *, replicates: int = 9999, seed: int | np.random.Generator
 ) -> Weights:
-    """Return bootstrap weights: how often each cluster stands in each resample.
+    """Return bootstrap weights: how often each cluster occurs in each resample.
 
-    int16; every row sums to what is drawn: of more than :data:`BLOCKS` clusters as
-    many blocks.
+    Weights are int16. Every row sums to the number of drawn clusters, or to
+    :data:`BLOCKS` if there are more clusters.
 
     Notes
     -----
@@ -103,7 +105,7 @@ def draw_weights(
         chunk = weights[rows]
         drawn = rng.integers(0, width, chunk.shape)
 
-        # All rows are counted at once: each gets its own range of numbers.
+        # Give each row its own range of numbers, so that one count serves all rows.
         drawn += np.arange(len(chunk))[:, None] * width
         counts = np.bincount(drawn.ravel(), minlength=chunk.size)
         chunk[:] = counts.reshape(chunk.shape)
@@ -114,16 +116,14 @@ def draw_weights(
 def draw_in_strata(
     strata: np.ndarray, *, replicates: int, seed: int | np.random.Generator
 ) -> Weights:
-    """Return bootstrap weights with as many clusters of every stratum as it has.
+    """Return bootstrap weights of clusters, drawn within strata of constant size.
 
     Parameters
     ----------
     strata
         Shape ``(C,)``: codes.
 
-    Examples
-    --------
-    Two clusters of the one stratum, three of the other:
+    Examples -------- Two clusters of one stratum, three of the other:
 
     >>> strata = np.array([0, 0, 1, 1, 1])
     >>> weights = draw_in_strata(strata, replicates=2, seed=0)
@@ -148,7 +148,7 @@ def draw_in_strata(
 
 
 def block_of_cluster(n_clusters: int) -> np.ndarray:
-    """Return the block of each cluster, shape ``(C,)``: by chance, always the same.
+    """Return the block of each cluster, shape ``(C,)``, dealt with a fixed seed.
 
     Up to :data:`BLOCKS` clusters, each is a block by itself.
     """
@@ -195,7 +195,7 @@ def cluster_sums(
     if count is None:
         count = int(codes.max(initial=-1)) + 1
 
-    # One cell for each cluster and column: a single count sums them all.
+    # One cell per cluster and column, so that a single count sums them all.
     n_columns = math.prod(table.shape[1:])
     cells = codes[:, None].astype(np.int64) * n_columns + np.arange(n_columns)
     sums = np.bincount(cells.ravel(), table.ravel(), minlength=count * n_columns)
@@ -241,16 +241,13 @@ def median_replicates(
     -------
     Shape ``(B,)``; NaN marks a resample without an observation.
 
-    Notes
-    -----
-    It is the median of the values of each cluster as often as it was drawn, but nothing
-    is expanded. Sorted observations stand in about ``sqrt(n)`` blocks of as many each:
-    counts of blocks say in which of them the median lies, counts within that block
-    where. So per resample about ``2 sqrt(n)`` counts are looked at instead of ``n``.
+    Notes ----- The values of a cluster count as often as it was drawn, without being
+    repeated in memory. Sorted observations form about ``sqrt(n)`` blocks of equal size.
+    Counts per block find the block of the median, and counts within it the place. A
+    resample thus needs about ``2 sqrt(n)`` counts instead of ``n``.
 
-    Examples
-    --------
-    Of clusters with the values 1, 2 and 9, a resample with the last one three times:
+    Examples -------- Clusters with the values 1, 2 and 9; the second resample has the
+    last one thrice:
 
     >>> weights = Weights(drawn=np.array([[1, 1, 1], [0, 0, 3]]), column=np.arange(3))
     >>> median_replicates(weights, [1.0, 2.0, 9.0], [0, 1, 2]).tolist()
@@ -272,7 +269,7 @@ def median_replicates(
     width = math.isqrt(n)  # observations of a block
     n_blocks = -(-n // width)
 
-    # How many observations each cluster has before a block, and in all blocks.
+    # Number of observations of each cluster before each block, and in all blocks.
     cells = codes * (n_blocks + 1) + 1 + np.arange(n) // width
     counts = np.bincount(cells, minlength=n_columns * (n_blocks + 1))
     before = counts.reshape(n_columns, -1).cumsum(axis=1)  # (columns, blocks + 1)
@@ -281,8 +278,8 @@ def median_replicates(
     is_small = before[:, -1].max() * n_columns < 1 << 24
     exact = np.float32 if is_small else np.float64
 
-    # The cluster of each observation, by block. Behind the last observation stands a
-    # cluster that no resample holds.
+    # The cluster of each observation, by block. The last block is filled with a cluster
+    # that no resample draws.
     padding = (0, n_blocks * width - n)
     column_of = np.pad(codes, padding, constant_values=n_columns)
     column_of = column_of.reshape(n_blocks, width)
@@ -293,7 +290,7 @@ def median_replicates(
         chunk = np.pad(drawn[rows], ((0, 0), (0, 1)))
         resample = np.arange(len(chunk))
 
-        # The lower and the upper middle one, which are the same of an odd number.
+        # The lower and the upper middle observation; an odd number has only one.
         middle = []
         for target in (np.floor((size - 1) / 2), np.floor(size / 2)):
             # Its block is the first that does not end before it.
@@ -315,9 +312,9 @@ def median_replicates(
 
 @lru_cache(maxsize=16)
 def _random_bits(n_clusters: int, replicates: int, seed: int) -> np.ndarray:
-    """Return signs to flip whole clusters by, 1 for -1, eight a byte: at most 10 MB.
+    """Return random signs of clusters as bits (1 for -1), at most 10 MB.
 
-    The same ones for all contrasts of so many clusters.
+    All contrasts with the same number of clusters share them.
     """
     rng = np.random.default_rng(seed)
     bits = rng.integers(0, 2, (replicates, n_clusters), dtype=np.int8)
@@ -328,18 +325,16 @@ def sign_flip(num: ArrayLike, *, replicates: int = 9999, seed: int) -> float:
     """Return the two-sided p that per-cluster sums are symmetric about zero.
 
     The statistic is ``|sum_c s_c num_c|``. The p value is exact (the share of all
-    patterns) when at most :data:`MAX_CLUSTERS_EXACT` clusters are not zero, else
-    ``(1 + hits) / (1 + replicates)``. A cluster whose sum is 0 changes nothing. Of more
-    than :data:`BLOCKS` clusters, blocks of them are flipped together.
+    patterns) when at most :data:`MAX_CLUSTERS_EXACT` clusters are not zero, else ``(1 +
+    hits) / (1 + replicates)``. A cluster whose sum is 0 changes nothing. With more than
+    :data:`BLOCKS` clusters, blocks of clusters are flipped.
 
     Parameters
     ----------
     num
         Shape ``(C,)``: sums of a paired contrast, with its null value subtracted.
 
-    Examples
-    --------
-    Of the 16 patterns of four clusters that all agree, two are as extreme:
+    Examples -------- Four clusters agree; two of their 16 patterns are as extreme:
 
     >>> sign_flip([1.0, 2.0, 0.5, 1.0], seed=0)
     0.125
@@ -383,8 +378,8 @@ def _finite(num: ArrayLike) -> np.ndarray:
 def _exact_p(num: np.ndarray) -> float:
     """Return p among all patterns of signs of a column ``(C,)``.
 
-    All sums of one half of the clusters meet those of the other half, which are sorted:
-    ``2^(C/2)`` sums are looked up instead of ``2^C`` that are formed.
+    The sums of one half of the clusters are looked up among the sorted sums of the
+    other half, so ``2^(C/2)`` look-ups replace ``2^C`` sums.
     """
     first = _all_sums(num[::2])
     second = np.sort(_all_sums(num[1::2]))
@@ -406,8 +401,8 @@ def _all_sums(num: np.ndarray) -> np.ndarray:
 
 
 def _threshold(num: np.ndarray) -> np.ndarray:
-    """Return the sum from which on a flipped one is as large as the observed one."""
-    # Rounding moves a sum of C terms by far less than this share of its largest value.
+    """Return the least sum that counts as at least as large as the observed one."""
+    # Rounding changes a sum of C terms by far less than this share of its maximum.
     rounding = _TIE * np.abs(num).sum(axis=0)
     return np.asarray(np.abs(num.sum(axis=0)) - rounding)
 
@@ -429,9 +424,8 @@ def max_t(num: ArrayLike, *, replicates: int = 9999, seed: int) -> np.ndarray:
     -------
     Shape ``(K,)``.
 
-    Examples
-    --------
-    A contrast in which four clusters agree, and one that is 0 but for one cluster:
+    Examples -------- A contrast in which four clusters agree, and one with a single
+    cluster that is not 0:
 
     >>> max_t([[1.0, 0.0], [2.0, 0.0], [0.5, 0.0], [1.0, 3.0]], seed=0).tolist()
     [0.125, 1.0]
@@ -451,7 +445,7 @@ def max_t(num: ArrayLike, *, replicates: int = 9999, seed: int) -> np.ndarray:
 def _flip_p(
     num: np.ndarray, replicates: int, seed: int, *, is_family: bool
 ) -> np.ndarray:
-    """Return p of columns ``(C, K)``; of a family on one scale, adjusted p."""
+    """Return p of columns ``(C, K)``, adjusted if they are one family."""
     if len(num) > BLOCKS:
         num = cluster_sums(num, block_of_cluster(len(num)))
 
@@ -542,18 +536,19 @@ def holm_by_key(p: Mapping[K, float | None]) -> dict[K, float]:
 def correlated(
     p: ArrayLike, correlation: np.ndarray, *, significance: float = 0.0125
 ) -> tuple[np.ndarray, float]:
-    """Return family-wise p values of correlated tests, and how many they are worth.
+    """Return family-wise p values of correlated tests, and their effective number.
 
-    Single-step max-T: how often the largest of K normal statistics that correlate so
-    exceeds each one's, from :data:`NORMAL_DRAWS` draws of a fixed seed; never above
-    Holm's p, which bounds it too and has no draws to run out of.
+    The method is single-step max-T: how often the largest of K normal statistics with
+    this correlation exceeds each observed one, from :data:`NORMAL_DRAWS` draws with a
+    fixed seed. The result is never above Holm's p, which is also valid and not limited
+    by the number of draws.
 
     Parameters
     ----------
     p
         Shape ``(K,)``: two-sided p values.
     correlation
-        Shape ``(K, K)``, of the statistics where nothing is there to find.
+        Shape ``(K, K)``: correlation of the statistics without any effect.
     significance
         Largest family-wise p that counts as a detection.
 
@@ -562,12 +557,10 @@ def correlated(
     adjusted
         Shape ``(K,)``: family-wise p values.
     n_worth
-        From 1 to K, how many independent tests they are worth: the p that is taken to
-        ``significance`` is ``significance`` over it.
+        Effective number of independent tests, from 1 to K: a p of ``significance /
+        n_worth`` is adjusted to ``significance``.
 
-    Examples
-    --------
-    Two tests that are one and the same are worth one test:
+    Examples -------- Two identical tests count as one:
 
     >>> adjusted, n_worth = correlated([0.03, 0.03], np.ones((2, 2)))
     >>> adjusted.round(2).tolist(), round(n_worth, 1)
@@ -575,18 +568,18 @@ def correlated(
     """
     values = np.asarray(p, dtype=np.float64)
 
-    # Normal statistics with this correlation, through its eigenvectors.
+    # Draw normal statistics with this correlation through its eigenvectors.
     variances, axes = np.linalg.eigh(correlation)
     draws = np.random.default_rng(0).standard_normal((NORMAL_DRAWS, len(values)))
     statistics = draws * np.sqrt(np.maximum(variances, 0.0)) @ axes.T  # (draws, K)
     largest = np.sort(np.abs(statistics).max(axis=1))
 
-    # The statistic of each p. A p of 0 is farther out than any draw.
+    # Turn each p into a statistic; a p of 0 is beyond any draw.
     threshold = scipy.special.ndtri(1 - np.maximum(values, 1e-15) / 2) * (1 - _TIE)
     hits = NORMAL_DRAWS - np.searchsorted(largest, threshold)
     adjusted = np.minimum((1 + hits) / (1 + NORMAL_DRAWS), holm(values))
 
-    # The p of a single statistic that the largest of K reaches at the significance.
+    # p of a single statistic that the largest of K exceeds at the significance.
     single_p = 2 * scipy.special.ndtr(-np.quantile(largest, 1 - significance))
     n_worth = float(np.clip(significance / single_p, 1.0, len(values)))
     return adjusted, n_worth

@@ -1,11 +1,10 @@
 """Ranks and exposure of canaries, and the ranks that chance gives.
 
 A canary is ranked by its NLL among ``N`` candidates of which it is one; rank 1 is the
-likeliest. Drawn uniformly from its candidates, a canary that a model never saw has a
-uniform rank: exact moments and distributions of figures under it, what a test can
-detect, and tests of uniformity. A canary that is tied with others gets what random
-orders of them would give it on average: under chance its mean is that of a uniform
-rank.
+likeliest. A canary that is drawn uniformly from its candidates, and that a model never
+saw, has a uniform rank. This file has exact moments and distributions of figures under
+uniform ranks, smallest detectable effects, and tests of uniformity. A tied canary gets
+the mean over random orders of the ties, which keeps the mean of a uniform rank.
 """
 
 from __future__ import annotations
@@ -26,8 +25,9 @@ Of = Literal["exposure", "rank"]
 """Figure of a canary: its exposure in bits, or its rank itself."""
 
 _GRID = 1 << 19
-"""Points of the null distribution of a sum: of 50 canaries among 512, the grid of their
-mean has a step of 0.00002 bits."""
+"""Points of the null distribution of a sum. For 50 canaries among 512 candidates, the
+mean has steps of 0.00002 bits.
+"""
 
 _ROUNDING = 1e-12
 """Tail probabilities below this are rounding of the Fourier transform."""
@@ -53,7 +53,7 @@ def candidate_rank(nll: ArrayLike, true_index: int) -> CandidateRank:
     Raises
     ------
     ValueError
-        If an NLL is NaN: a score that is none must not look like memorisation.
+        If an NLL is NaN, since a missing score must not look like memorisation.
 
     Examples
     --------
@@ -78,11 +78,11 @@ def exposure_bits(
     *,
     ties: ArrayLike = 0,
 ) -> np.ndarray:
-    """Return exposure in bits, ``log2 N - log2 rank``, the canary inside the N.
+    """Return exposure in bits, ``log2 N - log2 rank``; N includes the canary.
 
     Carlini et al. (2019), "The Secret Sharer": between 0 and ``log2 N``. With ``ties``
-    it is the mean over all ranks that breaking them can give. The exposure of the
-    mid-rank is no such mean: under chance it is smaller than that of a uniform rank.
+    it is the mean over all ranks that random tie-breaking can give. The exposure of the
+    mid-rank would be smaller under chance.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def exposure_bits(
     behind = np.asarray(ties, dtype=np.float64)
     checked_ranks(ranks + behind, sizes)
 
-    # log2 of (rank + ties)! / (rank - 1)!, over as many ranks.
+    # The mean of log2 over the tied ranks, from log2 of (rank + ties)! / (rank - 1)!.
     log_of_product = scipy.special.gammaln(ranks + behind + 1)
     log_of_product = log_of_product - scipy.special.gammaln(ranks)
     mean_of_logs = log_of_product / np.log(2) / (behind + 1)
@@ -131,8 +131,8 @@ def lower_tail_exposure(
 ) -> np.ndarray:
     """Return exposure from the other end, ``log2 N - log2(N + 1 - rank)``.
 
-    A canary that a correction pushed below strings that were never there stands out as
-    much as one that was memorised.
+    A canary that unlearning pushed below never-inserted strings stands out as much as a
+    memorised one.
 
     Parameters
     ----------
@@ -163,7 +163,7 @@ def top_k_credit(rank: ArrayLike, *, k: int, ties: ArrayLike = 0) -> np.ndarray:
     ranks = np.asarray(rank, dtype=np.float64)
     behind = np.asarray(ties, dtype=np.float64)
 
-    # Of the ranks that the canary is tied over, those up to k.
+    # Count the tied ranks up to k.
     n_among_first = k - ranks + 1
     return np.clip(n_among_first / (behind + 1), 0.0, 1.0)
 
@@ -215,7 +215,7 @@ class NullMean:
 
     def above(self, value: float) -> float:
         """Return the one-sided p value: the chance of at least ``value``."""
-        # A mean of mid-ranks may lie between two points: the larger p value.
+        # A mean of mid-ranks may lie between two points; take the larger p.
         position = (value * self.n - self.first) / self.step
         first_point = max(math.floor(position + 1e-6), 0)
 
@@ -237,9 +237,9 @@ class NullMean:
 def null_mean(n_candidates: ArrayLike, *, of: Of = "exposure") -> NullMean:
     """Return the exact null distribution of the mean rank or exposure of n canaries.
 
-    By convolution (a power in the Fourier domain). Ranks are integers, so theirs is
-    exact; exposures are put on a grid of half a million points for the sum, each
-    shared between the two nearest points so that no mean is moved.
+    It is computed by convolution (a power in the Fourier domain). For ranks it is
+    exact, since they are integers. Exposures go on a grid of half a million points for
+    the sum; each is divided between the two nearest points, which keeps the mean.
 
     Parameters
     ----------
@@ -286,7 +286,7 @@ def _null_mean(count_by_size: tuple[tuple[int, int], ...], of: Of) -> NullMean:
     for size, count in count_by_size:
         laws.append((_law_on_grid(size, of, least=least, step=step), count))
 
-    # The law of the sum, long enough that nothing wraps around.
+    # Distribution of the sum, long enough that nothing wraps around.
     length = sum(count * (len(law) - 1) for law, count in laws) + 1
     fast_length = scipy.fft.next_fast_len(length, real=True)
     spectrum = np.ones(fast_length // 2 + 1, dtype=np.complex128)
@@ -302,9 +302,9 @@ def _null_mean(count_by_size: tuple[tuple[int, int], ...], of: Of) -> NullMean:
 
 
 def _law_on_grid(size: int, of: Of, *, least: float, step: float) -> np.ndarray:
-    """Return the law of one canary's figure on the points ``least + i * step``.
+    """Return the distribution of one canary's figure on points ``least + i * step``.
 
-    Equal masses at real positions, shared between the neighbouring grid points.
+    Equal masses at real positions are divided between the neighbouring grid points.
     """
     position = (_figure_of_each_rank(size, of) - least) / step
     below = np.floor(position).astype(np.int64)
@@ -331,8 +331,8 @@ class TopK(NamedTuple):
 
     ``p`` is the chance of as many hits or more; ``null_low`` and ``null_high`` the
     central 95 % of hits by chance; ``low`` and ``high`` the exact interval of the rate.
-    ``hits`` is what breaking ties at random gives on average, not a whole number then:
-    ``p`` and ``low`` are those of the next lower number, ``high`` of the next higher.
+    With ties ``hits`` is the mean over random tie-breaking and may be fractional. ``p``
+    and ``low`` then use the next lower whole number, ``high`` the next higher.
     """
 
     hits: float
@@ -352,7 +352,7 @@ def top_k(
     n_candidates: int,
     ties: ArrayLike = 0,
 ) -> TopK:
-    """Return how many of n canaries rank among the first k of N, against chance.
+    """Return the number of canaries among the first k of N, compared with chance.
 
     Parameters
     ----------
@@ -382,7 +382,7 @@ def top_k(
     if not n:
         raise ValueError("there is no rank")
 
-    # Ties give parts of hits: limits take the next whole number to either side.
+    # Ties give fractional hits, so each limit takes the next whole number outwards.
     credit = top_k_credit(checked, k=k, ties=ties)  # (n,)
     hits = round(float(np.sum(credit)), 9)
     fewest = int(np.floor(hits))
@@ -411,10 +411,9 @@ def top_k(
 
 
 def top_k_mde(n: int, *, k: int, n_candidates: int) -> float | None:
-    """Return the smallest Top-k rate that a one-sided test at 5 % finds in 80 %.
+    """Return the smallest Top-k rate that a one-sided 5% test finds with 80% power.
 
-    The test is the exact binomial one. ``None`` where even n hits of n would not
-    reject.
+    The test is the exact binomial one. ``None``: even n hits of n would not reject.
 
     Examples
     --------
@@ -433,10 +432,10 @@ def top_k_mde(n: int, *, k: int, n_candidates: int) -> float | None:
 
 
 def chance_mde(n: int, *, n_candidates: int, of: Of = "exposure") -> float:
-    """Return the shift of the mean of n canaries that a test finds in 80 %, at 5 %.
+    """Return the shift of the mean of n canaries that a 5% test finds with 80% power.
 
-    Two-sided: ``(z_0.975 + z_0.8) SD / sqrt(n)`` with the standard deviation under
-    chance.
+    The test is two-sided: ``(z_0.975 + z_0.8) SD / sqrt(n)`` with the standard
+    deviation under chance.
 
     Examples
     --------
@@ -471,16 +470,12 @@ def exposure_mde(
     power
         The chance with which it is found.
 
-    Returns
-    -------
-    ``None`` where n canaries cannot reject chance even if all rank first.
+    Returns ------- ``None`` if n canaries cannot reject chance even if all rank first.
 
-    Notes
-    -----
-    Memory of growing strength is taken to favour ranks by a power of the rank
-    (``P(rank) ~ rank**-s``), the family that a test of the mean exposure is most
-    powerful for; that mean is taken as normal under it, and as it is (exactly) under
-    chance.
+    Notes ----- Memory is modelled as a power of the rank (``P(rank) ~ rank**-s``), the
+    family for which a test of the mean exposure is most powerful. The mean is
+    approximated as normal under this model; under chance its exact distribution is
+    used.
 
     Examples
     --------
@@ -506,11 +501,11 @@ def exposure_mde(
         return mean, sd
 
     def shortfall(tilt: float) -> float:
-        """Return by how much the mean is too small to have the power."""
+        """Return the distance of the mean from the one that has the power."""
         mean, sd = moments(tilt)
         return critical - mean + z * sd * float(n**-0.5)
 
-    # At a tilt of 50 a bit all rank first, but for one in 10^15.
+    # At a tilt of 50 per bit all but one in 10^15 rank first.
     tilt = 50.0
     if shortfall(50.0) < 0:
         tilt = scipy.optimize.brentq(shortfall, 0.0, 50.0)
@@ -532,14 +527,12 @@ def uniformity_p(
     ranks, n_candidates, ties
         Shape ``(n,)``, as for :func:`exposure_bits`.
 
-    Notes
-    -----
-    The smaller of two, by Bonferroni: that of the mean rank, and Kolmogorov-Smirnov's
-    of the whole distribution. The mean is that of mid-ranks, whose spread under chance
-    is smaller: careful. The whole distribution of mid-ranks is not uniform under
-    chance, so there each canary takes one of the ranks that it is tied over, drawn with
-    a fixed seed; quantiles ``(rank - 1/2) / N`` are compared with the continuous
-    uniform distribution.
+    Notes ----- p is the smaller one of two, corrected by Bonferroni: that of the mean
+    rank, and Kolmogorov-Smirnov's of the whole distribution. The mean uses mid-ranks,
+    whose smaller spread under chance makes the test conservative. The distribution of
+    mid-ranks is not uniform under chance, so the second test draws one of the tied
+    ranks with a fixed seed. It compares quantiles ``(rank - 1/2) / N`` with the
+    continuous uniform distribution.
 
     Examples
     --------
@@ -555,12 +548,12 @@ def uniformity_p(
         raise ValueError("there is no rank")
     behind = np.broadcast_to(np.asarray(ties, dtype=np.int64), checked.shape)
 
-    # The mean of mid-ranks: a uniform rank among N has the variance (N^2 - 1) / 12.
+    # Test the mean: a uniform rank among N has the variance (N^2 - 1) / 12.
     sd_of_sum = np.sqrt(np.sum((sizes**2 - 1) / 12))
     z = float(np.sum(checked + behind / 2 - (sizes + 1) / 2) / sd_of_sum)
     p_of_mean = 2 * float(scipy.special.ndtr(-abs(z)))
 
-    # The whole distribution, ties broken at random.
+    # Test the whole distribution, with ties broken at random.
     ranks_drawn = checked + np.random.default_rng(0).integers(0, behind + 1)
     quantiles = ((ranks_drawn - 0.5) / sizes).ravel()
     p_of_distribution = float(scipy.stats.kstest(quantiles, "uniform").pvalue)

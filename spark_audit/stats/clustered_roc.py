@@ -32,15 +32,15 @@ from spark_audit.stats.resamples import resamples_of_rows
 from spark_audit.stats.roc import checked, placements
 
 ZERO = 1e-12
-"""Variances, and distances of an AUC from 0 or 1, up to this are rounding."""
+"""Variances and distances of an AUC from 0 or 1 up to this size are rounding errors."""
 
 MOST_PAIRS = 1000
-"""Pairs beyond which a power of one half is no normal number."""
+"""With more pairs, a power of one half is no normal floating-point number."""
 
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """Who is a member, in which cluster and in which task.
+    """The side, cluster and task of each row.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class Design:
         member
             Shape ``(n,)``: whether a row is a member.
         cluster, task
-            Shape ``(n,)``: labels; without tasks all rows are of one.
+            Shape ``(n,)``: labels; without tasks all rows belong to one.
         """
         is_member = np.asarray(member, dtype=bool)
         if task is None:
@@ -88,7 +88,7 @@ class Design:
             raise ValueError("member, cluster and task must have one row each")
 
     def take(self, rows: np.ndarray) -> Design:
-        """Return the design of some of the rows, with the codes that they have.
+        """Return the design of some of the rows, with unchanged codes.
 
         Parameters
         ----------
@@ -142,7 +142,7 @@ class Design:
         return rows
 
     def missing(self, reason: str) -> Estimate:
-        """Return an estimate of these rows that cannot be given, with the reason."""
+        """Return a missing estimate for these rows, with the reason."""
         return Estimate.missing(
             reason,
             n=len(self.member),
@@ -150,7 +150,7 @@ class Design:
         )
 
     def point(self, value: float) -> Estimate:
-        """Return an estimate of these rows that has no interval yet."""
+        """Return an estimate for these rows without an interval."""
         return Estimate(value, n=len(self.member), clusters=self.n_clusters)
 
 
@@ -178,13 +178,11 @@ def auc_estimate(
     p
         ``None`` where the estimate is missing or has no spread.
 
-    Notes
-    -----
-    The clustered DeLong interval is taken on the logit scale with a t quantile, its
-    degrees of freedom by Satterthwaite's formula over sides and tasks; p is below 0.05
-    where it leaves 0.5 out. Where the score separates the sides perfectly there is no
-    variance: the bound is then the exact one for ``k`` disjoint pairs of clusters, as
-    many as there are, and p that of their sign test, ``2 / 2^k``.
+    Notes ----- The clustered DeLong interval is taken on the logit scale with a t
+    quantile, its degrees of freedom by Satterthwaite's formula over sides and tasks; p
+    is below 0.05 if the interval excludes 0.5. If the score separates the sides
+    perfectly there is no variance. The bound is then exact for the largest number ``k``
+    of disjoint pairs of clusters, and p is that of their sign test, ``2 / 2^k``.
 
     Examples
     --------
@@ -210,8 +208,8 @@ def auc_estimate(
     if spread.variance <= ZERO:
         return estimate.noting(intervals.NO_SPREAD), None
 
-    # On the logit scale: inside (0, 1) and around the value. Its derivative is
-    # 1 / (value (1 - value)).
+    # The logit scale keeps the interval inside of (0, 1). Its derivative is 1 / (value
+    # (1 - value)).
     se = float(np.sqrt(spread.variance))
     test = _t_test(
         float(scipy.special.logit(value)),
@@ -271,16 +269,12 @@ def auc_difference(
     p
         ``None`` where the estimate is missing or has no spread.
 
-    Notes
-    -----
-    Paired DeLong with clusters: the variance of the difference of both scores'
-    cluster components, t quantiles as in :func:`auc_estimate`. A perfect order has no
-    variance: p is then at least that of its exact test, and two opposite perfect orders
-    get the bounds of both exact intervals, each at half the error.
+    Notes ----- Paired DeLong with clusters: the variance of the difference of both
+    scores' cluster components, t quantiles as in :func:`auc_estimate`. A perfect order
+    has no variance, so p is at least that of its exact test. Two opposite perfect
+    orders get the bounds of both exact intervals, each at half the error.
 
-    Examples
-    --------
-    The one score orders all nine pairs rightly, the other seven of them:
+    Examples -------- One score orders all nine pairs rightly, the other seven of them:
 
     >>> design = Design.of([True] * 3 + [False] * 3, range(6))
     >>> estimate, p = auc_difference(design, [6, 5, 4, 3, 2, 1], [6, 5, 2, 3, 4, 1])
@@ -296,7 +290,7 @@ def auc_difference(
     difference = of_first.auc - of_second.auc
     estimate = design.point(difference)
 
-    # With a perfect order the t test is too sure: its exact test has the larger p.
+    # With a perfect order the t test has too small a p, so use that of the exact test.
     least_p = 0.0
     if _is_perfect(of_first.auc) or _is_perfect(of_second.auc):
         least_p = _p_of_perfect_order(design)
@@ -322,7 +316,7 @@ def auc_difference(
 
 def _opposite_perfect_orders(design: Design, difference: float) -> Estimate:
     """Return a difference of 1 or -1 with the bounds of both exact intervals."""
-    # Each of the two AUCs at half the error: a bound of one side at 98.75%.
+    # Each AUC gets half of the error: a one-sided bound at 98.75%.
     n_pairs = _disjoint_pairs(design)
     least_auc, _ = intervals.clopper_pearson(n_pairs, n_pairs, level=0.975)
     least_difference = max(2 * least_auc - 1, -1.0)
@@ -356,9 +350,9 @@ def _t_test(value: float, se: float, df: float) -> TTest:
 
 
 def auc_components(design: Design, scores: ArrayLike) -> np.ndarray:
-    """Return by how much each cluster moves an AUC, on each side of each task.
+    """Return the contribution of each cluster to an AUC, by side and task.
 
-    Inner products of two scores' components are their AUCs' covariance, but for a
+    The inner product of two scores' components is the covariance of their AUCs, up to a
     factor of nearly 1 (DeLong et al. 1988).
 
     Parameters
@@ -368,9 +362,8 @@ def auc_components(design: Design, scores: ArrayLike) -> np.ndarray:
     scores
         Shape ``(n,)``.
 
-    Returns
-    -------
-    Shape ``(C * 2 T,)``: of each cluster, members and non-members of every task.
+    Returns ------- Shape ``(C * 2 T,)``: for each cluster, members and non-members of
+    every task.
 
     Examples
     --------
@@ -417,11 +410,11 @@ def auc_replicates(design: Design, scores: ArrayLike, weights: Weights) -> np.nd
         halves_below = _halves_below(values[members], values[others])
 
         for resamples in resamples_of_rows(weights, design.cluster, members, others):
-            # Weight of the first 0, 1, ... non-members, (others + 1, b).
+            # Cumulated weight of the first 0, 1, ... non-members, (others + 1, b).
             weight_below = np.cumsum(resamples.others, axis=0)
             weight_below = np.pad(weight_below, ((1, 0), (0, 0)))
 
-            # Weight of the members that have so many non-members below them.
+            # Weight of the members by the number of non-members below them.
             member_weight = halves_below @ resamples.members  # (others + 1, b)
             n_pairs = weight_below[-1] * member_weight.sum(axis=0)
             with np.errstate(invalid="ignore"):
@@ -453,7 +446,7 @@ def _halves_below(
 
 
 class Influence(NamedTuple):
-    """An AUC averaged over tasks, and by how much each cluster moves it.
+    """An AUC averaged over tasks, and the contribution of each cluster to it.
 
     ``components``: shape ``(C, 2 T)``.
     """
@@ -466,8 +459,8 @@ def _influence(design: Design, scores: ArrayLike) -> Influence:
     """Return the AUC averaged over tasks with its components by cluster and side.
 
     A component is ``(sum of V - rows * AUC) / all rows`` of the cluster on one side of
-    a task, V being the share of the other side that a row is above of (members) or
-    below of (non-members).
+    a task. V is the share of the other side that scores below a member, or above a
+    non-member.
     """
     values = _values_of_rows(design, scores)
     _check_two_clusters_a_side(design)
@@ -478,7 +471,7 @@ def _influence(design: Design, scores: ArrayLike) -> Influence:
         placed = placements(values[members], values[others])
         aucs.append(placed.auc)
 
-        # Members at even places, non-members behind them.
+        # Members are at even places, non-members at odd ones.
         components[:, 2 * task] = _components_of_side(
             design, members, placed.above - placed.auc
         )
@@ -493,7 +486,7 @@ def _influence(design: Design, scores: ArrayLike) -> Influence:
 
 
 def _values_of_rows(design: Design, scores: ArrayLike) -> np.ndarray:
-    """Return scores as float64, shape ``(n,)``; refused if they order nothing."""
+    """Return scores as float64, shape ``(n,)``; refuse scores without an order."""
     values = checked(scores)
     if values.shape != design.member.shape:
         raise ValueError("one score a row is needed")
@@ -524,7 +517,7 @@ def _components_of_side(
     rows: np.ndarray,
     deviations: np.ndarray,
 ) -> np.ndarray:
-    """Return sums of rows' deviations by cluster over their number, ``(C,)``."""
+    """Return deviations summed by cluster, divided by the number of rows, ``(C,)``."""
     sums = cluster_sums(deviations, design.cluster[rows], design.n_clusters)
     component: np.ndarray = sums / len(rows)
     return component
@@ -538,19 +531,19 @@ class Spread(NamedTuple):
 
 
 def _variance(design: Design, components: np.ndarray) -> Spread:
-    """Return the variance that follows from components ``(C, 2 T)``."""
+    """Return the variance of the mean AUC from components ``(C, 2 T)``."""
     n_clusters = design.clusters_by_side  # (2 T,)
     products = components.T @ components  # (2 T, 2 T)
 
-    # Of each side, with its own number of clusters.
+    # The variance of each side, with its own number of clusters.
     variances = np.diag(products) * n_clusters / (n_clusters - 1)
 
-    # Across sides: only clusters with rows on several of them have such products.
+    # Covariances of sides come only from clusters with rows on several sides.
     across = products.sum() - np.trace(products)
     total = design.n_clusters
     variance = float(variances.sum() + across * total / (total - 1))
 
-    # Satterthwaite: sides differ in spread.
+    # Degrees of freedom by Satterthwaite, since sides differ in spread.
     squares = float(np.sum(variances**2 / (n_clusters - 1)))
     df = 1.0
     if squares > 0:
@@ -563,9 +556,9 @@ def _is_perfect(auc: float) -> bool:
 
 
 def _disjoint_pairs(design: Design) -> int:
-    """Return how many pairs of a member cluster and another are disjoint.
+    """Return the number of disjoint pairs of a member and a non-member cluster.
 
-    In the task with the fewest.
+    The task with the fewest pairs counts.
     """
     return int(design.clusters_by_side.min())
 

@@ -60,8 +60,8 @@ def tpr_estimate(
 ) -> Estimate:
     """Return the TPR at a budget of false positives, with its interval.
 
-    Averaged over tasks. Status ``not_resolvable`` where the budget allows no false
-    positive in some task.
+    It is averaged over tasks. The status is ``not_resolvable`` if the budget allows no
+    false positive in some task.
 
     Parameters
     ----------
@@ -74,11 +74,9 @@ def tpr_estimate(
     replicates
         Shape ``(B,)``, from :func:`tpr_replicates` for this budget.
 
-    Notes
-    -----
-    The interval resamples the clusters of both sides, so that the threshold's own
-    error is in it. With few members above the threshold it is widened to hold the
-    exact interval of the rate at the given threshold.
+    Notes ----- The interval resamples the clusters of both sides, which includes the
+    error of the threshold. With few members above the threshold, it is widened to
+    contain the exact interval of the rate at the given threshold.
     """
     try:
         rates = tpr_by_task(design, scores, fpr)
@@ -106,7 +104,7 @@ def tpr_estimate(
     if unresolved:
         estimate = replace(estimate, status="not_resolvable")
 
-    # One reason is enough: of an unresolved task, if there is one.
+    # One note is enough; that of an unresolved task goes first.
     notes = [tpr.note for tpr in unresolved or rates if tpr.note]
     if notes:
         estimate = estimate.noting(notes[0])
@@ -116,7 +114,7 @@ def tpr_estimate(
 def _widened_for_few(
     design: Design, is_above: np.ndarray, estimate: Estimate
 ) -> Estimate:
-    """Return an interval that also holds the exact one of the rate, if few decide.
+    """Return the interval, widened to the exact one if few members decide.
 
     ``is_above``: shape ``(n,)``, whether a row exceeds the threshold of its task.
     """
@@ -177,15 +175,16 @@ def tpr_replicates(
     total = np.zeros((len(fprs), len(weights)))
 
     for members, others in design.tasks:
-        # Both from the largest score down.
+        # Sort both sides from the largest score down.
         members = members[np.argsort(-values[members], kind="stable")]
         others = others[np.argsort(-values[others], kind="stable")]
 
-        # Members strictly above each non-member.
+        # Number of members strictly above each non-member.
         n_above = np.searchsorted(-values[members], -values[others], side="left")
 
         for resamples in resamples_of_rows(weights, design.cluster, members, others):
-            # Weight down to each non-member, and of the first 0, 1, ... members.
+            # Cumulated weight down to each non-member, and of the first 0, 1, ...
+            # members.
             false_positives = np.cumsum(resamples.others, axis=0)
             true_positives = np.cumsum(resamples.members, axis=0)
             true_positives = np.pad(true_positives, ((1, 0), (0, 0)))
@@ -196,7 +195,7 @@ def tpr_replicates(
             resample = np.arange(len(n_members))
 
             for row, fpr in enumerate(fprs):
-                # The first non-member that the budget has no room for.
+                # Find the first non-member that exceeds the budget.
                 budget = np.floor(fpr * n_others + 1e-9)
                 n_within = (false_positives <= budget).sum(axis=0)
                 threshold = np.minimum(n_within, len(others) - 1)
@@ -210,11 +209,11 @@ def tpr_replicates(
 
 @lru_cache(maxsize=64)
 def chance(design: Design, fpr: float, *, seed: int, draws: int = 20000) -> Band:
-    """Return the TPR at a budget, averaged over tasks, of a score that knows nothing.
+    """Return the TPR of a random score at a budget, averaged over tasks.
 
-    Exact for one task (:func:`chance_band`), else the mean of independent draws of
-    each task's law. Clusters of several rows count as the equally large clusters that
-    they are worth, ``(sum n)^2 / sum n^2``, rounded down.
+    For one task it is exact (:func:`chance_band`), else it comes from independent draws
+    for each task. Clusters count by their effective number, ``(sum n)^2 / sum n^2``,
+    rounded down.
 
     Examples
     --------
@@ -233,7 +232,7 @@ def chance(design: Design, fpr: float, *, seed: int, draws: int = 20000) -> Band
         n_members, n_others = sizes[0]
         return chance_band(n_members, n_others, fpr)
 
-    # The law of chance_band: a beta-binomial, as a binomial with a drawn rate.
+    # Draw from the beta-binomial of chance_band: a binomial with a random rate.
     rng = np.random.default_rng(seed)
     mean = 0.0
     drawn = np.zeros(draws)

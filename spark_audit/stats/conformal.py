@@ -1,10 +1,11 @@
-"""Rows that are named as members one by one, at a declared share of false ones.
+"""Name single rows as members, at a declared share of false ones.
 
-A row's conformal p is how often a row of a held-out cluster looks at least as familiar.
-Each held-out cluster counts once, whatever the number of its rows, so p is valid for a
-row of a cluster like them. Rows are named by Benjamini and Hochberg's procedure, whose
-bound on the expected share of false ones holds for p values on one calibration set
-(Bates et al., 2023, "Testing for outliers with conformal p-values", arXiv 2104.08279).
+A row's conformal p is the frequency with which a row of a held-out cluster looks at
+least as familiar. Each held-out cluster counts once, whatever the number of its rows,
+so p is valid for a row of a similar cluster. Rows are named by Benjamini and Hochberg's
+procedure, whose bound on the expected share of false ones holds for p values on one
+calibration set (Bates et al., 2023, "Testing for outliers with conformal p-values",
+arXiv 2104.08279).
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import scipy
 from numpy.typing import ArrayLike
 
 MOST_P = 0.05
-"""Nobody is named above it: where most are named, the procedure alone would reach p up
-to the share, and name a stranger as often."""
+"""Rows with a larger p are never named. If most rows are named, the procedure alone
+would accept p up to the share, and name a held-out row as often.
+"""
 
 
 def standardised(
@@ -24,7 +26,7 @@ def standardised(
     task: ArrayLike,
     cluster: ArrayLike,
 ) -> np.ndarray:
-    """Return scores on one scale for all tasks: by each task's held-out rows.
+    """Return scores on one scale for all tasks, standardised by held-out rows.
 
     Parameters
     ----------
@@ -35,11 +37,10 @@ def standardised(
     task, cluster
         Shape ``(n,)``, labels.
 
-    Returns
-    -------
-    Shape ``(n,)``: distance to the median of the task's held-out rows in units of their
-    median absolute deviation, a row's own cluster left out so that held-out rows are
-    measured as trained ones are; NaN where fewer than two rows are left, or all alike.
+    Returns ------- Shape ``(n,)``: distance to the median of the task's held-out rows,
+    in units of their median absolute deviation. A row's own cluster is left out, so
+    that held-out rows are measured like trained ones. NaN if fewer than two rows are
+    left, or all are equal.
 
     Examples
     --------
@@ -78,7 +79,7 @@ def standardised(
 def conformal_p(
     scores: ArrayLike, held_out: ArrayLike, cluster: ArrayLike
 ) -> np.ndarray:
-    """Return how often a held-out row looks at least as familiar as each row.
+    """Return the conformal p of each row: how often held-out rows look as familiar.
 
     Parameters
     ----------
@@ -87,14 +88,11 @@ def conformal_p(
     held_out, cluster
         Shape ``(n,)``, as in :func:`standardised`.
 
-    Returns
-    -------
-    Shape ``(n,)``: p of trained rows, at least ``1 / (C + 1)`` of ``C`` held-out
-    clusters; NaN for held-out rows, and for those without a score.
+    Returns ------- Shape ``(n,)``: p of trained rows, at least ``1 / (C + 1)`` with
+    ``C`` held-out clusters. NaN for held-out rows and for rows without a score.
 
-    Examples
-    --------
-    Of three held-out clusters, none, or one, is as familiar as the trained rows:
+    Examples -------- None, and one, of three held-out clusters is as familiar as the
+    trained rows:
 
     >>> held_out = [True, True, True, False, False]
     >>> conformal_p([1.0, 2.0, 3.0, 4.0, 2.5], held_out, [0, 1, 2, 3, 4]).tolist()
@@ -127,7 +125,7 @@ def conformal_p(
 
 
 def simes(p: ArrayLike) -> float:
-    """Return one p of several of one cluster, valid where they go together.
+    """Return one p from several of a cluster, valid if they are positively dependent.
 
     Shape ``(n,)``. Source: Simes (1986).
 
@@ -142,16 +140,16 @@ def simes(p: ArrayLike) -> float:
 
 
 def discoveries(p: ArrayLike, *, share: float) -> np.ndarray:
-    """Return who is named at a share of false ones (Benjamini and Hochberg 1995).
+    """Return a mask of the rows that are named (Benjamini and Hochberg 1995).
 
-    None whose own p is above :data:`MOST_P`.
+    A row with a p above :data:`MOST_P` is never named.
 
     Parameters
     ----------
     p
         Shape ``(n,)``; NaN is never named.
     share
-        Expected share of false ones among those that are named, at most.
+        Largest expected share of false ones among the named rows.
 
     Returns
     -------

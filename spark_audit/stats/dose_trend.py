@@ -1,7 +1,7 @@
-"""How the change of trained identifiers follows their dose.
+"""Trend of the change of trained identifiers over their dose.
 
-The dose of an identifier is the number of trained rows that it stands in. Memory grows
-with it; a drift of the whole model moves all doses alike.
+The dose of an identifier is the number of trained rows that contain it. Memory grows
+with it, while a drift of the whole model moves all doses equally.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from spark_audit.stats.memory_contrast import (
 def dose_trend(change: ArrayLike, sides: Sides, dose: ArrayLike) -> Estimate:
     """Return the change of trained identifiers for each doubling of their dose.
 
-    Nats a token: the slope on log2 of the dose, weighed by tokens, within strata. It
-    is below 0 where what stands in more rows became likelier. Memory gives a slope;
+    It is the slope on log2 of the dose in nats per token, weighted by tokens, within
+    strata. Below 0, identifiers in more rows became likelier. Memory gives a slope;
     drift gives none.
 
     Parameters
@@ -31,9 +31,9 @@ def dose_trend(change: ArrayLike, sides: Sides, dose: ArrayLike) -> Estimate:
     change
         Shape ``(s,)``, as in :func:`spark_audit.stats.memory_contrast.memory`.
     sides
-        Where they stand; occurrences never trained on are left out.
+        Sides of the occurrences; those never trained on are left out.
     dose
-        Shape ``(s,)``: trained rows that the identifier stands in.
+        Shape ``(s,)``: number of trained rows that contain the identifier.
 
     Examples
     --------
@@ -58,7 +58,7 @@ def dose_trend(change: ArrayLike, sides: Sides, dose: ArrayLike) -> Estimate:
     if np.ptp(doublings[is_used]) == 0:
         return Estimate.missing("all identifiers stand in equally many trained rows")
 
-    # In the order in which _slope_within_strata takes them apart.
+    # The order is that of _slope_within_strata.
     columns = [
         tokens,
         tokens * doublings,
@@ -74,7 +74,7 @@ def dose_trend(change: ArrayLike, sides: Sides, dose: ArrayLike) -> Estimate:
         stratum_tokens > 0, stratum_tokens, 1.0
     )
 
-    # A cluster weighs as much as its doses lie apart from the others'.
+    # The weight of a cluster grows with the distance of its doses from the mean.
     distance = cluster_doublings - stratum_mean * cluster_tokens
     leverage = (distance**2).sum(axis=1)  # (clusters,)
     if not leverage.any():

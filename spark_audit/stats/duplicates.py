@@ -1,8 +1,9 @@
-"""Near-duplicate texts, exactly, and the clusters that they and what they share form.
+"""Exact search for near-duplicate texts, and clusters of rows that share anything.
 
 Two texts are near-duplicates when the Jaccard similarity of their sets of word n-grams
 reaches a threshold. Nothing is hashed or sampled: an inverted index over the rarest
-n-grams of each text finds every pair that can reach it, and each is then counted.
+n-grams of each text finds all candidate pairs, and the similarity of each is then
+counted.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import numpy as np
 import scipy
 
 _MAX_SIMILARITIES = 1 << 22
-"""Matches of the index held at once: bounds the memory, changes no result."""
+"""Matches of the index held at once; it limits memory and changes no result."""
 
 _SIMILARITY_ROUND_OFF = 1e-9
-"""Filters keep what lies this close to their bound; the final count decides."""
+"""Filters keep pairs this close to their bound; the final count decides."""
 
 
 class _Fold(dict[int, str | int | None]):
@@ -45,18 +46,18 @@ _FOLD = _Fold()
 
 
 def normalise_text(text: str) -> str:
-    """Return a text without what does not make it another text.
+    """Return a text without differences of case, punctuation and white space.
 
-    Compatibility forms and case are folded (NFKC), punctuation, symbols and white space
-    become single blanks. A text of nothing else keeps its characters, so that two such
-    texts are equal only if they are.
+    Compatibility forms and case are folded (NFKC). Punctuation, symbols and white space
+    become single blanks. A text that has nothing else keeps its characters, so that two
+    different ones stay different.
 
     Examples
     --------
     >>> normalise_text("  Hello, WORLD! "), normalise_text("...")
     ('hello world', '...')
     """
-    # Folding of case can leave what the first normalisation would have changed.
+    # Folding case can produce characters that need normalisation again.
     folded = unicodedata.normalize("NFKC", text).casefold()
     folded = unicodedata.normalize("NFKC", folded)
 
@@ -81,7 +82,7 @@ def duplicate_groups(
     threshold
         Smallest Jaccard similarity of a pair, above 0 and at most 1, inclusive.
     n
-        Words of an n-gram. A shorter text is one n-gram by itself.
+        Words of an n-gram. A shorter text is a single n-gram.
 
     Returns
     -------
@@ -101,7 +102,7 @@ def duplicate_groups(
     if n < 1:
         raise ValueError(f"an n-gram has at least 1 word, not {n}")
 
-    # Equal texts are of one group, and looked at once.
+    # Equal texts form one group and are compared only once.
     rows_by_text: dict[str, list[int]] = {}
     for i, text in enumerate(texts):
         rows_by_text.setdefault(normalise_text(text), []).append(i)
@@ -110,7 +111,7 @@ def duplicate_groups(
     for rows in rows_by_text.values():
         edges += [(rows[0], row) for row in rows]
 
-    # A shorter text is its own only n-gram: it is like equal texts and no other.
+    # A shorter text is its own only n-gram, which matches equal texts only.
     lengths = np.array([len(text.split()) for text in rows_by_text], np.int32)
     is_long = lengths >= n
     first_rows = np.array([rows[0] for rows in rows_by_text.values()], np.int64)
@@ -158,7 +159,7 @@ def connected_components(
     graph = scipy.sparse.coo_array((has_edge, tuple(ends.T)), (n, n))
     _, component = scipy.sparse.csgraph.connected_components(graph, directed=False)
 
-    # The first node that a component is met at is its smallest.
+    # Nodes are in rising order, so the first one of a component is the smallest.
     _, smallest = np.unique(component, return_index=True)
     return smallest.astype(np.int64)[component]
 
@@ -171,15 +172,15 @@ def cluster_labels(
 ) -> list[str]:
     """Return clusters of rows that share source, canary, duplicate group or strings.
 
-    A canary or a person that stands in six rows, or a text that stands in two sources,
-    joins them: they are not independent.
+    Rows that share a canary, a person or a text are not independent, so they are
+    joined.
 
     Parameters
     ----------
     source_ids, canary_ids, duplicate_groups
-        One entry a row; a canary of None joins nothing.
+        One entry per row; a canary of None joins nothing.
     strings
-        What identifies somebody in each row; ``None``: nothing does.
+        Identifying strings of each row; ``None``: no row has any.
 
     Returns
     -------
@@ -202,7 +203,7 @@ def cluster_labels(
     n_rows = len(source_ids)
     no_strings: list[Collection[Hashable]] = [()] * n_rows
 
-    # Of each column, the keys that connect its rows.
+    # Columns of keys; equal keys connect rows.
     columns: list[Iterable[Collection[Hashable]]] = [
         ([source] for source in source_ids),
         ([int(group)] for group in duplicate_groups),
@@ -210,8 +211,8 @@ def cluster_labels(
         no_strings if strings is None else strings,
     ]
 
-    # An edge from each row to the first one that has the same key. In an array, as
-    # there can be many millions.
+    # An edge from each row to the first one with the same key, as an array, since there
+    # can be many millions.
     edges = array("q")
     for keys_of_rows in columns:
         first_row: dict[Hashable, int] = {}
@@ -235,13 +236,14 @@ def _ngram_sets(
 ) -> scipy.sparse.csr_array:
     """Return the set of n-grams of each text as a row of 0 and 1.
 
-    Columns are n-grams. Texts are gone through once: as words, each takes ten times its
-    letters. ``lengths`` has their numbers of words, shape ``(texts,)``.
+    Columns are n-grams. ``texts`` is read only once, since a list of words takes ten
+    times the memory of a text. ``lengths`` has their numbers of words, shape
+    ``(texts,)``.
 
     An n-gram's number is found from that of its first n - 1 words and its last word, so
     different n-grams never share one.
     """
-    # All texts, one behind the other, as numbers of words.
+    # All texts one after the other, each word as a number.
     number_of_word: dict[str, int] = {}
     numbers = (
         number_of_word.setdefault(word, len(number_of_word))
@@ -251,7 +253,7 @@ def _ngram_sets(
     words = np.fromiter(numbers, np.int32)
     n_texts = len(lengths)
 
-    # The number of the m words from each place on, for m = 1, 2, ..., n. Those that
+    # Number the sequences of m words from each place, for m = 1, 2, ..., n. Those that
     # cross into the next text are dropped below.
     grams = words
     for m in range(1, n):
@@ -259,12 +261,12 @@ def _ngram_sets(
         _, codes = np.unique(keys, return_inverse=True)
         grams = codes.astype(np.int32)
 
-    # Words of a text from each place on: enough for an n-gram or not.
+    # Number of words of the text that are left at each place: enough for an n-gram?
     ends = np.repeat(np.cumsum(lengths), lengths)
     n_left = ends - np.arange(len(words))
     is_start = n_left >= n
 
-    # An n-gram belongs to the text that its first word stands in.
+    # An n-gram belongs to the text of its first word.
     text_of_word = np.repeat(np.arange(n_texts, dtype=np.int32), lengths)
     rows = text_of_word[is_start]
     columns = grams[is_start[: len(grams)]]
@@ -300,13 +302,13 @@ def _similar_pairs(
     """
     n_sets = sets.shape[0]
 
-    # Rows from the smallest set to the largest.
+    # Sort rows from the smallest set to the largest.
     size = np.diff(sets.indptr).astype(np.int64)  # (sets,)
     by_size = np.argsort(size, kind="stable")
     sets = sets[by_size]
     size = size[by_size]
 
-    # Columns from the rarest n-gram to the most common.
+    # Sort columns from the rarest n-gram to the most common.
     frequency = np.bincount(sets.indices, minlength=sets.shape[1])
     by_rarity = np.argsort(frequency, kind="stable")
     new_column = np.argsort(by_rarity).astype(sets.indices.dtype)
@@ -330,7 +332,7 @@ def _similar_pairs(
 
     low = 0
     while low < n_sets:
-        # As many rows as fit into a block, at least one.
+        # Take as many rows as fit into a block, at least one.
         most = n_matches_before[low] + _MAX_SIMILARITIES
         high = int(np.searchsorted(n_matches_before, most, side="right")) - 1
         high = max(high, low + 1)
@@ -363,7 +365,7 @@ def _shared_columns(
     *,
     largest_size: int,
 ) -> np.ndarray:
-    """Return how many columns pairs of rows share, shape ``(pairs,)``."""
+    """Return the number of columns that each pair of rows shares, ``(pairs,)``."""
     n_shared = np.zeros(len(first), np.int64)
     step = max(1, _MAX_SIMILARITIES // max(largest_size, 1))
     for start in range(0, len(first), step):
@@ -376,10 +378,10 @@ def _shared_columns(
 def _prefixes(
     sets: scipy.sparse.csr_array, share: float, frequency: np.ndarray
 ) -> scipy.sparse.csr_array:
-    """Return the first columns of each row, the rarest, that another row has too.
+    """Return the prefix of each row: its rarest columns that another row also has.
 
-    A row that has at least ``share`` of its columns in common with another row has one
-    of these in common with it.
+    A row that shares at least ``share`` of its columns with another row shares one of
+    the prefix with it.
     """
     size = np.diff(sets.indptr)
     n_shared = np.ceil(share * size - _SIMILARITY_ROUND_OFF)

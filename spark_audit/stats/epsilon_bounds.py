@@ -1,7 +1,7 @@
-"""Lower bounds of the epsilon of differential privacy, from what an attack achieved.
+"""Lower bounds of the epsilon of differential privacy, from the success of attacks.
 
-Each says, at its confidence, that a training run is *not* epsilon-DP for any smaller
-epsilon, under the randomisation it names. A bound of 0 proves nothing.
+Each bound says, at its confidence and under the randomisation that it names, that a
+training run is *not* epsilon-DP for any smaller epsilon. A bound of 0 proves nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import scipy
 from spark_audit.stats.intervals import clopper_pearson
 
 MOST_EPSILON = 256.0
-"""No bound is looked for beyond."""
+"""Largest bound that is searched for."""
 
 BISECTIONS = 32
 """Halvings of the interval in which a bound lies."""
@@ -58,25 +58,24 @@ def candidate_guess_bound(
     n_candidates
         Candidates N that each canary was drawn from.
     k
-        To be chosen before looking.
+        Number of guesses, chosen before looking at results.
     rows
-        Most rows that one of the canaries stands in (group privacy: what holds for
-        one record at eps holds for the canary at ``rows * eps``).
+        Largest number of rows that contain one canary (group privacy: a guarantee of
+        eps for one record is one of ``rows * eps`` for the canary).
     significance
-        One-sided. To be divided among bounds that are to hold together: a k or a
-        group of canaries picked after looking is one of all that were looked at.
+        One-sided significance. Divide it among bounds that must hold together: a k or a
+        group of canaries that is picked after looking counts as all that were looked
+        at.
 
     Raises
     ------
     ValueError
         If the numbers do not fit each other.
 
-    Notes
-    -----
-    Each of n canaries must have been drawn uniformly and independently from its N
-    candidates. Under epsilon-DP (delta 0, replacement) the posterior odds of two
-    candidates are at most ``e^eps`` whatever the other canaries are, so that the true
-    one is among the k first with probability at most
+    Notes ----- Each of n canaries must have been drawn uniformly and independently from
+    its N candidates. Under epsilon-DP (delta 0, replacement) the posterior odds of two
+    candidates are at most ``e^eps``, whatever the other canaries are. The true one is
+    therefore among the first k with probability at most
 
         ``p_k(eps) = k e^eps / (k e^eps + N - k)``
 
@@ -93,7 +92,7 @@ def candidate_guess_bound(
     >>> round(bound.canary, 2), round(bound.canary_add_remove, 2)
     (4.32, 2.16)
 
-    As many as chance gives prove nothing:
+    As many hits as by chance prove nothing:
 
     >>> candidate_guess_bound(1, 50, n_candidates=50).canary
     0.0
@@ -104,7 +103,7 @@ def candidate_guess_bound(
 
     low, _ = clopper_pearson(hits, n, level=1 - 2 * significance)
 
-    # Odds of k in N are what eps 0 allows; above them the bound is positive.
+    # Chance (k in N) is what eps 0 allows; a rate above it gives a positive bound.
     epsilon = 0.0
     if low > k / n_candidates:
         log_odds_of_miss = np.log(n_candidates - k) - np.log(k)
@@ -119,10 +118,11 @@ def candidate_guess_bound(
 
 
 def declared_guesses(coins: int) -> int:
-    """Return how many coins are guessed: half, rounded up, those that tell most.
+    """Return the number of coins to guess: half of them, rounded up.
 
-    Fixed here before any result. The best of several numbers of guesses is no bound at
-    its confidence: of ten, it is above a true epsilon of 0 far more often than in 5 %.
+    It is fixed here before any result. The best bound over several numbers of guesses
+    would not hold at its confidence: over ten, it exceeds a true epsilon of 0 far more
+    often than in 5 % of cases.
 
     Examples
     --------
@@ -149,14 +149,14 @@ def one_run_bound(
     Parameters
     ----------
     n_correct, n_guesses, n_coins
-        v of r guesses at m coins. r was chosen before looking, as by
-        :func:`declared_guesses`, and which coins by a rule that does not know how they
+        v right guesses of r, at m coins. r was chosen before looking, as by
+        :func:`declared_guesses`. The guessed coins were chosen without knowing how they
         fell.
     delta
-        Of a record.
+        The delta of a record.
     rows
-        Group privacy: what is (eps, delta)-DP for one record is so for g records at ``g
-        eps`` and ``delta (e^(g eps) - 1) / (e^eps - 1)``.
+        Rows g of a coin. By group privacy, (eps, delta)-DP of one record means for g
+        records ``g eps`` and ``delta (e^(g eps) - 1) / (e^eps - 1)``.
     significance
         One-sided.
 
@@ -165,10 +165,8 @@ def one_run_bound(
     ValueError
         If the numbers do not fit each other.
 
-    Notes
-    -----
-    The bound is the larger of two, and no second look for that: both come from upper
-    bounds of the same probability, of as many right guesses.
+    Notes ----- The bound is the larger one of two. That is no second look, since both
+    follow from upper bounds of the same probability, that of as many right guesses.
 
     - Steinke, Nasr and Jagielski (2023), "Privacy Auditing with One (1) Training Run"
       (arXiv 2305.08846): right guesses are dominated by ``Bin(r, q)``, ``q =
@@ -190,7 +188,7 @@ def one_run_bound(
 
     @cache
     def bound_of_unit(group_size: int) -> float:
-        """Return the bound for one unit where a coin moves a group of them."""
+        """Return the bound for one unit if a coin moves a group of units."""
         # Without a delta, groups only multiply epsilon.
         if group_size > 1 and not delta:
             return bound_of_unit(1) / group_size
@@ -208,8 +206,8 @@ def one_run_bound(
 
         return _largest_refuted(is_refuted)
 
-    # A coin replaces one canary, or as many records as it has rows. Replacing is
-    # removing and adding: a group of twice the size.
+    # A coin replaces one canary, or all records that contain it. Replacing is removing
+    # and adding, hence a group of twice the size.
     return GuessBound(
         canary=bound_of_unit(1),
         record=bound_of_unit(rows),
@@ -235,7 +233,7 @@ def _refutes_epsilon(
     delta: float,
     significance: float,
 ) -> bool:
-    """Return whether so many right guesses are too unlikely under (epsilon, delta)."""
+    """Return whether the right guesses are too unlikely under (epsilon, delta)."""
     p = one_run_p(n_correct, n_guesses, n_coins, epsilon=epsilon, delta=delta)
     if p <= significance:
         return True
@@ -262,9 +260,9 @@ def one_run_mu(
 ) -> float:
     """Return a lower bound of mu: no record is mu-Gaussian-DP for any smaller one.
 
-    As :func:`one_run_bound`, by Mahloujifar's recursion with the curve of a Gaussian
-    mechanism, of which g records have ``g mu``. Of a mechanism of that kind it is much
-    tighter than (eps, delta); of any other it refutes no more than it says.
+    It works as :func:`one_run_bound`, by Mahloujifar's recursion with the curve of a
+    Gaussian mechanism; g records have ``g mu``. For a Gaussian mechanism it is much
+    tighter than (eps, delta). For other mechanisms it only refutes mu-Gaussian-DP.
 
     Examples
     --------
@@ -293,7 +291,7 @@ def one_run_p(
 ) -> float:
     """Return the chance of as many right guesses, or more, under (epsilon, delta)-DP.
 
-    An upper bound of it: Steinke, Nasr and Jagielski (2023), see
+    It is the upper bound of Steinke, Nasr and Jagielski (2023), see
     :func:`one_run_bound`.
 
     Examples
@@ -309,8 +307,8 @@ def one_run_p(
     q = scipy.special.expit(epsilon)
     chance = scipy.special.bdtrc(n_correct - 1, n_guesses, q)
 
-    # max_i P[v > Bin >= v - i] / i: the chances of v - 1, v - 2, ..., 0 right guesses,
-    # added up from the first.
+    # max_i P[v > Bin >= v - i] / i, from cumulated chances of v - 1, v - 2, ..., 0
+    # right guesses.
     share_of_delta = 0.0
     if delta:
         fewer = np.arange(n_correct - 1, -1, -1)
@@ -327,7 +325,7 @@ def _is_too_many(
     significance: float,
     inverse_curve: Curve,
 ) -> bool:
-    """Return whether so many right guesses are less likely than the significance.
+    """Return whether the right guesses are less likely than the significance.
 
     Notes
     -----
@@ -336,7 +334,7 @@ def _is_too_many(
     p_j / m)``. Going down from the least that ``P[>= n_correct] = significance`` asks
     for, the law must hold more than 1 in all.
     """
-    # Both sums over j >= i, as small as they can be.
+    # Both sums over j >= i, at their smallest possible values.
     right = significance * n_correct / n_coins
     wrong = significance * (n_guesses - n_correct) / n_coins
 
@@ -353,7 +351,7 @@ def _is_too_many(
 
 
 def _largest_refuted(is_refuted: Callable[[float], bool]) -> float:
-    """Return the largest number that is refuted, from below; 0 if none is."""
+    """Return the largest refuted number, approached from below; 0: none is refuted."""
     if not is_refuted(0.0):
         return 0.0
 
