@@ -19,11 +19,11 @@ from spark_audit.stats.estimate import Bound, Estimate, Power
 class AboveTexts:
     """A score against the best guess from the texts alone, over examples with both.
 
-    A guess that is worse than chance is no bar, chance is: a score must exceed both.
+    The bar is the texts' AUC, or chance where that is higher: a score must exceed both.
 
     Attributes
     ----------
-    difference
+    excess
         ``score`` minus :attr:`bar` (:func:`beyond_both`), by DeLong over clusters. The
         out-of-fold scores of the texts count as fixed.
     score, texts
@@ -37,7 +37,7 @@ class AboveTexts:
         Whether something else than training distinguishes the sides.
     """
 
-    difference: Estimate
+    excess: Estimate
     score: float
     texts: float
     larger_p: float
@@ -46,7 +46,7 @@ class AboveTexts:
 
     @property
     def bar(self) -> float:
-        """Return the bar of the score: the larger one of the texts and chance."""
+        """Return what a score must exceed: the texts' figure, or chance if larger."""
         return max(self.texts, self.chance)
 
     @property
@@ -70,33 +70,32 @@ class AboveTexts:
     def p(self) -> float:
         """Two-sided p value where the score exceeds the bar by its margin, else 1."""
         # A score below the bar is no leak, whatever its interval.
-        beyond_margin = (self.difference.value or 0.0) - self.margin
+        beyond_margin = (self.excess.value or 0.0) - self.margin
         if beyond_margin <= 0:
             return 1.0
 
-        se = self.difference.se
+        se = self.excess.se
         if not self.margin or not se:
             return self.larger_p
 
         # The test is of the margin, not of 0: a t statistic shifted by it, with the
         # degrees of freedom of the standard error. Without them, of many clusters, it
         # is a normal one.
-        df = self.difference.df or math.inf
+        df = self.excess.df or math.inf
         p_above_margin = float(2 * scipy.special.stdtr(df, -beyond_margin / se))
         return max(self.larger_p, p_above_margin)
 
     @property
     def record(self) -> dict[str, Any]:
-        """Its figures as columns of a table."""
-        excess = self.difference
+        """Its figures as columns of a table; ``difference`` is the excess."""
         return {
             "score": self.score,
             "texts": self.texts,
             "bar": self.bar,
-            "difference": excess.value,
-            "low": excess.low,
-            "high": excess.high,
-            "mde": excess.mde,
+            "difference": self.excess.value,
+            "low": self.excess.low,
+            "high": self.excess.high,
+            "mde": self.excess.mde,
         }
 
     def power(self, *, over: float = 1.0) -> list[Power]:
@@ -107,15 +106,18 @@ class AboveTexts:
         Parameters
         ----------
         over
-            Tests that its p is corrected over.
+            Tests of the audit that its p is corrected over.
         """
-        if not self.difference.se:
+        if not self.excess.se:
             return []
 
+        # The smallest effect is that of the design, as `mde` is: its degrees of freedom
+        # follow from the clusters. Those of the excess, by Satterthwaite's formula, are
+        # estimated from the data, and are used for what the data leave open.
         test = Power(
             test="t",
-            se=self.difference.se,
-            df=self.difference.clusters - 1,
+            se=self.excess.se,
+            df=self.excess.clusters - 1,
             most=1 - self.bar,
             beyond=self.margin,
             over=over,
@@ -130,12 +132,15 @@ class AboveTexts:
         Parameters
         ----------
         over
-            Tests that its p is corrected over.
+            Tests of the audit that its p is corrected over.
         """
         # An AUC exceeds the bar by at most the distance to 1.
-        excess = self.difference
         return t_bound(
-            excess.value, excess.high, df=excess.df, most=1 - self.bar, over=over
+            self.excess.value,
+            self.excess.high,
+            df=self.excess.df,
+            most=1 - self.bar,
+            over=over,
         )
 
     def finding(
@@ -156,11 +161,17 @@ class AboveTexts:
         ----------
         row
             The figure of the score, an AUC or its change.
+        says
+            Key of the sentence.
+        facts
+            Values that the sentences name.
+        p, power, bounds
+            Corrected over the audit's tests, which :attr:`p`, and by default
+            :meth:`power` and :meth:`bounds`, are not.
         further
             Keys of the sentences that follow.
         """
         # The finding claims the excess; its row holds the AUC itself.
-        excess = self.difference
         return Finding.on(
             row,
             claim,
@@ -168,9 +179,9 @@ class AboveTexts:
             facts=facts,
             further=further,
             metric=f"auc{EXCESS}",
-            value=excess.value,
-            low=excess.low,
-            high=excess.high,
+            value=self.excess.value,
+            low=self.excess.low,
+            high=self.excess.high,
             unit="AUC",
             null=0.0,
             p=p,
@@ -184,9 +195,8 @@ class AboveTexts:
         ``is_bar_chance`` says whether chance is the bar, and not the texts.
         """
         # All three are of the examples that have both scores, which `n` counts.
-        excess = self.difference
-        score = Estimate(self.score, n=excess.n, clusters=excess.clusters)
-        texts = Estimate(self.texts, n=excess.n, clusters=excess.clusters)
+        score = Estimate(self.score, n=self.excess.n, clusters=self.excess.clusters)
+        texts = Estimate(self.texts, n=self.excess.n, clusters=self.excess.clusters)
 
         return {
             "score": Row.of_estimate(
@@ -196,19 +206,24 @@ class AboveTexts:
                 texts, audit=audit, checkpoint=name, metric="auc", of="texts"
             ),
             "beyond": Row.of_estimate(
-                excess, audit=audit, checkpoint=name, metric="beyond_texts", of=attack
+                self.excess,
+                audit=audit,
+                checkpoint=name,
+                metric="beyond_texts",
+                of=attack,
             ),
             "is_bar_chance": self.is_bar_chance,
         }
 
 
 def beyond_both(over_texts: Estimate, over_chance: Estimate) -> Estimate:
-    """Return what a score has beyond the higher of two bars: the texts, and chance.
+    """Return the excess of a score over the higher of two bars: the texts, and chance.
 
-    That is the smaller of both differences. Its limits are the smaller lower limit and
-    the smaller upper limit, so that the lower one is above 0 only where both
+    That is the smaller of two differences. Its limits mix both: the smaller lower limit
+    and the smaller upper limit, so that the lower one is above 0 only where both
     differences are shown (an intersection-union test, whose p is the larger one; Berger
-    1982).
+    1982). All else, as the standard error, its degrees of freedom and the percentile
+    interval, is of the smaller difference alone.
 
     Parameters
     ----------

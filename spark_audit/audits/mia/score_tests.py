@@ -202,7 +202,7 @@ class ScoreTest:
         """
         if self.above is None:
             return ["mia.no_texts"]
-        if self.above.difference.n < n_examples:
+        if self.above.excess.n < n_examples:
             return ["mia.rows_of_both"]
         return []
 

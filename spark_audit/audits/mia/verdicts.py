@@ -183,7 +183,7 @@ def _rates(
         excess = beyond_both(over_texts, over_chance)
         above = replace(
             auc,
-            difference=excess,
+            excess=excess,
             score=texts_rate + over_texts.value,
             texts=texts_rate,
             chance=chance,
