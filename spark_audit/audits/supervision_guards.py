@@ -33,8 +33,8 @@ MIN_CUT_OFF_SHARE = 0.05
 def supervision_guards(manifest: Manifest) -> list[Guard]:
     """Return the guards that fail: identifiers cut off, and canaries without loss.
 
-    There are none where no row says what training read of it. The report shows them
-    with those of its audits.
+    There are none where no row says what training read of it. In a report they stand
+    among the guards of all audits.
     """
     if not is_known(manifest):
         return []
@@ -47,9 +47,17 @@ def supervision_guards(manifest: Manifest) -> list[Guard]:
 def _cut_off_guard(manifest: Manifest) -> Guard | None:
     """Return a failed guard if training cut off many identifiers, else ``None``."""
     cut_off = _cut_off_hits(manifest)
-    if not cut_off.count or cut_off.count < MIN_CUT_OFF_SHARE * cut_off.of:
+    if cut_off.count == 0:
         return None
-    return guard(CUT_OFF_GUARD, CUT_OFF_GUARD, {"cut_off": cut_off}, passed=False)
+    if cut_off.count < MIN_CUT_OFF_SHARE * cut_off.of:
+        return None
+
+    return guard(
+        name=CUT_OFF_GUARD,
+        says=CUT_OFF_GUARD,
+        facts={"cut_off": cut_off},
+        passed=False,
+    )
 
 
 def _canary_guard(manifest: Manifest) -> Guard | None:
@@ -57,8 +65,10 @@ def _canary_guard(manifest: Manifest) -> Guard | None:
     # Of a canary whose state is not known (""), nothing is said.
     states = [state for state in canary_supervision(manifest).values() if state]
     n_cut_off = states.count("cut off")
+
+    # A canary that was cut off had no loss either, so it counts in both.
     n_without_loss = states.count("read only") + n_cut_off
-    if not n_without_loss:
+    if n_without_loss == 0:
         return None
 
     facts: dict[str, Fact] = {
@@ -67,16 +77,16 @@ def _canary_guard(manifest: Manifest) -> Guard | None:
     }
     reason = "canary_cut_off" if n_cut_off else "canary_masked"
     return guard(
-        CANARY_WITHOUT_LOSS,
-        CANARY_WITHOUT_LOSS,
-        facts,
+        name=CANARY_WITHOUT_LOSS,
+        says=CANARY_WITHOUT_LOSS,
+        facts=facts,
         further=[reason],
         passed=False,
     )
 
 
 def _cut_off_hits(manifest: Manifest) -> Hits:
-    """Return how many strings of trained rows were cut off in all of these.
+    """Return how many strings were cut off in every trained row that holds them.
 
     Canaries do not count: they have a guard of their own.
     """
