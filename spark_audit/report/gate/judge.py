@@ -160,7 +160,7 @@ def _verdicts(
             yield name, RuleVerdict("left_out", why_impossible)
             continue
 
-        # Its weights are those of the earlier report: there is nothing to compare.
+        # The checkpoint's weights are those of the earlier report: nothing to compare.
         if rule.change and name in unchanged:
             yield name, RuleVerdict("ok", render("gate.same"))
             continue
@@ -190,19 +190,20 @@ def _judge(
     return judge_figure(report.exact, rule, figures)
 
 
-def judged(found: Sequence[RuleOutcome]) -> list[str]:
+def judged(outcomes: Sequence[RuleOutcome]) -> list[str]:
     """Return a line per rule: how many checkpoints it judged, and which it left out.
 
     Parameters
     ----------
-    found
-        Of :func:`check`.
+    outcomes
+        What :func:`check` returned.
     """
     lines = []
-    for rule, outcomes in grouped(found, lambda outcome: outcome.rule).items():
+    outcomes_by_rule = grouped(outcomes, lambda outcome: outcome.rule)
+    for rule, outcomes_of_rule in outcomes_by_rule.items():
         n_checkpoints = 0
         names_by_reason: dict[str, list[str]] = {}
-        for outcome in outcomes:
+        for outcome in outcomes_of_rule:
             if outcome.checkpoint == NO_CHECKPOINT:
                 continue
             n_checkpoints += 1
@@ -284,7 +285,7 @@ def _why_impossible(report: Report, rule: Rule, rows: Sequence[Row], name: str) 
     if rule.change and name == BASE:
         return render("gate.baseline")
 
-    # Whom a rule names it judges, and a figure that is missing trips it.
+    # A rule judges the checkpoint that it names; a missing figure trips it then.
     if rule.checkpoint is not None:
         return ""
     if rule.guard and CheckpointName.parse(name).derived == RELEARN:
@@ -302,14 +303,14 @@ def _why_impossible(report: Report, rule: Rule, rows: Sequence[Row], name: str) 
         return render("gate.baseline")
 
     if name == BASE and any(row.value is not None for row in rows):
-        # Such as: it is the reference itself, of which there is no change.
-        figures = _rows_of_metric(report, rule, BASE)
-        if not figures:
+        # The note of the base's row says why: it is the reference of the change, say.
+        rows_of_base = _rows_of_metric(report, rule, BASE)
+        if not rows_of_base:
             return render("gate.untrained")
-        if all(row.value is None for row in figures):
-            return figures[0].note
+        if all(row.value is None for row in rows_of_base):
+            return rows_of_base[0].note
 
-    # Of a quantised checkpoint the stages before its last are not there.
+    # A quantised checkpoint is one of a series' last stage: it has no earlier stages.
     quantised_names = [
         checkpoint.name
         for checkpoint in report.checkpoints

@@ -17,50 +17,54 @@ GATE_LINE_WIDTH = 100
 MOST_NAME = 30
 """Columns of a checkpoint's name; the details of a longer one begin below it."""
 
-WORDS: Mapping[RuleState, str] = {
+STATES_IN_WORDS: Mapping[RuleState, str] = {
     "tripped": "FAIL",
     "ok": "pass",
     "missing": "no figure",
 }
-"""What a rule came to, in words; whom a rule leaves out is told below it."""
+"""What a rule came to, in words. Checkpoints that it leaves out have no line of their
+own: the summary of the rule names them."""
 
-STATE_WIDTH = max(map(len, WORDS.values()))
-"""Columns of the words."""
+STATE_WIDTH = max(map(len, STATES_IN_WORDS.values()))
+"""Columns of the longest of these words."""
 
 
-def gate_lines(found: Sequence[RuleOutcome]) -> list[str]:
+def gate_lines(outcomes: Sequence[RuleOutcome]) -> list[str]:
     """Return the lines that the command prints; the last one is the verdict.
 
     Parameters
     ----------
-    found
-        Of :func:`spark_audit.report.gate.judge.check`.
+    outcomes
+        What :func:`spark_audit.report.gate.judge.check` returned.
     """
-    outcomes_by_rule = grouped(found, lambda outcome: outcome.rule)
-    summaries = judged(found)
+    outcomes_by_rule = grouped(outcomes, lambda outcome: outcome.rule)
+    summaries = judged(outcomes)
     lines: list[str] = []
-    for (rule, outcomes), summary in zip(
+    for (rule, outcomes_of_rule), summary in zip(
         outcomes_by_rule.items(), summaries, strict=True
     ):
         lines.append(visible(render("gate.heading", rule=rule)))
         lines += _checkpoint_lines(
-            [outcome for outcome in outcomes if outcome.state in WORDS]
+            [
+                outcome
+                for outcome in outcomes_of_rule
+                if outcome.state in STATES_IN_WORDS
+            ]
         )
-        # Whom the rule leaves out stands in the summary.
         lines += textwrap.wrap(visible(summary), GATE_LINE_WIDTH)
         lines.append("")
-    return [*lines, verdict(found)]
+    return [*lines, verdict(outcomes)]
 
 
-def verdict(found: Sequence[RuleOutcome]) -> str:
+def verdict(outcomes: Sequence[RuleOutcome]) -> str:
     """Return PASS or FAIL, and the first rule that decided, in one line."""
-    violations = [outcome for outcome in found if outcome.state == "tripped"]
+    violations = [outcome for outcome in outcomes if outcome.state == "tripped"]
     if violations:
         return visible(_fail(violations))
 
-    # They pass where --allow-missing was given, and must not pass unseen.
-    text = _pass(found)
-    n_missing = sum(outcome.state == "missing" for outcome in found)
+    # With --allow-missing, figures that were not measured pass, but not unseen.
+    text = _pass(outcomes)
+    n_missing = sum(outcome.state == "missing" for outcome in outcomes)
     if n_missing:
         key = "gate.one_missing" if n_missing == 1 else "gate.missing"
         text = render(key, verdict=text, count=n_missing)
@@ -82,13 +86,13 @@ def _fail(violations: Sequence[RuleOutcome]) -> str:
     return render(key, verdict=text, count=n_more)
 
 
-def _pass(found: Sequence[RuleOutcome]) -> str:
+def _pass(outcomes: Sequence[RuleOutcome]) -> str:
     """Return how many checkpoints keep the rules."""
     judged_names = {
-        outcome.checkpoint for outcome in found if outcome.state in ("ok", "missing")
+        outcome.checkpoint for outcome in outcomes if outcome.state in ("ok", "missing")
     }
     n_judged = len(judged_names - {NO_CHECKPOINT})
-    rules = list(dict.fromkeys(outcome.rule for outcome in found))
+    rules = list(dict.fromkeys(outcome.rule for outcome in outcomes))
 
     key = "gate.pass" if len(rules) == 1 else "gate.pass_all"
     if n_judged == 1:
@@ -106,7 +110,9 @@ def _checkpoint_lines(outcomes: Sequence[RuleOutcome]) -> list[str]:
     lines: list[str] = []
     for outcome in outcomes:
         name = outcome.whom
-        head = f"  {WORDS[outcome.state]:<{STATE_WIDTH}}  {name:<{name_width}}  "
+        head = (
+            f"  {STATES_IN_WORDS[outcome.state]:<{STATE_WIDTH}}  {name:<{name_width}}  "
+        )
         indent = " " * len(f"  {'':<{STATE_WIDTH}}  {'':<{name_width}}  ")
         if len(name) > name_width:
             # The details begin on the next line, below those of other checkpoints.

@@ -1,12 +1,20 @@
-"""Rules of the gate, as they are typed.
+"""Rules of the gate, as they are typed behind ``--fail-if``.
 
-``AUDIT.METRIC[.OF].(value|low|high|p) OP NUMBER``, or ``claim OP CLAIM`` by severity,
-of every checkpoint of the report, or ``for CHECKPOINT``, or ``except CHECKPOINT, ...``.
-``guard trained_rows_fit`` trips where trained rows fit no better than held-out ones.
-Behind a metric ``[type=EMAIL]`` or ``[type=*]`` names a part of the rows.
-``AUDIT.METRIC[.OF] rose by NUMBER``, or ``fell by``, is of the change since an earlier
-report: it trips where a change is shown that may be as large as that, and where one of
-that size could not have been seen.
+=============================================  =====================================
+Rule                                           It trips where ...
+=============================================  =====================================
+``AUDIT.METRIC[.OF].value|low|high|p OP N``    the figure compares so with N
+``AUDIT.METRIC[.OF] rose by N``, ``fell by``   the change since an earlier report may
+                                               be as large as N, or one of that size
+                                               could not have been seen
+``claim OP CLAIM``                             a claim is made of such a severity
+``guard trained_rows_fit``                     trained rows fit no better than
+                                               held-out ones
+=============================================  =====================================
+
+Behind a metric, ``[type=EMAIL]`` or ``[type=*]`` names a group of the rows, or each
+group of a kind. A rule is on every checkpoint of the report, unless it ends with
+``for CHECKPOINT`` or ``except CHECKPOINT, ...``.
 """
 
 from __future__ import annotations
@@ -25,6 +33,7 @@ from spark_audit.names import ANY_NAME
 from spark_audit.results.findings import SEVERITY
 
 FIELDS = ("value", "low", "high", "p")
+"""Numbers of a figure that a rule can name."""
 
 OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     "<=": operator.le,
@@ -39,23 +48,27 @@ DEFAULT_RULES = ("claim >= membership",)
 """What trips where no rule is given: membership, memory, and verbatim extraction."""
 
 _OPERATOR = r"<=|>=|==|!=|<|>"
+"""An operator that compares, longer ones first."""
+
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+"""A decimal number, perhaps with an exponent."""
+
+_GROUP = r"(?:\[(?P<grouping>\w+)=(?P<group_name>[^\]]+)\](?P<field>\.\w+)?)?"
+"""Perhaps a group behind the metric, ``[type=EMAIL]``, and a field behind the group."""
 
 _SCOPE = r"(?:\s+(?P<scope>for|except)\s+(?P<names>\S.*?))?\s*"
+"""Perhaps the checkpoints at the end of a rule."""
 
 _CLAIM = re.compile(
-    r"\s*claim\s*"
-    rf"(?P<operator>{_OPERATOR})\s*"
-    r"(?P<claim>[a-z_]+)" + _SCOPE
+    rf"\s*claim\s*(?P<operator>{_OPERATOR})\s*(?P<claim>[a-z_]+){_SCOPE}"
 )
 
-_GUARD = re.compile(r"\s*guard\s+(?P<guard>\w+)" + _SCOPE)
+_GUARD = re.compile(rf"\s*guard\s+(?P<guard>\w+){_SCOPE}")
 
-# ``[type=EMAIL]`` stands behind the metric; a field may stand behind it.
-_RULE = re.compile(
-    r"\s*(?P<figure>\S+?)"
-    r"(?:\[(?P<kind>\w+)=(?P<part>[^\]]+)\](?P<field>\.\w+)?)?\s*"
+_FIGURE = re.compile(
+    rf"\s*(?P<figure>\S+?){_GROUP}\s*"
     rf"(?P<operator>{_OPERATOR}|\s(?:rose|fell)\s+by\s)\s*"
-    r"(?P<bound>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)" + _SCOPE
+    rf"(?P<bound>{_NUMBER}){_SCOPE}"
 )
 
 RULE_SHAPE = (
@@ -72,11 +85,26 @@ CHANGES = ("rose", "fell")
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule as it was read: of one checkpoint, or of all but some.
+    """A rule as it was read: on a figure, on its change, on claims, or on a guard.
 
-    A rule on claims has a claim and its severity as ``bound``, and no figure; one on a
-    guard has its name alone. ``group`` is a part of the rows, ``type:*`` each of a
-    kind.
+    Attributes
+    ----------
+    text
+        The rule as it was typed.
+    operator, bound
+        What a figure, a change or a claim's severity is compared by, and with. A rule
+        on a guard has none.
+    checkpoint
+        The only checkpoint that the rule is on; None: on all.
+    but
+        The names behind ``except``, as they were typed; None: no ``except``.
+    audit, metric, of, field
+        The figure, and its number; ``of`` is a variant of the metric. Empty in rules on
+        claims and guards.
+    claim, guard
+        The claim, or the guard, of a rule on one; else empty.
+    group
+        The group of rows, as reports name it; ``type:*`` is each type.
     """
 
     text: str
@@ -98,11 +126,10 @@ class Rule:
         return self.operator in CHANGES
 
     def holds(self, group: str) -> bool:
-        """Whether it is of such a group of the rows."""
-        key, _, value = self.group.partition(":")
-        # ``type:*`` is each type.
-        if value == "*":
-            return group.startswith(f"{key}:")
+        """Whether the rule is on a group of rows that has this name."""
+        grouping, _, name = self.group.partition(":")
+        if name == "*":
+            return group.startswith(f"{grouping}:")
         return group == self.group
 
 
@@ -117,7 +144,7 @@ def parse_rule(text: str) -> Rule:
     """
     where = f"--fail-if {text!r}"
     # The form of a figure is the widest: the others are tried first.
-    match = _CLAIM.fullmatch(text) or _GUARD.fullmatch(text) or _RULE.fullmatch(text)
+    match = _CLAIM.fullmatch(text) or _GUARD.fullmatch(text) or _FIGURE.fullmatch(text)
     if match is None:
         raise InputError("is no rule", where=where, fix=RULE_SHAPE)
 
@@ -189,12 +216,12 @@ def _figure_rule(text: str, match: re.Match[str], where: str) -> Rule:
 
     # Without brackets a rule is on all rows.
     group = "pooled"
-    if match["kind"]:
-        group = f"{match['kind']}:{match['part']}"
+    if match["grouping"]:
+        group = f"{match['grouping']}:{match['group_name']}"
         # The field was cut off the metric by the brackets.
         metric_text += match["field"] or ""
 
-    # A change has no end: it is judged by its interval.
+    # A rule on a change names no number of it: the change is judged by its interval.
     field = "value"
     if operator_typed not in CHANGES:
         metric_text, _, field = metric_text.rpartition(".")

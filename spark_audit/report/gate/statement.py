@@ -20,25 +20,32 @@ STATEMENT = "https://in-toto.io/Statement/v1"
 
 TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
 
-SHARED = ("html", "md", "csv", "latex", "figures", "card")
+SHARED_FORMATS = ("html", "md", "csv", "latex", "figures", "card")
 """Formats whose files never hold anything private, by their writers."""
 
 FORM = "its form"
-"""Stands for what differs between two statements and has no name."""
+"""Name of values that stand under no key, and of blanks and the order of keys."""
+
+GATE = "gate"
+"""Name of the last item of a statement's configuration, which holds the rules."""
 
 
 def statement(
-    report: Report, folder: Path, found: Sequence[RuleOutcome], *, allow_missing: bool
+    report: Report,
+    folder: Path,
+    outcomes: Sequence[RuleOutcome],
+    *,
+    allow_missing: bool,
 ) -> bytes:
     """Return the outcome of a gate's rules on a report, as JSON.
 
     Parameters
     ----------
     folder
-        Of the report: its files are named, each with its digest. Of private files it
-        is keyed by the report, and left out where a report has no key.
-    found
-        Of :func:`spark_audit.report.gate.judge.check`.
+        The report's folder. The statement names each of its files with a digest; that
+        of a private file is keyed by the report, and left out if the report has no key.
+    outcomes
+        What :func:`spark_audit.report.gate.judge.check` returned.
     """
     manifest_digest = manifest_facts(report.manifest).digest.removeprefix(KEYED)
     configuration = [
@@ -46,12 +53,12 @@ def statement(
         *_digests_of_files(report, folder),
     ]
 
-    # The gate comes last: there :func:`read_rules` looks for it.
-    # Each rule once, in the order in which they were typed.
-    rules = list(dict.fromkeys(outcome.rule for outcome in found))
+    # Each rule once, in the order in which they were typed. The gate comes last:
+    # read_rules looks for it there.
+    rules = list(dict.fromkeys(outcome.rule for outcome in outcomes))
     configuration.append(
         {
-            "name": "gate",
+            "name": GATE,
             "annotations": {
                 "rules": rules,
                 "allowMissing": allow_missing,
@@ -62,7 +69,7 @@ def statement(
 
     # Checkpoints that a rule leaves out are in none of the lists.
     tests_by_state: dict[str, list[str]] = {"ok": [], "missing": [], "tripped": []}
-    for outcome in found:
+    for outcome in outcomes:
         if outcome.state in tests_by_state:
             test = f"{outcome.whom}: {outcome.rule}"
             tests_by_state[outcome.state].append(test)
@@ -103,12 +110,12 @@ def _digests_of_files(report: Report, folder: Path) -> Iterator[StatementPart]:
     """
     has_key = bool(report.manifest.key)
     public_names: set[str] = set()
-    for format_name in SHARED:
+    for format_name in SHARED_FORMATS:
         public_names.update(report.files.get(format_name, ()))
     if has_key:
         public_names.add("report.json")
 
-    # Of files that are named and not there, nothing is stated.
+    # A file that is named and missing is left out below.
     names = {"report.json"}
     for names_of_format in report.files.values():
         names.update(names_of_format)
@@ -155,17 +162,25 @@ def read_rules(path: Path) -> tuple[bytes, list[str], bool]:
     return content, rules, allow_missing
 
 
-def differences(ours: bytes, theirs: bytes) -> list[str]:
-    """Return the parts in which a statement differs from one made now, by name."""
-    values_made_now = _values_by_name(json.loads(ours))
-    values_read = _values_by_name(json.loads(theirs))
+def differences(made_now: bytes, read: bytes) -> list[str]:
+    """Return the names of files, models and lists in which two statements differ.
+
+    Parameters
+    ----------
+    made_now
+        The statement on the report as it is.
+    read
+        The statement that somebody gave.
+    """
+    values_made_now = _values_by_name(json.loads(made_now))
+    values_read = _values_by_name(json.loads(read))
     names = []
     for name in sorted({*values_made_now, *values_read}):
         if values_made_now.get(name) != values_read.get(name):
             names.append(name)
 
-    # Blanks, or the order of keys.
-    if not names and ours != theirs:
+    # All values are equal: blanks differ, or the order of keys.
+    if not names and made_now != read:
         return [FORM]
     return names
 
