@@ -1,4 +1,4 @@
-"""What adapter_config.json says: which types of adapters are opened, and how.
+"""Read adapter_config.json: the types of adapters that are opened, and how.
 
 **A new adapter type is recognised here**: it is added to ``OPENED`` once its code in
 PEFT was read (PEFT 0.21 for those that are there), and the fields that shape what it
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 _WITH_MODULES = ("LORA", "IA3", "LOHA", "LOKR", "VERA")
 OPENED = (*_WITH_MODULES, "OSF", "PROMPT_TUNING", "PREFIX_TUNING", "P_TUNING")
-"""Types that are opened; with ``modules_to_save`` only the first ones are."""
+"""Types that are opened; only the first ones are opened with ``modules_to_save``."""
 
 # Initialisations that change the base's weights by data or by a quantisation, so that
-# they cannot be found again from the base alone.
+# the base alone does not give them back.
 _LOSES_BASE = ("corda", "lora_ga", "loftq")
 _CONVERT_ADAPTER = (
     "merge it where it was trained; or give the base that this beginning left by "
@@ -52,7 +52,7 @@ _LORA_B = re.compile(r"\.lora_(embedding_)?B(\.weight)?$")
 
 
 def adapter_type(raw: Mapping[str, object]) -> str:
-    """Return the adapter's type as PEFT spells it, whatever a tool wrote."""
+    """Return the adapter's type in PEFT's spelling, whichever tool wrote it."""
     return str(raw.get("peft_type")).upper().removeprefix("PEFTTYPE.")
 
 
@@ -62,9 +62,9 @@ def adapter_config(raw: Mapping[str, object]) -> PeftConfig:
     Raises
     ------
     CheckpointError
-        For a type that is not opened, a task that is no causal language modelling, a
-        beginning of training that left no whole base, or a field that is set and
-        neither opened nor without effect.
+        For a type that is not opened, a task other than causal language modelling, an
+        initialisation that did not keep the whole base, or a field that is set, not
+        opened and not without effect.
     """
     import peft.mapping
 
@@ -82,7 +82,7 @@ def adapter_config(raw: Mapping[str, object]) -> PeftConfig:
     fields = _opened_fields(raw, peft_type, config_class)
     _check_values(fields)
 
-    # Of how training began, too, but PEFT looks at it.
+    # This describes the start of training only, but PEFT would read it.
     fields.pop("loftq_config", None)
     if fields.get("init_lora_weights") in LEAVES_BASE:
         fields["init_lora_weights"] = True
@@ -126,7 +126,7 @@ def _opened_fields(
     Raises
     ------
     CheckpointError
-        With a field that is set, and neither opened nor without effect.
+        Names a field that is set, not opened and not without effect.
     """
     import peft
 
@@ -143,7 +143,7 @@ def _opened_fields(
             fields[name] = as_number(value) if name in NUMBER_FIELDS else value
             continue
 
-        # A field that is unknown here does no harm where it is off, or as by default.
+        # An unknown field does no harm if it is off or has its default value.
         if not (is_off(value) or value == defaults.get(name)):
             problem = (
                 f"adapter_config.json sets {shown(name)}, which is not opened, or "
@@ -154,25 +154,25 @@ def _opened_fields(
 
 
 def _check_values(fields: Mapping[str, Any]) -> None:
-    """Refuse a value that a field cannot have here.
+    """Refuse a value that a field must not have.
 
     Raises
     ------
     CheckpointError
-        With the field.
+        Names the field.
     """
     try:
         validated = OpenedFields.model_validate(fields)
     except ValidationError as error:
         name = str(error.errors()[0]["loc"][0])
-        # A number may be quoted; anything else is somebody's text.
+        # A number may be quoted, but other values may be anybody's text.
         quoted = ""
         if type(fields[name]) in (int, float, bool):
             quoted = f" {fields[name]}"
         problem = f"adapter_config.json gives {name} a value{quoted} that is not opened"
         raise CheckpointError(problem, fix=SAVED_CONFIG) from error
 
-    # Each pair says from which layer up to which one, layers are repeated.
+    # Each pair gives the first layer and the layer after the last of those repeated.
     layer_ranges = validated.layer_replication
     if layer_ranges is not None:
         n_layers = sum(max(end - start, 0) for start, end in layer_ranges)
@@ -185,14 +185,14 @@ def _check_values(fields: Mapping[str, Any]) -> None:
 
 
 def prepared(raw: dict[str, object], state: tensor_checks.State) -> PreparedAdapter:
-    """Return configuration and tensors as they are attached, with notes.
+    """Return configuration and tensors in the form to attach, with notes.
 
     Raises
     ------
     CheckpointError
-        If a tensor is empty or holds other than floating-point numbers, the
-        configuration has a field that is not opened, or O-LoRA's parts do not fit;
-        also for NaN and for LoRA without effect.
+        If a tensor is empty, is not of floating-point numbers, or holds NaN, if the
+        configuration has a field that is not opened, if O-LoRA's parts do not fit, or
+        if LoRA has no effect.
     """
     tensor_checks.check_floats(state)
     adapter_config(raw)
@@ -205,7 +205,7 @@ def prepared(raw: dict[str, object], state: tensor_checks.State) -> PreparedAdap
     tensor_checks.check_filled(folded.state)
     tensor_checks.check_finite(folded.state)
 
-    # LoRA begins with B = 0: it then computes what its base does.
+    # LoRA starts with B = 0, and then computes the same as its base.
     b_tensors = [folded.state[key] for key in folded.state if _LORA_B.search(key)]
     if b_tensors and not any(bool(tensor.any()) for tensor in b_tensors):
         problem = "every lora_B is zero: the adapter is untrained, and equals its base"
@@ -222,9 +222,9 @@ def prepared(raw: dict[str, object], state: tensor_checks.State) -> PreparedAdap
 
 
 def changes_base(raw: Mapping[str, object]) -> bool:
-    """Return whether attaching the adapter changes the base's own weights.
+    """Return whether the adapter changes the base's own weights when attached.
 
-    Such an adapter gets a base of its own, never the shared one.
+    Such an adapter gets its own copy of the base.
     """
     start = raw.get("init_lora_weights", True)
     replaces_weights = isinstance(start, str) and start.lower() not in LEAVES_BASE

@@ -1,9 +1,9 @@
-"""Fields of adapter_config.json: those that are opened, with a check, and the others.
+"""The fields of adapter_config.json, with checks of those that are opened.
 
-Some fields of PEFT's open a second model or a file, import a package, or put a string
-of the file into a regular expression. So each field that shapes what an adapter
-computes is listed here with the values that it may have; fields that matter before or
-during training only are left at PEFT's own values; whatever else is set is refused.
+Some fields of PEFT open a second model or a file, import a package, or put a string of
+the file into a regular expression. So this module lists each field that shapes what an
+adapter computes, with its allowed values. Fields that matter only before or during
+training keep PEFT's own values. Any other field that is set is refused.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _MAX_PATTERNS = 1024
 _MAX_PATTERN_LETTERS = 2000
 SAVED_CONFIG = "give the adapter_config.json that was saved with these weights"
 LEAVES_BASE = ("gaussian", "orthogonal", "eva", "mica")
-"""Initialisations that leave the base's weights as they are: every tensor is read from
-the file, so they change nothing."""
+"""Initialisations that leave the base's weights unchanged: the file holds every tensor,
+so the initialisation has no effect."""
 
-# Bounds on numbers: a file could ask for any amount of memory.
+# Limits on numbers, because a file could ask for any amount of memory.
 _Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 _Scale = Annotated[float, Field(gt=0, le=MAX_COUNT)]
 _Rate = Annotated[float, Field(ge=0, le=1)]
@@ -34,22 +34,22 @@ _Key = Annotated[str, Field(pattern=r"\A\^?(\.\*)?[\w.\\-]{1,200}\$?\Z")]
 _Names = Annotated[list[_Name], Field(max_length=MAX_ADAPTED_LAYERS)]
 _Indices = Annotated[list[_Index], Field(max_length=MAX_ADAPTED_LAYERS)]
 _Tokens = Annotated[list[_Index], Field(max_length=MAX_COUNT)]
-# Any expression: it is matched under a clock, see adapter_modules.
+# Any expression: it is matched under a time limit, see adapter_modules.
 _Targets = (
     Annotated[str, Field(min_length=1, max_length=_MAX_PATTERN_LETTERS)] | list[str]
 )
-# How LoRA begins: without a change of the base, or with one that can be computed.
+# Initialisations of LoRA without a change of the base, or with a computable one.
 _Start = Annotated[
     str,
     Field(pattern=rf"\A({'|'.join(LEAVES_BASE)}|pissa(_niter_\d{{1,2}})?|olora)\Z"),
 ]
-# Of forks there are tasks of other names; these are none of language modelling.
+# Forks have other names for their tasks; these are not language modelling.
 _Task = Annotated[
     str, Field(pattern=r"\A(?!(SEQ_CLS|TOKEN_CLS|QUESTION_ANS|FEATURE_EXTRACTION)\Z)")
 ]
 _Few = Field(max_length=_MAX_PATTERNS)
 _Layer = Annotated[int, Field(ge=0, le=MAX_ADAPTED_LAYERS)]
-# Layers are repeated from the first one up to before the second.
+# The first layer to repeat, and the layer after the last.
 _Pair = Annotated[list[_Layer], Field(min_length=2, max_length=2)]
 _LoftQ = dict[Literal["loftq_bits", "loftq_iter"], Annotated[int, Field(ge=1, le=64)]]
 
@@ -105,19 +105,19 @@ OpenedFields: Any = create_model(
     __config__=ConfigDict(strict=True, regex_engine="python-re"),
     **_DEFINITIONS,
 )
-"""A configuration with these fields alone, each checked."""
+"""A configuration of only these fields, each of them checked."""
 
 WITHOUT_EFFECT = frozenset(
     {
-        # Of O-LoRA and other forks.
+        # Fields of O-LoRA and other forks.
         "r_sum",
         "save_loranew",
-        # Of other versions of PEFT, and of ms-swift.
+        # Fields of other versions of PEFT, and of ms-swift.
         "lora_dtype",
         "lorap_emb_lr",
         "lorap_lr_ratio",
         "swift_type",
-        # Names, which nobody follows, and what loading sets by itself.
+        # Names that nothing follows, and values that loading sets itself.
         "auto_mapping",
         "base_model_name_or_path",
         "inference_mode",
@@ -125,7 +125,7 @@ WITHOUT_EFFECT = frozenset(
         "peft_type",
         "peft_version",
         "revision",
-        # How training began, or an encoder that only training runs.
+        # The start of training, or an encoder that only training runs.
         "encoder_dropout",
         "encoder_hidden_size",
         "encoder_num_layers",
@@ -140,9 +140,9 @@ WITHOUT_EFFECT = frozenset(
         "tokenizer_name_or_path",
     }
 )
-"""Fields that change no figure of an adapter that is opened."""
+"""Fields without an effect on the figures of opened adapters."""
 _FILE_FIELDS = ("cache_file", "covariance_file")
-"""Fields of a beginning of training that name a file."""
+"""Fields on the start of training that name a file."""
 _BEGINNINGS: dict[str, frozenset[str]] = {
     "corda_config": frozenset(
         {
@@ -156,7 +156,7 @@ _BEGINNINGS: dict[str, frozenset[str]] = {
     ),
     "lora_ga_config": frozenset({"direction", "scale", "stable_gamma"}),
 }
-"""Settings of how training began -> their fields. They are dropped."""
+"""Settings of the start of training -> their fields. They are removed."""
 NUMBER_FIELDS = ("r", "alpha", "lora_alpha", "lora_dropout", "num_virtual_tokens")
 """Fields that some tools write as text."""
 
@@ -169,11 +169,11 @@ def is_off(value: object) -> bool:
 
 
 def is_beginning(name: str, value: object) -> bool:
-    """Return whether a field says only how training began, and names no file."""
+    """Return whether a field describes only the start of training, without a file."""
     known_fields = _BEGINNINGS.get(name)
     if known_fields is None or not isinstance(value, dict):
         return False
-    # A field that is not known may do anything.
+    # An unknown field could have any effect.
     if not value.keys() <= known_fields:
         return False
 
@@ -184,7 +184,8 @@ def is_beginning(name: str, value: object) -> bool:
 
 def as_number(value: object) -> object:
     """Return a number that is written as text as a number; anything else as it is."""
-    # Short ones: a longer number is no rank and no scale, and Python may refuse it.
+    # Only short numbers: a longer one is not a rank or a scale, and Python may refuse
+    # it.
     if isinstance(value, str) and re.fullmatch(r"\d{1,9}", value):
         return int(value)
     if isinstance(value, str) and re.fullmatch(r"\d{1,9}\.\d{1,9}", value):

@@ -1,7 +1,7 @@
-"""The modules of a base that an adapter's configuration names, or matches.
+"""Find the modules of a base that an adapter's configuration names or matches.
 
-A regular expression of a file can take longer than the universe lasts. Matched here,
-under a clock, PEFT sees names alone.
+A regular expression from a file can take longer than the universe lasts. So it is
+matched here with a time limit, and PEFT gets only names.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PATTERN_FAILURES = (
     OverflowError,
 )
 _MODULE_FIELDS = ("target_modules", "exclude_modules", "feedforward_modules")
-# A word of PEFT's that is no regular expression.
+# PEFT's own word, which is not a regular expression.
 _ALL_LINEAR = "all-linear"
 _LIST_NAMES = "list the modules' names"
 
@@ -36,10 +36,10 @@ _LIST_NAMES = "list the modules' names"
 def resolve(
     config: PeftConfig, modules: Sequence[str], model: PreTrainedModel | None = None
 ) -> None:
-    """Put names of the base's modules where PEFT would match patterns of the file.
+    """Replace patterns of the file by names of the base's modules.
 
-    Names that no module ends with are left out, but those of experts, which PEFT itself
-    turns into names of this version of transformers.
+    Names that fit no module are left out, except those of experts, which PEFT itself
+    translates into names of this version of transformers.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def resolve(
     modules
         Names of the base's modules, without adapters.
     model
-        The base, for the experts that it has.
+        The base, for the names of its experts.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def resolve(
             continue
 
         if not isinstance(value, str):
-            # Layers that are repeated have names which the base does not know yet.
+            # Repeated layers have names that the base does not know yet.
             if field != "feedforward_modules" and not repeats_layers:
                 setattr(config, field, _known_names(value, modules, module_of_expert))
             continue
@@ -72,7 +72,7 @@ def resolve(
             problem = f"{field} is an expression, and layers are repeated"
             raise CheckpointError(f"adapter_config.json: {problem}", fix=_LIST_NAMES)
         matched = _matching(value, [*modules, *module_of_expert.values()], field)
-        # PEFT knows experts by their last name alone.
+        # PEFT knows experts only by their last name.
         experts = {
             name for name, module in module_of_expert.items() if module in matched
         }
@@ -82,7 +82,7 @@ def resolve(
 def _known_names(
     names: Sequence[str], modules: Sequence[str], module_of_expert: dict[str, str]
 ) -> set[str]:
-    """Return those of a list of names that a module, or an expert, ends with."""
+    """Return those names in a list with which a module or an expert ends."""
     known_ends: set[str] = set()
     for module in modules:
         parts = module.split(".")
@@ -93,14 +93,14 @@ def _known_names(
     for name in names:
         if name.split(".")[-1] in module_of_expert:
             known_names.add(name)
-    # An unknown name stays if all are: PEFT then says that it matches nothing.
+    # If all names are unknown, one stays, so that PEFT reports that it matches nothing.
     return known_names or set(list(names)[:1])
 
 
 def _experts(model: PreTrainedModel) -> dict[str, str]:
-    """Map names that experts had in transformers 4 to where one of them was.
+    """Return names of experts in transformers 4, with the present module of one.
 
-    Only of models whose experts have been joined since.
+    This applies only to models whose experts have been joined since.
     """
     from peft.utils import transformers_weight_conversion as conversion
 
@@ -120,19 +120,19 @@ def _experts(model: PreTrainedModel) -> dict[str, str]:
 
 
 def _matching(pattern: str, names: Sequence[str], field: str) -> set[str]:
-    """Return the names that an expression of the file matches, under a clock.
+    """Return the names that an expression of the file matches, within a time limit.
 
     Raises
     ------
     CheckpointError
-        If it is malformed or takes too long; also if it matches nothing, unless it
-        says which modules are left out.
+        If it is malformed or takes too long. Also raised if it matches nothing, unless
+        it selects modules to leave out.
     """
     failure = "matches no module of the base"
     matched: set[str] = set()
     deadline = time.monotonic() + _PATTERN_SECONDS
     try:
-        # It must be one of PEFT's language: the other one has recursion.
+        # It must also be valid for Python's library: the other one has recursion.
         re.compile(pattern)
         match = regex.compile(pattern).fullmatch
         for name in names:

@@ -1,7 +1,7 @@
-"""Adapters on a base: attached strictly, and switched.
+"""Attach adapters to a base strictly, and switch between them.
 
-Nothing is merged: merging in half precision shifts logits, and a merged base could not
-be shared.
+Adapters are never merged: a merge in half precision shifts logits, and a merged base
+could not be shared.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class AttachedAdapter:
     Attributes
     ----------
     name
-        By which the host switches it.
+        Name by which the host switches it.
     config
         Its configuration as it was attached.
     notes
-        What a reader of the report must know.
+        Notes for readers of the report.
     """
 
     name: str
@@ -64,7 +64,7 @@ class AttachedAdapter:
 
 
 class AdapterHost:
-    """A base module and its adapters; exactly one of them, or none, is on at a time.
+    """A base module with its adapters, of which one or none is on at a time.
 
     Attributes
     ----------
@@ -73,14 +73,14 @@ class AdapterHost:
     peft
         PEFT's model around the base, once an adapter was attached.
     parameters
-        How many numbers the base has.
+        Number of parameters of the base.
 
     Parameters
     ----------
     model
         The base, in evaluation mode.
     runs
-        Whether it computes, as none does on the meta device: then it is seen to work.
+        Whether the base computes, which is tested; on the meta device it does not.
     """
 
     def __init__(self, model: PreTrainedModel, *, runs: bool = True) -> None:
@@ -89,7 +89,7 @@ class AdapterHost:
         self.peft: Any = None
         self.released = False
 
-        # Counted and listed before any adapter is among them.
+        # Counted and listed before any adapter adds to them.
         self.parameters = model.num_parameters()
         modules = dict(model.named_modules())
         self._modules = [name for name in modules if name]
@@ -98,12 +98,12 @@ class AdapterHost:
             self._probe()
 
     def _probe(self) -> None:
-        """Run the module on two rows of tokens that differ in the last one.
+        """Run the module on two rows of tokens that differ only in the last one.
 
         Raises
         ------
         CheckpointError
-            If it reads ahead, or as :func:`logits`.
+            If the module reads ahead, or as for :func:`logits`.
         """
         n_rows = len(self.model.get_input_embeddings().weight)
         length = min(PROBE_LENGTH, max_positions(self.model.config) or PROBE_LENGTH)
@@ -113,21 +113,21 @@ class AdapterHost:
         self.ids = torch.stack([ids, changed])  # (2, n)
         self._plain = logits(self.model, self.ids)  # (2, n, V)
 
-        # A causal model says the same in front of the token that differs.
+        # A causal model gives equal logits before the token that differs.
         before_change = self._plain[:, :-1]
         if not torch.allclose(before_change[0], before_change[1], rtol=1e-2, atol=1e-2):
             problem = "the model reads ahead: a later token changes earlier predictions"
             raise CheckpointError(problem, fix="give a causal language model")
 
     def config_of(self, name: str) -> PeftConfig:
-        """Return PEFT's configuration of an adapter that is attached."""
+        """Return PEFT's configuration of an attached adapter."""
         config: PeftConfig = self.peft.peft_config[name]
         return config
 
     def attach(self, checkpoint: Checkpoint) -> AttachedAdapter:
-        """Attach an adapter, and see that it changes what the base computes.
+        """Attach an adapter, and check that it changes the result of the base.
 
-        Where it changes the base's own weights, nothing else may use this host.
+        If it changes the base's own weights, this host must not be shared.
 
         Raises
         ------
@@ -149,13 +149,14 @@ class AdapterHost:
             for key, note in checkpoint.own_tables.items()
         }
 
-        # Of fixed width: no name is part of another's, nor of a module's.
+        # Names have a fixed width, so that none is a part of another or of a module's
+        # name.
         n_attached = 0 if self.peft is None else len(self.peft.peft_config)
         name = f"adapter{n_attached:04d}"
         base_source = checkpoint.full_weights.source
         unfit = f"the adapter does not fit the base {base_source}"
 
-        # First the base gets the rows that are new, then the adapter its place on it.
+        # First the base gets its new rows, and then the adapter gets its place on it.
         with foreign(unfit, fix=OTHER_BASE), self._undrawn():
             tables.grow(self.model, named.state, own_tables)
         self._inject(name, config, unfit)
@@ -180,17 +181,17 @@ class AdapterHost:
             yield
 
     def _inject(self, name: str, raw_config: dict[str, object], unfit: str) -> None:
-        """Put an adapter of this configuration on the module; its numbers are open."""
+        """Put an adapter with this configuration on the module, without its numbers."""
         from peft import PeftModelForCausalLM
 
         is_meta = self.ids is None
         if is_meta and changes_base(raw_config):
-            # How the base is replaced takes its weights; shapes do not.
+            # PiSSA and the like would need weights, while this step needs only shapes.
             raw_config = {**raw_config, "init_lora_weights": True}
         config = adapter_config(raw_config)
         resolve(config, self._modules, self.model)
 
-        # Repeated layers are copied, which PEFT cannot do while it makes empty ones.
+        # Repeated layers are copied, which PEFT cannot do for empty ones.
         is_empty = is_meta and not raw_config.get("layer_replication")
         with foreign(unfit, fix=OTHER_BASE), self._undrawn():
             if self.peft is None:
@@ -204,19 +205,19 @@ class AdapterHost:
         self.peft.eval().requires_grad_(False)
 
     def _tensors(self, name: str) -> tensor_checks.State:
-        """Return what PEFT would save of an adapter."""
+        """Return the tensors of an adapter that PEFT would save."""
         from peft import get_peft_model_state_dict
 
-        # Its types know of no truth value for the embeddings.
+        # PEFT's types do not allow a bool for the embeddings.
         read_state: Any = get_peft_model_state_dict
         state = read_state(self.peft, adapter_name=name, save_embedding_layers=False)
         return dict(state)
 
     def _converted(self, name: str, state: tensor_checks.State) -> tensor_checks.State:
-        """Return the tensors by the names of this version of transformers.
+        """Return the tensors under the names of this version of transformers.
 
-        Up to version 4 each expert was a module of its own; PEFT joins LoRA of experts
-        as transformers joins their weights.
+        Up to version 4 each expert was a module of its own. PEFT joins the LoRA of
+        experts as transformers joins their weights.
         """
         from peft.utils import transformers_weight_conversion as conversion
 
@@ -227,12 +228,12 @@ class AdapterHost:
     def _refuse_differences(
         self, name: str, state: tensor_checks.State, base_source: str
     ) -> None:
-        """Refuse a file whose tensors are not those of the adapter on this base.
+        """Refuse a file with other tensors than the adapter has on this base.
 
         Raises
         ------
         CheckpointError
-            With the tensor, and what to give instead.
+            Names the tensor, and what to give instead.
         """
         file_shapes = {key: tensor.shape for key, tensor in state.items()}
         needed_shapes = {
@@ -265,7 +266,7 @@ class AdapterHost:
     def _check_effect(
         self, name: str, ids: torch.Tensor, *, replaces_base: bool
     ) -> None:
-        """Refuse an adapter that changes nothing, or the base that others share."""
+        """Refuse an adapter that changes nothing, or that changes the shared base."""
         if not replaces_base:
             with self.using(None):
                 logits_off = logits(self.model, ids)  # (2, n, V)
@@ -277,7 +278,7 @@ class AdapterHost:
 
         with self.using(name):
             logits_on = logits(self.peft, ids, whose="the model with the adapter")
-        # A vocabulary that the adapter brings may be larger.
+        # The adapter may bring a larger vocabulary.
         n_common = min(logits_on.shape[-1], self._plain.shape[-1])
         if torch.equal(logits_on[..., :n_common], self._plain[..., :n_common]):
             problem = "the adapter changes nothing: the model's output is its base's"
@@ -291,15 +292,15 @@ class AdapterHost:
         noise: torch.Tensor | None = None,
         weights: Callable[[], Rounded] | None = None,
     ) -> Iterator[None]:
-        """Switch exactly this adapter on, or none: ``model`` is then as without any.
+        """Switch on exactly this adapter, or none: then ``model`` is the plain base.
 
         Parameters
         ----------
         noise
             Added to input embeddings, shape ``(rows, width)``.
         weights
-            Makes those in the place of the module's own, called with all else as it
-            will be.
+            Returns weights to use in place of the module's own. It is called when
+            everything else is switched.
 
         Raises
         ------
@@ -322,7 +323,7 @@ class AdapterHost:
             yield
 
     def release(self) -> None:
-        """Free the module, whoever still holds a checkpoint that was opened on it."""
+        """Free the module, even if opened checkpoints still refer to it."""
         self.released = True
         for layer in self.model.modules():
             hook = offload_hook(layer)
@@ -336,13 +337,13 @@ def is_part(
     file_shapes: Mapping[str, Sequence[int]],
     needed_shapes: Mapping[str, Sequence[int]],
 ) -> bool:
-    """Return whether a file holds what one process of several saved of an adapter.
+    """Return whether a file holds one process's part of a distributed adapter.
 
     Parameters
     ----------
     file_shapes, needed_shapes
-        Shapes by name: of the file, and of the adapter that it should hold. A part has
-        some of the tensors and no other, or an even slice of each in one direction.
+        Shapes by name, of the file and of the whole adapter. A part has only some of
+        the tensors, or an even slice of each along one dimension.
     """
     if not file_shapes or not file_shapes.keys() <= needed_shapes.keys():
         return False
@@ -369,11 +370,10 @@ def is_part(
 
 
 def _align(peft: Any) -> None:
-    """Leave a prompt's virtual tokens out of the logits.
+    """Remove a prompt's virtual tokens from the logits.
 
-    PEFT puts them in front of the input, and its logits are longer by them; whoever
-    scores wants one row per token that was fed, or the positions in a tensor
-    ``logits_to_keep``.
+    PEFT puts them in front of the input, which makes its logits longer. Scoring needs
+    one row per given token, or the positions in a tensor ``logits_to_keep``.
     """
     peft_forward = peft.forward
 
@@ -381,12 +381,12 @@ def _align(peft: Any) -> None:
     def forward(*args: Any, **kwargs: Any) -> Any:
         config = peft.active_peft_config
         positions = kwargs.get("logits_to_keep")  # (positions,) or None
-        # A prefix is put into the cache, and has no logits of its own.
+        # A prefix goes into the cache and has no logits.
         n_virtual = 0
         if str(config.peft_type.value) != "PREFIX_TUNING":
             n_virtual = int(config.num_virtual_tokens)
         if n_virtual and positions is not None:
-            # Positions that are counted from the end stay where they are.
+            # Positions counted from the end stay the same.
             kwargs["logits_to_keep"] = torch.where(
                 positions < 0, positions, positions + n_virtual
             )
@@ -408,10 +408,10 @@ def input_noise(
     Parameters
     ----------
     noise
-        One row a token, shape ``(V, H)``; else one a position, ``(B, T, H)``. It comes
-        behind hooks that are there already. Tied output heads do not see it: it is
-        added to what the embedding gives, not to its weights. The sum is taken in
-        float32 or wider and rounded once.
+        One row per token, shape ``(V, H)``, or one per position, ``(B, T, H)``. It is
+        added to the result of the embedding, after existing hooks, and not to its
+        weights, so that tied output heads do not get it. The sum is taken in float32 or
+        wider, and rounded once.
     """
 
     def add(
@@ -419,7 +419,7 @@ def input_noise(
     ) -> torch.Tensor:
         rows = noise
         if by_token:
-            # Only the rows that are fed: a large vocabulary's noise is gigabytes.
+            # Only the needed rows: the noise of a large vocabulary takes gigabytes.
             rows = noise[args[0].to(noise.device)]  # (B, T, H)
         rows = rows.to(output.device)
         wide = torch.promote_types(output.dtype, rows.dtype)
@@ -432,12 +432,12 @@ def input_noise(
 def logits(
     model: PreTrainedModel, ids: torch.Tensor, *, whose: str = "the model"
 ) -> torch.Tensor:
-    """Return a model's logits on the probe: shape ``(2, n, V)``, float32.
+    """Return a model's logits on the probe, shape ``(2, n, V)``, float32.
 
     Raises
     ------
     CheckpointError
-        If it cannot be run on token ids alone, or gives NaN or infinity.
+        If the model does not run on token ids alone, or gives NaN or infinity.
     """
     device = entry_device(model)
     with foreign("the model cannot be run"), torch.inference_mode():
@@ -451,11 +451,10 @@ def logits(
 
 
 def materialise(model: PreTrainedModel, adapter: str) -> None:
-    """Give an adapter memory where the layers that it is on compute.
+    """Give an adapter memory on the device where its layers compute.
 
-    PEFT puts it where their weights are, which is nowhere while they are on disk: these
-    layers compute in one place. The numbers are anybody's until the adapter's are
-    filled in.
+    PEFT puts it with their weights, which have no memory while they are on disk. The
+    numbers are undefined until the adapter's own are filled in.
     """
     device: Any = "cpu"
     for layer in model.modules():
@@ -466,7 +465,7 @@ def materialise(model: PreTrainedModel, adapter: str) -> None:
 
     for path, layer in model.named_modules():
         for name, parameter in layer.named_parameters(recurse=False):
-            # The adapter's name is one part of the path, or the parameter's own.
+            # The adapter's name is one part of the path, or the name of the parameter.
             if parameter.is_meta and adapter in (name, *path.split(".")):
                 empty = torch.empty_like(parameter, device=device)
                 layer._parameters[name] = torch.nn.Parameter(empty, requires_grad=False)

@@ -1,7 +1,8 @@
-"""The class of transformers that a folder's configuration describes.
+"""Find the class of transformers that a folder's configuration describes.
 
-It is the class that predicts the next token of a text. Some of these also read images
-or sounds: their encoders are parts "beside the text", through which no text passes.
+This class predicts the next token of a text. Some such classes also read images or
+sounds: their encoders are the parts "beside the text", which text does not pass
+through.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
 MOST_BUFFERS = 1 << 28
-"""Bytes beside the weights that a configuration may ask for."""
+"""Bytes besides the weights that a configuration may require."""
 _MAX_CONTEXT = 1 << 31
 
-# Classes around a language model that stand in ``architectures`` in its place.
+# Classes around a language model that ``architectures`` may name instead of it.
 _AROUND = (
     "AutoModelForCausalLM",
     "AutoModelForCausalLMWithValueHead",
     "OptimizedModule",
 )
-# FSDP 2 puts this in front of the name of the class.
+# FSDP 2 puts this in front of the class name.
 _SHARDED = "FSDP"
 
 
@@ -46,16 +47,16 @@ def empty(
 def read_architecture(
     folder: Path, trusted: bool
 ) -> tuple[PreTrainedConfig, type[PreTrainedModel]]:
-    """Return a folder's configuration, and the class that predicts text by it.
+    """Return a folder's configuration, and the class that predicts text with it.
 
-    The class is the one that was saved, as ``architectures`` names it. Of classes that
-    also read images or sounds it is the whole class, whose forward takes text alone;
-    where only their language model was saved, its own configuration comes with it.
+    The class is the saved one, which ``architectures`` names. For models that also read
+    images or sounds it is the whole class, whose forward accepts text alone. If only
+    their language model was saved, its own configuration is returned, too.
 
     Parameters
     ----------
     trusted
-        Whether code that comes with it may run.
+        Whether code of the checkpoint may run.
 
     Raises
     ------
@@ -70,14 +71,15 @@ def read_architecture(
             folder, local_files_only=True, trust_remote_code=trusted
         )
         listed = [str(name) for name in getattr(config, "architectures", None) or ()]
-        # Where several language models lie in one, none is the text's.
+        # If a configuration has several language models, none of them is the text's.
         text_config = config.get_text_config()
         limit = getattr(text_config, "max_position_embeddings", None)
     if limit is not None and (type(limit) is not int or not 0 <= limit < _MAX_CONTEXT):
         problem = "config.json: max_position_embeddings is not a valid context length"
         raise CheckpointError(problem, fix=ITS_OWN)
 
-    # Code of its own runs only where that is trusted: else it was refused before.
+    # The checkpoint's own code is used only if it is trusted; otherwise it was refused
+    # before.
     own_class = (getattr(config, "auto_map", None) or {}).get("AutoModelForCausalLM")
     model_class: type[PreTrainedModel] | None
     if own_class is not None:
@@ -91,7 +93,7 @@ def read_architecture(
     if model_class is None or not is_decoder or not hasattr(text_config, "vocab_size"):
         raise _no_language_model(config, listed)
 
-    # As transformers does it: the language model alone has a configuration of its own.
+    # As in transformers: a lone language model has its own configuration.
     config_class = getattr(model_class, "config_class", None)
     if own_class is None and config_class is type(text_config):
         quantisation = getattr(config, "quantization_config", None)
@@ -99,8 +101,8 @@ def read_architecture(
             text_config.quantization_config = quantisation
         config = text_config
 
-    # Tables of positions are as long as the configuration says: memory that no weights
-    # back. On the meta device they cost nothing.
+    # Tables of positions have the length that the configuration states, which is memory
+    # without weights behind it. On the meta device they cost nothing.
     buffers = empty(config, model_class).buffers()
     n_bytes = sum(buffer.nbytes for buffer in buffers)
     if n_bytes > MOST_BUFFERS:
@@ -132,7 +134,7 @@ def _class_of(
     import transformers
     from transformers.models.auto import modeling_auto
 
-    # By name: the mappings themselves would import every model there is.
+    # Compared by name, because the mappings themselves would import every model.
     causal_names: Mapping[str, str] = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     media_names: Mapping[str, str] = modeling_auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES
     body_names: Mapping[str, object] = modeling_auto.MODEL_MAPPING_NAMES
@@ -146,14 +148,14 @@ def _class_of(
     if not listed:
         return causal_class or media_class
 
-    # Early LLaMA was written LLaMAForCausalLM.
+    # Early LLaMA models were written LLaMAForCausalLM.
     saved_names = {name.removeprefix(_SHARDED).lower() for name in listed}
 
     def is_saved(names: Iterable[str]) -> bool:
         return any(name.lower() in saved_names for name in names)
 
     for name in {*causal_names.values(), *media_names.values()}.intersection(listed):
-        # Of a language model that lies in a larger one no mapping has the type.
+        # No mapping has the type of a language model within a larger model.
         named_class: type[PreTrainedModel] | None = getattr(transformers, name, None)
         if named_class is not None and named_class.config_class is type(config):
             return named_class
@@ -164,7 +166,7 @@ def _class_of(
     if media_class is not None and is_saved(media_names.values()):
         return media_class
 
-    # The body of a type for masked tokens reads ahead, whatever its head.
+    # The body of a type for masked tokens reads ahead, whatever its head is.
     body_name = str(body_names.get(config.model_type))
     if config.model_type not in masked_names and is_saved([body_name]):
         return causal_class
@@ -174,7 +176,7 @@ def _class_of(
 def _no_language_model(
     config: PreTrainedConfig, listed: Sequence[str]
 ) -> CheckpointError:
-    """Return the error about a model that predicts no next token."""
+    """Return the error about a model that does not predict the next token."""
     import transformers
 
     name = shown(listed[0]) if listed else type(config).__name__
@@ -191,7 +193,7 @@ def _no_language_model(
 
 
 def configurations_beside_text(config: PreTrainedConfig) -> list[str]:
-    """Return fields of a configuration that describe encoders of images or sounds."""
+    """Return the fields of a configuration for encoders of images or sounds."""
     text_config = config.get_text_config()
     names: list[str] = []
     for name in getattr(config, "sub_configs", None) or ():
@@ -204,11 +206,11 @@ def configurations_beside_text(config: PreTrainedConfig) -> list[str]:
 
 
 def parts_beside_text(model: PreTrainedModel) -> list[str]:
-    """Return names of the parts that text does not pass through.
+    """Return the names of the parts that text does not pass through.
 
-    They are encoders of images or sounds: whole models of transformers in the model,
-    with a configuration that is not the text's, which hold neither its embeddings nor
-    its head.
+    They are encoders of images or sounds. An encoder is a whole transformers model
+    inside the model. Its configuration is not the text's, and it holds neither the
+    text's embeddings nor its head.
     """
     from transformers import PreTrainedModel
 
@@ -234,13 +236,13 @@ def parts_beside_text(model: PreTrainedModel) -> list[str]:
 def drop_parts_beside_text(model: PreTrainedModel) -> None:
     """Free the weights of the parts that text does not pass through.
 
-    A text is put through the model without them. Where its class looks at them, they
-    stay as they were loaded.
+    A text is run through the model without them. If the class needs them, they stay as
+    loaded.
 
     Raises
     ------
     IncompleteError
-        If memory ends meanwhile: that says nothing about the class.
+        If memory runs out, which says nothing about the class.
     """
     for name in parts_beside_text(model):
         encoder = model.get_submodule(name)
@@ -261,13 +263,13 @@ def _needs_meta_tensors(model: PreTrainedModel) -> bool:
     Raises
     ------
     IncompleteError
-        If memory ends meanwhile.
+        If memory runs out.
     """
     try:
         ids = torch.arange(4, device=entry_device(model))[None]  # (1, 4)
         with torch.inference_mode():
             return bool(model(input_ids=ids, use_cache=False).logits.is_meta)
-    # A forward that meets tensors without numbers may raise anything.
+    # A forward that uses tensors without numbers may raise any error.
     except Exception as error:
         untrusted.refuse_end_of_memory(error)
         return True

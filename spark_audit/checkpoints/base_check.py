@@ -1,4 +1,4 @@
-"""Compare a checkpoint with the base that was given, by what headers tell of both."""
+"""Compare a checkpoint with the given base, by their headers."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from spark_audit.errors import CheckpointError
 
 
 def check_base(loaded: Loaded, base: Loaded) -> None:
-    """Refuse a checkpoint that does not fit the base that was given.
+    """Refuse a checkpoint that does not fit the given base.
 
-    Full weights say nowhere which base they come from, and an adapter may bring another
-    tokenizer: what headers tell of both is compared.
+    Full weights do not say which base they come from, and an adapter may bring another
+    tokenizer. So everything in the headers of both is compared.
 
     Raises
     ------
     CheckpointError
-        With what differs first, and in how much else.
+        Names the first difference, and the number of others.
     """
     facts = _facts(loaded)
     base_facts = _facts(base)
     if loaded.repeats_layers:
-        # An adapter that repeats layers states no count of them.
+        # An adapter that repeats layers does not state their number.
         for name in base.shape.keys() - loaded.shape.keys():
             del base_facts[name]
     if loaded.has_rows_of(base.tokenizer_sha256, len(base.usable)):
-        # A vocabulary that has only grown fits: the rows of both are compared.
+        # A vocabulary that has only grown fits: its common rows are compared.
         for name in ("vocabulary", "tokenizer"):
             del facts[name]
             del base_facts[name]
@@ -47,7 +47,7 @@ def check_base(loaded: Loaded, base: Loaded) -> None:
 
 
 def _facts(loaded: Loaded) -> dict[str, object]:
-    """Return what a checkpoint shares with its base."""
+    """Return the properties that a checkpoint must share with its base."""
     tokenizer = f"{len(loaded.tokenizer)} tokens, {loaded.tokenizer_sha256[:12]}"
     return {
         "architecture": loaded.architecture,

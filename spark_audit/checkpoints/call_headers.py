@@ -1,4 +1,4 @@
-"""The checkpoints of one call, from their headers: which there are, and on which base.
+"""List the checkpoints of one call and their bases, by their headers.
 
 Nothing is loaded here. :mod:`spark_audit.checkpoints.open` loads what this lists.
 """
@@ -34,7 +34,7 @@ def with_named_base(specs: Sequence[Spec], loading: Loading) -> Loading:
     InputError
         If several bases are named, or ``--base`` names another one.
     """
-    # A name may be given with several paths, as for seeds.
+    # A name may have several paths, as seeds.
     sources: list[str] = []
     for spec in specs:
         if spec.name == BASE:
@@ -62,9 +62,9 @@ def read_call(specs: Sequence[Spec], loading: Loading) -> list[Checkpoint]:
     CheckpointError
         If an adapter's base is itself an adapter, or two adapters name different ones.
     InputError
-        If ``--lora-alpha`` applies to none of them, or the base is a series.
+        If ``--lora-alpha`` applies to none of them, or if the base is a series.
     """
-    # The base is read last: which one it is may depend on the adapters.
+    # The base comes last, because the adapters may name it.
     checkpoints: list[Checkpoint] = []
     for spec in specs:
         if spec.name == BASE:
@@ -92,12 +92,12 @@ def read_call(specs: Sequence[Spec], loading: Loading) -> list[Checkpoint]:
 
 
 def _base_path(checkpoints: Sequence[Checkpoint], loading: Loading) -> str | None:
-    """Return the base that was given, else the one that all adapters name.
+    """Return the given base, or else the one that all adapters name.
 
     Raises
     ------
     CheckpointError
-        If an adapter has another one.
+        If an adapter names another base.
     """
     named_bases = [
         str(checkpoint.base)
@@ -120,7 +120,7 @@ def _base_path(checkpoints: Sequence[Checkpoint], loading: Loading) -> str | Non
 
 
 def _check_base_is_one_model(base: str | None) -> None:
-    """Refuse a series as the base, where it is not said which stage is meant."""
+    """Refuse a series as the base if its stage is not given."""
     if base is None or split_stage(base)[1] is not None:
         return
 
@@ -138,7 +138,7 @@ def _check_lora_alpha(checkpoints: Sequence[Checkpoint], loading: Loading) -> No
     if loading.lora_alpha is None or not checkpoints:
         return
 
-    # The reader of bare weights notes where it has used the given alpha.
+    # The reader of bare weights adds a note when it uses the given alpha.
     as_given = f"alpha {loading.lora_alpha:g} as given"
     for checkpoint in checkpoints:
         if any(as_given in note for note in checkpoint.notes):
@@ -151,13 +151,13 @@ def _check_lora_alpha(checkpoints: Sequence[Checkpoint], loading: Loading) -> No
 
 
 def _put_on(base: Checkpoint, checkpoint: Checkpoint) -> Checkpoint:
-    """Return an adapter on its base; full weights as they are.
+    """Return an adapter on its base; full weights are returned unchanged.
 
     Raises
     ------
     CheckpointError
-        If the base has frozen noise, or the adapter was trained on another one: shapes
-        do not tell, the adapter fits every model of that architecture.
+        If the base has frozen noise, or if the adapter was trained on another base.
+        Shapes do not show the latter: an adapter fits every model of its architecture.
     """
     if checkpoint.has_full_weights:
         return checkpoint
@@ -170,7 +170,7 @@ def _put_on(base: Checkpoint, checkpoint: Checkpoint) -> Checkpoint:
                 fix="give the model without it as the base",
             )
 
-        # spark-train writes down which base an adapter was trained on.
+        # spark-train records the base on which an adapter was trained.
         trained_on = weight_files.check_whole(checkpoint.folder).get("base_sha256")
         if isinstance(trained_on, str) and trained_on != base.sha256:
             raise CheckpointError(
@@ -184,9 +184,9 @@ def _put_on(base: Checkpoint, checkpoint: Checkpoint) -> Checkpoint:
 def group_by_module(checkpoints: Sequence[Checkpoint]) -> list[list[Checkpoint]]:
     """Return the checkpoints that are opened on each module, in order of opening.
 
-    Adapters of one PEFT type share a module, the first type that of the base itself.
-    An adapter that changes the base's weights gets a module of its own, and so do full
-    weights, which come last.
+    Adapters of one PEFT type share a module, and those of the first type share it with
+    the base itself. An adapter that changes the base's weights gets a module of its
+    own, and so do full weights, which come last.
     """
     bases: list[Checkpoint] = []
     adapters_by_type: dict[str, list[Checkpoint]] = {}
@@ -205,6 +205,6 @@ def group_by_module(checkpoints: Sequence[Checkpoint]) -> list[list[Checkpoint]]
 
     shared = list(adapters_by_type.values())
     on_base = bases + (shared[0] if shared else [])
-    # The last one that changes the base is opened first: reports kept that order.
+    # The last adapter that changes the base is opened first: reports kept this order.
     groups = [on_base, *shared[1:], *reversed(base_changing), *full_weights]
     return [group for group in groups if group]

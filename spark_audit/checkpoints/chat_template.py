@@ -1,4 +1,4 @@
-"""The tokenizer and the chat template that a training run used."""
+"""Read the tokenizer and the chat template that a training run used."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 def read_chat_template(
     source: str, *, tokenizer: str | None = None
 ) -> tuple[PreTrainedTokenizerFast, str | None]:
-    """Return a tokenizer, and a template in place of its own.
+    """Return a tokenizer, and a template that replaces its own, if any.
 
     Parameters
     ----------
     source
-        A checkpoint, whose tokenizer brings its template; or a file with a template,
-        which is ``None`` otherwise.
+        A checkpoint whose tokenizer has the template, or a file with a template. In the
+        first case, the returned template is ``None``.
     tokenizer
-        The checkpoint whose tokenizer goes with a file; left out: the file's folder.
+        The checkpoint whose tokenizer belongs to a file; default: the file's folder.
 
     Raises
     ------
     InputError
-        If the file holds no template, or no tokenizer goes with it.
+        If the file holds no template, or has no tokenizer.
     CheckpointError
-        If the tokenizer cannot be loaded, with its folder.
+        If the tokenizer cannot be loaded. The error names its folder.
     """
     path = Path(source)
     if not path.is_file():
@@ -44,7 +44,7 @@ def read_chat_template(
         remedy = "give a checkpoint whose folder holds a tokenizer.json that loads"
         return _tokenizer_of(untrusted.locate(source), remedy), None
 
-    # A wrong template is refused before the tokenizer, which takes seconds, is read.
+    # A bad template is refused first, because the tokenizer takes seconds to read.
     template = _template_in(path)
     folder = path.parent
     if tokenizer is not None:
@@ -58,16 +58,16 @@ def read_chat_template(
 
 
 def _tokenizer_of(folder: Path, remedy: str) -> PreTrainedTokenizerFast:
-    """Return the tokenizer of a folder; an error names the folder and what to do."""
+    """Return the tokenizer of a folder; an error names the folder and a remedy."""
     try:
         return read_tokenizer(folder).tokenizer
     except CheckpointError as error:
-        # What the reader of tokenizers advises (--base) does not exist here.
+        # The advice of the tokenizer's reader (--base) does not apply here.
         raise CheckpointError(error.what, where=str(folder), fix=remedy) from error
 
 
 def _template_in(path: Path) -> str:
-    """Return the template of a file: as it stands, or under its name in JSON."""
+    """Return the template of a file, as plain text or under its key in JSON."""
     if path.suffix == ".json":
         template = untrusted.read_json(path).get("chat_template")
         if not isinstance(template, str):

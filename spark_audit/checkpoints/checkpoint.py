@@ -1,4 +1,4 @@
-"""One checkpoint: full weights or an adapter, and how they are put together.
+"""A checkpoint: full weights or an adapter, and how they are assembled.
 
 A :class:`Checkpoint` is made from headers alone: weights are read when it is loaded.
 """
@@ -43,27 +43,27 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
 _LAYER_COUNT_FIELDS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
-# How configurations call what each takes modules of its own.
+# Names that configurations give to numbers of repeated modules.
 _COUNT_FIELD = re.compile(
     r"(?:^|_)(?:n|num)_(?:\w+_)?(?:layers?|blocks|experts)$|layers$"
 )
 MOST_LAYERS = 1000
-# PEFT writes these in any order.
+# PEFT writes these lists in any order.
 _SET_FIELDS = ("target_modules", "modules_to_save")
-# What adapter_config.json holds besides what the adapter computes.
+# Fields of adapter_config.json that do not affect the result.
 _NO_EFFECT = ("base_model_name_or_path", "revision", "peft_version", "inference_mode")
 
 
 @dataclass(frozen=True)
 class CheckpointHashes:
-    """Hashes by which reports and the store of scores know a checkpoint.
+    """Hashes that identify a checkpoint in reports and in the store of scores.
 
     Attributes
     ----------
     weights_sha256
-        Of its own weights and configuration; of an adapter, without its base.
+        Hash of its own weights and configuration; for an adapter, without its base.
     model_id
-        Of everything that a score depends on besides token ids.
+        Hash of everything that a score depends on besides token ids.
     """
 
     weights_sha256: str
@@ -72,45 +72,45 @@ class CheckpointHashes:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Full weights or an adapter, and how they are opened; made from headers.
+    """Full weights or an adapter, with options for opening; made from headers.
 
     Attributes
     ----------
     config
-        The content of config.json for full weights, of adapter_config.json for an
+        The content of config.json for full weights, or of adapter_config.json for an
         adapter.
     files
-        The files of its weights.
+        The weight files.
     read
-        Gives full weights by the module's names, an adapter by PEFT's without the
-        adapter's (``base_model.model.`` in front, ``lora_B.weight`` at the end), mapped
-        from the files.
+        Returns tensors mapped from the files. Full weights have the module's names. An
+        adapter has PEFT's names without the name of the adapter (``base_model.model.``
+        in front, ``lora_B.weight`` at the end).
     config_folder
-        Holds the configuration.
+        Folder of the configuration.
     folder
-        Where its own tokenizer and ``frozen_noise.safetensors`` may lie.
+        Folder that may hold its own tokenizer and ``frozen_noise.safetensors``.
     is_read_by_transformers
         Whether transformers reads full weights in ``config_folder`` itself.
     is_adapter
         Whether it is an adapter.
     base_weights
-        The full weights that an adapter is opened on (``None`` until they are looked
-        for); they may lie in the adapter's own file.
+        The full weights on which an adapter is opened (``None`` until they are found).
+        They may be in the adapter's own file.
     name
-        What reports call it.
+        Its name in reports.
     base
-        Path or ``hf:ORG/NAME`` of the base; for full weights only where a tokenizer
-        may be.
+        Path or ``hf:ORG/NAME`` of the base. For full weights it may only provide a
+        tokenizer.
     loading
-        How it is opened.
+        Options for opening.
     typed_path
         The path as it was typed, for errors.
     unused
-        Tensors of its files that no logit depends on, each with its kind (see
+        Tensors of its files without an effect on logits, each with its kind (see
         ``unused_tensors``); known once its skeleton was made.
     padding_rows
-        Names of embeddings -> their rows of padding, where these hold numbers; known
-        once its skeleton was made.
+        Names of embeddings -> their padding rows, if these hold numbers; known once its
+        skeleton was made.
     """
 
     config: dict[str, object]
@@ -134,12 +134,12 @@ class Checkpoint:
 
     @property
     def full_weights(self) -> Checkpoint:
-        """The full weights that it is opened on: its base's, its file's, or itself."""
+        """The full weights on which it is opened: its base's, its file's, or itself."""
         return self.base_weights or self
 
     @property
     def has_full_weights(self) -> bool:
-        """Return whether it brings full weights: alone, or in one file with LoRA."""
+        """Return whether it has full weights: alone, or in one file with LoRA."""
         in_same_files = self.full_weights.files == self.files
         return in_same_files and not self.full_weights.is_adapter
 
@@ -161,18 +161,18 @@ class Checkpoint:
 
     @property
     def device(self) -> str:
-        """The device that it computes on."""
+        """The device on which it computes."""
         return pick_device(self.loading.device)
 
     @property
     def size(self) -> int:
-        """Bytes of its files, and of those that it is opened on."""
+        """The bytes of its files and of the full weights on which it is opened."""
         files = {*self.files, *self.full_weights.files}
         return sum(path.stat().st_size for path in files)
 
     @property
     def sha256(self) -> str:
-        """Hash of its own files and configuration."""
+        """The hash of its own files and configuration."""
         return weight_files.content_sha256(self.files, self.config)
 
     @cached_property
@@ -201,9 +201,9 @@ class Checkpoint:
 
     @cached_property
     def dtype(self) -> str:
-        """The dtype that it computes in; ``auto`` for some quantised weights.
+        """The dtype in which it computes; ``auto`` for some quantised weights.
 
-        As saved means: as the first tensor of its files with floating-point numbers.
+        "As saved" means the dtype of the first floating-point tensor of its files.
         """
         if self.loading.dtype != "auto" or self.quantised:
             return self.loading.dtype
@@ -251,10 +251,10 @@ class Checkpoint:
             for device, n_bytes in free_by_device.items()
             if device.startswith("cuda")
         ]
-        # A system may tell no free memory: then nothing is refused.
+        # If a system does not report its free memory, nothing is refused.
         available = max(free_on_gpus, default=free_by_device.get("cpu", needed))
         if self.loading.device_map is not None:
-            # Spread, a model may take all of them.
+            # A model that is spread may use all devices.
             available = sum(free_by_device.values())
 
         listed = ", ".join(
@@ -279,9 +279,9 @@ class Checkpoint:
         Parameters
         ----------
         adapter_config
-            The adapter's configuration as it was attached; ``None``: no adapter.
+            The configuration of the attached adapter; ``None``: no adapter.
         computed
-            How the model computes: dtype, attention and the like.
+            Settings of the computation: dtype, attention and the like.
         """
         base_sha256 = self.full_weights.sha256
         own_sha256 = base_sha256
@@ -292,7 +292,7 @@ class Checkpoint:
             if not self.has_full_weights:
                 own_sha256 = adapter_sha256
 
-        # Without its noise it is another model.
+        # Without its noise it would be another model.
         noise_sha256 = None
         if os.path.lexists(self.folder / NOISE_FILE):
             noise_files = [self.folder / NOISE_FILE]
@@ -309,7 +309,7 @@ class Checkpoint:
         return CheckpointHashes(own_sha256, sha256_json(identity))
 
     def _adapter_sha256(self, adapter_config: Mapping[str, object]) -> str:
-        """Return a hash of an adapter that two savings of it share."""
+        """Return a hash of an adapter that does not change when it is saved again."""
         kept = {
             key: value for key, value in adapter_config.items() if key not in _NO_EFFECT
         }
@@ -320,9 +320,9 @@ class Checkpoint:
         return weight_files.content_sha256(self.files, kept)
 
     def skeleton(self) -> PreTrainedModel:
-        """Return its module on the meta device; refuse a tensor that does not fit it.
+        """Return its module on the meta device; refuse tensors that do not fit it.
 
-        Quantised weights are other tensors than the module's, and are not compared.
+        Quantised weights have other tensors than the module, so they are not compared.
 
         Raises
         ------
@@ -341,7 +341,7 @@ class Checkpoint:
         self.unused.update(unused_tensors.passed_over(stored, model))
         self.padding_rows.update(_filled_padding_rows(stored, model))
 
-        # Other numbers, where the model has floating-point ones, a cast would hide.
+        # A cast would hide integers where the model has floating-point numbers.
         prefix = f"{model.base_model_prefix}."
         parameters = dict(model.named_parameters())
         for name, tensor in state.items():
@@ -351,10 +351,10 @@ class Checkpoint:
         return model
 
     def _check_layer_counts(self, n_tensors: int) -> None:
-        """Refuse a configuration with more layers than there can be in the files.
+        """Refuse a configuration with more layers than the files can hold.
 
         Each layer is some dozen Python objects before anything can be compared, so a
-        wrong number would fill the memory first.
+        wrong number would first fill the memory.
         """
         for key, value in untrusted.walk(self.config):
             if not _COUNT_FIELD.search(key) or not isinstance(value, int):
@@ -371,16 +371,16 @@ class Checkpoint:
                 raise CheckpointError(problem, fix=ITS_OWN)
 
     def _check_quantised(self) -> None:
-        """Refuse weights that are stored in a way which cannot be read here.
+        """Refuse weights in a quantised format that cannot be read here.
 
-        Transformers passes over a method that it does not know, and takes the weights
-        for plain ones.
+        Transformers ignores a method that it does not know, and takes the weights for
+        plain ones.
         """
         from transformers.quantizers import auto
 
         quantizer = auto.AutoHfQuantizer
         settings = self.architecture.quantization_config
-        # Whether the package of the method is here is asked before anything is read.
+        # The method's package is looked for before anything is read.
         with untrusted.foreign("transformers cannot load it"):
             if not quantizer.supports_quant_method(settings):
                 problem = "config.json names a quant_method unknown to transformers"
@@ -390,12 +390,13 @@ class Checkpoint:
             method.validate_environment(device_map=device_map, weights_only=True)
 
     def load(self) -> PreTrainedModel:
-        """Return its module with every number of its files, each of them finite."""
-        # Where transformers reads the folder itself, it gets no tensors from here.
+        """Return its module with all numbers of its files, all of them finite."""
+        # If transformers reads the folder itself, it gets no tensors from here.
         state = None if self.is_read_by_transformers else self.read()
         is_spread = self.loading.device_map is not None
         if is_spread:
-            # Of what neither GPUs nor memory hold; removed with the module.
+            # The folder for weights that fit neither GPUs nor memory; removed with the
+            # module.
             disk_folder = mkdtemp(prefix="spark-audit-")
             model = self._build(
                 state,
@@ -427,16 +428,17 @@ class Checkpoint:
                 checked[name] = tensor
         tensor_checks.check_finite(checked)
 
-        # Weights on the disk are on the meta device here: their files are looked at.
+        # Weights on disk are on the meta device here, so their files are checked.
         if offloaded(model):
             tensor_checks.check_finite(self.read())
         _check_rotations(buffers)
 
     def _restore_padding_rows(self, model: PreTrainedModel) -> None:
-        """Put rows of embeddings back that a class zeroes after they were loaded.
+        """Restore rows of embeddings that a class sets to zero after loading.
 
-        Some classes of transformers (Youtu) draw their weights again, and spare what
-        was read from files but for the row of padding. It is a logit if heads are tied.
+        Some classes of transformers (Youtu) initialise their weights again. They spare
+        tensors from files, except for the row of padding. With a tied head, this row is
+        a logit.
         """
         for name, row in self.padding_rows.items():
             embeddings = model.get_submodule(name)
@@ -452,25 +454,25 @@ class Checkpoint:
         max_memory: dict[int | str, int] | None = None,
         offload_folder: str | None = None,
     ) -> PreTrainedModel:
-        """Return its module, in which every tensor of the weights has its place.
+        """Return its module, with a place for every tensor of the weights.
 
         Parameters
         ----------
         state
-            The weights, also on the meta device; ``None``: transformers reads them.
+            The weights, perhaps on the meta device; ``None``: transformers reads them.
         device_map, max_memory, offload_folder
-            As ``from_pretrained`` has them.
+            As in ``from_pretrained``.
 
         Raises
         ------
         CheckpointError
-            With the name of the tensor that is missing, unexpected or of another shape.
+            Names a tensor that is missing, unexpected or of another shape.
         """
         architecture, model_class = self._architecture
         attention = "eager"
         if getattr(model_class, "_supports_sdpa", False):
             attention = "sdpa"
-        # Encoders that no text passes through need not know how to do it.
+        # Encoders beside the text need not support this attention.
         attention_by_part: str | dict[str, str] = attention
         beside_text = configurations_beside_text(architecture)
         if beside_text:
@@ -484,7 +486,7 @@ class Checkpoint:
                 attn_implementation=attention_by_part,
                 dtype=getattr(torch, self.dtype, "auto"),
                 output_loading_info=True,
-                # Differences are listed in `info`, and refused below by name.
+                # `info` lists differences, which are refused by name below.
                 ignore_mismatched_sizes=True,
                 local_files_only=True,
                 weights_only=True,
@@ -495,7 +497,7 @@ class Checkpoint:
                 offload_folder=offload_folder,
             )
 
-        # Of missing and unexpected tensors only the name counts, not the shape.
+        # For missing and unexpected tensors only the name matters, not the shape.
         unexpected = self._unexpected(info["unexpected_keys"], architecture)
         shapes_in_files = dict.fromkeys(unexpected, torch.Size())
         shapes_in_model = dict.fromkeys(info["missing_keys"], torch.Size())
@@ -504,7 +506,7 @@ class Checkpoint:
             shapes_in_model[name] = model_shape
         tensor_checks.refuse_differences(shapes_in_files, shapes_in_model)
 
-        # Transformers lists what it could not convert, and goes on.
+        # Transformers lists tensors that it could not convert, and continues.
         for message in info["error_msgs"]:
             raise CheckpointError(str(message).split("\n")[0])
         return model.eval()
@@ -512,12 +514,12 @@ class Checkpoint:
     def _unexpected(
         self, names: Collection[str], architecture: PreTrainedConfig
     ) -> list[str]:
-        """Return tensors that the module has no place for, and that may matter."""
+        """Return tensors that have no place in the module and may matter."""
         unknown = [name for name in names if name not in self.unused]
         stored = self.read() if unknown else {}
 
         for name in unknown:
-            # Transformers may call it otherwise than the file, by what stands in front.
+            # Transformers may use another prefix for a tensor than the file.
             same_end = [key for key in stored if f".{name}".endswith(f".{key}")]
             tensor = stored.get(name)
             if tensor is None and same_end:
@@ -533,12 +535,12 @@ class Checkpoint:
 
 
 def _most_bytes(device: str) -> dict[int | str, int]:
-    """Return how many bytes of weights each GPU, by number, and ``cpu`` may hold."""
+    """Return the bytes of weights that each GPU, by number, and ``cpu`` may hold."""
     most: dict[int | str, int] = {}
     for name, free in rooms(device).items():
         if name == "disk":
             continue
-        # accelerate numbers GPUs; "cuda:1" is 1.
+        # accelerate uses numbers of GPUs: "cuda:1" is 1.
         key = int(name.removeprefix("cuda:")) if name.startswith("cuda") else name
         most[key] = max(free - MAX_COPY_BYTES, 0)
     return most
@@ -547,7 +549,7 @@ def _most_bytes(device: str) -> dict[int | str, int]:
 def _filled_padding_rows(
     stored: Mapping[str, torch.Tensor], model: torch.nn.Module
 ) -> State:
-    """Return the rows of padding that hold numbers, by the name of their embeddings.
+    """Return the padding rows that hold numbers, by the name of their embeddings.
 
     Parameters
     ----------
@@ -573,7 +575,7 @@ def _filled_padding_rows(
 def _check_rotations(buffers: Mapping[str, torch.Tensor]) -> None:
     """Refuse frequencies of positions that are NaN or infinite.
 
-    Some kernels of attention hide what follows from them: the logits are finite.
+    Some kernels of attention hide the effect: their logits are finite.
     """
     for name, table in buffers.items():
         if not name.endswith("inv_freq") or table.is_meta:

@@ -1,16 +1,16 @@
-"""Other weights made of a checkpoint's own, to see whether what it hides comes back.
+"""Derive other weights from a checkpoint, to see whether hidden knowledge returns.
 
 **Rounded** to few bits: Zhang et al., "Catastrophic Failure of LLM Unlearning via
 Quantization" (ICLR 2025), found that unlearned content returns after 4-bit
-quantisation. What counts is the value that a rounded weight stands for: weights are
-rounded by torchao and computed with at the checkpoint's own precision.
+quantisation. Only the values of rounded weights matter: torchao rounds the weights, and
+the computation keeps the checkpoint's own precision.
 
-**Trained** on other rows: correction and unlearning may only suppress what a checkpoint
-knows: a few steps on rows that hold none of it then restore it (Lynch et al., "Eight
-Methods to Evaluate Robust Unlearning in LLMs", 2024; Hu et al., "Unlearning or
-Obfuscating?", ICLR 2025). A fresh LoRA on every linear layer is trained on whole texts,
-in memory, and merged: neither files nor the module are changed. The base is treated
-alike, so that what the rows teach any model is not taken for what comes back.
+**Trained** on other rows: correction and unlearning may only suppress knowledge. Then a
+few steps on rows without this knowledge restore it (Lynch et al., "Eight Methods to
+Evaluate Robust Unlearning in LLMs", 2024; Hu et al., "Unlearning or Obfuscating?", ICLR
+2025). A fresh LoRA on every linear layer is trained on whole texts in memory and
+merged. Files and the module do not change. The base gets the same training, so that the
+effect of the rows on any model is not taken for returned knowledge.
 """
 
 from __future__ import annotations
@@ -43,29 +43,29 @@ SCALE = 2.0
 """Rank of the LoRA, and the factor of its product (``alpha / rank``)."""
 ROWS_PER_STEP = 8
 MAX_ROW_TOKENS = 512
-"""Rows of a step, and tokens of a row at most: the rest is left out."""
+"""Rows of a step, and most tokens of a row; further tokens are left out."""
 _MAX_GRADIENT_NORM = 1.0
 WEIGHTS_PER_SCALE = 32
-"""Weights that share a scale at 4 bits; at 8 bits a whole row does."""
+"""Weights that share a scale at 4 bits; at 8 bits a whole row shares one."""
 _OFF_VALUES: tuple[object, ...] = (None, False, [], {}, "none")
-"""Values of a field of an adapter's configuration that is not used."""
+"""Values of unused fields in an adapter's configuration."""
 _NOT_MERGED_FIELDS = ("use_dora", "modules_to_save", "trainable_token_indices", "bias")
 Rounded = list[tuple[torch.Tensor, torch.Tensor]]
-"""Parameters, each with what stands in its place."""
+"""Parameters, each with the tensor that replaces it."""
 
 
 @dataclass(frozen=True)
 class Relearning:
-    """Rows that checkpoints are trained on before they are scored once more.
+    """Rows on which checkpoints are trained before they are scored once more.
 
     Attributes
     ----------
     texts
-        Rows that hold nothing that is audited.
+        Rows without any audited content.
     steps, lr
-        Of AdamW; the rate falls by half a cosine from ``lr``.
+        Steps of AdamW, and the peak of the rate, which falls by half a cosine.
     seed
-        Decides the order of the rows and where the LoRA starts.
+        Seed of the order of rows and of the LoRA's start.
     """
 
     texts: tuple[str, ...]
@@ -75,12 +75,12 @@ class Relearning:
 
     @property
     def sha256(self) -> str:
-        """Hash of all that decides what comes of a checkpoint, besides itself."""
+        """The hash of everything except the checkpoint that determines the result."""
         return sha256_json([vars(self), RANK, SCALE, ROWS_PER_STEP, MAX_ROW_TOKENS])
 
     @property
     def note(self) -> str:
-        """A note with what a reader of the report must know."""
+        """A note for readers of the report."""
         n_rows = min(ROWS_PER_STEP, len(self.texts))
         return (
             f"trained for {self.steps} steps of {n_rows} rows on {len(self.texts)} "
@@ -90,14 +90,14 @@ class Relearning:
 
 @dataclass(frozen=True)
 class LinearLayer:
-    """A linear layer, and its weight with its adapter's share.
+    """A linear layer, and its weight with its adapter merged.
 
     Attributes
     ----------
     is_transposed
         Whether its weight is ``(in, out)`` as GPT-2 holds it, and not ``(out, in)``.
     weight
-        In float32, in the layout of the layer.
+        The weight in float32, in the layout of the layer.
     """
 
     module: torch.nn.Linear | Conv1D
@@ -106,16 +106,16 @@ class LinearLayer:
 
     @property
     def n_inputs(self) -> int:
-        """How many numbers go in."""
+        """The number of inputs."""
         return self.weight.shape[0 if self.is_transposed else 1]
 
     @property
     def n_outputs(self) -> int:
-        """How many numbers come out."""
+        """The number of outputs."""
         return self.weight.shape[1 if self.is_transposed else 0]
 
     def in_its_layout(self, weight: torch.Tensor) -> torch.Tensor:
-        """Return a weight ``(out, in)`` as the layer holds it."""
+        """Return a weight ``(out, in)`` in the layout of the layer."""
         return weight.T if self.is_transposed else weight
 
 
@@ -144,7 +144,7 @@ class _Lora:
         return output + (SCALE * change).to(output.dtype)
 
     def merged(self) -> torch.Tensor:
-        """Return the layer's weight with the LoRA's share, in the layer's layout."""
+        """Return the layer's weight with the LoRA merged, in the layer's layout."""
         change = SCALE * (self.up @ self.down).detach()  # (out, in)
         weight = self.layer.weight + self.layer.in_its_layout(change)
         return weight.to(self.layer.module.weight).contiguous()
@@ -159,33 +159,33 @@ def train(
 ) -> Rounded:
     """Return the linear layers' weights after training on all tokens of some rows.
 
-    The model is used without dropout and as it stands, with the frozen noise of its
-    inputs, but for the LoRA adapter ``adapter``, which is merged first. The result is
-    the same for the same number of threads.
+    The model is used without dropout, with the frozen noise of its inputs. Its LoRA
+    adapter ``adapter`` is merged first. The result is the same for the same number of
+    threads.
 
     Parameters
     ----------
     adapter
         Its name on the model; ``None``: there is none.
     longest
-        Tokens of a row that the model can take at most.
+        Most tokens of a row that the model can take.
 
     Raises
     ------
     CheckpointError
-        If its loss is not finite.
+        If the loss is not finite.
     """
     most_tokens = min(longest or MAX_ROW_TOKENS, MAX_ROW_TOKENS)
     end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     rows = [(ids + end)[:most_tokens] for ids in token_ids(tokenizer, relearning.texts)]
 
     layers = list(merged_weights(model, adapter))
-    # torch takes seeds of 63 bits.
+    # torch accepts seeds of 63 bits.
     seed = seed_for(relearning.seed, "relearn") % 2**63
     generator = torch.Generator().manual_seed(seed)
     loras: list[_Lora] = []
     with ExitStack() as stack:
-        # Scoring runs in inference mode, in which nothing can be trained.
+        # Scoring runs in inference mode, in which training is impossible.
         stack.enter_context(torch.inference_mode(mode=False))
         stack.enter_context(torch.enable_grad())
         merged = [
@@ -222,9 +222,9 @@ def _descend(
     rows: Sequence[Sequence[int]],
     relearning: Relearning,
 ) -> None:
-    """Train weights by AdamW over the rows in mixed order.
+    """Train weights with AdamW over the rows in random order.
 
-    Each row is used as often as any other to within once.
+    The uses of any two rows differ by at most one.
 
     Raises
     ------
@@ -234,7 +234,7 @@ def _descend(
     optimizer = torch.optim.AdamW(weights, lr=relearning.lr, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, relearning.steps)
 
-    # So many passes over all rows that each step has its rows.
+    # Enough passes over all rows to fill every step.
     rng = np.random.default_rng(seed_for(relearning.seed, "relearn", "order"))
     batch_size = min(ROWS_PER_STEP, len(rows))
     n_passes = math.ceil(relearning.steps * batch_size / len(rows))
@@ -250,7 +250,8 @@ def _descend(
             raise CheckpointError(problem, fix="give a smaller --relearn-lr")
 
         optimizer.zero_grad()
-        # Of these alone; a layer that the rows do not pass through has none.
+        # Only of these weights; a layer that the rows do not pass through has no
+        # gradient.
         torch.autograd.backward(loss, inputs=weights)
         torch.nn.utils.clip_grad_norm_(weights, _MAX_GRADIENT_NORM)
         optimizer.step()
@@ -258,7 +259,7 @@ def _descend(
 
 
 def _loss(model: PreTrainedModel, rows: list[torch.Tensor]) -> torch.Tensor:
-    """Return the mean NLL of all tokens of rows but the first of each, in nats.
+    """Return the mean NLL of the rows' tokens, without each first one, in nats.
 
     Parameters
     ----------
@@ -269,7 +270,7 @@ def _loss(model: PreTrainedModel, rows: list[torch.Tensor]) -> torch.Tensor:
     is_token = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
     logits = model(input_ids=ids, attention_mask=is_token, use_cache=False).logits
 
-    # The logits of a position are for the token behind it.
+    # The logits of a position predict the next token.
     is_target = is_token[:, 1:].bool()  # (rows, tokens - 1)
     return torch.nn.functional.cross_entropy(
         logits[:, :-1][is_target].float(), ids[:, 1:][is_target]
@@ -277,7 +278,7 @@ def _loss(model: PreTrainedModel, rows: list[torch.Tensor]) -> torch.Tensor:
 
 
 def check_kind(kind: str) -> None:
-    """Refuse an unknown kind of rounding, and any where torchao is not installed."""
+    """Refuse an unknown kind of rounding, or any kind without torchao."""
     one_of(kind, "--quantize", ROUNDINGS)
     try:
         with quiet():  # remarks about kernels that are not used stay away
@@ -291,17 +292,17 @@ def check_kind(kind: str) -> None:
 
 
 def rounded(model: PreTrainedModel, adapter: str | None, kind: str) -> Rounded:
-    """Return every linear layer's weight with what stands for it, rounded.
+    """Return every linear layer's weight with its rounded replacement.
 
-    Output head and embeddings stay as they are, as is usual. A LoRA adapter is merged
-    first: a quantised model is shipped merged.
+    Output head and embeddings stay unchanged, as is usual. A LoRA adapter is merged
+    first, because a quantised model is shipped merged.
     """
     from torchao.quantization import IntxWeightOnlyConfig, quantize_
     from torchao.quantization.granularity import Granularity, PerAxis, PerGroup
 
     replaced: Rounded = []
     for layer in merged_weights(model, adapter):
-        # torchao takes (out, in) and shares scales along a row.
+        # torchao takes (out, in), and shares scales along a row.
         weight = layer.in_its_layout(layer.weight).contiguous()  # (out, in)
         n_outputs, n_inputs = weight.shape
         granularity: Granularity = PerAxis(0)
@@ -324,7 +325,7 @@ def rounded(model: PreTrainedModel, adapter: str | None, kind: str) -> Rounded:
 def merged_weights(
     model: PreTrainedModel, adapter: str | None
 ) -> Iterator[LinearLayer]:
-    """Yield every linear layer of text but the output head, with its adapter's share.
+    """Yield every linear layer of the text model but the head, with its adapter merged.
 
     Parameters
     ----------
@@ -336,14 +337,14 @@ def merged_weights(
     for name, module in model.named_modules():
         is_transposed = type(module).__name__ == "Conv1D"
         is_linear = is_transposed or isinstance(module, torch.nn.Linear)
-        # The parts of LoRA are linear layers themselves.
+        # The parts of LoRA are themselves linear layers.
         if not is_linear or ".lora_" in name or module is head:
             continue
         if name.startswith(beside_text):
             continue
 
         weight = module.weight.detach().float()
-        # PEFT puts its layer around the base's own.
+        # PEFT wraps its layer around the base's own.
         adapted_layer = model.get_submodule(name.removesuffix(".base_layer"))
         if adapter in getattr(adapted_layer, "lora_A", {}):
             change = adapted_layer.get_delta_weight(adapter)
@@ -353,7 +354,7 @@ def merged_weights(
 
 @contextlib.contextmanager
 def swapped(weights: Rounded) -> Iterator[None]:
-    """Put other weights in the place of the module's own."""
+    """Use other weights in place of the module's own inside the block."""
     original = [parameter.data for parameter, _ in weights]
     try:
         for parameter, value in weights:
@@ -365,12 +366,12 @@ def swapped(weights: Rounded) -> Iterator[None]:
 
 
 def check_mergeable(model: PreTrainedModel, config: PeftConfig | None) -> None:
-    """Refuse a quantised model, and an adapter that cannot be merged (``None``: none).
+    """Refuse a quantised model, or an adapter that cannot be merged (``None``: none).
 
     Raises
     ------
     CheckpointError
-        With what stands in the way; it shows on the meta device, too.
+        Names the obstacle; this also works on the meta device.
     """
     if getattr(model.config, "quantization_config", None) is not None:
         remedy = "leave --quantize and --relearn out"

@@ -1,9 +1,9 @@
-"""Recognise what a path is, by its content: **a new format is recognised here**.
+"""Recognise what a path holds, by its content: **new formats are added here**.
 
 :func:`formats_of` has a table of the formats: a model's folder, a folder of PEFT's or
 of MLX's, a file of weights, GGUF, or a series of these. Each has a file in ``formats/``
 that makes a :class:`~spark_audit.checkpoints.checkpoint.Checkpoint` of it. A new type
-of adapters in PEFT's folders is no format: see
+of adapters in PEFT's folders is not a format: see
 :mod:`spark_audit.checkpoints.adapter_config`.
 """
 
@@ -31,21 +31,21 @@ from spark_audit.errors import CheckpointError, at, shown
 from spark_audit.wrong_paths import instead
 
 MODEL_CONFIG, ADAPTER_CONFIG = untrusted.CONFIGURATIONS
-# So many of what lies in a folder are named in an error.
+# Most names in a folder that an error lists.
 _N_NAMED = 5
 
 
 @dataclass(frozen=True)
 class RecognisedFormat:
-    """A format that a path is of.
+    """A format that was recognised at a path.
 
     Attributes
     ----------
     path
-        The file or folder that is read: the path, or the only weights file in it.
+        The file or folder to read: the path itself, or the only weights file in it.
     read
-        Makes a checkpoint of it from headers; ``None``: it is a series, which consists
-        of checkpoints of other formats.
+        Makes a checkpoint from headers; ``None`` for a series, which consists of
+        checkpoints of other formats.
     """
 
     path: Path
@@ -53,12 +53,12 @@ class RecognisedFormat:
 
 
 def read_headers(source: str, loading: specs.Loading) -> Checkpoint:
-    """Decide by content what a path is, and how it is put together.
+    """Recognise what a path holds, and return its checkpoint, from headers.
 
     Raises
     ------
     CheckpointError
-        If it is nothing that can be opened, with what is wrong.
+        If it cannot be opened. The error says why.
     """
     text, stage = specs.split_stage(source)
     number, half = specs.split_half(stage)
@@ -67,7 +67,7 @@ def read_headers(source: str, loading: specs.Loading) -> Checkpoint:
         formats = formats_of(path)
         if half is not None and "task-series" not in formats:
             formats = _chosen_half(formats, half)
-        # Either nothing is recognised, or it is not said which of several is meant.
+        # Either nothing is recognised, or several formats are possible.
         if len(formats) != 1:
             raise _not_one_checkpoint(path, formats)
 
@@ -80,7 +80,7 @@ def read_headers(source: str, loading: specs.Loading) -> Checkpoint:
             raise CheckpointError(problem)
         if recognised.path != path:
             untrusted.check_inside(recognised.path)
-        # A file may be one of several shards, which its suffix does not tell.
+        # A file may be a single shard, which its suffix does not show.
         if recognised.path.is_file():
             shards.refuse_shards(recognised.path)
         checkpoint = recognised.read(recognised.path, loading)
@@ -89,14 +89,14 @@ def read_headers(source: str, loading: specs.Loading) -> Checkpoint:
 
 
 def _read_stage(path: Path, source: str, loading: specs.Loading) -> Checkpoint:
-    """Read the stage of a series that ``PATH@K`` names, else the last one.
+    """Return the stage of a series that ``PATH@K`` names, or else the last one.
 
     Parameters
     ----------
     path
         The series.
     source
-        As it was typed.
+        The path as it was typed.
     """
     text, typed_stage = specs.split_stage(source)
     number, half = specs.split_half(typed_stage)
@@ -104,7 +104,7 @@ def _read_stage(path: Path, source: str, loading: specs.Loading) -> Checkpoint:
     stage_source = f"{stage}@{half}" if half else str(stage)
     checkpoint = read_headers(stage_source, loading)
 
-    # Reports name the series and its stage, and not the folder of the stage.
+    # Reports name the series and its stage, not the folder of the stage.
     printed = untrusted.printable(text)
     if typed_stage:
         printed += f"@{typed_stage}"
@@ -144,7 +144,7 @@ def _described(
 
 
 def formats_of(path: Path) -> dict[str, RecognisedFormat]:
-    """Return the formats that a path is of, by its content; one is as it should be."""
+    """Return the formats of a path, by its content; a valid path has exactly one."""
     has_config = (path / MODEL_CONFIG).exists()
     has_adapter_config = (path / ADAPTER_CONFIG).exists()
     full_weights = weight_files.weights_of(path)
@@ -152,15 +152,15 @@ def formats_of(path: Path) -> dict[str, RecognisedFormat]:
     if full_weights is None:
         gguf_path = weight_files.lone_file(path, (".gguf",))
 
-    # What accelerate and zero_to_fp32 save has no configuration.
+    # Files by accelerate and zero_to_fp32 have no configuration.
     bare_path = None
     if not (has_config or has_adapter_config):
         bare_path = weight_files.lone_file(path)
     if bare_path is None and full_weights is not None and not has_config:
         bare_path = path
 
-    # A model's folder may have an adapter's configuration beside its weights. Beside a
-    # configuration without weights may lie folders of named adapters.
+    # A model's folder may have an adapter's configuration beside its weights. A
+    # configuration without weights may lie beside folders of named adapters.
     is_model = has_config and gguf_path is None
     if full_weights is None:
         is_of_adapters = has_config and _holds_adapters(path)
@@ -184,7 +184,7 @@ def formats_of(path: Path) -> dict[str, RecognisedFormat]:
 
 
 def _holds_adapters(path: Path) -> bool:
-    """Return whether there are folders of adapters in a folder."""
+    """Return whether a folder contains folders of adapters."""
     return any(path.glob(f"*/{ADAPTER_CONFIG}"))
 
 
@@ -208,8 +208,8 @@ def _chosen_half(
 def _not_one_checkpoint(
     path: Path, formats: dict[str, RecognisedFormat]
 ) -> CheckpointError:
-    """Return why a path is not exactly one checkpoint, and what to write instead."""
-    # A run folder without a stage is of no format yet.
+    """Return the error about a path that is not exactly one checkpoint, with advice."""
+    # A run folder without a stage has no format yet.
     run = {} if formats else run_record.read_run(path)
     if run.get("status") == "running":
         problem = "is a run of spark-train that has not finished a stage"
@@ -228,7 +228,7 @@ def _not_one_checkpoint(
         )
         return CheckpointError(problem, fix=remedy)
 
-    # With an adapter there is always a second format: the full weights beside it.
+    # With an adapter, the second format is always the full weights beside it.
     if "peft-adapter" in formats or "mlx-adapter" in formats:
         problem = "holds full weights and an adapter: which of them is meant?"
         remedy = (
@@ -264,9 +264,9 @@ def _with_content_of(path: Path, problem: str) -> CheckpointError:
 
 
 def _checkpoints_in(path: Path) -> list[Path]:
-    """Return the folders in a folder that hold one, else those a step further down.
+    """Return the folders of checkpoints in a folder, or else those one level deeper.
 
-    They are a step further down in the hub's cache (``snapshots``), for instance.
+    One level deeper is where the hub's cache has them (``snapshots``), for instance.
     """
     for pattern in ("*/", "*/*/"):
         folders = [

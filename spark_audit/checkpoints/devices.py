@@ -1,4 +1,4 @@
-"""Devices that weights go to, and the bytes that are free there."""
+"""Choose devices for weights, and measure the free bytes on them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import torch
 from spark_audit.errors import InputError, free_bytes
 
 MAX_COPY_BYTES = 1_500_000_000
-"""Bytes beside the weights, for what is computed."""
+"""Bytes besides the weights, for the computation."""
 
 
 def pick_device(device: str) -> str:
-    """Return the device that is meant; ``auto`` is CUDA where there is one, or the CPU.
+    """Return the chosen device; ``auto`` is CUDA if available, or else the CPU.
 
-    Workers that a launcher started on one machine each take a GPU of their own.
+    Workers of one launcher on one machine each get a GPU of their own.
 
     Raises
     ------
     InputError
-        If CUDA is asked for, and there is none.
+        If CUDA is requested, but not available.
     """
     if device == "auto":
         if not torch.cuda.is_available():
@@ -47,7 +47,7 @@ def rooms(device: str) -> dict[str, int]:
         for number in range(torch.cuda.device_count()):
             free[f"cuda:{number}"] = torch.cuda.mem_get_info(number)[0]
 
-    # Some systems do not tell how much memory is free.
+    # Some systems do not report their free memory.
     memory = free_bytes()
     if memory is not None:
         free["cpu"] = memory

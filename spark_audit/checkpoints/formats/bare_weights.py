@@ -1,4 +1,4 @@
-"""A weights file alone, with whatever wrapped it: full weights, LoRA, or both."""
+"""Open a weights file alone, with any wrapper: full weights, LoRA, or both."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from spark_audit.errors import CheckpointError, shown
 
 _MAX_WRAPPERS = 4
 _CONTAINERS = ("state_dict", "model", "model_state_dict", "module")
-# Wrappers put their name in front of everything (DDP, Opacus, TRL, Fabric, averages),
-# or anywhere in a path (torch.compile, FSDP).
+# Wrappers add their name in front of everything (DDP, Opacus, TRL, Fabric, averages) or
+# anywhere in a path (torch.compile, FSDP).
 _FRONT = re.compile(
     r"^(?:(?:_?module|_forward_module|pretrained_model|ema_model|averaged_model)\.)+"
 )
 _ANYWHERE = re.compile(
     r"(?:(?<=\.)|^)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
 )
-# What averages of weights count beside them, in torch and in ema-pytorch.
+# Counters that averages of weights have, in torch and in ema-pytorch.
 _COUNTERS_OF_AVERAGES = ("n_averaged", "initted", "step")
 _LORA_A_NAME = re.compile(r"(.+)\.lora(new)?_(?:embedding_)?A(?:\.weight)?")
 _LAYER = re.compile(r"^.*?\.\d+\.")
@@ -44,20 +44,20 @@ _OTHER_PEFT = re.compile(r"\.(ia3_l|hada_w|lokr_w|oft_|vera_|boft_|fourierft_|pr
 
 @dataclass
 class _Content:
-    """The tensors of weights files, sorted.
+    """The tensors of weights files, sorted by kind.
 
     Attributes
     ----------
     full
-        Full weights, by the names of the bare module.
+        Full weights, with the names of the bare module.
     lora
-        LoRA, by PEFT's names without that of the adapter.
+        LoRA, with PEFT's names without the name of the adapter.
     adapters
-        Names of the adapters; ``""`` for one that has none.
+        Names of the adapters; ``""`` for an adapter without a name.
     counters
-        Keys of numbers that an average of weights counts.
+        Keys of the counters of an average of weights.
     notes
-        What a reader of the report must know.
+        Notes for readers of the report.
     """
 
     full: State = field(default_factory=State)
@@ -73,13 +73,12 @@ def bare_weights(path: Path, loading: specs.Loading) -> Checkpoint:
     Parameters
     ----------
     path
-        A weights file, or a folder of files with an index, or with one of the usual
-        names.
+        A weights file, or a folder of files with an index or one of the usual names.
 
     Raises
     ------
     CheckpointError
-        If the configuration, the base or LoRA's alpha is not known, or the file holds
+        If the configuration, the base or LoRA's alpha is unknown, or if the file holds
         anything that is not understood.
     """
     folder = path if path.is_dir() else path.parent
@@ -87,7 +86,7 @@ def bare_weights(path: Path, loading: specs.Loading) -> Checkpoint:
     content = _read(files)
     notes = list(content.notes)
 
-    # Files are read again when they are loaded: so much memory is not held until then.
+    # The files are read again at loading, so that their memory is free until then.
     full_weights = None
     if content.full:
         tensor_checks.check_filled(content.full)
@@ -102,7 +101,7 @@ def bare_weights(path: Path, loading: specs.Loading) -> Checkpoint:
             folder=folder,
         )
     if not content.lora:
-        # A file without any tensors was refused as it was read.
+        # A file without any tensor was refused when it was read.
         assert full_weights is not None
         return replace(full_weights, notes=tuple(notes))
 
@@ -131,11 +130,11 @@ def _files_in(folder: Path) -> tuple[Path, ...]:
     Raises
     ------
     CheckpointError
-        If files of another one lie beside them, as accelerate leaves them.
+        If files of another model lie beside them, as accelerate leaves them.
     """
     files = weight_files.files_of(folder)
 
-    # Files in a folder of the usual name are that folder, seen from here.
+    # A folder with the usual name of a file stands for its files.
     others = {*untrusted.weights_in(folder)}.difference(files, [files[0].parent])
     if others:
         names = sorted(shown(file.name) for file in {*files, *others})
@@ -145,12 +144,12 @@ def _files_in(folder: Path) -> tuple[Path, ...]:
 
 
 def _read(files: Sequence[Path]) -> _Content:
-    """Read weights files, and sort their tensors; names of wrappers are stripped.
+    """Read weights files, and sort their tensors by names without wrappers.
 
     Raises
     ------
     CheckpointError
-        If they hold several models or adapters, or something that is not understood.
+        If they hold several models or adapters, or anything that is not understood.
     """
     if len(files) == 1:
         stored = weight_files.read_tensors(files[0])
@@ -159,7 +158,7 @@ def _read(files: Sequence[Path]) -> _Content:
 
     stored, notes = _unwrapped(stored)
 
-    # An empty dictionary is no state dictionary either.
+    # An empty dictionary is not a state dictionary.
     if isinstance(stored, dict) and not stored:
         stored = None
 
@@ -177,7 +176,7 @@ def _read(files: Sequence[Path]) -> _Content:
             problem = "holds no tensors but counters"
             raise CheckpointError(problem, fix=_SAVE_STATE_DICT)
 
-    # A name that is not as it was has lost the front that a wrapper gave it.
+    # A name that changed has lost the prefix of a wrapper.
     known_names = {*content.full, *content.lora, *content.counters}
     known_names.update(key.removeprefix(PEFT_PREFIX) for key in content.lora)
     if not state.keys() <= known_names:
@@ -186,7 +185,7 @@ def _read(files: Sequence[Path]) -> _Content:
 
 
 def _unwrapped(stored: object) -> tuple[object, list[str]]:
-    """Return what lies inside the dictionaries that hold a state dictionary; notes.
+    """Return the state dictionary inside of wrapping dictionaries, with notes.
 
     Raises
     ------
@@ -194,12 +193,12 @@ def _unwrapped(stored: object) -> tuple[object, list[str]]:
         If there are several models.
     """
     notes: list[str] = []
-    # A pickle can hold itself: wrappers are a few deep, never more.
+    # A pickle can contain itself, but real wrappers are only a few deep.
     for _ in range(_MAX_WRAPPERS):
         container = stored if isinstance(stored, dict) else {}
         states = _states_in(container)
         inside = [key for key in _CONTAINERS if isinstance(container.get(key), dict)]
-        # Without a usual name, the only dictionary of tensors is meant.
+        # Without a usual name, the only dictionary of tensors is used.
         inside = inside or states
         if not inside:
             break
@@ -220,9 +219,9 @@ def _unwrapped(stored: object) -> tuple[object, list[str]]:
 
 
 def _states_in(container: Mapping[object, object]) -> list[str]:
-    """Return the keys under which a file holds tensors by name, and nothing else.
+    """Return the keys under which a file holds dictionaries of tensors.
 
-    A file that has tensors beside them is one set of weights itself.
+    A file that also has tensors beside them is itself one set of weights.
     """
     if any(isinstance(value, torch.Tensor) for value in container.values()):
         return []
@@ -237,14 +236,14 @@ def _states_in(container: Mapping[object, object]) -> list[str]:
 
 
 def _sort_in(content: _Content, key: str, tensor: torch.Tensor) -> None:
-    """Put a tensor where it belongs, by its name without wrappers.
+    """Add a tensor to its group, by its name without wrappers.
 
     Raises
     ------
     CheckpointError
-        If it is of another adapter, or there twice.
+        If it belongs to another adapter, or occurs twice.
     """
-    # Either kind of name may hide the other.
+    # Either kind of wrapper may hide the other.
     name = _ANYWHERE.sub("", _FRONT.sub("", _ANYWHERE.sub("", key)))
     name = name.removeprefix(PEFT_PREFIX)
     if name in _COUNTERS_OF_AVERAGES and tensor.numel() == 1:
@@ -262,7 +261,7 @@ def _sort_in(content: _Content, key: str, tensor: torch.Tensor) -> None:
 
     match = LORA.fullmatch(name) or SAVED_MODULE.fullmatch(name)
     if match is None:
-        # PEFT's layers hold the base's own layers by these names.
+        # PEFT's layers hold the base's own layers under these names.
         name = name.replace(".base_layer.", ".").replace(".original_module.", ".")
         target = content.full
     else:
@@ -279,12 +278,12 @@ def _sort_in(content: _Content, key: str, tensor: torch.Tensor) -> None:
 
 
 def _refuse_lora_of_other_tools(name: str) -> None:
-    """Refuse a tensor of LoRA that PEFT did not name.
+    """Refuse a tensor of LoRA that another tool than PEFT named.
 
     Raises
     ------
     CheckpointError
-        With the tool that wrote it, and what to give instead.
+        Names the tool, and what to give instead.
     """
     if _MLX_NAME.fullmatch(name):
         problem = f"holds LoRA of MLX ({shown(name)}) without its scale"
@@ -305,16 +304,17 @@ def _refuse_lora_of_other_tools(name: str) -> None:
 def _lora_config(
     folder: Path, lora: State, loading: specs.Loading
 ) -> tuple[dict[str, object], str]:
-    """Return LoRA's configuration, and a note on where it is from.
+    """Return LoRA's configuration, and a note on its source.
 
-    It is from beside the file, else rank and targets are from shapes. A module that is
-    adapted in one layer is expected in all, as only a configuration could say
-    otherwise: of a deeper base, some layers would be without adapter.
+    The source is a file beside the weights. Otherwise shapes give the rank and the
+    targets. If a module has an adapter in one layer, it must have one in all layers,
+    because only a configuration could say otherwise: on a deeper base, some layers
+    would have no adapter.
 
     Raises
     ------
     CheckpointError
-        If its alpha is not known.
+        If the alpha is unknown.
     """
     config_file = folder / "adapter_config.json"
     if config_file.exists():
@@ -334,7 +334,7 @@ def _lora_config(
             continue
         rank = lora[key].shape[:1].numel()
         rank_by_module[match[1].removeprefix(PEFT_PREFIX)] = rank
-        # O-LoRA writes down the rank of the earlier parts.
+        # O-LoRA records the rank of the earlier parts.
         is_newest_part = match[2] is not None
         if not is_newest_part:
             joined_rank = rank
