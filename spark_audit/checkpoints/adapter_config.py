@@ -94,7 +94,7 @@ def adapter_config(raw: Mapping[str, object]) -> PeftConfig:
 
 
 def _check_variant(raw: Mapping[str, object]) -> None:
-    """Refuse an adapter that its file does not give back, or that acts on some texts.
+    """Refuse an adapter that its file does not fully describe, or that varies by text.
 
     Raises
     ------

@@ -253,7 +253,7 @@ class AdapterHost:
         )
 
     def _fill(self, name: str, state: tensor_checks.State) -> None:
-        """Give an adapter the numbers of its file, and see that it has each of them."""
+        """Fill an adapter with the numbers of its file; check that none is missing."""
         from peft import set_peft_model_state_dict
 
         materialise(self.peft, name)

@@ -134,7 +134,7 @@ def _check_base_is_one_model(base: str | None) -> None:
 
 
 def _check_lora_alpha(checkpoints: Sequence[Checkpoint], loading: Loading) -> None:
-    """Refuse ``--lora-alpha`` where no checkpoint is LoRA weights without one."""
+    """Refuse ``--lora-alpha`` unless there are LoRA weights without an alpha."""
     if loading.lora_alpha is None or not checkpoints:
         return
 

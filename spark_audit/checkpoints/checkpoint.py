@@ -177,7 +177,7 @@ class Checkpoint:
 
     @cached_property
     def own_tables(self) -> dict[str, str]:
-        """Embeddings and head of an adapter's file that are not its base's: notes."""
+        """Tables in an adapter's file that differ from its base's, with notes."""
         if not self.is_adapter:
             return {}
 
@@ -214,7 +214,7 @@ class Checkpoint:
         return "float32"
 
     def eos(self, model: PreTrainedModel) -> object:
-        """Return what ends a model's answers, once transformers has opened its folder.
+        """Return the end tokens of a model, after transformers opened its folder.
 
         Raises
         ------
@@ -234,7 +234,7 @@ class Checkpoint:
         return eos
 
     def check_room(self, parameters: int) -> str:
-        """Say where so many weights fit; quantised ones count as their files hold them.
+        """Return where the weights fit; quantised ones count with their file size.
 
         Raises
         ------

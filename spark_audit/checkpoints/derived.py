@@ -139,7 +139,7 @@ class _Lora:
         inputs: tuple[torch.Tensor, ...],
         output: torch.Tensor,
     ) -> torch.Tensor:
-        """Add the LoRA's share to the output of the layer, as a hook of its forward."""
+        """Add the LoRA to the layer's output, ``(..., out)``, as a forward hook."""
         change: torch.Tensor = inputs[0].to(self.down) @ self.down.T @ self.up.T
         return output + (SCALE * change).to(output.dtype)
 

@@ -119,7 +119,7 @@ def _read_stage(path: Path, source: str, loading: specs.Loading) -> Checkpoint:
 def _described(
     checkpoint: Checkpoint, format_name: str, source: str, loading: specs.Loading
 ) -> Checkpoint:
-    """Return a checkpoint, and full weights of the same file, with what was typed."""
+    """Return a checkpoint, and full weights of the same file, with typed options."""
     base = loading.base or checkpoint.base
     printed = untrusted.printable(source)
     base_weights = checkpoint.base_weights

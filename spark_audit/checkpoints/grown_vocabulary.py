@@ -1,8 +1,8 @@
-"""A vocabulary that has grown since the base: which tokens and rows both have.
+"""Find the tokens and rows that a grown vocabulary shares with its base's.
 
-One token more (padding, the marks of a chat) is the commonest step of all fine-tuning.
-Texts that hold none of the added tokens are read alike by both tokenizers, and what is
-said of them can be compared over the tokens that both have.
+An added token (padding, the marks of a chat) is the commonest change in fine-tuning.
+Both tokenizers read texts without added tokens alike. Scores of such texts can be
+compared over the shared tokens.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Growth:
-    """A vocabulary beside that of its base, from which it has grown.
+    """A vocabulary that has grown from that of its base.
 
     Attributes
     ----------
     base_tokenizer_sha256
         Hash of the base's tokenizer.
     usable
-        Shape ``(rows,)``, bool: rows of the head that are a token of the base, too.
+        Shape ``(rows,)``, bool: rows of the head that are also tokens of the base.
     added
-        Shape ``(rows,)``, bool: rows that are a token here and none of the base's.
+        Shape ``(rows,)``, bool: rows that are tokens here but not in the base.
     """
 
     base_tokenizer_sha256: str
@@ -53,16 +53,16 @@ def growth_since(
     sha256
         Hash of ``tokenizer``.
     usable
-        Shape ``(rows,)``, bool: rows of the checkpoint's head that are a token.
+        Shape ``(rows,)``, bool: rows of the checkpoint's head that are tokens.
 
     Returns
     -------
     Growth or None
-        ``None`` where no token was added, or where the tokenizers differ in more.
+        ``None`` if no token was added, or if the tokenizers differ in more.
     """
     if sha256 == base.tokenizer_sha256:
         return None
-    # Nothing was added, or the tokenizers differ in more than that.
+    # Either nothing was added, or the tokenizers differ in more than that.
     if not added_ids(tokenizer, base.tokenizer):
         return None
 
@@ -79,13 +79,13 @@ def growth_since(
 def added_ids(
     tokenizer: PreTrainedTokenizerFast, base_tokenizer: PreTrainedTokenizerFast
 ) -> frozenset[int] | None:
-    """Return the ids that a tokenizer has and its base's has not.
+    """Return the ids that a tokenizer has but its base's does not.
 
     Returns
     -------
     frozenset or None
-        ``None`` where it is not the base's with tokens added: a token has another id,
-        or any rule differs.
+        ``None`` if the tokenizers differ in more than added tokens: in a token's id or
+        in a rule.
     """
     vocabulary = tokenizer.get_vocab()
     base_vocabulary = base_tokenizer.get_vocab()
@@ -94,7 +94,7 @@ def added_ids(
             return None
 
     added = frozenset(vocabulary.values()) - frozenset(base_vocabulary.values())
-    # Added tokens are listed among the rules: without them, rules must be equal.
+    # Added tokens are listed among the rules; the other rules must be equal.
     rules = _rules(tokenizer)
     listed = rules.get("added_tokens") or []
     rules["added_tokens"] = [token for token in listed if token["id"] not in added]
@@ -102,7 +102,7 @@ def added_ids(
 
 
 def _rules(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
-    """Return everything that decides how a text is read."""
+    """Return everything that determines how a text is tokenised."""
     rules: dict[str, Any] = json.loads(tokenizer.backend_tokenizer.to_str())
     # Texts are neither cut nor padded here, whatever the file says.
     for name in ("truncation", "padding"):
@@ -116,12 +116,12 @@ def notes_on_growth(
     usable: np.ndarray,
     added: np.ndarray,
 ) -> list[str]:
-    """Say how many tokens were added, and whether one of them ends answers.
+    """Return notes on the number of added tokens, and on one that ends answers.
 
     Parameters
     ----------
     usable, added
-        Shape ``(rows,)``, bool: tokens of both vocabularies, and those added.
+        Shape ``(rows,)``, bool: tokens of both vocabularies, and added tokens.
     """
     notes = [
         f"vocabulary: {added.sum()} tokens more than the base's; ranks and NLL "

@@ -16,11 +16,11 @@ from spark_audit.checkpoints.untrusted import HUB, printable
 from spark_audit.errors import memory_size, shown
 
 SMALL_BYTES = 1 << 26
-"""Of weights that looking at a checkpoint opens: in seconds, and below 1 GB."""
+"""Most bytes of weights that an inspection opens, within seconds and 1 GB of memory."""
 WOULD_LOAD = "would load"
-"""The fact that a checkpoint would load, and how that is known."""
+"""The fact that a checkpoint would load, with the kind of evidence."""
 ADAPTER_FACTS = ("r", "lora_alpha", "use_dora", "use_rslora", "num_virtual_tokens")
-"""Of an adapter's configuration, where it is set."""
+"""Fields of an adapter's configuration that are shown if they are set."""
 _N_TARGETS = 8
 _N_FILES = 4
 
@@ -28,11 +28,11 @@ _N_FILES = 4
 def inspect_checkpoint(
     source: str, loading: Loading | None = None, **options: Any
 ) -> dict[str, str]:
-    """Return what a checkpoint is, and that it would load, in the order it is printed.
+    """Describe a checkpoint and check that it would load; return facts in print order.
 
-    What is small is opened, on the CPU, as an audit opens it (``would load``: yes). Of
-    what is larger headers are read, and an adapter's numbers: NaN in a base, or an
-    adapter that changes nothing, show on opening only (yes, by its headers).
+    A small checkpoint is opened on the CPU, as an audit would do (``would load``: yes).
+    Of a larger one, only headers and an adapter's numbers are read (yes, by its
+    headers): NaN in a base, or an adapter without effect, appear only on opening.
 
     Parameters
     ----------
@@ -42,11 +42,11 @@ def inspect_checkpoint(
     Raises
     ------
     SparkError
-        With what would make opening, or an audit beside the base that was given, fail.
+        If opening would fail, or an audit with the given base.
     """
     loading = replace(loading or Loading(), **options)
     spec = Spec("opened", (source,))
-    # Beside full weights the base is described, too, to be compared with.
+    # With full weights, the given base is also described, for a comparison.
     has_given_base = loading.base is not None
     opening = OpenCheckpoints(
         [spec], replace(loading, include_base=has_given_base), numbers=False
@@ -83,7 +83,7 @@ def inspect_checkpoint(
         facts[f"note {number}"] = note
 
     facts[WOULD_LOAD] = "yes, by its headers"
-    # What is quantised may open on a GPU only, which others may be using.
+    # Some quantised weights open only on a GPU, which others may be using.
     if checkpoint.size <= SMALL_BYTES and not full_weights.quantised:
         if full_weights.device != "cpu" or loading.device_map is not None:
             on_cpu = replace(loading, device="cpu", device_map=None)
@@ -94,7 +94,7 @@ def inspect_checkpoint(
 
 
 def _adapter_facts(config: Mapping[str, object]) -> dict[str, str]:
-    """Return what an adapter's configuration says, where it is set."""
+    """Return the fields of an adapter's configuration that are set."""
     facts: dict[str, str] = {}
     if config.get("peft_type"):
         facts["adapter"] = shown(config["peft_type"])
@@ -104,7 +104,7 @@ def _adapter_facts(config: Mapping[str, object]) -> dict[str, str]:
 
     targets = config.get("target_modules")
     if targets:
-        # It may be one expression instead of a list of names.
+        # It may be a single expression instead of a list of names.
         listed = targets if isinstance(targets, list) else [targets]
         names = sorted(shown(target) for target in listed)
         facts["target_modules"] = ", ".join(names[:_N_TARGETS])
@@ -112,7 +112,7 @@ def _adapter_facts(config: Mapping[str, object]) -> dict[str, str]:
 
 
 def _files_with_size(checkpoint: Checkpoint) -> str:
-    """Name some files of a checkpoint, with the size of all."""
+    """Return the names of some files of a checkpoint, with the size of all."""
     names = ", ".join(path.name for path in checkpoint.files[:_N_FILES])
     n_bytes = sum(path.stat().st_size for path in checkpoint.files)
     return f"{names} ({memory_size(n_bytes)})"
@@ -121,12 +121,12 @@ def _files_with_size(checkpoint: Checkpoint) -> str:
 def _notes_on_base(
     opening: OpenCheckpoints, checkpoint: Checkpoint, loading: Loading
 ) -> list[str]:
-    """Say what is known of full weights beside the base that was given."""
+    """Return notes on full weights in comparison with the given base."""
     if not checkpoint.has_full_weights or not loading.base:
         return []
     if same_path(loading.base, checkpoint.typed_path):
         return []
-    # That they fit was checked when they were described.
+    # Their fit was checked when they were described.
     fits = "architecture, vocabulary, tokenizer and sizes are those of "
     return [
         "base not verifiable: full weights name no base",
@@ -135,7 +135,7 @@ def _notes_on_base(
 
 
 def _open_last(opening: OpenCheckpoints) -> None:
-    """Open the module that the checkpoint itself is on, and all that is on it."""
+    """Open the checkpoint's own module, with everything on it."""
     for _ in opening.open(len(opening.groups) - 1):
-        # Opening is the check; nothing is done with what is open.
+        # Opening is itself the check.
         pass

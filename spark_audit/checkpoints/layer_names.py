@@ -1,9 +1,9 @@
-"""Names of an adapter's layers where it was trained on another class of its base.
+"""Rename an adapter's layers if it was trained on another class of its base.
 
-A model that also reads images holds its language model as ``model.language_model``;
-trained as the text class alone, the same layers are ``model.layers``. An adapter of one
-is the other's if its names differ in front of the layers only, and each of its layers
-is then there.
+A model that also reads images holds its language model as ``model.language_model``. If
+it was trained as the text class alone, the same layers are ``model.layers``. An adapter
+for one fits the other if its names differ only in front of the layers, and if the
+renamed layers exist.
 """
 
 from __future__ import annotations
@@ -22,24 +22,23 @@ from spark_audit.checkpoints.weight_files import PEFT_PREFIX
 _RENAMED_TYPES = ("LORA", "IA3", "LOHA", "LOKR")
 _ADAPTER_PART = re.compile(r"\.(?:lora|ia3|hada|lokr)_")
 _FRONT_OF_LAYERS = re.compile(r"(?P<front>(?:\w+\.)*?)layers\.\d+\.")
-# Fields that name modules by patterns; the renamed adapter lists its modules instead.
+# Fields that select modules by patterns; the renamed adapter lists its modules instead.
 _SELECTING_FIELDS = ("exclude_modules", "layers_to_transform", "layers_pattern")
 _PATTERN_FIELDS = ("rank_pattern", "alpha_pattern")
 
 
 @dataclass(frozen=True)
 class NamedAdapter:
-    """An adapter's configuration and tensors by the names of a base.
+    """An adapter's configuration and tensors, with the names of a base.
 
     Attributes
     ----------
     config, state
         Its configuration and its tensors.
     new_keys
-        Keys of tensors as its file has them -> as ``state`` has them, where they
-        differ.
+        Old key of a tensor -> new key, where they differ.
     notes
-        What a reader of the report must know.
+        Notes for readers of the report.
     """
 
     config: dict[str, object]
@@ -51,16 +50,16 @@ class NamedAdapter:
 def front_of_decoder(
     modules: Mapping[str, torch.nn.Module], embeddings: torch.nn.Module
 ) -> str | None:
-    """Return what stands in front of ``layers`` in a model's names of its decoder.
+    """Return the prefix of ``layers`` in the names of a model's decoder.
 
     The decoder is the module that holds both the input embeddings and the layers.
 
     Parameters
     ----------
     modules
-        All modules of the model by name, the model itself by the empty one.
+        All modules of the model by name, with the model itself under the empty name.
     embeddings
-        Those of its input.
+        The input embeddings.
     """
     for name, module in modules.items():
         children = module._modules
@@ -77,7 +76,7 @@ def named_as_in_base(
     modules: Collection[str],
     decoder_front: str | None,
 ) -> NamedAdapter:
-    """Return an adapter by the names of its base; unchanged if that does not fit.
+    """Return an adapter with the names of its base; unchanged if it does not fit.
 
     Parameters
     ----------
@@ -86,16 +85,16 @@ def named_as_in_base(
     modules
         Names of the base's modules, without adapters.
     decoder_front
-        As :func:`front_of_decoder` finds it in the base.
+        The result of :func:`front_of_decoder` for the base.
     """
     unchanged = NamedAdapter(config, state, {}, [])
-    # Layers that are repeated, and single tensors, are selected in other ways.
+    # Repeated layers and single tensors are selected in other ways.
     if config.get("layer_replication") or config.get("target_parameters"):
         return unchanged
     if adapter_type(config) not in _RENAMED_TYPES or decoder_front is None:
         return unchanged
 
-    # All names that the base lacks must begin alike in front of the layers.
+    # All names that the base lacks must have one prefix in front of the layers.
     base_modules = set(modules)
     module_by_key = {key: _module_of(key) for key in state}
     unknown = {path for path in module_by_key.values() if path not in base_modules}
@@ -104,7 +103,7 @@ def named_as_in_base(
     if len(fronts) != 1:
         return unchanged
 
-    # With the base's front in that place, each must be a module of the base.
+    # With the base's prefix instead, each must be a module of the base.
     (front,) = fronts
     new_path = {path: decoder_front + path.removeprefix(front) for path in unknown}
     has_front = all(path.startswith(front) for path in unknown)
@@ -137,9 +136,9 @@ def _renamed_config(
     Parameters
     ----------
     adapted
-        The modules that have an adapter, by their old names.
+        Old names of the modules with an adapter.
     new_path
-        Old names -> new ones, where they differ.
+        Old name -> new name, where they differ.
     """
     targets = sorted(new_path.get(path, path) for path in adapted)
     new_config: dict[str, object] = {**config, "target_modules": targets}
@@ -153,7 +152,7 @@ def _renamed_config(
 
 
 def _module_of(key: str) -> str:
-    """Return the name of the module that a tensor of an adapter's file belongs to."""
+    """Return the module's name for a tensor of an adapter's file."""
     path = path_of(key)
     adapter_part = _ADAPTER_PART.search(path)
     if adapter_part is not None:
@@ -166,14 +165,14 @@ def _values_by_module(
     adapted: Collection[str],
     new_path: Mapping[str, str],
 ) -> dict[str, object]:
-    """Return the ranks or alphas of modules by their new names.
+    """Return the ranks or alphas of modules, by their new names.
 
-    A pattern may hold the old ones, so each module gets the value that PEFT would
-    choose for it by its old name.
+    Patterns may contain old names, so each module gets the value that PEFT would choose
+    by its old name.
     """
     from peft.utils.other import get_pattern_key
 
-    # Listed module by module, in the place of patterns.
+    # A list of modules replaces the patterns.
     values: dict[str, object] = {}
     for path in sorted(adapted):
         pattern = get_pattern_key(list(values_by_pattern), path)

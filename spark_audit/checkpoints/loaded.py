@@ -1,4 +1,4 @@
-"""A checkpoint that is open, ready to be scored, from files or in memory."""
+"""A checkpoint that is ready to be scored, from files or in memory."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ SIZE_FIELDS = (
     "num_hidden_layers",
     "num_key_value_heads",
 )
-"""Sizes of a model's tensors in a configuration, vocabulary apart."""
+"""Sizes of a model's tensors in a configuration, except the vocabulary."""
 NOT_HASHED = "not hashed: a model in memory"
-"""Stands for the hash of weights that are still being trained."""
+"""Placeholder for the hash of weights that are still being trained."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class Loaded:
     Attributes
     ----------
     name
-        What reports call it.
+        Its name in reports.
     source
-        What the user gave, without folders above it.
+        The user's path, without parent folders.
     format
         Name of the format that opened it; ``live`` for a model in memory.
     base
@@ -63,24 +63,24 @@ class Loaded:
     max_positions
         Context length, ``None`` when the model states none.
     weights_sha256
-        Hash of the weights and config files; for an adapter of its own.
+        Hash of the weights and configuration files; for an adapter, of its own.
     model_id
         Hash of everything a score depends on besides the token ids.
     parameters
-        Of the model, without an adapter's; ``None``: not known.
+        Number of the model's parameters, without an adapter's; ``None``: unknown.
     notes
-        What a reader of the report must know (decisions taken while loading).
+        Notes for readers of the report (decisions during loading).
     quantised_from
-        Name of the checkpoint that this is with rounded weights.
+        Name of the checkpoint whose weights were rounded.
     relearned_from
-        Name of the checkpoint that this is after a short training on other rows.
+        Name of the checkpoint before its short training on other rows.
     served
-        The server that scores it; ``model`` is then what its scores must agree with.
+        The server that scores it. Its scores must agree with ``model``.
     grown_from
-        Hash of its base's tokenizer where its own is that one with tokens added.
+        Hash of its base's tokenizer, if its own is that one with tokens added.
     added
-        Shape ``(V,)`` bool: rows that are a token here and none of the base's; they
-        are not among ``usable``.
+        Shape ``(V,)`` bool: rows that are tokens here but not in the base; they are not
+        ``usable``.
     repeats_layers
         Whether its adapter repeats layers of the base.
     """
@@ -114,7 +114,7 @@ class Loaded:
 
     @property
     def shape(self) -> dict[str, int]:
-        """Sizes that the model's configuration states, by their names there."""
+        """The sizes in the model's configuration, by name."""
         config: PreTrainedConfig = getattr(self.model, "config", None)
         text_config = None
         if hasattr(config, "get_text_config"):
@@ -122,7 +122,8 @@ class Loaded:
 
         sizes: dict[str, int] = {}
         for name in SIZE_FIELDS:
-            # With repeated layers their number is not the base's, and need not be.
+            # Repeated layers change the number of layers, so it need not equal the
+            # base's.
             if name == "num_hidden_layers" and self.repeats_layers:
                 continue
             size = getattr(text_config, name, None)
@@ -132,11 +133,11 @@ class Loaded:
 
     @property
     def read_by(self) -> str:
-        """Hash of the tokenizer whose tokens are scored: its own or its base's."""
+        """The hash of the tokenizer whose tokens are scored: its own or its base's."""
         return self.grown_from or self.tokenizer_sha256
 
     def has_rows_of(self, vocabulary: str, rows: int) -> bool:
-        """Return whether it has every row of a head, and maybe more, by this tokenizer.
+        """Return whether it has all rows of a head with this tokenizer, or more.
 
         Parameters
         ----------
@@ -146,7 +147,7 @@ class Loaded:
         return self.read_by == vocabulary and len(self.usable) >= rows
 
     def without_weights(self) -> Loaded:
-        """Return all that is known of it, for a process that does not score it."""
+        """Return everything but the weights, for a process that does not score it."""
         described: Any = torch.nn.Module()
         described.config = getattr(self.model, "config", None)
         return replace(self, model=described, activate=nullcontext)
@@ -168,22 +169,22 @@ def live(
 ) -> Loaded:
     """Return a causal language model in memory as a checkpoint.
 
-    Its adapters are switched as they are.
+    Its adapters stay switched as they are.
 
     Parameters
     ----------
     model
-        Of transformers, or PEFT's around one.
+        A model of transformers, perhaps wrapped by PEFT.
     activate
-        What switches it to what is meant, such as ``model.disable_adapter``.
+        Switches the model to the wanted state, such as ``model.disable_adapter``.
 
     Raises
     ------
     CheckpointError
-        If its parameters are shards of a larger one, or its tokenizer is a slow one.
+        If its parameters are shards, or its tokenizer is a slow one.
     """
     with at(f"checkpoint {name!r}"):
-        # FSDP and tensor parallelism mark parameters by the first, ZeRO-3 by the other.
+        # FSDP and tensor parallelism use the first mark, and ZeRO-3 the other.
         for parameter in model.parameters():
             if hasattr(parameter, "full_tensor") or hasattr(parameter, "ds_id"):
                 problem = "its parameters are shards (FSDP, ZeRO-3, tensor parallel)"
@@ -198,7 +199,7 @@ def live(
             base_model = model.get_base_model()
 
         adapter = getattr(model, "active_peft_config", None)
-        # Whoever trains may use theirs with a padding and a truncation of its own.
+        # A trainer may set padding and truncation on its own tokenizer.
         tokenizer = copy.deepcopy(tokenizer)
         facts = module_facts(base_model, tokenizer, adapter)
 
@@ -222,7 +223,7 @@ def live(
 
 @dataclass(frozen=True)
 class ModuleFacts:
-    """What a module is by itself; the fields are those of :class:`Loaded`."""
+    """The properties of a module alone; the fields are those of :class:`Loaded`."""
 
     architecture: str
     usable: np.ndarray
@@ -235,12 +236,12 @@ def module_facts(
     tokenizer: PreTrainedTokenizerFast,
     adapter: PeftConfig | None = None,
 ) -> ModuleFacts:
-    """Return what a module is by itself.
+    """Return the properties of a module alone.
 
     Parameters
     ----------
     adapter
-        PEFT's configuration of what is on it.
+        PEFT's configuration of the adapter on it.
     """
     # A prompt's virtual tokens take positions of the context.
     limit = max_positions(model.config)
@@ -257,20 +258,20 @@ def module_facts(
 
 @contextmanager
 def undisturbed(model: torch.nn.Module) -> Iterator[None]:
-    """Leave modes of training and all random numbers as they were.
+    """Restore training modes and all random numbers after the block.
 
-    Inside, the model computes in the precision of its weights: the autocast that
-    accelerate puts around ``forward`` is taken off.
+    In the block, the model computes in the precision of its weights: accelerate's
+    autocast around ``forward`` is removed.
     """
     was_training = [(module, module.training) for module in model.modules()]
     python_state = random.getstate()
-    # Those of NumPy's old interface are what data collators draw by.
+    # Data collators use NumPy's old interface.
     numpy_state = np.random.get_state()  # noqa: NPY002
-    # Asking for the devices would start CUDA in a process that does not use it.
+    # A query of the devices would start CUDA in a process that does not use it.
     cuda: Any = torch.cuda
     devices = range(cuda.device_count()) if cuda.is_initialized() else ()
 
-    # accelerate keeps the forward that it wraps under this name.
+    # accelerate keeps the wrapped forward under this name.
     attributes = model.__dict__
     wrapped_forward = None
     if "_original_forward" in attributes:
@@ -298,7 +299,7 @@ def max_positions(config: PreTrainedConfig) -> int | None:
 def end_token_ids(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
 ) -> frozenset[int]:
-    """Return every id that a model's settings or the tokenizer call the end."""
+    """Return all end ids of a model's settings and of the tokenizer."""
     settings = (
         model.config,
         model.config.get_text_config(),
@@ -308,7 +309,7 @@ def end_token_ids(
 
     end_ids: set[int] = set()
     for holder in settings:
-        # It may be one id, a list of them, or none.
+        # The value may be one id, a list of ids, or missing.
         ids = getattr(holder, "eos_token_id", None)
         listed = ids if isinstance(ids, list | tuple) else [ids]
         end_ids.update(int(token_id) for token_id in listed if token_id is not None)
@@ -316,7 +317,7 @@ def end_token_ids(
 
 
 def served_by(local: Loaded, server: Server, *, note: str) -> Loaded:
-    """Return a local checkpoint as what a server scores."""
+    """Return a local checkpoint as the one that a server scores."""
     identity = {"server": server.url, "model": server.model, "here": local.model_id}
     return replace(
         local,
@@ -329,7 +330,7 @@ def served_by(local: Loaded, server: Server, *, note: str) -> Loaded:
 
 
 def head_rows(model: PreTrainedModel) -> int:
-    """Return how many rows the output head has."""
+    """Return the number of rows of the output head."""
     weight = getattr(model.get_output_embeddings(), "weight", None)  # (rows, width)
     if weight is None:
         return int(model.config.get_text_config().vocab_size)
@@ -337,16 +338,16 @@ def head_rows(model: PreTrainedModel) -> int:
 
 
 def entry_device(model: PreTrainedModel) -> torch.device:
-    """Return the device on which a model takes token ids."""
+    """Return the device on which a model expects token ids."""
     embeddings = model.get_input_embeddings()
-    # Of a spread model, weights may lie elsewhere than they compute.
+    # In a spread model, weights may be stored elsewhere than they compute.
     device = getattr(offload_hook(embeddings), "execution_device", None)
     return torch.device(embeddings.weight.device if device is None else device)
 
 
 def offload_hook(layer: torch.nn.Module) -> AlignDevicesHook | None:
-    """Return accelerate's hook that brings a layer's weights, among those it has."""
-    # A layer has one hook, or a sequence of them.
+    """Return accelerate's hook that loads a layer's weights, if it has one."""
+    # A layer has one hook or a sequence of hooks.
     hook = getattr(layer, "_hf_hook", None)
     for candidate in (hook, *getattr(hook, "hooks", ())):
         if hasattr(candidate, "execution_device"):
@@ -355,12 +356,12 @@ def offload_hook(layer: torch.nn.Module) -> AlignDevicesHook | None:
 
 
 def weight_of(layer: torch.nn.Module, name: str = "weight") -> torch.Tensor | None:
-    """Return a layer's tensor, from wherever it lies; ``None`` if it has none.
+    """Return a layer's tensor, from memory or disk; ``None`` if it has none.
 
     Parameters
     ----------
     name
-        By which the layer holds it, of any shape.
+        Name of the tensor in the layer; any shape.
     """
     tensor: torch.Tensor | None = getattr(layer, name, None)
     if tensor is None:
@@ -368,14 +369,14 @@ def weight_of(layer: torch.nn.Module, name: str = "weight") -> torch.Tensor | No
 
     hook = offload_hook(layer)
     weights_map = getattr(hook, "weights_map", None)
-    # On the meta device here, its numbers lie in the hook's map.
+    # If it is on the meta device here, the hook's map has its numbers.
     if hook is not None and tensor.is_meta and weights_map is not None:
         tensor = weights_map[name].to(hook.execution_device)
     return tensor.detach()
 
 
 def offloaded(model: PreTrainedModel) -> bool:
-    """Return whether some weights are fetched from CPU or disk each time."""
+    """Return whether some weights are loaded from CPU or disk at each use."""
     return any(
         getattr(offload_hook(layer), "offload", False) for layer in model.modules()
     )

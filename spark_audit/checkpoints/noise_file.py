@@ -1,6 +1,6 @@
-"""The frozen noise that was added to input embeddings while a checkpoint was trained.
+"""Read the frozen noise on input embeddings with which a checkpoint was trained.
 
-It lies in a file beside the checkpoint. Without it, the checkpoint is another model.
+It is in a file beside the checkpoint. Without it, the checkpoint is another model.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ _COPY = "copy the file of its run next to the adapter"
 def frozen_noise(
     folder: Path, files: Iterable[Path], shape: Iterable[int]
 ) -> torch.Tensor | None:
-    """Return the noise that belongs to a checkpoint; ``None`` where there is none.
+    """Return the noise of a checkpoint, shape ``(V, H)``; ``None`` if there is none.
 
     Parameters
     ----------
     folder, files
-        The checkpoint's, and its weights: the header of an adapter's file says which
-        noise belongs to it, also where the files beside it were left behind.
+        The checkpoint's folder and weight files. The header of an adapter's file
+        identifies the noise, even if the files beside it were left behind.
     shape
-        Of the input embeddings and of the noise, ``(V, H)``.
+        Shape ``(V, H)`` of the input embeddings and of the noise.
 
     Raises
     ------
     CheckpointError
-        If it is missing, not as it was written, of another shape, or not finite.
+        If it is missing, was changed, has another shape, or is not finite.
     """
-    # spark-train writes it beside an adapter, and into the adapter's own header.
+    # spark-train writes the hash beside an adapter and into the adapter's header.
     sha256 = check_whole(folder).get("noise_sha256")
     for file in files:
         if sha256 is None and file.suffix == ".safetensors":
@@ -70,7 +70,7 @@ def _read_noise(path: Path, sha256: object, shape: Iterable[int]) -> torch.Tenso
     Parameters
     ----------
     sha256
-        Of the file that the checkpoint was trained with; ``None``: not known.
+        Hash of the file with which the checkpoint was trained; ``None``: unknown.
     """
     untrusted.check_inside(path)
     state = merged((path,))
@@ -83,7 +83,7 @@ def _read_noise(path: Path, sha256: object, shape: Iterable[int]) -> torch.Tenso
     )
     check_finite(state)
 
-    # Noise of the same shape may be that of another run.
+    # Noise of another run may have the same shape.
     if sha256 is not None and sha256_file(path) != sha256:
         problem = f"{NOISE_FILE} is not the file that it was trained with"
         raise CheckpointError(problem, fix=_COPY)

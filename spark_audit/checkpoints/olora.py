@@ -1,8 +1,8 @@
-"""O-LoRA's way of LoRA, as plain LoRA.
+"""Convert O-LoRA's adapters to plain LoRA.
 
-O-LoRA concatenates the low-rank parts of all tasks and keeps the configuration's ``r``
-and ``lora_alpha``; its scale is ``lora_alpha / r`` at any width. An adapter of width
-m r is therefore loaded as rank m r with alpha m ``lora_alpha``.
+O-LoRA concatenates the low-rank parts of all tasks, but keeps the configuration's ``r``
+and ``lora_alpha``: its scale is ``lora_alpha / r`` at any width. So an adapter of width
+m r is loaded with rank m r and alpha m ``lora_alpha``.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from spark_audit.checkpoints.untrusted import foreign
 from spark_audit.errors import CheckpointError, shown
 
 _DEFAULT_RANK = 8
-"""Rank and alpha of PEFT where a configuration gives none."""
+"""PEFT's default rank and alpha."""
 
 
 @dataclass(frozen=True)
 class PreparedAdapter:
-    """An adapter as it is attached.
+    """An adapter that is ready to attach.
 
     Attributes
     ----------
     config
-        The content of adapter_config.json, with changes.
+        The changed content of adapter_config.json.
     state
-        Its tensors by PEFT's names.
+        Its tensors, with PEFT's names.
     notes
-        What a reader of the report must know.
+        Notes for readers of the report.
     """
 
     config: dict[str, object]
@@ -42,18 +42,18 @@ class PreparedAdapter:
 
 
 def fold_olora(config: dict[str, object], state: State) -> PreparedAdapter:
-    """Return O-LoRA's adapter as plain LoRA; any other one as it is.
+    """Return O-LoRA's adapter as plain LoRA; any other adapter unchanged.
 
-    Parts that were saved apart (``loranew_A``, ``loranew_B``) are added to the earlier
-    ones. O-LoRA, and TRACE's copy of it, write the width of the joined parts down
-    (``r_sum``): with another one, the configuration is not that of these weights.
-    Without one, whole multiples are taken as O-LoRA's and a note says so; ``r = 1`` is
-    not, for any width is a multiple of it.
+    Separate new parts (``loranew_A``, ``loranew_B``) are joined to the earlier ones.
+    O-LoRA, and its copy in TRACE, record the width of the joined parts (``r_sum``). If
+    the width differs, the configuration belongs to other weights. Without a record, a
+    whole multiple counts as O-LoRA's, with a note, except for ``r = 1``: any width is a
+    multiple of 1.
 
     Parameters
     ----------
     config
-        Its ``peft_type`` is spelled as PEFT does.
+        A configuration whose ``peft_type`` has PEFT's spelling.
     """
     if config.get("peft_type") != "LORA":
         return PreparedAdapter(config, state, [])
@@ -64,7 +64,7 @@ def fold_olora(config: dict[str, object], state: State) -> PreparedAdapter:
     for new_key in new_keys:
         key = new_key.replace(".loranew_", ".lora_")
         tensors = [folded.pop(name) for name in (key, new_key) if name in folded]
-        # lora_A is (rank, in), lora_B (out, rank): both grow along the rank.
+        # lora_A is (rank, in) and lora_B (out, rank): both grow along the rank.
         rank_dim = 0 if ".loranew_A" in new_key else 1
         with foreign(f"tensor {shown(new_key)} does not fit {shown(key)}"):
             folded[key] = torch.cat(tensors, dim=rank_dim)
@@ -90,14 +90,14 @@ def _widened(
     Parameters
     ----------
     width
-        Of the parts after they were joined.
+        Width of the joined parts.
     earlier_widths
-        Of the earlier parts, before new ones were added.
+        Widths of the earlier parts, without the new ones.
 
     Raises
     ------
     CheckpointError
-        If the width is none that O-LoRA makes from this configuration.
+        If O-LoRA cannot make this width from this configuration.
     """
     rank = _rank(config)
     alpha = config.get("lora_alpha", _DEFAULT_RANK)
@@ -107,7 +107,7 @@ def _widened(
         reason += "not of O-LoRA, give its adapter_config.json"
         is_joined = rank > 1
     else:
-        # Written was the width of the earlier parts; the newest one is of one rank.
+        # The record is the width of the earlier parts; the newest part has rank r.
         reason = "from its r_sum"
         as_written = [*earlier_widths] == [written_width]
         is_joined = as_written and width - min(earlier_widths) in (0, rank)
@@ -131,13 +131,13 @@ def _widened(
 
 
 def _rank(config: Mapping[str, object]) -> int:
-    """Return the rank that a configuration gives, else PEFT's own."""
+    """Return the configuration's rank, or else PEFT's default."""
     rank = config.get("r")
     return rank if isinstance(rank, int) and rank else _DEFAULT_RANK
 
 
 def _widths(state: State) -> set[int]:
-    """Return the ranks of all ``lora_A``; 0 for one without numbers."""
+    """Return the ranks of all ``lora_A``; 0 for an empty one."""
     widths: set[int] = set()
     for key, tensor in state.items():
         if key.endswith(".lora_A.weight"):

@@ -1,8 +1,8 @@
-"""Checkpoints: whatever somebody saved, opened as exactly what it is or refused.
+"""Open checkpoints of any kind as exactly what they are, or refuse them.
 
-Opening goes in two rounds. From headers, :class:`OpenCheckpoints` first describes every
-checkpoint of a call on the meta device, where tensors have shapes and no numbers, and
-refuses whatever does not fit. Then it loads them, one module at a time.
+Opening has two rounds. First, :class:`OpenCheckpoints` describes every checkpoint of a
+call from headers, on the meta device, where tensors have shapes but no numbers. It
+refuses any that does not fit. Then it loads them, one module at a time.
 """
 
 from __future__ import annotations

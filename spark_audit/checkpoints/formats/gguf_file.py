@@ -1,4 +1,4 @@
-"""A GGUF file: full weights, whose rounded numbers are audited, or a LoRA adapter."""
+"""Open a GGUF file: rounded full weights, or a LoRA adapter."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
     from gguf import GGUFReader
 
 _EXACT_TYPES = {"F32", "F16", "BF16", "F64"}
-"""Types of tensors that keep every digit."""
+"""Types of tensors without loss of digits."""
 
 _FIELDS_OF_BASE = (*SIZE_FIELDS, "rope_theta", "rms_norm_eps", "layer_norm_epsilon")
-"""Fields of a configuration that file and base must agree on."""
+"""Fields in which the file and the base's configuration must agree."""
 
 _TYPES_WITH_REORDERED_ROWS = ("llama", "mistral", "mixtral")
-"""Models whose converter changes the order of the rows of query and key."""
+"""Models whose converter reorders the rows of query and key."""
 
 _HEADER_BYTES = 1 << 26
-"""Most bytes of a file that its header is looked for in: 64 MiB."""
+"""Bytes in which the header of a file must be: 64 MiB."""
 
 _MAX_COPIES = 2
-"""How often a file may hold the model's numbers: twice, as a tied output may be stored
-twice. More could fill the memory: at 1.6 bits a number a file grows 20-fold."""
+"""Largest ratio of a file's numbers to the model's: 2, because a tied output may be
+stored twice. More could fill the memory: at 1.6 bits a number a file grows 20-fold."""
 
 _UNREADABLE = "is no GGUF file that can be read"
 _GIVE_BASE = "give the model that it was converted from by --base"
@@ -54,13 +54,14 @@ _GIVE_BASE = "give the model that it was converted from by --base"
 def gguf_file(file: Path, loading: specs.Loading) -> Checkpoint:
     """Return the checkpoint of a file: full weights or LoRA, checked but not yet read.
 
-    Full weights stay as the file's makers rounded them; they are read as plain numbers.
+    The values of full weights stay as rounded in the file, and are read as plain
+    numbers.
 
     Raises
     ------
     CheckpointError
-        If the package gguf is missing, the file cannot be read, its numbers or tokens
-        are not those of the base's configuration and tokenizer, or it is in parts.
+        If the package gguf is missing, the file cannot be read or is in parts, or its
+        numbers or tokens do not match the base's configuration and tokenizer.
     """
     check_regular(file, follow=True)
     reader = _read_header(file)
@@ -76,7 +77,7 @@ def gguf_file(file: Path, loading: specs.Loading) -> Checkpoint:
     with untrusted.foreign(_UNREADABLE):
         content = _content(file)
 
-    # The file and the configuration, which came from elsewhere, must be of one model.
+    # The configuration came from elsewhere, so it must match the file.
     _check_sizes(model_config.content, content["config"])
     _check_heads(content["config"])
     notes = [model_config.note, *_notes_on_types(reader)]
@@ -101,7 +102,7 @@ def gguf_file(file: Path, loading: specs.Loading) -> Checkpoint:
 
 
 def _read_header(file: Path) -> GGUFReader:
-    """Return a reader of the file's header and tensors, once the header is sound."""
+    """Return a reader of the file's header and tensors, after a check of the header."""
     install = "where spark-audit lies: pip install '.[gguf]'"
     with untrusted.foreign("a GGUF file needs the package gguf", fix=install):
         import gguf
@@ -110,7 +111,7 @@ def _read_header(file: Path) -> GGUFReader:
         with open(file, "rb") as opened:
             size = min(file.stat().st_size, _HEADER_BYTES)
             with mmap.mmap(opened.fileno(), size, access=mmap.ACCESS_READ) as data:
-                # It bounds all counts, in the file's own byte order.
+                # The check limits all counts, in the file's own byte order.
                 check_header(data)
 
         reader = gguf.GGUFReader(str(file))
@@ -123,17 +124,17 @@ def _read_header(file: Path) -> GGUFReader:
 def _check_sizes(
     config: Mapping[str, object], file_config: Mapping[str, object]
 ) -> None:
-    """Refuse a configuration of other sizes than the file states.
+    """Refuse a configuration whose sizes differ from those in the file.
 
     Raises
     ------
     CheckpointError
-        With the first field that differs.
+        Names the first field that differs.
     """
     for name in _FIELDS_OF_BASE:
         value = config.get(name)
         file_value = file_config.get(name)
-        # What either does not state cannot differ.
+        # A size that one of them does not state cannot differ.
         if not isinstance(value, int | float):
             continue
         if not isinstance(file_value, int | float):
@@ -144,10 +145,10 @@ def _check_sizes(
 
 
 def _check_heads(file_config: Mapping[str, object]) -> None:
-    """Refuse a file that does not say how many heads its model has.
+    """Refuse a file that does not state the number of its model's heads.
 
-    The converter has put rows of query and key into another order, head by head.
-    Without the number of heads transformers would leave them in it.
+    The converter has reordered rows of query and key, head by head. Without the number
+    of heads, transformers would not restore the order.
     """
     if file_config.get("model_type") not in _TYPES_WITH_REORDERED_ROWS:
         return
@@ -160,7 +161,7 @@ def _check_heads(file_config: Mapping[str, object]) -> None:
 
 
 def _notes_on_types(reader: GGUFReader) -> list[str]:
-    """Say of which types the tensors are, and whether that has lost digits."""
+    """Return notes on the types of the tensors, and on lost digits."""
     notes = [note_on_types(reader)]
     types = {tensor.tensor_type.name for tensor in reader.tensors}
     rounded_types = sorted(types - _EXACT_TYPES)
@@ -173,12 +174,12 @@ def _notes_on_types(reader: GGUFReader) -> list[str]:
 def _compare_tokens(
     tokens: list[str] | None, config_folder: Path, loading: specs.Loading
 ) -> list[str]:
-    """Hold the file's tokens against those of the tokenizer that will be used.
+    """Compare the file's tokens with those of the tokenizer to be used.
 
     Parameters
     ----------
     tokens
-        Tokens of the file, in the order of their ids.
+        Tokens of the file, in order of their ids.
     config_folder
         Folder of config.json: its tokenizer is used unless another one is given.
 
@@ -190,7 +191,7 @@ def _compare_tokens(
     Raises
     ------
     CheckpointError
-        If the tokenizer gives a token of the file another id, or has more of them.
+        If the tokenizer has another id for a token of the file, or more tokens.
     """
     tokenizer_folder = config_folder
     if loading.tokenizer is not None:
@@ -200,8 +201,8 @@ def _compare_tokens(
         return ["its tokens could not be compared with the tokenizer's"]
 
     id_of = vocabulary_of(untrusted.read_json(path, most=untrusted.WORDS_BYTES))
-    # A token that the tokenizer does not have is let pass: each converter has its own
-    # names for the rows that pad a vocabulary.
+    # A token that the tokenizer lacks is allowed: each converter has its own names for
+    # padding rows of a vocabulary.
     n_other_ids = 0
     for token_id, token in enumerate(tokens):
         if id_of.get(token, token_id) != token_id:
@@ -218,14 +219,14 @@ def _compare_tokens(
 def _read_tensors(
     *, file: Path, config_folder: Path, loading: specs.Loading, n_numbers: int
 ) -> State:
-    """Return the file's tensors as plain numbers, by the names of transformers.
+    """Return the file's tensors as plain numbers, with the names of transformers.
 
     Parameters
     ----------
     config_folder
         Folder of config.json.
     n_numbers
-        How many numbers the file holds, over all tensors.
+        Count of all numbers in the file's tensors.
 
     Raises
     ------
@@ -248,10 +249,10 @@ def _read_tensors(
 
 
 def _content(file: Path, **options: Any) -> dict[str, Any]:
-    """Return what transformers reads from a file whose header is sound."""
+    """Return the content of a checked file, as transformers reads it."""
     from transformers import modeling_gguf_pytorch_utils
 
-    # Its progress bar asks nobody whether bars are wanted.
+    # Its progress bar ignores the setting for bars.
     with contextlib.redirect_stderr(io.StringIO()):
         read = modeling_gguf_pytorch_utils.load_gguf_checkpoint
         return dict(read(str(file), **options))

@@ -1,9 +1,9 @@
-"""LoRA in a GGUF file, as llama.cpp's ``convert_lora_to_gguf.py`` writes it.
+"""Open LoRA in a GGUF file by llama.cpp's ``convert_lora_to_gguf.py``.
 
-A layer's parts are ``NAME.weight.lora_a`` (rank, in) and ``NAME.weight.lora_b``
-(out, rank), and their product is multiplied by ``adapter.lora.alpha`` / rank. The rows
-of ``lora_b`` lie as those of the layer do in GGUF: for Llama and Mistral, the halves of
-each head of query and key are interleaved.
+The parts of a layer are ``NAME.weight.lora_a`` (rank, in) and ``NAME.weight.lora_b``
+(out, rank). Their product is multiplied by ``adapter.lora.alpha`` / rank. Rows of
+``lora_b`` have the order of the layer's rows in GGUF: in Llama and Mistral, the two
+halves of each head of query and key are interleaved.
 """
 
 from __future__ import annotations
@@ -42,31 +42,31 @@ _MODEL_TYPES = {
     "phi3": ("phi3",),
     "starcoder2": ("starcoder2",),
 }
-"""Architectures of GGUF whose linear layers are stored as they are, but for Llama's
-query and key -> types of transformers' models."""
+"""Architectures of GGUF that store linear layers unchanged, except for Llama's query
+and key -> types of transformers' models."""
 _GGUF_LORA_TENSOR = re.compile(r"(?P<layer>.+)\.weight\.lora_(?P<part>[ab])")
 
 
 def is_gguf_lora(reader: GGUFReader) -> bool:
-    """Return whether a file says that it is an adapter, or holds the parts of one."""
+    """Return whether a file declares itself an adapter, or contains parts of one."""
     has_parts = any(str(tensor.name).endswith(".lora_a") for tensor in reader.tensors)
     return has_parts or _field(reader, "general.type") == "adapter"
 
 
 def gguf_lora(file: Path, reader: GGUFReader, loading: specs.Loading) -> Checkpoint:
-    """Return LoRA on the base that is given.
+    """Return a LoRA adapter on the given base.
 
     Raises
     ------
     CheckpointError
-        If no base is given, it is of another architecture, or the file holds anything
-        else than LoRA of linear layers.
+        If no base is given, if it has another architecture, or if the file holds
+        anything but LoRA of linear layers.
     """
     if loading.base is None:
         raise CheckpointError("is a LoRA adapter in GGUF", fix="give --base MODEL")
     alpha = _alpha(reader)
 
-    # The base's module says which names and shapes its linear layers have.
+    # The base's module gives the names and shapes of its linear layers.
     base = loading.locate(loading.base)
     folder = base if base.is_dir() else base.parent
     model = empty(*read_architecture(folder, loading.trust_remote_code))
@@ -82,7 +82,7 @@ def gguf_lora(file: Path, reader: GGUFReader, loading: specs.Loading) -> Checkpo
             module = key.removeprefix(PEFT_PREFIX).removesuffix(".lora_A.weight")
             rank_by_module[module] = len(tensor)
 
-    # The usual rank is the adapter's; layers of another one are listed.
+    # The most frequent rank is the adapter's, and layers with other ranks are listed.
     rank = Counter(rank_by_module.values()).most_common(1)[0][0]
     config: dict[str, object] = {
         "peft_type": "LORA",
@@ -110,7 +110,7 @@ def gguf_lora(file: Path, reader: GGUFReader, loading: specs.Loading) -> Checkpo
 
 
 def note_on_types(reader: GGUFReader) -> str:
-    """Say of which types the tensors of a file are."""
+    """Return a note on the types of a file's tensors."""
     counts = Counter(tensor.tensor_type.name for tensor in reader.tensors)
     listed = ", ".join(f"{count} {name}" for name, count in counts.most_common())
     return f"GGUF tensors, dequantised as they are: {listed}"
@@ -128,7 +128,7 @@ def _alpha(reader: GGUFReader) -> float:
     Raises
     ------
     CheckpointError
-        If the file states none, or is another adapter than plain LoRA.
+        If the file states none, or is not plain LoRA.
     """
     if _field(reader, "adapter.type") != "lora":
         problem = "is an adapter in GGUF of another type than LoRA"
@@ -146,12 +146,12 @@ def _alpha(reader: GGUFReader) -> float:
 def _check_architecture(
     architecture: str, model: PreTrainedModel, base: str | Path
 ) -> None:
-    """Refuse an adapter of another architecture, or of one whose layers are not known.
+    """Refuse an adapter of another architecture, or with unknown layers.
 
     Raises
     ------
     CheckpointError
-        With the way out.
+        Says what to do instead.
     """
     model_types = _MODEL_TYPES.get(architecture)
     if model_types is None:
@@ -171,12 +171,12 @@ def _check_architecture(
 def _peft_tensors(
     reader: GGUFReader, model: PreTrainedModel, architecture: str
 ) -> State:
-    """Return the tensors by PEFT's names, rows in the order of transformers.
+    """Return the tensors with PEFT's names and the row order of transformers.
 
     Raises
     ------
     CheckpointError
-        With the tensor that is of something else than a linear layer of the base.
+        Names a tensor that does not belong to a linear layer of the base.
     """
     import gguf
 
@@ -194,7 +194,7 @@ def _peft_tensors(
 
         with untrusted.foreign(f"tensor {shown(name)} cannot be read"):
             values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
-        # A copy, as the file is mapped and may not be written to.
+        # A copy, because the mapped file must not be written to.
         weight = torch.from_numpy(values.copy())
         is_a = match["part"] == "a"
         _check_fits(name, weight, model.get_submodule(path), is_a=is_a)
@@ -232,7 +232,7 @@ def _check_fits(
 
 
 def _linear_layers(model: PreTrainedModel, architecture: str) -> dict[str, str]:
-    """Map GGUF's names of layers to paths in the base; ambiguous ones are left out."""
+    """Return paths in the base by GGUF's names of layers, without ambiguous ones."""
     import gguf
 
     key_of_name = {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}

@@ -1,4 +1,4 @@
-"""A folder that transformers reads itself."""
+"""Open a folder that transformers itself can read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spark_audit.checkpoints import specs, tensor_checks, untrusted, weight_file
 from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.errors import CheckpointError
 
-# What wrappers put in front of the names of their model's tensors.
+# Prefixes that wrappers add to the names of tensors.
 _WRAPPER_PREFIXES = (
     "module.",
     "_orig_mod.",
@@ -23,13 +23,13 @@ _WRAPPER_PREFIXES = (
 
 
 def hf_folder(path: Path, loading: specs.Loading) -> Checkpoint:
-    """Return the full weights of a folder with config.json, without an adapter in it.
+    """Return the full weights of a folder with config.json, ignoring adapters in it.
 
     Raises
     ------
     CheckpointError
-        If the configuration asks for code, or the folder holds no weights, or those of
-        a wrapped model.
+        If the configuration requires code, or if the folder holds no weights or those
+        of a wrapped model.
     """
     config = untrusted.read_config(path, trusted=loading.trust_remote_code)
     files = weight_files.files_of(path)
@@ -45,8 +45,8 @@ def hf_folder(path: Path, loading: specs.Loading) -> Checkpoint:
             problem = f"the weights are those of a wrapped model (tensor {name})"
             raise CheckpointError(problem, fix=f"give the file itself: {files[0].name}")
 
-    # Transformers would attach an adapter that lies beside them, and looks for weights
-    # in the folder itself alone.
+    # Transformers would attach an adapter beside the weights, and it searches only the
+    # folder itself for weights.
     has_adapter = (path / "adapter_config.json").exists()
     is_in_folder = all(file.parent == path for file in files)
     return Checkpoint(

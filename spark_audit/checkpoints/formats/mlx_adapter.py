@@ -1,8 +1,7 @@
-"""A folder that mlx-lm's LoRA training wrote: ``adapters.safetensors``.
+"""Open a folder by mlx-lm's LoRA training: ``adapters.safetensors``.
 
-MLX keeps ``lora_a`` as (in, rank) and ``lora_b`` as (rank, out), and multiplies their
-product by ``scale``: PEFT's tensors are the transposed ones, and its alpha is
-scale times rank.
+MLX stores ``lora_a`` as (in, rank) and ``lora_b`` as (rank, out), and multiplies their
+product by ``scale``. PEFT's tensors are the transposed ones, with alpha = scale * rank.
 """
 
 from __future__ import annotations
@@ -31,25 +30,25 @@ _FUSE = (
 
 
 def is_mlx_adapter(path: Path) -> bool:
-    """Return whether a folder holds MLX's file, and none of PEFT's."""
+    """Return whether a folder holds MLX's file, and no file of PEFT."""
     has_mlx_file = (path / MLX_ADAPTER_FILE).is_file()
     peft_file = weight_files.weights_of(path, weight_files.ADAPTER_FILES)
     return has_mlx_file and peft_file is None
 
 
 def mlx_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
-    """Return LoRA or DoRA on the base that is given.
+    """Return a LoRA or DoRA adapter on the given base.
 
     Raises
     ------
     CheckpointError
-        If no base is given, the scale is not known, or other layers than linear ones
-        were trained.
+        If no base is given, the scale is unknown, or layers other than linear ones were
+        trained.
     """
     settings = untrusted.read_json(path / "adapter_config.json")
     untrusted.check_inside(path / MLX_ADAPTER_FILE)
 
-    # MLX trains whole weights, too, and saves them in a file of the same name.
+    # MLX also trains whole weights, in a file of the same name.
     training_type = settings.get("fine_tune_type", "lora")
     if training_type not in ("lora", "dora"):
         problem = f"is a training of the type {shown(training_type)!r} by MLX, not LoRA"
@@ -100,7 +99,7 @@ def mlx_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
 
 
 def _lora_parameters(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return the settings of LoRA; empty where there are none."""
+    """Return the settings of LoRA; empty without any."""
     parameters = settings.get("lora_parameters")
     return parameters if isinstance(parameters, dict) else {}
 
@@ -108,14 +107,14 @@ def _lora_parameters(settings: Mapping[str, object]) -> dict[str, object]:
 def _check_settings_fit(
     settings: Mapping[str, object], rank: int, modules: Collection[str]
 ) -> None:
-    """Refuse settings of another training than that of the tensors.
+    """Refuse settings that belong to another training than the tensors.
 
-    Their scale would be another one, too.
+    Their scale would be wrong, too.
 
     Raises
     ------
     CheckpointError
-        If the rank is another one, or a layer has tensors that ``keys`` does not name.
+        If the rank differs, or if a layer has tensors that ``keys`` does not name.
     """
     remedy = "give the file that MLX saved with these weights"
     parameters = _lora_parameters(settings)
@@ -128,12 +127,12 @@ def _check_settings_fit(
         )
         raise CheckpointError(problem, fix=remedy)
 
-    # Without keys, MLX trains the modules that it always does.
+    # Without keys, MLX trains a fixed set of modules.
     keys = parameters.get("keys")
     if not isinstance(keys, list):
         return
     for module in sorted(modules):
-        # Keys name a module as each layer does: "self_attn.q_proj".
+        # Keys name a module as in each layer: "self_attn.q_proj".
         name_in_layer = _LAYER_FRONT.sub("", module)
         if name_in_layer not in keys:
             problem = (
@@ -144,13 +143,13 @@ def _check_settings_fit(
 
 
 def _scale(settings: Mapping[str, object]) -> float:
-    """Return what the product of the parts is multiplied by.
+    """Return the factor of the product of the parts.
 
     Raises
     ------
     CheckpointError
-        If it is not stated, or by an old version's two numbers, of which new versions
-        read one.
+        If it is missing, or given by two numbers as in an old version, of which new
+        versions read only one.
     """
     parameters = _lora_parameters(settings)
     if "alpha" in parameters:
@@ -169,18 +168,18 @@ def _scale(settings: Mapping[str, object]) -> float:
 
 
 def _peft_tensors(file: Path) -> State:
-    """Return the tensors by PEFT's names and in its layout.
+    """Return the tensors with PEFT's names and layout.
 
     Raises
     ------
     CheckpointError
-        With the tensor that is of something else than a linear layer.
+        Names a tensor that does not belong to a linear layer.
     """
     state = State()
     for key, tensor in weight_files.merged((file,)).items():
         match = _MLX_TENSOR.fullmatch(key)
         is_embedding = key.startswith(("model.embed_tokens.", "model.wte."))
-        # DoRA's "m" is a vector, LoRA's parts are matrices.
+        # DoRA's "m" is a vector, while LoRA's parts are matrices.
         is_magnitude = match is not None and match["part"] == "m"
         n_dims = 1 if is_magnitude else 2
         if match is None or tensor.ndim != n_dims or is_embedding:

@@ -1,4 +1,4 @@
-"""A folder that PEFT wrote."""
+"""Open a folder by PEFT."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from spark_audit.checkpoints.formats.peft_names import (
 )
 from spark_audit.errors import CheckpointError, shown
 
-# What LLaVA and its descendants (MCITlib) train beside an adapter, and the modules
-# that text alone does not pass through.
+# Files of weights that LLaVA and its descendants (MCITlib) train beside an adapter, and
+# the modules that text does not pass through.
 _TRAINED_BESIDE = ("non_lora_trainables.bin", "non_lora_state_dict.bin")
 _OF_IMAGES = re.compile(r"(^|\.)(mm_|vision_|visual\b|image_newline)")
-# How copies of a model that are stored quantised are named (unsloth, GPTQ, AWQ).
+# Names of quantised copies of a model (unsloth, GPTQ, AWQ).
 _QUANTISED_COPY = re.compile(
     r"-(?:(?:unsloth-)?bnb-[48]bit|[48]bit|awq|gptq(?:-int[48])?)$", re.IGNORECASE
 )
@@ -29,7 +29,7 @@ _QUANTISED_COPY = re.compile(
 
 @dataclass(frozen=True)
 class _NamedBase:
-    """The base that an adapter's configuration names; ``""``: it names none."""
+    """The base that an adapter's configuration names; ``""`` if it names none."""
 
     name: str
 
@@ -40,22 +40,22 @@ class _NamedBase:
 
     @property
     def full_precision_name(self) -> str:
-        """The name of the model that a quantised copy was made of, else the name."""
+        """The name of the original of a quantised copy, or else the name itself."""
         return _QUANTISED_COPY.sub("", self.name)
 
     @property
     def is_quantised_copy(self) -> bool:
-        """Return whether it is named like a quantised copy of a model."""
+        """Return whether the name is that of a quantised copy of a model."""
         return self.full_precision_name != self.name
 
 
 def peft_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
-    """Return an adapter on the base that is given, else on the one it names.
+    """Return an adapter on the given base, or else on the base that it names.
 
     Raises
     ------
     CheckpointError
-        If it has no weights, brings code, or no base is known.
+        If it has no weights, brings code, or has no known base.
     """
     config = untrusted.read_json(path / "adapter_config.json")
     if not loading.trust_remote_code:
@@ -70,7 +70,7 @@ def peft_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
     notes += _notes_on_base(path, _NamedBase(base_name or ""), loading)
 
     if len(files) == 1 and is_whole_model(weight_files.merged(files)):
-        # The file holds the whole model's state dictionary: base and adapter.
+        # The file holds the state dictionary of the whole model: base and adapter.
         base = loading.base or base_name
         checkpoint = bare_weights(files[0], replace(loading, base=base))
         all_notes = (*notes, *checkpoint.notes)
@@ -88,7 +88,7 @@ def peft_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
 
 
 def _notes_on_base(path: Path, named: _NamedBase, loading: specs.Loading) -> list[str]:
-    """Say which base an adapter is opened on.
+    """Return notes on the base of an adapter.
 
     Raises
     ------
@@ -96,12 +96,12 @@ def _notes_on_base(path: Path, named: _NamedBase, loading: specs.Loading) -> lis
         If none is given, and the one that it names is not on this machine.
     """
     if loading.base is None:
-        # A path only: whoever made the adapter asks no host.
+        # Only a local path: the author of an adapter must not cause requests to a host.
         if named.name.startswith(untrusted.HUB) or not specs.exists(named.name):
             raise _no_base(path, named)
         return [f"base: {shown(named.last_part)}, as the adapter names it"]
 
-    # Only last parts are compared: one model lies in other folders elsewhere.
+    # Only the last parts are compared, because a model may be in another folder here.
     if not named.name or named.last_part == PurePath(loading.base).name:
         return []
     printed = untrusted.printable(loading.base)
@@ -112,13 +112,13 @@ def _notes_on_base(path: Path, named: _NamedBase, loading: specs.Loading) -> lis
 
 
 def _no_base(path: Path, named: _NamedBase) -> CheckpointError:
-    """Return the error about an adapter whose base is not known, or not here."""
+    """Return the error about an adapter whose base is unknown or missing."""
     problem = "the adapter names no base"
     if named.name:
         problem = f"the adapter's base {shown(named.name)} is not here"
     remedy = f"give --base MODEL (a folder, or {untrusted.HUB}ORG/NAME)"
 
-    # Rounded weights are another model: the one that they were rounded from is meant.
+    # Rounded weights are another model, so their original is meant.
     if named.is_quantised_copy:
         problem += ", a quantised copy of a model"
         remedy += ": the model in full precision, by its name "
@@ -132,10 +132,10 @@ def _no_base(path: Path, named: _NamedBase) -> CheckpointError:
 
 
 def _sibling_of_its_name(path: Path, base_name: str) -> Path | None:
-    """Return the folder of a model beside an adapter that bears its base's name.
+    """Return a folder beside an adapter with the name of its base.
 
-    ``None`` where there is none. The name may be that of another machine, with either
-    kind of slash; only its last part is looked for.
+    ``None`` without such a folder. The name may come from another machine, with either
+    kind of slash, so only its last part is used.
     """
     name = PureWindowsPath(base_name).name
     if not name or name.startswith("."):
@@ -146,17 +146,17 @@ def _sibling_of_its_name(path: Path, base_name: str) -> Path | None:
 
 
 def _adapter_tensors(files: tuple[Path, ...]) -> tensor_checks.State:
-    """Return an adapter's tensors, without its name in theirs."""
+    """Return an adapter's tensors, without the adapter's name in their names."""
     return without_adapter_name(weight_files.merged(files))
 
 
 def _notes_on_trained_beside(folder: Path) -> list[str]:
-    """Say which trained weights beside an adapter PEFT does not read.
+    """Return notes on trained weights beside an adapter that PEFT does not read.
 
     Raises
     ------
     CheckpointError
-        If some are of the language model: without them it is another one.
+        If some belong to the language model, which would be another one without them.
     """
     notes: list[str] = []
     for name in _TRAINED_BESIDE:

@@ -1,4 +1,4 @@
-"""Names in a state dictionary of PEFT's model, which still have the adapter's name."""
+"""Names in a state dictionary of PEFT's model, which include the adapter's name."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ LORA = re.compile(
     r"(?P<part>.+\.lora(?:new)?_(?:embedding_)?[AB]|.+\.lora_magnitude_vector)"
     r"(?:\.(?P<name>(?!(?:weight|bias)$)[^.]+))?(?P<rest>\.(?:weight|bias))?"
 )
-"""PEFT's tensors; the adapter's name stands behind the part."""
+"""Pattern of PEFT's tensors; the adapter's name follows the part."""
 SAVED_MODULE = re.compile(
     r"(?P<module>.+)\.modules_to_save\.(?P<name>[^.]+)(?P<rest>\.(?:weight|bias))"
 )
-"""A module that was trained whole; the base's own is its ``original_module``."""
+"""Pattern of a module that was trained whole; the base's is its ``original_module``."""
 ONE_ADAPTER = "save the one to audit alone: model.save_pretrained(FOLDER)"
 _TABLE_NAME = re.compile(r"\.(lm_head|embed_tokens|embed_out|wte)\.")
 
 
 def is_whole_model(state: State) -> bool:
-    """Return whether a file holds the base's own layers beside the adapter on them."""
+    """Return whether a file holds the base's own layers together with an adapter."""
     for key in state:
-        # Beside its own tensors an adapter may save biases, embeddings and heads.
+        # An adapter may also save biases, embeddings and heads.
         is_adapters_own = key.endswith(".bias") or _TABLE_NAME.search(key)
-        # LoRA of one tensor lies around the layer of another: ".base_layer.lora_A.".
+        # LoRA of a tensor can be inside the wrapper of a layer: ".base_layer.lora_A.".
         is_base_layer = ".base_layer." in key and not LORA.fullmatch(key)
         if is_base_layer and not is_adapters_own:
             return True
@@ -33,23 +33,23 @@ def is_whole_model(state: State) -> bool:
 
 
 def name_without_adapter(match: re.Match[str]) -> str:
-    """Return the name that PEFT saves a tensor by, without the adapter's name.
+    """Return the name of a tensor in PEFT's files, without the adapter's name.
 
     Parameters
     ----------
     match
-        Of :data:`LORA` or :data:`SAVED_MODULE`.
+        A match of :data:`LORA` or :data:`SAVED_MODULE`.
     """
     groups = match.groupdict()
     name = groups.get("part") or groups["module"]
-    # PEFT saves DoRA's vector without the name of its parameter.
+    # PEFT's files leave out the parameter's name of DoRA's vector.
     if name.endswith(".lora_magnitude_vector"):
         return str(name)
     return f"{name}{groups['rest'] or ''}"
 
 
 def without_adapter_name(state: State) -> State:
-    """Return an adapter's tensors by the names that PEFT saves them by.
+    """Return an adapter's tensors with the names in PEFT's files.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def without_adapter_name(state: State) -> State:
         saved_name = key
         if match and match["name"]:
             saved_name = name_without_adapter(match)
-        # "lora_A.weight" and "lora_A.default.weight" may both be there.
+        # "lora_A.weight" and "lora_A.default.weight" may both exist.
         if saved_name in renamed:
             problem = f"holds the tensor {shown(saved_name)} twice"
             raise CheckpointError(problem, fix=ONE_ADAPTER)
