@@ -202,9 +202,10 @@ def _lists_of_format(
     """
     needed = set(peer_format.score_lists)
 
-    lists_by_attack = {
-        name: lists for name, lists in content.items() if needed <= _keys_of(lists)
-    }
+    lists_by_attack: dict[str, Mapping[str, Any]] = {}
+    for name, lists in content.items():
+        if isinstance(lists, Mapping) and needed <= set(lists):
+            lists_by_attack[str(name)] = lists
     if lists_by_attack:
         chosen = _chosen_attack(list(lists_by_attack), attack, where)
         return lists_by_attack[chosen]
