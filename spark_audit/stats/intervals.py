@@ -1,10 +1,10 @@
 """Estimates with intervals from per-cluster sums.
 
-Decisions use the cluster jackknife with t quantiles (CV3); the percentile bootstrap
-interval stands beside it for parity with SPARK; rates with few events get the
-Korn-Graubard interval. No interval has zero width: where the data give no spread, the
-estimate says so and has none. The primitives raise ``NotEstimableError``; the
-functions that return an ``Estimate`` give ``Estimate.missing`` with the same words.
+Decisions use the cluster jackknife with t quantiles (CV3). The percentile bootstrap
+interval is added for parity with SPARK. Rates with few events get the Korn-Graubard
+interval. No interval has zero width: if the data have no spread, the estimate has no
+interval and says so. The primitives raise ``NotEstimableError``; the functions that
+return an ``Estimate`` give ``Estimate.missing`` with the same words.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def left_out(sums: np.ndarray, statistic: Statistic) -> tuple[float, np.ndarray]
     Returns
     -------
     value
-        On all clusters.
+        The statistic on all clusters.
     values
         Shape ``(C,)``.
 
@@ -86,7 +86,7 @@ def left_out(sums: np.ndarray, statistic: Statistic) -> tuple[float, np.ndarray]
 
 
 def _too_few(n_clusters: int) -> str:
-    """Return why no cluster, or a single one, gives no interval."""
+    """Return the reason why one cluster or none gives no interval."""
     if n_clusters:
         return "only 1 cluster holds data, an interval needs 2"
     return "no cluster holds data"
@@ -122,12 +122,10 @@ def percentile_interval(
 def clopper_pearson(x: float, n: float, *, level: float = 0.95) -> tuple[float, float]:
     """Return the exact binomial interval for ``x`` events in ``n`` trials.
 
-    Both may be real numbers. Either end by itself is the bound of one side at
-    ``(1 + level) / 2``.
+    Both may be real numbers. Each end by itself is a one-sided bound at ``(1 + level) /
+    2``.
 
-    Examples
-    --------
-    None of ten, and the rule of three:
+    Examples -------- No event in ten trials, and the rule of three:
 
     >>> low, high = clopper_pearson(0, 10)
     >>> low, round(high, 3)
@@ -150,7 +148,7 @@ def clopper_pearson(x: float, n: float, *, level: float = 0.95) -> tuple[float, 
 
 
 def effective_trials(rate: Estimate, n: float) -> float:
-    """Return the independent trials that tell as much of a rate as ``n`` clustered.
+    """Return the number of independent trials that are worth ``n`` clustered ones.
 
     Korn and Graubard (1998) with the degrees-of-freedom adjustment that survey
     software uses: ``min(n, p(1-p)/V (t_{n-1}/t)^2)`` with V the jackknife variance and
@@ -170,7 +168,7 @@ def effective_trials(rate: Estimate, n: float) -> float:
     assert rate.low is not None
     assert rate.se is not None
 
-    # The half width that n - 1 degrees of freedom would give, over the one it has.
+    # Ratio of the half width with n - 1 degrees of freedom to the actual one.
     half_width = scipy.special.stdtrit(n - 1, 0.5 + rate.level / 2) * rate.se
     adjustment = (half_width / (share - rate.low)) ** 2
     return float(min(n, share * (1 - share) / rate.se**2 * adjustment))
@@ -196,7 +194,7 @@ def estimate_of(
     statistic
         Maps totals ``(..., J)`` to values ``(...)``.
     n
-        What was averaged (tokens, spans).
+        Number of averaged units (tokens, spans).
     replicates
         Shape ``(B,)``: the statistic in each resample, for the percentile interval.
     bounds
@@ -211,10 +209,8 @@ def estimate_of(
         sum_{c in h} (value_(c) - value)^2`` with degrees of freedom by Satterthwaite's
         approximation, as strata differ in spread.
 
-    Returns
-    -------
-    With the jackknife-t interval; without one, and saying so, where all clusters
-    agree; missing where fewer than 2 clusters hold data.
+    Returns ------- The estimate with the jackknife-t interval. If all clusters agree it
+    has none, with a note; with data in fewer than 2 clusters it is missing.
 
     Examples
     --------
@@ -282,7 +278,7 @@ def _stratified_variance(squares: np.ndarray, strata: np.ndarray) -> JackknifeVa
         return_inverse=True,
         return_counts=True,
     )
-    # Of each stratum h: (C_h - 1) / C_h times its squares.
+    # For each stratum h: (C_h - 1) / C_h times its squares.
     variances = (n_clusters - 1) / n_clusters * np.bincount(stratum, squares)
 
     variance = variances.sum()
@@ -341,12 +337,12 @@ K = TypeVar("K")
 def replicates_of(
     estimands: Mapping[K, Estimand | Estimate], weights: Weights
 ) -> dict[K, np.ndarray]:
-    """Return each estimand in every resample, shape ``(B,)``; of all in one product.
+    """Return each estimand in every resample, shape ``(B,)``, from one matrix product.
 
     Parameters
     ----------
     estimands
-        By any key; what is an estimate already has no replicates.
+        Estimands by any key; existing estimates have no replicates.
     weights
         The same resamples for all, so that differences are paired.
 
@@ -369,20 +365,20 @@ def replicates_of(
     if not resampled:
         return {}
 
-    # Before columns are compared: many rows would take longer than all else.
+    # Sum blocks before comparing columns, since comparing many rows would take longest.
     sums = [weights.block_sums(estimand.sums) for estimand in resampled.values()]
 
-    # Checkpoints share most columns: what is counted, and figures of the reference.
-    # Each is resampled once.
+    # Checkpoints share many columns, such as counts and figures of the reference, so
+    # resample each distinct column once.
     distinct, distinct_of_column = np.unique(
         np.hstack(sums),
         axis=1,
         return_inverse=True,
     )
-    # NumPy 2.0.0 gives these places a second axis.
+    # NumPy 2.0.0 returns these places with a second axis.
     distinct_of_column = distinct_of_column.ravel()
 
-    # Each sum in one piece of memory, as the statistics read it.
+    # Keep each sum contiguous in memory, as the statistics read it.
     totals = weighted_sums(weights.drawn, distinct).T.copy()  # (distinct, B)
 
     replicates = {}
@@ -404,7 +400,7 @@ def estimates_of(
     Parameters
     ----------
     estimands
-        By any key; what is an estimate already stays as it is.
+        Estimands by any key; existing estimates stay unchanged.
     replicates
         By the same keys, each of shape ``(B,)``, from :func:`replicates_of`.
     """
@@ -460,12 +456,12 @@ def rate_estimate(
     *,
     replicates: np.ndarray | None = None,
 ) -> Estimate:
-    """Return the estimate of a rate over clusters, whose interval has a width.
+    """Return the estimate of a rate over clusters, with an interval of positive width.
 
-    Jackknife-t clipped to [0, 1]; with fewer than :data:`FEW_EVENTS` events or
-    non-events, or where all clusters agree, Korn and Graubard's: Clopper and Pearson's
-    at the effective number of trials, or as many as clusters where all or none are
-    events. Conservative, and never of zero width.
+    The interval is jackknife-t, clipped to [0, 1]. With fewer than :data:`FEW_EVENTS`
+    events or non-events, or if all clusters agree, it is Korn and Graubard's: Clopper
+    and Pearson's at the effective number of trials. If all or no trials are events,
+    each cluster counts as one trial. That interval is conservative.
 
     Parameters
     ----------
@@ -490,7 +486,7 @@ def rate_estimate(
     n_trials = float(np.sum(trials))
     n_effective = n_trials
     if rate.value in (0.0, 1.0):
-        # Their variance is 0 for want of events.
+        # The variance is 0 because there are too few events.
         n_effective = float(rate.clusters)
     elif rate.se:
         n_effective = effective_trials(rate, n_trials)
@@ -519,7 +515,7 @@ def rate_limits(
     share = min(max(rate.value or 0.0, 0.0), 1.0)
     low, high = clopper_pearson(share * effective, effective)
 
-    # Now there is an interval, whatever the jackknife said.
+    # The exact interval exists even if the jackknife has none.
     note = rate.note
     if note == NO_SPREAD:
         note = ""
@@ -573,7 +569,7 @@ def median_estimate(
 
 
 def with_parity(estimate: Estimate, replicates: np.ndarray | None) -> Estimate:
-    """Return the estimate with the percentile interval, or why there is none.
+    """Return the estimate with the percentile interval, or a note on its absence.
 
     Without replicates the estimate stays as it is.
 

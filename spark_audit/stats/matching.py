@@ -26,14 +26,15 @@ LOST_TO_SPAN = "lost to another span"
 MICRO_NATS_PER_NAT = 1e6
 
 _DISTANCE_ROUND_OFF = 1e-3
-"""Round-off of a log-softmax can leave an NLL this far (nats) below its true minimum
-0."""
+"""Round-off of a log-softmax can put an NLL this far (nats) below its true minimum 0.
+"""
 
 _MAX_DISTANCE = 1e6
-"""Nats of a token, at most: sums over 9 million of them fit into int64 micro-nats."""
+"""Largest NLL of a token, nats: sums over 9 million of them fit into int64 micro-nats.
+"""
 
 _MAX_DISTANCES = 1 << 20
-"""Tokens of windows that are sorted at once: bounds the memory."""
+"""Tokens of windows that are sorted at once, which limits memory."""
 
 
 class MatchedPair(NamedTuple):
@@ -46,7 +47,7 @@ class MatchedPair(NamedTuple):
     start, end
         Tokens of the control, end exclusive.
     cost
-        The distance, which the matching minimised, in micro-nat-tokens.
+        The distance that the matching minimised, in micro-nat-tokens.
     """
 
     span: int
@@ -58,7 +59,8 @@ class MatchedPair(NamedTuple):
 class Matching(NamedTuple):
     """Pairs of spans and controls, and the spans that have none.
 
-    ``pairs`` are sorted by span and start; ``unmatched``: why a span has no control.
+    ``pairs`` are sorted by span and start. ``unmatched`` maps a span to the reason why
+    it has no control.
     """
 
     pairs: list[MatchedPair]
@@ -132,7 +134,7 @@ def eligible_windows(eligible: np.ndarray, length: int) -> np.ndarray:
 
 
 def dilate(mask: np.ndarray, buffer: int) -> np.ndarray:
-    """Return which tokens are at most ``buffer`` away from a token of the mask.
+    """Return a mask of tokens at most ``buffer`` away from a token of the mask.
 
     Shape ``(T,)``, bool, as the mask.
 
@@ -144,7 +146,7 @@ def dilate(mask: np.ndarray, buffer: int) -> np.ndarray:
     counts = _prefix_sums(mask)
     tokens = np.arange(len(mask))
 
-    # The window of each token, end exclusive.
+    # The neighbourhood of each token, end exclusive.
     start = np.maximum(tokens - buffer, 0)
     end = np.minimum(tokens + buffer + 1, len(mask))
     return counts[end] > counts[start]
@@ -162,8 +164,8 @@ def match_spans(
 ) -> Matching:
     """Return controls for PII spans of one example: windows of the same example.
 
-    Lexicographically: most spans with a control, least total cost; ties go to spans
-    that stand earlier (by start, end, index), then to earlier windows.
+    The order of preference is: most spans with a control, then least total cost. Ties
+    go to earlier spans (by start, end, index), then to earlier windows.
 
     Parameters
     ----------
@@ -185,7 +187,7 @@ def match_spans(
         ``before``: only windows that end where the span starts or earlier, whose
         context the span itself cannot have changed.
     shows
-        Shape ``(T,)``, bool: tokens that are not all blank; a control has one of them.
+        Shape ``(T,)``, bool: tokens that are not all blank. A control has at least one.
 
     Returns
     -------
@@ -210,13 +212,13 @@ def match_spans(
     for start, end in spans:
         is_free[start:end] = False
 
-    # Windows of each length that may be a control, whatever the span.
+    # Windows of each length that may be a control of any span.
     starts_by_length: dict[int, np.ndarray] = {}
     for length in {end - start for start, end in spans}:
         starts = eligible_windows(is_free, length)
         starts_by_length[length] = _with_visible_token(starts, length, shows)
 
-    # Spans that stand earlier come first: that order breaks ties.
+    # Earlier spans come first, since the order breaks ties.
     choices: dict[int, Choices] = {}
     reasons: dict[int, str] = {}
     for i in sorted(range(len(spans)), key=lambda i: spans[i]):
@@ -224,7 +226,7 @@ def match_spans(
         length = end - start
         starts = starts_by_length[length]
         if controls == "before":
-            # None reaches into the span, whose tokens are not free.
+            # No window overlaps the span, whose tokens are not free.
             starts = starts[starts < start]
 
         if not is_scored[start:end].all():
@@ -312,9 +314,9 @@ def placebo_spans(
 ) -> list[tuple[int, int]]:
     """Return disjoint non-PII windows, drawn to stand in for PII spans.
 
-    Windows are drawn one after the other, the longest first, each evenly among the
-    eligible windows still free. Match them with :func:`match_spans` on the same
-    ``eligible``: it takes them out by itself.
+    Windows are drawn one after the other, the longest first, each uniformly from the
+    free eligible windows. Match them with :func:`match_spans` on the same ``eligible``;
+    it excludes them by itself.
 
     Parameters
     ----------
@@ -323,9 +325,8 @@ def placebo_spans(
     rng
         Decides the draw; the same state gives the same windows.
 
-    Returns
-    -------
-    The windows in the order of the spans, of those that have one.
+    Returns ------- The windows in the order of the spans; spans without one are left
+    out.
 
     Examples
     --------
@@ -339,7 +340,7 @@ def placebo_spans(
     is_free = eligible & (unll >= 0)  # (T,)
     lengths = [end - start for start, end in spans]
 
-    # The longest first, the earlier one of two as long.
+    # Draw for the longest spans first; ties go to the earlier span.
     drawn: dict[int, tuple[int, int]] = {}
     for i in sorted(range(len(spans)), key=lambda i: (-lengths[i], i)):
         starts = eligible_windows(is_free, lengths[i])
@@ -369,11 +370,11 @@ def _within_caliper(
     *,
     is_profile: bool,
 ) -> Choices:
-    """Return the windows of a span's length that are near enough, with their costs."""
+    """Return the windows within the caliper of a span, with their costs."""
     length = span.stop - span.start
     most = caliper_u * length  # micro-nat-tokens
 
-    # Differences of the summed NLLs.
+    # Compare the summed NLLs.
     sums = _prefix_sums(unll)
     span_sum = sums[span.stop] - sums[span.start]
     window_sums = sums[starts + length] - sums[starts]
@@ -383,7 +384,7 @@ def _within_caliper(
     costs = costs[is_near]
 
     if is_profile and len(starts):
-        # Never below the difference of the sums, which has pruned what it could.
+        # A profile cost is at least the difference of sums, so these windows suffice.
         costs = _profile_costs(unll, starts, span)
         is_near = costs <= most
         starts = starts[is_near]
@@ -393,7 +394,7 @@ def _within_caliper(
 
 
 def _profile_costs(unll: np.ndarray, starts: np.ndarray, span: slice) -> np.ndarray:
-    """Return sums of differences between sorted NLLs of windows and span, ``(n,)``."""
+    """Return the summed differences of sorted NLLs of windows and span, ``(n,)``."""
     length = span.stop - span.start
     sorted_span = np.sort(unll[span])
     windows = sliding_window_view(unll, length)  # (T - length + 1, length)

@@ -1,10 +1,10 @@
-"""Identifiers that were trained on against identifiers of their kind that were not.
+"""The memory contrast: trained identifiers against held-out ones of their kind.
 
-``memory = mean_P x - mean_H x`` with ``x`` the change of an identifier's NLL since the
-reference model, a token: over the occurrences P in trained rows and H in rows never
-trained on, H weighed by P's mix of strata. Learned formats and any drift move both
-alike, so it is 0 without memory, and below 0 where what was trained on became likelier
-than other identifiers of its kind.
+``memory = mean_P x - mean_H x``. Here ``x`` is the change of an identifier's NLL per
+token since the reference model, P are the occurrences in trained rows, and H those in
+rows never trained on, weighted by P's mix of strata. Learned formats and drift move
+both sides equally, so memory is 0 without memorisation. Below 0, trained identifiers
+became likelier than others of their kind.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from spark_audit.stats.intervals import Statistic, estimate_of
 from spark_audit.stats.power import mde
 
 MIN_CLUSTERS_OF_SIDE = 2
-"""Clusters that a stratum needs on the side that was never trained on."""
+"""Least number of never-trained clusters of a stratum."""
 
 LOT = 1000
-"""Permutations that are drawn at once, at most."""
+"""Most permutations that are drawn at once."""
 
 ELEMENTS = 2**21
-"""Units times permutations of one such lot, at most: bounds the memory."""
+"""Most units times permutations of one lot, which limits memory."""
 
 EXCEEDANCES_TO_STOP = 200
-"""Permutations as extreme as what was found, after which no more are drawn: p is above
-0.02 then, and known to a tenth of itself (Besag and Clifford, 1991)."""
+"""Stop after this many permutations as extreme as the observed value: p is then above
+0.02, and its relative error is a tenth (Besag and Clifford, 1991).
+"""
 
 NONE_TRAINED = "no identifier stands in trained rows"
 NONE_HELD_OUT = "no identifier stands in rows never trained on"
@@ -77,9 +78,9 @@ class Sides:
         trained, clusters
             Shape ``(s,)``: whether trained on, and the label of the cluster.
         strata
-            One column of codes a depth, from coarse to fine, each of shape ``(s,)``.
+            One column of codes per depth, from coarse to fine, each of shape ``(s,)``.
         tokens
-            Shape ``(s,)``; without them all occurrences weigh alike.
+            Shape ``(s,)``; without them all occurrences have the same weight.
         """
         is_trained = np.asarray(trained, bool)
 
@@ -97,10 +98,10 @@ class Sides:
 
     @cached_property
     def cells(self) -> np.ndarray:
-        """Stratum of each occurrence, shape ``(s,)``, from 0; -1 where there is none.
+        """Stratum of each occurrence, shape ``(s,)``, from 0; -1: none.
 
-        Each coarse stratum is divided as finely as leaves every part that has trained
-        occurrences with :data:`MIN_CLUSTERS_OF_SIDE` clusters never trained on.
+        Each coarse stratum is divided as finely as possible, while every part with
+        trained occurrences keeps :data:`MIN_CLUSTERS_OF_SIDE` never-trained clusters.
         """
         cells = np.full(len(self.tokens), -1)
         next_code = 0
@@ -108,7 +109,7 @@ class Sides:
         for coarse in np.unique(self.strata[:, 0]):
             inside = np.flatnonzero(self.strata[:, 0] == coarse)  # rows of this stratum
 
-            # From the finest division to the coarsest: the first that holds is taken.
+            # Take the first valid division, from the finest to the coarsest.
             for depth in range(self.strata.shape[1], 0, -1):
                 codes = self._codes_at_depth(inside, depth)  # (rows,)
                 compared = self._compared_codes(inside, codes)
@@ -120,13 +121,13 @@ class Sides:
                 next_code += len(codes)
                 break
 
-        # Numbers without gaps: an empty stratum has no mean.
+        # Renumber without gaps, since an empty stratum has no mean.
         is_used = cells >= 0
         used_codes = np.unique(cells[is_used])
         return np.where(is_used, np.searchsorted(used_codes, cells), -1)
 
     def _codes_at_depth(self, rows: np.ndarray, depth: int) -> np.ndarray:
-        """Return codes of some rows' strata, of which only the first columns count."""
+        """Return the codes of some rows' strata by their first columns only."""
         columns = self.strata[rows, :depth]
         _, codes = np.unique(columns, axis=0, return_inverse=True)
         return codes.ravel()
@@ -134,12 +135,12 @@ class Sides:
     def _compared_codes(self, rows: np.ndarray, codes: np.ndarray) -> np.ndarray:
         """Return the codes that have trained rows, if all of them can be compared.
 
-        Empty where one of them has too few clusters never trained on.
+        The result is empty if one of them has too few never-trained clusters.
         """
         is_trained = self.trained[rows]
         codes_of_trained = np.unique(codes[is_trained])
 
-        # Each cluster once, in each of the strata where it has a held-out row.
+        # Count each cluster once in each stratum where it has a held-out row.
         pairs = np.stack([codes, self.clusters[rows]], axis=1)  # (rows, 2)
         held_out_pairs = np.unique(pairs[~is_trained], axis=0)
         n_held_out_clusters = np.bincount(held_out_pairs[:, 0], minlength=len(codes))
@@ -152,10 +153,10 @@ class Sides:
 
 @dataclass(frozen=True)
 class Memory:
-    """Means on either side and their difference, nats a token.
+    """Means of both sides and their difference, nats per token.
 
-    ``difference`` is trained minus held out: below 0 where what was trained on became
-    likelier. ``freedom`` are the degrees of freedom of their t intervals.
+    ``difference`` is trained minus held-out; below 0, trained identifiers became
+    likelier. ``freedom`` holds the degrees of freedom of the t intervals.
     """
 
     trained: Estimate
@@ -172,7 +173,7 @@ class Memory:
     def t_p(self, *, null: float = 0.0) -> float | None:
         """Return the two-sided p of a difference within ``-null`` to ``null``.
 
-        By Student's t. ``None`` where there is no difference, or no error of it.
+        It is by Student's t. ``None``: the difference or its standard error is missing.
         """
         difference = self.difference
         if difference.value is None or not difference.se:
@@ -184,7 +185,7 @@ class Memory:
 
 
 class SideSums(NamedTuple):
-    """Sums of both sides by stratum; the last axis is that of the strata.
+    """Sums of both sides by stratum; strata are the last axis.
 
     ``*_change``: NLL minus that on the reference, nats. ``*_tokens``: tokens.
     """
@@ -203,25 +204,22 @@ def memory(
 ) -> Memory:
     """Return means of trained and of held-out identifiers, and their difference.
 
-    All with intervals over clusters. A coarse stratum is divided as finely as leaves
-    each part with :data:`MIN_CLUSTERS_OF_SIDE` clusters never trained on; one that has
-    fewer by itself is left out, on both sides, and the note says so.
+    All have intervals over clusters. A coarse stratum is divided as finely as possible,
+    while each part keeps :data:`MIN_CLUSTERS_OF_SIDE` never-trained clusters. A coarse
+    stratum with fewer is left out on both sides, which the note says.
 
     Parameters
     ----------
     change
         Shape ``(s,)``: each occurrence's summed NLL minus that on the reference, nats.
     sides
-        Where the occurrences stand.
-    reasons
+        Sides of the occurrences. reasons
         Messages for "no trained identifiers" and "no held-out identifiers".
 
-    Notes
-    -----
-    The jackknife leaves out one cluster at a time, from both sides at once where it
+    Notes ----- The jackknife leaves out one cluster at a time, from both sides if it
     lies on both. Degrees of freedom are Satterthwaite's with each cluster's share of
-    its side in the place of its variance: with few or unequal clusters on one side
-    they are about those of that side.
+    its side instead of its variance. With few or unequal clusters on one side they are
+    about those of that side.
 
     Examples
     --------
@@ -253,7 +251,7 @@ def memory(
             f"{MIN_CLUSTERS_OF_SIDE} clusters"
         )
 
-    # Per cluster, the sums of both sides by stratum.
+    # Sums of both sides by cluster and stratum.
     table = _sums_of_sides(change, sides, is_used)  # (clusters, 4 * strata)
     by_cluster = _split_sides(table)  # four times (clusters, strata)
     n_tokens = round(float(by_cluster.trained_tokens.sum()))
@@ -272,7 +270,7 @@ def memory(
             figure = figure.noting(note)
         return figure
 
-    # Each mean has the clusters of its own side, the difference those of both.
+    # Each mean counts the clusters of its side, the difference those of both sides.
     n_trained_clusters = int(by_cluster.trained_tokens.any(axis=1).sum())
     n_held_out_clusters = int(by_cluster.held_out_tokens.any(axis=1).sum())
     return Memory(
@@ -284,7 +282,7 @@ def memory(
 
 
 def _sums_of_sides(change: ArrayLike, sides: Sides, is_used: np.ndarray) -> np.ndarray:
-    """Return what :func:`_split_sides` takes apart, one row a cluster with data."""
+    """Return the sums for :func:`_split_sides`, one row per cluster with data."""
     change = np.asarray(change, np.float64)  # (s,), nats
     tokens = np.asarray(sides.tokens, np.float64)  # (s,)
     is_trained = sides.trained  # (s,), bool
@@ -305,7 +303,7 @@ def _split_sides(sums: np.ndarray) -> SideSums:
 
 
 def _trained_mean(totals: np.ndarray) -> np.ndarray:
-    """Return the mean change of trained occurrences, nats a token."""
+    """Return the mean change of trained occurrences, nats per token."""
     sums = _split_sides(totals)
     mean = sums.trained_change.sum(-1) / sums.trained_tokens.sum(-1)
     return np.asarray(mean)
@@ -320,32 +318,33 @@ def _held_out_mean(totals: np.ndarray) -> np.ndarray:
 
 
 def _difference_of_means(totals: np.ndarray) -> np.ndarray:
-    """Return trained minus held out: below 0 where trained ones became likelier."""
+    """Return trained minus held-out; below 0, trained ones became likelier."""
     return np.asarray(_trained_mean(totals) - _held_out_mean(totals))
 
 
 def _jackknife_scale(by_cluster: SideSums) -> np.ndarray:
     """Return the weight of each cluster in the jackknife variance, ``(clusters,)``.
 
-    The stratified jackknife's ``(m - 1) / m`` for the m clusters of a stratum and side.
+    It is ``(m - 1) / m`` of the stratified jackknife, with m clusters in a stratum and
+    side.
     """
     tokens = np.concatenate(
         [by_cluster.trained_tokens, by_cluster.held_out_tokens], axis=1
     )  # (clusters, 2 * strata)
 
-    # A cluster that is alone counts whole, or its spread would be lost.
+    # A single cluster gets the weight 1, or its spread would be lost.
     n_clusters = (tokens > 0).sum(axis=0)  # (2 * strata,)
     factor = np.where(n_clusters > 1, (n_clusters - 1) / np.maximum(n_clusters, 1), 1.0)
 
-    # A cluster in several strata gets the mean of their factors, by tokens.
+    # A cluster in several strata gets the mean of their factors, weighted by tokens.
     scale: np.ndarray = (tokens * factor).sum(axis=1) / tokens.sum(axis=1)
     return scale
 
 
 def _degrees_of_freedom(by_cluster: SideSums) -> float:
-    """Return Satterthwaite's degrees of freedom, from each cluster's share of a side.
+    """Return Satterthwaite's degrees of freedom from each cluster's share of a side.
 
-    A cluster's share of its side stands in the place of its variance.
+    The share of a cluster replaces its variance in the formula.
     """
     trained = by_cluster.trained_tokens  # (clusters, strata)
     held_out = by_cluster.held_out_tokens  # (clusters, strata)
@@ -353,7 +352,7 @@ def _degrees_of_freedom(by_cluster: SideSums) -> float:
 
     share_of_trained = trained.sum(axis=1) / total  # (clusters,)
 
-    # Held-out strata count as much as the trained tokens in them.
+    # Held-out strata are weighted by the trained tokens in them.
     mix = trained.sum(axis=0) / total  # (strata,)
     share_of_held_out = (mix * held_out / held_out.sum(axis=0)).sum(axis=1)
 
@@ -362,7 +361,7 @@ def _degrees_of_freedom(by_cluster: SideSums) -> float:
 
 
 def _note_of_left_out(sides: Sides, is_used: np.ndarray) -> str:
-    """Return how many trained identifiers have nothing to compare with; "" if none."""
+    """Return the note on trained identifiers without a comparison; "": none."""
     n_left_out = int((sides.trained & ~is_used).sum())
     if not n_left_out:
         return ""
@@ -391,12 +390,12 @@ class StratumUnits(NamedTuple):
 def permutation_p(
     change: ArrayLike, sides: Sides, *, seed: int, replicates: int = 9999
 ) -> float | None:
-    """Return the two-sided p of no difference where chance dealt the sides.
+    """Return the two-sided permutation p of no difference, if chance dealt the sides.
 
-    Within each stratum, clusters are dealt anew to trained and never trained, as many
-    to each as there are; what is compared is the difference over its standard error,
-    so that sides of unequal spread do not matter with many clusters. A cluster on both
-    sides stays where it is. ``None`` where nothing can be dealt.
+    Within each stratum clusters are dealt anew to both sides, with constant numbers.
+    The statistic is the difference over its standard error, which allows sides of
+    unequal spread if there are many clusters. A cluster on both sides stays there.
+    ``None``: nothing can be dealt.
 
     Parameters
     ----------
@@ -405,9 +404,8 @@ def permutation_p(
     sides
         Where the occurrences stand.
 
-    Examples
-    --------
-    Three against three clusters can be dealt in 20 ways, of which 2 are as extreme:
+    Examples -------- Three against three clusters can be dealt in 20 ways; 2 are as
+    extreme:
 
     >>> change = [-5.0, -6.0, -7.0, 1.0, 2.0, 3.0]
     >>> trained = [True, True, True, False, False, False]
@@ -432,7 +430,7 @@ def permutation_p(
         count = min(lot, replicates - n_drawn)
         dealt_anew = [_dealt_anew(units, count, rng) for units in strata]
 
-        # Ties count, whatever rounding does to them.
+        # Count ties despite rounding.
         t = _absolute_t(dealt_anew)  # (count,)
         n_exceeding += int((t >= observed * (1 - 1e-12)).sum())
         n_drawn += count
@@ -452,7 +450,7 @@ def _dealt_anew(
 def least_p(sides: Sides, *, replicates: int = 9999) -> float:
     """Return the smallest p that :func:`permutation_p` can give.
 
-    Few clusters can be dealt in few ways only.
+    A few clusters can be dealt in a few ways only.
     """
     no_change = np.zeros(len(sides.tokens))
     ways = [
@@ -518,7 +516,8 @@ def _absolute_t(strata: Sequence[StratumUnits]) -> np.ndarray:
     variance = np.zeros(1)
 
     for weight, is_trained, change, tokens in strata:
-        # What sums over a side are needed of, in one product for all ways of dealing.
+        # Products whose sums over a side are needed; one matrix product serves all
+        # deals.
         products = np.stack(
             [change, tokens, change**2, change * tokens, tokens**2], axis=1
         )  # (U, 5)

@@ -1,9 +1,8 @@
-"""What an interval could have shown: minimum detectable effects, clusters needed.
+"""Power: minimum detectable effects, and the number of clusters that is needed.
 
-``significance`` is here the largest p that counts as a detection (alpha), ``level``
-the confidence level of an interval: of one and the same test, ``level = 1 -
-significance``. All effects are those that are detected with a chance of
-:data:`POWER`.
+``significance`` is the largest p that counts as a detection (alpha), and ``level`` the
+confidence level of an interval. For the same test, ``level = 1 - significance``. All
+effects are detected with the chance :data:`POWER`.
 """
 
 from __future__ import annotations
@@ -23,34 +22,31 @@ POWER = 0.8
 """Chance with which a test detects its smallest detectable effect."""
 
 MAX_CLUSTERS_FOR_EXACT_POWER = 12
-"""Clusters up to which the power of a sign flip is worked out from its patterns."""
+"""Most clusters for computing the power of a sign flip from its patterns."""
 
 POWER_SAMPLES = 2000
-"""Normal samples in which the power of a sign flip is counted."""
+"""Number of normal samples for estimating the power of a sign flip."""
 
 POWER_SAMPLE_LOTS = 40
-"""Lots that these samples are worked through in: bounds the memory."""
+"""Number of lots of these samples, which limits memory."""
 
 
 def smallest(test: Power, significance: float) -> float | None:
-    """Return the smallest effect that a test detects, as often as :data:`POWER` says.
+    """Return the smallest effect that a test detects with the chance :data:`POWER`.
 
     Parameters
     ----------
     test
-        The test, with what its power follows from.
+        The test, with the inputs of its power.
     significance
         Largest p that is a detection, once the audit has corrected p over its own
         tests (``test.over``).
 
-    Returns
-    -------
-    In the unit of the test; ``None`` where not even the largest effect is detected.
+    Returns ------- The effect in the unit of the test; ``None``: not even the largest
+    is detected.
 
-    Notes
-    -----
-    A test may give only multiples of its smallest p (``test.least_p``). It is then
-    taken at the largest multiple that ``significance`` allows.
+    Notes ----- A test may give only multiples of its smallest p (``test.least_p``). Its
+    significance is then the largest multiple up to ``significance``.
 
     Examples
     --------
@@ -77,7 +73,7 @@ def smallest(test: Power, significance: float) -> float | None:
         significance_of_test = test.least_p * multiples
 
     if test.test == "exposure":
-        # Only canaries need it: other audits do not load it.
+        # Imported here because only canaries need it.
         from spark_audit.stats.canary_ranks import exposure_mde
 
         return exposure_mde(
@@ -92,7 +88,7 @@ def smallest(test: Power, significance: float) -> float | None:
 
 def _smallest_number_of_hits(test: Power, significance: float) -> float | None:
     """Return the smallest expected number of hits (or their rate) that is detected."""
-    # test.ps holds the p of 1, 2, ... hits: the first that is small enough decides.
+    # test.ps holds the p of 1, 2, ... hits; the first small enough one decides.
     hits_needed = 0
     for hits, p in enumerate(test.ps, start=1):
         if p < significance:
@@ -119,12 +115,12 @@ def _smallest_mean(test: Power, significance: float) -> float | None:
     else:
         effect = _noncentrality(test.df, level=1 - significance) * test.se
 
-    # The test takes off what the figure may be without a leak.
+    # The test subtracts the possible value without a leak, so add it.
     effect += test.beyond
 
     if test.most is None or effect <= test.most:
         return effect
-    # Where the smallest p is known, the largest effect gives it.
+    # A test with a known smallest p gives it at the largest effect.
     return test.most if test.least_p else None
 
 
@@ -132,19 +128,19 @@ def _smallest_mean(test: Power, significance: float) -> float | None:
 def _shift_for_sign_flip(n_clusters: int, significance: float) -> float:
     """Return the shift that a sign flip of normal cluster means detects.
 
-    In standard errors of the mean over clusters.
+    The unit is the standard error of the mean over clusters.
 
     A pattern that flips the set S leaves the sum as large if the mean over S of noise
-    plus shift is at most 0. So the shift must exceed the negated mean over S for all
-    but as many sets as the significance allows of patterns.
+    plus shift is at most 0. The shift must therefore exceed the negated mean over S for
+    all sets except the number of patterns that the significance allows.
     """
     # All non-empty sets of clusters, as rows of 0 and 1.
     is_flipped = np.arange(1, 1 << n_clusters)[:, None] >> np.arange(n_clusters) & 1
     n_flipped = is_flipped.sum(axis=1, keepdims=True)  # (sets, 1)
     mean_over_set = (is_flipped / n_flipped).T  # (clusters, sets)
 
-    # One side of the test holds half of the 2^C patterns. The pattern that flips
-    # nothing is one of those allowed.
+    # One side of the test has half of the 2^C patterns. The pattern without a flip is
+    # one of the allowed ones.
     n_allowed = int(significance * 2 ** (n_clusters - 1) * (1 + 1e-9))
 
     noise = np.random.default_rng(0).standard_normal((POWER_SAMPLES, n_clusters))
@@ -231,7 +227,7 @@ def clusters_needed(sd: float, effect: float) -> int:
     >>> clusters_needed(1.0, 0.5)
     34
     """
-    # The t version needs a few clusters more than the normal one, never fewer.
+    # The t test never needs fewer clusters than the normal one, so start there.
     count = max(2, math.ceil((mde_normal(sd) / effect) ** 2))
     while mde(sd / math.sqrt(count), clusters=count) > effect:
         count += 1
@@ -239,7 +235,7 @@ def clusters_needed(sd: float, effect: float) -> int:
 
 
 def with_mde(estimate: Estimate, *, null: float | None = None) -> Estimate:
-    """Return the estimate with its minimum detectable effect, where it has an error.
+    """Return the estimate with its minimum detectable effect, if it has an error.
 
     Parameters
     ----------
@@ -272,7 +268,7 @@ def _noncentrality(df: float, *, level: float) -> float:
 
     def power_in_excess(noncentrality: float) -> float:
         tails = scipy.special.nctdtr(df, noncentrality, [-critical, critical])
-        # SciPy gives NaN for a tail below about 1e-15, which is nothing here.
+        # SciPy gives NaN for a tail below about 1e-15, which counts as 0 here.
         below_lower, below_upper = np.nan_to_num(tails)
         return float(1 - below_upper + below_lower) - POWER
 

@@ -1,4 +1,4 @@
-"""How often members and others are drawn, some resamples of clusters at a time."""
+"""Weights of rows in resamples of clusters, some resamples at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark_audit.stats.bootstrap import Weights, row_chunks
 
 
 class Resamples(NamedTuple):
-    """Some of the resamples: how often rows are drawn in each of them.
+    """A lot of resamples, with the weights of rows in each of them.
 
     ``columns``: their places among all resamples. ``members``, ``others``: shape
     ``(rows, b)``, float64.
@@ -28,7 +28,7 @@ def resamples_of_rows(
     members: np.ndarray,
     others: np.ndarray,
 ) -> Iterator[Resamples]:
-    """Yield how often some rows are drawn, as many resamples at a time as fit.
+    """Yield the weights of rows in lots of resamples that fit into memory.
 
     Parameters
     ----------
@@ -52,9 +52,9 @@ def resamples_of_rows(
     column_of_row = weights.column[cluster]  # (n,)
 
     def weights_of(rows: np.ndarray, chunk: slice) -> np.ndarray:
-        """Return how often rows are drawn in some resamples, ``(rows, b)``."""
+        """Return the weights of rows in some resamples, ``(rows, b)``."""
         drawn = weights.drawn[chunk][:, column_of_row[rows]]  # (b, rows)
-        # In one piece of memory, as cumulated sums over rows read it.
+        # Keep the array contiguous for cumulated sums over rows.
         return drawn.T.astype(np.float64, order="C")
 
     n_rows = len(members) + len(others)

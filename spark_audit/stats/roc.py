@@ -1,8 +1,8 @@
-"""How well a score tells members from non-members: AUC, TPR at a small FPR, chance.
+"""ROC figures of a membership score: AUC, TPR at a small FPR, and chance.
 
-A larger score speaks for membership; ties count one half. Rows are independent here:
-:mod:`~spark_audit.stats.clustered_roc` has clusters and tasks. What is undefined
-raises ``NotEstimableError``.
+A larger score speaks for membership; ties count one half. This file treats rows as
+independent; :mod:`~spark_audit.stats.clustered_roc` has clusters and tasks. Undefined
+figures raise ``NotEstimableError``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from spark_audit.errors import NotEstimableError
 
 COARSE = 10
-"""With fewer false positives than this allowed, a TPR says little."""
+"""A TPR says little if fewer false positives than this are allowed."""
 
 
 class Tpr(NamedTuple):
@@ -34,7 +34,7 @@ class Tpr(NamedTuple):
 
 
 class Band(NamedTuple):
-    """What scores without any signal give: mean and central interval of the TPR."""
+    """The TPR of a random score: its mean and central interval."""
 
     mean: float
     low: float
@@ -42,7 +42,7 @@ class Band(NamedTuple):
 
 
 class Placements(NamedTuple):
-    """An AUC, and how much each row adds to it.
+    """An AUC, and the contribution of each row to it.
 
     ``above``: shape ``(m,)``, the share of non-members that each member exceeds.
     ``below``: shape ``(n,)``, the share of members that exceed each non-member.
@@ -111,7 +111,7 @@ def tpr_at_fpr(members: ArrayLike, non_members: ArrayLike, fpr: float) -> Tpr:
     other_scores = _scores_of_side(non_members, "non-member")
     n = len(other_scores)
 
-    # From the smallest score, the (k+1)-th largest stands at n - 1 - k.
+    # In rising order, the (k+1)-th largest is at n - 1 - k.
     k = allowed(n, fpr)
     index = n - 1 - k
     threshold = float(np.partition(other_scores, index)[index])
@@ -136,7 +136,7 @@ def tpr_at_fpr(members: ArrayLike, non_members: ArrayLike, fpr: float) -> Tpr:
 
 
 def allowed(n: int, fpr: float) -> int:
-    """Return how many of ``n`` non-members may be called members, ``floor(fpr n)``.
+    """Return the number of non-members that may be called members, ``floor(fpr n)``.
 
     Examples
     --------
@@ -146,12 +146,12 @@ def allowed(n: int, fpr: float) -> int:
     if not 0 < fpr < 1:
         raise ValueError("fpr must lie in (0, 1)")
 
-    # 0.29 * 100 is 28.999999999999996.
+    # The tolerance is for rounding: 0.29 * 100 is 28.999999999999996.
     return int(np.floor(fpr * n + 1e-9))
 
 
 def chance_band(n1: int, n0: int, fpr: float) -> Band:
-    """Return the TPR at a budget when the score knows nothing, exactly.
+    """Return the exact TPR of a random score at a budget.
 
     The members above the (k+1)-th largest of ``n0`` exchangeable non-members follow
     BetaBinomial(n1, k + 1, n0 - k).

@@ -1,8 +1,8 @@
-"""How often sampling gives a span back.
+"""The chance that sampling reproduces a span.
 
-Of a span whose true prefix is known, ``p_z`` is the chance that sampling gives exactly
-its tokens, ``n_p`` in how many tries it comes at least once with probability p:
-(n, p)-discoverable extraction, Hayes et al. (2024), "Measuring memorization through
+After the true prefix of a span, ``p_z`` is the chance that sampling gives exactly its
+tokens. ``n_p`` is the number of tries in which it comes at least once with probability
+p: (n, p)-discoverable extraction, Hayes et al. (2024), "Measuring memorization through
 probabilistic discoverable extraction". A text can be tokenised in several ways and
 ``p_z`` counts one: a lower bound of the chance of the text.
 """
@@ -18,9 +18,9 @@ def top_k_logp(
 ) -> np.ndarray:
     """Return the log probability of tokens under top-k sampling.
 
-    At temperature T it is that of ``nll / T`` and of the log of the likeliest tokens'
-    probabilities to the power of 1 / T, summed. Top-p sampling is that of as many
-    tokens as each nucleus has.
+    For temperature T, pass ``nll / T``, and as ``mass_logp`` the log of the summed
+    powers 1 / T of the likeliest tokens' probabilities. For top-p sampling, k is the
+    size of each nucleus.
 
     Parameters
     ----------
@@ -58,11 +58,11 @@ def top_k_logp(
 
 
 def n_p(logp: ArrayLike, *, p: float = 0.5) -> np.ndarray:
-    """Return the fewest tries after which a span came once with probability p.
+    """Return the fewest tries in which a span comes at least once with probability p.
 
-    At least once: ``ceil(ln(1-p) / ln(1-p_z))``, at least 1, from ``log p_z`` so that
-    nothing underflows: the number is finite down to ``log p_z`` of -700 and infinite
-    where the span cannot be drawn.
+    The number is ``ceil(ln(1-p) / ln(1-p_z))``, at least 1, computed from ``log p_z``
+    to avoid underflow. It is finite down to ``log p_z`` of -700, and infinite if the
+    span cannot be drawn.
 
     Parameters
     ----------

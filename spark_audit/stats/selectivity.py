@@ -1,19 +1,20 @@
-"""Variants of Delta_sel, and what it would be without any effect on identifiers.
+"""Variants of Delta_sel, and its value without any effect on identifiers.
 
-What is measured is ``delta_sel = NLL_PII - NLL_control`` over spans matched on a
-*reference* model. Matched on one model and measured on another, it is not zero without
-any effect on PII. With PII harder than other text by ``gap`` on the
-reference, and with the checkpoint's NLL following the reference's with slope ``beta``
-inside each group, groups drifting alike, exact matching gives
+The measured figure is ``delta_sel = NLL_PII - NLL_control`` over spans that are matched
+on a *reference* model. Since it is matched on one model and measured on another, it is
+not zero even without an effect on PII. With PII harder than other text by ``gap`` on
+the reference, and with the checkpoint's NLL following the reference's with slope
+``beta`` inside each group, groups drifting alike, exact matching gives
 
     E[delta_sel] = (1 - beta) * gap                                         (R1)
 
-(the bias that Daw and Hatfield 2018 describe for matching on a pre-period outcome).
-R1 holds at every matched value, so spans that found no control do not change it: the
-gap is that of *all* spans. It is one mechanism: it supposes that identifiers and other
-text drift by the same number of nats. Drift that depends on how likely a token is, or
-on its class, gives other values, often of the other sign. So R1 is printed beside a
-figure; it is neither subtracted nor the end of a range, and no test is made against it.
+(the bias that Daw and Hatfield 2018 describe for matching on a pre-period outcome). R1
+holds at every matched value, so spans that found no control do not change it: the gap
+is that of *all* spans. R1 describes one mechanism, in which identifiers and other text
+drift by the same number of nats. Drift that depends on the likelihood or the class of a
+token gives other values, often with the other sign. R1 is therefore only printed beside
+a figure. It is neither subtracted nor the end of a range, and nothing is tested against
+it.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.intervals import Estimand, ratio
 
 UNLIKE = 0.1
-"""Share of a contrast that the drift of other text may differ by between two runs."""
+"""Largest difference of drift between two runs, as a share of their contrast."""
 
 MAX_DRIFT_INTERVAL_SHARE = 0.5
-"""Share of a contrast that the interval of that difference may reach to."""
+"""Largest end of the interval of that difference, as a share of the contrast."""
 
 ALIKE = 1e-12
-"""Mean squares of NLLs, nats squared, up to which windows do not vary."""
+"""Mean squares of NLLs (nats squared) up to this size mean that windows do not vary."""
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Window means on the reference model: what regression to the mean depends on.
+    """Window means on the reference model, the inputs of regression to the mean.
 
     Parameters
     ----------
@@ -77,24 +78,23 @@ def unlike_drift(
 ) -> bool:
     """Return whether two runs drifted too unequally for a contrast to say anything.
 
-    True where the drift of low-sensitivity text differs between them by more than a
-    tenth of the contrast (:data:`UNLIKE`), and its paired interval excludes 0 (or it
-    has none), or where that interval reaches half of the contrast
-    (:data:`MAX_DRIFT_INTERVAL_SHARE`): too little text to tell. Text that nobody meant
-    to change moves in ordinary fine-tuning; where it moves unequally, identifiers and
-    equally hard text do too.
+    There are two such cases. The drift of low-sensitivity text differs by more than a
+    tenth of the contrast (:data:`UNLIKE`), with a paired interval that excludes 0 or is
+    missing. Or the interval reaches half of the contrast
+    (:data:`MAX_DRIFT_INTERVAL_SHARE`), which means too little text to tell. Ordinary
+    fine-tuning moves all text; if it moves other text unequally, it also moves
+    identifiers and equally hard text unequally.
 
     Parameters
     ----------
     contrast
         DiD, nats per token.
     drift, low, high
-        NLL of low-sensitivity text on the one minus that on the other, nats per token,
-        with its interval, ``None`` where there is none.
+        Difference of the NLL of low-sensitivity text between the runs, nats per token,
+        with its interval; ``None``: no interval.
 
-    Examples
-    --------
-    A contrast of 0.5 beside a drift of 0.1, which is clear, and of 0.01:
+    Examples -------- A contrast of 0.5 next to a clear drift of 0.1, and next to one of
+    0.01:
 
     >>> unlike_drift(0.5, 0.1, 0.05, 0.15), unlike_drift(0.5, 0.01, -0.02, 0.04)
     (True, False)
@@ -118,15 +118,16 @@ def reweighted(
 ) -> dict[str, Estimand]:
     """Return Delta_sel averaged over spans, and over sources, by the variant's name.
 
-    It differs from that over tokens (SPARK's) when the effect depends on size. Over
-    sources: the mean over clusters of each cluster's mean over its spans.
+    Both differ from the average over tokens (SPARK's) if the effect depends on size.
+    The average over sources is the mean over clusters of each cluster's mean over
+    spans.
 
     Parameters
     ----------
     pii_sum, control_sum
         Shape ``(s,)``: summed NLL of each matched span and of its control, nats.
     n_tokens
-        Shape ``(s,)``: tokens of each span, and as many of its control.
+        Shape ``(s,)``: tokens of each span, and of its control.
     clusters
         Shape ``(s,)``: cluster codes, below ``n_clusters`` if given.
 
@@ -146,7 +147,7 @@ def reweighted(
     by_cluster = cluster_sums(columns, clusters, n_clusters)  # (C, 2)
     differences, counts = by_cluster.T
 
-    # A cluster without a span has no mean, and weighs nothing.
+    # A cluster without a span has no mean and no weight.
     has_span = counts > 0
     means = np.divide(
         differences,
@@ -169,7 +170,7 @@ def rtm_bias(
 ) -> Estimand | Estimate:
     """Return R1 for a checkpoint's Delta_sel, or for its contrast with a baseline.
 
-    An estimate with the reason where there is none.
+    If R1 cannot be computed, return an estimate with the reason.
 
     Parameters
     ----------
@@ -209,17 +210,19 @@ def rtm_bias(
         before = np.asarray(baseline)
     change = checkpoint - before  # (m,), nats
 
-    # A span whose cell has no window has no candidate: Delta_sel never sees it.
+    # A span whose cell has no window cannot have a control, so it is no part of
+    # Delta_sel.
     has_window = np.isin(windows.span_cells, windows.pool_cells)
     span_tokens = np.where(has_window, windows.span_tokens, 0.0)  # (s,)
 
-    # Everything is taken within cells: as distance to the mean of the cell's windows.
+    # All values are distances to the mean of the cell's windows, as matching is within
+    # cells.
     nll_means, change_means = _means_of_cells(windows, change)  # each (cells,)
     pool_nll = windows.pool - nll_means[windows.pool_cells]  # (m,)
     pool_change = change - change_means[windows.pool_cells]  # (m,)
     span_nll = windows.spans - nll_means[windows.span_cells]  # (s,)
 
-    # The sums that _bias takes apart.
+    # The order of these sums is that of _bias.
     moments = [
         np.ones(len(pool_nll)),
         pool_nll,
@@ -255,7 +258,7 @@ def rtm_bias(
 def _means_of_cells(windows: Windows, change: np.ndarray) -> np.ndarray:
     """Return means over each cell's windows, shape ``(2, cells)``.
 
-    Of the NLL on the reference model, and of the change since; 0 for an empty cell.
+    The means are of the NLL on the reference model and of the change; 0: an empty cell.
     """
     last_pool_cell = windows.pool_cells.max(initial=0)
     last_span_cell = windows.span_cells.max(initial=0)

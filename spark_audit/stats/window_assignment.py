@@ -3,7 +3,7 @@
 :func:`assign_disjoint` gives each span one of its admissible windows. The optimum is
 lexicographic: most spans with a window, then least total cost, then the smallest mask
 of spans (a bit a span, the first span the lowest), then the earliest starts, span by
-span. That order leaves no ties.
+span. No two assignments tie in this order.
 
 * **Groups.** Each span starts alone with its best window. Where two groups' windows
   clash they are merged and solved together; windows of groups that do not clash are
@@ -11,12 +11,12 @@ span. That order leaves no ties.
   sum of optima. (Standley 2010, "Finding optimal solutions to cooperative
   pathfinding problems", calls this independence detection.)
 * **Pruning.** A window of ``a`` tokens touches ``a + b - 1`` windows of ``b`` tokens.
-  Of a span only as many of its cheapest windows are looked at as all others of its
-  group can touch together, and one more: that one is free.
+The other spans of a group can together touch only so many windows of a span. One more
+than that number of its cheapest windows is enough, since one stays free.
 * **Dynamic programme** over window ends and masks, exact for up to
-  :data:`MAX_SPANS_EXACT` spans that clash. Groups that would hold more are not merged:
-  the window that stands first stays, and the other group does without its tokens,
-  which can cost a span its window, or a closer one.
+:data:`MAX_SPANS_EXACT` spans that clash. Larger groups are not merged: the first window
+stays, and the other group must avoid its tokens. A span can thereby lose its window, or
+its closest one.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ Pick = tuple[int, int]
 """A window as ``(start, cost)``."""
 
 _Solution: TypeAlias = tuple[int, tuple[Pick | None, ...]]
-"""Total cost, and the window of each span: the smaller, the better. A plain tuple, as
-there can be thousands for each window."""
+"""Total cost, and the window of each span; smaller is better. It is a plain tuple,
+since there can be thousands for each window.
+"""
 
 MAX_SPANS_EXACT = 12
-"""Spans of a group: all of its 4096 masks may have to be looked at."""
+"""Most spans of a group: a group of this size has 4096 masks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class TakenWindow(NamedTuple):
 
 
 def assign_disjoint(choices: Sequence[Choices]) -> list[Pick | None]:
-    """Return a window for each span, no token used twice; ``None``: it got none.
+    """Return a window for each span, without shared tokens; ``None``: no window.
 
     Parameters
     ----------
@@ -125,7 +126,7 @@ def assign_disjoint(choices: Sequence[Choices]) -> list[Pick | None]:
                 groups[i] = merged
             unsolved.append(merged)
         else:
-            # The window that stands first stays; the other group does without it.
+            # The first window stays, and the other group must avoid its tokens.
             for i in groups[second.span]:
                 admissible[i] = admissible[i].without(first.start, first.end)
             unsolved.append(groups[second.span])
@@ -168,8 +169,8 @@ def best_windows(choices: Sequence[Choices]) -> list[Pick | None]:
     """
     longest = max(choice.length for choice in choices)
 
-    # best[n]: mask of spans -> least cost and then earliest windows, of those that end
-    # at ends[n] or before. Of one mask the same spans have none.
+    # best[n] maps a mask of spans to the least cost, then the earliest windows, among
+    # windows that end at ends[n] or before.
     nobody: tuple[Pick | None, ...] = (None,) * len(choices)
     ends = [0]
     best: list[dict[int, _Solution]] = [{0: (0, nobody)}]
@@ -179,13 +180,13 @@ def best_windows(choices: Sequence[Choices]) -> list[Pick | None]:
             ends.append(end)
             best.append(best[-1].copy())
 
-            # Windows still to come start at end - longest or later.
+            # Later windows start at end - longest or after it.
             n_outdated = bisect_right(ends, end - longest) - 1
             if n_outdated > 0:
                 del ends[:n_outdated]
                 del best[:n_outdated]
 
-        # The window may follow whatever ended before it starts.
+        # The window may follow any window that ends before it starts.
         bit = 1 << span
         solutions = best[-1]
         before = best[bisect_right(ends, start) - 1]
@@ -201,7 +202,7 @@ def best_windows(choices: Sequence[Choices]) -> list[Pick | None]:
             if present is None or candidate < present:
                 solutions[mask | bit] = candidate
 
-    # Most spans, then the least cost, then the smallest mask.
+    # Prefer most spans, then the least cost, then the smallest mask.
     final = best[-1]
     best_mask = min(
         final,
@@ -214,8 +215,7 @@ def best_windows(choices: Sequence[Choices]) -> list[Pick | None]:
 def _windows_by_end(choices: Sequence[Choices]) -> list[_WindowEnd]:
     """Return the windows that can be in an optimum, from the first end to the last.
 
-    Of a span only as many of its cheapest ones as all other spans can touch, and one
-    more.
+    For each span these are its cheapest ones: one more than all other spans can touch.
     """
     n_spans = len(choices)
     all_tokens = sum(choice.length for choice in choices)
