@@ -173,7 +173,7 @@ class AdapterHost:
 
     @contextlib.contextmanager
     def _undrawn(self) -> Iterator[None]:
-        """Make parameters where the module is, and leave random numbers as they are."""
+        """Create parameters on the module's device; keep random numbers unchanged."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.random.fork_rng(devices=[]))
             if self.ids is None:

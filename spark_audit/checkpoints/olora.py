@@ -45,7 +45,7 @@ def fold_olora(config: dict[str, object], state: State) -> PreparedAdapter:
     """Return O-LoRA's adapter as plain LoRA; any other adapter unchanged.
 
     Separate new parts (``loranew_A``, ``loranew_B``) are joined to the earlier ones.
-    O-LoRA, and its copy in TRACE, record the width of the joined parts (``r_sum``). If
+    O-LoRA, and its copy in TRACE, record the width of the earlier parts (``r_sum``). If
     the width differs, the configuration belongs to other weights. Without a record, a
     whole multiple counts as O-LoRA's, with a note, except for ``r = 1``: any width is a
     multiple of 1.

@@ -65,14 +65,15 @@ def open_checkpoint(
     Parameters
     ----------
     source
-        A Hugging Face folder or ``hf:ORG/NAME``, a PEFT folder, a weights file, a
-        series of tasks (its last stage, or ``PATH@K``). One that is open stays.
+        A Hugging Face folder or ``hf:ORG/NAME``, a PEFT folder, a weights file, or a
+        series of tasks (its last stage, or ``PATH@K``). An open checkpoint is returned
+        unchanged.
     loading
-        How it is opened; by default as
-        :class:`~spark_audit.checkpoints.specs.Loading` says.
+        Options for opening; default: those of
+        :class:`~spark_audit.checkpoints.specs.Loading`.
     name
-        What reports call it; by default the last part of the path. ``base`` marks the
-        base itself.
+        Its name in reports; default: the last part of the path. ``base`` marks the base
+        itself.
     options
         Fields of :class:`~spark_audit.checkpoints.specs.Loading` by name, such as
         ``base`` and ``device``.
@@ -80,12 +81,12 @@ def open_checkpoint(
     Raises
     ------
     CheckpointError
-        With the reason, when it cannot be loaded as what it claims to be.
+        If it cannot be loaded as what it claims to be. The error says why.
     TypeError
         If it is neither a path nor a checkpoint.
     """
     if not isinstance(source, str | Path):
-        # What has a checkpoint's parts is as good as one.
+        # Any object with a checkpoint's parts is accepted as one.
         if hasattr(source, "usable"):
             return source
         given_type = type(source).__name__
@@ -95,31 +96,31 @@ def open_checkpoint(
 
     spec = Spec(name or default_name(str(source)), (str(source),))
     loading = replace(loading or Loading(), **options)
-    # With an adapter its base is opened first: the checkpoint itself is the last one.
+    # An adapter's base is opened first, so the checkpoint itself is the last one.
     *_, loaded = OpenCheckpoints([spec], loading).each()
     return loaded
 
 
 @dataclass(frozen=True)
 class _OnModule:
-    """A checkpoint on its module, before other weights may be made of it.
+    """A checkpoint on its module, before other weights are derived from it.
 
     Attributes
     ----------
     host
         The module of its full weights.
     checkpoint
-        How it is put together.
+        The description of its parts.
     attached
         The adapter on ``host``; ``None``: full weights alone.
     noise
-        Shape ``(rows, width)``: what is added to input embeddings.
+        Shape ``(rows, width)``: noise on the input embeddings.
     tokenizer_read
         Its tokenizer.
     facts
-        What the module is by itself, by this tokenizer.
+        Properties of the module alone, with this tokenizer.
     growth
-        How its vocabulary has grown since the base's; ``None``: it has not.
+        The growth of its vocabulary over the base's; ``None`` without any.
     """
 
     host: AdapterHost
@@ -132,29 +133,29 @@ class _OnModule:
 
     @property
     def adapter_name(self) -> str | None:
-        """Name of the adapter on the module."""
+        """The name of the adapter on the module, if there is one."""
         return None if self.attached is None else self.attached.name
 
     @property
     def is_packed(self) -> bool:
         """Return whether only headers of packed (quantised) weights were read.
 
-        They tell no dtype, and fewer numbers than the model has.
+        Headers show no dtype, and fewer numbers than the model has.
         """
         return self.checkpoint.full_weights.quantised and self.host.ids is None
 
     @property
     def dtype(self) -> str:
-        """The dtype that it computes in."""
+        """The dtype in which it computes."""
         return "auto" if self.is_packed else self.facts.dtype
 
     @property
     def attention(self) -> str:
-        """Implementation of attention that transformers chose."""
+        """The implementation of attention that transformers chose."""
         return str(getattr(self.host.model.config, "_attn_implementation", "eager"))
 
     def notes(self) -> list[str]:
-        """Return what a reader of the report must know of it."""
+        """Return the notes on it for readers of the report."""
         model = self.host.model
         full_weights = self.checkpoint.full_weights
         notes = [*self.checkpoint.notes, *notes_on(full_weights.unused)]
@@ -182,18 +183,18 @@ class _OnModule:
 
 @dataclass(frozen=True)
 class _Derivation:
-    """Other weights that are made of a checkpoint's own: rounded, or relearned.
+    """A way to derive other weights from a checkpoint's own: rounded, or relearned.
 
     Attributes
     ----------
     field, value
-        Everything that decides the other weights besides the checkpoint itself, and
-        the name under which the checkpoint's hash holds it.
+        Everything except the checkpoint that determines the other weights, and its name
+        in the checkpoint's hash.
     note
-        What a reader of the report must know.
+        A note for readers of the report.
     make
-        Makes the weights. It is called when the checkpoint is first scored: what is in
-        the store of scores needs no weights.
+        Makes the weights. It is called when the checkpoint is first scored, because
+        stored scores need no weights.
     """
 
     field: str
@@ -263,7 +264,7 @@ class OpenCheckpoints:
         for rounding in loading.quantize:
             derived.check_kind(rounding)
 
-        # In place of a served checkpoint, the same one here is opened.
+        # The local copy of a served checkpoint is opened in its place.
         self._server: Server | None = None
         if _names_server(specs, loading):
             from spark_audit.checkpoints.server import served
@@ -274,7 +275,7 @@ class OpenCheckpoints:
         self._loading = loading
         self._relearning = relearning
 
-        # The module that is loaded, and the base as it was last opened.
+        # The loaded module, and the base as it was last opened.
         self._host: AdapterHost | None = None
         self._base: Loaded | None = None
         # Checkpoints of one call mostly share a tokenizer, which takes seconds to read.
@@ -313,7 +314,7 @@ class OpenCheckpoints:
     def _check_numbers(self) -> None:
         """Refuse full weights with a number that is NaN or infinite.
 
-        It takes longer than reading headers, and still comes before hours of scoring.
+        This takes longer than reading headers, but still precedes hours of scoring.
         """
         for checkpoint in self.checkpoints:
             if checkpoint.has_full_weights:
@@ -373,7 +374,8 @@ class OpenCheckpoints:
                 with quiet(), at(checkpoint.typed_path):
                     loaded = self._opened(on_module, derived_kind)
                 yield loaded
-                # Other weights are as large as the module: one copy at a time.
+                # Other weights are as large as the module, so only one copy is kept at
+                # a time.
                 del loaded
 
     def _put_on(self, host: AdapterHost, checkpoint: Checkpoint) -> _OnModule:
@@ -385,7 +387,7 @@ class OpenCheckpoints:
         if noise is not None:
             noise = noise.to(checkpoint.device)
 
-        # The adapter is attached first: it may bring new rows of embeddings and head.
+        # The adapter comes first, because it may add rows to embeddings and head.
         attached = None
         peft_config: PeftConfig | None = None
         if checkpoint.is_adapter:
@@ -395,7 +397,7 @@ class OpenCheckpoints:
         tokenizer_read = choose_tokenizer(checkpoint, self._read_tokenizer)
         facts = module_facts(host.model, tokenizer_read.tokenizer, peft_config)
 
-        # The base itself is opened first, and has none to be compared with.
+        # The base itself is opened first, and is not compared with another base.
         growth = None
         if self._base is not None:
             growth = growth_since(
@@ -447,7 +449,7 @@ class OpenCheckpoints:
         facts = on_module.facts
         growth = on_module.growth
 
-        # Everything that decides a score besides weights and token ids.
+        # Everything except weights and token ids that affects a score.
         computed = {
             "dtype": on_module.dtype,
             "attention": on_module.attention,
@@ -463,13 +465,13 @@ class OpenCheckpoints:
             derivation = self._derivation(on_module, derived_kind)
             computed[derivation.field] = derivation.value
             notes.append(derivation.note)
-            # The adapter is merged into these weights, and is not switched on again.
+            # The adapter is merged into these weights, so it is not switched on again.
             weights = cache(derivation.make)
             activate = partial(host.using, None, noise=on_module.noise, weights=weights)
 
         adapter_config = None if attached is None else attached.config
         hashes = checkpoint.hashes(adapter_config, **computed)
-        # Full weights say nowhere which base they were trained from.
+        # Full weights do not say from which base they were trained.
         has_unknown_base = checkpoint.has_full_weights and not self._is_base(checkpoint)
         has_adapter_on = attached is not None and not derived_kind
         loaded = Loaded(
@@ -499,7 +501,7 @@ class OpenCheckpoints:
         )
         loaded = self._as_served(loaded, checkpoint)
         if checkpoint.name == BASE and not derived_kind:
-            # Without weights: it outlives its module, and is compared with the rest.
+            # Without weights, because it outlives its module for comparisons.
             self._base = loaded.without_weights()
         return loaded
 

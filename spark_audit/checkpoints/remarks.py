@@ -19,14 +19,14 @@ def remarks(
     tokenizer: PreTrainedTokenizerFast,
     usable: np.ndarray,
 ) -> list[str]:
-    """Return notes on a checkpoint that is open, for the reader of a report.
+    """Return notes on an open checkpoint, for readers of a report.
 
     Parameters
     ----------
     config
-        As its folder has it; of a model that is loaded it may be changed.
+        The configuration in its folder; that of a loaded model may have changed.
     usable
-        Shape ``(rows,)``, bool: rows of the head that are a token.
+        Shape ``(rows,)``, bool: rows of the head that are tokens.
     """
     return [
         _note_on_special_tokens(config.get_text_config(), tokenizer),
@@ -39,12 +39,12 @@ def remarks(
 def _note_on_special_tokens(
     text_config: PreTrainedConfig, tokenizer: PreTrainedTokenizerFast
 ) -> str:
-    """Say what a tokenizer adds to a text."""
+    """Return a note on the tokens that a tokenizer adds to a text."""
     encoded = tokenizer("a", return_special_tokens_mask=True)
     ids = encoded["input_ids"]
     is_special = encoded["special_tokens_mask"]
 
-    # A tokenizer may read nothing of the text.
+    # A tokenizer may give no token at all for the text.
     text_positions = [i for i, special in enumerate(is_special) if not special]
     if not text_positions:
         text_positions = [len(ids)]
@@ -62,7 +62,7 @@ def _note_on_special_tokens(
 
 
 def _notes_on_padding(usable: np.ndarray) -> list[str]:
-    """Say how many rows of the head are no token.
+    """Return a note on rows of the head that are not tokens.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def _notes_on_padding(usable: np.ndarray) -> list[str]:
 
 
 def _notes_on_class(config: PreTrainedConfig, model: PreTrainedModel) -> list[str]:
-    """Say by which class it was opened, and which parts no text passes through."""
+    """Return notes on its class, and on the parts that text does not pass through."""
     notes: list[str] = []
     listed = [str(name) for name in getattr(config, "architectures", None) or ()]
     class_name = type(model).__name__
@@ -101,12 +101,12 @@ def _notes_on_class(config: PreTrainedConfig, model: PreTrainedModel) -> list[st
 
 
 def _notes_on_weights(config: PreTrainedConfig, model: PreTrainedModel) -> list[str]:
-    """Say whether weights are untied or quantised."""
+    """Return notes on untied or quantised weights."""
     notes: list[str] = []
     text_config = model.config.get_text_config()
     is_said_tied = getattr(text_config, "tie_word_embeddings", False)
     head_weight = getattr(model.get_output_embeddings(), "weight", None)
-    # What is equal, transformers has tied.
+    # Transformers ties tensors that are equal.
     embeddings_weight = model.get_input_embeddings().weight
     is_tied = head_weight is None or head_weight is embeddings_weight
     if is_said_tied and not is_tied:

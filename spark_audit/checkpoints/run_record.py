@@ -1,4 +1,4 @@
-"""The record in a run folder of spark-train: read, and held against its files."""
+"""Read the record in a run folder of spark-train, and check its files against it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spark_audit.files import (
 
 RECORD_FILE = "run.json"
 STATE_FILE = "state.safetensors"
-"""What a run is, and where one that goes on stands: both hold checksums of the rest."""
+"""Records of a run and of its current state, which hold checksums of other files."""
 _FIELD_TYPES = {
     "status": str,
     "starts": list,
@@ -27,7 +27,7 @@ _FIELD_TYPES = {
     "seconds": dict,
     "files": dict,
 }
-"""What is read of ``run.json``, with its type."""
+"""Fields that are read of ``run.json``, with their types."""
 
 
 def read_run(path: Path) -> dict[str, Any]:
@@ -36,13 +36,12 @@ def read_run(path: Path) -> dict[str, Any]:
     Returns
     -------
     dict
-        Without fields of another type than spark-train writes; empty where there is
-        no record of a run.
+        The record, without fields of unexpected types; empty if there is no record.
 
     Raises
     ------
     OutputError
-        If it is not as it was written, or no JSON beside a folder ``stages``.
+        If the record was changed, or is not JSON beside a folder ``stages``.
     """
     record_file = _run_folder(path) / RECORD_FILE
     record: object = {}
@@ -53,13 +52,13 @@ def read_run(path: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, InputError):
-        # Without stages it may be anyone's file.
+        # Without stages it may be anybody's file.
         is_damaged = (record_file.parent / "stages").is_dir()
 
     if is_damaged:
         raise _damaged(record_file, DAMAGED)
 
-    # Other programs have files of this name, too.
+    # Other programs also write files with this name.
     if not isinstance(record, dict) or record.get("kind") != "spark-train-run":
         return {}
     return {
@@ -70,25 +69,25 @@ def read_run(path: Path) -> dict[str, Any]:
 
 
 def check_run(path: Path) -> dict[str, Any]:
-    """Hold the files of a run folder against their checksums; return ``run.json``.
+    """Check the files of a run folder against their checksums; return ``run.json``.
 
-    Of a run that goes on, what its last state tells of is held against it. Adapters
-    have checksums of their own, which are looked at when they are opened.
+    For an unfinished run, the files of its last state are checked. Adapters have
+    checksums of their own, which are checked on opening.
 
     Raises
     ------
     OutputError
-        With the name of a file that is not as it was written.
+        Names a file that was changed.
     """
     run = read_run(path)
     run_folder = _run_folder(path)
 
-    # Until a run is complete, its state has the checksums of the rest.
+    # Until a run is complete, its state holds the checksums of the other files.
     goes_on = run.get("status") != "complete"
     checksums = run.get("files")
     if run and goes_on:
         checksums = None
-        # Without a state it has only begun, or has just ended.
+        # A run without a state has just begun or just ended.
         with suppress(FileNotFoundError):
             checksums = read_state(run_folder / STATE_FILE).get("files")
 
@@ -97,29 +96,29 @@ def check_run(path: Path) -> dict[str, Any]:
 
 
 def check_files(home: Path, files: object, *, grows: bool) -> None:
-    """Hold files of a run against what was written down of them.
+    """Check files of a run against their records.
 
     Parameters
     ----------
     home
         The run folder.
     files
-        Name -> size and SHA-256; of ``scores/``, which nothing reads, only what is
-        there is looked at.
+        Name -> size and SHA-256. In ``scores/``, which nothing reads, missing files are
+        allowed.
     grows
-        More may have been written since.
+        Whether the files may have grown since.
 
     Raises
     ------
     OutputError
-        With the name of a file that is not as it was written.
+        Names a file that was changed.
     """
     if not isinstance(files, dict):
         return
 
     for name, facts in files.items():
         file = home / name
-        # What a damaged record names is not opened elsewhere.
+        # A damaged record must not lead to files elsewhere.
         if ".." in Path(name).parts or Path(name).is_absolute():
             raise _damaged(home / RECORD_FILE, "names a file outside its folder")
         if file.parent != home and not file.exists():
@@ -131,14 +130,14 @@ def check_files(home: Path, files: object, *, grows: bool) -> None:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Read what the header of a run's state says of the run.
+    """Read the description of the run in the header of its state.
 
     Raises
     ------
     FileNotFoundError
-        If there is none.
+        If there is no state.
     OutputError
-        If it is not as it was written.
+        If the state was changed.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -156,18 +155,18 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def _damaged(path: Path, problem: str) -> OutputError:
-    """Return the error about a file that is not as it was written."""
+    """Return the error about a file that was changed."""
     remedy = "copy the run folder again, or remove it and train again"
     return OutputError(problem, where=str(path), fix=remedy)
 
 
 def trained_order(path: Path) -> tuple[str, ...]:
-    """Return the tasks of a run as it learned them; empty where it is no run."""
+    """Return the tasks of a run in the order of learning; empty if it is not a run."""
     tasks = read_run(path).get("tasks", ())
     return tuple(tasks) if all(isinstance(task, str) for task in tasks) else ()
 
 
 def _run_folder(path: Path) -> Path:
-    """Return the folder of a run, which may be given by its folder ``stages``."""
+    """Return the folder of a run, also for the path of its folder ``stages``."""
     resolved = path.resolve()
     return resolved.parent if resolved.name == "stages" else path

@@ -1,8 +1,8 @@
-"""A model behind an OpenAI-compatible server: asked for log-probabilities of texts.
+"""Ask an OpenAI-compatible server for log-probabilities of texts.
 
-What such a server says is believed only where it agrees with the same checkpoint here:
-see :mod:`spark_audit.scoring.served`. Servers have been seen to leave out adapters, or
-to give chance, without a word.
+Its scores are used only if they agree with the same checkpoint here: see
+:mod:`spark_audit.scoring.served`. Some servers silently leave out adapters, or give
+random scores.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from spark_audit.checkpoints.specs import Loading, Spec, is_server
 from spark_audit.files import parse_json
 
 ANSWER_SECONDS = 600
-"""In which a whole answer must be there."""
+"""Seconds for a whole answer."""
 FIRST_ANSWER_SECONDS = 30
-"""Seconds in which it must answer at all."""
+"""Seconds for any answer at all."""
 ANSWER_BYTES = 1 << 26
 KEY = "SPARK_AUDIT_API_KEY"
-"""Sent as a bearer token, where it is set."""
+"""Variable whose value is sent as a bearer token, if it is set."""
 PAUSES = (1.0, 2.0, 4.0, 8.0)
-"""Seconds before one that is away, or busy, is asked for the same scores again."""
+"""Seconds before each new request to a server that is busy or away."""
 BUSY = (429, 500, 502, 503, 504)
 COMPLETION_REQUEST = {"echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}
-"""Of a prompt: its log-probabilities."""
+"""Parameters of a request for the log-probabilities of a prompt."""
 NOTE = (
     "a server gives log-probabilities of tokens alone: figures that rest on ranks, on "
     "the rest of the distribution or on answers are not estimable"
 )
 _MAX_LOG_PROBABILITY = 1e-3
-"""Rounding may lift a log-probability of 0 by this."""
+"""Most by which rounding may lift a log-probability above 0."""
 _NEEDS = "give an OpenAI-compatible server that echoes log-probabilities of token ids"
 _HOW_ADDRESSES_END = (
     "a server's address ends in /v1, a model on the hub is written hf:ORG/NAME"
@@ -53,7 +53,7 @@ _SERVER_GONE = f"start it, or check the address: {_HOW_ADDRESSES_END}"
 def _opener() -> urllib.request.OpenerDirector:
     """Return an opener of addresses that follows no redirect.
 
-    Another address is not the one given, nor is the key for it.
+    The user gave neither the other address nor a key for it.
     """
     opener = urllib.request.OpenerDirector()
     opener.add_handler(urllib.request.ProxyHandler())
@@ -68,12 +68,12 @@ _OPENER = _opener()
 def api_key() -> str:
     """Return the bearer token, or nothing.
 
-    It is never quoted, for what is said stands in logs.
+    It is never quoted, because messages go to logs.
 
     Raises
     ------
     InputError
-        If a header cannot hold it.
+        If a header cannot contain it.
     """
     key = os.environ.get(KEY, "").strip()
     if key.isascii() and key.isprintable():
@@ -86,7 +86,7 @@ def api_key() -> str:
 
 @dataclass(frozen=True)
 class _Answer:
-    """HTTP's status and the bytes that came; 0 and the reason, where nothing came."""
+    """The HTTP status and the bytes of an answer; without one, 0 and the reason."""
 
     status: int
     content: bytes
@@ -94,14 +94,14 @@ class _Answer:
 
 @dataclass(frozen=True)
 class Server:
-    """Where a checkpoint is served, and by what it is known to be that.
+    """The server of a checkpoint, with the model's names.
 
     Attributes
     ----------
     url, model
-        ``http://host:port/v1``, and what the server calls the model.
+        ``http://host:port/v1``, and the model's name on the server.
     name
-        What reports call the checkpoint.
+        The checkpoint's name in reports.
     """
 
     url: str
@@ -109,23 +109,23 @@ class Server:
     name: str = ""
 
     def reach(self) -> None:
-        """Refuse a server that is not there, or has no such model, before any work.
+        """Refuse a server that is away or lacks the model, before any work.
 
-        One that does not list its models is asked for scores first.
+        A server that does not list its models is asked for a score.
 
         Raises
         ------
         CheckpointError
-            With the models that it lists.
+            Lists the server's models.
         InputError
             If the key cannot be sent.
         """
-        # A wrong key is an error of the call, not of the server.
+        # A bad key is a mistake of the user, not of the server.
         api_key()
         with errors.at(self.url):
             names = self._listed_models()
             if not names:
-                # A short text shows whether it scores at all.
+                # A short text shows whether the server scores at all.
                 self._complete("a")
             elif self.model not in names:
                 printed = [errors.shown(name) for name in names]
@@ -136,8 +136,8 @@ class Server:
                 )
 
     def _listed_models(self) -> list[Any]:
-        """Return the names of the models that a server lists; none if it lists none."""
-        # An answer of another form is that of a server which lists none.
+        """Return the models that a server lists; empty if it lists none."""
+        # An answer of another form means that the server lists none.
         with suppress(errors.InputError, TypeError, KeyError):
             answer = self._ask("/models", None, FIRST_ANSWER_SECONDS)
             if answer.status == 200:
@@ -156,14 +156,14 @@ class Server:
         Raises
         ------
         CheckpointError
-            If the server cannot be reached, refuses, or answers anything else; after
-            :data:`PAUSES` where waiting may help.
+            If the server is away, refuses, or answers anything else; after
+            :data:`PAUSES` if waiting may help.
         """
         n_tokens = len(ids)
         with errors.at(self.url):
             answer = self._complete([int(token_id) for token_id in ids], PAUSES)
             try:
-                # The first token has none; behind the prompt stands what was generated.
+                # The first token has no score, and generated tokens follow the prompt.
                 listed = answer["choices"][0]["logprobs"]["token_logprobs"]
                 n_read = (answer.get("usage") or {}).get("prompt_tokens", n_tokens)
                 log_probabilities = np.array(
@@ -173,7 +173,7 @@ class Server:
                 problem = "gives no log-probabilities of the prompt"
                 raise errors.CheckpointError(problem, fix=_NEEDS) from None
 
-            # A server that tokenises again, or cuts, has read another text.
+            # A server that tokenises again, or cuts the text, has read another text.
             if n_read != n_tokens or len(log_probabilities) != n_tokens - 1:
                 problem = f"reads {n_read} tokens where {n_tokens} were meant"
                 raise errors.CheckpointError(problem, fix=_NEEDS)
@@ -187,12 +187,12 @@ class Server:
             return -log_probabilities
 
     def _ask(self, path: str, data: bytes | None, seconds: float) -> _Answer:
-        """Send a request, and wait for the whole answer so many seconds at most.
+        """Send a request, and wait for the whole answer up to a time limit.
 
         Raises
         ------
         CheckpointError
-            If the time has ended.
+            If the time is over.
         """
         headers = {"Content-Type": "application/json"}
         key = api_key()
@@ -208,11 +208,11 @@ class Server:
                 with _OPENER.open(request, timeout=seconds) as response:
                     content = response.read(ANSWER_BYTES)
                     pending.set_result(_Answer(response.status, content))
-            # Whatever happens in the thread is raised where its result is awaited.
+            # Any error of the thread is raised where its result is awaited.
             except BaseException as error:
                 pending.set_exception(error)
 
-        # A socket's own limit starts again with each byte that comes.
+        # The time limit of a socket starts again with each byte.
         threading.Thread(target=ask, daemon=True).start()
         try:
             return pending.result(timeout=seconds)
@@ -225,30 +225,31 @@ class Server:
             return _Answer(0, errors.first_line(Exception(reason)).encode())
 
     def _complete(self, prompt: list[int] | str, pauses: Sequence[float] = ()) -> Any:
-        """Return the parsed answer about a prompt.
+        """Return the parsed answer to a prompt.
 
         Parameters
         ----------
         pauses
-            Seconds to wait before each further try; none: the first answer counts.
+            Seconds before each further try; none: the first answer counts.
 
         Raises
         ------
         CheckpointError
-            If it gives none after the last try, or none that waiting could bring.
+            If the last try gives no answer, or if waiting would not help.
         """
         request = {**COMPLETION_REQUEST, "model": self.model, "prompt": prompt}
         data = json.dumps(request).encode()
 
-        # The last try has no pause behind it.
+        # No pause follows the last try.
         for pause in (*pauses, None):
             answer = self._ask("/completions", data, ANSWER_SECONDS)
             if 200 <= answer.status < 300:
-                # Otherwise it is of another form, or broke off.
+                # Otherwise the answer has another form, or broke off.
                 with suppress(errors.InputError):
                     return parse_json(answer.content, place="the answer", finite=False)
 
-            # What is busy, away, or broke off may answer after a while.
+            # A server that is busy or away, or whose answer broke off, may answer
+            # later.
             may_pass = answer.status in (0, *BUSY) or 200 <= answer.status < 300
             if pause is None or not may_pass:
                 raise _failure(answer, resumes=may_pass and bool(pauses))
@@ -257,14 +258,15 @@ class Server:
 
 
 def _failure(answer: _Answer, *, resumes: bool) -> errors.CheckpointError:
-    """Return the error about an answer without content.
+    """Return the error about an answer without scores.
 
-    Its content may quote the text, and its own reason the key: neither is shown.
+    The content of the answer may quote the text, and its reason the key, so neither is
+    shown.
 
     Parameters
     ----------
     resumes
-        Whether the same command goes on from here, once the server is back.
+        Whether the same command can resume when the server is back.
     """
     if answer.status == 0:
         problem = f"cannot be reached ({answer.content.decode()})"
@@ -285,22 +287,23 @@ def _failure(answer: _Answer, *, resumes: bool) -> errors.CheckpointError:
 def served(
     specs: Sequence[Spec], loading: Loading, *, relearn: bool
 ) -> tuple[Server, list[Spec]]:
-    """Reach the server of a call; return it, and all specs with local copies.
+    """Reach the server of a call; return it, and the specs with local copies.
 
     Parameters
     ----------
     relearn
-        Whether checkpoints are relearned, too.
+        Whether checkpoints are also relearned.
 
     Returns
     -------
     tuple
-        The server; and the specs, in the place of its own one that of ``--agree``.
+        The server, and the specs with the copy of ``--agree`` in place of the served
+        one.
 
     Raises
     ------
     InputError
-        If the flags do not say what is served and what it must agree with.
+        If the options do not say what is served, or which copy it must agree with.
     CheckpointError
         If the server cannot be reached.
     """
@@ -317,25 +320,25 @@ def served(
     server = Server(addresses[0], str(loading.model), served_spec.name)
     server.reach()
 
-    # What the server scores is opened here, too, as what it must agree with.
+    # The local copy is opened, because the server must agree with it.
     local_copy = Spec(served_spec.name, (str(loading.agree),))
     return server, [local_copy if spec is served_spec else spec for spec in specs]
 
 
 def _check_flags(addresses: Sequence[str], loading: Loading, *, relearn: bool) -> None:
-    """Refuse flags that do not say what is served and what it must agree with.
+    """Refuse options that do not say what is served, or which copy must agree.
 
     Raises
     ------
     InputError
-        With the flag, and what to give.
+        Names the option, and what to give.
     """
     if not addresses:
         raise errors.InputError(
             "is for --ckpt http://HOST:PORT/v1",
             where="--agree" if loading.model is None else "--model",
         )
-    # A password would stand in logs, and a query would be cut off.
+    # A password would appear in logs, and a query would be lost.
     if any(mark in address for address in addresses for mark in "@?#"):
         raise errors.InputError(
             "an address with a password, a query or a fragment is not taken",
@@ -355,7 +358,7 @@ def _check_flags(addresses: Sequence[str], loading: Loading, *, relearn: bool) -
             fix="write a model on the hub as hf:ORG/NAME; a server's address ends in "
             "/v1, and needs --model NAME, and --agree PATH: the same checkpoint here",
         )
-    # Other weights than the server's cannot be scored there.
+    # The server cannot score other weights than its own.
     if loading.quantize or relearn:
         raise errors.InputError(
             "does not go with a server",

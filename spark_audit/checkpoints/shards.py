@@ -1,7 +1,7 @@
-"""Weights in parts that only the tool which wrote them puts together.
+"""Refuse weights in parts that only their own tool can join.
 
-FSDP, DeepSpeed, Megatron and Meta's own code save a part per process. No part is a
-model, and how they fit together stands in the tool: what is refused names the command.
+FSDP, DeepSpeed, Megatron and Meta's own code save one part per process. No part is a
+model, and only the tool knows how to join them, so the error names its command.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _MEGATRON = re.compile(r"(?:iter_\d+|mp_rank_\d+(?:_\d+)*)")
 
 
 def refuse_shards(path: Path) -> None:
-    """Refuse a folder, or a file, that holds a part of the weights of each process.
+    """Refuse a folder or file with one process's part of the weights.
 
     Raises
     ------
     CheckpointError
-        With the tool that wrote them, and the command that makes them whole.
+        Names the tool, and the command that joins the parts.
     """
     entries = _entries(path) if path.is_dir() else iter([path])
     for entry in entries:
@@ -37,8 +37,8 @@ def refuse_shards(path: Path) -> None:
 
 
 def _entries(folder: Path) -> Iterator[Path]:
-    """Yield a folder, what is in it, and what is in the folders in it."""
-    # Two levels down: tools put parts into a folder for each step.
+    """Yield a folder, its entries, and the entries of its folders."""
+    # Two levels, because tools make a folder for each step.
     yield folder
     inner = sorted(folder.iterdir())
     yield from inner
@@ -48,8 +48,8 @@ def _entries(folder: Path) -> Iterator[Path]:
 
 
 def _error_about(entry: Path) -> CheckpointError | None:
-    """Return the error about a file or folder of one of these tools' parts."""
-    # No tool writes names of another's parts: the first that fits is right.
+    """Return the error about a file or folder of such a tool, if it is one."""
+    # No tool uses the names of another, so the first match is right.
     name = entry.name
     is_folder = entry.is_dir()
     if is_folder and _FSDP_FOLDER.fullmatch(name):
@@ -106,10 +106,10 @@ def _error_about_distributed(file: Path) -> CheckpointError:
 
 
 def _with_command(problem: str, command: str) -> CheckpointError:
-    """Return an error that names the command which puts parts together."""
+    """Return an error with the command that joins the parts."""
     return CheckpointError(problem, fix=f"put them together: {command}, {_RESULT}")
 
 
 def _path(path: Path) -> str:
-    """Return a path as it stands in an error."""
+    """Return a path in its form for an error."""
     return shown(str(path))

@@ -21,7 +21,7 @@ from spark_audit.names import BASE
 SCHEMES = ("http://", "https://")
 DTYPES = ("float32", "bfloat16", "float16", "auto")
 DEVICES = re.compile(r"(auto|cpu|cuda|mps|xpu)(:\d+)?")
-# A name is what one writes without quotes.
+# A name has only characters that need no quotes.
 _NAME_AND_PATH = re.compile(r"([A-Za-z0-9._+-]+)=(.+)", re.DOTALL)
 
 HALVES = {
@@ -34,7 +34,7 @@ _STAGE = re.compile(r"[1-9]\d*(:(task|full|adapter))?|full|adapter")
 
 
 def is_server(source: str) -> bool:
-    """Return whether a checkpoint is given as an address."""
+    """Return whether a checkpoint is given as the address of a server."""
     return source.startswith(SCHEMES)
 
 
@@ -97,13 +97,13 @@ class Loading:
     include_base: Annotated[bool, options.NO_OPTION] = False
 
     def locate(self, source: str) -> Path:
-        """Return the local path of a model that the user gave."""
+        """Return the local path of a model that the user named."""
         return untrusted.locate(
             source, revision=self.revision, code=self.trust_remote_code
         )
 
     def __post_init__(self) -> None:
-        # Refused here, before PyTorch is imported, which takes seconds.
+        # Checked before PyTorch is imported, which takes seconds.
         if not DEVICES.fullmatch(self.device):
             problem = f"unknown device {self.device!r}"
             raise InputError(
@@ -111,7 +111,7 @@ class Loading:
             )
         errors.one_of(self.dtype, "--dtype", DTYPES)
 
-        # Layers of a spread model may lie on the disk, without numbers to round.
+        # Layers of a spread model may be on disk, without numbers to round.
         if self.device_map and self.quantize:
             problem = "rounds whole models, not models spread by --device-map"
             raise InputError(problem, where="--quantize")
@@ -124,7 +124,7 @@ class Spec:
     Attributes
     ----------
     name
-        What reports call it.
+        Its name in reports.
     paths
         One path or ``hf:ORG/NAME``; several are replicates (seeds) of one method.
     stage
@@ -143,15 +143,16 @@ class Spec:
 
 
 def exists(text: str) -> bool:
-    """Return whether the text names a file or folder here."""
+    """Return whether a text names a local file or folder."""
     return bool(text) and os.path.exists(os.path.expanduser(text))
 
 
 def split_stage(text: str) -> tuple[str, str | None]:
-    """Split ``PATH@K[:task]``; ``@`` is read only when what precedes it exists.
+    """Split ``PATH@K[:task]``; ``@`` counts only if the path in front of it exists.
 
-    Of a folder of full weights and an adapter ``PATH@full`` and ``PATH@adapter`` are
-    one of them, in a series ``PATH@K:full`` and ``PATH@K:adapter``.
+    For a folder with both full weights and an adapter, ``PATH@full`` and
+    ``PATH@adapter`` select one of them; in a series ``PATH@K:full`` and
+    ``PATH@K:adapter``.
 
     Returns
     -------
@@ -161,7 +162,7 @@ def split_stage(text: str) -> tuple[str, str | None]:
     Raises
     ------
     InputError
-        If something else than a stage follows.
+        If anything but a stage follows.
     """
     path, separator, stage = text.rpartition("@")
     if not separator or exists(text) or not exists(path):
@@ -184,30 +185,30 @@ def split_half(stage: str | None) -> tuple[str | None, str | None]:
     if half in HALVES:
         return number, half
 
-    # The rest, ":task", goes with the number.
+    # The rest, ":task", belongs to the number.
     return stage, None
 
 
 def parse_specs(texts: Sequence[str]) -> list[Spec]:
-    """Read the values of ``--ckpt``.
+    """Parse the values of ``--ckpt``.
 
-    ``NAME=`` is split off only when NAME is made of letters, digits and ``._+-`` and
-    the whole is no existing path. ``NAME=[p1,p2]`` lists replicates. Without a name it
-    is the shortest path suffix that no other checkpoint of the call has. A pattern in
-    quotes (``'out/*'``) is what a shell makes of it.
+    ``NAME=`` is split off only if NAME consists of letters, digits and ``._+-``, and if
+    the whole text is not an existing path. ``NAME=[p1,p2]`` lists replicates. Without a
+    name, a checkpoint gets the shortest suffix of its path that is unique in the call.
+    A quoted pattern (``'out/*'``) is expanded as in a shell.
 
     Raises
     ------
     InputError
-        On an empty value, a list without a name, a name given twice, the same path
-        twice, or replicates at different stages.
+        For an empty value, a list without a name, a repeated name or path, or
+        replicates at different stages.
     """
     drafts: list[Spec] = []
     for text in texts:
         for match in _matches(text):
             drafts.append(_draft(match))
 
-    # Names first, as default names keep clear of them.
+    # Given names come first, because default names must avoid them.
     names: set[str] = set()
     unnamed: list[tuple[str, ...]] = []
     path_by_parts: dict[tuple[str, ...], str] = {}
@@ -220,7 +221,7 @@ def parse_specs(texts: Sequence[str]) -> list[Spec]:
             )
         if spec.name:
             names.add(spec.name)
-        # What is called base may be audited too.
+        # A checkpoint with the name base is audited, too.
         if spec.name == BASE:
             continue
 
@@ -236,7 +237,7 @@ def parse_specs(texts: Sequence[str]) -> list[Spec]:
             if not spec.name:
                 unnamed.append(parts)
 
-    # A checkpoint without a name has one path: defaults come in the same order.
+    # A checkpoint without a name has one path, so the defaults have the same order.
     defaults = iter(distinct_suffixes(unnamed, taken={*names, BASE}))
     return [
         spec if spec.name else replace(spec, name=next(defaults)) for spec in drafts
@@ -244,7 +245,7 @@ def parse_specs(texts: Sequence[str]) -> list[Spec]:
 
 
 def default_name(source: str) -> str:
-    """Return the name of a checkpoint that is opened alone: its path's last part."""
+    """Return the default name of a single checkpoint: the last part of its path."""
     path, stage = split_stage(source)
     return distinct_suffixes([path_parts(path, stage)], taken={BASE})[0]
 
@@ -252,7 +253,8 @@ def default_name(source: str) -> str:
 def _matches(text: str) -> list[str]:
     """Return the folders and weights files that a pattern matches.
 
-    Behind ``NAME=`` the matches are replicates. A text that is no pattern stays.
+    After ``NAME=``, the matches are replicates. A text that is not a pattern is
+    returned unchanged.
 
     Raises
     ------
@@ -266,7 +268,7 @@ def _matches(text: str) -> list[str]:
         name = named[1]
         pattern = named[2]
 
-    # "[a,b]" is a list; and a folder may have a name that looks like a pattern.
+    # "[a,b]" is a list, and an existing folder may have a name like a pattern.
     is_pattern = glob.has_magic(pattern) and not pattern.startswith("[")
     if not is_pattern or is_server(pattern) or exists(text) or exists(pattern):
         return [text]
@@ -287,12 +289,12 @@ def _matches(text: str) -> list[str]:
 
 
 def _draft(text: str) -> Spec:
-    """Return the spec of a text; its name is empty where none is given.
+    """Parse a text into a spec; its name is empty if none is given.
 
     Raises
     ------
     InputError
-        If a path or the name is missing, or the name is none.
+        If a path or the name is missing, or if the name is invalid.
     """
     where = f"--ckpt {text.strip() or repr(text)}"
     name = ""
@@ -303,7 +305,7 @@ def _draft(text: str) -> Spec:
         value = named[2].strip()
 
     is_path = exists(value)
-    # "my model=PATH" is taken for a path, as its name has a blank.
+    # "my model=PATH" counts as a path, because its name contains a blank.
     wrong_name, _, path = value.partition("=")
     if not name and not is_path and exists(path.strip()):
         raise InputError(
@@ -338,17 +340,17 @@ def _draft(text: str) -> Spec:
 
 
 def distinct_suffixes(paths: list[tuple[str, ...]], *, taken: set[str]) -> list[str]:
-    """Return the shortest suffix of each path that no other has and that is not taken.
+    """Return the shortest unique suffix of each path that is not already taken.
 
     Parameters
     ----------
     paths
-        As :func:`path_parts` gives them.
+        Results of :func:`path_parts`.
 
     Raises
     ------
     InputError
-        If a whole path is a name that is taken.
+        If a whole path equals a name that is taken.
     """
     return [_distinct_suffix(path, paths, taken) for path in paths]
 
@@ -356,7 +358,7 @@ def distinct_suffixes(paths: list[tuple[str, ...]], *, taken: set[str]) -> list[
 def _distinct_suffix(
     path: tuple[str, ...], paths: list[tuple[str, ...]], taken: set[str]
 ) -> str:
-    """Return the shortest suffix that one path alone has, and that is not taken."""
+    """Return a path's shortest suffix that is unique and not taken."""
     for n_parts in range(1, len(path) + 1):
         suffix = path[-n_parts:]
         suffixes = [other_path[-n_parts:] for other_path in paths]
@@ -369,15 +371,15 @@ def _distinct_suffix(
 
 
 def path_parts(path: str, stage: str | None) -> tuple[str, ...]:
-    """Return the folders of a path and its last part, the stage at its end."""
+    """Return the folders and the last part of a path, with the stage at the end."""
     if exists(path):
         path = os.path.abspath(os.path.expanduser(path))
     elif path.startswith(untrusted.HUB):
-        # A revision is no stage, and may hold a slash.
+        # A revision is not a stage, and may contain a slash.
         name, separator, revision = path.partition("@")
         path = name + separator.replace("@", "-") + revision.replace("/", "-")
 
-    # A path of separators alone has no parts: it stays as it is.
+    # A path of separators alone has no parts and is kept.
     parts = [part for part in Path(path).parts if part != os.sep] or [path]
     last = parts[-1]
     if stage is not None:

@@ -1,8 +1,9 @@
-"""Embeddings and output heads ("tables") that an adapter's file holds beside its own.
+"""Handle embeddings and output heads ("tables") in an adapter's file.
 
-PEFT saves them where they were adapted, asked for, or have more rows than the base's,
-and fills them into the base when it loads the adapter. So does this: a table that
-equals the base's is left out, another one takes its place in a base of its own.
+PEFT saves a table if it was adapted or requested, or if it has more rows than the
+base's, and puts it into the base when it loads the adapter. This module does the same:
+a table that equals the base's is left out, and any other replaces it in a separate
+base.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from peft import PeftModelForCausalLM
     from transformers import PreTrainedModel
 
-# What PEFT puts between a module's name and that of its weight.
+# Part of a name that PEFT puts between a module and its weight.
 _WRAPPER_NAME = re.compile(r"\.(?:(?:token_adapter\.)?base_layer|original_module)\.")
 # Tensors of adapters of any type.
 _OF_ADAPTER = re.compile(r"\.(?:lora_|loranew_|ia3_|hada_|lokr_|vera_|osf_|oft_)")
@@ -39,7 +40,7 @@ _ALL_ROWS_DIFFER = (
 
 
 def path_of(key: str) -> str:
-    """Return the name of the tensor in the base that PEFT's key stands for."""
+    """Return the base's tensor name for a key of PEFT."""
     return _WRAPPER_NAME.sub(".", key.removeprefix(PEFT_PREFIX))
 
 
@@ -50,7 +51,7 @@ def own_tables(
     read_base: Callable[[], State],
     base_rows: int | None,
 ) -> dict[str, str]:
-    """Map the tables of an adapter's file that are not its base's to a note on each.
+    """Return the tables of an adapter's file that differ from its base's, with notes.
 
     Parameters
     ----------
@@ -59,14 +60,14 @@ def own_tables(
     saved_apart
         ``modules_to_save`` of its configuration.
     read_base
-        Reads the tensors of the base; called only where the file has a table.
+        Reads the base's tensors; called only if the file has a table.
     base_rows
-        Rows of the base's embeddings, if its configuration says so.
+        Rows of the base's embeddings, if its configuration states them.
 
     Raises
     ------
     CheckpointError
-        If a table is one of another model.
+        If a table belongs to another model.
     """
     modules_apart: tuple[str, ...] = ()
     if isinstance(saved_apart, list):
@@ -77,14 +78,14 @@ def own_tables(
     for key, table in state.items():
         if not key.endswith(".weight") or table.ndim != 2:
             continue
-        # Neither the adapter's own tensors, nor a second copy of a module.
+        # Skip the adapter's own tensors and second copies of modules.
         if _OF_ADAPTER.search(key) or _SAVED_TWICE.search(key):
             continue
 
         path = path_of(key)
         base = base or read_base()
         base_table = _base_table(path, base, base_rows)
-        # Of another width it is refused later, as a tensor of no place.
+        # A table of another width is refused later, as a tensor without a place.
         if base_table is None or base_table.shape[1:] != table.shape[1:]:
             continue
         if _is_equal(table, base_table):
@@ -101,9 +102,9 @@ def own_tables(
 
 
 def _base_table(path: str, base: State, base_rows: int | None) -> torch.Tensor | None:
-    """Return the base's tensor of this name, or its embeddings for a tied head."""
+    """Return the base's tensor with this name, or its embeddings for a tied head."""
     for name, tensor in base.items():
-        # Files may leave out the name of the body in front, or have one more.
+        # Names may lack the body's prefix, or have one more.
         if path == name or path.endswith(f".{name}") or name.endswith(f".{path}"):
             return tensor
     for tensor in base.values():
@@ -113,7 +114,7 @@ def _base_table(path: str, base: State, base_rows: int | None) -> torch.Tensor |
 
 
 def _is_equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether two tensors hold the same numbers, of whatever dtype."""
+    """Return whether two tensors hold the same numbers, in any dtype."""
     if tensor.shape != other.shape:
         return False
     wide = torch.promote_types(tensor.dtype, other.dtype)
@@ -123,7 +124,7 @@ def _is_equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:
 def _common_rows(
     table: torch.Tensor, base_table: torch.Tensor
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield rows that both tables have, some at a time, in float32."""
+    """Yield the rows that both tables have, in float32 chunks."""
     n_common = min(len(table), len(base_table))
     for start in range(0, n_common, _ROWS_AT_ONCE):
         rows = slice(start, min(start + _ROWS_AT_ONCE, n_common))
@@ -131,7 +132,7 @@ def _common_rows(
 
 
 def _check_related(key: str, table: torch.Tensor, base_table: torch.Tensor) -> None:
-    """Refuse a table whose rows have nothing to do with the base's."""
+    """Refuse a table whose rows are unrelated to the base's."""
     product = 0.0
     square = 0.0
     base_square = 0.0
@@ -140,7 +141,7 @@ def _check_related(key: str, table: torch.Tensor, base_table: torch.Tensor) -> N
         square += float(rows.square().sum())
         base_square += float(base_rows.square().sum())
 
-    # NaN on either side is refused, too.
+    # NaN on either side is also refused.
     is_alike = product > LEAST_LIKENESS * (square * base_square) ** 0.5
     if not is_alike:
         problem = (
@@ -152,7 +153,7 @@ def _check_related(key: str, table: torch.Tensor, base_table: torch.Tensor) -> N
 
 
 def _note_on_rows(path: str, table: torch.Tensor, base_table: torch.Tensor) -> str:
-    """Say how many rows are the adapter's own."""
+    """Return a note on the number of rows that belong to the adapter."""
     n_changed = 0
     for rows, base_rows in _common_rows(table, base_table):
         n_changed += int((rows != base_rows).any(1).sum())
@@ -174,7 +175,7 @@ def grow(
 ) -> None:
     """Give a base as many rows of embeddings and head as an adapter's file has.
 
-    New rows hold anybody's numbers until they are filled in.
+    New rows are undefined until they are filled.
 
     Parameters
     ----------
@@ -186,7 +187,7 @@ def grow(
     Raises
     ------
     CheckpointError
-        If the file has the new rows of one table, and not those of the other.
+        If the file has the new rows of only one table.
     """
     embeddings = model.get_input_embeddings()
     head = model.get_output_embeddings()
@@ -196,7 +197,8 @@ def grow(
         return
 
     if head is not None and head.weight is not embeddings.weight:
-        # Tied, either name gives both tables; else the file must have each of them.
+        # For tied tables, one name is enough; otherwise the file must have each of
+        # them.
         rows_by_path = {path_of(key): len(state[key]) for key in note_by_key}
         for label, table in (("input embeddings", embeddings), ("output head", head)):
             if _rows_in_file(model, table, rows_by_path) != n_rows:
@@ -234,24 +236,24 @@ def take(
     wanted: Mapping[str, torch.Tensor],
     note_by_key: Mapping[str, str],
 ) -> list[str]:
-    """Take what belongs to the base out of ``state``; fill in what is not the base's.
+    """Move the base's tables from ``state`` into the base, where they differ.
 
     Parameters
     ----------
     peft
         The base with the adapter attached.
     state
-        Of the adapter's file, changed in place; what is neither a copy nor one of
-        ``note_by_key`` stays.
+        Tensors of the adapter's file, changed in place. A tensor stays if it is neither
+        a copy nor in ``note_by_key``.
     wanted
-        What PEFT takes for the adapter itself.
+        Tensors that PEFT expects for the adapter itself.
     note_by_key
         The tables of :func:`own_tables`.
 
     Returns
     -------
     list
-        Notes.
+        Notes for readers of the report.
 
     Raises
     ------
@@ -280,7 +282,7 @@ def take(
         if parameter is None or weight is None or weight.shape != state[key].shape:
             continue
 
-        # What is left then is refused by name, as no tensor of the adapter.
+        # Remaining tensors are refused by name, because the adapter has no such tensor.
         if key in note_by_key:
             _fill(parameter, state.pop(key), filled)
         elif weight.is_meta or torch.equal(weight, state[key].to(weight)):
@@ -290,7 +292,7 @@ def take(
 
 
 def _is_saved_twice(key: str, state: State) -> bool:
-    """Return whether the file has the tensor once more, by its module's own name."""
+    """Return whether the file also has the tensor under its module's own name."""
     plain_key = _SAVED_TWICE.sub(".", key)
     if plain_key == key or plain_key not in state:
         return False
@@ -298,9 +300,9 @@ def _is_saved_twice(key: str, state: State) -> bool:
 
 
 def _is_copy_of_tied_rows(peft: PeftModelForCausalLM, key: str, state: State) -> bool:
-    """Return whether rows that were trained are those of the embeddings, for the head.
+    """Return whether a head's trained rows are a copy of those of the embeddings.
 
-    PEFT saves them twice where head and embeddings are tied and the vocabulary grew.
+    PEFT saves them twice if head and embeddings are tied and the vocabulary grew.
     """
     if not key.endswith(_TRAINED_ROWS):
         return False
@@ -317,9 +319,9 @@ def _is_copy_of_tied_rows(peft: PeftModelForCausalLM, key: str, state: State) ->
 def _parameter_places(
     model: PreTrainedModel,
 ) -> dict[str, tuple[torch.nn.Module, str]]:
-    """Map the name of each of the base's parameters to its module and name there.
+    """Return each parameter of the base by name, as its module and its name there.
 
-    Each name of a tied parameter is there.
+    A tied parameter occurs under each of its names.
     """
     places: dict[str, tuple[torch.nn.Module, str]] = {}
     for path, module in model.named_modules():
@@ -333,14 +335,14 @@ def _fill(
     table: torch.Tensor,
     filled: dict[int, torch.Tensor],
 ) -> None:
-    """Put a table in the place of the base's, once where it is tied.
+    """Put a table in place of the base's, only once if it is tied.
 
     Parameters
     ----------
     parameter, table
         Each ``(rows, width)``.
     filled
-        Identity of each parameter that was filled -> its table.
+        Identity of each filled parameter -> its table.
     """
     earlier = filled.setdefault(id(parameter), table)
     if not _is_equal(earlier, table):

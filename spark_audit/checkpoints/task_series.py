@@ -23,7 +23,7 @@ from spark_audit.errors import CheckpointError, at, shown
 from spark_audit.files import read_regular
 from spark_audit.names import CheckpointName
 
-# How makers number the folders of their stages: TRACE `0`, `1`; O-LoRA and spark-train
+# Numbered folders of stages by tool: TRACE `0`, `1`; O-LoRA and spark-train
 # `1-dbpedia`; `task_1`; MCITlib `Task1_llava_lora`; torchtune `epoch_0`; the Hugging
 # Face trainer `checkpoint-500`.
 _NUMBERED = re.compile(
@@ -41,8 +41,8 @@ class _NumberedFolder:
     Attributes
     ----------
     style
-        What stands in front of the number, or whether something stands behind it:
-        folders of one series are of one style.
+        The text in front of the number, or whether any text follows it. Folders of one
+        series have one style.
     """
 
     style: str
@@ -51,7 +51,7 @@ class _NumberedFolder:
 
 
 def series(source: str) -> dict[Path, dict[str, Path]]:
-    """Return what :func:`stages_of` gives for a series; empty for one checkpoint."""
+    """Return :func:`stages_of` for a series; empty for a single checkpoint."""
     with at(source):
         if is_server(source):
             return {}
@@ -61,16 +61,16 @@ def series(source: str) -> dict[Path, dict[str, Path]]:
 
 
 def expand(spec: Spec) -> tuple[Spec, ...]:
-    """Return one spec a stage, named ``NAME@K``: a list of paths is itself a series.
+    """Return one spec per stage, named ``NAME@K``; a list of paths is itself a series.
 
     Returns
     -------
     tuple
-        The spec alone when it is a single checkpoint or names its stage.
+        Only the given spec if it is a single checkpoint or names its stage.
     """
     sources: list[tuple[str, str | None]] = []
     if len(spec.paths) > 1:
-        # Its paths are the stages, in the order in which they are written.
+        # The paths are the stages, in the given order.
         sources = [(path, spec.stage) for path in spec.paths]
     elif spec.stage is None:
         (path,) = spec.paths
@@ -87,9 +87,9 @@ def expand(spec: Spec) -> tuple[Spec, ...]:
 
 
 def is_series(path: Path) -> bool:
-    """Return whether it is numbered folders of checkpoints, or a list in a file.
+    """Return whether a path is a folder of numbered checkpoints, or a list in a file.
 
-    A folder that is a checkpoint itself is none, whatever lies in it.
+    A folder that is itself a checkpoint is not a series, whatever is in it.
     """
     if path.is_file():
         return path.suffix == ".txt"
@@ -102,18 +102,19 @@ def is_series(path: Path) -> bool:
 
 
 def stages_of(path: Path) -> dict[Path, dict[str, Path]]:
-    """Return the stages in order, each folder or file with the checkpoints in it.
+    """Return the stages in order, each with its checkpoints.
 
-    Of a correction after each task they are ``priv`` and ``task``, of a folder without
-    parts the folder itself, by the name ``""``; the first is what the stage is.
+    With a correction after each task, a stage has the checkpoints ``priv`` and
+    ``task``. A folder without parts is its own checkpoint, with the name ``""``. The
+    first checkpoint represents the stage.
 
     Raises
     ------
     CheckpointError
-        If a stage's folder holds no checkpoint or is a link out of the series, two have
-        one number, or numbering mixes two styles.
+        If a stage has no checkpoint or is a link out of the series, if two stages have
+        one number, or if the numbering mixes two styles.
     """
-    # Listed in a text file, stages may lie anywhere.
+    # Stages in a text file may be anywhere.
     stages = _listed_stages(path) if path.is_file() else _stages_in_folder(path)
 
     checkpoints_by_stage: dict[Path, dict[str, Path]] = {}
@@ -128,20 +129,20 @@ def stages_of(path: Path) -> dict[Path, dict[str, Path]]:
 
 
 def stage_names(stages: Iterable[Path]) -> list[str]:
-    """Return names of stages: files of one name get as many folders as it takes."""
+    """Return names of stages, with as many parent folders as needed to be unique."""
     paths = [path_parts(str(stage), None) for stage in stages]
     return distinct_suffixes(paths, taken=set())
 
 
 def choose_stage(path: Path, number: str | None) -> tuple[Path, tuple[str, ...]]:
-    """Return one stage of a series, and notes: the last, or ``K``, or ``K:task``.
+    """Return a stage of a series (the last, ``K``, or ``K:task``), and notes.
 
     Raises
     ------
     CheckpointError
-        If there is no such stage, or a finished run has lost one.
+        If there is no such stage, or if a finished run lacks one.
     OutputError
-        If a file of a training run is not as it was written.
+        If a file of a training run was changed.
     """
     stages = stages_of(path)
     wanted_stage = number or str(len(stages))
@@ -153,7 +154,8 @@ def choose_stage(path: Path, number: str | None) -> tuple[Path, tuple[str, ...]]
     checkpoints: dict[str, Path] = {}
     if index < len(names):
         checkpoints = list(stages.values())[index]
-        # The first part is what the stage is: the corrected one before the other.
+        # The first part represents the stage: the corrected checkpoint, if there is
+        # one.
         own_part = next(iter(checkpoints))
         chosen = checkpoints.get(wanted_part or own_part)
 
@@ -175,7 +177,7 @@ def choose_stage(path: Path, number: str | None) -> tuple[Path, tuple[str, ...]]
 def _corrects_each_stage(run: Mapping[str, Any]) -> bool:
     """Return whether the method of a run corrects after each task.
 
-    Such a method reads settings of this name.
+    Only such a method has these settings.
     """
     return any(str(name).startswith("ptpc.") for name in run.get("settings", ()))
 
@@ -186,19 +188,19 @@ def _notes_on_run(
     *,
     corrects: bool,
 ) -> list[str]:
-    """Say how far a run is that has not finished.
+    """Return notes on the progress of an unfinished run.
 
     Parameters
     ----------
     run
-        Its record; empty where the series is none of spark-train's.
+        Its record; empty if the series is not from spark-train.
     corrects
-        Whether a stage is done when it was corrected.
+        Whether a stage is complete only after its correction.
 
     Raises
     ------
     CheckpointError
-        If a finished run has lost a stage: another one would be taken for the last.
+        If a finished run lacks a stage: another stage would be taken for the last.
     """
     status = run.get("status")
     last_part = "/priv" if corrects else "/task"
@@ -208,7 +210,7 @@ def _notes_on_run(
     }
 
     if status == "complete":
-        # Seconds are by phase; a method may learn all tasks in one.
+        # Seconds are recorded by phase, and a method may learn all tasks in one.
         for phase in run.get("seconds", ()):
             if phase.endswith(last_part) and phase not in present:
                 problem = f"stage {shown(phase)} of the finished run is gone"
@@ -230,7 +232,7 @@ def _has_configuration(folder: Path) -> bool:
 
 
 def _stages_folder(path: Path) -> Path:
-    """Return where stages lie: a spark-train run has a folder of that name."""
+    """Return the folder of the stages, which in a spark-train run has this name."""
     return path / "stages" if (path / "stages").is_dir() else path
 
 
@@ -252,13 +254,13 @@ def _stages_in_folder(path: Path) -> list[Path]:
     Raises
     ------
     CheckpointError
-        If one is a link out of the series, or their order is not known.
+        If one is a link out of the series, or if their order is unknown.
     """
     root = _stages_folder(path)
     numbered = _numbered_folders(root)
     folders = [stage.folder for stage in numbered]
 
-    # Every folder that a stage may be read from must lie in the series.
+    # Every folder that a stage may be read from must be inside the series.
     opened = [root, *folders]
     for folder in folders:
         opened += [folder / name for name in _STAGE_PARTS]
@@ -266,7 +268,7 @@ def _stages_in_folder(path: Path) -> list[Path]:
         if entry != path and os.path.lexists(entry):
             untrusted.check_inside(entry, within=path)
 
-    # Sorted by style and number, neighbours show what is wrong.
+    # The list is sorted by style and number, so problems appear between neighbours.
     for stage, following in pairwise(numbered):
         if stage.style != following.style:
             problem = "numbers stages in two ways"
@@ -297,12 +299,12 @@ def _checkpoints_of_stage(stage: Path) -> dict[str, Path]:
 
 
 def _listed_stages(path: Path) -> list[Path]:
-    """Return the paths in a text file: one a line, relative to it; # begins a comment.
+    """Return the paths in a text file: one per line, relative to it; # is a comment.
 
     Raises
     ------
     CheckpointError
-        With the line that names no checkpoint, or one again.
+        Names a line that is not a checkpoint, or that repeats one.
     """
     try:
         lines = read_regular(path, follow=True).decode().splitlines()
@@ -317,7 +319,7 @@ def _listed_stages(path: Path) -> list[Path]:
             continue
 
         stage = path.parent / Path(text).expanduser()
-        # A list in a list is none of checkpoints.
+        # A list of lists is not a list of checkpoints.
         if not stage.exists() or stage.suffix == path.suffix:
             problem = f"{_AS_LIST}, and line {number} names no checkpoint that exists"
             raise CheckpointError(problem, fix=_LIST)

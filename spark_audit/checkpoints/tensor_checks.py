@@ -1,4 +1,4 @@
-"""Checks of tensors: there, dense, floating-point, finite, and of the right shape."""
+"""Check tensors: present, dense, floating-point, finite, and of the right shape."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import torch
 from spark_audit.errors import CheckpointError, shown
 
 State = dict[str, torch.Tensor]
-"""Tensors by their names."""
+"""Tensors by name."""
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 ITS_OWN = "give the config.json that was saved with these weights"
-# A tensor that Meta, Mistral and torchtune call so, and transformers does not.
+# The name of the embeddings by Meta, Mistral and torchtune, but not by transformers.
 _NOT_TRANSFORMERS = "tok_embeddings.weight"
 
 
 def only_tensors(content: object, *, prefix: str = "", fix: str) -> State:
-    """Return a state dictionary, each tensor dense; anything else is refused.
+    """Return a state dictionary of dense tensors; refuse anything else.
 
     Parameters
     ----------
     content
-        What a file held.
+        The content of a file.
     prefix, fix
-        Words of the error: in front of it, and what to do.
+        Beginning of the error's text, and its advice.
     """
     if not isinstance(content, dict):
         raise CheckpointError(f"{prefix}holds no state dictionary", fix=fix)
@@ -37,7 +37,7 @@ def only_tensors(content: object, *, prefix: str = "", fix: str) -> State:
             raise CheckpointError(problem, fix=fix)
 
         is_dense = value.layout == torch.strided and not value.is_quantized
-        # A pickle can name a tensor that is larger than what is stored for it.
+        # A pickle can declare a tensor that is larger than its storage.
         if not is_dense or value.nbytes > value.untyped_storage().nbytes():
             problem = f"tensor {shown(key)} is not stored number by number"
             raise CheckpointError(problem, fix="save contiguous, dense tensors")
@@ -45,7 +45,7 @@ def only_tensors(content: object, *, prefix: str = "", fix: str) -> State:
 
 
 def check_filled(state: Mapping[str, torch.Tensor]) -> None:
-    """Refuse empty tensors and files without any."""
+    """Refuse empty tensors, of any shape, and files without tensors."""
     problem = "holds no tensors" if not state else ""
     for name, tensor in state.items():
         if tensor.numel() == 0:
@@ -59,7 +59,7 @@ def check_filled(state: Mapping[str, torch.Tensor]) -> None:
 
 
 def check_floats(state: Mapping[str, torch.Tensor]) -> None:
-    """Refuse other numbers where floating-point ones belong: a cast would hide them."""
+    """Refuse integers in tensors of any shape, which a cast to floats would hide."""
     for name, tensor in state.items():
         if tensor.dtype not in FLOATS:
             dtype = str(tensor.dtype).removeprefix("torch.")
@@ -71,16 +71,17 @@ def check_floats(state: Mapping[str, torch.Tensor]) -> None:
 
 
 def check_finite(state: Mapping[str, torch.Tensor]) -> None:
-    """Refuse NaN and infinite numbers, by the tensor's name."""
+    """Refuse NaN and infinite numbers in tensors of any shape, naming the tensor."""
     for name, tensor in state.items():
         if not tensor.is_floating_point() or not tensor.numel():
             continue
-        # Either end is NaN where any number is: 20 times as fast as to ask each.
+        # Minimum and maximum are NaN if any number is: 20 times as fast as a full
+        # check.
         ends = torch.stack(torch.aminmax(tensor))  # (2,)
         if bool(torch.isfinite(ends).all()):
             continue
 
-        # Each number is asked only now, for the words of the error.
+        # A full check only for the words of the error.
         contents = "NaN" if bool(torch.isnan(tensor).any()) else "infinite numbers"
         remedy = (
             "training diverged, or the dtype is too narrow: leave it out, give "
@@ -109,7 +110,7 @@ def refuse_differences(
     tensor, fix
         Words of the error.
     """
-    # One list for each way of not fitting: the first that is not empty is raised.
+    # One list per kind of problem: the first that is not empty is reported.
     missing: list[str] = []
     unexpected: list[str] = []
     reshaped: list[str] = []
@@ -135,18 +136,18 @@ def refuse_differences(
 def refuse_other_names(
     state: Mapping[str, torch.Tensor], *, model_type: str = ""
 ) -> None:
-    """Refuse weights by the names of Meta, Mistral or torchtune.
+    """Refuse weights with the names of Meta, Mistral or torchtune.
 
     Parameters
     ----------
     model_type
-        That of a folder which transformers reads: a few classes are saved by such names
-        (Mistral Large 4), and transformers knows the way back.
+        Type of a folder that transformers reads. A few classes are saved with such
+        names (Mistral Large 4), and transformers renames them.
 
     Raises
     ------
     CheckpointError
-        With the command that renames them as transformers does.
+        Names the command that renames them as in transformers.
     """
     if _NOT_TRANSFORMERS not in state or _is_renamed(model_type):
         return
@@ -164,10 +165,10 @@ def refuse_other_names(
 
 
 def _is_renamed(model_type: str) -> bool:
-    """Return whether transformers renames such tensors of a class when it loads it.
+    """Return whether transformers renames such tensors of a class at loading.
 
-    A release that keeps its renamings elsewhere, or in another form, renames none as
-    far as is known here: the weights are then refused.
+    If a release keeps its renamings elsewhere, or in another form, none is known here,
+    and the weights are refused.
     """
     try:
         conversion_mapping = import_module("transformers.conversion_mapping")
@@ -177,13 +178,13 @@ def _is_renamed(model_type: str) -> bool:
     if mapping_of is None:
         return False
 
-    # Each conversion has one pattern of names, or several.
+    # Each conversion has one or several patterns of names.
     for conversion in mapping_of(model_type) or ():
         patterns = getattr(conversion, "source_patterns", ())
         if isinstance(patterns, str):
             patterns = [patterns]
         for pattern in patterns:
-            # A pattern that takes in any name is not about these.
+            # A pattern for any name is not about these tensors.
             names_it = "tok_embeddings" in pattern
             if names_it and re.search(pattern, _NOT_TRANSFORMERS):
                 return True

@@ -249,17 +249,17 @@ def _linear_layers(model: PreTrainedModel, architecture: str) -> dict[str, str]:
 def _with_halves_in_order(
     weight: torch.Tensor, layer: str, config: PreTrainedConfig
 ) -> torch.Tensor:
-    """Return rows of Llama's query and key as transformers has them.
+    """Return rows of Llama's query and key in the order of transformers.
 
-    In GGUF the rows of a head's halves take turns; in transformers, the halves stand
-    one behind the other.
+    In GGUF, rows of a head's two halves alternate. In transformers, the first half
+    precedes the second.
 
     Parameters
     ----------
     weight
-        Shape ``(out, rank)``, as the result.
+        Shape ``(out, rank)``, like the result.
     layer
-        GGUF's name of the layer; rows of other layers than query and key stay.
+        GGUF's name of the layer. Only rows of query and key are reordered.
     """
     heads_by_layer = {
         "attn_q": config.num_attention_heads,
