@@ -15,7 +15,7 @@ from spark_audit.data.data_files import check_decoded
 if TYPE_CHECKING:
     import pyarrow as pa
 
-ARROW = b"ARROW1"
+ARROW_MAGIC = b"ARROW1"
 """The magic bytes at both ends of an Arrow file; a stream has none."""
 
 _STREAM_START = 8
@@ -57,7 +57,7 @@ def check_messages(buffer: pa.Buffer, *, size: int, place: str, is_file: bool) -
     """
     import pyarrow as pa
 
-    if is_file and buffer[-len(ARROW) :].to_pybytes() != ARROW:
+    if is_file and buffer[-len(ARROW_MAGIC) :].to_pybytes() != ARROW_MAGIC:
         raise ValueError("its end is missing")
 
     # Dictionaries are messages, too, and count like batches.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from spark_audit.data.arrow_batches import ARROW_SLICE_ROWS, rows_of_batches
-from spark_audit.data.arrow_messages import ARROW, check_messages, open_messages
+from spark_audit.data.arrow_messages import ARROW_MAGIC, check_messages, open_messages
 from spark_audit.data.data_files import check_decoded, reading
 from spark_audit.data.parquet_process import parquet_batches
 from spark_audit.files import open_regular
@@ -45,7 +45,7 @@ def _batches(path: Path) -> Iterator[pa.RecordBatch]:
         if file.peek(len(PARQUET)).startswith(PARQUET):
             batches = _parquet_batches(file, size, str(path))
         else:
-            is_file = file.peek(len(ARROW)).startswith(ARROW)
+            is_file = file.peek(len(ARROW_MAGIC)).startswith(ARROW_MAGIC)
             buffer = pa.memory_map(str(path)).read_buffer()
             check_messages(buffer, size=size, place=str(path), is_file=is_file)
             batches = iter(open_messages(buffer, is_file=is_file))

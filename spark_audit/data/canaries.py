@@ -44,7 +44,7 @@ PASSWORD_LETTERS = string.ascii_uppercase + string.ascii_lowercase + string.digi
 
 PASSWORD_LENGTH = 10
 
-HOSTS = ("example.com", "example.net", "example.org")
+EXAMPLE_HOSTS = ("example.com", "example.net", "example.org")
 
 
 _FORMS: Mapping[str, str] = {
@@ -78,7 +78,7 @@ def choices_by_type() -> dict[str, tuple[Sequence[object], ...]]:
     return {
         "NAME": (first_names, last_names),
         "EMAIL": (
-            HOSTS,
+            EXAMPLE_HOSTS,
             [name.lower() for name in first_names],
             [name.lower() for name in last_names],
             range(100),

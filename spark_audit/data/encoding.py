@@ -428,7 +428,7 @@ def tokens_of_ranges(
     return is_inside
 
 
-def runs(mask: np.ndarray) -> list[tuple[int, int]]:
+def true_runs(mask: np.ndarray) -> list[tuple[int, int]]:
     """Return the ranges in which a mask of shape ``(T,)`` is True, end exclusive."""
     # The padding adds an edge to a run at either end of the mask.
     padded = np.concatenate([[False], mask, [False]]).astype(np.int8)

@@ -25,11 +25,13 @@ from spark_audit.data.examples import Example, Split
 from spark_audit.data.pii import find_identifiers
 from spark_audit.errors import InputError
 
-SHORT = 3
-"""Letters below which repeats of an identifier count as whole words only **[ours]**."""
+SHORT_BELOW = 3
+"""An identifier of fewer characters is short: its repeats count only as whole words
+**[ours]**."""
 
-DOSES = (1, 2, 4, 8, 16)
-"""Lowest dose of each group of doses."""
+LOWEST_DOSES = (1, 2, 4, 8, 16)
+"""Lowest dose of each group of doses. A dose is the number of trained rows that hold a
+string."""
 
 _WORD_OR_MARK = re.compile(r"\w+|[^\w\s]")
 
@@ -98,12 +100,12 @@ def string_of(row: AnnotatedRow, span: AnnotatedSpan) -> str:
 
 def dose_group(dose: int) -> str:
     """Return the group of a dose of 1 or more: ``1``, ``2-3``, ... ``16+``."""
-    next_group = bisect_right(DOSES, dose)
-    low = DOSES[next_group - 1]
-    if next_group == len(DOSES):
+    next_group = bisect_right(LOWEST_DOSES, dose)
+    low = LOWEST_DOSES[next_group - 1]
+    if next_group == len(LOWEST_DOSES):
         return f"{low}+"
 
-    high = DOSES[next_group] - 1
+    high = LOWEST_DOSES[next_group] - 1
     return str(low) if low == high else f"{low}-{high}"
 
 
@@ -314,7 +316,7 @@ def found_in(text: str, strings: Iterable[str]) -> Iterator[tuple[int, int, str]
             before = folded_text[max(start - 1, 0) : start]
             behind = folded_text[end : end + 1]
             is_word = not (before.isalnum() or behind.isalnum())
-            if len(string) >= SHORT or is_word:
+            if len(string) >= SHORT_BELOW or is_word:
                 yield origin[start], origin[end - 1] + 1, string
             start = folded_text.find(string, start + 1)
 

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from spark_audit.errors import InputError
 
-FREQUENT = 0.2
+PRESENT_FROM_SHARE = 0.2
 """Share of a task's most frequent token from which a token counts as present."""
 
 _LETTERS_OF_WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
@@ -47,7 +47,7 @@ def score2(counts: ArrayLike) -> np.ndarray:
     most_frequent = counts_by_task.max(axis=1, keepdims=True)  # (N, 1)
     share = counts_by_task / most_frequent  # (N, V), p_n(t)
 
-    n_present = (share >= FREQUENT).sum(axis=0)  # (V,), d(t)
+    n_present = (share >= PRESENT_FROM_SHARE).sum(axis=0)  # (V,), d(t)
     rarity = np.log(len(counts_by_task)) - np.log1p(n_present)  # log(N / (1 + d(t)))
     return np.asarray(share.mean(axis=0) * rarity)
 

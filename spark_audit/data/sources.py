@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from spark_audit.data import file_kinds
 from spark_audit.data.arrow_batches import rows_of_batches
-from spark_audit.data.arrow_messages import ARROW
+from spark_audit.data.arrow_messages import ARROW_MAGIC
 from spark_audit.data.arrow_rows import PARQUET, arrow_rows
 from spark_audit.data.csv_rows import csv_rows, text_rows
 from spark_audit.data.data_files import (
@@ -26,7 +26,7 @@ from spark_audit.json_values import Row
 from spark_audit.wrong_paths import no_such_path
 
 HUB = "hf:"
-SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
+READ_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
 """Endings of files that are read from a folder."""
 _TEST_WORDS = r"tests?|testing|eval(?:uation)?|dev|val(?:id(?:ation)?)?"
 _SPLIT_WORD = re.compile(rf"(?:(train(?:ing)?)|{_TEST_WORDS})(?![a-z])")
@@ -133,7 +133,7 @@ def _files_in(folder: Path, format: str) -> list[_SplitFile]:
         if split is None:
             continue
         paths_of_splits.append(path)
-        if _suffix(path) in SUFFIXES:
+        if _suffix(path) in READ_SUFFIXES:
             files.append(_SplitFile(path, split))
 
     file_kinds.check_left_out(
@@ -146,7 +146,7 @@ def _files_in(folder: Path, format: str) -> list[_SplitFile]:
         raise InputError(
             "has no data file named train*, test*, eval*, dev* or val*",
             where=str(folder),
-            fix=f"name the files so ({', '.join(SUFFIXES)}), or give one file",
+            fix=f"name the files so ({', '.join(READ_SUFFIXES)}), or give one file",
         )
     return files
 
@@ -166,7 +166,7 @@ def _rows_of_file(
         first_bytes = file.read(file_kinds.HEAD_BYTES)
     file_kinds.check_kind(path, first_bytes)
 
-    has_arrow_mark = first_bytes.startswith((PARQUET, ARROW))
+    has_arrow_mark = first_bytes.startswith((PARQUET, ARROW_MAGIC))
     has_arrow_name = path.suffix in (".parquet", ".arrow")
     is_arrow = format == "auto" and (has_arrow_mark or has_arrow_name)
     if format in ("parquet", "datasets") or is_arrow:

@@ -36,14 +36,14 @@ MIN_SHARE_OF_ROWS = 0.5
 MOST_OF_FIELD = 0.75
 """Share of the prompts with a field that must also agree up to a later word border."""
 
-SAMPLE = 1024
+PROMPTS_SEARCHED = 1024
 """Most prompts of a task in which the fixed wording is searched."""
 
-EDGE = 20_000
+EDGE_CHARACTERS = 20_000
 """Characters at each end of a prompt that are used."""
 
-TRIES = 40
-"""Most borders of words, and of fields, that are tried."""
+MAX_BORDERS_TRIED = 40
+"""Most borders of words, and most of fields, that are tried."""
 
 MAX_WORDING_REACH = 200
 """Characters on each side of a border in which an identifier may cross it."""
@@ -67,7 +67,8 @@ _MAY_BEGIN = re.compile(r" {0,3}[\w+(#@.-]")
 def task_templates(examples: Iterable[Example]) -> dict[str, FixedWording]:
     """Return the fixed wording of each task, which most of its prompts share.
 
-    A task with fewer than two different prompts has none. Of more than :data:`SAMPLE`
+    A task with fewer than two different prompts has none. Of more than
+    :data:`PROMPTS_SEARCHED`
     different prompts, those with the smallest digests are used, so that the order of
     the rows has no effect.
 
@@ -88,7 +89,7 @@ def task_templates(examples: Iterable[Example]) -> dict[str, FixedWording]:
 
 
 def _samples(examples: Iterable[Example]) -> dict[str, list[Example]]:
-    """Return at most ``SAMPLE`` examples of each task, all with different prompts."""
+    """Return at most ``PROMPTS_SEARCHED`` examples a task, with different prompts."""
     heaps: dict[str, list[tuple[int, int, Example]]] = defaultdict(list)
     digests: dict[str, set[int]] = defaultdict(set)
     for number, example in enumerate(examples):
@@ -101,7 +102,7 @@ def _samples(examples: Iterable[Example]) -> dict[str, list[Example]]:
 
         # The top of the heap is the largest digest, which is replaced first.
         entry = (-digest, number, _edges_of(example))
-        if len(heap) < SAMPLE:
+        if len(heap) < PROMPTS_SEARCHED:
             heappush(heap, entry)
             digests_in_heap.add(digest)
         elif digest < -heap[0][0]:
@@ -117,18 +118,18 @@ def _samples(examples: Iterable[Example]) -> dict[str, list[Example]]:
 
 def _edges_of(example: Example) -> Example:
     """Return the example; a very long prompt is reduced to its two ends."""
-    n_removed = len(example.prompt) - 2 * EDGE
+    n_removed = len(example.prompt) - 2 * EDGE_CHARACTERS
     if n_removed <= 0:
         return example
 
-    resumes = EDGE + n_removed
-    spans = [span for span in example.spans if span.end <= EDGE]
+    resumes = EDGE_CHARACTERS + n_removed
+    spans = [span for span in example.spans if span.end <= EDGE_CHARACTERS]
     for span in example.spans:
         if span.start >= resumes:
             spans.append(span.moved(-n_removed))
     return replace(
         example,
-        prompt=example.prompt[:EDGE] + example.prompt[resumes:],
+        prompt=example.prompt[:EDGE_CHARACTERS] + example.prompt[resumes:],
         spans=tuple(spans),
         template=None,
         frames=(),
@@ -177,8 +178,8 @@ class _Search:
 
         # Each try reads all texts, so only the longest candidates are tried.
         fields = [length for length in lengths if self.is_field(length)]
-        tried_fields = set(fields[-TRIES:])
-        tried = {*lengths[-TRIES:], *tried_fields}
+        tried_fields = set(fields[-MAX_BORDERS_TRIED:])
+        tried = {*lengths[-MAX_BORDERS_TRIED:], *tried_fields}
         for length in sorted(tried, reverse=True):
             n_needed = MIN_SHARE_OF_ROWS * len(self.texts)
             if length not in tried_fields:
@@ -209,7 +210,7 @@ class _Search:
 def _shared_prefix(sample: Sequence[Example]) -> str:
     """Return the longest beginning, up to a border, that enough prompts share."""
     prompts = sorted(example.prompt for example in sample)
-    middle = prompts[len(prompts) // 2][:EDGE]
+    middle = prompts[len(prompts) // 2][:EDGE_CHARACTERS]
 
     def ends_field(length: int) -> bool:
         before = middle[max(length - MAX_WORDING_REACH, 0) : length]
@@ -236,7 +237,7 @@ def _shared_suffix(sample: Sequence[Example], prefix: str) -> str:
 
     # The end of a text is the beginning of its reversal.
     reversed_rests = sorted(rest[::-1] for _, rest in rests)
-    reversed_middle = reversed_rests[len(rests) // 2][:EDGE]
+    reversed_middle = reversed_rests[len(rests) // 2][:EDGE_CHARACTERS]
     middle = reversed_middle[::-1]
 
     def begins_field(length: int) -> bool:

@@ -150,7 +150,7 @@ class BatchReader:
         sought: dict[int, dict[bytes, list[_Sought]]] = defaultdict(dict)
         of_row: dict[str, int] = defaultdict(int)
         rows = [row.id for row in manifest.examples if row.split == "train"]
-        for row, encoding in Encodings(manifest, loaded).each(rows):
+        for row, encoding in Encodings(manifest, loaded).encoded_examples(rows):
             for span in row.spans:
                 tokens = encoding.span(span.start, span.end)
                 # It is in a part of the row that was cut off.

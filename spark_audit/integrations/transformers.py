@@ -40,7 +40,7 @@ from spark_audit.integrations.pace import Pace
 from spark_audit.integrations.probe import probe_rows
 from spark_audit.integrations.processes import result_of_first, results_of_all
 from spark_audit.integrations.trainer_batches import STEPS, BatchReader, Seen
-from spark_audit.manifest.file import check_fit, limited, load_manifest, original
+from spark_audit.manifest.file import check_fit, load_manifest, original, restricted_to
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import items_for
 from spark_audit.names import BASE
@@ -159,7 +159,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         full_manifest = original(load_manifest(manifest))
         self._full_manifest = full_manifest
         row_ids = probe_rows(full_manifest, self._plan(full_manifest), rows)
-        self.manifest = limited(full_manifest, row_ids)
+        self.manifest = restricted_to(full_manifest, row_ids)
         self.plan = self._plan(self.manifest)
         if not self.plan:
             raise InputError(

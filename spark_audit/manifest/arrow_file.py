@@ -15,7 +15,7 @@ from spark_audit.manifest.content import MANIFEST_PARTS
 from spark_audit.manifest.packed_lists import Records
 from spark_audit.provenance import canonical_json
 
-BATCH = pa.schema([("part", pa.string()), ("json", pa.binary())])
+MANIFEST_BATCH = pa.schema([("part", pa.string()), ("json", pa.binary())])
 """Schema of an Arrow file: the JSON of a record, and the name of its list."""
 
 
@@ -36,7 +36,7 @@ def write_arrow(content: JsonObject, path: Path) -> None:
             head[name] = []
         else:
             head[name] = value
-    schema = BATCH.with_metadata({"manifest": canonical_json(head)})
+    schema = MANIFEST_BATCH.with_metadata({"manifest": canonical_json(head)})
 
     def write(file: IO[bytes]) -> None:
         with pa.ipc.new_file(file, schema) as writer:
@@ -64,18 +64,18 @@ def read_arrow(path: Path) -> JsonObject:
     # The file may come from anybody, so its offsets may lead anywhere.
     table = open_messages(buffer, is_file=True).read_all()
     table.validate(full=True)
-    if not table.schema.equals(BATCH):
+    if not table.schema.equals(MANIFEST_BATCH):
         raise KeyError
     content = files.parse_json(table.schema.metadata[b"manifest"], place=str(path))
-    return {**content, **tables_of(table.to_batches())}
+    return {**content, **lists_of_batches(table.to_batches())}
 
 
 def as_batch(part: str, chunk: pa.Array) -> pa.RecordBatch:
     """Return the JSON of some records, with the name of their list in each row."""
-    return pa.record_batch([pa.repeat(part, len(chunk)), chunk], schema=BATCH)
+    return pa.record_batch([pa.repeat(part, len(chunk)), chunk], schema=MANIFEST_BATCH)
 
 
-def tables_of(batches: Iterable[pa.RecordBatch]) -> dict[str, Records[Any]]:
+def lists_of_batches(batches: Iterable[pa.RecordBatch]) -> dict[str, Records[Any]]:
     """Return the lists whose records are in the batches, by name.
 
     Raises

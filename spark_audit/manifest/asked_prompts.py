@@ -22,7 +22,7 @@ from spark_audit.manifest import schema
 from spark_audit.manifest.encodings import Encodings, components_of, key_of
 from spark_audit.scoring.items import Item
 
-CUE = 4
+CUE_TOKENS = 4
 """Tokens directly before an identifier that count as its cue **[ours]**."""
 
 MAX_TOKENS_BEFORE_CUE = 28
@@ -106,7 +106,7 @@ class CuedIdentifier:
         return nearest
 
 
-TAILS = {"last8": 8, "last16": 16, "last32": 32, "cue": CUE}
+TAILS = {"last8": 8, "last16": 16, "last32": 32, "cue": CUE_TOKENS}
 """Prompts that end with the row's own tokens -> how many of them stand before it."""
 
 PROMPTS = (*TAILS, *ASSOCIATIONS)
@@ -174,7 +174,7 @@ def _tail_item(
         assert identifier.other is not None
         last_span = identifier.other.identifiers[-1][0]
         _, other_body = _before(identifier.other, last_span, encodings)
-        context = other_body[:-CUE][-MAX_TOKENS_BEFORE_CUE:]
+        context = other_body[:-CUE_TOKENS][-MAX_TOKENS_BEFORE_CUE:]
 
     before = np.concatenate([lead, context, body[-TAILS[prompt] :]])
     encoding = encodings[identifier.example.id]
@@ -258,4 +258,4 @@ def _all_asked(manifest: schema.Manifest) -> dict[tuple[str, int], CuedIdentifie
 def _has_context(row: schema.ManifestExample) -> bool:
     """Return whether enough tokens precede a row's last identifier."""
     first_token, _ = row.identifiers[-1][1]
-    return first_token - row.kept[0] >= 2 * CUE
+    return first_token - row.kept[0] >= 2 * CUE_TOKENS

@@ -25,12 +25,12 @@ from spark_audit.data.examples import Example, unique
 from spark_audit.data.fixed_wording import lack_notes
 from spark_audit.errors import InputError
 from spark_audit.files import sha256_file
-from spark_audit.manifest.arrow_file import tables_of
+from spark_audit.manifest.arrow_file import lists_of_batches
 from spark_audit.manifest.canary_sets import canary_sets
 from spark_audit.manifest.clusters import clusters
 from spark_audit.manifest.content import seal
 from spark_audit.manifest.layout import SLICE_ROWS, Rows
-from spark_audit.manifest.membership_rows import duplicates, membership
+from spark_audit.manifest.membership_rows import membership, near_duplicate_groups
 from spark_audit.manifest.overlap import check_splits
 from spark_audit.manifest.records import Record
 from spark_audit.manifest.row_slices import NOTES, RowSlices
@@ -97,10 +97,10 @@ def build_manifest(
     show = _stages(progress)
 
     # First the rows themselves are checked, before anything is scored.
-    examples = checked(examples)
+    examples = checked_examples(examples)
     notes_on_splits = check_splits(examples)
     rows = Rows(examples, loaded.tokenizer, max_length=recorded.max_length)
-    groups = duplicates(rows)
+    groups = near_duplicate_groups(rows)
     row_clusters = clusters(examples, groups)
 
     # Then the reference model scores each token, and spans get their controls.
@@ -121,7 +121,7 @@ def build_manifest(
     counts = {
         **row_numbers(examples),
         **row_clusters.counts,
-        **slices.counted,
+        **slices.counts,
         **_counts_of_canaries(sets.canaries, slices),
         **{side: len(ids) for side, ids in members.items()},
         "rows_near_duplicate": n_crossing,
@@ -134,7 +134,7 @@ def build_manifest(
             canaries=sets.canaries,
             members=members,
             max_length=recorded.max_length,
-            n_comparable=slices.comparable,
+            n_comparable=slices.n_comparable,
         ),
         *rows.notes,
         *notes_on_splits,
@@ -152,7 +152,7 @@ def build_manifest(
             **heading(name, reference_of(loaded), recorded, data),
             "pairs": (),
             "unmatched": (),
-            **tables_of(pa.ipc.open_stream(records)),
+            **lists_of_batches(pa.ipc.open_stream(records)),
             "counts": counts,
             "canaries": sets.canaries,
             "twins": sets.twins,
@@ -238,14 +238,14 @@ def _add_slices(
     Scores are read for several slices at once, because each search in the store is
     slow.
     """
-    for first, layouts in rows.slices():
-        if first % READ_ROWS == 0:
+    for first_row, layouts in rows.slices():
+        if first_row % READ_ROWS == 0:
             pa.default_memory_pool().release_unused()
-            read_rows = rows.examples[first : first + READ_ROWS]
+            read_rows = rows.examples[first_row : first_row + READ_ROWS]
             keys = {row.id: scores.keys[row.id] for row in read_rows}
             table = scores.store.gather(keys, scoring_pass=Pass())
-        slices.add(layouts, table, first=first)
-        progress(first + len(layouts), len(rows.examples))
+        slices.add(layouts, table, first_row=first_row)
+        progress(first_row + len(layouts), len(rows.examples))
 
     del table
     pa.default_memory_pool().release_unused()
@@ -305,7 +305,7 @@ def heading(
     }
 
 
-def checked(examples: Sequence[Example]) -> Sequence[Example]:
+def checked_examples(examples: Sequence[Example]) -> Sequence[Example]:
     """Return the examples in order of id, so that their given order has no effect.
 
     Raises

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spark_audit.data.examples import Example
-from spark_audit.data.occurrences import SHORT, finder, folded, string_of
+from spark_audit.data.occurrences import SHORT_BELOW, finder, folded, string_of
 from spark_audit.stats.duplicates import cluster_labels
 
 WIDESPREAD_ROWS = 100
@@ -22,7 +22,7 @@ of rows must not be smaller: sixteen rows of sixty with the same number belong t
 person, and a dose of 64 is one string.
 """
 
-BARE = ("NAME", "ADDRESS")
+ONE_WORD_TYPES = ("NAME", "ADDRESS")
 """Types whose strings of one word ("Anna", "Berlin") belong to many people. They join
 no rows, because they would chain unrelated people together. Strings of one or two
 characters join none either, whatever their type **[ours]**."""
@@ -55,7 +55,7 @@ def clusters(examples: Sequence[Example], groups: np.ndarray) -> Clusters:
 
     An identifier joins all rows that hold it, annotated there or not. Two kinds of
     identifiers join none: a single word that may belong to many people, and a string
-    that stands nearly everywhere (:data:`BARE`, :data:`WIDESPREAD_SHARE`).
+    that stands nearly everywhere (:data:`ONE_WORD_TYPES`, :data:`WIDESPREAD_SHARE`).
 
     Parameters
     ----------
@@ -163,7 +163,7 @@ def _annotated_strings(example: Example) -> dict[str, bool]:
         string = string_of(example, span)
         has_digit = any(character.isdigit() for character in string)
         is_word = len(string.split()) == 1 and not has_digit
-        is_bare = len(string) < SHORT or (is_word and span.type in BARE)
+        is_bare = len(string) < SHORT_BELOW or (is_word and span.type in ONE_WORD_TYPES)
 
         # A string annotated twice identifies its owner if it does under one of its
         # types.

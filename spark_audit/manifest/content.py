@@ -72,7 +72,7 @@ def seal(content: JsonObject) -> Manifest:
     """
     # The digest covers the checked content, with defaults filled in.
     draft = checked_content({**content, "digest": ""}, where="manifest")
-    return draft.having(digest=digest(content_of(draft)))
+    return draft.with_parts(digest=digest(content_of(draft)))
 
 
 def _packed_lists(content: JsonObject) -> dict[str, Records[Any]]:
@@ -107,7 +107,7 @@ def checked_content(content: JsonObject, *, where: str) -> Manifest:
         # checked as a whole. Records of the lists are checked one by one, when they are
         # read.
         head = canonical_json({**content, **dict.fromkeys(packed_lists, ())})
-        draft = Manifest.model_validate_json(head).having(**packed_lists)
+        draft = Manifest.model_validate_json(head).with_parts(**packed_lists)
         check_joined(draft)
     except (ValueError, RecursionError) as error:
         raise InputError(
@@ -279,5 +279,5 @@ def content_of(manifest: Manifest) -> dict[str, object]:
     packed_lists = _packed_lists(
         {name: getattr(manifest, name) for name in MANIFEST_PARTS}
     )
-    head = manifest.having(**dict.fromkeys(MANIFEST_PARTS, []))
+    head = manifest.with_parts(**dict.fromkeys(MANIFEST_PARTS, []))
     return {**head.model_dump(mode="json"), **packed_lists}

@@ -128,7 +128,7 @@ def fitted_prefix(
 class Encodings(dict[str, Encoding]):
     """A manifest's texts as a checkpoint's tokens, by the example's id.
 
-    ``encodings[id]`` is cached; :meth:`each` goes through many and caches none.
+    ``encodings[id]`` is cached; :meth:`encoded_examples` yields many and caches none.
 
     Raises
     ------
@@ -156,7 +156,7 @@ class Encodings(dict[str, Encoding]):
         """:func:`candidate_sets` of the manifest."""
         return candidate_sets(self.manifest)
 
-    def each(
+    def encoded_examples(
         self, keys: Sequence[str]
     ) -> Iterator[tuple[schema.ManifestExample, Encoding]]:
         """Yield examples with their tokens, by id, without caching them."""
@@ -183,7 +183,7 @@ class Encodings(dict[str, Encoding]):
             )
 
     def __missing__(self, key: str) -> Encoding:
-        ((_, encoding),) = self.each([key])
+        ((_, encoding),) = self.encoded_examples([key])
         self[key] = encoding
         return encoding
 

@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from spark_audit import files, wrong_paths
+from spark_audit.data.arrow_messages import ARROW_MAGIC
 from spark_audit.errors import InputError, OutputError
 from spark_audit.manifest.arrow_file import read_arrow, write_arrow
 from spark_audit.manifest.content import (
@@ -28,12 +29,9 @@ from spark_audit.manifest.schema import (
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
 
-MAGIC = b"ARROW1"
-"""First bytes of an Arrow file."""
+GIVE_A_MANIFEST = "give a file of `spark-audit manifest build`"
 
-MANIFEST = "give a file of `spark-audit manifest build`"
-
-FIX = "build it again, or get the original file"
+REBUILD_FIX = "build it again, or get the original file"
 
 
 def original(manifest: Manifest) -> Manifest:
@@ -110,7 +108,9 @@ def load_manifest(path: str | Path | Manifest) -> Manifest:
     path = Path(path).expanduser()
     content = _content_of_file(path)
     if not isinstance(content, dict) or content.get("kind") != "spark-audit-manifest":
-        raise InputError("is no SPARK Audit manifest", where=str(path), fix=MANIFEST)
+        raise InputError(
+            "is no SPARK Audit manifest", where=str(path), fix=GIVE_A_MANIFEST
+        )
 
     # The digest covers the content exactly as the file has it, including fields that
     # this version does not know.
@@ -122,7 +122,7 @@ def load_manifest(path: str | Path | Manifest) -> Manifest:
         raise InputError(
             "was changed after it was built: its digest does not fit its content",
             where=str(path),
-            fix=FIX,
+            fix=REBUILD_FIX,
         )
     return manifest
 
@@ -139,14 +139,14 @@ def _content_of_file(path: Path) -> object:
     """
     try:
         with files.open_regular(path, follow=True) as file:
-            if file.peek(len(MAGIC)).startswith(MAGIC):
+            if file.peek(len(ARROW_MAGIC)).startswith(ARROW_MAGIC):
                 return read_arrow(path)
             raw = files.read_whole(file, most=files.data_bytes())
         return files.parse_json(raw, place=str(path))
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise wrong_paths.no_such_path(path, otherwise=MANIFEST) from error
+        raise wrong_paths.no_such_path(path, otherwise=GIVE_A_MANIFEST) from error
     except OSError as error:
-        advice = wrong_paths.instead(path, MANIFEST)
+        advice = wrong_paths.instead(path, GIVE_A_MANIFEST)
         if path.is_dir():
             raise InputError(
                 "is a folder, not a manifest", where=str(path), fix=advice
@@ -156,7 +156,9 @@ def _content_of_file(path: Path) -> object:
         ) from error
     except (pa.ArrowException, KeyError, TypeError, ValueError, struct.error) as error:
         raise InputError(
-            "was changed, is not whole, or is no manifest", where=str(path), fix=FIX
+            "was changed, is not whole, or is no manifest",
+            where=str(path),
+            fix=REBUILD_FIX,
         ) from error
 
 
@@ -241,10 +243,14 @@ def _shortened(value: object) -> str:
     return text[:12] if len(text) == 64 else text
 
 
-def limited(manifest: Manifest, ids: set[str]) -> Manifest:
-    """Return the part of a manifest that concerns some examples; keep the digest."""
+def restricted_to(manifest: Manifest, ids: set[str]) -> Manifest:
+    """Return a manifest restricted to some examples, with the digest of the whole.
+
+    An estimate of the run time scores only these, and a trainer's callback audits them.
+    """
 
     def concerns(record: Any) -> bool:
+        """Return whether all examples of a record are among the ids."""
         if isinstance(record, ManifestExample):
             return record.id in ids
         # A canary or a set of twins may have several examples, while a pair has one.
@@ -257,7 +263,7 @@ def limited(manifest: Manifest, ids: set[str]) -> Manifest:
         packed_lists[name] = Records.pack(record_class, records, name=name)
 
     membership = manifest.membership
-    return manifest.having(
+    return manifest.with_parts(
         **packed_lists,
         membership=MembershipRows(
             members=[row_id for row_id in membership.members if row_id in ids],

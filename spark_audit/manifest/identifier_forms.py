@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spark_audit.data.canaries import HOSTS, checked, pick
+from spark_audit.data.canaries import EXAMPLE_HOSTS, checked, pick
 from spark_audit.data.person_names import providers, strings
 from spark_audit.data.pii import luhn
 
@@ -239,9 +239,9 @@ class Forms:
             return [host]
 
         other_hosts = sorted(set(self._hosts) - {host.casefold()})
-        if len(other_hosts) >= len(HOSTS):
+        if len(other_hosts) >= len(EXAMPLE_HOSTS):
             return other_hosts
-        return [*other_hosts, *HOSTS]
+        return [*other_hosts, *EXAMPLE_HOSTS]
 
     def _word_lists(
         self, type: str, words: list[str]

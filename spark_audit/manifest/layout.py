@@ -14,8 +14,8 @@ from spark_audit.data.encoding import (
     check_one_bos,
     encode_rows,
     kept_range,
-    runs,
     tokens_of_ranges,
+    true_runs,
 )
 from spark_audit.data.examples import Example, Ranges, Span
 from spark_audit.data.fixed_wording import template_ranges
@@ -142,7 +142,7 @@ class ManifestLayout:
                 for turn in training.turns
             ],
             "supervised": [list(range_) for range_ in training.supervised],
-            "supervised_tokens": [list(run) for run in runs(is_supervised)],
+            "supervised_tokens": [list(run) for run in true_runs(is_supervised)],
             "max_length": training.max_length,
             "truncation": training.truncation,
             "fed_tokens": list(training.token_range_read(len(self.encoding))),
@@ -152,7 +152,7 @@ class ManifestLayout:
         return {"training_input": record}
 
     @cached_property
-    def pii(self) -> np.ndarray:
+    def is_pii(self) -> np.ndarray:
         """Return a mask of tokens that belong to identifiers, shape ``(T,)``, bool.
 
         It covers annotated identifiers, every repeat of them, and further matches of
@@ -162,7 +162,7 @@ class ManifestLayout:
         return self.encoding.mask(identifier_ranges(self.example))
 
     @cached_property
-    def fixed(self) -> np.ndarray:
+    def is_template(self) -> np.ndarray:
         """Return a mask of template tokens, shape ``(T,)``, bool."""
         return self.encoding.mask(self.template)
 
@@ -176,7 +176,7 @@ class ManifestLayout:
             or end < self.encoding.text_token_end
         )
 
-    def within(self, tokens: TokenSpan | None) -> bool:
+    def keeps(self, tokens: TokenSpan | None) -> bool:
         """Return whether a span has tokens and all of them are kept."""
         start, end = self.kept
         return tokens is not None and start <= tokens.start and tokens.end <= end
@@ -188,11 +188,11 @@ class ManifestLayout:
         sentences (whose words stand in many rows), special tokens and, if the settings
         say so, the template.
         """
-        near_pii = dilate(self.pii, settings.buffer)
+        near_pii = dilate(self.is_pii, settings.buffer)
         is_injected = self.encoding.mask(self.example.frames)
         is_excluded = near_pii | is_injected | self.encoding.is_special
         if settings.exclude_template:
-            is_excluded = is_excluded | self.fixed
+            is_excluded = is_excluded | self.is_template
         return np.asarray(is_excluded)
 
 

@@ -13,7 +13,7 @@ from spark_audit.manifest import layout
 from spark_audit.stats.duplicates import duplicate_groups
 
 
-def duplicates(rows: layout.Rows) -> np.ndarray:
+def near_duplicate_groups(rows: layout.Rows) -> np.ndarray:
     """Return the near-duplicate group of each row, shape ``(n,)``, int64.
 
     Fixed wording is ignored, because all rows of a task share it.

@@ -25,7 +25,7 @@ CONTROLS_ONLY = {
 }
 """Covariates that only controls have, with the note on each."""
 
-SIDES = ("spans", "pool", "matched", "controls")
+BALANCE_SIDES = ("spans", "pool", "matched", "controls")
 """Sides of the balance: spans, possible controls, matched spans, their controls."""
 
 
@@ -41,7 +41,7 @@ class SelectedPairs(NamedTuple):
     places: np.ndarray
 
 
-def match(
+def match_identifiers(
     corpus: token_corpus.TokenCorpus, eligible: np.ndarray, settings: ManifestSettings
 ) -> SelectedPairs:
     """Match every span outside of canaries with text of its own example.
@@ -112,7 +112,7 @@ def _match_row(
     spans: list[Span] = []
     token_ranges: list[tuple[int, int]] = []
     for span, tokens in row.spans:
-        if span.part is None and tokens and row.within(tokens):
+        if span.part is None and tokens and row.keeps(tokens):
             spans.append(span)
             token_ranges.append((tokens.start, tokens.end))
 
@@ -244,7 +244,7 @@ class Balance:
         for name in names:
             # A side without values is an empty array.
             values: dict[str, np.ndarray] = {}
-            for side in SIDES:
+            for side in BALANCE_SIDES:
                 slices = self._values.pop((name, side), [])
                 values[side] = np.concatenate([*slices, []])
 

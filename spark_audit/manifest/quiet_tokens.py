@@ -37,8 +37,8 @@ def low_sensitivity(
     fixed_by_row: list[np.ndarray] = []
     stop_words_by_row: list[np.ndarray] = []
     for row in corpus.rows:
-        pii_by_row.append(row.pii)
-        fixed_by_row.append(row.fixed)
+        pii_by_row.append(row.is_pii)
+        fixed_by_row.append(row.is_template)
         stop_words_by_row.append(row.encoding.mask(stop_word_ranges(row.example.text)))
     is_pii = np.concatenate(pii_by_row)  # (N,), bool
     is_fixed = np.concatenate(fixed_by_row)  # (N,), bool

@@ -13,7 +13,7 @@ from spark_audit.manifest.schema import Manifest, ManifestCanary
 NOT_SHOWN = "not shown"
 """The digest of a redacted copy, in place of the original's."""
 
-REDACTED = (
+REDACTED_NOTE = (
     "redacted: prompts, responses, canary candidates, the scores of tokens and spans, "
     "and checksums of data files were left out, and with the text the forms by which "
     "audits compare identifiers; rows, sources and clusters are numbered: it can be "
@@ -84,7 +84,7 @@ def redact(manifest: Manifest) -> Manifest:
     """
     redaction = _Redaction(manifest)
     # A second redaction must not repeat the note.
-    notes = list(dict.fromkeys([*manifest.notes, REDACTED]))
+    notes = list(dict.fromkeys([*manifest.notes, REDACTED_NOTE]))
     return seal(
         {
             **content_of(manifest),

@@ -9,13 +9,17 @@ from dataclasses import asdict
 import numpy as np
 import pyarrow as pa
 
-from spark_audit.data.encoding import TokenSpan, runs
+from spark_audit.data.encoding import TokenSpan, true_runs
 from spark_audit.data.examples import Span
-from spark_audit.manifest.arrow_file import BATCH, as_batch
+from spark_audit.manifest.arrow_file import MANIFEST_BATCH, as_batch
 from spark_audit.manifest.canary_sets import is_whole
 from spark_audit.manifest.layout import ManifestLayout
 from spark_audit.manifest.packed_lists import packed_chunks
-from spark_audit.manifest.pair_selection import Balance, SelectedPairs, match
+from spark_audit.manifest.pair_selection import (
+    Balance,
+    SelectedPairs,
+    match_identifiers,
+)
 from spark_audit.manifest.quiet_tokens import low_sensitivity
 from spark_audit.manifest.records import CUT_OFF, Record
 from spark_audit.manifest.schema import ManifestSettings
@@ -57,7 +61,7 @@ def _span_record(row: ManifestLayout, span: Span, tokens: TokenSpan | None) -> R
         "token_end": None,
         "partial": False,
     }
-    if tokens is not None and row.within(tokens):
+    if tokens is not None and row.keeps(tokens):
         record["token_start"] = tokens.start
         record["token_end"] = tokens.end
         record["partial"] = tokens.partial
@@ -74,14 +78,14 @@ class RowSlices:
     counts_by_task
         Counts of tokens, without special ones, in the rows of each task: task -> shape
         ``(V,)``.
-    labels
+    cluster_of_row
         Cluster of each row.
 
     Attributes
     ----------
-    counted
+    counts
         Counts by name. Counts of pairs and spans cover both splits.
-    comparable
+    n_comparable
         Number of spans that can be compared, matched or not.
     canary_rows
         Rows that hold a canary, each with whether the whole canary was scored.
@@ -91,29 +95,29 @@ class RowSlices:
         self,
         settings: ManifestSettings,
         counts_by_task: Mapping[str, np.ndarray],
-        labels: Sequence[str],
+        cluster_of_row: Sequence[str],
     ) -> None:
         self._settings = settings
         self._counts_by_task = counts_by_task
-        self._labels = labels
+        self._cluster_of_row = cluster_of_row
         self._token_counts = np.asarray(sum(counts_by_task.values()))  # (V,)
         self._carried_sums: dict[str, float] = {}
 
         # Compression shrinks digits to a quarter until all rows are matched.
         compressed = pa.ipc.IpcWriteOptions(compression="zstd")
         self._sink = pa.BufferOutputStream()
-        self._packed = pa.ipc.new_stream(self._sink, BATCH, options=compressed)
+        self._packed = pa.ipc.new_stream(self._sink, MANIFEST_BATCH, options=compressed)
 
         self.balance = Balance()
         self.identifiers = Identifiers()
-        self.counted: Counter[str] = Counter()
-        self.comparable = 0
+        self.counts: Counter[str] = Counter()
+        self.n_comparable = 0
         self.canary_rows: list[tuple[ManifestLayout, bool]] = []
 
     def add(
-        self, rows: Sequence[ManifestLayout], table: TokenTable, *, first: int
+        self, rows: Sequence[ManifestLayout], table: TokenTable, *, first_row: int
     ) -> None:
-        """Add a slice of rows; ``first`` is the number of its first row."""
+        """Add a slice of rows; ``first_row`` is its first row's number among all."""
         settings = self._settings
         corpus = TokenCorpus(
             rows,
@@ -129,15 +133,17 @@ class RowSlices:
         is_low = low_sensitivity(corpus, settings, counts_by_task=self._counts_by_task)
 
         # Records are packed at once, because objects take six times the memory.
-        pairs = match(corpus, is_eligible, settings)
-        labels = self._labels[first : first + len(rows)]
-        self._write("examples", self._examples(corpus, is_excluded, is_low, labels))
+        pairs = match_identifiers(corpus, is_eligible, settings)
+        slice_clusters = self._cluster_of_row[first_row : first_row + len(rows)]
+        self._write(
+            "examples", self._examples(corpus, is_excluded, is_low, slice_clusters)
+        )
         self._write("pairs", pairs.pairs)
         self._write("unmatched", pairs.unmatched)
 
         self._count(rows, corpus, pairs)
         self.balance.add(corpus, is_eligible, pairs)
-        self.identifiers.add(corpus, first=first)
+        self.identifiers.add(corpus, first_row=first_row)
 
         # Canaries need all of their rows at the end; there are few of them.
         for i, row in enumerate(rows):
@@ -155,7 +161,7 @@ class RowSlices:
     ) -> None:
         """Add the tokens, spans and pairs of a slice to the counts."""
         reasons = [record["reason"] for record in pairs.unmatched]
-        self.counted.update(
+        self.counts.update(
             {
                 "tokens": len(corpus.nll_micronats),
                 "tokens_scored": int((corpus.nll_micronats >= 0).sum()),
@@ -172,10 +178,10 @@ class RowSlices:
         # These counts include spans of canaries, which also have a count of their own.
         for row in rows:
             for span, tokens in row.spans:
-                self.counted["spans"] += 1
-                self.counted["spans_of_canaries"] += span.part is not None
-                self.counted["spans_partial"] += tokens is not None and tokens.partial
-        self.comparable += len(pairs.places)
+                self.counts["spans"] += 1
+                self.counts["spans_of_canaries"] += span.part is not None
+                self.counts["spans_partial"] += tokens is not None and tokens.partial
+        self.n_comparable += len(pairs.places)
 
     def records(self) -> pa.Buffer:
         """Return the records of all added rows, as a compressed Arrow stream."""
@@ -187,7 +193,7 @@ class RowSlices:
         corpus: TokenCorpus,
         is_excluded: np.ndarray,
         is_low: np.ndarray,
-        labels: Sequence[str],
+        slice_clusters: Sequence[str],
     ) -> Iterator[Record]:
         """Yield the manifest's examples one by one, because a record takes 10 KB."""
         classes = token_classes(corpus).tobytes().decode("ascii")
@@ -196,9 +202,9 @@ class RowSlices:
             unll = corpus.nll_micronats[tokens].tolist()
             # These fields replace those of the record before scoring.
             yield {
-                **example_record(row, labels[i]),
+                **example_record(row, slice_clusters[i]),
                 "reference_unll": [value if value >= 0 else None for value in unll],
-                "excluded": [list(run) for run in runs(is_excluded[tokens])],
+                "excluded": [list(run) for run in true_runs(is_excluded[tokens])],
                 "classes": classes[tokens],
                 "low": np.flatnonzero(is_low[tokens]).tolist(),
             }

@@ -580,7 +580,7 @@ class Manifest(_Part):
     balance: list[BalanceRow]
     notes: list[str]
 
-    def having(self, **parts: Any) -> Manifest:
+    def with_parts(self, **parts: Any) -> Manifest:
         """Return the manifest with some parts replaced; the new ones are unchecked."""
         changed = self.model_copy(update=parts)
         # A copy also has the cached values of the original.

@@ -94,7 +94,7 @@ def score(
 def plain_items(encodings: Encodings, keys: Sequence[str]) -> list[Item]:
     """Return whole examples by id, for the plain pass and for noise."""
     items = []
-    for example, encoding in encodings.each(keys):
+    for example, encoding in encodings.encoded_examples(keys):
         # kept: a token range; positions: of each id in the full tokenisation.
         ids, positions = encoding.model_input(example.kept)
         items.append(Item(example.id, ids, positions))
@@ -199,7 +199,7 @@ def row_prompts(
 
 def _prompt_items(encodings: Encodings, keys: Sequence[str]) -> list[Prompt]:
     """Return the prompts of rows; answers are limited by all rows of the manifest."""
-    rows = encodings.each([*encodings.manifest.by_id])
+    rows = encodings.encoded_examples([*encodings.manifest.by_id])
     return row_prompts(rows, keys, limit=encodings.limit)
 
 

@@ -6,11 +6,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from spark_audit.data.examples import Example
-from spark_audit.manifest.build import checked, heading, reference_of, row_numbers
+from spark_audit.manifest.build import (
+    checked_examples,
+    heading,
+    reference_of,
+    row_numbers,
+)
 from spark_audit.manifest.clusters import clusters
 from spark_audit.manifest.content import seal
 from spark_audit.manifest.layout import Rows
-from spark_audit.manifest.membership_rows import duplicates
+from spark_audit.manifest.membership_rows import near_duplicate_groups
 from spark_audit.manifest.records import Record
 from spark_audit.manifest.row_slices import example_record
 from spark_audit.manifest.schema import Manifest, ManifestSettings
@@ -47,9 +52,9 @@ def task_manifest(
         offsets.
     """
     # Only a check: the tasks keep their order, which is that of a stream.
-    checked(examples)
+    checked_examples(examples)
     rows = Rows(examples, loaded.tokenizer, max_length=loaded.max_positions)
-    row_clusters = clusters(examples, duplicates(rows))
+    row_clusters = clusters(examples, near_duplicate_groups(rows))
     layouts = list(rows)
 
     counts = {

@@ -31,25 +31,25 @@ from spark_audit.provenance import seed_for
 MOST_TWIN_SETS = 200
 """Most identifiers that get twins."""
 
-HELD_OUT = 50
-"""Places for held-out identifiers, if there are as many."""
+HELD_OUT_TWIN_SETS = 50
+"""Sets reserved for held-out identifiers, if there are as many."""
 
-TWINS = 31
+TWINS_PER_IDENTIFIER = 31
 """Twins per identifier."""
 
-FEWEST = 8
+MIN_TWINS = 8
 """Fewest twins with which an identifier is kept."""
 
-CONTEXTS = 2
+MAX_TWIN_CONTEXTS = 2
 """Most rows in which an identifier is read."""
 
-DRAWS = 1024
+MAX_TWIN_DRAWS = 1024
 """Most strings that are drawn for an identifier."""
 
 DRAWS_AT_ONCE = 128
 """Strings that are drawn in one lot."""
 
-NEAR = 48
+NEARBY_CHARACTERS = 48
 """Characters on each side of an identifier between which a string must fit, before the
 slower test on whole texts."""
 
@@ -57,7 +57,7 @@ slower test on whole texts."""
 class _Place(NamedTuple):
     """An identifier's place: the number of its row, its characters and its tokens."""
 
-    row: int
+    row_number: int
     char_start: int
     char_end: int
     token_start: int
@@ -105,19 +105,19 @@ class _Frame(NamedTuple):
     token_end: int
     encode: Encode
 
-    def fitting(self, strings: Sequence[str]) -> list[str]:
+    def strings_that_fit(self, strings: Sequence[str]) -> list[str]:
         """Return the strings that change no token outside of the place."""
         if not strings:
             return []
 
         fitting = []
-        rows = self.encode([self.before + text + self.after for text in strings])
-        for text, ids in zip(strings, rows, strict=True):
+        texts = [self.before + string + self.after for string in strings]
+        for string, ids in zip(strings, self.encode(texts), strict=True):
             is_same_length = len(ids) == len(self.ids)
             is_same_before = ids[: self.token_start] == self.ids[: self.token_start]
             is_same_behind = ids[self.token_end :] == self.ids[self.token_end :]
             if is_same_length and is_same_before and is_same_behind:
-                fitting.append(text)
+                fitting.append(string)
         return fitting
 
 
@@ -129,12 +129,11 @@ class Identifiers:
         self._places: dict[str, array[int]] = defaultdict(lambda: array("i"))
         self._fed_texts: dict[str, tuple[int, int]] = {}
 
-    def add(self, corpus: TokenCorpus, *, first: int) -> None:
-        """Add a slice of rows; ``first`` is the number of its first row."""
+    def add(self, corpus: TokenCorpus, *, first_row: int) -> None:
+        """Add a slice of rows; ``first_row`` is its first row's number among all."""
         for i, row in enumerate(corpus.rows):
-            is_scored = (
-                corpus.nll_micronats[corpus.tokens_of(i)] >= 0
-            )  # (tokens of the row,)
+            nll_micronats = corpus.nll_micronats[corpus.tokens_of(i)]
+            is_scored = nll_micronats >= 0  # (tokens of the row,)
 
             # The part that training read is needed at the end, for rows that were cut.
             if row.training_input is not None:
@@ -152,7 +151,7 @@ class Identifiers:
 
                 if is_scored[tokens.start : tokens.end].all():
                     place = _Place(
-                        row=first + i,
+                        row_number=first_row + i,
                         char_start=span.start,
                         char_end=span.end,
                         token_start=tokens.start,
@@ -160,7 +159,7 @@ class Identifiers:
                     )
                     self._places[string].extend(place)
 
-    def readable(
+    def readable_by_string(
         self, examples: Sequence[Example], *, seed: int
     ) -> dict[str, _Identifier]:
         """Return the identifiers that can be read on their own side, by folded string.
@@ -181,7 +180,7 @@ class Identifiers:
             is_trained = dose_of[string] > 0
             place_by_row: dict[str, _Place] = {}
             for place in self._places_of(string):
-                example = examples[place.row]
+                example = examples[place.row_number]
                 if (example.split == "train") == is_trained:
                     place_by_row.setdefault(example.id, place)
 
@@ -194,16 +193,16 @@ class Identifiers:
 
             # Only rows with the same spelling can hold the same twins.
             first_text = _text_at(examples, place_by_row[rows_by_hash[0]])
-            alike = []
+            places_spelled_alike = []
             for row_id in rows_by_hash:
                 place = place_by_row[row_id]
                 if _text_at(examples, place) == first_text:
-                    alike.append(place)
+                    places_spelled_alike.append(place)
             identifiers[string] = _Identifier(
                 type=self._types[string],
                 text=first_text,
                 dose=dose_of[string],
-                places=alike[:CONTEXTS],
+                places=places_spelled_alike[:MAX_TWIN_CONTEXTS],
             )
         return identifiers
 
@@ -211,13 +210,13 @@ class Identifiers:
         """Yield the places of a string, which are stored as consecutive numbers."""
         numbers = self._places[string]
         n_fields = len(_Place._fields)
-        for first in range(0, len(numbers), n_fields):
-            yield _Place(*numbers[first : first + n_fields])
+        for start in range(0, len(numbers), n_fields):
+            yield _Place(*numbers[start : start + n_fields])
 
 
 def _text_at(examples: Sequence[Example], place: _Place) -> str:
     """Return an identifier in its spelling at a place."""
-    return examples[place.row].text[place.char_start : place.char_end]
+    return examples[place.row_number].text[place.char_start : place.char_end]
 
 
 def twin_sets(
@@ -247,9 +246,9 @@ def twin_sets(
     -------
     list, int
         The manifest's records, and the number of identifiers with fewer than
-        :data:`FEWEST` twins.
+        :data:`MIN_TWINS` twins.
     """
-    readable = identifiers.readable(rows.examples, seed=seed)
+    readable = identifiers.readable_by_string(rows.examples, seed=seed)
     forms = Forms(
         (identifier.type, identifier.text) for identifier in readable.values()
     )
@@ -266,7 +265,7 @@ def twin_sets(
     n_lost = 0
     total = min(MOST_TWIN_SETS, len(readable))
     # Places that one side does not fill go to the other side.
-    most_trained = MOST_TWIN_SETS - min(HELD_OUT, len(doses_of_held_out))
+    most_trained = MOST_TWIN_SETS - min(HELD_OUT_TWIN_SETS, len(doses_of_held_out))
     sides = ((doses_of_trained, most_trained), (doses_of_held_out, MOST_TWIN_SETS))
     for dose_of, n_records_of_side in sides:
         for string in _drawn_in_turn(dose_of, seed):
@@ -276,10 +275,10 @@ def twin_sets(
             # A separate stream: the twins do not depend on other identifiers.
             rng = np.random.default_rng(seed_for(seed, "twins", string))
             identifier = readable[string]
-            layouts = [rows[place.row] for place in identifier.places]
+            layouts = [rows[place.row_number] for place in identifier.places]
             frames = _frames(identifier, layouts, encode, encode_special_in_text)
             twins = _fresh_strings(identifier, frames, forms, readable, rng)
-            if len(twins) < FEWEST:
+            if len(twins) < MIN_TWINS:
                 n_lost += 1
                 continue
 
@@ -375,8 +374,8 @@ def _frames(
         )
 
         # Without neighbours, all tokens are the place: only their number must match.
-        near_before = before[-NEAR:]
-        near_after = after[:NEAR]
+        near_before = before[-NEARBY_CHARACTERS:]
+        near_after = after[:NEARBY_CHARACTERS]
         (near_ids,) = encode_row([near_before + identifier.text + near_after])
         near.append(
             _Frame(
@@ -398,7 +397,9 @@ def _fresh_strings(
     readable: Collection[str],
     rng: np.random.Generator,
 ) -> list[str]:
-    """Return at most :data:`TWINS` strings of its form that fit in all of its places.
+    """Return strings of an identifier's form that fit in all of its places.
+
+    There are at most :data:`TWINS_PER_IDENTIFIER`.
 
     Parameters
     ----------
@@ -408,9 +409,9 @@ def _fresh_strings(
     twins = list[str]()
     seen = {identifier.text}
     n_near = len(frames) // 2
-    for n_drawn in range(0, DRAWS, DRAWS_AT_ONCE):
+    for n_drawn in range(0, MAX_TWIN_DRAWS, DRAWS_AT_ONCE):
         # If hardly one draw in a hundred fits, further draws will not fill a set.
-        if n_drawn >= DRAWS // 4 and len(twins) < FEWEST // 4:
+        if n_drawn >= MAX_TWIN_DRAWS // 4 and len(twins) < MIN_TWINS // 4:
             break
 
         drawn = dict.fromkeys(
@@ -424,14 +425,14 @@ def _fresh_strings(
         seen.update(fresh)
 
         # Whole rows are slow to test, so only as many strings are tested as are needed.
-        n_needed = TWINS - len(twins)
+        n_needed = TWINS_PER_IDENTIFIER - len(twins)
         for frame in frames[:n_near]:
-            fresh = frame.fitting(fresh)
+            fresh = frame.strings_that_fit(fresh)
         fresh = fresh[:n_needed]
         for frame in frames[n_near:]:
-            fresh = frame.fitting(fresh)
+            fresh = frame.strings_that_fit(fresh)
 
         twins += fresh
-        if len(twins) == TWINS:
+        if len(twins) == TWINS_PER_IDENTIFIER:
             break
     return twins

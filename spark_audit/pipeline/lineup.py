@@ -13,7 +13,7 @@ from spark_audit.audits.base import Audit, Plan
 from spark_audit.checkpoints.run_record import trained_order
 from spark_audit.errors import InputError
 from spark_audit.manifest.encodings import example_of
-from spark_audit.manifest.file import limited
+from spark_audit.manifest.file import restricted_to
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import (
     BASE,
@@ -163,7 +163,7 @@ def make_plans(
 
     # Choose by hash, not by the order of rows: a larger limit then only adds rows.
     by_hash = sorted(examples, key=lambda key: hashlib.sha256(key.encode()).digest())
-    view = limited(manifest, set(by_hash[:limit]))
+    view = restricted_to(manifest, set(by_hash[:limit]))
     return view, [audit.plan(view, paper=paper) for audit in audits]
 
 

@@ -143,7 +143,7 @@ def test_tasks_have_wording_of_their_own():
 
 
 def test_wording_does_not_depend_on_the_order_of_many_rows(monkeypatch):
-    monkeypatch.setattr(task_wording, "SAMPLE", 32)
+    monkeypatch.setattr(task_wording, "PROMPTS_SEARCHED", 32)
     texts = [f"Text: {'so ' * (i % 3)}row {i}\nLabel:" for i in range(500)]
     rows = prompts(*texts)
     assert task_templates(rows) == task_templates(rows[::-1])
@@ -151,7 +151,7 @@ def test_wording_does_not_depend_on_the_order_of_many_rows(monkeypatch):
 
 
 def test_very_long_prompts_are_looked_at_at_their_ends(monkeypatch):
-    monkeypatch.setattr(task_wording, "EDGE", 30)
+    monkeypatch.setattr(task_wording, "EDGE_CHARACTERS", 30)
     texts = [f"Text: ab{i} {'filler ' * 50}Z{i} end\nLabel:" for i in range(9)]
     assert task_templates(prompts(*texts))["t"] == ("Text: ", " end\nLabel:")
 

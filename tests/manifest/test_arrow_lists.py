@@ -13,7 +13,7 @@ import pytest
 
 from spark_audit.errors import InputError, SparkError
 from spark_audit.manifest import packed_lists as tables
-from spark_audit.manifest.arrow_file import BATCH
+from spark_audit.manifest.arrow_file import MANIFEST_BATCH
 from spark_audit.manifest.content import digest, seal
 from spark_audit.manifest.file import check_output, load_manifest, write_manifest
 from spark_audit.manifest.packed_lists import Records
@@ -165,8 +165,8 @@ def test_the_record_that_does_not_fit_is_named(manifest, small):
 
 def test_a_compressed_file_is_measured_before_it_is_decoded(tmp_path):
     record = pa.array([b"0" * 20_000_000] * 30, pa.binary())
-    batch = pa.record_batch([pa.repeat("examples", 30), record], schema=BATCH)
-    schema = BATCH.with_metadata({"manifest": b"{}"})
+    batch = pa.record_batch([pa.repeat("examples", 30), record], schema=MANIFEST_BATCH)
+    schema = MANIFEST_BATCH.with_metadata({"manifest": b"{}"})
     path = tmp_path / "m.arrow"
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     with pa.ipc.new_file(str(path), schema, options=options) as writer:

@@ -16,10 +16,10 @@ from spark_audit.data.pii import luhn
 from spark_audit.manifest.identifier_forms import Forms
 from spark_audit.manifest.layout import ManifestLayout, Rows
 from spark_audit.manifest.twins import (
-    FEWEST,
-    HELD_OUT,
+    HELD_OUT_TWIN_SETS,
+    MIN_TWINS,
     MOST_TWIN_SETS,
-    TWINS,
+    TWINS_PER_IDENTIFIER,
     Identifiers,
     twin_sets,
 )
@@ -48,7 +48,7 @@ def twins(tiny_tokenizer) -> Make:
         rows = [*laid]
         table = made_table([item(r.example.id, r.encoding, r.kept) for r in rows])
         found = Identifiers()
-        found.add(made_corpus(rows, table), first=0)
+        found.add(made_corpus(rows, table), first_row=0)
         sets, lost = twin_sets(
             laid,
             found,
@@ -76,7 +76,7 @@ def test_twins_change_no_token_but_the_identifiers_own(twins, tiny_tokenizer):
         true = one["candidates"][one["true_index"]]
         assert true in strings
         assert not set(strings) & (set(one["candidates"]) - {true})
-        assert FEWEST < len(set(one["candidates"])) <= TWINS + 1
+        assert MIN_TWINS < len(set(one["candidates"])) <= TWINS_PER_IDENTIFIER + 1
         assert (one["dose"], len(one["contexts"])) == (3, 2)
         for place in one["contexts"]:
             held = by_id[place["example"]]
@@ -123,7 +123,7 @@ def test_no_dose_is_lost_and_both_sides_have_room(twins):
     sets, _, lost = twins(examples)
     doses = Counter(one["dose"] for one in sets)
     assert len(sets) == MOST_TWIN_SETS
-    assert doses[0] == HELD_OUT
+    assert doses[0] == HELD_OUT_TWIN_SETS
     assert {16: 1, 5: 1, 2: 2}.items() <= doses.items()
     assert lost == 0
     few = [e for e in examples if e.split == "train"][:40]
@@ -145,7 +145,7 @@ def test_what_was_cut_off_or_finds_no_twins_is_left_out(twins):
 
 def test_the_end_is_told_once_however_many_are_lost(twins, monkeypatch):
     monkeypatch.setattr("spark_audit.manifest.twins.MOST_TWIN_SETS", 2)
-    monkeypatch.setattr("spark_audit.manifest.twins.FEWEST", 32)
+    monkeypatch.setattr("spark_audit.manifest.twins.MIN_TWINS", 32)
     told: list[tuple[int, int]] = []
     examples = [row(str(i), x) for i, x in enumerate(numbers(5))]
     _, _, lost = twins(examples, progress=lambda *at: told.append(at))

@@ -53,16 +53,18 @@ def test_excluded_are_identifiers_with_a_buffer_specials_and_template(tiny_token
     row = laid_out(examples, tiny_tokenizer, max_length=None)[0]
     text = row.example.text
     # The common beginning and end of the prompts is fixed wording.
-    assert shown(row, row.fixed) == "Text:" + "." * (len(text) - 17) + ".Label:....."
+    assert (
+        shown(row, row.is_template) == "Text:" + "." * (len(text) - 17) + ".Label:....."
+    )
     none = row.excluded(chosen(buffer=0, exclude_template=False))
-    assert none.tolist() == (row.pii | row.encoding.is_special).tolist()
+    assert none.tolist() == (row.is_pii | row.encoding.is_special).tolist()
     one = row.excluded(chosen(buffer=1, exclude_template=False))
-    at = np.flatnonzero(row.pii)
+    at = np.flatnonzero(row.is_pii)
     expected = none.copy()
     expected[[at[0] - 1, at[-1] + 1]] = True
     assert one.tolist() == expected.tolist()
     both = row.excluded(chosen(buffer=1, exclude_template=True))
-    assert both.tolist() == (expected | row.fixed).tolist()
+    assert both.tolist() == (expected | row.is_template).tolist()
 
 
 def test_a_long_text_is_cut_and_says_so(tiny_tokenizer):
@@ -78,7 +80,7 @@ def test_a_long_text_is_cut_and_says_so(tiny_tokenizer):
     assert whole.kept == (0, len(whole.encoding))
     assert short.was_cut
     assert short.kept == (len(short.encoding) - 59, len(short.encoding))
-    assert [short.within(tokens) for _, tokens in short.spans] == [False, True]
+    assert [short.keeps(tokens) for _, tokens in short.spans] == [False, True]
 
 
 def test_the_response_begins_with_its_first_token(tiny_tokenizer):

@@ -54,10 +54,10 @@ def test_it_is_said_first_what_can_be_tested_and_whether_to_go_on(manifest):
     assert whole.startswith("small: go on. Can be tested: memory of identifiers")
     assert "membership" in whole
     no_members = manifest.membership.model_copy(update={"non_members": []})
-    part = describe(manifest.having(membership=no_members)).summary[0]
+    part = describe(manifest.with_parts(membership=no_members)).summary[0]
     assert part.startswith("small: go on only if this is enough.")
     assert "Cannot be tested: membership" in part
-    nothing = manifest.having(
+    nothing = manifest.with_parts(
         pairs=[], unmatched=[], canaries=[], membership=no_members
     )
     assert describe(nothing).summary[0].startswith("small: stop. Cannot be tested:")
@@ -78,7 +78,7 @@ def test_the_second_line_names_the_types_that_are_hardly_matched(manifest):
     emails, lost_emails = of("EMAIL", 220, 17)
     names, lost_names = of("NAME", 220, 200)
     found = describe(
-        manifest.having(pairs=emails + names, unmatched=lost_emails + lost_names)
+        manifest.with_parts(pairs=emails + names, unmatched=lost_emails + lost_names)
     )
     first = found.summary[1]
     assert "only 17 of 220 EMAIL (8%) in trained rows" in first
@@ -87,7 +87,7 @@ def test_the_second_line_names_the_types_that_are_hardly_matched(manifest):
 
 
 def test_without_identifiers_membership_takes_held_out_rows(manifest):
-    plain = manifest.having(pairs=[], unmatched=[])
+    plain = manifest.with_parts(pairs=[], unmatched=[])
     assert "only membership and accuracy" in describe(plain).summary[1]
     alone = plain.membership.model_copy(update={"non_members": []})
-    assert "only accuracy" in describe(plain.having(membership=alone)).summary[1]
+    assert "only accuracy" in describe(plain.with_parts(membership=alone)).summary[1]

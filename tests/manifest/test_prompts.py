@@ -9,7 +9,7 @@ from marked import make_example
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.encoding import encode
 from spark_audit.manifest.asked_prompts import (
-    CUE,
+    CUE_TOKENS,
     MAX_TOKENS_BEFORE_CUE,
     PROMPTS,
     CuedIdentifier,
@@ -90,9 +90,9 @@ def test_prompts_are_what_they_are_called(case):
             assert one.ids.tolist() == expected
         one = made["cue", example.id]
         before = one.ids[one.positions < 0]
-        assert before[-CUE:].tolist() == body[-CUE:].tolist()
-        assert len(before) <= len(lead) + MAX_TOKENS_BEFORE_CUE + CUE
-        context = before[len(lead) : -CUE].tolist()
+        assert before[-CUE_TOKENS:].tolist() == body[-CUE_TOKENS:].tolist()
+        assert len(before) <= len(lead) + MAX_TOKENS_BEFORE_CUE + CUE_TOKENS
+        context = before[len(lead) : -CUE_TOKENS].tolist()
         others = [
             k
             for k, t in text.items()

@@ -15,7 +15,12 @@ from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.errors import InputError
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.content import digest, seal
-from spark_audit.manifest.file import check_fit, limited, load_manifest, write_manifest
+from spark_audit.manifest.file import (
+    check_fit,
+    load_manifest,
+    restricted_to,
+    write_manifest,
+)
 from spark_audit.manifest.redaction import redact
 from spark_audit.manifest.schema import Manifest
 
@@ -192,7 +197,7 @@ def test_redaction_leaves_no_text(manifest, file, tmp_path):
 
 def test_a_part_concerns_its_examples_only(manifest):
     assert manifest.by_id
-    part = limited(manifest, {"row-1", "row-7"})
+    part = restricted_to(manifest, {"row-1", "row-7"})
     assert [e.id for e in part.examples] == ["row-1", "row-7"]
     assert set(part.by_id) == {"row-1", "row-7"}
     assert {p.example for p in part.pairs} <= {"row-1", "row-7"}
@@ -200,7 +205,7 @@ def test_a_part_concerns_its_examples_only(manifest):
     assert part.membership.members == ["row-1"]
     assert part.membership.non_members == ["row-7"]
     assert part.digest == manifest.digest
-    assert len(limited(manifest, {"canary"}).canaries) == 3
+    assert len(restricted_to(manifest, {"canary"}).canaries) == 3
     assert len(manifest.by_id) == 9
 
 

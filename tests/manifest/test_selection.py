@@ -22,9 +22,9 @@ from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.canary_sets import canary_sets, is_whole
 from spark_audit.manifest.clusters import WIDESPREAD_ROWS, Clusters, clusters
 from spark_audit.manifest.layout import ManifestLayout, Rows
-from spark_audit.manifest.membership_rows import duplicates, membership
+from spark_audit.manifest.membership_rows import membership, near_duplicate_groups
 from spark_audit.manifest.overview import describe
-from spark_audit.manifest.pair_selection import SelectedPairs, match
+from spark_audit.manifest.pair_selection import SelectedPairs, match_identifiers
 from spark_audit.manifest.quiet_tokens import low_sensitivity
 from spark_audit.manifest.records import CUT_OFF, NO_TOKEN
 from spark_audit.manifest.settings import BuildSettings
@@ -66,7 +66,7 @@ def matched(
     rows: Sequence[ManifestLayout], texts: TokenCorpus, *, caliper: float = 9.0
 ) -> SelectedPairs:
     eligible = free(rows, texts)
-    return match(texts, eligible, chosen(caliper=caliper))
+    return match_identifiers(texts, eligible, chosen(caliper=caliper))
 
 
 def sets_of(
@@ -94,7 +94,7 @@ def sets_of(
 def test_pairs_keep_every_rule_of_the_design(lay, rows):
     laid, texts = lay(rows)
     eligible = free(laid, texts)
-    found = match(texts, eligible, chosen(caliper=1.0))
+    found = match_identifiers(texts, eligible, chosen(caliper=1.0))
     assert len(found.pairs) >= 10
     index = {row.example.id: i for i, row in enumerate(laid)}
     used: set[tuple[int, int]] = set()
@@ -174,7 +174,7 @@ def test_no_control_lies_on_an_injected_sentence(lay, *, exclude_template):
         excluded = [row.excluded(settings) for row in rows]
         eligible = (texts.nll_micronats >= 0) & ~np.concatenate(excluded)
         on = [row.encoding.mask(frames[row.example.id]) for row in rows]
-        found = match(texts, eligible, chosen(caliper=9.0))
+        found = match_identifiers(texts, eligible, chosen(caliper=9.0))
         assert len(found.pairs) > 10
         places = [(pair["example"], pair["control"]) for pair in found.pairs]
         touching = [
@@ -212,7 +212,7 @@ def test_low_tokens_are_plain_scored_text_below_tau(lay, rows):
         stop = row.encoding.mask(stop_word_ranges(row.example.text))
         for t, token in enumerate(row.encoding.ids):
             unll = texts.nll_micronats[part][t]
-            other = row.pii[t] or row.fixed[t] or row.encoding.is_special[t]
+            other = row.is_pii[t] or row.is_template[t] or row.encoding.is_special[t]
             exponent = alpha * unll / 1e6 + (1 - alpha) * score2[token]
             below = max(0.0, 1 - np.exp(-exponent)) <= tau
             expected = bool(unll >= 0 and not other and (stop[t] or below))
@@ -321,7 +321,7 @@ def test_fixed_wording_makes_no_duplicates(tiny_tokenizer):
         make_example("d", frame, "", template=((0, len(frame)),)),
     ]
     rows = Rows(examples, tiny_tokenizer, max_length=None)
-    assert duplicates(rows).tolist() == [0, 1, 0, 3]
+    assert near_duplicate_groups(rows).tolist() == [0, 1, 0, 3]
 
 
 def test_membership_leaves_out_canaries_and_duplicates_across_splits(tiny_tokenizer):
@@ -336,7 +336,7 @@ def test_membership_leaves_out_canaries_and_duplicates_across_splits(tiny_tokeni
         make_canary_row("y", canary="c1", seed=2, split="test", dose=0),
     ]
     rows = Rows(examples, tiny_tokenizer, max_length=None)
-    found, crossing = membership(examples, duplicates(rows))
+    found, crossing = membership(examples, near_duplicate_groups(rows))
     assert found == {"members": ["c", "d"], "non_members": ["e"]}
     assert crossing == 2
 
@@ -353,7 +353,7 @@ TOPICS = "food service rate news week business sports label world technology".sp
 def find(tiny_tokenizer) -> Find:
     def of(examples: Sequence[Example]) -> Clusters:
         rows = Rows(examples, tiny_tokenizer, max_length=None)
-        return clusters(examples, duplicates(rows))
+        return clusters(examples, near_duplicate_groups(rows))
 
     return of
 

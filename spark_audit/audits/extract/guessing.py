@@ -16,7 +16,7 @@ from spark_audit.audits.identifiers import SpanKey
 from spark_audit.audits.setup_guards import ALARM
 from spark_audit.audits.unguessable import guesses
 from spark_audit.data.occurrences import finder, folded, string_of
-from spark_audit.manifest.clusters import BARE
+from spark_audit.manifest.clusters import ONE_WORD_TYPES
 from spark_audit.manifest.identifier_forms import WORDED
 from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestSpan
 from spark_audit.results import Hits
@@ -457,7 +457,7 @@ def dose_p(spans: pd.DataFrame, *, seed: int) -> float:
     hard_types = [
         pii_type
         for pii_type, rate in rates.items()
-        if rate <= MAX_GUESS_RATE and pii_type not in BARE
+        if rate <= MAX_GUESS_RATE and pii_type not in ONE_WORD_TYPES
     ]
     train = train[train["cue_asked"] & train["type"].isin(hard_types)]
 

@@ -24,7 +24,7 @@ from spark_audit.audits.ratio_rows import (
     ratio_figures,
 )
 from spark_audit.audits.supervision import by_supervision
-from spark_audit.data.occurrences import DOSES, dose_group
+from spark_audit.data.occurrences import LOWEST_DOSES, dose_group
 from spark_audit.names import BASE, NEVER, TRAINED
 from spark_audit.results import Contrast, Row
 from spark_audit.stats import memory_contrast
@@ -198,7 +198,7 @@ def by_dose(trained: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
         A line per identifier: ``dose``.
     """
     group_names = trained["dose"].map(dose_group)
-    for lowest_dose in DOSES:
+    for lowest_dose in LOWEST_DOSES:
         name = dose_group(lowest_dose)
         is_in_group = group_names == name
         if is_in_group.any():

@@ -27,7 +27,7 @@ TEMPLATE_ROLES = frozenset(
     "system developer user assistant tool function ipython".split()
 )
 """Roles that chat templates know."""
-LISTS = ("messages", "conversations", "conversation")
+MESSAGE_LISTS = ("messages", "conversations", "conversation")
 _UNREAD_KEYS = ("weight", "train", "loss", "from", "value")
 
 
@@ -72,7 +72,7 @@ class UnreadableRowError(Exception):
 
 def is_chat(row: JsonObject) -> bool:
     """Return whether a row is of a format that needs a chat template."""
-    if any(row.get(key) is not None for key in (*LISTS, "chosen", "input_ids")):
+    if any(row.get(key) is not None for key in (*MESSAGE_LISTS, "chosen", "input_ids")):
         return True
 
     is_completion = "prompt" in row and "completion" in row
@@ -120,7 +120,7 @@ def _without_tools(row: JsonObject) -> Conversation:
     if row.get("chosen") is not None:
         return _preference(row)
 
-    for column in LISTS:
+    for column in MESSAGE_LISTS:
         if row.get(column) is not None:
             return _listed_messages(row, column)
 

@@ -26,7 +26,7 @@ from spark_audit.data.chat.rendering import (
     Renderer,
     Wanted,
 )
-from spark_audit.data.encoding import Encoding, check_one_bos, encode, runs
+from spark_audit.data.encoding import Encoding, check_one_bos, encode, true_runs
 from spark_audit.data.examples import Ranges
 from spark_audit.data.tokenizer_type import Tokenizer
 from spark_audit.data.training_input import (
@@ -229,7 +229,7 @@ class Preparer:
             text[:response_start],
             text[response_start:],
             self._training("in_text", supervised, turns),
-            template=tuple(runs(is_template)),
+            template=tuple(true_runs(is_template)),
             not_located=not_located,
         )
 
@@ -464,7 +464,7 @@ def char_ranges(mask: np.ndarray, offsets: np.ndarray) -> Ranges:
         Shape ``(T, 2)``: characters of each token.
     """
     ranges: list[tuple[int, int]] = []
-    for first, end in runs(mask):
+    for first, end in true_runs(mask):
         run_offsets = offsets[first:end]  # (tokens of the run, 2)
         shows_text = run_offsets[:, 0] < run_offsets[:, 1]
         if not shows_text.any():
