@@ -47,6 +47,10 @@ PERMUTATIONS = 199
 """Least number of random deals of the sides."""
 LEVEL = 0.05
 """Share of data sets that lose identifiers although chance alone dealt the sides."""
+ON_TRAINED_SIDE = 1
+ON_HELD_OUT_SIDE = 0
+ON_NO_SIDE = -1
+"""Codes of the column ``side`` of an occurrence."""
 RIDGE = 1.0
 """Penalty of the ridge regression."""
 FREE_MAIL = frozenset(
@@ -139,7 +143,7 @@ def strata(spans: pd.DataFrame) -> pd.DataFrame:
     Parameters
     ----------
     spans
-        A row per occurrence: ``type``, ``string``, ``part`` (prompt or response),
+        A line per occurrence: ``type``, ``string``, ``part`` (prompt or response),
         ``later`` (whether an identifier stands in front of it in its row), ``context``
         (text in front), ``cluster``, and ``side``: 1 trained, 0 held out, -1 neither.
 
@@ -154,7 +158,7 @@ def strata(spans: pd.DataFrame) -> pd.DataFrame:
     )
 
     # Use occurrences whose stratum also has the other side.
-    on_a_side = spans[spans["side"] >= 0].assign(stratum=result["stratum"])
+    on_a_side = spans[spans["side"] != ON_NO_SIDE].assign(stratum=result["stratum"])
     used = on_a_side[counterparts(on_a_side)]
 
     # Test each group of types by itself, and refuse the distinguished ones.
@@ -214,7 +218,7 @@ def _groups_of_types(used: pd.DataFrame) -> pd.Series:
     Parameters
     ----------
     used
-        A row per occurrence on either side: ``type``, ``side``, ``cluster``.
+        A line per occurrence on either side: ``type``, ``side``, ``cluster``.
     """
     by_type_and_side = used.groupby(["type", "side"])["cluster"].nunique()
     n_clusters = by_type_and_side.unstack(fill_value=0)  # types in rows, sides beside
@@ -239,10 +243,10 @@ def counterparts(spans: pd.DataFrame) -> np.ndarray:
     -------
     Shape ``(s,)`` bool.
     """
-    held_out = spans[spans["side"] == 0]
+    held_out = spans[spans["side"] == ON_HELD_OUT_SIDE]
     n_held_out = held_out.groupby("stratum")["cluster"].nunique()
     with_held_out = set(n_held_out.index[n_held_out >= MIN_CLUSTERS_OF_STRATUM])
-    with_trained = set(spans["stratum"][spans["side"] == 1])
+    with_trained = set(spans["stratum"][spans["side"] == ON_TRAINED_SIDE])
     return np.asarray(spans["stratum"].isin(with_held_out & with_trained))
 
 
@@ -260,17 +264,18 @@ def compare_texts(spans: pd.DataFrame, *, permutations: int = PERMUTATIONS) -> T
     Parameters
     ----------
     spans
-        A row per occurrence on either side: ``string``, ``context``, ``cluster``,
+        A line per occurrence on either side: ``string``, ``context``, ``cluster``,
         ``stratum``, ``side``.
     """
     clusters = pd.factorize(spans["cluster"])[0]  # (occurrences,)
     strata_codes = pd.factorize(spans["stratum"])[0]  # (occurrences,)
-    all_sides = Design((spans["side"] == 1).to_numpy(), clusters, strata_codes)
+    is_trained = (spans["side"] == ON_TRAINED_SIDE).to_numpy()  # (occurrences,)
+    all_sides = Design(is_trained, clusters, strata_codes)
 
     # The seed depends on the texts. With one seed for all, folds that happen to split
     # the sides unevenly would do so for every data set of that size.
     rng = np.random.default_rng(seed_for(0, *spans["string"]))
-    drawn = subsample(all_sides, rng)  # (n,), places
+    drawn = subsample(all_sides, rng)  # (n,), indices of occurrences
     sides = all_sides.take(drawn)
     spans = spans.iloc[drawn]
     if not has_enough_clusters(sides, MIN_CLUSTERS_FOR_CLASSIFIER):
@@ -301,7 +306,7 @@ def _kernels(spans: pd.DataFrame) -> list[np.ndarray]:
     Parameters
     ----------
     spans
-        A row per occurrence: ``string``, ``context``.
+        A line per occurrence: ``string``, ``context``.
 
     Returns
     -------

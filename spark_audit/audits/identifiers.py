@@ -18,7 +18,12 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.base import Plan
-from spark_audit.audits.identifier_texts import strata
+from spark_audit.audits.identifier_texts import (
+    ON_HELD_OUT_SIDE,
+    ON_NO_SIDE,
+    ON_TRAINED_SIDE,
+    strata,
+)
 from spark_audit.audits.supervision import Trained, is_read, trained_identifiers
 from spark_audit.data.injection import FRAMES
 from spark_audit.data.occurrences import string_of
@@ -41,8 +46,11 @@ REPRODUCED = 1e-3
 model.
 """
 
+THIRDS = 3
+"""Parts of equal length that prompt and response are divided into."""
+
 SpanKey: TypeAlias = tuple[str, int, int]
-"""Id of a row, and first and last character of a span in it, end exclusive."""
+"""Id of an example, and start and end of a span in its text, characters."""
 
 
 @dataclass(frozen=True)
@@ -88,18 +96,18 @@ def identifier_facts(
     facts = dict[SpanKey, Facts]()
     form_numbers = dict[str, int]()
     annotated: list[dict[str, Any]] = []
-    for row in manifest.examples:
-        for span in row.spans:
-            key = (row.id, span.start, span.end)
-            dose = trained_on.dose_of(row, span)
+    for example in manifest.examples:
+        for span in example.spans:
+            key = (example.id, span.start, span.end)
+            dose = trained_on.dose_of(example, span)
             if span.origin == "injected":
-                marks = re.sub(r"[^\W_]", "", string_of(row, span))
+                marks = re.sub(r"[^\W_]", "", string_of(example, span))
                 form = f"{span.type} {marks}"
                 number = form_numbers.setdefault(form, len(form_numbers) + 1)
-                facts[key] = Facts(dose, form=number, cue=_cue(row.text, span))
-            elif row.canary_id is None and row.text:
-                facts[key] = Facts(dose, form=0, cue=_third(row, span))
-                annotated.append({"key": key, **_text_record(row, span, dose)})
+                facts[key] = Facts(dose, form=number, cue=_cue(example.text, span))
+            elif example.canary_id is None and example.text:
+                facts[key] = Facts(dose, form=0, cue=_third(example, span))
+                annotated.append({"key": key, **_text_record(example, span, dose)})
             else:
                 facts[key] = Facts(dose, form=0, cue=0)
 
@@ -120,36 +128,42 @@ def _cue(text: str, span: ManifestSpan) -> int:
     return 0
 
 
-def _third(row: ManifestExample, span: ManifestSpan) -> int:
+def _third(example: ManifestExample, span: ManifestSpan) -> int:
     """Return the third of the prompt or response that a span begins in, from 1."""
-    start_in_response = span.start - len(row.prompt)
+    n_prompt_characters = len(example.prompt)
+    start_in_response = span.start - n_prompt_characters
     if start_in_response >= 0:
-        return 1 + 3 * start_in_response // len(row.response)
+        return 1 + THIRDS * start_in_response // len(example.response)
 
-    return 1 + 3 * span.start // len(row.prompt)
+    return 1 + THIRDS * span.start // n_prompt_characters
 
 
 def _text_record(
-    row: ManifestExample, span: ManifestSpan, dose: int
+    example: ManifestExample, span: ManifestSpan, dose: int
 ) -> dict[str, object]:
     """Return the columns that :func:`strata` needs for an annotated identifier."""
-    # On neither side: an identifier of a held-out row that was trained on elsewhere, or
-    # one that training cut off.
-    side = -1
-    if is_read(row, span):
-        if row.split == "train":
-            side = 1
-        elif dose == 0:
-            side = 0
     return {
         "type": span.type,
-        "string": row.text[span.start : span.end].strip(),
-        "part": span.start >= len(row.prompt),
-        "later": any(other.end <= span.start for other in row.spans),
-        "context": row.text[: span.start],
-        "cluster": row.cluster,
-        "side": side,
+        "string": example.text[span.start : span.end].strip(),
+        "part": span.start >= len(example.prompt),
+        "later": any(earlier.end <= span.start for earlier in example.spans),
+        "context": example.text[: span.start],
+        "cluster": example.cluster,
+        "side": _side(example, span, dose),
     }
+
+
+def _side(example: ManifestExample, span: ManifestSpan, dose: int) -> int:
+    """Return the side of an occurrence, by the codes of :func:`strata`.
+
+    It is on neither side if training cut it off, or if a held-out example holds an
+    identifier that was trained on elsewhere.
+    """
+    if not is_read(example, span):
+        return ON_NO_SIDE
+    if example.split == "train":
+        return ON_TRAINED_SIDE
+    return ON_HELD_OUT_SIDE if dose == 0 else ON_NO_SIDE
 
 
 class ComparableSpans(NamedTuple):
@@ -177,7 +191,7 @@ def comparable(spans: pd.DataFrame) -> ComparableSpans:
     Parameters
     ----------
     spans
-        A row per occurrence: ``split``, ``stratum``.
+        A line per occurrence: ``split``, ``stratum``.
     """
     is_refused = spans["stratum"] < 0
     usable = spans[~is_refused]
@@ -197,8 +211,8 @@ def sides_of(spans: pd.DataFrame) -> Sides:
     Parameters
     ----------
     spans
-        A row per occurrence: ``split``, ``cluster``, ``type``, ``stratum``, ``form``,
-        ``cue``. The weight of a row is ``n_tokens``; without that column all weigh the
+        A line per occurrence: ``split``, ``cluster``, ``type``, ``stratum``, ``form``,
+        ``cue``. The weight of a line is ``n_tokens``; without that column all weigh the
         same.
     """
     # The sign only marks strata that text distinguishes.
@@ -222,15 +236,15 @@ class AuditedExample(NamedTuple):
 
     Attributes
     ----------
-    number
-        Its place in ``manifest.examples``.
+    example_index
+        Its index in ``manifest.examples``.
     example
-        The row itself.
+        The example itself.
     spans
         Its audited spans, with their tokens.
     """
 
-    number: int
+    example_index: int
     example: ManifestExample
     spans: list[tuple[ManifestSpan, TokenRange]]
 
@@ -250,7 +264,7 @@ def audited_spans(
         audited.add((span.example, span.char_start, span.char_end))
 
     for split in splits:
-        for number, example in enumerate(manifest.examples):
+        for index, example in enumerate(manifest.examples):
             if example.split != split:
                 continue
             spans = [
@@ -259,7 +273,7 @@ def audited_spans(
                 if (example.id, span.start, span.end) in audited
             ]
             if spans:
-                yield AuditedExample(number, example, spans)
+                yield AuditedExample(index, example, spans)
 
 
 def plan_of_identifiers(manifest: Manifest) -> Plan:
@@ -271,10 +285,10 @@ def plan_of_identifiers(manifest: Manifest) -> Plan:
 def memory_claim(row: Row) -> Claim:
     """Return the claim of a row of the memory contrast by itself.
 
-    The row is a difference of NLL changes. Below 0, trained identifiers became likelier
-    than held-out ones. If the sides were unequally hard on the reference, a difference
-    between ``null_low`` and ``null_high`` is possible without memory, so the interval
-    must lie outside of these.
+    The row is a figure: a difference of NLL changes, nats per token. Below 0, trained
+    identifiers became likelier than held-out ones: they are remembered. If the sides
+    were unequally hard on the reference, a difference between ``null_low`` and
+    ``null_high`` is possible without memory, so the interval must lie outside of these.
     """
     if row.value is None:
         return "not_tested"

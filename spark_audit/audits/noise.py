@@ -482,7 +482,10 @@ def _probability_finding(
 ) -> Finding:
     """Return the finding on probabilities of both kinds of text under noise.
 
-    The sentence is on the first scale, the remarks on the others. Parameters ----------
+    The sentence is on the first scale, the remarks on the others.
+
+    Parameters
+    ----------
     pooled
         All pooled rows of a checkpoint, also those without a value.
     rows_by_metric

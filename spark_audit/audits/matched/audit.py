@@ -219,7 +219,7 @@ class Matched(Audit):
 
         # The tokens of all units, in the order of the evidence.
         tokens = _UnitTokens(
-            rows=ranges["index"].to_numpy(),
+            examples=ranges["index"].to_numpy(),
             starts=ranges["start"].to_numpy(),
             lengths=ranges["n_tokens"].to_numpy(),
             token_sets=token_sets,
@@ -229,7 +229,10 @@ class Matched(Audit):
         # Units get the facts of their row.
         facts_of_sets = pd.DataFrame([token_set.facts for token_set in token_sets])
         facts_of_rows = pd.DataFrame(
-            [(row.id, row.cluster, row.task, row.split) for row in manifest.examples],
+            [
+                (example.id, example.cluster, example.task, example.split)
+                for example in manifest.examples
+            ],
             columns=ROW_COLUMNS,
             dtype=object,
         )
@@ -297,15 +300,16 @@ class _UnitTokens(NamedTuple):
 
     Attributes
     ----------
-    rows, starts, lengths
-        Shape ``(ranges,)`` each: row, first token and length of units that are ranges.
+    examples, starts, lengths
+        Shape ``(ranges,)`` each: index of the example, of the first token in it, and
+        number of tokens of units that are ranges.
     token_sets
         Units that are sets of tokens, which come next.
     extra_pairs
         Pairs of other matchings, whose units come last.
     """
 
-    rows: np.ndarray
+    examples: np.ndarray
     starts: np.ndarray
     lengths: np.ndarray
     token_sets: Sequence[TokenSet[dict[str, Any]]]
@@ -319,7 +323,7 @@ class _UnitTokens(NamedTuple):
         nll
             Returns the summed NLL of tokens by one checkpoint, or by the reference.
         """
-        of_ranges = nll(self.rows, self.starts, self.lengths)
+        of_ranges = nll(self.examples, self.starts, self.lengths)
         of_token_sets = nll.over(self.token_sets)
         of_extra_pairs = self.extra_pairs.sums(nll)
         return np.concatenate([of_ranges, of_token_sets, of_extra_pairs])

@@ -30,6 +30,9 @@ from spark_audit.stats import selectivity
 QUANTILE_OF_ORDINARY_RUNS = 0.975
 """Quantile of Student's t for a two-sided prediction interval of 95%."""
 
+REACH_OF_SINGLE_RUN = 2.0
+"""Multiple of the DiD of a single ordinary run up to which others are like it."""
+
 
 @dataclass(frozen=True)
 class DidComparison:
@@ -253,7 +256,7 @@ def _is_like_ordinary(did: Contrast, did_of_ordinary: Sequence[float]) -> bool:
     n_runs = len(values)
     largest = float(np.abs(values).max())
     if n_runs == 1:
-        reach = 2.0 * largest
+        reach = REACH_OF_SINGLE_RUN * largest
     else:
         # Prediction interval of a further value: mean +- t * s * sqrt(1 + 1 / n).
         spread = float(values.std(ddof=1)) * math.sqrt(1 + 1 / n_runs)

@@ -29,7 +29,7 @@ def pooled_change(spans: pd.DataFrame, change: np.ndarray) -> Estimate:
     Parameters
     ----------
     spans
-        Units by their places in the evidence: ``n_tokens``, ``cluster``.
+        Units by their indices in the evidence: ``n_tokens``, ``cluster``.
     change
         Shape ``(units,)``: change of the NLL of all units, nats.
     """

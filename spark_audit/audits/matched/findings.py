@@ -186,7 +186,7 @@ def _memory_findings(
     Parameters
     ----------
     pooled
-        All identifiers on either side.
+        All trained and all held-out identifiers.
     tests
         Tests of no memory of this checkpoint, by group.
     """

@@ -44,6 +44,12 @@ MAX_RESIDUAL = 0.05
 MIN_EFFECTIVE_CLUSTERS = 10
 """Number of effective clusters below which there is a warning."""
 
+QUANTILE_OF_DISTANCE = 0.95
+"""Quantile of the distances of pairs that readers are told."""
+
+N_TYPES_SHOWN = 4
+"""Types with the largest shares without a control that readers are told."""
+
 BALANCE_GUARD = "balance of annotated identifiers"
 
 
@@ -142,7 +148,7 @@ def _balance_guard(spans: pd.DataFrame) -> Guard:
     Parameters
     ----------
     spans
-        Occurrences of annotated identifiers on either side.
+        Occurrences of trained and of held-out annotated identifiers.
     """
     sides = sides_of(spans)
     is_used = sides.cells >= 0  # (occurrences,), bool
@@ -210,7 +216,7 @@ def _pair_guards(train: pd.DataFrame) -> Iterator[Guard]:
     # Difference of difficulty between identifiers and controls on the reference.
     gaps = pii["ref_sum"].to_numpy() - control["ref_sum"].to_numpy()  # (pairs,), nats
     residual = gaps.sum() / n_tokens.sum()  # nats per token
-    distance = float(np.quantile(np.abs(gaps) / n_tokens, 0.95))
+    distance = float(np.quantile(np.abs(gaps) / n_tokens, QUANTILE_OF_DISTANCE))
     is_good = bool(abs(residual) <= MAX_RESIDUAL)
     yield guard(
         "match quality",
@@ -251,7 +257,7 @@ def _share_guard(identifiers: pd.DataFrame) -> Guard:
 
     without = [
         f"{name} {missing}/{count}"
-        for name, missing, count, _ in types[:4].itertuples()
+        for name, missing, count, _ in types[:N_TYPES_SHOWN].itertuples()
         if missing
     ]
 

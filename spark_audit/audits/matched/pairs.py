@@ -142,9 +142,9 @@ class PairGroup:
         Name of the group, such as ``pooled`` or ``type:NAME``.
     pii, control
         The identifiers of the pairs and their controls, in the same order, by their
-        places in the evidence (:data:`PAIR_COLUMNS`).
+        indices in the evidence (:data:`PAIR_COLUMNS`).
     pool
-        The windows by their places in the evidence: ``n_tokens``.
+        The windows by their indices in the evidence: ``n_tokens``.
     windows
         Means on the reference over identifiers and windows, nats per token.
     """
@@ -565,7 +565,7 @@ def left_out_types(train: pd.DataFrame, pooled: Occurrences) -> list[Row]:
     train
         Units of train rows.
     pooled
-        All identifiers on either side.
+        All trained and all held-out identifiers.
     """
     spans = train[train["role"].isin(["pii", "unmatched"])]
     is_compared = pd.Series(pooled.sides.cells >= 0, index=pooled.spans.index)

@@ -38,8 +38,9 @@ MAX_ROWS_FOR_PLACEBO = 25_000
 """With more rows a placebo takes hours and shows almost no spread."""
 
 PAIR_RECORD = ["example", "pii", "control", "length", "setting"]
-"""Columns of pairs: place in ``manifest.examples``, first token of either side, number
-of tokens, and number of the variant or placebo draw (after all variants).
+"""Columns of pairs: index in ``manifest.examples``, first token of the identifier and
+of its control, tokens of each of the two, and number of the setting: a variant, or a
+placebo draw (numbered after all variants).
 """
 
 
@@ -53,7 +54,7 @@ class OtherPairs:
         Units without scores. ``rematched``: one pair under the setting ``type``;
         ``placebo``: all pairs of the draw ``start``.
     pairs
-        :data:`PAIR_RECORD`, and ``unit``: the place in ``units``.
+        :data:`PAIR_RECORD`, and ``unit``: the index in ``units``.
     """
 
     units: pd.DataFrame
@@ -103,7 +104,7 @@ def other_pairs(
     # A flat list of PAIR_RECORD values: millions of tuples would take ten times the
     # room.
     records = array("i")
-    for i, example, spans in audited_spans(manifest, ["train"]):
+    for index, example, spans in audited_spans(manifest, ["train"]):
         ranges = [tokens for _, tokens in spans]
         paired = [tokens for tokens in ranges if tokens in matched[example.id]]
         unll = example.reference_micronats  # (tokens,), micro-nats
@@ -124,7 +125,7 @@ def other_pairs(
             for pair in matched_spans.pairs:
                 pii_start, _ = task.spans[pair.span]
                 n_tokens = pair.end - pair.start
-                records.extend((i, pii_start, pair.start, n_tokens, setting))
+                records.extend((index, pii_start, pair.start, n_tokens, setting))
 
     pairs = pd.DataFrame(
         np.asarray(records).reshape(-1, len(PAIR_RECORD)), columns=PAIR_RECORD
@@ -154,7 +155,7 @@ def _matching_tasks(
     own_options: dict[str, Any] = {
         "distance": settings.distance,
         "controls": settings.controls,
-        "caliper_u": round(1e6 * settings.caliper),
+        "caliper_u": round(matching.MICRO_NATS_PER_NAT * settings.caliper),
     }
     for options in variants.values():
         yield MatchingTask(ranges, own_options | options)
@@ -176,13 +177,14 @@ def _with_units(
     Parameters
     ----------
     pairs
-        :data:`PAIR_RECORD`, a row per pair.
+        :data:`PAIR_RECORD`, a line per pair.
     names
         Names of the variants.
     """
-    # Below 0 a row is a pair of a variant, which is a unit by itself.
+    # Number of the draw; below 0: a pair of a variant, which is a unit by itself.
     draw = pairs["setting"] - len(names)
-    keys = pairs.index.where(draw < 0, -1 - draw)  # the place, or -1 - draw
+    # A pair of a variant has its own index as key, pairs of a draw share a key below 0.
+    keys = pairs.index.where(draw < 0, -1 - draw)
     pairs = pairs.assign(unit=pd.factorize(keys)[0])
 
     # All columns for all pairs would not fit into memory, so keep the first pair of

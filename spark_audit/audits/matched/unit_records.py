@@ -29,7 +29,7 @@ CLASS_NAMES = {"d": "digits", "A": "capitals", "a": "letters", "-": "marks"}
 WHOLE_COLUMNS = ("start", "n_tokens", "trained", "dose", "form", "cue", "stratum")
 """Columns of whole numbers, in this order; missing numbers are 0."""
 
-IdentifierPlace: TypeAlias = tuple[str, int, int, int, int]
+IdentifierKey: TypeAlias = tuple[str, int, int, int, int]
 """Id of the row, first and last character, first and last token; ends exclusive."""
 
 
@@ -44,7 +44,7 @@ def range_units(manifest: Manifest) -> Iterator[dict[str, Any]]:
     """Yield the units that are ranges of tokens, row by row, as records of columns.
 
     Each row gives its identifiers, each followed by its control, and then its windows.
-    ``index`` is the place of the row in ``manifest.examples``; for other columns see
+    ``index`` is that of the example in ``manifest.examples``; for other columns see
     :meth:`~spark_audit.audits.matched.audit.Matched.evidence`.
 
     Raises
@@ -59,8 +59,8 @@ def range_units(manifest: Manifest) -> Iterator[dict[str, Any]]:
     for i, example, spans in audited_spans(manifest):
         for span, (start, end) in spans:
             # A pair belongs to the span with the same characters and tokens.
-            place = (example.id, span.start, span.end, start, end)
-            control = controls.pop(place, None)
+            key = (example.id, span.start, span.end, start, end)
+            control = controls.pop(key, None)
             facts_of_span = facts[example.id, span.start, span.end]
             unit: dict[str, Any] = {
                 "index": i,
@@ -90,20 +90,20 @@ def range_units(manifest: Manifest) -> Iterator[dict[str, Any]]:
         raise InputError(what, where=manifest.name, fix="build the manifest again")
 
 
-def _controls(manifest: Manifest) -> dict[IdentifierPlace, Control]:
+def _controls(manifest: Manifest) -> dict[IdentifierKey, Control]:
     """Return the control of each matched identifier."""
-    controls = dict[IdentifierPlace, Control]()
+    controls = dict[IdentifierKey, Control]()
     for number, pair in enumerate(manifest.pairs):
         pii = pair.pii
         # Several spans may share a token, so the key includes the characters.
-        place = (
+        key = (
             pair.example,
             pii.char_start,
             pii.char_end,
             pii.token_start,
             pii.token_end,
         )
-        controls[place] = Control(pair=number, start=pair.control.token_start)
+        controls[key] = Control(pair=number, start=pair.control.token_start)
     return controls
 
 

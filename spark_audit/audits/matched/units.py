@@ -106,7 +106,7 @@ class UnitScores:
 
     @property
     def pooled(self) -> Occurrences:
-        """Return all identifiers on either side."""
+        """Return all trained and all held-out identifiers."""
         return self.groups[0]
 
     @cached_property
@@ -138,7 +138,8 @@ class MemoryTest:
     Attributes
     ----------
     memory
-        Change of either side, and trained minus held-out.
+        Mean change of each side, and trained minus held-out: below 0, more remembered.
+        ``n`` counts the tokens of trained identifiers, ``clusters`` those of a side.
     beyond_controls
         The same for the change minus that of each identifier's control, if there is
         one. Its held-out side is the change of the kind beyond equally hard text.
@@ -162,15 +163,15 @@ class MemoryTest:
 
 @dataclass(frozen=True, eq=False)
 class Occurrences:
-    """Identifiers of one group on either side, the same for all checkpoints.
+    """Trained and held-out identifiers of one group, the same for all checkpoints.
 
     Attributes
     ----------
     group
         Name of the group, such as ``pooled`` or ``type:NAME``.
     spans
-        Units of the evidence by their places. The column ``control`` is the place of
-        the control, NaN for those without one.
+        Units of the evidence, by their index there. The column ``control`` is the index
+        of the control, NaN for those without one.
     """
 
     group: str
@@ -215,7 +216,7 @@ class Occurrences:
         Returns
         -------
         ``text_auc``; if that is not known, ``fewest``, the clusters that each side
-        needs.
+        needs. Guards and findings match on that key.
         """
         # One stratum with distinguishing text is enough.
         auc = self.spans["text_auc"].max()
@@ -238,8 +239,8 @@ class Occurrences:
             Seed of the permutations; ``None``: none are made, since no claim rests on
             them.
         """
-        own_change = change[self.spans.index]  # (occurrences,), nats
-        memory = memory_contrast.memory(own_change, self.sides)
+        change_of_spans = change[self.spans.index]  # (occurrences,), nats
+        memory = memory_contrast.memory(change_of_spans, self.sides)
         difference = memory.difference
         gap = self.gap_before
 
@@ -250,25 +251,13 @@ class Occurrences:
         are_all_injected = (self.spans["form"] > 0).all()
         if seed is not None and p is not None and are_all_injected:
             permuted_p = memory_contrast.permutation_p(
-                own_change, self.sides, seed=seed
+                change_of_spans, self.sides, seed=seed
             )
             if permuted_p is not None:
                 p = max(p, permuted_p)
                 least_p = memory_contrast.least_p(self.sides)
 
-        # Without a spread there is no smallest effect.
-        power: tuple[Power, ...] = ()
-        if difference.se:
-            power = (
-                Power(
-                    test="t",
-                    se=difference.se,
-                    df=memory.freedom,
-                    beyond=gap,
-                    least_p=least_p,
-                ),
-            )
-
+        # Memory is below 0: what could still be there lies at the lower end.
         bounds = t_bound(
             difference.value,
             difference.low,
@@ -281,12 +270,12 @@ class Occurrences:
             beyond_controls=self._beyond_controls(change),
             gap_before=gap,
             p=p,
-            power=power,
+            power=_power_of_memory(memory, gap=gap, least_p=least_p),
             bounds=tuple(bounds),
         )
 
     def _beyond_controls(self, change: np.ndarray) -> memory_contrast.Memory:
-        """Return the change of either side minus that of its controls.
+        """Return the change of each side minus that of its controls.
 
         ``change`` has shape ``(units,)``, nats.
         """
@@ -294,6 +283,24 @@ class Occurrences:
         controls = pairs.spans["control"].astype(int)
         beyond = change[pairs.spans.index] - change[controls]  # (pairs,), nats
         return memory_contrast.memory(beyond, pairs.sides, reasons=NO_CONTROL)
+
+
+def _power_of_memory(
+    memory: memory_contrast.Memory, *, gap: float, least_p: float
+) -> tuple[Power, ...]:
+    """Return the inputs for the smallest detectable memory; without a spread none.
+
+    Parameters
+    ----------
+    gap
+        Nats per token that memory must be larger than.
+    least_p
+        The smallest p that permutations can give; 0: there are none.
+    """
+    se = memory.difference.se
+    if not se:
+        return ()
+    return (Power(test="t", se=se, df=memory.freedom, beyond=gap, least_p=least_p),)
 
 
 def clear_gap(difference: Estimate) -> float:
@@ -323,10 +330,10 @@ def groups_of_identifiers(units: pd.DataFrame) -> Iterator[Occurrences]:
     is_on_a_side = (units["split"] == "train") | (units["dose"] == 0)
     spans, _ = comparable(units[is_identifier & is_on_a_side])
 
-    # Add the place of its control to each identifier.
+    # Add the index of its control to each identifier.
     control = units[units["role"] == "control"]
-    place_by_pair = pd.Series(control.index, control["pair"])
-    spans = spans.assign(control=spans["pair"].map(place_by_pair))
+    control_of_pair = pd.Series(control.index, control["pair"])
+    spans = spans.assign(control=spans["pair"].map(control_of_pair))
 
     yield Occurrences("pooled", spans)
 
