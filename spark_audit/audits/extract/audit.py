@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
@@ -113,19 +112,27 @@ class Extraction(Audit):
 
     @classmethod
     def size_of(cls, fact: Fact) -> int | None:
-        """Return how many identifiers a fact counts.
+        """Return how many identifiers a fact named in ``sides`` counts.
 
-        In findings on canaries the fact of the same name is a plain count of hits.
+        ``None`` in findings on canaries, where these facts are plain counts of hits.
         """
-        return None if isinstance(fact, int) else super().size_of(fact)
+        if isinstance(fact, int):
+            return None
+        return super().size_of(fact)
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
-        """Return all examples with a scored identifier, including canaries."""
+        """Return what each pass reads: rows, prompted texts, and rows again for top-p.
+
+        Rows are the examples with a scored identifier, including canaries. ``paper`` is
+        not used: this audit reads the same texts for all tables.
+        """
         ids = sorted({example.id for example, *_ in spans_of(manifest)})
         prompted = sorted(asked_prompts.asked_keys(manifest, listed(self.prompts)))
         nucleus = ids if self.top_p else []
-        passes = {Pass(): ids, PROMPTED: prompted, NUCLEUS: nucleus}
-        return {wanted: keys for wanted, keys in passes.items() if keys}
+        keys_by_pass = {Pass(): ids, PROMPTED: prompted, NUCLEUS: nucleus}
+
+        # A pass without a text is not made.
+        return {wanted: keys for wanted, keys in keys_by_pass.items() if keys}
 
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
@@ -254,8 +261,8 @@ def _units_of(
 def _compared_spans(evidence: Evidence) -> pd.DataFrame:
     """Return the evidence without strings of test rows that trained rows contain.
 
-    The evidence has one row per checkpoint, identifier and prompt. A string that a
-    trained row contains is no control, even where a test row contains it, too. All
+    The evidence has one row per checkpoint, identifier and prompt. A string that also
+    stands in a trained row is no control, even where it is read in a test row. All
     canaries are kept.
     """
     spans = evidence.frame().astype(
@@ -269,6 +276,9 @@ def _compared_spans(evidence: Evidence) -> pd.DataFrame:
     )
     is_of_canary = spans["set"] == "canary"
     is_trained = spans["split"] == "train"
+
+    # A test row's string of another dose stands in trained rows: above 0 training read
+    # it there, and at -1 it cut it off in all of them.
     is_held_out = spans["dose"] == 0
     return spans[is_trained | is_held_out | is_of_canary]
 
@@ -278,14 +288,17 @@ def extraction_figures(
 ) -> tuple[list[Row], list[Contrast]]:
     """Return rates and numbers of tries after the true prefix, and contrasts."""
     units = evidence.units
-    # Use all identifiers, not only the compared ones: figures only describe.
+    # Figures only describe, so they are not limited to compared identifiers. Those that
+    # training cut off (a dose of -1) are left out by `groups_of`.
     pii = units[(units["set"] == "pii") & (units["prompt"] == FULL_PROMPT)]
     groups = list(ratio_rows.groups_of(pii))
     cells = ratio_rows.cells_of_units(
         groups,
         evidence,
         "greedy",
+        # The rate is the mean of `greedy` as it is, so nothing is computed from it.
         metrics={"greedy_rate": np.asarray},
+        # It has one variant. Groups index all units of the evidence, not only `pii`.
         of=np.full(len(units), ""),
     )
     rows, contrasts = ratio_rows.ratio_figures(cells, context, Extraction)
@@ -336,6 +349,8 @@ def medians(
             median = median_estimate(log_tries, group.codes, replicates=replicates)
             # The interval is computed on the log scale and converted to tries.
             estimate = _tries(median).noting(ONE_TOKENISATION)
+
+            # A median beyond the bound is set to it by then.
             if estimate.value is not None and estimate.value >= MAX_N50:
                 estimate = estimate.noting(BEYOND_MAX_N50)
             row = Extraction.row(
@@ -406,7 +421,7 @@ def _difference(
 
     estimate = Estimate(median - median_of_baseline, n=n_spans, clusters=n_clusters)
 
-    # An interval without width is no interval.
+    # All resamples agree: no interval.
     low, high = percentile_interval(tries.replicates - tries_of_baseline.replicates)
     if high <= low:
         return estimate
@@ -414,29 +429,48 @@ def _difference(
 
 
 def _tries(estimate: Estimate) -> Estimate:
-    """Return an estimate of log10 tries as tries, none above :data:`MAX_N50`."""
-    if estimate.value is None:
+    """Return an estimate of log10 tries as tries, none above :data:`MAX_N50`.
+
+    The bound is a valid lower limit, but no upper limit:
+
+    ===========================  ============  ======================  ===============
+    what is beyond the bound     value         lower limit             upper limit
+    ===========================  ============  ======================  ===============
+    the value                    the bound     its own, at most the    none
+                                               bound
+    the upper limit alone        its own       its own                 none
+    nothing                      its own       its own                 its own
+    ===========================  ============  ======================  ===============
+
+    An estimate without an interval has no limits, except that the bound is the lower
+    limit of a value beyond it: all resamples equal the value.
+    """
+    value = _power_of_ten(estimate.value)
+    low = _power_of_ten(estimate.low)
+    high = _power_of_ten(estimate.high)
+    if value is None:
         return estimate
-    ends = [estimate.value, estimate.low, estimate.high]
-    value, low, high = (10.0 ** np.array(ends, np.float64)).tolist()  # NaN: none
-    is_value_beyond = value > MAX_N50
-    has_upper_limit = not (is_value_beyond or high > MAX_N50)
 
-    # Without an interval all resamples equal the value, so they share its bound.
-    if math.isnan(low) and is_value_beyond:
-        low = MAX_N50
-
-    # The bound is a valid lower limit, but no upper limit.
-    in_tries = replace(estimate, value=min(value, MAX_N50))
-    if not math.isnan(low):
-        in_tries = in_tries.between(
-            min(low, MAX_N50), high if has_upper_limit else None
-        )
-
-    if has_upper_limit:
-        return in_tries
-    if is_value_beyond:
-        return in_tries.noting(
+    if value > MAX_N50:
+        lower_limit = MAX_N50 if low is None else min(low, MAX_N50)
+        at_bound = replace(estimate, value=MAX_N50).between(lower_limit, None)
+        return at_bound.noting(
             f"more than {MAX_N50:.0e}: the value is that bound, with no upper limit"
         )
-    return in_tries.noting(f"no upper limit: it is more than {MAX_N50:.0e}")
+
+    in_tries = replace(estimate, value=value)
+    if low is None:
+        return in_tries
+    if high is not None and high > MAX_N50:
+        without_upper_limit = in_tries.between(min(low, MAX_N50), None)
+        return without_upper_limit.noting(
+            f"no upper limit: it is more than {MAX_N50:.0e}"
+        )
+    return in_tries.between(low, high)
+
+
+def _power_of_ten(exponent: float | None) -> float | None:
+    """Return 10 to a power; ``None`` of ``None``."""
+    if exponent is None:
+        return None
+    return float(np.power(10.0, exponent))
