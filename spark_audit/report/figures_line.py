@@ -17,14 +17,14 @@ ReportT = TypeVar("ReportT", bound=Report)
 
 
 def with_figures(report: ReportT) -> ReportT:
-    """Return a report whose findings have the line of their figures as they stand.
+    """Return a report with new lines of figures in all findings.
 
-    What a line said before is not looked at: the figures may have been corrected,
-    voided or rounded since, and a file may come from somebody else.
+    Earlier lines are ignored: figures may have been corrected, voided or rounded since,
+    and a file may come from somebody else.
     """
     findings = []
     for finding in report.findings:
-        # A finding that stays as it was is not validated again.
+        # An unchanged finding needs no new validation.
         line = figures_line(finding)
         if finding.figures != line:
             finding = finding.model_copy(update={"figures": line})
@@ -37,7 +37,7 @@ def figures_line(finding: Finding) -> str:
     """Return the figures of a finding, on the scale of its cell of the matrix.
 
     ``estimate [interval] unit · without a leak X · p, corrected · n trained, m held out
-    · at most Y``. What is not known is left out; empty where nothing is.
+    · at most Y``. Unknown parts are left out; the line is empty if all are unknown.
 
     Examples
     --------
@@ -57,7 +57,7 @@ def figures_line(finding: Finding) -> str:
 def plain_figures(finding: Finding) -> str:
     """Return the figure of an exploratory finding with its interval, as tables do.
 
-    It is on its own scale: it need not be an effect of a leak.
+    It is on its own scale, since it need not be an effect of a leak.
     """
     if finding.value is None:
         return ""
@@ -82,7 +82,7 @@ def _estimate(finding: Finding) -> str:
     low = effect_size(finding, finding.low)
     high = effect_size(finding, finding.high)
     if low is not None and high is not None:
-        # A change of NLL below 0 is a leak: its limits change places.
+        # A change of NLL below 0 is a leak, so its limits change places.
         near, far = sorted([low, high])
         near_text = effect_text(finding.audit, near, finding.unit)
         far_text = effect_text(finding.audit, far, finding.unit)
@@ -95,8 +95,8 @@ def _estimate(finding: Finding) -> str:
 def _has_scale(finding: Finding) -> bool:
     """Return whether a figure is shown as an effect on the scale of its attack.
 
-    Figures that are exploratory, or of an audit that only describes, are no effects of
-    a leak: which way they point is said by their sentence.
+    Exploratory figures, and figures of audits that only describe, are no effects of a
+    leak. Their sentence states their direction.
     """
     is_attack = about(finding.audit).covers is not None
     is_test = finding.family == "primary" or finding.detected
@@ -109,11 +109,11 @@ def _is_rate(finding: Finding) -> bool:
 
 
 def _null(finding: Finding) -> str:
-    """Return the figure of no effect; empty where the figure is none of a leak."""
+    """Return the value of no effect; empty if the figure is no effect of a leak."""
     if finding.value is None or not _has_scale(finding):
         return ""
 
-    # On the scale of an effect, no effect is 0, whatever its null is.
+    # On the scale of effects no effect is 0, whatever the null.
     null = effect_text(finding.audit, 0.0, finding.unit)
     return render("matrix.figures.null", null=null)
 
@@ -131,7 +131,7 @@ def _p(finding: Finding) -> str:
 
 
 def _sides(finding: Finding) -> str:
-    """Return on how many trained and held-out units the test was."""
+    """Return the numbers of trained and held-out units of the test, in words."""
     trained, held_out = sides_of(finding)
     if trained is None:
         return ""
@@ -141,7 +141,7 @@ def _sides(finding: Finding) -> str:
 
 
 def sides_of(finding: Finding) -> tuple[int | None, int | None]:
-    """Return how many trained and held-out units a test compares; None: not known."""
+    """Return the numbers of trained and held-out units of a test; None: not known."""
     audit = about(finding.audit)
     trained_fact, held_out_fact = audit.sides  # the facts that hold the sizes
     return (
@@ -151,8 +151,8 @@ def sides_of(finding: Finding) -> tuple[int | None, int | None]:
 
 
 def _at_most(finding: Finding) -> str:
-    """Return how much could still be there, where nothing was found."""
-    # What was found is said by its estimate: a limit of it would say less.
+    """Return the limit of what could still be there, if nothing was found."""
+    # The estimate of a detected effect says more than a limit.
     if finding.detected or finding.at_most is None:
         return ""
 

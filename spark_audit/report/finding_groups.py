@@ -1,8 +1,8 @@
 """The findings of an audit as pages show them: tests as sentences, the rest as a table.
 
-A finding that detects something, and what a primary test came to, is a sentence with
-its line of figures. What is exploratory is a row of a table. Equal results are said
-once, for all checkpoints.
+Detections and results of primary tests are sentences with a line of figures.
+Exploratory results are rows of a table. Equal results are stated once, for all
+checkpoints.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from spark_audit.sentences.renderer import listed
 
 @dataclass(frozen=True)
 class GroupMember:
-    """One finding of a group: whose it is, its figures, and what follows its sentence.
+    """One finding of a group: its subject, its figures, and its remarks.
 
     Attributes
     ----------
     subject
-        What it is about, mostly a checkpoint; empty: the report as a whole.
+        Its subject, mostly a checkpoint; empty: the report as a whole.
     checkpoint
-        Whose it is; empty: of all of them.
+        Its checkpoint; empty: all of them.
     figures
-        One line; empty where it rests on no figure.
+        Its line of figures; empty: it rests on no figure.
     remarks
         Sentences that follow, each whole.
     """
@@ -50,13 +50,13 @@ class FindingGroup:
 
     @property
     def subjects(self) -> str:
-        """What it is about, in a list; empty: the report as a whole."""
+        """The subjects as a list in words; empty: the report as a whole."""
         subjects = [member.subject for member in self.members if member.subject]
         return listed(list(dict.fromkeys(subjects)))
 
 
 def groups_of_tests(findings: Sequence[Finding]) -> list[FindingGroup]:
-    """Return what was detected, and what primary tests came to."""
+    """Return the groups of detections and of results of primary tests."""
     tests = [finding for finding in findings if _is_test(finding)]
     groups = []
     for sentence, findings_of_it in grouped(tests, _sentence_of).items():
@@ -67,7 +67,7 @@ def groups_of_tests(findings: Sequence[Finding]) -> list[FindingGroup]:
 
 
 def table_of_the_rest(findings: Sequence[Finding], audit: str) -> ReportTable | None:
-    """Return what is exploratory, a line for each sentence; None where nothing is."""
+    """Return the table of exploratory results, a line per sentence; None: none."""
     exploratory = [finding for finding in findings if not _is_test(finding)]
     lines = []
     for sentence, findings_of_it in grouped(exploratory, _sentence_of).items():
@@ -88,7 +88,7 @@ def table_of_the_rest(findings: Sequence[Finding], audit: str) -> ReportTable | 
 
 
 def _is_test(finding: Finding) -> bool:
-    """Return whether it detects something, or is what a primary test came to."""
+    """Return whether a finding is a detection or the result of a primary test."""
     return finding.detected or finding.family == "primary"
 
 
@@ -126,7 +126,7 @@ def _line(group: FindingGroup) -> TableLine:
         elif member.figures:
             figures.append(member.figures)
 
-    # Members may share a remark, which is said once.
+    # Members may share a remark, which is stated once.
     sentences = [group.text, *dict.fromkeys(remarks)]
     cells = (
         Cell(group.subjects),
@@ -134,7 +134,7 @@ def _line(group: FindingGroup) -> TableLine:
         Cell("; ".join(figures)),
     )
 
-    # Readers can hide the lines of a checkpoint: that of several stays.
+    # Readers can hide the lines of a checkpoint; a line of several stays.
     checkpoints = {member.checkpoint for member in group.members}
     checkpoint = checkpoints.pop() if len(checkpoints) == 1 else ""
     return TableLine(cells, checkpoint)

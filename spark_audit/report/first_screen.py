@@ -25,20 +25,21 @@ from spark_audit.results import Guard, Report, grouped
 from spark_audit.sentences import knows, render
 
 UNITS_SHOWN = ("nats", "bits", "AUC")
-"""Units that the first screen explains where it uses them."""
+"""Units that the first screen explains if it uses them."""
 
 MAX_NAMES_IN_ANSWER = 2
-"""Checkpoints in one state that the answer names."""
+"""Most checkpoints of a state that the answer names."""
 
 MAX_STATES_WITH_TESTED = 2
-"""States that each say by how many attacks they were tested; of more once for all."""
+"""Most states that each state their number of tests; with more, one number serves all.
+"""
 
 
 def answer(standings: Sequence[Standing]) -> str:
-    """Return the report in one line: how many checkpoints are in which state.
+    """Return the report in one line: the number of checkpoints in each state.
 
-    It also says how many of the attacks were tested: next to a title that does not say
-    that most were not run, readers took a checkpoint for cleared.
+    It also states the number of tested attacks. Without it, readers took a checkpoint
+    for cleared although most attacks were not run.
     """
     by_state = grouped(standings, lambda standing: standing.state)
     is_only = len(standings) == 1
@@ -55,7 +56,7 @@ def answer(standings: Sequence[Standing]) -> str:
         return render("states.answer_of_one", name=standings[0].name, state=states_text)
 
     text = render("states.answer", count=len(standings), states=states_text)
-    # Of many states each would say the same: it stands behind all of them.
+    # Many states would repeat the number, so it follows all of them once.
     tested = _tested(standings)
     if is_said_once and tested:
         return f"{text}; {tested}"
@@ -63,11 +64,11 @@ def answer(standings: Sequence[Standing]) -> str:
 
 
 def _tested(standings: Sequence[Standing]) -> str:
-    """Return by how many attacks checkpoints were tested; empty where by all."""
+    """Return the number of attacks that tested checkpoints; empty: all did."""
     n_attacks = len(standings[0].tried)
     counts = []
     for standing in standings:
-        # The state of those that were not tested says so already.
+        # The state NOT TESTED already says so.
         if standing.state != "NOT TESTED":
             counts.append(_n_tested(standing))
     if not counts or min(counts) == n_attacks:
@@ -82,12 +83,12 @@ def _tested(standings: Sequence[Standing]) -> str:
 def _state_with_count(
     state: State, members: Sequence[Standing], *, is_only: bool, says_tested: bool
 ) -> str:
-    """Return a state with its checkpoints, and how many attacks they were tested by."""
+    """Return a state with its checkpoints and the number of attacks on them."""
     text = state_name(state)
     remarks = []
     if not is_only:
         text = render("states.count_in_state", count=len(members), state=text)
-        # Of more checkpoints the matrix has the names.
+        # The matrix names more checkpoints.
         if len(members) <= MAX_NAMES_IN_ANSWER:
             remarks.append(", ".join(standing.name for standing in members))
 
@@ -100,13 +101,13 @@ def _state_with_count(
 
 
 def _n_tested(standing: Standing) -> int:
-    """Return how many attacks have a result on a checkpoint."""
+    """Return the number of attacks with a result on a checkpoint."""
     return len(_attacks_with(standing, RESULTS[0]))
 
 
 def headline(report: Report, standings: Sequence[Standing]) -> str:
-    """Return the answer, and that the base model was not given, where it was not."""
-    # Without a base there is less that could be found: that belongs to the answer.
+    """Return the answer, with a remark if the base model is missing."""
+    # Without a base fewer leaks can be found, which belongs to the answer.
     text = answer(standings)
     if lacks_base(report):
         text += render("states.no_base")
@@ -114,14 +115,14 @@ def headline(report: Report, standings: Sequence[Standing]) -> str:
 
 
 def page_lead(report: Report) -> str:
-    """Return what a report compares: its manifest, its reference, its baseline."""
+    """Return the line on a report's comparison: manifest, reference and baseline."""
     sentences = [render("page.lead", name=report.manifest.name)]
 
     reference = report.settings.get("reference")
     if reference:
         sentences.append(render("page.lead_reference", reference=reference))
 
-    # A baseline that nothing was compared with is of no interest.
+    # Leave out a baseline that nothing was compared with.
     baseline = report.settings.get("baseline")
     if report.contrasts and baseline:
         sentences.append(render("page.lead_baseline", baseline=baseline))
@@ -143,10 +144,10 @@ def lacks_base(report: Report) -> bool:
 
 
 def urgent_remarks(report: Report, standings: Sequence[Standing]) -> list[str]:
-    """Return what must be read before anything else of the first screen.
+    """Return the remarks that come before everything else on the first screen.
 
-    These are the base model that was not given, and the checkpoints whose trained rows
-    fit no better than held-out ones.
+    They are on a missing base model, and on checkpoints whose trained rows fit no
+    better than held-out ones.
     """
     remarks = []
     if lacks_base(report):
@@ -162,7 +163,7 @@ def urgent_remarks(report: Report, standings: Sequence[Standing]) -> list[str]:
 
 
 def meanings() -> dict[State, str]:
-    """Return what each state means."""
+    """Return the meaning of each state."""
     return {state: render(f"state.{key_of(state)}") for state in SHAPES}
 
 
@@ -171,22 +172,22 @@ def checks(report: Report, standings: Sequence[Standing]) -> list[str]:
 
     Questions about the listed rows, which a check asks, stand last.
 
-    The lines say what happened, and what that does to the states. Not that something
-    FAILED: next to a checkpoint that passes, readers took that for the checkpoint.
+    The lines say what happened and how that changes the states. They avoid the word
+    FAILED, which readers took for the result of the checkpoint.
     """
     failed = [guard for guard in report.guards if guard.passed is False]
     lines = [_checks_counted(report.guards)]
     for failed_check in failed_checks(failed, standings):
         lines.append(failed_check.sentence)
 
-    # What failed checks leave of the verdicts is said once for all of them.
+    # The consequences of all failed checks for the verdicts are stated once.
     if failed:
         lines.append(" ".join([render("states.doubts"), *_doubts(failed, standings)]))
     return [*lines, *_questions(standings)]
 
 
 def _checks_counted(guards: Sequence[Guard]) -> str:
-    """Return how many checks did not hold, or gave a warning."""
+    """Return the numbers of checks that did not hold or gave a warning, in words."""
     count = len(guards)
     n_failed = 0
     n_warnings = 0
@@ -194,7 +195,7 @@ def _checks_counted(guards: Sequence[Guard]) -> str:
         n_failed += guard.passed is False
         n_warnings += guard.passed is None
 
-    # What failed is worse than what warns, which is worse than what held.
+    # Failures come before warnings, and these before checks that held.
     if n_failed:
         return render("states.checks_failed", failed=n_failed, count=count)
     if not guards:
@@ -211,7 +212,7 @@ class FailedCheck:
     Attributes
     ----------
     names
-        Checkpoints that it did not hold for; empty: it is of none alone.
+        Checkpoints that it did not hold for; empty: it is on the whole report.
     is_void
         Whether nothing can be concluded about any of them.
     sentence
@@ -246,11 +247,11 @@ def failed_checks(
 def _failed_sentence(
     name: str, guards: Sequence[Guard], names: Sequence[str], *, is_void: bool
 ) -> str:
-    """Return what happened where a check did not hold, and what follows.
+    """Return the sentence on a failed check and its consequences.
 
-    A check without a sentence of its own says what it found.
+    A check without such a sentence states its result.
     """
-    # Of several checkpoints a check often says the same: once is enough.
+    # A check often says the same about several checkpoints; once is enough.
     details = " ".join(dict.fromkeys(guard.detail for guard in guards)).rstrip(".")
     key = f"failed.{name}"
     if not knows(key):
@@ -270,16 +271,16 @@ def _failed_sentence(
 
 
 def _doubts(failed: Sequence[Guard], standings: Sequence[Standing]) -> list[str]:
-    """Return what failed checks leave of the verdicts on other checkpoints.
+    """Return the consequences of failed checks for verdicts on other checkpoints.
 
-    Checkpoints of which nothing can be concluded are said with their check.
+    Checkpoints without any conclusion are named with their check.
     """
     void: set[str] = set()
     for failed_check in failed_checks(failed, standings):
         if failed_check.is_void:
             void.update(failed_check.names)
 
-    # Checkpoints by attacks with and without a result, and by whether they pass.
+    # Group checkpoints by attacks with and without a result, and by passing.
     verdicts: dict[tuple[tuple[str, ...], tuple[str, ...], bool], list[str]] = {}
     for standing in standings:
         with_result, without_result = RESULTS
@@ -301,7 +302,7 @@ def _doubts(failed: Sequence[Guard], standings: Sequence[Standing]) -> list[str]
 
 
 def _attacks_with(standing: Standing, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
-    """Return the attacks that came to one of these outcomes, in words."""
+    """Return the attacks with one of these outcomes, in words."""
     attacks = []
     for outcome in outcomes:
         for tried in standing.tally.get(outcome, ()):
@@ -311,7 +312,7 @@ def _attacks_with(standing: Standing, outcomes: Sequence[Outcome]) -> tuple[str,
 
 def _questions(standings: Sequence[Standing]) -> list[str]:
     """Return the questions about the listed rows, each with its checkpoints."""
-    # One question is asked once for all of its checkpoints.
+    # Ask a question once for all of its checkpoints.
     names_by_question: dict[str, list[str]] = {}
     for standing in standings:
         if standing.question is not None:
@@ -332,7 +333,7 @@ def reading(report: Report, standings: Sequence[Standing]) -> str:
         if led_by is not None and led_by.claim != "not_tested":
             units_used.add(led_by.unit)
 
-    # Units stand in a fixed order, whatever checkpoint used one first.
+    # Units have a fixed order, whichever checkpoint used one first.
     sentences = [render("states.reading", level=level(report))]
     for unit in UNITS_SHOWN:
         if unit in units_used:
@@ -354,16 +355,16 @@ def level(report: Report) -> str:
 def _first_limit(tests: int) -> Decimal:
     """Return the level of the first step of Holm's correction.
 
-    Three digits, rounded down: what is shown is no looser than what is applied.
+    It has three digits, rounded down, so that it is never looser than the applied one.
     """
     down = Context(prec=3, rounding=ROUND_FLOOR)
     return down.create_decimal(repr(ALPHA / tests))
 
 
 def surety(standings: Sequence[Standing]) -> str:
-    """Return how sure the first screen is, as chances of a false and a missed claim.
+    """Return the chances of a false and of a missed claim of the first screen.
 
-    A corrected p bounds how often a report in which nothing leaked would claim as much.
+    A corrected p bounds the chance that a report without a leak claims as much.
     """
     names_by_count: dict[int, list[str]] = {}
     for standing in standings:
@@ -416,28 +417,28 @@ def gate(standings: Sequence[Standing]) -> str:
         clauses.append(render("states.gate_stops", names=", ".join(stopped)))
     if passed:
         clauses.append(render("states.gate_passes", names=", ".join(passed)))
-    # Who reads that something passes must know what was not looked at.
+    # Readers of a pass must know what was not tested.
     if ignores_any:
         clauses.append(render("states.gate_ignores"))
     return "; ".join(clauses)
 
 
 def _stopped_name(standing: Standing) -> str:
-    """Return a checkpoint that the gate stops; with its state if it was not tested."""
+    """Return the name of a stopped checkpoint; with its state if it was not tested."""
     if standing.state != "NOT TESTED":
         return standing.name
     return with_names(standing.name, [state_name("NOT TESTED")])
 
 
 def _passed_name(standing: Standing) -> str:
-    """Return a checkpoint that the gate passes, and why if something was detected."""
+    """Return the name of a passed checkpoint, with the reason if it has a detection."""
     if not standing.detections:
         return standing.name
     return with_names(standing.name, [render("states.gate_less_likely")])
 
 
 def uncovered(tried: Sequence[AttackSummary], standings: Sequence[Standing]) -> str:
-    """Return what was not tested, and what this tool cannot test."""
+    """Return the sentences on what was not tested and what this tool cannot test."""
     sentences = []
     clauses = _uncovered_here(tried, standings)
     if clauses:
@@ -454,7 +455,7 @@ def uncovered(tried: Sequence[AttackSummary], standings: Sequence[Standing]) -> 
 def _uncovered_here(
     tried: Sequence[AttackSummary], standings: Sequence[Standing]
 ) -> list[str]:
-    """Return what this tool can test, but has no valid result of in this report."""
+    """Return the sentence on attacks of this tool without a valid result here."""
     clauses = []
     untested = []
     for standing in standings:
@@ -463,7 +464,7 @@ def _uncovered_here(
     if untested:
         clauses.append(render("states.uncovered_memory", names=untested))
 
-    # Where no attack was tested at all, there is no use in naming each.
+    # If no attack was tested, naming each is of no use.
     if all(attack["state"] != "tested" for attack in tried):
         if any(standing.faults for standing in standings):
             clauses.append(render("states.uncovered_all_by_check"))

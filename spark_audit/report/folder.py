@@ -1,4 +1,4 @@
-"""A report's folder: ``report.json`` is the truth, every writer renders it again.
+"""A report's folder: all other files are rendered from ``report.json``.
 
 :func:`write_report` names the files it wrote in ``report.json``, and deletes those that
 another report named.
@@ -43,14 +43,14 @@ SCORES_FOLDER = "scores"
 writer makes them."""
 
 REPORT_FOLDERS = ("tables", "figures", SCORES_FOLDER, "scores/store")
-"""What a report folder holds besides files; never a link out of it."""
+"""Folders in a report folder, none of which may be a link to a place outside."""
 
 RUN_AGAIN = "run the audit again with this version"
 
 
 def _json(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
     """Yield ``report.json`` (schema: ``schemas/report.json`` of the package)."""
-    # Its figures are exact, and none is withheld.
+    # Figures are exact, and none is withheld.
     yield File(REPORT_FILE, report.model_dump_json(indent=1) + "\n", private=True)
 
 
@@ -79,16 +79,17 @@ WRITERS: Mapping[str, Writer] = {
 """Report formats by the names that users give them."""
 
 FORMATS_ON_REQUEST = ("latex", "figures", "dossier", "card", "named")
-"""Written only where it is named: page and CSV show the figures, the rest is for one
-reader or one tool."""
+"""Formats that are written only if they are named: page and CSV show the figures, these
+serve one reader or one tool.
+"""
 
 
 def folder_of(path: str | Path) -> Path:
     """Return the report folder of one of its files: its page, a table, a figure.
 
-    Every other path is returned as it is. A folder stands for itself alone: in a
-    report's folder there may be runs, data, or another report that is not finished, and
-    neither a gate nor a writer must take the report around it for what was meant.
+    Any other path is returned unchanged, including every folder. A folder inside of a
+    report's folder may hold runs, data or an unfinished report; a gate or a writer must
+    not take the report around it for the intended one.
     """
     path = Path(path)
     if not path.is_file():
@@ -107,12 +108,12 @@ def read_report(folder: str | Path) -> Report:
     Raises
     ------
     InputError
-        If the folder holds no report, or one that this version cannot read, or what
-        should be in it is a link out of it.
+        If the folder has no report or an unreadable one, or a part of it is a link to a
+        place outside.
     OutputError
         If the file cannot be read.
     """
-    # The report may come from somebody else: nothing is read through its links.
+    # The report may come from somebody else, so read nothing through its links.
     folder = Path(folder)
     check_links(folder, *REPORT_FOLDERS)
     path = folder / REPORT_FILE
@@ -124,25 +125,26 @@ def read_report(folder: str | Path) -> Report:
         reason = error.strerror or error
         raise OutputError(f"cannot be read ({reason})", where=str(path)) from error
 
-    # Strictly first: pydantic takes NaN and any depth.
+    # Parse strictly first, since pydantic accepts NaN and any depth.
     parse_json(text, place=str(path))
     try:
         report = Report.model_validate_json(text)
     except ValidationError as error:
-        # Of the first fault only the field is said: a value may be text of the data.
+        # Name only the field of the first fault, since its value may be text of the
+        # data.
         first = error.errors(include_input=False, include_url=False)[0]
         field = field_path(first["loc"], Report.model_json_schema())
         what = f"field {field}: {first['msg']}" if field else "is not JSON"
         raise InputError(what, where=str(path), fix=RUN_AGAIN) from error
 
     try:
-        # A sentence of somebody else's report may lack its template, or a fact.
+        # Sentences of a foreign report may lack their template or a fact.
         for finding in report.findings:
             _ = finding.sentence
         for guard in report.guards:
             _ = guard.detail
 
-        # Its lines of figures may say something else than its figures.
+        # The lines of figures may contradict the figures, so make them again.
         return with_figures(report)
     except Exception as error:  # whatever a template does with unfit facts
         what = "the facts of a finding or guard do not fit its sentence"
@@ -150,7 +152,7 @@ def read_report(folder: str | Path) -> Report:
 
 
 def _refuse_missing_report(folder: Path, error: OSError) -> NoReturn:
-    """Say what a path is that is no report folder, and what to do.
+    """Refuse a path that is no report folder, with advice.
 
     Raises
     ------
@@ -187,13 +189,12 @@ def write_report(
 ) -> list[Path]:
     """Write a report into its folder, and return the files that were written.
 
-    ``report.json`` holds the exact figures. All other files hold the report as it can
-    be shared, pages with words too: figures of two files could otherwise be compared to
-    undo the rounding.
+    ``report.json`` holds the exact figures. All other files hold the shared report,
+    since a comparison of two files could otherwise undo the rounding.
 
     ``report.json`` names the files next to it. Files that the previous report names and
-    that would contradict the new one are deleted: all that were not written again, or,
-    of a report that is only rendered again, those of the given formats.
+    that would contradict the new one are deleted. These are all that were not written
+    again; if a report is only rendered again, they are those of the given formats.
 
     Parameters
     ----------
@@ -211,14 +212,14 @@ def write_report(
         is written then.
     """
     check_formats(formats)
-    # Lines of figures are written last, of the exact report and of the shared one.
+    # Lines of figures come last, for the exact report and for the shared one.
     report = with_figures(report)
     shared = disclosed(report)
     previous = _previous_report(folder)
     usual_formats = [name for name in WRITERS if name not in FORMATS_ON_REQUEST]
     requested = list(dict.fromkeys(formats or usual_formats))
 
-    # Drawing takes longest: the page and the files share what is drawn.
+    # Drawing takes longest, so the page and the files share the drawings.
     @cache
     def drawn() -> Sequence[drawing.Drawing]:
         return drawing.drawings(shared)
@@ -245,7 +246,7 @@ def write_report(
     _delete_unnamed_files(report_of_folder, previous, folder)
     report_of_folder = _with_existing_files(report_of_folder, folder)
 
-    # With report.json the folder is finished: it is written last.
+    # report.json marks the folder as finished, so it is written last.
     if "json" in requested or report_of_folder != previous:
         files = list(_json(report_of_folder, folder, how))
         json_paths = _write_keeping_files_of_user(files, folder, previous)
@@ -257,7 +258,7 @@ def write_report(
 def write_files(files: Iterable[File], folder: Path) -> list[Path]:
     """Write files into a report's folder, each whole or not at all; return the paths.
 
-    A private file can be read by its owner alone.
+    Only the owner can read a private file.
     """
     written = []
     for file in files:
@@ -276,9 +277,9 @@ def _write_keeping_files_of_user(
 ) -> list[Path]:
     """Write files of one format; return the paths.
 
-    A file that stands there and that the previous report does not name is the user's:
-    it is kept under another name. Without a previous report, nobody can tell whose the
-    files are: they are replaced.
+    An existing file that the previous report does not name is the user's, and is kept
+    under another name. Without a previous report the owner of files is unknown, and
+    they are replaced.
     """
     if previous is None:
         return write_files(files, folder)
@@ -300,7 +301,7 @@ def _previous_report(folder: Path) -> Report | None:
     try:
         return read_report(folder)
     except (InputError, OutputError):
-        # A broken report is no reason not to write a new one.
+        # A broken report must not prevent a new one.
         return None
 
 
@@ -319,10 +320,10 @@ def _files_by_format(
     paths_by_format: Mapping[str, Sequence[Path]],
     folder: Path,
 ) -> dict[str, list[str]]:
-    """Return the names of a report's files, of each format and of the evidence.
+    """Return the names of a report's files, by format, and of the evidence.
 
-    Of a report that is only rendered again, files of other formats stay. Files of a
-    format that no longer exists go: nothing would write them again.
+    If a report is only rendered again, files of other formats stay. Files of a format
+    that no longer exists are dropped, since nothing would write them again.
 
     Parameters
     ----------
@@ -335,7 +336,7 @@ def _files_by_format(
             if name in WRITERS or name == SCORES_FOLDER:
                 files[name] = names
     else:
-        # The files of another report go, but for the evidence of this one.
+        # Drop the files of another report, except the evidence of this one.
         files[SCORES_FOLDER] = report.files.get(SCORES_FOLDER, [])
 
     for name, paths in paths_by_format.items():
@@ -344,7 +345,7 @@ def _files_by_format(
 
 
 def _is_same_report(report: Report, previous: Report) -> bool:
-    """Return whether two reports are one, whatever files they name."""
+    """Return whether two reports are equal apart from the files that they name."""
     return report.model_copy(update={"files": previous.files}) == previous
 
 
@@ -356,14 +357,14 @@ def _delete_unnamed_files(
     Files that neither of them names are the user's.
     """
     for name in _all_files(previous) - _all_files(report):
-        # It may be gone already, or not ours to delete.
+        # The file may be gone, or may not be deletable.
         with suppress(OSError):
             (folder / name).unlink()
 
 
 def _with_existing_files(report: Report, folder: Path) -> Report:
-    """Return a report that names only files that are there, in order of formats."""
-    # Evidence may have been deleted, since it is as private as the data.
+    """Return a report that names only existing files, in the order of formats."""
+    # Users may delete evidence, since it is as private as the data.
     existing = {}
     for name, names in sorted(report.files.items()):
         existing_names = [file for file in names if os.path.lexists(folder / file)]

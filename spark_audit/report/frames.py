@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def report_frame(report: Report, of: str = "results") -> pd.DataFrame:
     """Return one of a report's lists, or a further table, with one record per line.
 
-    A record of a checkpoint has its ``state`` and the setup guard that it is
-    ``voided_by``.
+    Records on a checkpoint have the columns ``state`` and ``voided_by`` (a setup
+    guard).
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ def report_frame(report: Report, of: str = "results") -> pd.DataFrame:
     Raises
     ------
     InputError
-        If there is none of that name; the message lists the names that there are.
+        If there is no such list or table; the message lists the known names.
     """
     records = frame(of, report, {**REPORT_LISTS, "checkpoints": CheckpointFacts})
     audit = report.origins.get(of, "")

@@ -1,6 +1,6 @@
 """Figures: what a report shows as pictures, each drawn from the report alone.
 
 A figure is a function ``draw_NAME(view)`` on matplotlib that returns a sketch, or
-``None`` where the report has nothing for it, for an empty axis says nothing.
-:mod:`spark_audit.report.figures.drawing` lists them in the order of reading.
+``None`` if the report has no data for it. :mod:`spark_audit.report.figures.drawing`
+lists them in the order of reading.
 """

@@ -16,10 +16,10 @@ RowT = TypeVar("RowT", bound=Row)
 def chosen_of(
     rows: Iterable[RowT], places: Mapping[str, int]
 ) -> dict[tuple[str, str], RowT]:
-    """Return (checkpoint, baseline) -> its row, of rows of one metric and group.
+    """Return (checkpoint, baseline) -> its row, from rows of one metric and group.
 
-    Of several rows of one checkpoint it is the one that has a value, and of these the
-    one with the widest interval over sources and seeds.
+    Among several rows of one checkpoint, those with a value go first, and then the one
+    with the widest interval over sources and seeds.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def chosen_of(
         if key not in best or rank > best[key][0]:
             best[key] = (rank, row)
 
-    # Of a method that has a row of its own, its replicates' are left out.
+    # If a method has its own row, leave out those of its replicates.
     names = {name for name, _ in best}
     chosen = {}
     for name, baseline in best:
@@ -55,15 +55,15 @@ def frame_of(
     also: Sequence[str] = (),
     places: Mapping[str, int],
 ) -> pd.DataFrame:
-    """Return records of a table that lack none of the columns, with their ``entry``.
+    """Return the records of a table with all needed columns, with their ``entry``.
 
-    They stand in the order of checkpoints; ``also`` are columns that may be missing.
+    Records are in the order of checkpoints; ``also`` names columns that may be missing.
     """
     needed = ["checkpoint", *columns]
     frame = pd.DataFrame(report.tables.get(table, []), columns=[*needed, *also])
     frame = frame.dropna(subset=needed)
 
-    # Replicates are of one entry: figures draw them together.
+    # Replicates share an entry, which figures draw together.
     frame["entry"] = frame["checkpoint"].map(entry_of)
     return frame.sort_values(
         "checkpoint", key=lambda names: names.map(places), kind="stable"

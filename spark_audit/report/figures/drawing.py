@@ -1,4 +1,4 @@
-"""Which figures a report has, and what stands beside each."""
+"""The figures of a report, with the words next to each."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ FIGURE_NEEDS = {
     "noise": "noise",
     "manifest": "balance",
 }
-"""Figures in the order of reading, and the audit or table that each shows: what the
-report does not have is not drawn. A figure is called as the audit that it shows."""
+"""Figure -> audit or table that it shows, in the order of reading. A figure without its
+data is not drawn. Figures have the name of the audit that they show.
+"""
 
 FURTHER_FIGURES = {"selectivity": "matched"}
 """Figures beside the one of their audit."""
@@ -48,7 +49,7 @@ FILES_OF_FIGURES = {
     "noise": "described",
     "manifest": "balance",
 }
-"""Files that draw figures of another name than theirs."""
+"""Figures whose file has another name."""
 
 FORMER_NAMES = {
     "memory": "matched",
@@ -56,10 +57,10 @@ FORMER_NAMES = {
     "roc": "mia",
     "accuracy": "utility",
 }
-"""What figures were called before, and are called now."""
+"""Former name of a figure -> present name."""
 
 MAX_VALUES_IN_ALT = 40
-"""Values up to which the alt text has all: more are read in the tables."""
+"""Most values in the alt text; more are left to the tables."""
 
 VOID_SHOWN = ("void", "invalid", "insensitive")
 """Statuses that the caption names, in this order."""
@@ -69,10 +70,10 @@ OVER_KINDS = ("sources", "seeds", "both")
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure with what must stand beside it.
+    """A figure with the words next to it.
 
-    ``audit`` is an audit's name, or ``manifest``; ``alt`` says in a sentence what the
-    figure shows, for who cannot see it.
+    ``audit`` is an audit's name, or ``manifest``. ``alt`` describes the figure in a
+    sentence for readers who cannot see it.
     """
 
     name: str
@@ -84,7 +85,7 @@ class Drawing:
 
 
 Drawn: TypeAlias = Callable[[], Sequence[Drawing]]
-"""Gives all drawings of a report, drawn when they are first asked for."""
+"""A function that returns all drawings of a report, drawn at the first call."""
 
 
 def drawings(report: Report, *, only: Collection[str] = FIGURE_NEEDS) -> list[Drawing]:
@@ -100,7 +101,7 @@ def drawings(report: Report, *, only: Collection[str] = FIGURE_NEEDS) -> list[Dr
 
     drawn = []
     with styled():
-        # After the style: importing matplotlib must not read a file of the user's.
+        # Import after the style is set, since matplotlib must not read a user's file.
         from spark_audit.report.figures.view import View
 
         view = View.of_report(report)
@@ -126,7 +127,7 @@ def _draw_function(name: str) -> Callable[[View], Sketch | None]:
 def plot(report: Report, name: str) -> Axes:
     """Draw a figure; see :meth:`spark_audit.report.audit_report.AuditReport.plot`."""
     name = FORMER_NAMES.get(name, name)
-    # An empty axis would say nothing: it is refused, and so is an unknown name.
+    # Refuse an unknown name, and a figure without data.
     if name not in FIGURE_NEEDS:
         raise InputError(
             f"unknown figure {name!r}", fix=choose(name, list(FIGURE_NEEDS))
@@ -160,10 +161,10 @@ def _drawing(name: str, sketch: Sketch, view: View) -> Drawing:
 
 
 def _alt_text(name: str, sketch: Sketch) -> str:
-    """Return what a figure shows, and its values where they are not too many."""
+    """Return the description of a figure, with its values unless there are too many."""
     text = render(f"figure.{name}.shows")
     if 0 < len(sketch.values) <= MAX_VALUES_IN_ALT:
-        # Values have line breaks where they stand in the figure.
+        # Values contain the line breaks of the figure.
         values = "; ".join(" ".join(value.split()) for value in sketch.values)
         text = f"{text}: {values}"
     return text
@@ -179,7 +180,7 @@ def _caption(name: str, audit: str, sketch: Sketch, view: View) -> list[str]:
     if withheld_names:
         sentences.append(render("figure.withheld", names=listed(withheld_names)))
 
-    # A remark says already how seeds are drawn, where there are any.
+    # If there are seeds, a remark already says how they are drawn.
     has_seeds = any(entry_of(checkpoint) != checkpoint for checkpoint in view.places)
     if has_seeds and not sketch.remarks:
         sentences.append(render("figure.seeds"))
@@ -189,7 +190,7 @@ def _caption(name: str, audit: str, sketch: Sketch, view: View) -> list[str]:
 
 
 def _interval_sentences(rows: Sequence[Row]) -> list[str]:
-    """Return the sentence of the level of intervals, and over what they are."""
+    """Return the sentences on the level of intervals and on their units."""
     if not rows:
         return []
     with_interval = [row for row in rows if row.ends is not None]
@@ -203,7 +204,7 @@ def _interval_sentences(rows: Sequence[Row]) -> list[str]:
 
 
 def _withheld_names(report: Report, audit: str) -> list[str]:
-    """Return the checkpoints of which a pooled figure is withheld in shared files."""
+    """Return the checkpoints with a pooled figure that shared files withhold."""
     names: dict[str, None] = {}
     for row in report.results:
         if row.audit == audit and row.group == "pooled" and row.withheld:
@@ -212,14 +213,14 @@ def _withheld_names(report: Report, audit: str) -> list[str]:
 
 
 def _void_sentences(report: Report, audit: str) -> list[str]:
-    """Return which checkpoints have figures that nothing can be concluded from."""
+    """Return the sentences on checkpoints whose figures allow no conclusion."""
     names_by_status: dict[str, dict[str, None]] = {}
     for row in (*report.results, *report.contrasts):
         if (row.audit, row.group) == (audit, "pooled") and row.status in VOID_SHOWN:
             names = names_by_status.setdefault(row.status, {})
             names[entry_of(row.checkpoint)] = None
 
-    # In the order of VOID_SHOWN, whatever row came first.
+    # The order is that of VOID_SHOWN, not that of rows.
     sentences = []
     for status in VOID_SHOWN:
         if status in names_by_status:

@@ -1,4 +1,4 @@
-"""The figure of extraction: how many came out, of trained and of held-out rows."""
+"""The figure of extraction: shares of trained and held-out identifiers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SHARE_LEAST = 0.02
-"""Share that an axis has at least."""
+"""Least share at the end of an axis."""
 
 WHOLE = "identifiers"
 """Records of whole identifiers; the others are of parts of them."""
@@ -43,14 +43,14 @@ def draw_extract(view: View) -> Sketch | None:
     forests: dict[str, Forest] = {}
     for prompt, of_prompt in frame.groupby("prompt", sort=False):
         forests[str(prompt)] = share_forest(view, of_prompt)
-    # Its looks are those of all: an audit has one outcome for all prompts.
+    # All panels share the looks, since an audit has one outcome for all prompts.
     first = next(iter(forests.values()))
     samples = outcome_samples(first)
     samples[render("figure.key.held_out")] = sample_of(HELD_OUT_LOOK)
     heights = heights_of(forests.values())
     figure, panels = canvas(heights, legend_lines=legend_lines(samples))
 
-    # One axis for all prompts: from just below 0, so that a mark at 0 is whole.
+    # One axis for all prompts begins just below 0, so that a mark at 0 is whole.
     highest = max(span_of(forest, least=SHARE_LEAST)[1] for forest in forests.values())
     limits = (-0.02 * highest, min(highest, 1.02))
     for axes, (prompt, forest) in zip(panels, forests.items(), strict=True):
@@ -87,7 +87,7 @@ def share_forest(view: View, records: pd.DataFrame) -> Forest:
 
     # One line for each checkpoint, the worst on top.
     for name in view.ordered(by_entry):
-        # Of a method with several seeds, the largest counts of any.
+        # For a method with several seeds, take the largest counts of any seed.
         largest = by_entry[name].max(numeric_only=True)
         record = {str(column): value for column, value in largest.items()}
         trained[name] = share_row(name, record, "found", "spans")
@@ -120,7 +120,7 @@ def share_row(
     n_tried = record[tried_column]
     share = min(n_found / n_tried, 1.0)
 
-    # Several identifiers of one source tell no more than one.
+    # Several identifiers of one source count as one.
     n_independent = min(n_tried, record["clusters"] or n_tried)
     low, high = clopper_pearson(share * n_independent, n_independent)
     return Row(

@@ -33,7 +33,7 @@ FIGURE_FORMATS = {
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "ModDate": None},
 }
-"""Formats of files, and what of each is left out: else no two would be alike."""
+"""Format -> metadata that is left out, so that the same figure gives the same file."""
 
 PIXELS_PER_POINT = 1.5
 """Size of a panel on a page: letters of 8 points are 12 pixels high."""
@@ -54,7 +54,7 @@ SVG_SPACE = "{http://www.w3.org/2000/svg}"
 LINK = "{http://www.w3.org/1999/xlink}href"
 
 COORDINATES = ("d", "x", "y", "width", "height", "transform", "points")
-"""Attributes that hold coordinates: hundredths of a point are half as many bytes."""
+"""Attributes with coordinates, which hundredths of a point make half as long."""
 
 _LONG_NUMBER = re.compile(r"-?\d+\.\d{3,}")
 
@@ -70,7 +70,7 @@ class PanelBox(NamedTuple):
 
 def rendered(drawing: Drawing, form: str, *, text: bool = False) -> bytes:
     """Return the bytes of a file; with ``text``, an SVG keeps its letters as text."""
-    # Letters as paths look alike everywhere; as text they take the page's font.
+    # Letters as paths look the same everywhere; as text they use the page's font.
     settings = {"svg.fonttype": "none"} if text else {}
     file = io.BytesIO()
     with styled(**settings):
@@ -86,8 +86,8 @@ def inline_svg(drawing: Drawing) -> Markup:
     Each panel is an ``<svg>`` of its own, so that the page sets them side by side or
     below each other. Ink, grid, paper, muted text and series are ``var(--ink)``,
     ``var(--grid)``, ``var(--paper)``, ``var(--muted)`` and ``var(--c0)`` ...
-    ``var(--c7)``. What belongs to a checkpoint has ``data-checkpoint``. Ids begin with
-    the drawing's name.
+    ``var(--c7)``. Elements of a checkpoint have ``data-checkpoint``. Ids begin with the
+    drawing's name.
     """
     root = ElementTree.fromstring(rendered(drawing, "svg", text=True))
     groups = {group.get("id"): group for group in root.iter(f"{SVG_SPACE}g")}
@@ -108,7 +108,7 @@ def inline_svg(drawing: Drawing) -> Markup:
         panel.append(groups[name])
         elements.append(panel)
 
-    # One text for who cannot see the picture, instead of one for each panel.
+    # One description for readers who cannot see the figure, not one per panel.
     svgs = "".join(_page_text(element, drawing.name) for element in elements)
     label = f"{drawing.title}. {drawing.alt}"
     return Markup('<div class="panels" role="img" aria-label="{}">{}</div>').format(
@@ -156,7 +156,7 @@ def _panel_attributes(name: str, box: PanelBox) -> dict[str, str]:
         "aria-hidden": "true",
     }
 
-    # A page can hide what belongs to one checkpoint, such as its panel.
+    # A page can hide the elements of a checkpoint, such as its panel.
     if name.startswith(CHECKPOINT):
         attributes["data-checkpoint"] = name.removeprefix(CHECKPOINT)
     return attributes
@@ -177,7 +177,7 @@ def _page_text(svg: ElementTree.Element, prefix: str) -> str:
 
 def _adapt_to_page(element: ElementTree.Element, prefix: str) -> None:
     """Set an element's colours, font, ids and links as they are in the page."""
-    # Groups are not linked to: of their ids only that of a checkpoint is kept.
+    # Nothing links to groups, so only the id of a checkpoint is kept.
     name = element.attrib.pop("id", "")
     if element.tag == "g" and name.startswith(CHECKPOINT):
         element.set("data-checkpoint", name.removeprefix(CHECKPOINT))
@@ -203,7 +203,7 @@ def _page_style(style: str) -> str:
     declarations = []
     for declaration in style.split(";"):
         key, _, value = declaration.strip().partition(": ")
-        # Colours that are none of ours stay as they are.
+        # Foreign colours stay unchanged.
         if key and key != "font-family":
             declarations.append(f"{key}:{COLOUR_VARIABLES.get(value, value)}")
     return ";".join(declarations)

@@ -63,7 +63,7 @@ class ForestMarks:
     looks
         Line -> how its mark is drawn.
     is_reference
-        Whether they stand there for comparison only, as held-out identifiers do.
+        Whether they are only for comparison, such as held-out identifiers.
     """
 
     rows: Mapping[str, Row]
@@ -82,9 +82,9 @@ class Forest:
     marks
         One for each kind of mark; in a line they stand below each other.
     values
-        Line -> what stands at its right.
+        Line -> text at its right.
     ends
-        Line -> up to where a band goes from the null.
+        Line -> end of a band that begins at the null.
     turn
         Where a value stands on the axis.
     of_checkpoints
@@ -113,7 +113,7 @@ class Forest:
         return max(0.25, by_text, by_marks)
 
     def gid_of(self, line: str) -> str | None:
-        """Return what marks all artists of a line; None: it is no checkpoint."""
+        """Return the gid of all artists of a line; None: it is no checkpoint."""
         return CHECKPOINT + line if self.of_checkpoints else None
 
 
@@ -159,7 +159,7 @@ def draw_forest(
     axes.set(xlim=limits, ylim=(n_lines - 0.5, -0.5))
     axes.set_yticks(range(n_lines), forest.labels)
 
-    # Few ticks: a panel is narrow.
+    # A narrow panel has room for few ticks.
     axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 4, 5, 10]))
     axes.grid(visible=False, axis="y")
     axes.spines["left"].set_visible(False)
@@ -199,7 +199,7 @@ def draw_line(axes: Axes, forest: Forest, name: str, *, height: int) -> None:
         if name not in marks.rows:
             continue
 
-        # Several marks stand below each other, around the middle of the line.
+        # Several marks are below each other, around the middle of the line.
         shift = MARKS_HEIGHT * ((index + 0.5) / len(forest.marks) - 0.5)
         draw_row(
             axes,
@@ -246,10 +246,10 @@ def draw_row(
 def span_of(forest: Forest, *, least: float = 0.0) -> tuple[float, float]:
     """Return ends of an axis with the null, all valid values and most intervals.
 
-    One interval of a group with two sources must not flatten all others.
+    A huge interval, such as one over two sources, must not flatten all others.
     """
     values = [forest.null, forest.null + least, *forest.ends.values()]
-    # Widths and ends are those of the intervals, where there are any.
+    # Use widths and ends of the intervals, if there are any.
     widths = []
     ends = []
     for row in rows_that_count(forest):
@@ -261,7 +261,7 @@ def span_of(forest: Forest, *, least: float = 0.0) -> tuple[float, float]:
 
     low, high = min(values), max(values)
     if ends:
-        # Intervals stretch the axis, but no further than one of usual width would.
+        # Intervals extend the axis, but at most by the usual width.
         usual_width = sorted(widths)[len(widths) // 2]
         reach = max(0.5 * (high - low), 1.5 * usual_width)
         lowest = max(min(ends), low - reach)
@@ -274,8 +274,8 @@ def span_of(forest: Forest, *, least: float = 0.0) -> tuple[float, float]:
 
 
 def rows_that_count(forest: Forest) -> list[Row]:
-    """Return the valid rows, from which an axis is made; all where none is valid."""
-    # Void figures may be of any size: they must not flatten the others.
+    """Return the valid rows for choosing an axis; all rows if none is valid."""
+    # Void figures may have any size and must not flatten the others.
     valid = []
     every = []
     has_valid_mark = False
@@ -286,12 +286,12 @@ def rows_that_count(forest: Forest) -> list[Row]:
                 valid.append(row)
                 has_valid_mark |= not marks.is_reference
 
-    # References alone would make an axis on which nothing else is seen.
+    # An axis for references alone could hide all other marks.
     return valid if has_valid_mark else every
 
 
 def null_line(axes: Axes, at: float, label: str) -> None:
-    """Draw what no leak gives as a line with its label above the panel."""
+    """Draw the value without a leak as a line with its label above the panel."""
     axes.axvline(at, color=INK, linewidth=0.9, zorder=1.5)
     _label_above(axes, at, label, colour=INK, line=0)
 
@@ -317,7 +317,7 @@ def _label_above(
     elif share > 0.7:
         side = "right"
 
-    # Not in the layout: a long label moves sideways, it does not shrink the panel.
+    # The layout ignores the label: a long one moves sideways and shrinks no panel.
     text = axes.annotate(
         label,
         xy=(at, 1.0),

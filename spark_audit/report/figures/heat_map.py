@@ -20,7 +20,7 @@ HEAT_ROW = 0.19
 """Inches of a row of a heat map."""
 
 BESIDE_TASKS = 2.4
-"""Rows of a block beside its tasks: its name, the stages, and a gap."""
+"""Further rows of a block: its name, the stages, and a gap."""
 
 AROUND_HEAT = 0.7
 """Inches around the rows of a heat map."""
@@ -29,13 +29,13 @@ CELL_SIZE = 0.92
 """Share of a column and of a row that a cell fills."""
 
 MAX_CELLS_WITH_NUMBERS = 400
-"""Cells up to which a heat map prints its numbers."""
+"""Most cells of a heat map with printed numbers."""
 
 MAX_STAGES_WITH_NUMBERS = 7
-"""Columns up to which a number fits in a cell."""
+"""Most columns for which a number fits into a cell."""
 
 MAX_STAGE_LABELS = 12
-"""Stages below a block, up to which each has its number."""
+"""Most stages that are all numbered below a block."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def _draw_frames(
     axes: Axes, block: Block, grid: HeatGrid, *, top: float, gid: str
 ) -> None:
     """Frame the cells of a block that are significant."""
-    # After all cells, so that no neighbour covers a frame.
+    # Draw frames after all cells, so that no neighbour covers them.
     frames = []
     for (task, stage), cell in block.items():
         if cell.is_marked:

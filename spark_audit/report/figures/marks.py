@@ -48,7 +48,7 @@ def draw_mark(
     """Draw one mark above the lines."""
     mark = sample_of(look, size=size)
     mark.set_data([x], [y])
-    # Not clipped: a mark on the edge of a panel stays whole.
+    # Without clipping a mark on the edge of a panel stays whole.
     mark.set(zorder=3, clip_on=False, gid=gid)
     axes.add_line(mark)
 
@@ -75,7 +75,7 @@ def draw_curve(
 def draw_band(
     axes: Axes, x: Sequence[float], low: Sequence[float], high: Sequence[float]
 ) -> None:
-    """Draw the grey area of what chance gives."""
+    """Draw the grey band of values by chance."""
     axes.fill_between(x, low, high, color=MUTED, alpha=0.22, linewidth=0, zorder=1)
 
 
@@ -91,12 +91,12 @@ def patch_sample(colour: str, *, alpha: float) -> Patch:
 
 
 def frame_sample() -> Patch:
-    """Return what stands for a framed cell in the legend."""
+    """Return the sample of a framed cell for the legend."""
     return Patch(facecolor="none", edgecolor=INK)
 
 
 def band_sample() -> Patch:
-    """Return what stands for a grey band in the legend."""
+    """Return the sample of a grey band for the legend."""
     return patch_sample(MUTED, alpha=0.25)
 
 

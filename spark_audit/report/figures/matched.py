@@ -32,19 +32,19 @@ from spark_audit.results import Row
 from spark_audit.sentences import render
 
 RATIOS = (0.01, 0.1, 0.5, 1.0, 2.0, 10.0, 100.0, 1000.0)
-"""Where an axis over several factors has its ticks."""
+"""Ticks of an axis over several factors."""
 
 MIN_TICK_SHARE = 0.22
 """Share of an axis between two of its labels."""
 
 MAX_BY_PART = 3
-"""Checkpoints of which parts are drawn: those that leak most."""
+"""Most checkpoints whose parts are drawn: those that leak most."""
 
 LEAST_GAIN = math.log(1.05)
-"""Nats that an axis has at least beyond the null."""
+"""Least length of an axis beyond the null, nats."""
 
 MAX_NATS_IN_TEXT = 7.0
-"""Where an end of an interval is cut, in nats: 1,000 times as likely."""
+"""Ends of intervals are cut at this many nats: 1,000 times as likely."""
 
 
 def draw_matched(view: View) -> Sketch | None:
@@ -63,7 +63,7 @@ def draw_matched(view: View) -> Sketch | None:
                 view, groups, leaking=leaking, grouping=grouping
             )
 
-    # Of several leaks, parts are told apart by the checkpoints' own colours.
+    # If several checkpoints leak, their own colours distinguish the parts.
     samples = outcome_samples(forest)
     if len(leaking) > 1 and by_part:
         samples |= {name: sample_of(view.own_look(name)) for name in leaking}
@@ -105,7 +105,7 @@ def draw_memory(
     set_ratio_ticks(axes, limits)
     null_line(axes, 0.0, render("figure.matched.null"))
 
-    # A finding may be that identifiers became less likely: that is no strongest leak.
+    # A finding of less likely identifiers is not the strongest leak.
     gains = {name: likelihood_gain(rows[name]) for name in leaking}
     strongest = max(gains, key=lambda name: gains[name], default="")
     if strongest and gains[strongest] > 0:
@@ -154,7 +154,7 @@ def part_forest(
             row = of_group[name]
             rows[group] = row
             looks[group] = part_look(view, name, row, is_only=is_only)
-            # A part that several leak stands where the largest gain puts it.
+            # The largest gain over checkpoints decides the place of a part.
             gains[group] = max(gains.get(group, -math.inf), likelihood_gain(row))
             if is_only:
                 values[group] = gain_text(row)
@@ -220,7 +220,7 @@ def _ratio_text(gain: float) -> str:
 
 
 def clipped(limits: tuple[float, float], rows: Iterable[Row]) -> tuple[float, float]:
-    """Return an axis no longer than what the values ask for: ends may be endless."""
+    """Return ends of an axis no wider than the values need; ends may be infinite."""
     largest = max(abs(likelihood_gain(row)) for row in rows)
     longest = 1.5 * largest + math.log(1.1)
     return max(limits[0], -longest), min(limits[1], longest)
@@ -230,7 +230,7 @@ def set_ratio_ticks(axes: Axes, limits: tuple[float, float]) -> None:
     """Label a logarithmic axis with per cent, or with times where it is long."""
     low, high = limits  # nats
     ratios = list(RATIOS)
-    # Of a very long axis only decades, of a short one round numbers of per cent.
+    # A very long axis has only decades, a short one round numbers of per cent.
     if high - low > math.log(50):
         ratios = [ratio for ratio in RATIOS if ratio not in (0.5, 2.0)]
     elif high - low <= math.log(3):
@@ -250,7 +250,7 @@ def set_ratio_ticks(axes: Axes, limits: tuple[float, float]) -> None:
 
 def _tick_text(gain: float) -> str:
     """Return the label of a tick: ``+20%``, ``0``, ``×10``."""
-    # What was meant as 2 must not come out as +100%, however it was rounded.
+    # Rounding must not turn a tick at 2 into +100%.
     if gain >= math.log(1.99):
         return f"×{math.exp(gain):.3g}"
     percent = round(100 * math.expm1(gain), 1)

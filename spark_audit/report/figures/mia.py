@@ -43,7 +43,7 @@ FEW_DECADES = 150.0
 """Ratio of an axis' ends below which it is labelled at 3 too."""
 
 FEW_SMALL_PANELS = 3
-"""Checkpoints up to which panels are large."""
+"""Most checkpoints with large panels."""
 
 LARGE_ROC_HEIGHT = 2.9
 """Inches of a large panel without further lines of its title."""
@@ -51,7 +51,7 @@ LARGE_ROC_HEIGHT = 2.9
 SMALL_ROC_HEIGHT = 1.75
 
 FPR_METRICS = {"tpr_at_fpr_5": 0.05, "tpr_at_fpr_1": 0.01, "tpr_at_fpr_0.1": 0.001}
-"""Metrics of the texts alone, and where on the axis they stand."""
+"""Metrics of the texts alone -> their place on the axis."""
 
 BASE_DASHES = (0, (3, 1.2))
 
@@ -121,7 +121,7 @@ def draw_mia(view: View) -> Sketch | None:
 def roc_points(view: View) -> pd.DataFrame:
     """Return the points of all curves that can stand on logarithmic axes.
 
-    A curve without a true positive before everything is called one has none.
+    A curve whose rate is 0 until all rows are called members has no points.
     """
     chance = ("chance_low", "chance_high")
     points = view.frame("mia_roc", "of", "fpr", "tpr", also=chance)
@@ -136,7 +136,7 @@ def roc_curves(view: View, points: pd.DataFrame) -> list[RocCurve]:
     curves = []
     for name in view.ordered(points["entry"]):
         of_checkpoint = points[points["entry"] == name]
-        # What its finding rests on, else what others' do.
+        # Take the score of its finding, else that of other findings.
         preferred = [
             score_by_name.get(name),
             *score_by_name.values(),
@@ -168,7 +168,7 @@ def draw_roc(axes: Axes, curve: RocCurve, *, floor: float) -> None:
     """Draw chance, the base and the checkpoint's own curve on two log axes."""
     runs = [run for _, run in curve.points.groupby("checkpoint", sort=False)]
     draw_chance(axes, max(runs, key=len), floor=floor)
-    # The base first, so that the checkpoint's curve lies on top of it.
+    # Draw the base first, so that the checkpoint's curve lies on top of it.
     for _, run in curve.base.groupby("checkpoint"):
         _draw_steps(axes, run, colour=INK, width=1.0, dashes=BASE_DASHES)
 
@@ -178,7 +178,7 @@ def draw_roc(axes: Axes, curve: RocCurve, *, floor: float) -> None:
     width = 1.8 if len(runs) == 1 else 1.0
     for run in runs:
         _draw_steps(axes, run, colour=colour, width=width, dashes="-")
-        # Grey alone is no mark: a cross says it without colour.
+        # A cross marks a void curve, since grey alone is no mark.
         if curve.doubt:
             middle = run.iloc[len(run) // 2]
             draw_mark(axes, middle["fpr"], middle["tpr"], DOUBT_LOOK, gid=None)
@@ -187,8 +187,8 @@ def draw_roc(axes: Axes, curve: RocCurve, *, floor: float) -> None:
 
 
 def draw_chance(axes: Axes, run: pd.DataFrame, *, floor: float) -> None:
-    """Draw the diagonal, and the band of scores that know nothing."""
-    # Rates of 0 have no place on a log axis: the band ends at its floor.
+    """Draw the diagonal, and the band of random scores."""
+    # A log axis has no 0, so the band ends at its floor.
     axes.fill_between(
         run["fpr"].to_numpy(float),
         run["chance_low"].to_numpy(float).clip(min=floor),
@@ -225,7 +225,7 @@ def set_rate_axes(axes: Axes, *, floor: float) -> None:
         ticks = sorted(tick for tick in [*ticks, *between] if tick <= 1.0)
 
     labels = [f"{tick:g}" for tick in ticks]
-    # Scales first: a new scale forgets its ticks.
+    # Set scales first, since a new scale loses its ticks.
     axes.set(xscale="log", yscale="log")
     axes.set_xticks(ticks, labels)
     axes.set_yticks(ticks, labels)
@@ -236,7 +236,7 @@ def set_rate_axes(axes: Axes, *, floor: float) -> None:
 
 
 def text_points(view: View, floor: float) -> dict[str, list[tuple[float, float]]]:
-    """Return what a classifier of the texts alone reaches: (FPR, TPR) by checkpoint."""
+    """Return the (FPR, TPR) of a classifier of the texts alone, by checkpoint."""
     points: dict[str, list[tuple[float, float]]] = {}
     for metric, fpr in FPR_METRICS.items():
         for name, row in view.rows("mia", metric, of="blind").items():
@@ -261,7 +261,7 @@ def roc_title(view: View, curve: RocCurve) -> str:
 def roc_samples(curves: Sequence[RocCurve], *, has_texts: bool) -> dict[str, Artist]:
     """Return the legend of the curves, points and bands that the panels have."""
     samples: dict[str, Artist] = {}
-    # Void curves are grey, whatever was found in them.
+    # Void curves are grey, whatever their finding.
     valid = [curve for curve in curves if not curve.doubt]
     if any(curve.is_found for curve in valid):
         label = render("figure.mia.found")

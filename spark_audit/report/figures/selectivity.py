@@ -22,7 +22,7 @@ from spark_audit.sentences import render
 
 def draw_selectivity(view: View) -> Sketch | None:
     """Draw Delta_sel since the reference, and differences between checkpoints."""
-    # Without a reference there is no change: then it is the level itself.
+    # Without a reference there is no change, so draw the level itself.
     key = "changes"
     rows_of_first = view.rows("matched", "delta_sel", of="change")
     if not rows_of_first:

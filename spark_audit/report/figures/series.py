@@ -1,4 +1,4 @@
-"""The figure of a series: what all its stages give away, and what the last does."""
+"""The figure of a series: leaks of all its stages, and of the last one."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ SERIES_HEIGHT = 1.9
 """Inches of a panel of a series, with a title of one line."""
 
 SERIES_LOOKS = {"series": Look("o", INK), "last": Look("s", INK, filled=False)}
-"""What is shared, all stages so far or the checkpoint of one, and how it is drawn."""
+"""Look of each way of sharing: all stages so far, or a single checkpoint."""
 
 SERIES_FOUND_LOOK = Look("o", ALARM)
-"""All stages so far, where they give away a leak."""
+"""Look of all stages so far if they leak."""
 
 StageRecord = Mapping[str, Any]
 """A record of the table ``series_stages``: one series after one stage."""
@@ -127,7 +127,7 @@ def draw_stage_curves(
     """Draw chance, and the AUC by stage of each way of sharing, with intervals."""
     axes.axhline(0.5, color=INK, linewidth=0.9)
     for key, look in looks.items():
-        # After the first stages there may be too little to estimate.
+        # The first stages may have too few rows for an estimate.
         estimated = [record for record in records if record[f"{key}_value"] is not None]
         stages = []
         values = []

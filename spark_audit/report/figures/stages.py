@@ -32,13 +32,13 @@ LESS_COLOUR = LIGHT[2]
 """Colour of what became less likely, and of accuracy."""
 
 DARKEST = 0.55
-"""Opacity of the strongest cell: letters on it stay readable."""
+"""Opacity of the strongest cell, on which letters stay readable."""
 
 UNTRAINED_SHADE = 0.06
 """Opacity of a cell before its task's stage."""
 
 MAX_GAIN_IN_CELL = 6.9
-"""Nats at which a cell's number is cut: 1,000 times as likely."""
+"""A cell's number is cut at this many nats: 1,000 times as likely."""
 
 RowsByStage = Mapping[str, Mapping[tuple[str, int], Row]]
 """Checkpoint -> (task, stage) -> row."""
@@ -97,7 +97,7 @@ def most_groups(rows: RowsByStage) -> int:
 
 
 def marked_text(name: str, block: Block) -> str:
-    """Return how many cells of a checkpoint are remembered, for the alt text."""
+    """Return the number of remembered cells of a checkpoint, for the alt text."""
     n_marked = sum(cell.is_marked for cell in block.values())
     return render("figure.stages.marked", name=name, count=n_marked)
 
@@ -111,7 +111,7 @@ def stages_samples(
     colours = {cell.colour for cell in of_memory}
     samples: dict[str, Artist] = {}
 
-    # Both colours of memory have one scale: of the largest gain or loss.
+    # Both colours of memory share a scale, that of the largest gain or loss.
     if ALARM in colours:
         label = render("figure.stages.more", most=gain_words(largest))
         samples[label] = patch_sample(ALARM, alpha=DARKEST)
@@ -155,7 +155,7 @@ def largest_gain(rows: RowsByStage, trained_at: Mapping[str, int]) -> float:
             if is_trained and row.status not in VOID:
                 sizes.append(abs(row.value or 0.0))
 
-    # Where nothing has moved at all, no cell has a shade, whatever is divided by.
+    # If nothing moved, any divisor gives cells without a shade.
     return max(sizes, default=0.0) or 1.0
 
 
@@ -203,7 +203,7 @@ def memory_cell(row: Row, *, is_remembered: bool, largest: float) -> HeatCell:
     if not is_void:
         colour = ALARM if gain > 0 else LESS_COLOUR
 
-    # A void gain may be larger than the largest valid one.
+    # A void gain can exceed the largest valid one, so cut its shade.
     return HeatCell(
         colour=colour,
         shade=DARKEST * min(abs(gain) / largest, 1.0),

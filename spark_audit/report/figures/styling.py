@@ -1,7 +1,7 @@
-"""How figures look: colours, markers, and matplotlib's settings.
+"""Style of figures: colours, markers, and matplotlib's settings.
 
-Colour is never alone: each checkpoint has a marker and dashes of its own, so that a
-print in grey and a colour-blind eye read the same.
+Colour is never the only sign: each checkpoint has its own marker and dashes, for grey
+prints and colour-blind readers.
 """
 
 from __future__ import annotations
@@ -32,14 +32,13 @@ INK, MUTED, GRID, PAPER = "#222222", "#666666", "#d9d9d9", "#ffffff"
 """Colours of text and axes, of remarks and references, of grids, and of the ground."""
 
 ALARM, WARN = "#9c1c1c", "#7a4b00"
-"""Colours of what was found; both differ from ink in lightness, and signs go with
-them."""
+"""Colours of findings. Both differ from ink in lightness, and signs go with them."""
 
 STYLE_SHEET = Path(__file__).with_name("spark.mplstyle")
 """The one style sheet of all figures."""
 
 CHECKPOINT = "checkpoint:"
-"""What the gid of an artist begins with that belongs to a checkpoint."""
+"""Prefix of the gid of a checkpoint's artists."""
 
 
 def _import_matplotlib() -> None:
@@ -49,7 +48,7 @@ def _import_matplotlib() -> None:
     else's: LaTeX with a preamble, a backend to import. In its own folder that is its
     own file.
     """
-    # Once it is imported, whoever imported it has chosen its settings.
+    # If it is already imported, its settings are somebody's choice.
     if "matplotlib" not in sys.modules:
         folder = Path()
         spec = importlib.util.find_spec("matplotlib")
@@ -65,7 +64,7 @@ def styled(**settings: Any) -> Iterator[None]:
     _import_matplotlib()
     from matplotlib import style
 
-    # Its own defaults first, whatever was read before we were called.
+    # Start from its own defaults, not from settings that were read before.
     with style.context(["default", STYLE_SHEET, settings]):
         yield
 
@@ -73,12 +72,12 @@ def styled(**settings: Any) -> Iterator[None]:
 def palette(report: Report) -> dict[str, int]:
     """Return the place of each checkpoint of a report, the reference first.
 
-    Its colour, marker and dashes are those of its place; replicates share that of their
-    entry. From the ninth on, colours come again with another marker, from the
-    fifteenth, markers with another colour. Stages of a series have a place only if
-    the report has figures of them that are not the series'.
+    The place decides colour, marker and dashes; replicates share that of their entry.
+    Colours repeat from the ninth place on with another marker, markers from the
+    fifteenth with another colour. Stages of a series have a place only if the report
+    has figures of them that are not the series'.
     """
-    # Checkpoints of a report may be named in its rows only, and in tables only.
+    # Some checkpoints are named only in rows or only in tables.
     names = []
     for checkpoint in report.checkpoints:
         if series_of(checkpoint.name) == checkpoint.name:

@@ -16,7 +16,7 @@ def wrapped(name: str, *, width: int = 30, lines: int = 2) -> str:
     width
         Letters of a line.
     lines
-        Lines that there may be: what is left out of a longer name is its middle.
+        Most lines; a longer name loses its middle.
     """
     if len(name) <= width:
         return name
@@ -30,7 +30,7 @@ def wrapped(name: str, *, width: int = 30, lines: int = 2) -> str:
         broken[-1] += piece
 
     if len(broken) > lines:
-        # The end tells variants apart, so the middle is what is left out.
+        # The end distinguishes variants, so leave out the middle.
         end = "…" + "".join(broken)[-(width - 1) :]
         broken = [*broken[: lines - 1], end]
     return "\n".join(broken)

@@ -30,12 +30,12 @@ from spark_audit.results import Row
 from spark_audit.sentences import render
 
 BITS_LEAST = 0.3
-"""Bits that an axis has at least beyond the null."""
+"""Least length of an axis beyond the null, bits."""
 
 
 def draw_twins(view: View) -> Sketch | None:
     """Draw the gain since the base, of trained, of held-out, and the difference."""
-    # Without a base nothing can have risen since it: then it is the exposure itself.
+    # Without a base there is no rise, so draw the exposure itself.
     metric = "rise"
     trained = view.rows("twins", metric, of="trained")
     if not trained:
@@ -72,7 +72,7 @@ def draw_twins(view: View) -> Sketch | None:
         )
         null_line(axes, forest.null, render(f"figure.twins.{panel}_null"))
 
-    # Trained ones that gained less than held-out ones are no leak to compare with.
+    # A smaller gain of trained than of held-out ones is no leak for the leak line.
     gains = {}
     for name in view.leaking(beyond, "twins"):
         if name not in less_likely:
@@ -137,7 +137,7 @@ def gain_forest(
 
 
 def beyond_forest(view: View, beyond: Mapping[str, Row]) -> Forest:
-    """Return the forest of what trained identifiers gained beyond held-out ones."""
+    """Return the forest of gains of trained identifiers beyond held-out ones."""
     looks: dict[str, Look] = {}
     values: dict[str, str] = {}
     ends: dict[str, float] = {}

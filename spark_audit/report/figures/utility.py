@@ -31,7 +31,7 @@ AVERAGE_LOOK = Look("s", INK, filled=False)
 """Avg, below Last, which is a dot."""
 
 LEAST_SHARE = 0.02
-"""Share of right answers that an axis has at least."""
+"""Least share of right answers at the end of an axis."""
 
 
 def draw_utility(view: View) -> Sketch | None:
@@ -66,7 +66,7 @@ def draw_utility(view: View) -> Sketch | None:
         if metric == "bwt":
             null_line(axes, 0.0, render("figure.utility.null"))
 
-    # The title has the fewest rows that any of the numbers rests on.
+    # The title states the smallest number of rows behind any of the figures.
     sizes = [row.n for row in last.values()]
     for cells in rows.values():
         sizes += [row.n for row in cells.values()]
@@ -101,7 +101,7 @@ def utility_forests(view: View) -> dict[str, Forest]:
                 values[name] += f" | {plain(average[name].value or 0.0, 2)}"
         forests["last"] = Forest(list(last), marks, values=values)
 
-    # A checkpoint of one stage has lost nothing that it learned before.
+    # A checkpoint with one stage has no earlier task and so no BWT.
     if transfer:
         values = {}
         for name, row in transfer.items():

@@ -1,4 +1,4 @@
-"""What figures read of a report: rows, states, and a look for every checkpoint."""
+"""The view of a report for figures: rows, states, and a look for each checkpoint."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Look:
-    """How a mark is drawn: its shape says what its colour says."""
+    """The look of a mark; its shape repeats the meaning of its colour."""
 
     marker: str
     colour: str
@@ -40,7 +40,7 @@ FOUND_LOOK = Look("o", ALARM)
 """A leak was found."""
 
 LESS_LOOK = Look("v", WARN)
-"""Trained strings are less likely than by chance, which tells them apart, too."""
+"""Trained strings are less likely than by chance, which betrays them, too."""
 
 NOTHING_LOOK = Look("o", INK, filled=False)
 """Nothing was found."""
@@ -57,7 +57,7 @@ HELD_OUT_LOOK = Look("s", MUTED, filled=False)
 
 @dataclass(frozen=True)
 class Sketch:
-    """A drawn figure, and what its words are made of.
+    """A drawn figure, and the inputs of its words.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class Sketch:
     counted
         How many were measured, for the title.
     values
-        What the alt text tells, one checkpoint or part each.
+        Values of the alt text, one for each checkpoint or part.
     remarks
         Keys of sentences that the caption needs for this report.
     facts
@@ -137,7 +137,7 @@ class View:
             if row.value is not None:
                 rows[name] = row
 
-        # Rows are chosen in the order of the palette: here the worst comes first.
+        # Chosen rows are in the order of the palette; sort the worst first.
         return {name: rows[name] for name in self.ordered(rows)}
 
     def contrasts(self, audit: str, metric: str) -> dict[str, dict[str, Row]]:
@@ -186,7 +186,7 @@ class View:
         return frame_of(self.report, table, *columns, also=also, places=self.places)
 
     def outcome(self, name: str, audit: str) -> str:
-        """Return what an audit came to on a checkpoint; empty if it did not try."""
+        """Return the outcome of an audit on a checkpoint; empty: it was not tried."""
         standing = self.standings.get(method_of(name))
         if standing is None:
             return ""
@@ -216,7 +216,7 @@ class View:
         if self.doubt(name, audit, row):
             return DOUBT_LOOK
 
-        # Markers and colours come again, but the same pair only after 56 checkpoints.
+        # Markers and colours repeat, but the same pair only after 56 checkpoints.
         place_of_look = self.places.get(name, 0)
         return Look(
             marker=MARKERS[place_of_look % len(MARKERS)],
