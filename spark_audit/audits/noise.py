@@ -330,7 +330,7 @@ def _figures_of_group(
 
     units = UnitGroup(
         name=group,
-        units=np.arange(len(frame)),
+        positions=np.arange(len(frame)),
         codes=codes,
         n_clusters=len(clusters),
     )

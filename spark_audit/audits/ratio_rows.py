@@ -68,7 +68,7 @@ class UnitGroup:
     ----------
     name
         Name of the group, such as ``pooled`` or ``type:NAME``.
-    units
+    positions
         Indices of its units in the evidence, shape ``(n,)``.
     codes
         Clusters of its units, shape ``(n,)``: from 0, in the order of their labels.
@@ -77,7 +77,7 @@ class UnitGroup:
     """
 
     name: str
-    units: np.ndarray
+    positions: np.ndarray
     codes: np.ndarray
     n_clusters: int
 
@@ -131,7 +131,7 @@ def groups_of(units: pd.DataFrame) -> Iterator[UnitGroup]:
         clusters, codes = np.unique(labels[is_member], return_inverse=True)
         yield UnitGroup(
             name=group,
-            units=units.index[is_member].to_numpy(),
+            positions=units.index[is_member].to_numpy(),
             codes=codes,
             n_clusters=len(clusters),
         )
@@ -181,15 +181,15 @@ def cells_of_units(
         Denominator of each unit, shape ``(units,)``; ``None``: each counts 1.
     """
 
-    def cells(units: np.ndarray) -> Iterator[RatioCell]:
-        """Yield the cells of a group; ``units`` are indices of shape ``(n,)``."""
+    def cells(positions: np.ndarray) -> Iterator[RatioCell]:
+        """Yield the cells of a group; ``positions``, ``(n,)``, are of its units."""
         # This is a generator, so that memory holds one figure of one checkpoint at a
         # time.
-        denominators = np.ones(len(units)) if den is None else den[units]
-        variants = of[units]  # (n,)
+        denominators = np.ones(len(positions)) if den is None else den[positions]
+        variants = of[positions]  # (n,)
         for metric, numerator_of in metrics.items():
             for checkpoint in evidence.checkpoints:
-                scores = evidence.row(checkpoint, column)[units]
+                scores = evidence.row(checkpoint, column)[positions]
                 numerators = numerator_of(scores)
                 for variant in dict.fromkeys(variants):
                     of_variant = np.where(variants == variant, numerators, np.nan)
@@ -197,7 +197,7 @@ def cells_of_units(
                     yield RatioCell(key, of_variant, denominators)
 
     for group in groups:
-        yield group, cells(group.units)
+        yield group, cells(group.positions)
 
 
 def cells_of_frame(
@@ -228,13 +228,13 @@ def cells_of_frame(
                 key = RatioKey(checkpoint, metric, variant)
                 yield RatioCell(key, numerators, denominators)
 
-    units = UnitGroup(
+    unit_group = UnitGroup(
         name=group,
-        units=np.arange(len(frame)),
+        positions=np.arange(len(frame)),
         codes=codes,
         n_clusters=len(clusters),
     )
-    return units, cells()
+    return unit_group, cells()
 
 
 def ratio_figures(

@@ -336,7 +336,8 @@ def medians(
     tries: dict[tuple[str, str], MedianTries] = {}
     for name in evidence.checkpoints:
         for sampler in ALL_SAMPLERS:
-            logp = evidence.row(name, f"logp_{sampler}")[group.units]  # (spans,), nats
+            logp_of_units = evidence.row(name, f"logp_{sampler}")  # (units,), nats
+            logp = logp_of_units[group.positions]  # (spans,), nats
             if np.isnan(logp).any():
                 continue
 
