@@ -37,13 +37,13 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from spark_train.loop import Phase, State, run_phase
+from spark_train.loop import Phase, PhaseState, run_phase
 from spark_train.lora import add_lora
 from spark_train.methods import METHODS
 from spark_train.methods.spark import er, spark
 from spark_train.stream import Stream
 from spark_train.student import Student
-from spark_train.task_phase import learning
+from spark_train.task_phase import learning_phase
 from spark_train.training_rows import TrainRow, pieces
 from spark_train.training_settings import Ptpc, TrainingSettings
 
@@ -191,12 +191,12 @@ def measure_loop(shape: Shape, *, steps: int, rounds: int) -> None:
     start = weights_of(student)
     count = steps * settings.batch_size
     some = rows(count, "t", vocabulary=shape.vocabulary, seed=0)
-    phase = learning(Stream(student, {"t": some}, settings), 0)
+    phase = learning_phase(Stream(student, {"t": some}, settings), 0)
     batches = [phase.choose(step).rows["task"] for step in range(phase.steps)]
     runs: dict[str, Callable[[], list[float]]] = {
         "bare": lambda: bare(plain, batches, settings.lr),
         "bare, in our parts": lambda: bare(
-            plain, batches, settings.lr, tokens=student.tokens
+            plain, batches, settings.lr, tokens=student.max_tokens
         ),
         "ours": lambda: ours(student, phase),
     }
@@ -239,7 +239,7 @@ class Spent:
     priv: list[float] = field(default_factory=list)
     kinds: dict[str, float] = field(default_factory=dict)
 
-    def add(self, phase: Phase, seconds: float, state: State) -> None:
+    def add(self, phase: Phase, seconds: float, state: PhaseState) -> None:
         (self.task if phase.part == "task" else self.priv).append(seconds)
         for kind, value in state.seconds.items():
             name = f"{phase.part} {kind}"
@@ -271,7 +271,7 @@ def one_round(streams: dict[str, Stream], start: dict[str, Any]) -> dict[str, Sp
     for k in range(len(ROWS)):
         for name, stream in streams.items():
             for phase in phases[name]:
-                if phase.stage != stream.label(k):
+                if phase.stage != stream.stage_name(k):
                     continue
                 began = CLOCK()
                 state = run_phase(stream.student, phase, seed=0)

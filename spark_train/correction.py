@@ -24,7 +24,7 @@ TEACHER = "teacher"
 """Name of the frozen copy that the student is anchored to."""
 
 
-def correction(stream: Stream, k: int) -> Phase:
+def correction_phase(stream: Stream, k: int) -> Phase:
     """Return the phase that follows the learning of task ``k`` (SPARK, Eq. "privacy").
 
     The student starts from theta_k^task and is anchored to a frozen copy of it. All
@@ -42,14 +42,14 @@ def correction(stream: Stream, k: int) -> Phase:
     student = stream.student
     settings = stream.settings.ptpc
     task = stream.tasks[k]
-    label = stream.label(k)
+    label = stream.stage_name(k)
     size = settings.batch_size
     old_size = settings.old_batch_size
 
     current_rows = _current_rows(stream, k)
     old_rows: list[TrainRow] = []
     if k and settings.old_anchor and settings.lambda_old:
-        old_rows = stream.replayed(k, settings.steps * old_size, purpose="anchor")
+        old_rows = stream.draw_replayed(k, settings.steps * old_size, purpose="anchor")
 
     weights = _weights(settings)  # name of a term that is on -> its weight
 
@@ -104,7 +104,7 @@ def correction(stream: Stream, k: int) -> Phase:
         sums = {}
         for name, (mask, loss_of_logits, teacher) in parts.items():
             if name in weights:
-                sums[name] = student.summed(
+                sums[name] = student.loss_sum(
                     hidden, batch, is_token, mask, loss_of_logits, teacher=teacher
                 )
         return sums
@@ -119,8 +119,8 @@ def correction(stream: Stream, k: int) -> Phase:
         terms=terms,
         loss=loss,
         start=start,
-        size=size,
-        shares={"old": (size, old_size)},
+        expected_rows=size,
+        weight_ratios={"old": (size, old_size)},
     )
 
 
@@ -170,8 +170,8 @@ def _current_rows(stream: Stream, k: int) -> list[TrainRow]:
 
     n_drawn = settings.steps * size
     draws = {
-        "pii": stream.drawn(k, with_identifiers, n_drawn, purpose="pii"),
-        "all": stream.drawn(k, rows, n_drawn, purpose="all"),
+        "pii": stream.draw_evenly(k, with_identifiers, n_drawn, purpose="pii"),
+        "all": stream.draw_evenly(k, rows, n_drawn, purpose="all"),
     }
     if settings.draw in draws:
         return draws[settings.draw]

@@ -19,7 +19,7 @@ import torch
 from spark_train.loop import Sums, Term
 from spark_train.losses import support_kl, token_nll, top_k
 from spark_train.processes import gathered
-from spark_train.scores_in_training import scored
+from spark_train.scores_in_training import scored_rows
 from spark_train.stream import Stream
 from spark_train.task_phase import Rehearsal
 from spark_train.training_rows import TrainRow, collate, padded
@@ -76,7 +76,9 @@ class Distillation(Rehearsal):
 
         # Each process asks the teacher about its share, and all need all answers.
         own_targets = {}
-        for row, score, hidden in scored(self.stream, self._task_index, distinct_rows):
+        for row, score, hidden in scored_rows(
+            self.stream, self._task_index, distinct_rows
+        ):
             own_targets[row.id] = self._target(row, score, hidden)
         self._targets = dict(gathered([*own_targets.items()]))
         self._note_weight(rows, steps)
@@ -92,7 +94,7 @@ class Distillation(Rehearsal):
         weight = cross_entropy.weight if cross_entropy.count else 0.0
         if weight <= LITTLE_WEIGHT:
             weighting = self.stream.settings.replay.weighting
-            label = self.stream.label(self._task_index)
+            label = self.stream.stage_name(self._task_index)
             self.stream.note(
                 f"{label}: a replayed response token weighs "
                 f"{weight:.2g} of its weight in er at lambda 1 "
@@ -189,11 +191,13 @@ class Distillation(Rehearsal):
             logits = student.logits_at(hidden_of_chunk, support[chunk])
             return support_kl(logp[chunk], logits, temperature=temperature)
 
-        # logits_at gathers weight[ids], (m, K, D): so many positions fit the budget.
+        # logits_at gathers weight[ids], (m, K, D): so many positions fit max_logits.
         numbers_per_position = support.shape[1] * hidden.shape[1]
-        n_that_fit = student.budget // max(numbers_per_position, 1)
+        n_that_fit = student.max_logits // max(numbers_per_position, 1)
         n_per_chunk = max(n_that_fit, MIN_POSITIONS_PER_CHUNK)
         return {
-            "replay_ce": student.summed(hidden, batch, is_replayed, low, token_nll),
-            "replay_kl": student.total(high_hidden, divergence, rows=n_per_chunk),
+            "replay_ce": student.loss_sum(hidden, batch, is_replayed, low, token_nll),
+            "replay_kl": student.sum_in_chunks(
+                high_hidden, divergence, rows=n_per_chunk
+            ),
         }

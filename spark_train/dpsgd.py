@@ -48,7 +48,7 @@ from spark_train.loop import (
     Rows,
     Term,
     backward,
-    exchanged,
+    exchange_sums,
     flat_gradient,
     set_gradient,
 )
@@ -80,7 +80,9 @@ def dpsgd(stream: Stream, method: Method) -> Protected:
         stream.note(f"dp.delta {delta:g} is above 1/N: a row may be given away whole")
 
     # Which steps an example can be in; a target epsilon asks for the least noise.
-    stretches = [(phase.steps, phase.rates) for phase in phases if phase.rates]
+    stretches = [
+        (phase.steps, phase.sampling_rates) for phase in phases if phase.sampling_rates
+    ]
     reason = _why_no_epsilon(stream, method, phases)
     sigma = settings.noise_multiplier
     if settings.target_epsilon:
@@ -104,7 +106,7 @@ def dpsgd(stream: Stream, method: Method) -> Protected:
 
     sampling = {}
     for phase in phases:
-        sampling[phase.key] = {"steps": phase.steps, "rates": phase.rates}
+        sampling[phase.key] = {"steps": phase.steps, "rates": phase.sampling_rates}
     facts: dict[str, object] = {
         "option": "dpsgd",
         "noise_multiplier": sigma,
@@ -149,12 +151,12 @@ def _why_no_epsilon(stream: Stream, method: Method, phases: Sequence[Phase]) -> 
     if stream.settings.replay.memory:
         return "replay.memory keeps other rows of a task when one more is in it"
     for phase in phases:
-        if phase.rates is None:
+        if phase.sampling_rates is None:
             return f"{phase.key} draws its rows otherwise than by Poisson sampling"
     return ""
 
 
-def drawn(size: int, *, seed: int, run: str, key: str, step: int) -> Tensor:
+def step_noise(size: int, *, seed: int, run: str, key: str, step: int) -> Tensor:
     """Return the unit normals of one step: ``(P,)``, float64, whatever came before.
 
     Parameters
@@ -183,8 +185,8 @@ def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
     def terms_of_row(role: str, row: TrainRow) -> dict[str, Term]:
         """Return the terms of a row's own loss: means over its own tokens."""
         terms = dict(phase.terms({role: [row]}))
-        for name in terms.keys() & phase.shares.keys():
-            numerator, denominator = phase.shares[name]
+        for name in terms.keys() & phase.weight_ratios.keys():
+            numerator, denominator = phase.weight_ratios[name]
             weight = terms[name].weight * numerator / denominator
             terms[name] = replace(terms[name], weight=weight)
         return terms
@@ -209,15 +211,15 @@ def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
 
                     for name, value in sums_of_row.items():
                         sums[name] += float(value.detach())
-        total, sums = exchanged(total, sums)
+        total, sums = exchange_sums(total, sums)
 
         with clock("noise"):
             # The same in all processes, and added to their sum: once.
-            noise = drawn(
+            noise = step_noise(
                 len(total), seed=seed, run=stream.identity, key=phase.key, step=step
             )
             noised = total + sigma * max_norm * noise.to(total)
-            set_gradient(student, noised / phase.size)
+            set_gradient(student, noised / phase.expected_rows)
         return sums | {"clipped": int(sums["clipped"])}
 
     return replace(phase, collect=collect)

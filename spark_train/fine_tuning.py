@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from spark_train.loop import Phase, State, Step, StepRecord, Sums, Term, run_phase
+from spark_train.loop import Phase, PhaseState, Step, StepRecord, Sums, Term, run_phase
 from spark_train.losses import token_nll
 from spark_train.student import Student
 from spark_train.training_rows import TrainRow, collate
@@ -24,10 +24,10 @@ def response_loss(
     batch = collate(rows, student.device)
     mask = batch.response if scope == "response" else batch.attention  # (B, T)
     hidden = student.hidden(batch, mask)  # (n, H)
-    return {name: student.summed(hidden, batch, mask, mask, token_nll)}
+    return {name: student.loss_sum(hidden, batch, mask, mask, token_nll)}
 
 
-def covered(rows: Sequence[TrainRow], scope: str) -> int:
+def n_covered_tokens(rows: Sequence[TrainRow], scope: str) -> int:
     """Count the tokens of :func:`response_loss`; a row's first is never predicted."""
     if scope == "full":
         return sum(len(row) - 1 for row in rows)
@@ -72,7 +72,7 @@ def fit(
         indices = order[step * batch_size :][:batch_size]
         return Step({TASK_ROLE: [rows[i] for i in indices]})
 
-    def after(record: StepRecord, state: Callable[[], State]) -> None:
+    def after(record: StepRecord, state: Callable[[], PhaseState]) -> None:
         losses.append(float(record["loss"]))
         progress(len(losses), steps)
 
@@ -82,7 +82,7 @@ def fit(
         steps=steps,
         lr=lr,
         choose=choose,
-        terms=lambda rows: {TASK_ROLE: Term(covered(rows[TASK_ROLE], "full"))},
+        terms=lambda rows: {TASK_ROLE: Term(n_covered_tokens(rows[TASK_ROLE], "full"))},
         loss=lambda role, rows: response_loss(student, rows, scope="full"),
     )
     run_phase(student, phase, seed=seed, after=after)

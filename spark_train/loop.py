@@ -19,7 +19,7 @@ from torch import Tensor
 from spark_audit.clock import Clock
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
-from spark_train.processes import added, rank, share, world
+from spark_train.processes import n_processes, rank, share, summed_over_processes
 from spark_train.student import Student
 from spark_train.training_rows import TrainRow, pieces
 
@@ -32,8 +32,8 @@ Sums = dict[str, Tensor]
 StepRecord: TypeAlias = dict[str, float | str]
 """Loss, terms, counts and settings of a step, by the names of ``metrics.jsonl``."""
 
-After: TypeAlias = Callable[[StepRecord, Callable[[], "State"]], None]
-"""Called after a step with its record and a function that gives the state to save."""
+AfterStep: TypeAlias = Callable[[StepRecord, Callable[[], "PhaseState"]], None]
+"""Called after a step with its record and a function that returns the state to save."""
 
 
 @dataclass(frozen=True)
@@ -90,14 +90,17 @@ class Phase:
         ``gradients(step)``: may change what the optimizer sees; what it returns stands
         in the record of the step. All processes see the same gradients, and must leave
         the same; they are clipped afterwards.
-    size, shares
-        For DP-SGD, which needs the gradient of one row's own loss, with nothing of
-        another row in it: over ``size``, the rows of the current task that a step
-        has, as expected, the sum of all rows' ``terms`` is, as expected, the step's
-        loss, where ``shares`` of a term (a, b) multiply its weight by a / b.
-    rates
+    expected_rows
+        How many rows of the current task a step is expected to have; read by DP-SGD
+        alone. It takes the gradient of each row's own ``terms``, with nothing of another
+        row in it, and divides their sum by this number.
+    weight_ratios
+        Term -> ``(a, b)``, read by DP-SGD alone: the term's weight in a row's own loss
+        is multiplied by a / b. With these the expected gradient is that of the step's
+        loss.
+    sampling_rates
         Task -> how likely one of its rows is in a step's batch, where batches are drawn
-        by Poisson sampling; ``None``: they are not.
+        by Poisson sampling; ``None``: they are drawn otherwise.
     collect
         ``collect(step, rows, terms, clock)`` leaves another gradient than the batch's
         own on the weights, the same in all processes, and gives each term's sum, and by
@@ -119,9 +122,9 @@ class Phase:
     penalty: Callable[[], Sums] | None = None
     gradients: Callable[[int], Mapping[str, float] | None] = lambda step: None
     end: Callable[[], None] = lambda: None
-    size: float = 0.0
-    shares: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    rates: Mapping[str, float] | None = None
+    expected_rows: float = 0.0
+    weight_ratios: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    sampling_rates: Mapping[str, float] | None = None
     collect: (
         Callable[[int, Rows, Mapping[str, Term], Clock], dict[str, float]] | None
     ) = None
@@ -132,7 +135,7 @@ class Phase:
         """``2-yelp/task``."""
         return f"{self.stage}/{self.part}"
 
-    def rate(self, step: int) -> float:
+    def learning_rate(self, step: int) -> float:
         """Return the learning rate of a step."""
         if not self.cosine:
             return self.lr
@@ -140,7 +143,7 @@ class Phase:
 
 
 @dataclass
-class State:
+class PhaseState:
     """How far a phase has come: steps, trained weights and the optimizer's tensors.
 
     ``tensors`` by ``weight:NAME``, ``exp_avg:NAME`` and so on; empty before the first
@@ -158,9 +161,9 @@ def run_phase(
     *,
     seed: int,
     clip: float = 1.0,
-    state: State | None = None,
-    after: After | None = None,
-) -> State:
+    state: PhaseState | None = None,
+    after: AfterStep | None = None,
+) -> PhaseState:
     """Run a phase from where it stands to its end.
 
     Parameters
@@ -180,10 +183,10 @@ def run_phase(
     InputError
         If a loss is not finite.
     """
-    state = state or State()
+    state = state or PhaseState()
     weights = list(student.trainable.values())
     optimizer = torch.optim.AdamW(weights, lr=phase.lr, weight_decay=0.0)
-    clock = Clock(state.seconds, of=timed(str(student.device)))
+    clock = Clock(state.seconds, of=clock_kind(str(student.device)))
     state.seconds = clock
 
     # Dropout draws from the global generator: give it the seed and put it back.
@@ -197,7 +200,7 @@ def run_phase(
         for step in range(state.step, phase.steps):
             torch.manual_seed(seed_for(seed, phase.key, step, rank()))
             for group in optimizer.param_groups:
-                group["lr"] = phase.rate(step)
+                group["lr"] = phase.learning_rate(step)
 
             # Leave the gradient of the whole batch on the weights.
             chosen = phase.choose(step)
@@ -206,12 +209,12 @@ def run_phase(
                 sums = phase.collect(step, chosen.rows, terms, clock)
             else:
                 sums = accumulate(student, phase.loss, chosen.rows, terms, clock)
-            record = record_of_step(phase, step, chosen.facts, terms, sums, clock)
+            record = step_record(phase, step, chosen.facts, terms, sums, clock)
 
             # A step without any position still is one: moments decay, alike in one
             # process and in several.
             for weight in weights:
-                weight.grad = _or_zero(weight)
+                weight.grad = _gradient_or_zero(weight)
             # A method may project gradients; what it says of that joins the record.
             with clock("gradients"):
                 record |= phase.gradients(step) or {}
@@ -227,7 +230,7 @@ def run_phase(
             state.step = step + 1
             if after is not None:
                 record["grad_norm"] = norm
-                after(record, lambda: _state(student, optimizer, state))
+                after(record, lambda: _snapshot(student, optimizer, state))
 
         student.model.eval()
         with clock("end"):
@@ -260,24 +263,24 @@ def accumulate(
     sums = dict.fromkeys(terms, 0.0)
     for role, rows_of_role in rows.items():
         with clock(role):
-            for piece in pieces(share(rows_of_role), student.tokens):
+            for piece in pieces(share(rows_of_role), student.max_tokens):
                 sums_of_piece = loss_of(role, piece)
                 backward(terms, sums_of_piece)
                 for name, value in sums_of_piece.items():
                     sums[name] += float(value.detach())
 
-    if world() > 1:
-        gradient, sums = exchanged(flat_gradient(student), sums)
+    if n_processes() > 1:
+        gradient, sums = exchange_sums(flat_gradient(student), sums)
         set_gradient(student, gradient)
     return sums
 
 
-def exchanged(
+def exchange_sums(
     gradient: Tensor, sums: dict[str, float]
 ) -> tuple[Tensor, dict[str, float]]:
     """Add up a gradient ``(P,)`` and sums over all processes, in one exchange."""
     values = gradient.new_tensor([*sums.values()])  # (sums,)
-    total = added(torch.cat([gradient, values]))  # (P + sums,)
+    total = summed_over_processes(torch.cat([gradient, values]))  # (P + sums,)
     total_gradient = total[: len(gradient)]
     total_values = total[len(gradient) :].tolist()
     return total_gradient, dict(zip(sums, total_values, strict=True))
@@ -301,10 +304,12 @@ def backward(terms: Mapping[str, Term], sums: Sums) -> bool:
 def flat_gradient(student: Student) -> Tensor:
     """Return the gradients of all trained weights in a row: ``(P,)``, float64."""
     weights = student.trainable.values()
-    return torch.cat([_or_zero(weight).reshape(-1).double() for weight in weights])
+    return torch.cat(
+        [_gradient_or_zero(weight).reshape(-1).double() for weight in weights]
+    )
 
 
-def by_weight(student: Student, flat: Tensor) -> dict[str, Tensor]:
+def tensors_by_weight(student: Student, flat: Tensor) -> dict[str, Tensor]:
     """Cut numbers ``(P,)`` into a tensor for each weight, of its shape and dtype."""
     weights = student.trainable
     sizes = [weight.numel() for weight in weights.values()]
@@ -318,16 +323,16 @@ def by_weight(student: Student, flat: Tensor) -> dict[str, Tensor]:
 
 def set_gradient(student: Student, flat: Tensor) -> None:
     """Give the trained weights the gradients ``(P,)`` of :func:`flat_gradient`."""
-    for name, gradient in by_weight(student, flat).items():
+    for name, gradient in tensors_by_weight(student, flat).items():
         student.trainable[name].grad = gradient
 
 
-def _or_zero(weight: Tensor) -> Tensor:
+def _gradient_or_zero(weight: Tensor) -> Tensor:
     """Return a weight's gradient; 0 where nothing depended on the weight."""
     return torch.zeros_like(weight) if weight.grad is None else weight.grad
 
 
-def record_of_step(
+def step_record(
     phase: Phase,
     step: int,
     facts: Mapping[str, int],
@@ -361,7 +366,7 @@ def record_of_step(
         "stage": phase.stage,
         "part": phase.part,
         "step": step + 1,
-        "lr": phase.rate(step),
+        "lr": phase.learning_rate(step),
         "loss": math.fsum([*weighted, *penalties.values()]),
         **means,
         **penalties,
@@ -371,7 +376,7 @@ def record_of_step(
     }
 
 
-def timed(device: str) -> Literal["wall", "processor"]:
+def clock_kind(device: str) -> Literal["wall", "processor"]:
     """Return which clock gives seconds: the processor's for one thread on a CPU.
 
     Other programs slow the clock on the wall, not that of the work itself.
@@ -380,7 +385,9 @@ def timed(device: str) -> Literal["wall", "processor"]:
     return "processor" if is_one_thread else "wall"
 
 
-def _state(student: Student, optimizer: torch.optim.Optimizer, state: State) -> State:
+def _snapshot(
+    student: Student, optimizer: torch.optim.Optimizer, state: PhaseState
+) -> PhaseState:
     """Return a copy of a phase's state that later steps do not change."""
     tensors = {}
     for name, weight in student.trainable.items():
@@ -388,11 +395,13 @@ def _state(student: Student, optimizer: torch.optim.Optimizer, state: State) -> 
         tensors_of_weight = {"weight": weight, **optimizer.state.get(weight, {})}
         for key, value in tensors_of_weight.items():
             tensors[f"{key}:{name}"] = value.detach().cpu().clone()
-    return State(state.step, tensors, dict(state.seconds))
+    return PhaseState(state.step, tensors, dict(state.seconds))
 
 
 @torch.no_grad()
-def _restore(optimizer: torch.optim.Optimizer, student: Student, state: State) -> None:
+def _restore(
+    optimizer: torch.optim.Optimizer, student: Student, state: PhaseState
+) -> None:
     """Give weights and optimizer the values of a state."""
     for key, value in state.tensors.items():
         moment, _, name = key.partition(":")

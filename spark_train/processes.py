@@ -31,7 +31,7 @@ def assemble(device: str) -> str:
     return str(PartialState(cpu=on_cpu).device)
 
 
-def world() -> int:
+def n_processes() -> int:
     """Return how many processes there are."""
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_world_size()
@@ -40,17 +40,17 @@ def world() -> int:
 
 def rank() -> int:
     """Return the number of this process; 0 writes the files."""
-    return distributed.get_rank() if world() > 1 else 0
+    return distributed.get_rank() if n_processes() > 1 else 0
 
 
 def share(items: Sequence[T]) -> list[T]:
-    """Return this process's part of what all have to do."""
-    return list(items[rank() :: world()])
+    """Return the items that fall to this process: every ``n``-th of them."""
+    return list(items[rank() :: n_processes()])
 
 
-def added(tensor: Tensor) -> Tensor:
+def summed_over_processes(tensor: Tensor) -> Tensor:
     """Add a tensor up over all processes, in place, and return it."""
-    if world() > 1:
+    if n_processes() > 1:
         with _reached():
             distributed.all_reduce(tensor)
     return tensor
@@ -58,7 +58,7 @@ def added(tensor: Tensor) -> Tensor:
 
 def gathered(items: list[T]) -> list[T]:
     """Return the lists of all processes, one after the other."""
-    if world() == 1:
+    if n_processes() == 1:
         return items
     from accelerate.utils import gather_object
 
@@ -68,16 +68,17 @@ def gathered(items: list[T]) -> list[T]:
 
 @contextmanager
 def together() -> Iterator[None]:
-    """Wait until all are here; a fault of one stops them all, and the first raises it.
+    """Run a block in all processes, and stop all of them if one has an error in it.
 
-    Nothing inside may wait for other processes.
+    Each process waits at the end of the block for the others. Nothing inside the block
+    may wait for other processes.
 
     Raises
     ------
     SparkError
-        The fault of the lowest process that has one, in the first process.
+        In the first process: the error of the first process that has one.
     SystemExit
-        In the others, with its exit code.
+        In the other processes, with the exit code of that error.
     """
     faults: list[SparkError] = []
     try:
@@ -92,7 +93,7 @@ def together() -> Iterator[None]:
 
 @contextmanager
 def _reached() -> Iterator[None]:
-    """Refuse in one line where another process is gone."""
+    """Turn a lost connection to another process into an error of one line."""
     try:
         yield
     except RuntimeError as error:

@@ -32,7 +32,7 @@ from spark_audit.provenance import now, seed_for, versions
 from spark_train.adapter_folder import TRAINED_ON, replaced, save_adapter
 from spark_train.fine_tuning import fit
 from spark_train.lora import ADAPTER_NAME, add_lora, copy_adapter
-from spark_train.stream import endless
+from spark_train.stream import cycled_indices
 from spark_train.student import Student
 from spark_train.training_request import RelearnRequest
 from spark_train.training_rows import encode_rows
@@ -106,7 +106,9 @@ def relearn(
 
     batch_size = min(request.batch_size, len(rows))
     rng = np.random.default_rng(seed_for(request.seed, "order", "relearn"))
-    order = endless(len(rows), request.steps * batch_size, rng)  # (steps * batch,)
+    order = cycled_indices(
+        len(rows), request.steps * batch_size, rng
+    )  # (steps * batch,)
 
     # Switched on with all that belongs to it, such as its frozen noise.
     with loaded.activate():

@@ -158,7 +158,7 @@ class Folder:
         """Keep a step's line until the state is saved."""
         self._lines.append(json.dumps(record, allow_nan=False) + "\n")
 
-    def save(self, phase: int, state: loop.State, seconds: PhaseSeconds) -> None:
+    def save(self, phase: int, state: loop.PhaseState, seconds: PhaseSeconds) -> None:
         """Write the lines kept, then the state that they lead to.
 
         Parameters
@@ -203,7 +203,7 @@ class Folder:
             self._state, state.tensors, mode=0o600, state=json.dumps(description)
         )
 
-    def restore(self) -> tuple[int, loop.State, PhaseSeconds]:
+    def restore(self) -> tuple[int, loop.PhaseState, PhaseSeconds]:
         """Return the phase's number, its state, and the seconds of earlier phases.
 
         Lines of steps behind the state are cut off: those steps will be taken again.
@@ -216,7 +216,7 @@ class Folder:
         # Killed before the first state was saved: begin again.
         if not self._state.exists():
             self.metrics.unlink(missing_ok=True)
-            return 0, loop.State(), {}
+            return 0, loop.PhaseState(), {}
 
         description = run_record.read_state(self._state)
         tensors = read_tensors(self._state)
@@ -229,7 +229,7 @@ class Folder:
 
         # The phase's own seconds stand under an empty name.
         seconds = dict(description["seconds"])
-        state = loop.State(
+        state = loop.PhaseState(
             step=description["step"], tensors=tensors, seconds=seconds.pop("")
         )
         return description["phase"], state, seconds

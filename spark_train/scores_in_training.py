@@ -17,7 +17,7 @@ from spark_train.training_rows import TrainRow, collate, pieces
 
 
 @torch.no_grad()
-def scored(
+def scored_rows(
     stream: Stream, k: int, rows: Sequence[TrainRow]
 ) -> Iterator[tuple[TrainRow, np.ndarray, Tensor]]:
     """Yield this process's share of rows, with their scores and hidden states.
@@ -38,7 +38,7 @@ def scored(
         for task in stream.tasks[: k + 1]
     }
 
-    for piece in pieces(share(rows), student.tokens):
+    for piece in pieces(share(rows), student.max_tokens):
         batch = collate(piece, student.device)
         hidden = student.hidden(batch, batch.attention)  # (n, H)
         ids = targets(batch, batch.attention)  # (n,)

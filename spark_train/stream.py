@@ -17,7 +17,7 @@ from spark_train.training_rows import TrainRow
 from spark_train.training_settings import TrainingSettings
 
 CARRIED = "carried"
-"""Folder of a run for what its method carries from task to task, while it goes on."""
+"""Subfolder of a run for tensors that its method carries from task to task."""
 
 
 @dataclass(frozen=True)
@@ -26,18 +26,21 @@ class Stream:
 
     Attributes
     ----------
+    student
+        The model in training.
     rows
         Task -> its train rows, in the order of the stream.
     note
-        Tells the user something that a reader of the run must know.
+        Called with a sentence that a reader of the run must know.
     folder
-        Where a phase may leave tensors for later ones; ``None``: nowhere.
+        The run's folder, where a phase may leave tensors for later ones
+        (:meth:`save_carried`); ``None``: nowhere.
     poisson
         Whether each row comes into a step's batch by a draw of its own, as accountants
         of differential privacy suppose, and not by going through all rows in turn.
     identity
-        What tells the run from others. Poisson sampling draws from it and the seed:
-        what is secret in one run must not be told by another.
+        The fingerprint of the run. Poisson sampling draws from it and from the seed, so
+        that no other run shows which rows this one drew.
     """
 
     student: Student
@@ -53,22 +56,22 @@ class Stream:
         """Return the tasks in order."""
         return tuple(self.rows)
 
-    def label(self, k: int) -> str:
-        """Return a stage's name, ``2-yelp``; ``k`` counts from 0."""
+    def stage_name(self, k: int) -> str:
+        """Return the name of the stage after task ``k``, ``2-yelp`` for ``k`` = 1."""
         return f"{k + 1}-{self.tasks[k]}"
 
-    def earlier(self, k: int) -> dict[str, list[TrainRow]]:
-        """Return the rows kept of the tasks before ``k``.
+    def replayable_rows(self, k: int) -> dict[str, list[TrainRow]]:
+        """Map each task before ``k`` to its rows that may still be replayed.
 
-        All of them, or ``replay.memory`` rows, evenly over those tasks: drawn anew as
-        tasks come, and always from the rows that were kept so far.
+        They are all rows, or ``replay.memory`` rows, evenly over those tasks. With each
+        further task the share of a task gets smaller, and is a part of its last one.
         """
         rows_by_task = {task: list(self.rows[task]) for task in self.tasks[:k]}
         limit = self.settings.replay.memory
         if not limit:
             return rows_by_task
 
-        sizes = shares(limit, k)
+        sizes = even_shares(limit, k)
         for task, share in zip(rows_by_task, sizes, strict=True):
             rows = rows_by_task[task]
             # One permutation a task: a smaller share is part of a larger one.
@@ -76,50 +79,55 @@ class Stream:
             rows_by_task[task] = [rows[i] for i in sorted(order)]
         return rows_by_task
 
-    def replayed(self, k: int, size: int, *, purpose: str) -> list[TrainRow]:
-        """Return a list of earlier rows, evenly over the tasks before ``k`` **[ours]**.
+    def draw_replayed(self, k: int, size: int, *, purpose: str) -> list[TrainRow]:
+        """Draw ``size`` earlier rows, evenly over the tasks before ``k`` **[ours]**.
 
         A task with fewer rows than its share gives all of them several times.
         """
-        # A small memory may hold nothing of a task; the others then fill its place.
-        memory = {task: rows for task, rows in self.earlier(k).items() if rows}
-        sizes = shares(size, len(memory))
+        # A small memory may hold no row of a task; the other tasks then get its share.
+        memory = {task: rows for task, rows in self.replayable_rows(k).items() if rows}
+        sizes = even_shares(size, len(memory))
 
         drawn: list[TrainRow] = []
         for (task, rows), share in zip(memory.items(), sizes, strict=True):
             rng = self._rng("replay", purpose, k, task)
-            drawn += [rows[i] for i in endless(len(rows), share, rng)]
+            drawn += [rows[i] for i in cycled_indices(len(rows), share, rng)]
 
         # Tasks are mixed.
         order = self._rng("replay", purpose, k).permutation(len(drawn))
         return [drawn[i] for i in order]
 
-    def order(self, k: int, epoch: int, *, size: int, purpose: str) -> np.ndarray:
+    def epoch_order(self, k: int, epoch: int, *, size: int, purpose: str) -> np.ndarray:
         """Return an epoch's permutation of rows, whatever was drawn before."""
         return self._rng("order", purpose, k, epoch).permutation(size)
 
-    def drawn(
+    def draw_evenly(
         self, k: int, rows: Sequence[TrainRow], size: int, *, purpose: str
     ) -> list[TrainRow]:
         """Draw ``size`` rows, each as often as any other to within one."""
         rng = self._rng("draw", purpose, k)
-        return [rows[i] for i in endless(len(rows), size, rng)]
+        return [rows[i] for i in cycled_indices(len(rows), size, rng)]
 
-    def sampled(
+    def sample_poisson(
         self, step: int, rows: Sequence[TrainRow], rate: float, *, purpose: str
     ) -> list[TrainRow]:
-        """Draw a step's rows by Poisson sampling: each with probability ``rate``."""
+        """Draw the rows of a step, each by itself with probability ``rate``."""
         rng = self._rng("poisson", self.identity, purpose, step)
         draws = rng.random(len(rows))  # (rows,)
         return [row for row, draw in zip(rows, draws, strict=True) if draw < rate]
 
-    def keep(self, k: int, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Keep groups of tensors, one tensor for each weight, after task ``k``.
+    def save_carried(self, k: int, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Write groups of tensors that a method carries from task ``k`` to later ones.
 
-        Importances and the like follow from rows and weights, but computing them again
-        on resume would cost what they cost the first time: they are kept until the run
-        ends. The file of the task before stays until the next one: a run that is killed
-        now begins with the end of task ``k`` again.
+        A group has one tensor for each weight, such as its importance. A run that is
+        resumed reads them instead of computing them again, and they are removed when
+        the run is complete. The file of the task before stays until the next call: a
+        run that is killed now begins with the end of task ``k`` again.
+
+        Parameters
+        ----------
+        groups
+            Name of a group -> name of a weight -> tensor.
         """
         tensors = {}
         for group, tensors_of_group in groups.items():
@@ -132,8 +140,10 @@ class Stream:
                 if k > 1:
                     self._carried(k - 2).unlink(missing_ok=True)
 
-    def kept(self, k: int) -> dict[str, dict[str, Tensor]]:
-        """Return what was kept after task ``k``, on the student's device.
+    def read_carried(self, k: int) -> dict[str, dict[str, Tensor]]:
+        """Read what :meth:`save_carried` wrote after task ``k``, in its groups.
+
+        The tensors are on the student's device.
 
         Raises
         ------
@@ -148,26 +158,29 @@ class Stream:
         return groups
 
     def _carried(self, k: int) -> Path:
-        """Return the file of what is kept after task ``k``."""
+        """Return the file of the tensors that are carried on after task ``k``."""
         assert self.folder is not None
-        return self.folder / CARRIED / f"{self.label(k)}.safetensors"
+        return self.folder / CARRIED / f"{self.stage_name(k)}.safetensors"
 
     def _rng(self, *purpose: object) -> np.random.Generator:
-        """Return a generator for one purpose: no draw depends on those before it."""
+        """Return a generator for one purpose.
+
+        No draw depends on other draws, so that a resumed run draws the same rows.
+        """
         return np.random.default_rng(seed_for(self.settings.seed, *purpose))
 
 
-def shares(total: int, parts: int) -> list[int]:
+def even_shares(total: int, parts: int) -> list[int]:
     """Cut ``total`` into whole parts that differ by at most 1, the larger ones first.
 
-    >>> shares(8, 3)
+    >>> even_shares(8, 3)
     [3, 3, 2]
     """
     return [total // parts + (i < total % parts) for i in range(parts)]
 
 
-def endless(count: int, size: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw ``size`` of ``count`` indices: permutation after permutation."""
+def cycled_indices(count: int, size: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw ``size`` indices below ``count``: one permutation of them after another."""
     if not count or not size:
         return np.zeros(0, dtype=np.int64)
     n_rounds = -(-size // count)

@@ -41,16 +41,20 @@ class Student:
         A ``PeftModel`` with the adapter ``default``, or any transformers causal LM,
         whose trainable weights are then trained themselves (no teachers).
     tokens
-        Padded tokens that a forward pass may have; 0: by device.
+        Padded tokens that a forward pass may have; 0: as many as the device allows.
 
     Attributes
     ----------
     trainable
         Name -> weight of everything that an optimizer changes.
-    budget
+    max_tokens
+        Padded tokens that a forward pass may have.
+    max_logits
         Logits that may exist at a time.
+    chunk_size
+        Positions whose logits may exist at a time.
     note
-        Why the head is not streamed; empty when it is.
+        Why logits exist for whole batches at a time; empty: they exist by chunks.
     """
 
     def __init__(self, model: PeftModel | PreTrainedModel, *, tokens: int = 0) -> None:
@@ -68,9 +72,9 @@ class Student:
         self.device: torch.device = self._base.get_input_embeddings().weight.device
         self.vocabulary = len(self._base.get_output_embeddings().weight)
         on_cpu = self.device.type == "cpu"
-        self.tokens = tokens or (CPU_TOKENS if on_cpu else GPU_TOKENS)
-        self.budget = CPU_LOGITS if on_cpu else GPU_LOGITS
-        self.rows = max(self.budget // self.vocabulary, 8)
+        self.max_tokens = tokens or (CPU_TOKENS if on_cpu else GPU_TOKENS)
+        self.max_logits = CPU_LOGITS if on_cpu else GPU_LOGITS
+        self.chunk_size = max(self.max_logits // self.vocabulary, 8)
 
         self._head: tuple[Tensor, Tensor | None, Transform] | None = None
         reason = self._take_head()
@@ -89,12 +93,12 @@ class Student:
         # A head in half precision is copied to float32: V x H numbers more.
         weight, bias, transform = head
         self._head = (wide(weight), None if bias is None else wide(bias), transform)
-        if not self._agrees():
+        if not self._head_agrees():
             self._head = None
             return "the model's own logits differ from its head's"
         return ""
 
-    def _agrees(self) -> bool:
+    def _head_agrees(self) -> bool:
         """Return whether body and head give the model's own logits."""
         ids = torch.arange(1, 9, device=self.device)[None] % self.vocabulary  # (1, 8)
         is_token = torch.ones_like(ids, dtype=torch.bool)
@@ -159,12 +163,14 @@ class Student:
 
     def chunks(self, count: int, *, rows: int | None = None) -> list[slice]:
         """Return slices of ``count`` positions whose logits may exist at a time."""
-        size = rows or self.rows
+        size = rows or self.chunk_size
         return [
             slice(start, min(start + size, count)) for start in range(0, count, size)
         ]
 
-    def total(self, hidden: Tensor, value: Value, *, rows: int | None = None) -> Tensor:
+    def sum_in_chunks(
+        self, hidden: Tensor, value: Value, *, rows: int | None = None
+    ) -> Tensor:
         """Return the sum of per-position values, some positions at a time.
 
         The gradient with respect to ``hidden`` is taken chunk by chunk on the way, so
@@ -185,34 +191,35 @@ class Student:
             Scalar, float32 or wider; 0 for no positions.
         """
         chunks = self.chunks(len(hidden), rows=rows)
-        total: Tensor = _Total.apply(hidden, value, chunks)  # type: ignore[no-untyped-call]
+        total: Tensor = _ChunkedSum.apply(hidden, value, chunks)  # type: ignore[no-untyped-call]
         return total
 
-    def summed(
+    def loss_sum(
         self,
         hidden: Tensor,
         batch: Batch,
         mask: Tensor,
-        part: Tensor,
+        subset: Tensor,
         loss: Loss,
         *,
         teacher: Tensor | None = None,
     ) -> Tensor:
-        """Return the sum of a loss over those masked tokens that are in a part.
+        """Return the sum of a loss over those masked tokens that are in a subset.
 
         Parameters
         ----------
         hidden
             Shape ``(n, H)``: what :meth:`hidden` gives for the mask.
-        mask, part
-            Shape ``(B, T)``, bool over the predicted tokens.
+        mask, subset
+            Shape ``(B, T)``, bool over the predicted tokens; the loss covers tokens in
+            both.
         loss
             ``loss(logits, ids)`` gives the values of some positions.
         teacher
             Another model's hidden states for the mask: the loss is then
             ``loss(teacher_logits, logits, ids)``.
         """
-        is_inside = part[:, 1:][mask[:, 1:]]  # (n,)
+        is_inside = subset[:, 1:][mask[:, 1:]]  # (n,)
         ids = targets(batch, mask)[is_inside]  # (m,)
         teacher_hidden = None if teacher is None else teacher[is_inside]  # (m, H)
 
@@ -223,7 +230,7 @@ class Student:
             teacher_logits = self.logits(teacher_hidden[chunk])
             return loss(teacher_logits, self.logits(hidden_of_chunk), ids[chunk])
 
-        return self.total(hidden[is_inside], value)
+        return self.sum_in_chunks(hidden[is_inside], value)
 
     def freeze(self, name: str) -> None:
         """Keep a frozen copy of the adapter as it is now, under a name.
@@ -248,7 +255,7 @@ class Student:
             self.model.train(training)
 
 
-class _Total(torch.autograd.Function):
+class _ChunkedSum(torch.autograd.Function):
     """Sum over chunks, whose gradient is ready when the sum is."""
 
     @staticmethod

@@ -6,7 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 
 from spark_audit.errors import InputError
-from spark_train.fine_tuning import REPLAY_ROLE, TASK_ROLE, covered, response_loss
+from spark_train.fine_tuning import (
+    REPLAY_ROLE,
+    TASK_ROLE,
+    n_covered_tokens,
+    response_loss,
+)
 from spark_train.loop import Phase, Rows, Step, Sums, Term
 from spark_train.stream import Stream
 from spark_train.training_rows import TrainRow
@@ -27,7 +32,7 @@ class Rehearsal:
     def terms(self, rows: Sequence[TrainRow]) -> dict[str, Term]:
         """Return the terms of replayed rows: here the mean NLL of their responses."""
         settings = self.stream.settings
-        count = covered(rows, settings.loss.scope)
+        count = n_covered_tokens(rows, settings.loss.scope)
         return {REPLAY_ROLE: Term(count, settings.replay.lambda_)}
 
     def loss(self, rows: Sequence[TrainRow]) -> Sums:
@@ -36,8 +41,12 @@ class Rehearsal:
         return response_loss(self.stream.student, rows, scope=scope, name=REPLAY_ROLE)
 
 
-def learning(
-    stream: Stream, k: int, *, recall: Rehearsal | None = None, purpose: str = TASK_ROLE
+def learning_phase(
+    stream: Stream,
+    k: int,
+    *,
+    rehearsal: Rehearsal | None = None,
+    purpose: str = TASK_ROLE,
 ) -> Phase:
     """Return the phase in which task ``k`` is learned.
 
@@ -67,21 +76,21 @@ def learning(
     settings = stream.settings
     scope = settings.loss.scope
     task = stream.tasks[k]
-    label = stream.label(k)
+    label = stream.stage_name(k)
     rows = stream.rows[task]
 
     # Which rows of earlier tasks are replayed. Poisson sampling draws from all that are
     # kept; else a list is gone through.
-    memory = _memory(stream, k) if recall is not None else {}
+    memory = _memory(stream, k) if rehearsal is not None else {}
     old_rows: list[TrainRow] = []
     for earlier_rows in memory.values():
         old_rows += earlier_rows
     if old_rows and not stream.poisson:
-        old_rows = stream.replayed(k, len(rows), purpose="list")
+        old_rows = stream.draw_replayed(k, len(rows), purpose="list")
     # Asked only where rows are replayed.
-    replay = recall if recall is not None and old_rows else Rehearsal(stream)
+    replay = rehearsal if rehearsal is not None and old_rows else Rehearsal(stream)
 
-    n_new, n_old = _shares_of_batch(
+    n_new, n_old = _batch_sizes(
         settings.batch_size, ratio=settings.replay.ratio, has_old=bool(old_rows)
     )
     steps_per_epoch = math.ceil(len(rows) / n_new)
@@ -96,7 +105,7 @@ def learning(
     def choose(step: int) -> Step:
         """Return the rows of a step: each current one comes once an epoch."""
         epoch, batch = divmod(step, steps_per_epoch)
-        order = stream.order(k, epoch, size=len(rows), purpose=purpose)
+        order = stream.epoch_order(k, epoch, size=len(rows), purpose=purpose)
         new = [rows[i] for i in order[batch * n_new : (batch + 1) * n_new]]
         if not old_rows:
             return Step({TASK_ROLE: new})
@@ -104,27 +113,27 @@ def learning(
         # The last batch of an epoch is smaller, in both parts alike.
         start = batch * n_old
         end = start + math.ceil(n_old * len(new) / n_new)
-        order = stream.order(k, epoch, size=len(old_rows), purpose=REPLAY_ROLE)
+        order = stream.epoch_order(k, epoch, size=len(old_rows), purpose=REPLAY_ROLE)
         # The list is as long as the task's rows, or shorter: then it begins anew.
         old = [old_rows[i] for i in order.take(range(start, end), mode="wrap")]
         return Step({TASK_ROLE: new, REPLAY_ROLE: old})
 
     def sample(step: int) -> Step:
         """Return the rows of a step by Poisson sampling."""
-        new = stream.sampled(step, rows, rates[task], purpose=f"{label} {task}")
+        new = stream.sample_poisson(step, rows, rates[task], purpose=f"{label} {task}")
         if not old_rows:
             return Step({TASK_ROLE: new})
 
         old: list[TrainRow] = []
         for name, earlier_rows in memory.items():
             draw = f"{label} {name}"
-            old += stream.sampled(step, earlier_rows, rates[name], purpose=draw)
+            old += stream.sample_poisson(step, earlier_rows, rates[name], purpose=draw)
         return Step({TASK_ROLE: new, REPLAY_ROLE: old})
 
     def terms(batch: Rows) -> dict[str, Term]:
         terms_by_name: dict[str, Term] = {}
         if TASK_ROLE in batch:
-            terms_by_name[TASK_ROLE] = Term(covered(batch[TASK_ROLE], scope))
+            terms_by_name[TASK_ROLE] = Term(n_covered_tokens(batch[TASK_ROLE], scope))
         if REPLAY_ROLE in batch:
             terms_by_name |= replay.terms(batch[REPLAY_ROLE])
         return terms_by_name
@@ -144,9 +153,9 @@ def learning(
         loss=loss,
         start=lambda: replay.start(old_rows, steps),
         end=replay.end,
-        size=expected_new,
-        shares=dict.fromkeys(replay.terms([]), (expected_new, expected_old)),
-        rates=rates if stream.poisson else None,
+        expected_rows=expected_new,
+        weight_ratios=dict.fromkeys(replay.terms([]), (expected_new, expected_old)),
+        sampling_rates=rates if stream.poisson else None,
     )
 
 
@@ -154,7 +163,7 @@ def _memory(stream: Stream, k: int) -> dict[str, list[TrainRow]]:
     """Map each task before ``k`` to its rows that may be replayed."""
     if not k or not stream.settings.replay.enabled:
         return {}
-    return {task: rows for task, rows in stream.earlier(k).items() if rows}
+    return {task: rows for task, rows in stream.replayable_rows(k).items() if rows}
 
 
 def _rates(
@@ -173,7 +182,7 @@ def _rates(
     return rates
 
 
-def _shares_of_batch(size: int, *, ratio: float, has_old: bool) -> tuple[int, int]:
+def _batch_sizes(size: int, *, ratio: float, has_old: bool) -> tuple[int, int]:
     """Return how many rows of a batch are current, and how many are replayed.
 
     Where any are replayed, there is at least one of each.

@@ -158,7 +158,7 @@ def _new_record(
     start = {
         "created": now(),
         "command": list(request.command),
-        "processes": processes.world(),
+        "processes": processes.n_processes(),
         "device": loaded.device,
         "threads": torch.get_num_threads(),
         "gradient_checkpointing": request.gradient_checkpointing,
@@ -175,7 +175,7 @@ def _new_record(
         dtype=request.loading.dtype,
         lora_targets=sorted({*request.lora_targets} - {""}),
         data=files,
-        clock=loop.timed(loaded.device),
+        clock=loop.clock_kind(loaded.device),
         starts=[start],
     )
 
@@ -327,7 +327,7 @@ class _Run:
                 self._update_record(seconds=dict(seconds), notes=list(notes))
 
                 # The next phase begins; a run that is killed now goes on with it.
-                state = loop.State()
+                state = loop.PhaseState()
                 if processes.rank() == 0:
                     self.folder.save(number + 1, state, seconds)
 
@@ -353,7 +353,7 @@ class _Run:
 
     def _restore(
         self, phases: Sequence[loop.Phase]
-    ) -> tuple[int, loop.State, PhaseSeconds]:
+    ) -> tuple[int, loop.PhaseState, PhaseSeconds]:
         """Return the phase to go on with, its state, and the seconds of earlier ones.
 
         The weights of the phase before it are put into the adapter.
@@ -394,7 +394,11 @@ class _Run:
             self.folder.write(self.record)
 
     def _train(
-        self, number: int, phase: loop.Phase, state: loop.State, seconds: PhaseSeconds
+        self,
+        number: int,
+        phase: loop.Phase,
+        state: loop.PhaseState,
+        seconds: PhaseSeconds,
     ) -> dict[str, float]:
         """Run a phase from its state to its end; return its seconds."""
         folder = self.folder
@@ -402,7 +406,9 @@ class _Run:
         work = "correction" if phase.part == "priv" else "learning"
         activity = f"{phase.stage} {work}, steps"
 
-        def after(record: loop.StepRecord, snapshot: Callable[[], loop.State]) -> None:
+        def after(
+            record: loop.StepRecord, snapshot: Callable[[], loop.PhaseState]
+        ) -> None:
             n_done = int(record["step"])
             self.progress(activity, n_done, phase.steps)
             # A snapshot copies all moments of the optimizer: only where it is saved.

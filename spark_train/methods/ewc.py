@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from spark_train.fine_tuning import response_loss
-from spark_train.loop import Phase, Sums, by_weight, flat_gradient
+from spark_train.loop import Phase, Sums, flat_gradient, tensors_by_weight
 from spark_train.method import Method, task_by_task
-from spark_train.processes import added, share
+from spark_train.processes import share, summed_over_processes
 from spark_train.stream import Stream
-from spark_train.task_phase import learning
+from spark_train.task_phase import learning_phase
 
 Weights = Mapping[str, Tensor]
 
@@ -54,11 +54,11 @@ def fisher(stream: Stream, k: int, *, relative: bool = False) -> dict[str, Tenso
         torch.autograd.backward(sums["nll"])
         total += flat_gradient(student).square()
         student.model.zero_grad(set_to_none=True)
-    total = added(total) / len(rows)
+    total = summed_over_processes(total) / len(rows)
 
     if relative and total.any():
         total /= total.mean()
-    return by_weight(student, total)
+    return tensors_by_weight(student, total)
 
 
 def drift(importance: Weights, at: Weights, weights: Weights) -> Tensor:
@@ -85,7 +85,7 @@ def ewc(stream: Stream, k: int) -> list[Phase]:
     def start() -> None:
         # From the file, so that a resumed run and any other do the same.
         if k:
-            held.update(stream.kept(k - 1))
+            held.update(stream.read_carried(k - 1))
 
     def penalty() -> Sums:
         drifts = [
@@ -99,9 +99,9 @@ def ewc(stream: Stream, k: int) -> list[Phase]:
         if k + 1 < len(stream.tasks):
             held[f"fisher {k}"] = fisher(stream, k)
             held[f"weights {k}"] = dict(student.trainable)
-            stream.keep(k, held)
+            stream.save_carried(k, held)
 
-    phase = learning(stream, k)
+    phase = learning_phase(stream, k)
     return [replace(phase, start=start, penalty=penalty if k else None, end=end)]
 
 

@@ -25,15 +25,15 @@ from spark_train.fine_tuning import TASK_ROLE
 from spark_train.loop import Phase, accumulate, flat_gradient, set_gradient
 from spark_train.method import Method, task_by_task
 from spark_train.stream import Stream
-from spark_train.task_phase import learning
+from spark_train.task_phase import learning_phase
 from spark_train.training_rows import TrainRow
 
 
-def memory(stream: Stream, k: int) -> list[TrainRow]:
+def stored_rows(stream: Stream, k: int) -> list[TrainRow]:
     """Return the rows stored of task ``k``, the same ones for all later tasks."""
     rows = stream.rows[stream.tasks[k]]
     size = min(stream.settings.gem.memory, len(rows))
-    return stream.drawn(k, rows, size, purpose="memory")
+    return stream.draw_evenly(k, rows, size, purpose="memory")
 
 
 @task_by_task
@@ -43,8 +43,8 @@ def gem(stream: Stream, k: int) -> list[Phase]:
     One phase a task, with a constraint for each task before it.
     """
     student = stream.student
-    phase = learning(stream, k)
-    stored = {task: memory(stream, i) for i, task in enumerate(stream.tasks[:k])}
+    phase = learning_phase(stream, k)
+    stored = {task: stored_rows(stream, i) for i, task in enumerate(stream.tasks[:k])}
 
     def gradients(step: int) -> Mapping[str, float]:
         # The loop has left the step's own gradient on the weights.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from spark_train.loop import Phase
 from spark_train.method import Method
 from spark_train.stream import Stream
-from spark_train.task_phase import learning
+from spark_train.task_phase import learning_phase
 
 
 def mtl(stream: Stream) -> list[Phase]:
@@ -16,13 +16,13 @@ def mtl(stream: Stream) -> list[Phase]:
     One task of all rows, ``1-all``; accuracy is measured on each of them.
     """
     rows = [row for task in stream.tasks for row in stream.rows[task]]
-    phase = learning(replace(stream, rows={"all": rows}), 0, purpose="all tasks")
+    phase = learning_phase(replace(stream, rows={"all": rows}), 0, purpose="all tasks")
 
     # Accuracy and epsilon are by task: all have the rate of the one they are part of.
     rates = None
-    if phase.rates is not None:
-        rates = dict.fromkeys(stream.tasks, phase.rates["all"])
-    return [replace(phase, tasks=stream.tasks, rates=rates)]
+    if phase.sampling_rates is not None:
+        rates = dict.fromkeys(stream.tasks, phase.sampling_rates["all"])
+    return [replace(phase, tasks=stream.tasks, sampling_rates=rates)]
 
 
 MTL = Method("mtl", mtl, no_epsilon="")

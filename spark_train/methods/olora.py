@@ -20,7 +20,7 @@ from spark_train.loop import Phase, Sums
 from spark_train.lora import old_and_new, set_aside
 from spark_train.method import Method, task_by_task
 from spark_train.stream import Stream
-from spark_train.task_phase import learning
+from spark_train.task_phase import learning_phase
 
 
 @task_by_task
@@ -36,7 +36,7 @@ def olora(stream: Stream, k: int) -> list[Phase]:
     def penalty() -> Sums:
         return {"orthogonal": settings.lambda_1 * overlap(old_and_new(student.model))}
 
-    phase = learning(stream, k)
+    phase = learning_phase(stream, k)
     return [replace(phase, start=start, penalty=penalty) if k else phase]
 
 

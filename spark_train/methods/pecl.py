@@ -34,9 +34,9 @@ from spark_train.losses import token_nll, unlikelihood
 from spark_train.method import Method, task_by_task
 from spark_train.methods.ewc import drift, fisher
 from spark_train.processes import gathered
-from spark_train.scores_in_training import scored
+from spark_train.scores_in_training import scored_rows
 from spark_train.stream import Stream
-from spark_train.task_phase import learning
+from spark_train.task_phase import learning_phase
 from spark_train.training_rows import TrainRow, collate, padded
 
 
@@ -45,18 +45,18 @@ def pecl(stream: Stream, k: int) -> list[Phase]:
     """PeCL in our forms: noisy embeddings, held weights, unlearning, all at once."""
     student = stream.student
     settings = stream.settings.pecl
-    plain = learning(stream, k)
+    plain = learning_phase(stream, k)
     rows = stream.rows[stream.tasks[k]]
     scores: dict[str, np.ndarray] = {}  # row id -> (T,)
     held: dict[str, dict[str, Tensor]] = {}  # "importance" and "at", by weight
 
     def start() -> None:
         # Each process scores its share of the rows, and all need all of them.
-        own_scores = [(row.id, score) for row, score, _ in scored(stream, k, rows)]
+        own_scores = [(row.id, score) for row, score, _ in scored_rows(stream, k, rows)]
         scores.update(gathered(own_scores))
 
         if k:
-            held.update(stream.kept(k - 1))
+            held.update(stream.read_carried(k - 1))
             held["at"] = {
                 name: weight.detach().clone()
                 for name, weight in student.trainable.items()
@@ -92,8 +92,8 @@ def pecl(stream: Stream, k: int) -> list[Phase]:
         with input_noise(student.model, noise, by_token=False):
             hidden = student.hidden(batch, mask)  # (n, H)
         return {
-            TASK_ROLE: student.summed(hidden, batch, mask, learned, token_nll),
-            "unlearn": student.summed(hidden, batch, mask, unlearned, unlikelihood),
+            TASK_ROLE: student.loss_sum(hidden, batch, mask, learned, token_nll),
+            "unlearn": student.loss_sum(hidden, batch, mask, unlearned, unlikelihood),
         }
 
     def penalty() -> Sums:
@@ -112,7 +112,7 @@ def pecl(stream: Stream, k: int) -> list[Phase]:
             old = held["importance"] if k else new
             # The mean over the k + 1 tasks so far.
             mean = {name: (k * old[name] + new[name]) / (k + 1) for name in new}
-            stream.keep(k, {"importance": mean})
+            stream.save_carried(k, {"importance": mean})
 
     phase = replace(plain, start=start, terms=terms, loss=loss, end=end)
     return [replace(phase, penalty=penalty if k else None)]

@@ -7,12 +7,12 @@ or distilled (``spark_train/distilled_replay.py``). Phase 2 is the privacy corre
 
 from __future__ import annotations
 
-from spark_train.correction import correction
+from spark_train.correction import correction_phase
 from spark_train.distilled_replay import Distillation
 from spark_train.loop import Phase
 from spark_train.method import REHEARSAL, Method, task_by_task
 from spark_train.stream import Stream
-from spark_train.task_phase import Rehearsal, learning
+from spark_train.task_phase import Rehearsal, learning_phase
 
 _READS = "the teacher and the sensitivity scores read rows without noise"
 
@@ -22,19 +22,22 @@ _NOT_POISSON = "correction draws its rows otherwise than by Poisson sampling"
 @task_by_task
 def seqft(stream: Stream, k: int) -> list[Phase]:
     """Sequential fine-tuning: task after task, nothing done against forgetting."""
-    return [learning(stream, k)]
+    return [learning_phase(stream, k)]
 
 
 @task_by_task
 def er(stream: Stream, k: int) -> list[Phase]:
     """Experience replay: half of each batch are rows of earlier tasks."""
-    return [learning(stream, k, recall=Rehearsal(stream))]
+    return [learning_phase(stream, k, rehearsal=Rehearsal(stream))]
 
 
 @task_by_task
 def er_ptpc(stream: Stream, k: int) -> list[Phase]:
     """Experience replay, with SPARK's privacy correction after each task."""
-    return [learning(stream, k, recall=Rehearsal(stream)), correction(stream, k)]
+    return [
+        learning_phase(stream, k, rehearsal=Rehearsal(stream)),
+        correction_phase(stream, k),
+    ]
 
 
 @task_by_task
@@ -43,7 +46,7 @@ def sd_replay(stream: Stream, k: int) -> list[Phase]:
 
     Earlier rows are distilled from the previous checkpoint.
     """
-    return [learning(stream, k, recall=Distillation(stream, k))]
+    return [learning_phase(stream, k, rehearsal=Distillation(stream, k))]
 
 
 @task_by_task
@@ -52,7 +55,10 @@ def spark(stream: Stream, k: int) -> list[Phase]:
 
     Two phases a task: theta_{k-1}^priv -> theta_k^task -> theta_k^priv.
     """
-    return [learning(stream, k, recall=Distillation(stream, k)), correction(stream, k)]
+    return [
+        learning_phase(stream, k, rehearsal=Distillation(stream, k)),
+        correction_phase(stream, k),
+    ]
 
 
 SEQFT = Method("seqft", seqft, no_epsilon="")

@@ -196,13 +196,13 @@ def test_identifiers_are_shown_on_request_only(tmp_path, tiny_base, capsys):
             {**t, **bare} for t in one["tokens"][end:]
         ]
         at = 0
-        covered = [False] * len(joined(one))
+        n_covered_tokens = [False] * len(joined(one))
         for t, u in zip(one["tokens"], other["tokens"], strict=True):
             if t["kind"] == "special":
                 continue
             if u["text"] in marks:
                 for i in range(at, at + len(t["text"])):
-                    covered[i] = True
+                    n_covered_tokens[i] = True
             else:
                 assert u["text"] == t["text"]
             at += len(t["text"])
@@ -210,9 +210,9 @@ def test_identifiers_are_shown_on_request_only(tmp_path, tiny_base, capsys):
         for secret in ("maria jones", "someone@example.org"):
             if secret in text:
                 start = text.index(secret)
-                assert all(covered[start : start + len(secret)])
+                assert all(n_covered_tokens[start : start + len(secret)])
         # The rest is there to be read.
-        assert sum(covered) < len(covered) / 1.5
+        assert sum(n_covered_tokens) < len(n_covered_tokens) / 1.5
         assert all(t["text"] in marks for t in other["tokens"] if t["kind"] == "pii")
     assert "[EMAIL]" in joined(hidden[1])
     assert run(arguments) == 0

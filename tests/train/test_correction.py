@@ -20,7 +20,7 @@ from plain_training import (
     same,
 )
 
-from spark_train.correction import correction
+from spark_train.correction import correction_phase
 from spark_train.stream import Stream
 from spark_train.training_rows import TrainRow
 
@@ -80,7 +80,7 @@ def compare(
 
     seen = one_step(
         stream,
-        correction(stream, k),
+        correction_phase(stream, k),
         at=at,
         after_start=lambda: moved(model, seed=3) if move else None,
         plain=plain,
@@ -148,7 +148,7 @@ def test_identifiers_at_the_first_token_alone_are_none():
     notes: list[str] = []
     rows = {"a": [replace(row, pii=row.ids == row.ids[0]) for row in ROWS["a"]]}
     stream = make_stream(adapted(), rows, note=notes.append)
-    phase = correction(stream, 0)
+    phase = correction_phase(stream, 0)
     phase.start()
     assert len(notes) == 1
     assert phase.terms(phase.choose(0).rows)["ul"].count == 0
@@ -166,7 +166,7 @@ def test_the_first_task_has_no_old_rows():
 def drawn(*assignments: str, k: int = 1) -> Any:
     """Current and replayed rows of each step."""
     stream = make_stream(adapted(), ROWS, "ptpc.steps=23", *assignments)
-    phase = correction(stream, k)
+    phase = correction_phase(stream, k)
     assert phase.steps == 23
     steps = []
     for step in range(phase.steps):

@@ -214,7 +214,7 @@ def test_a_rank_that_was_left_behind_is_no_launch(world, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", world)
     assert processes.assemble("auto") == "auto"
-    assert (processes.world(), processes.rank()) == (1, 0)
+    assert (processes.n_processes(), processes.rank()) == (1, 0)
 
 
 def test_the_first_process_tells_another_s_fault(monkeypatch):
@@ -231,9 +231,9 @@ def test_a_process_that_is_gone_is_no_defect(monkeypatch):
     def lost(*args: Any) -> None:
         raise RuntimeError("Connection closed by peer")
 
-    monkeypatch.setattr(processes, "world", lambda: 2)
+    monkeypatch.setattr(processes, "n_processes", lambda: 2)
     monkeypatch.setattr("torch.distributed.all_reduce", lost)
     monkeypatch.setattr("accelerate.utils.gather_object", lost)
-    for call in (processes.added, processes.gathered):
+    for call in (processes.summed_over_processes, processes.gathered):
         with pytest.raises(InputError, match="another process of the run has stopped"):
             call(torch.ones(1))

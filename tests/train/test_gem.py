@@ -11,7 +11,7 @@ from scipy.optimize import lsq_linear
 from spark_audit.errors import InputError
 from spark_train.loop import Phase, flat_gradient, run_phase, set_gradient
 from spark_train.methods import METHODS
-from spark_train.methods.gem import memory
+from spark_train.methods.gem import stored_rows
 from spark_train.stream import Stream
 
 ROWS = make_rows(a=9, b=8, c=7)
@@ -33,7 +33,7 @@ def made(*assignments: str) -> tuple[Stream, list[Phase]]:
 def test_each_task_s_memory_is_the_same_at_all_later_tasks():
     stream, _ = made()
     for k, task in enumerate("abc"):
-        rows = memory(stream, k)
+        rows = stored_rows(stream, k)
         assert len({row.id for row in rows}) == 5
         assert {row.task for row in rows} == {task}
     # Which rows are kept is drawn from the seed, whatever the file's order.
@@ -43,7 +43,7 @@ def test_each_task_s_memory_is_the_same_at_all_later_tasks():
     }
     assert len(drawn) == 3
     stream, _ = made("gem.memory=100")
-    rows = memory(stream, 0)
+    rows = stored_rows(stream, 0)
     assert sorted(row.id for row in rows) == sorted(row.id for row in ROWS["a"])
 
 
@@ -53,7 +53,7 @@ def test_the_gradient_is_projected_by_fresh_gradients(margin):
     # Of the first memory's gradient more than the margin is to be undone, and less.
     for seed, share in ((1, 2.0), (2, 0.1)):
         moved(stream.student.model, seed=seed)  # gradients are those of these weights
-        memories = [memory(stream, k) for k in range(2)]
+        memories = [stored_rows(stream, k) for k in range(2)]
         others = np.stack([plain_gradient(stream, rows) for rows in memories])
         rng = np.random.default_rng(seed)
         size = np.linalg.norm(others, axis=1).min() / others.shape[1] ** 0.5
@@ -75,7 +75,7 @@ def test_the_gradient_is_projected_by_fresh_gradients(margin):
 
 def test_a_gradient_that_hurts_no_task_is_left_as_it_is():
     stream, phases = made()
-    memories = [memory(stream, k) for k in range(2)]
+    memories = [stored_rows(stream, k) for k in range(2)]
     others = np.stack([plain_gradient(stream, rows) for rows in memories])
     own = np.linalg.pinv(others) @ np.ones(2)  # <own, g_k> = 1
     set_gradient(stream.student, torch.from_numpy(own))
@@ -87,7 +87,7 @@ def test_a_gradient_that_hurts_no_task_is_left_as_it_is():
 
 def test_a_stored_gradient_that_is_not_finite_ends_the_run():
     stream, phases = made()
-    stored_tokens = np.concatenate([row.ids for row in memory(stream, 1)])
+    stored_tokens = np.concatenate([row.ids for row in stored_rows(stream, 1)])
     own_tokens = np.concatenate([row.ids for row in ROWS["c"]])
     token = int(np.setdiff1d(stored_tokens, own_tokens)[0])
     table = torch.nn.Parameter(

@@ -13,10 +13,10 @@ from tiny_models import make_model
 
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
-from spark_train.fine_tuning import covered, fit, response_loss
-from spark_train.loop import Phase, State, Step, Term, run_phase
+from spark_train.fine_tuning import fit, n_covered_tokens, response_loss
+from spark_train.loop import Phase, PhaseState, Step, Term, run_phase
 from spark_train.student import Student
-from spark_train.task_phase import Rehearsal, learning
+from spark_train.task_phase import Rehearsal, learning_phase
 from spark_train.training_rows import encode_rows
 
 ROWS = [
@@ -59,18 +59,18 @@ def run_through(
     phase: Phase,
     *,
     seed: int = 3,
-    state: State | None = None,
+    state: PhaseState | None = None,
     clip: float = 1.0,
     stop: int | None = None,
-) -> tuple[list[dict[str, Any]], State | None]:
+) -> tuple[list[dict[str, Any]], PhaseState | None]:
     """Records of a phase and, where it is stopped, the state to go on from."""
     records: list[dict[str, Any]] = []
-    kept: list[State] = []
+    kept: list[PhaseState] = []
 
     class Stop(Exception):
         pass
 
-    def after(record: dict[str, Any], snapshot: Callable[[], State]) -> None:
+    def after(record: dict[str, Any], snapshot: Callable[[], PhaseState]) -> None:
         records.append(record)
         if record["step"] == stop:
             kept.append(snapshot())
@@ -98,7 +98,7 @@ def test_a_phase_goes_on_to_the_same_bits_even_with_dropout(stop):
             "epochs=2",
             "lr=1e-2",
         )
-        return stream, learning(stream, 1, recall=Rehearsal(stream))
+        return stream, learning_phase(stream, 1, rehearsal=Rehearsal(stream))
 
     stream, phase = fresh()
     whole, _ = run_through(stream, phase)
@@ -127,7 +127,7 @@ def test_gradients_are_clipped_and_the_norm_before_is_told(monkeypatch):
         stream = plain.make_stream(
             plain.adapted(), plain.make_rows(a=4), "batch_size=4", "epochs=1"
         )
-        (record,), _ = run_through(stream, learning(stream, 0), clip=clip)
+        (record,), _ = run_through(stream, learning_phase(stream, 0), clip=clip)
         assert record["grad_norm"] > 0.01
         assert seen[-1] == pytest.approx(min(record["grad_norm"], clip), rel=1e-4)
 
@@ -144,7 +144,7 @@ def test_a_step_without_positions_still_is_a_step():
             return Step({"task": some})
 
         def terms(rows: Any) -> dict[str, Term]:
-            return {"task": Term(covered(rows["task"], "response"))}
+            return {"task": Term(n_covered_tokens(rows["task"], "response"))}
 
         def loss(role: str, some: Any) -> Any:
             return response_loss(stream.student, some, scope="response", name="task")
@@ -168,7 +168,7 @@ def test_a_gradient_that_is_not_finite_stops_before_the_step():
     def spoil(at: int) -> None:
         next(iter(stream.student.trainable.values())).grad.fill_(float("inf"))
 
-    phase = replace(learning(stream, 0), gradients=spoil)
+    phase = replace(learning_phase(stream, 0), gradients=spoil)
     before = state_of(stream)
     with pytest.raises(InputError, match="the gradient is not finite at step 1 of"):
         run_through(stream, phase)

@@ -48,8 +48,8 @@ def test_phases(plan, method):
     found = plan(method)
     assert [(p.stage, p.part, p.steps, p.lr, p.cosine) for p in found] == wanted
     for phase in found:
-        last = phase.rate(phase.steps - 1)
-        assert phase.rate(0) == phase.lr
+        last = phase.learning_rate(phase.steps - 1)
+        assert phase.learning_rate(0) == phase.lr
         assert last == phase.lr if phase.part == "priv" else last < phase.lr / 5
 
 

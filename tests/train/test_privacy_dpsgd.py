@@ -19,7 +19,7 @@ from spark_audit.checkpoints.untrusted import quiet
 from spark_audit.clock import Clock
 from spark_audit.data.examples import read_examples
 from spark_audit.errors import InputError
-from spark_train.dpsgd import dpsgd, drawn
+from spark_train.dpsgd import dpsgd, step_noise
 from spark_train.loop import Phase, Rows, flat_gradient, run_phase
 from spark_train.lora import add_lora
 from spark_train.method import Method
@@ -178,16 +178,16 @@ def test_no_row_moves_the_sum_further_than_the_bound(stream):
 
 def test_noise_follows_from_seed_run_phase_and_step_alone(monkeypatch):
     first: dict[str, Any] = {"seed": 0, "run": "a", "key": "1-a/task", "step": 3}
-    one = drawn(50, **first)
-    assert one.equal(drawn(50, **first))
+    one = step_noise(50, **first)
+    assert one.equal(step_noise(50, **first))
     for other in ({"seed": 1}, {"run": "b"}, {"key": "2-b/task"}, {"step": 4}):
-        assert not one.equal(drawn(50, **first | other))
-    assert stats.kstest(drawn(5000, **first).numpy(), "norm").pvalue > 1e-3
+        assert not one.equal(step_noise(50, **first | other))
+    assert stats.kstest(step_noise(5000, **first).numpy(), "norm").pvalue > 1e-3
     # Seeds that are the same to torch's generator, which takes 32 bits.
     found = []
     for seed in (5, 5 + 2**32):
         monkeypatch.setattr("spark_train.dpsgd.seed_for", lambda *of, s=seed: s)
-        found.append(drawn(50, **first))
+        found.append(step_noise(50, **first))
     assert not found[0].equal(found[1])
 
 
@@ -243,7 +243,7 @@ def test_an_empty_batch_is_noise_alone(stream):
     made = stream("dp.noise_multiplier=2", "dp.max_grad_norm=0.5")
     phase = phases(made, "seqft")[0]
     assert collected(phase, 0, {"task": []}) == {"task": 0.0, "clipped": 0}
-    noise = drawn(
+    noise = step_noise(
         len(flat_gradient(made.student)), seed=0, run="", key=phase.key, step=0
     )
     wanted = 2 * 0.5 * noise / 4
@@ -258,7 +258,7 @@ def test_an_empty_batch_is_noise_alone(stream):
 def test_rows_are_sampled_at_the_rates_that_are_accounted(stream):
     made = stream("epochs=100")
     phase = phases(made)[2]
-    rates = phase.rates
+    rates = phase.sampling_rates
     # 10 rows a task; batches of 4: two current, one of each of two earlier tasks.
     assert rates == {"agnews": 0.2, "yelp": 0.1, "fomc": 0.1}
     assert phase.steps == 100 * 5
@@ -294,7 +294,7 @@ def test_a_row_more_or_less_leaves_the_divisor(method, stream):
 
 def test_mtl_samples_all_tasks_alike(stream):
     (phase,) = phases(stream(), "mtl")
-    assert phase.rates == dict.fromkeys(TASKS, 4 / 30)
+    assert phase.sampling_rates == dict.fromkeys(TASKS, 4 / 30)
     sizes = [len(phase.choose(step).rows["task"]) for step in range(phase.steps)]
     assert stats.binomtest(sum(sizes), 30 * phase.steps, 4 / 30).pvalue > 1e-4
 

@@ -24,7 +24,7 @@ from plain_training import (
 
 from spark_train.distilled_replay import Distillation
 from spark_train.stream import Stream
-from spark_train.task_phase import learning
+from spark_train.task_phase import learning_phase
 from spark_train.training_rows import TrainRow
 
 ROWS = make_rows(a=9, b=8, c=5)
@@ -98,7 +98,7 @@ def compare(
 
     seen = one_step(
         stream,
-        learning(stream, k, recall=Distillation(stream, k)),
+        learning_phase(stream, k, rehearsal=Distillation(stream, k)),
         after_start=lambda: moved(model, seed=3) if move else None,
         plain=plain,
     )
@@ -142,34 +142,34 @@ def test_no_position_at_all_is_a_loss_of_0():
         for task, some in ROWS.items()
     }
     stream = make_stream(adapted(), rows, *USUAL)
-    recall = Distillation(stream, 1)
+    rehearsal = Distillation(stream, 1)
     silent = [replace(r, response=r.pii & False, pii=r.pii & False) for r in rows["a"]]
     silent = [replace(r, fixed=r.fixed | True) for r in silent]
-    recall.start(silent, 9)
-    terms = recall.terms(silent)
+    rehearsal.start(silent, 9)
+    terms = rehearsal.terms(silent)
     assert [terms[name].count for name in ("replay_ce", "replay_kl")] == [0, 0]
-    assert [number(value) for value in recall.loss(silent).values()] == [0, 0]
+    assert [number(value) for value in rehearsal.loss(silent).values()] == [0, 0]
 
 
 def test_the_teacher_is_asked_once_and_does_not_follow_the_student():
     stream = make_stream(adapted(), ROWS, *USUAL)
-    recall = Distillation(stream, 1)
-    recall.start(ROWS["a"], 9)
-    before = {name: number(v) for name, v in recall.loss(ROWS["a"]).items()}
+    rehearsal = Distillation(stream, 1)
+    rehearsal.start(ROWS["a"], 9)
+    before = {name: number(v) for name, v in rehearsal.loss(ROWS["a"]).items()}
     assert before["replay_kl"] == pytest.approx(0, abs=1e-10)
     moved(stream.student.model, seed=5)
-    assert number(recall.loss(ROWS["a"])["replay_kl"]) > 0.01
-    recall.start(ROWS["a"], 9)  # anew: now the moved student is the teacher
-    assert number(recall.loss(ROWS["a"])["replay_kl"]) == pytest.approx(0, abs=1e-10)
+    assert number(rehearsal.loss(ROWS["a"])["replay_kl"]) > 0.01
+    rehearsal.start(ROWS["a"], 9)  # anew: now the moved student is the teacher
+    assert number(rehearsal.loss(ROWS["a"])["replay_kl"]) == pytest.approx(0, abs=1e-10)
 
 
 def test_tasks_still_to_come_do_not_tell_in_the_score():
     # N of Score_2 is the number of tasks seen so far.
     def count(rows: dict[str, list[TrainRow]]) -> tuple[int, int]:
         stream = make_stream(adapted(), rows, *USUAL)
-        recall = Distillation(stream, 1)
-        recall.start(rows["a"], 9)
-        found = recall.terms(rows["a"])
+        rehearsal = Distillation(stream, 1)
+        rehearsal.start(rows["a"], 9)
+        found = rehearsal.terms(rows["a"])
         return found["replay_ce"].count, found["replay_kl"].count
 
     shorter = {task: ROWS[task] for task in "ab"}

@@ -25,7 +25,9 @@ def test_a_memory_is_bounded_and_only_forgets(stream, limit):
     one = stream(f"replay.memory={limit}")
     before: dict[str, set[str]] = {}
     for k in range(1, 4):
-        kept = {t: {row.id for row in rows} for t, rows in one.earlier(k).items()}
+        kept = {
+            t: {row.id for row in rows} for t, rows in one.replayable_rows(k).items()
+        }
         sizes = [len(names) for names in kept.values()]
         assert sum(sizes) <= limit
         wanted = [
@@ -40,7 +42,7 @@ def test_a_memory_is_bounded_and_only_forgets(stream, limit):
 
 @pytest.mark.parametrize("size", [5, 11, 40])
 def test_replayed_rows_come_evenly(stream, size):
-    found = stream().replayed(3, size, purpose="list")
+    found = stream().draw_replayed(3, size, purpose="list")
     assert len(found) == size
     tasks = Counter(row.task for row in found)
     assert set(tasks) <= set("abc")
@@ -50,5 +52,5 @@ def test_replayed_rows_come_evenly(stream, size):
         counts = [each[row.id] for row in ROWS[task]]
         assert max(counts) - min(counts) <= 1
     # Mixed: tasks do not stand one after the other.
-    order = [row.task for row in stream().replayed(3, 40, purpose="list")]
+    order = [row.task for row in stream().draw_replayed(3, 40, purpose="list")]
     assert order != sorted(order)

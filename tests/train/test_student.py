@@ -98,7 +98,7 @@ def check_total(
         seen.append(len(part))
         return weight[at] * token_nll(student.logits(part), ids[at])
 
-    total = student.total(hidden, value, rows=rows)
+    total = student.sum_in_chunks(hidden, value, rows=rows)
     (3 * total).backward()
     found = {name: w.grad for name, w in student.trainable.items()}
     assert sum(seen) == len(ids)
@@ -182,7 +182,9 @@ def test_bfloat16():
         wanted = plain(model, mask)
     torch.testing.assert_close(logits.double(), wanted, rtol=0.05, atol=0.1)
     ids = targets(collate(ROWS), mask)
-    total = student.total(hidden, lambda p, at: token_nll(student.logits(p), ids[at]))
+    total = student.sum_in_chunks(
+        hidden, lambda p, at: token_nll(student.logits(p), ids[at])
+    )
     assert total.dtype == torch.float32
     nll = -wanted.log_softmax(-1)[torch.arange(len(ids)), ids].sum()
     assert total.item() == pytest.approx(float(nll), rel=0.01)

@@ -16,7 +16,7 @@ from plain_training import (
 
 from spark_audit.errors import InputError
 from spark_train.loop import Phase, Step
-from spark_train.task_phase import Rehearsal, learning
+from spark_train.task_phase import Rehearsal, learning_phase
 
 ROWS = make_rows(a=40, b=37, c=50)
 
@@ -28,7 +28,9 @@ def phase():
 
     def make(k: int, *assignments: str, replay: bool = True) -> Phase:
         stream = make_stream(model, ROWS, *assignments)
-        return learning(stream, k, recall=Rehearsal(stream) if replay else None)
+        return learning_phase(
+            stream, k, rehearsal=Rehearsal(stream) if replay else None
+        )
 
     return make
 
@@ -102,7 +104,7 @@ def compare(k: int, *assignments: str, tokens: int = 0) -> Seen:
             loss = loss + s.replay.lambda_ * found["replay"]
         return {**found, "loss": loss}
 
-    phase = learning(stream, k, recall=Rehearsal(stream))
+    phase = learning_phase(stream, k, rehearsal=Rehearsal(stream))
     seen = one_step(stream, phase, plain=plain)
     for name, value in seen.plain.items():
         assert seen.record[name] == pytest.approx(value.item(), rel=1e-6)
@@ -118,5 +120,5 @@ def test_experience_replay_adds_two_means(assignments):
     seen = compare(2, *assignments)
     if "loss.scope=full" in assignments:
         for role in ("task", "replay"):
-            covered = sum(len(row) - 1 for row in seen.chosen.rows[role])
-            assert seen.record[f"n_{role}"] == covered
+            n_covered_tokens = sum(len(row) - 1 for row in seen.chosen.rows[role])
+            assert seen.record[f"n_{role}"] == n_covered_tokens

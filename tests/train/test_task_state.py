@@ -112,14 +112,14 @@ def test_what_is_carried_must_be_there(tmp_path):
     stream = make_stream(adapted(), make_rows(a=1, b=1, c=1))
     stream = replace(stream, folder=tmp_path)
     for k in (0, 1, 2):
-        stream.keep(k, {"a": {"w": torch.full((2,), float(k))}})
+        stream.save_carried(k, {"a": {"w": torch.full((2,), float(k))}})
     assert sorted(p.name for p in (tmp_path / "carried").iterdir()) == [
         "2-b.safetensors",
         "3-c.safetensors",
     ]
-    assert stream.kept(1)["a"]["w"].tolist() == [1.0, 1.0]
+    assert stream.read_carried(1)["a"]["w"].tolist() == [1.0, 1.0]
     last = tmp_path / "carried" / "3-c.safetensors"
     last.write_bytes(last.read_bytes()[:-1] + b"\x01")  # another number
     for k, name in ((0, "1-a"), (2, "3-c")):
         with pytest.raises(OutputError, match=f"{name}.safetensors: is gone or dam"):
-            stream.kept(k)
+            stream.read_carried(k)
