@@ -92,8 +92,8 @@ class Phase:
         the same; they are clipped afterwards.
     expected_rows
         How many rows of the current task a step is expected to have; read by DP-SGD
-        alone. It takes the gradient of each row's own ``terms``, with nothing of another
-        row in it, and divides their sum by this number.
+        alone. It takes the gradient of each row's own ``terms``, with nothing of
+        another row in it, and divides their sum by this number.
     weight_ratios
         Term -> ``(a, b)``, read by DP-SGD alone: the term's weight in a row's own loss
         is multiplied by a / b. With these the expected gradient is that of the step's

@@ -51,7 +51,7 @@ def learning_phase(
     """Return the phase in which task ``k`` is learned.
 
     ``L_train = L_task + lambda_replay L_replay`` (SPARK, Eq. "train"): the mean NLL of
-    the current rows' responses, and what ``recall`` asks of the replayed rows. Each
+    the current rows' responses, and what ``rehearsal`` asks of the replayed rows. Each
     current row is seen once an epoch. Of earlier tasks a list as long as the task's own
     rows is drawn once, evenly over them, and reshuffled each epoch **[ours]**.
 
@@ -63,7 +63,7 @@ def learning_phase(
     ----------
     k
         The task, from 0.
-    recall
+    rehearsal
         What replayed rows are for; ``None``, or the first task: no replay.
     purpose
         Of the order of rows, for its seed.

@@ -38,7 +38,7 @@ def test_each_task_s_memory_is_the_same_at_all_later_tasks():
         assert {row.task for row in rows} == {task}
     # Which rows are kept is drawn from the seed, whatever the file's order.
     drawn = {
-        tuple(row.id for row in memory(made(seed)[0], 0))
+        tuple(row.id for row in stored_rows(made(seed)[0], 0))
         for seed in ("seed=0", "seed=0", "seed=1", "seed=2")
     }
     assert len(drawn) == 3
