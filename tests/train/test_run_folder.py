@@ -193,7 +193,7 @@ def half(start, tmp_path_factory):
 
     run = tmp_path_factory.mktemp("half") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spark_train.distilled_replay.scored", stop)
+        patch.setattr("spark_train.distilled_replay.scored_rows", stop)
         with pytest.raises(Killed):
             start(run)
     return run

@@ -20,7 +20,7 @@ from spark_train.methods import METHODS, groups
 ORDER = "yelp,fomc,news,tips"
 SMALL = {"ptpc": ("ptpc.steps=2",), "gem": ("gem.memory=2",)}
 WATCHED = (
-    "spark_train.loop.record_of_step",
+    "spark_train.loop.step_record",
     "spark_train.tensor_files.write_atomically",
     "spark_train.run_folder.write_atomically",
     "spark_train.training_run.save_adapter",
