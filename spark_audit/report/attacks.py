@@ -46,9 +46,10 @@ class AttackSummary(TypedDict):
     on
         The size of the test, in words.
     null, least
-        Its value without a leak, and the smallest detectable effect, in words.
+        The value of the attack's figure without a leak, and the smallest detectable
+        effect, in words.
     open
-        Outcome -> checkpoints without a result.
+        Outcome -> checkpoints on which the attack has no result.
     """
 
     name: str
@@ -63,11 +64,11 @@ class AttackSummary(TypedDict):
     open: dict[Outcome, list[str]]
 
 
-def attacks(report: Report, found: Sequence[Standing]) -> list[AttackSummary]:
-    """Return the summaries of all attacks, including untried ones."""
+def attacks(report: Report, all_standings: Sequence[Standing]) -> list[AttackSummary]:
+    """Return a summary of each attack over all standings, also of untried attacks."""
     # Audit -> checkpoint -> what the attack came to on it.
     tried_by_audit: dict[str, dict[str, Tried]] = {}
-    for standing in found:
+    for standing in all_standings:
         for tried in standing.tried:
             tried_by_audit.setdefault(tried.audit, {})[standing.name] = tried
     return [
@@ -103,14 +104,14 @@ def _summary(
         frames=optional(f"audit.{audit}.frameworks"),
         state=state,
         why=why,
-        on=_on(report, audit) if state in ("tested", "void") else "",
+        on=_size_of_test(report, audit) if state in ("tested", "void") else "",
         null=optional(f"audit.{audit}.null"),
         least=_detectable(report, tried_by_name, audit),
         open=without_result if state == "tested" else {},
     )
 
 
-def _on(report: Report, audit: str) -> str:
+def _size_of_test(report: Report, audit: str) -> str:
     """Return the size of a test, in words; empty: it gave no figure."""
     # The class of an audit says which column counts what it tries.
     rows = _rows_of_size(report, audit)
@@ -175,13 +176,19 @@ def _facts_of_sizes(report: Report, audit: str) -> Mapping[str, Fact]:
     for finding in report.findings:
         if finding.audit == audit and finding.checkpoint != BASE:
             findings.append(finding)
-    findings.sort(key=lambda one: (one.family != "primary", one.row_metric != metric))
-    guards = [one for one in report.guards if one.says.startswith(f"guard.{audit}.")]
+    # Primary findings first, and among them those of the metric that counts the units.
+    findings.sort(
+        key=lambda finding: (finding.family != "primary", finding.row_metric != metric)
+    )
+    guards = []
+    for guard in report.guards:
+        if guard.says.startswith(f"guard.{audit}."):
+            guards.append(guard)
 
-    # The first that states a fact wins.
+    # The first sentence that has a fact wins.
     facts: dict[str, Fact] = {}
-    for rendered in (*findings, *guards):
-        facts = {**rendered.facts, **facts}
+    for sentence in (*findings, *guards):
+        facts = {**sentence.facts, **facts}
     return facts
 
 
@@ -200,6 +207,7 @@ def _state(report: Report, audit: str, outcomes: Container[str]) -> tuple[str, s
         note = next((row.note for row in rows if row.note), "")
         return "not applicable", translated("reason", note)
 
+    # The audit has figures and no outcome: its first finding says why.
     for finding in report.findings:
         if finding.audit == audit and finding.checkpoint != BASE:
             return "not tested", finding.text.rstrip(".")
@@ -214,11 +222,10 @@ def _detectable(report: Report, tried_by_name: Mapping[str, Tried], audit: str) 
     """
     # What could have been missed matters where nothing was found.
     for outcome in ("not shown", "FOUND"):
-        clearest = {
-            name: tried.finding
-            for name, tried in tried_by_name.items()
-            if tried.outcome == outcome and tried.finding is not None
-        }
+        clearest: dict[str, Finding] = {}
+        for name, tried in tried_by_name.items():
+            if tried.outcome == outcome and tried.finding is not None:
+                clearest[name] = tried.finding
         tests = _tests_with_effect(report, audit, clearest)
         unit = _unit_of_effects(tests, clearest, audit)
 
@@ -326,10 +333,10 @@ def _least_in_words(
     return text
 
 
-def attack_table(tried: Sequence[AttackSummary]) -> ReportTable:
+def attack_table(summaries: Sequence[AttackSummary]) -> ReportTable:
     """Return a line per attack: question, sizes, and smallest detectable effect."""
     records = []
-    for attack in tried:
+    for attack in summaries:
         cells = {
             "attack": f"{attack['name']} ({attack['audit']})",
             "question": attack["question"],

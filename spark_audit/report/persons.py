@@ -37,7 +37,31 @@ if TYPE_CHECKING:
 
 
 class PersonRecord(TypedDict):
-    """What a checkpoint shows of a person; :func:`persons` says what each key is."""
+    """What a checkpoint shows of a person, as the command prints it.
+
+    Attributes
+    ----------
+    id, checkpoint
+        The id that was asked for, and the checkpoint.
+    state
+        What is shown of the person; see :func:`persons`.
+    trained, held_out
+        Numbers of the person's rows on both sides.
+    named
+        How many of the trained rows stand in the list of single rows.
+    p, p_adjusted
+        p of the hypothesis that none of the rows was trained on, as it is and corrected
+        (Holm) over the persons asked for.
+    least
+        The smallest p that so many held-out groups allow.
+    back, asked
+        How many identifiers come back word for word, of how many that were asked for;
+        ``None``: not tested.
+    texts
+        Those that come back, where the manifest was given.
+    why
+        Why nothing was tested; empty if something was.
+    """
 
     id: str
     checkpoint: str
@@ -55,7 +79,19 @@ class PersonRecord(TypedDict):
 
 
 class PersonChange(TypedDict):
-    """What changed for a person; :func:`changed` says what each key is."""
+    """What changed for a person between two reports, as the command prints it.
+
+    Attributes
+    ----------
+    id, before, after
+        The id that was asked for, and the checkpoint in each report.
+    change
+        ``fell``, ``rose``, ``unchanged`` (no change is shown) or ``untested``.
+    p, p_adjusted
+        Two-sided p of the change, as it is and corrected (Holm) over the persons.
+    least
+        The smallest p that so many held-out groups allow.
+    """
 
     id: str
     before: str
@@ -77,12 +113,6 @@ def persons(
 ) -> list[PersonRecord]:
     """Return what each checkpoint shows of persons, by ids of rows or of groups.
 
-    ``p`` is of the hypothesis that none of the rows was trained on, ``p_adjusted``
-    corrected (Holm) over the persons asked for; ``least`` the smallest p that so many
-    held-out groups allow. ``named`` rows stand in the list of single rows; ``back`` of
-    ``asked`` identifiers come back word for word, ``None``: not tested; ``texts`` are
-    those, where the manifest was given.
-
     The ``state`` is the first of these that holds:
 
     ``not_tested``
@@ -97,10 +127,13 @@ def persons(
     Parameters
     ----------
     sources
-        Source ids -> the groups that they belong to, as the manifest knows them: a
-        group has the name of its smallest source.
+        Source id -> the group that it belongs to, as the manifest knows them: a group
+        has the name of its smallest source.
     shown
-        The report's manifest, to tell the identifiers that come back.
+        The report's manifest, from which the identifiers that come back are shown as
+        text; None: they are only counted.
+    share
+        Expected share of false ones among named rows.
 
     Raises
     ------
@@ -118,12 +151,19 @@ def persons(
     groups = _groups(evidence.units, ids, sources or {}, clusters_of_identifiers)
     _check_all_known(groups)
 
-    texts: list[str] = []
+    texts_of_identifiers: list[str] = []
     if shown is not None and extracted is not None:
-        texts = _texts(shown, extracted)
+        texts_of_identifiers = _texts(shown, extracted)
     records: list[PersonRecord] = []
     for named in named_rows(report, evidence, share=share):
-        records += _records_of(named, groups, evidence.units, extracted, texts, share)
+        records += _records_of(
+            named,
+            groups,
+            evidence.units,
+            extracted=extracted,
+            texts_of_identifiers=texts_of_identifiers,
+            share=share,
+        )
 
     # By person in the order in which they were asked for, then by checkpoint.
     order = {person: position for position, person in enumerate(groups)}
@@ -151,8 +191,9 @@ def _records_of(
     named: Named,
     groups: Mapping[str, set[str]],
     units: pd.DataFrame,
+    *,
     extracted: Evidence | None,
-    texts: Sequence[str],
+    texts_of_identifiers: Sequence[str],
     share: float,
 ) -> list[PersonRecord]:
     """Return what one checkpoint shows of persons.
@@ -167,8 +208,8 @@ def _records_of(
         Rows whose membership was audited.
     extracted
         Evidence of identifiers that were asked for, if there is any.
-    texts
-        Those identifiers; empty: they are not shown.
+    texts_of_identifiers
+        Their texts, by their numbers in ``extracted``; empty: they are not shown.
     share
         Expected share of false ones among named rows.
     """
@@ -180,7 +221,7 @@ def _records_of(
     p: dict[str, float] = {}
     if not named.why:
         p = _p_by_person(rows_by_person)
-    # Who asks for many persons would find one by chance.
+    # Whoever asks for many persons would find one by chance.
     p_adjusted = holm_by_key(p)
     listed = _listed(named, groups, p, share)
 
@@ -188,11 +229,11 @@ def _records_of(
     for person, rows in rows_by_person.items():
         is_held_out = ~units["member"] & units["cluster"].isin(groups[person])
         n_held_out = int(is_held_out.sum())
-        # Of texts only those are shown that the model itself gives away.
-        back = _back(extracted, named.checkpoint, groups[person])
-        texts_that_come_back = []
-        if texts and back.spans is not None:
-            texts_that_come_back = [texts[span] for span in back.spans]
+        # Only texts that the model itself gives away are shown.
+        back = _come_back(extracted, named.checkpoint, groups[person])
+        texts = []
+        if texts_of_identifiers and back.spans is not None:
+            texts = [texts_of_identifiers[span] for span in back.spans]
 
         records.append(
             {
@@ -207,7 +248,7 @@ def _records_of(
                 "least": 1 / (1 + named.held_out),
                 "back": None if back.spans is None else len(back.spans),
                 "asked": back.n_asked,
-                "texts": list(dict.fromkeys(texts_that_come_back)),
+                "texts": list(dict.fromkeys(texts)),
                 "why": named.why or _why_no_rows(len(rows), n_held_out),
             }
         )
@@ -253,9 +294,9 @@ def _listed(
     for person, p_of_person in p.items():
         is_other = ~named.groups["group"].isin(groups[person])
         p_of_others = named.groups.loc[is_other, "p"]
-        # Its place in the list is the first, whatever the order of the others.
-        is_in_list = conformal.discoveries([p_of_person, *p_of_others], share=share)
-        if is_in_list[0]:
+        # The person comes first, so the first answer is the person's.
+        is_discovery = conformal.discoveries([p_of_person, *p_of_others], share=share)
+        if is_discovery[0]:
             listed.add(person)
     return listed
 
@@ -271,11 +312,11 @@ def _groups(
     Parameters
     ----------
     ids
-        Of rows, of groups, or of sources.
+        Ids of rows, groups or sources, one for each person.
     sources
-        Source id -> group.
+        Source id -> the group that it belongs to.
     further_clusters
-        Groups that only ``extract`` asked for.
+        Groups of identifiers that only ``extract`` asked for.
     """
     clusters_by_row = units.groupby("example")["cluster"].agg(set).to_dict()
     known_clusters = {*units["cluster"], *further_clusters}
@@ -312,17 +353,24 @@ def _texts(manifest: Manifest, extracted: Evidence) -> list[str]:
 
 @dataclass(frozen=True)
 class _ComesBack:
-    """Numbers of the identifiers that come back word for word, of how many.
+    """The identifiers of a person that come back word for word.
 
-    ``spans`` is None where none was asked for.
+    Attributes
+    ----------
+    spans
+        Their numbers in the evidence of ``extract``; None: none was asked for.
+    n_asked
+        How many identifiers of the person were asked for.
     """
 
     spans: list[int] | None
     n_asked: int
 
 
-def _back(extracted: Evidence | None, name: str, groups: set[str]) -> _ComesBack:
-    """Return which identifiers of groups come back word for word from a checkpoint."""
+def _come_back(extracted: Evidence | None, name: str, groups: set[str]) -> _ComesBack:
+    """Return which trained identifiers of groups come back from a checkpoint."""
+    from spark_audit.audits.extract.prompts import FULL_PROMPT
+
     if extracted is None or name not in extracted.checkpoints:
         return _ComesBack(spans=None, n_asked=0)
 
@@ -330,7 +378,7 @@ def _back(extracted: Evidence | None, name: str, groups: set[str]) -> _ComesBack
     is_asked = (
         units["cluster"].isin(groups)
         & (units["split"] == "train")
-        & (units["prompt"] == "full")
+        & (units["prompt"] == FULL_PROMPT)
         & units["back"].notna()
     )
     if not is_asked.any():
@@ -349,10 +397,7 @@ def changed(
     """Return what changed for persons between checkpoints of two reports.
 
     Compared are checkpoints of one name, or the only ones. A row's change is that of
-    its score; held-out rows of its task tell how much scores change anyway. ``p`` is
-    two-sided, ``p_adjusted`` corrected (Holm) over the persons asked for, ``least`` the
-    smallest that so many held-out groups allow. The ``change`` is ``fell``, ``rose``,
-    ``unchanged`` (none is shown) or ``untested``.
+    its score; held-out rows of its task tell how much scores change anyway.
 
     Raises
     ------
@@ -374,10 +419,18 @@ def changed(
 
     report_before, report_after = reports.values()
     records: list[PersonChange] = []
-    for old, new in _compared_names(before, after):
+    for name_before, name_after in _compared_names(before, after):
+        why_not = why_in_doubt(report_before, name_before)
+        why_not = why_not or why_in_doubt(report_after, name_after)
         sides: dict[str, _BothSides] = {}
-        if not (why_in_doubt(report_before, old) or why_in_doubt(report_after, new)):
-            sides = _both_sides(before, after, old, new, groups)
+        if not why_not:
+            sides = _both_sides(
+                before,
+                after,
+                name_before=name_before,
+                name_after=name_after,
+                groups=groups,
+            )
         p = {person: side.p for person, side in sides.items()}
         p_adjusted = holm_by_key(p)
 
@@ -389,8 +442,8 @@ def changed(
             records.append(
                 {
                     "id": person,
-                    "before": old,
-                    "after": new,
+                    "before": name_before,
+                    "after": name_after,
                     "change": change,
                     "p": p.get(person),
                     "p_adjusted": p_adjusted.get(person),
@@ -414,7 +467,7 @@ class _BothSides:
 
     @property
     def direction(self) -> str:
-        """Where it went, if anywhere."""
+        """``fell`` or ``rose``, whichever has the smaller p."""
         return "fell" if self.p_fell < self.p_rose else "rose"
 
 
@@ -432,23 +485,24 @@ def _compared_names(before: Evidence, after: Evidence) -> list[tuple[str, str]]:
 def _both_sides(
     before: Evidence,
     after: Evidence,
-    old: str,
-    new: str,
+    *,
+    name_before: str,
+    name_after: str,
     groups: Mapping[str, set[str]],
 ) -> dict[str, _BothSides]:
     """Return the one-sided p that a person's rows fell, and that they rose.
 
     Parameters
     ----------
-    old, new
+    name_before, name_after
         The checkpoint in the first and in the second report.
     groups
-        Person -> groups of rows; one without a scored row is left out.
+        Person -> groups of rows; a person without a scored row is left out.
     """
     units = before.units
     is_held_out = ~units["member"].to_numpy(bool)  # (rows,)
     score = Membership.names_rows_by
-    change = after.row(new, score) - before.row(old, score)  # (rows,)
+    change = after.row(name_after, score) - before.row(name_before, score)  # (rows,)
     scaled = conformal.standardised(
         change, is_held_out, units["task"], units["cluster"]
     )

@@ -20,6 +20,7 @@ from spark_audit.report.cells import (
     line_name,
     records_table,
 )
+from spark_audit.report.disclosure.tables import MATCHING_TABLE
 from spark_audit.report.figures.styling import palette
 from spark_audit.report.glance import chance_cell, lines_with_figures
 from spark_audit.results import Contrast, Report, Row, grouped, number
@@ -31,6 +32,7 @@ GROUP_KINDS = ("dose", "type", "task", "split")
 """Kinds of groups that have a table of their own, in order."""
 
 EXPLORATORY = " (exploratory)"
+"""End of the title of a table without a primary test."""
 
 FEW_CLUSTERS = 10
 """Clusters below which an interval rests on little, and readers are told."""
@@ -72,7 +74,7 @@ def tables(report: Report, *, brief: bool = False) -> list[ReportTable]:
             title += EXPLORATORY
         shown.append(_table(audit, contrasts, title))
 
-    matching = report.tables.get("matching_by_type")
+    matching = report.tables.get(MATCHING_TABLE)
     if matching and not brief:
         title = sentences.render("table.matching")
         shown.append(records_table(matching, title=title, section="manifest"))
@@ -83,7 +85,7 @@ def further_tables(report: Report) -> list[ReportTable]:
     """Return the report's tables of records that readers are shown, in order."""
     shown = []
     for name, records in report.tables.items():
-        if not records or name == "matching_by_type" or name in DRAWN_TABLES:
+        if not records or name == MATCHING_TABLE or name in DRAWN_TABLES:
             continue
 
         section = report.origins.get(name, FURTHER_TABLES)
@@ -176,7 +178,7 @@ def _layout(audit: str, rows: Sequence[Row], panel: str) -> _Layout:
     if not is_wide and (has_variants or not is_of_contrasts):
         leading.append("of")
 
-    # Where variants do not stand side by side, a column is of all of them.
+    # Where variants do not stand side by side, they share the column of their metric.
     columns = [FigureColumn(row.metric, row.of if is_wide else "") for row in rows]
     return _Layout(
         is_wide=is_wide,
@@ -195,16 +197,18 @@ def _counted_column(audit: str, panel: str) -> FigureColumn | None:
 
 
 def _table(audit: str, rows: Sequence[Row], title: str, panel: str = "") -> ReportTable:
-    """Return one table of an audit: a line for each checkpoint and part of the rows.
+    """Return one table of an audit: a line for each group, variant and checkpoint.
+
+    Where variants stand side by side, a line holds all of them.
 
     Parameters
     ----------
     rows
         Rows or contrasts of the audit, at least one.
     title
-        Under the heading of the audit.
+        Title of the table, without the audit's name.
     panel
-        Key of the table, if the audit has several.
+        Key of the table among those of the audit; empty: its only one.
     """
     rows_to_show = []
     for row in rows:
@@ -214,17 +218,18 @@ def _table(audit: str, rows: Sequence[Row], title: str, panel: str = "") -> Repo
     rows = rows_to_show or rows
     layout = _layout(audit, rows, panel)
 
-    def part_of(row: Row) -> tuple[str, str]:
+    def block_of(row: Row) -> tuple[str, str]:
         return row.group, "" if layout.is_wide else row.of
 
+    # A block of lines is of one group and variant; its values by chance come last.
     lines = []
-    for part in grouped(rows, part_of).values():
-        rows_by_line = grouped(part, lambda row: (line_name(row), _baseline(row)))
-        for line_rows in rows_by_line.values():
-            lines.append(_line(line_rows, layout))
+    for block in grouped(rows, block_of).values():
+        rows_by_line = grouped(block, lambda row: (line_name(row), _baseline(row)))
+        for rows_of_line in rows_by_line.values():
+            lines.append(_line(rows_of_line, layout))
 
         if about(audit).chance:
-            chance_line = _chance_line(part, layout)
+            chance_line = _chance_line(block, layout)
             if chance_line is not None:
                 lines.append(chance_line)
 
@@ -241,7 +246,7 @@ def _table(audit: str, rows: Sequence[Row], title: str, panel: str = "") -> Repo
 
 
 def _line(rows: Sequence[Row], layout: _Layout) -> TableLine:
-    """Return the line of a checkpoint's rows of one part."""
+    """Return the line of a checkpoint, from its rows of one group and variant."""
     row_by_column = {layout.column_of(row): row for row in rows}
     cells = [Cell(_leading_text(name, rows[0])) for name in layout.leading]
     for column in layout.columns:
@@ -251,7 +256,7 @@ def _line(rows: Sequence[Row], layout: _Layout) -> TableLine:
         else:
             cells.append(EMPTY_CELL)
 
-    # Of variants side by side each may be of another size: the main one counts.
+    # Variants side by side may have different sizes: that of the main column is shown.
     sized_rows = rows
     if layout.is_wide:
         main_row = row_by_column.get(layout.main_column, rows[0])
@@ -262,14 +267,13 @@ def _line(rows: Sequence[Row], layout: _Layout) -> TableLine:
 
 
 def _chance_line(rows: Sequence[Row], layout: _Layout) -> TableLine | None:
-    """Return the line of values by chance of one part; None where none is known."""
+    """Return the line of values by chance of a block of lines; None: none is known."""
     rows_by_column = grouped(rows, layout.column_of)
     chance = [chance_cell(rows_by_column.get(column, [])) for column in layout.columns]
     if all(chance_value.missing for chance_value in chance):
         return None
 
-    # The line is of no checkpoint, and of no number of rows.
-
+    # The last two cells are sizes, which chance does not have.
     cells = [Cell("chance")]
     for name in layout.leading[1:]:
         cells.append(Cell(_leading_text(name, rows[0])))

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from spark_audit.audits.base import TableRule
 
 MATCHING_TABLE = "matching_by_type"
-"""The table on identifiers with a control."""
+"""Name in a report of the table on identifiers with a control, a record per type."""
 
-PLACE_COLUMNS = (
+IDENTIFYING_COLUMNS = (
     "nats",
     "caliper_nats",
     "sigma",
@@ -46,9 +46,10 @@ ROUNDED_COUNT_COLUMNS = ("tokens", "n")
 """Size columns that are rounded."""
 
 POINTS = 100
-"""A whole share, in points."""
+"""Points of a whole share."""
 
 _LENGTH = re.compile(r" of length \d+")
+"""The length of an identifier in the reason why it has no control."""
 
 Record = dict[str, Any]
 
@@ -102,14 +103,22 @@ def _without_lengths(record: Record) -> Record:
     The reason of a single identifier would reveal its number of tokens. Reasons that
     differ by a length alone are counted together.
     """
-    counts = Counter[str]()
-    for part in record["reasons"].split("; "):
-        if part:
-            count, _, reason = part.partition(" ")
-            counts[_LENGTH.sub("", reason)] += int(count) if count.isdigit() else 0
+    # "3 no window of length 12; 1 no window of length 7" -> "4 no window"
+    count_by_reason = Counter[str]()
+    for counted_reason in record["reasons"].split("; "):
+        if not counted_reason:
+            continue
+        count, _, reason = counted_reason.partition(" ")
+        if count.isdigit():
+            count_by_reason[_LENGTH.sub("", reason)] += int(count)
+        else:
+            # The report came from somebody else.
+            count_by_reason[_LENGTH.sub("", reason)] += 0
 
-    reasons = "; ".join(f"{counts[reason]} {reason}" for reason in sorted(counts))
-    return record | {"reasons": reasons}
+    reasons = []
+    for reason in sorted(count_by_reason):
+        reasons.append(f"{count_by_reason[reason]} {reason}")
+    return record | {"reasons": "; ".join(reasons)}
 
 
 def _with_digits(record: Record) -> Record:
@@ -156,7 +165,8 @@ def _shown_record(
     """
     figure_columns = [name for name in record if _is_figure(name, record[name])]
     if n_clusters == 0 and not figure_columns:
-        return record  # of nothing, and why
+        # It only says that nothing was measured, and why.
+        return record
 
     # Identifying columns, words and truth values stay unchanged.
     shown = dict(record)
@@ -176,7 +186,11 @@ def _shown_record(
 
 def _is_figure(column: str, value: object) -> bool:
     """Return whether a value of a record is a result."""
-    if column in PLACE_COLUMNS or column in COUNT_COLUMNS or isinstance(value, bool):
+    if (
+        column in IDENTIFYING_COLUMNS
+        or column in COUNT_COLUMNS
+        or isinstance(value, bool)
+    ):
         return False
     return isinstance(value, int | float)
 
