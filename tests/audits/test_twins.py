@@ -13,7 +13,7 @@ from audited import claims, plan, twins
 from spark_audit.audits.base import Context
 from spark_audit.manifest.content import seal
 from spark_audit.manifest.encodings import example_of, key_of
-from spark_audit.manifest.file import limited
+from spark_audit.manifest.file import restricted_to
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult
 from spark_audit.scoring.table import Pass, TokenTable
@@ -304,7 +304,7 @@ def test_the_plan_names_every_context_and_its_row(plant):
     assert len(keys) == 10
     rows = {example_of(CANDIDATES, key) for key in keys}
     assert rows == {c.example for one in manifest.twins for c in one.contexts}
-    part = limited(manifest, {"r000-0", "r001-0", "r001-1"})
+    part = restricted_to(manifest, {"r000-0", "r001-0", "r001-1"})
     assert [one.id for one in part.twins] == ["1"]
 
 
