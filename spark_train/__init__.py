@@ -1,4 +1,4 @@
-"""Training of what is audited: SPARK, its ablations, and what it is compared with.
+"""Train the models that are audited: SPARK, its ablations, and its baselines.
 
 ``spark-train run --method spark``, in the order to read it:
 

@@ -1,4 +1,4 @@
-"""``python -m spark_train`` and ``spark-train``: an interrupt is one from the start."""
+"""Run ``spark-train`` or ``python -m spark_train``, with interrupts handled at once."""
 
 from __future__ import annotations
 

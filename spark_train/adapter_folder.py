@@ -1,4 +1,4 @@
-"""The adapter in training as a PEFT folder: written, replaced as a whole, read."""
+"""Write, replace and read the adapter in training as a PEFT folder."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 
 LAST = (CONFIG, "config.json")
-"""Files that make a folder a checkpoint: they are put in place last."""
+"""Files that make a folder a checkpoint, so they are written last."""
 
 TRAINED_ON = "trained_on.json"
-"""Beside an adapter: the hash of the base whose weights it was trained on, of the
-frozen noise that belongs to it, and of the adapter's own files."""
+"""A file beside an adapter with hashes: of the base that it was trained on, of its
+frozen noise, and of its own files."""
 
 
 def save_adapter(
@@ -56,28 +56,28 @@ def save_adapter(
 ) -> None:
     """Write the adapter in training as a PEFT folder.
 
-    The same weights give the same bytes. With an earlier adapter beside it both are
-    written as one: of their ranks together, with ``lora_alpha`` as much larger, so that
-    the scale ``lora_alpha / r`` stays.
+    The same weights give the same bytes. If there is an earlier adapter, both are
+    written as one, with the sum of their ranks and ``lora_alpha`` in proportion, so
+    that the scale ``lora_alpha / r`` stays.
 
     Parameters
     ----------
     model
-        A ``PeftModel``; of its adapters ``default`` is written, with ``earlier``.
+        A ``PeftModel``, whose adapters ``default`` and ``earlier`` are written.
     base
-        What the folder names as its base model.
+        The base model to name in the folder.
     base_sha256
-        ``weights_sha256`` of that base as it was opened, where it is known, for
-        ``trained_on.json``: it tells another model of the same name apart.
+        ``weights_sha256`` of that base, if it is known, for ``trained_on.json``: it
+        distinguishes another model with the same name.
     noise
-        A file of frozen noise that belongs to the adapter: it is put beside it, as
-        another name of the same file where the file system can do that, and
-        ``trained_on.json`` and the weights' header hold its hash.
+        A file of frozen noise for the adapter. It is put into the folder, as a hard
+        link if possible. ``trained_on.json`` and the header of the weights hold its
+        hash.
 
     Raises
     ------
     OutputError
-        If it cannot be written.
+        If the folder cannot be written.
     """
     config_text = _config_text(model, base=base)
     write_text(folder / CONFIG, config_text)
@@ -90,7 +90,7 @@ def save_adapter(
 
     trained_on: dict[str, str | None] = {"base_sha256": base_sha256}
     if noise is not None:
-        # With a large vocabulary it is a gigabyte: a second name will do.
+        # With a large vocabulary it has a gigabyte, so a second name is enough.
         try:
             os.link(noise, folder / NOISE_FILE)
         except OSError:
@@ -98,11 +98,12 @@ def save_adapter(
 
         noise_sha256 = sha256_file(noise)
         trained_on["noise_sha256"] = noise_sha256
-        # In the weights' own header, too: they are often copied without the rest.
+        # Also in the header of the weights, which are often copied without the other
+        # files.
         weights = _with_metadata(weights, {"noise_sha256": noise_sha256})
     write_atomically(folder / WEIGHTS, lambda file: file.write(weights))
 
-    # Last: with its seal the folder is whole.
+    # Written last: with its seal the folder is complete.
     files = {CONFIG: fact(config_text.encode()), WEIGHTS: fact(weights)}
     record = json.dumps({**trained_on, "files": files, "seal": BLANK_DIGEST}) + "\n"
     sealed_record = sealed(record.encode())
@@ -115,11 +116,11 @@ def _config_text(model: PeftModel, *, base: str) -> str:
     config["base_model_name_or_path"] = base
     config["inference_mode"] = True
     for name, value in config.items():
-        # PEFT keeps sets, whose order is another one in each process.
+        # PEFT keeps sets, whose order differs between processes.
         if isinstance(value, set):
             config[name] = sorted(value)
 
-    # Both are written as one adapter, of their ranks together.
+    # Both are written as one adapter, with the sum of their ranks.
     if EARLIER in model.peft_config:
         earlier = model.peft_config[EARLIER]
         config["r"] += earlier.r
@@ -129,22 +130,23 @@ def _config_text(model: PeftModel, *, base: str) -> str:
 
 @contextmanager
 def replaced(folder: Path) -> Iterator[Path]:
-    """Give a temporary folder that takes the place of ``folder`` when all is written.
+    """Yield a temporary folder that replaces ``folder`` after the block.
 
-    An empty folder stays the one it is: it may be where the user stands, or a mount.
+    An empty folder is kept and filled, because it may be the working directory or a
+    mount.
 
     Raises
     ------
     OutputError
-        If it cannot be written.
+        If the folder cannot be written.
     """
-    # "." has no name of its own, and a link that of another folder.
+    # "." has no name of its own, and a link has that of another folder.
     target = folder.resolve()
     is_empty_folder = target.is_dir() and not any(target.glob("[!.]*"))
     parent = target if is_empty_folder else target.parent
     temporary = parent / f".{target.name}.part"
 
-    # Where the same command runs twice, one writes after the other.
+    # If the same command runs twice, one writes after the other.
     with alone(temporary.with_suffix(".lock")):
         try:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -159,7 +161,7 @@ def replaced(folder: Path) -> Iterator[Path]:
                 shutil.rmtree(target, ignore_errors=True)
                 os.replace(temporary, target)
         except (OSError, SafetensorError) as error:
-            # Another library's own text may name a machine's paths.
+            # The library's own text may contain paths of the machine.
             reason = getattr(error, "strerror", None) or type(error).__name__
             raise cannot_write(folder, OSError(None, reason)) from error
         finally:
@@ -167,17 +169,18 @@ def replaced(folder: Path) -> Iterator[Path]:
 
 
 def _with_metadata(data: bytes, metadata: dict[str, str]) -> bytes:
-    """Return a safetensors file with more metadata, always in the same order.
+    """Return a safetensors file with more metadata, in a fixed order.
 
-    The library itself writes several entries in any order.
+    The library itself writes several entries in random order.
     """
-    # 8 bytes with the header's length, the header as JSON, the tensors.
+    # The file has 8 bytes with the header's length, the header as JSON, and the
+    # tensors.
     size = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + size])
     header["__metadata__"] |= metadata
 
     text = json.dumps(header, separators=(",", ":")).encode()
-    # Tensors begin at a multiple of 8.
+    # Tensors start at a multiple of 8.
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text + data[8 + size :]
 
@@ -185,13 +188,13 @@ def _with_metadata(data: bytes, metadata: dict[str, str]) -> bytes:
 def load_adapter(model: PeftModel, folder: Path) -> None:
     """Put the weights of :func:`save_adapter` into the adapter in training.
 
-    Where the folder's adapter has a larger rank, its last ranks are those in training,
-    and the ranks before them those of the earlier adapter. The folder is the run's own,
-    and was checked.
+    If the folder's adapter has a larger rank, its last ranks belong to the adapter in
+    training, and the others to the earlier adapter. The folder belongs to the run, and
+    was checked.
     """
     state = load_file(folder / WEIGHTS)
 
-    # Cut the ranks of earlier tasks off.
+    # Cut off the ranks of earlier tasks.
     rank = model.peft_config[ADAPTER_NAME].r
     earlier_rank = rank_of(state) - rank
     if earlier_rank:

@@ -1,7 +1,7 @@
-"""``spark-train``: the command line.
+"""The command line ``spark-train``.
 
-Commands are thin: flags are the fields of a request, which the library takes. Only
-what is called gets imported, so that ``--help`` answers at once.
+Commands are thin: options are the fields of a request to the library. Only modules of
+the called command are imported, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from spark_train.training_request import (
 TRAIN_PROGRAM = "spark-train"
 
 ACCURACY_NAMES = {"last": "Last", "avg": "Avg", "bwt": "BWT"}
-"""Figures of the accuracy matrix that the end of a run shows -> their names there."""
+"""Figures of the accuracy matrix at the end of a run -> their names there."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -68,7 +68,7 @@ def train_run(
     """Learn the tasks of an order one after the other; the same command resumes."""
     from spark_audit.messages import progress
 
-    # What is imported has things to say of its own.
+    # Imported libraries print messages of their own.
     with silence():
         from spark_train.processes import assemble, rank
         from spark_train.training_run import train
@@ -76,7 +76,7 @@ def train_run(
     loading = replace(loading, device=assemble(loading.device))
     request = replace(request, loading=loading, command=typed.words)
     if rank():
-        # All processes meet the same error: the first one tells it.
+        # All processes meet the same error, and only the first reports it.
         try:
             train(request)
         except InputError as error:
@@ -88,7 +88,7 @@ def train_run(
 
     figures = _figures(record.accuracy)
     if json:
-        # Not the settings: the seed of DP-SGD is among them.
+        # Settings are left out, because they contain the seed of DP-SGD.
         shown = record.model_dump(include={"tasks", "accuracy", "notes", "privacy"})
         show_facts({"run": str(request.output), **shown, **figures}, as_json=True)
         return
@@ -104,7 +104,7 @@ def _show_accuracy(
     figures: Mapping[str, float | None],
 ) -> None:
     """Show the accuracy on each task after each stage, and the figures below."""
-    # Methods that learn all tasks at once have one row.
+    # Methods that learn all tasks at once have a single row.
     names = ["all"] if len(matrix) < len(tasks) else tasks
     rows = []
     for name, accuracies in zip(names, matrix, strict=False):
@@ -120,7 +120,7 @@ def _show_accuracy(
 def _figures(matrix: Sequence[Sequence[float | None]]) -> dict[str, float | None]:
     """Return Last, Avg and BWT of an accuracy matrix, by name.
 
-    ``None`` where an accuracy that they need was not measured.
+    A figure is ``None`` if an accuracy that it needs was not measured.
     """
     import numpy as np
 
@@ -156,7 +156,7 @@ def methods(*, json: options.Json = False) -> None:
     def described(
         name: str, does: Callable[..., object], reads: Sequence[str]
     ) -> dict[str, object]:
-        """Return the row of a method or an option: its docstring's first line."""
+        """Return the row of a method or an option, with its docstring's first line."""
         summary = (does.__doc__ or "").partition("\n")[0]
         return {"name": name, "what it does": summary, "settings": list(reads)}
 
@@ -323,4 +323,4 @@ TRAIN_EXAMPLES: Mapping[str, tuple[str, ...]] = {
     ),
     "score": ("score data/injected --base models/base",),
 }
-"""Examples of ``--help`` by command: they work as they stand."""
+"""Examples of ``--help`` by command, which work as they are."""

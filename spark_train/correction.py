@@ -1,7 +1,7 @@
 """SPARK's second phase: post-task privacy correction (PTPC).
 
-Around the model that has just learned a task, identifiers are made less likely and
-everything else is held where it is.
+Starting from the model that has just learned a task, identifiers become less likely,
+while everything else is held in place.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_train.training_rows import TrainRow, collate
 from spark_train.training_settings import Ptpc
 
 ROLE = "correction"
-"""Current and replayed rows are read together; a row's task tells them apart."""
+"""Current and replayed rows are read together; the row's task tells them apart."""
 
 TEACHER = "teacher"
 """Name of the frozen copy that the student is anchored to."""
@@ -28,16 +28,16 @@ def correction_phase(stream: Stream, k: int) -> Phase:
     """Return the phase that follows the learning of task ``k`` (SPARK, Eq. "privacy").
 
     The student starts from theta_k^task and is anchored to a frozen copy of it. All
-    positions of a text count, the prompt's too. P are identifiers: those that rules
-    find, as the paper has them, and beside them annotated ones, such as names
-    **[ours]**. Q are the other positions of current rows, Q_old those of replayed rows
-    (from the second task on):
+    positions of a text count, including those of the prompt. P are identifiers: those
+    that rules find, as in the paper, and also annotated ones, such as names **[ours]**.
+    Q are the other positions of current rows, and Q_old those of replayed rows (from
+    the second task on):
 
     ``lambda_pii (L_dKL + alpha_UL L_UL) + lambda_anchor L_anchor + lambda_old L_old``
 
-    A term whose set is empty is 0. Current rows are drawn from those with identifiers
-    and from all rows in turns, so that P is rarely empty **[ours]**. The learning rate
-    is the paper's; that it is constant by default is **[ours]**.
+    A term with an empty set is 0. Current rows are drawn alternately from those with
+    identifiers and from all rows, so that P is rarely empty **[ours]**. The learning
+    rate is the paper's; it is constant by default **[ours]**.
     """
     student = stream.student
     settings = stream.settings.ptpc
@@ -54,7 +54,7 @@ def correction_phase(stream: Stream, k: int) -> Phase:
     weights = _weights(settings)  # name of a term that is on -> its weight
 
     def start() -> None:
-        # The weights as the task has just left them: theta_k^task.
+        # The weights right after the task: theta_k^task.
         student.freeze(TEACHER)
         if not any(_n_identifier_tokens(row) for row in stream.rows[task]):
             stream.note(
@@ -64,7 +64,7 @@ def correction_phase(stream: Stream, k: int) -> Phase:
             )
 
     def choose(step: int) -> Step:
-        # All rows were drawn above: a step is a slice, so that a run can resume.
+        # All rows were drawn above, and a step takes a slice, so that a run can resume.
         new = current_rows[step * size :][:size]
         old = old_rows[step * old_size :][:old_size]
         facts = {
@@ -93,7 +93,7 @@ def correction_phase(stream: Stream, k: int) -> Phase:
         in_q = ~batch.pii & is_current  # (B, T)
         in_q_old = ~batch.pii & ~is_current  # (B, T)
 
-        # Name of a term -> its positions, its loss, and the teacher it compares with.
+        # Name of a term -> its positions, its loss, and the teacher for comparison.
         parts: dict[str, tuple[torch.Tensor, Loss, torch.Tensor | None]] = {
             "ul": (in_p, unlikelihood, None),
             "dkl": (in_p, demoted_kl, teacher_hidden),
@@ -136,7 +136,8 @@ def _counts(rows: Sequence[TrainRow], task: str) -> dict[str, int]:
             n_p += n_identifiers
             n_q += n_others
         else:
-            # Identifiers of replayed rows are left alone: they were corrected.
+            # Identifiers of replayed rows were already corrected, so they are left
+            # alone.
             n_q_old += n_others
     return {"ul": n_p, "dkl": n_p, "anchor": n_q, "old": n_q_old}
 
@@ -156,16 +157,16 @@ def _weights(settings: Ptpc) -> dict[str, float]:
 def _anchor_loss(
     teacher_logits: torch.Tensor, logits: torch.Tensor, _: object
 ) -> torch.Tensor:
-    """Return the divergence from the teacher; it does not look at the tokens."""
+    """Return the divergence from the teacher ``(n,)`` for logits ``(n, V)``."""
     return kl(teacher_logits, logits)
 
 
 def _current_rows(stream: Stream, k: int) -> list[TrainRow]:
-    """Return the current rows of all steps, one step after the other."""
+    """Return the current rows of all steps, in order of the steps."""
     settings = stream.settings.ptpc
     size = settings.batch_size
     rows = stream.rows[stream.tasks[k]]
-    # Where no row has identifiers, both draws are of all rows.
+    # If no row has identifiers, both draws are from all rows.
     with_identifiers = [row for row in rows if _n_identifier_tokens(row)] or rows
 
     n_drawn = settings.steps * size
@@ -176,8 +177,7 @@ def _current_rows(stream: Stream, k: int) -> list[TrainRow]:
     if settings.draw in draws:
         return draws[settings.draw]
 
-    # The two draws in turns. Half of each is used, so that both are gone through row
-    # by row.
+    # The two draws alternate. Half of each is used, so that both go through their rows.
     current_rows: list[TrainRow] = []
     for step in range(settings.steps):
         draw = draws["all" if step % 2 else "pii"]

@@ -1,11 +1,12 @@
-"""SPARK's first phase: replayed rows are distilled from the student's past (SD-Replay).
+"""SPARK's first phase with SD-Replay: replayed rows distil the student's past.
 
-Low-sensitivity response tokens are learned as they are; every sensitive position, also
-in the prompt, keeps the distribution that the corrected model of the previous task had
-there, so that replay does not teach identifiers again.
+Low-sensitivity response tokens are learned as they are. Every sensitive position, also
+in the prompt, keeps the distribution of the corrected model of the previous task. So
+replay does not teach identifiers again.
 
-In shapes, ``B`` is rows of a batch, ``T`` their tokens, ``D`` the hidden size and ``K``
-the kept tokens of the teacher. ``R`` and ``H`` are sets of positions, as in the paper.
+In shapes, ``B`` is the rows of a batch, ``T`` their tokens, ``D`` the hidden size and
+``K`` the kept tokens of the teacher. ``R`` and ``H`` are sets of positions, as in the
+paper.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from spark_train.task_phase import Rehearsal
 from spark_train.training_rows import TrainRow, collate, padded
 
 LITTLE_WEIGHT = 0.5
-"""A note is left if a replayed response token has at most this weight, where plain
-replay (er) at lambda 1 gives it 1."""
+"""Weight of a replayed response token from which down a note is left; in plain replay
+(er) with lambda 1 it is 1."""
 
 MIN_POSITIONS_PER_CHUNK = 8
-"""Fewer positions at a time would save little memory and cost many steps."""
+"""Fewest positions at a time: fewer would save little memory and need many steps."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Target:
     low
         Shape ``(T,)``, bool: R, response tokens with a Score of at most tau.
     high
-        Shape ``(T,)``, bool: H, tokens with a higher one.
+        Shape ``(T,)``, bool: H, tokens with a higher Score.
     support, logp
         Shape ``(|H|, K)``: the teacher's likeliest tokens and their log-probabilities,
         renormalised over them, at the temperature.
@@ -57,12 +58,13 @@ class Distillation(Rehearsal):
     """The replay loss of SPARK's first phase (Eqs. "replay_ce" to "replay").
 
     ``L_replay = (|R| L_CE + |H| L_KL) / (|R| + |H|)``: cross-entropy over R, and over H
-    the KL divergence from the teacher's top-K distribution, both restricted to and
-    renormalised on the teacher's support. The teacher is theta_{k-1}^priv, the student
-    as it stands when the task begins: it is asked once a row, then never again.
+    the KL divergence from the teacher's top-K distribution. Both distributions are
+    restricted to the teacher's support and renormalised. The teacher is
+    theta_{k-1}^priv, the student at the beginning of the task. It is asked once per
+    row.
 
-    That is ``replay.weighting=count``. A form of our own is ``mean``, the mean over R
-    plus the mean over H.
+    This is ``replay.weighting=count``. Our own form ``mean`` is the mean over R plus
+    the mean over H.
     """
 
     def __init__(self, stream: Stream, task_index: int) -> None:
@@ -74,7 +76,8 @@ class Distillation(Rehearsal):
         """Score the rows and keep the teacher's distributions."""
         distinct_rows = list({row.id: row for row in rows}.values())
 
-        # Each process asks the teacher about its share, and all need all answers.
+        # Each process asks the teacher about its share, and all processes need all
+        # answers.
         own_targets = {}
         for row, score, hidden in scored_rows(
             self.stream, self._task_index, distinct_rows
@@ -84,13 +87,13 @@ class Distillation(Rehearsal):
         self._note_weight(rows, steps)
 
     def _note_weight(self, rows: Sequence[TrainRow], steps: int) -> None:
-        """Leave a note where a replayed response token weighs much less than in er.
+        """Leave a note if a replayed response token weighs much less than in er.
 
-        The note is kept in the run's notes and told once on stderr.
+        The note is kept with the run's notes and printed once on stderr.
         """
         cross_entropy = self.terms(rows)["replay_ce"]
-        # Plain replay (er) at lambda 1 has weight 1: this is the share of it. Rows
-        # without a low token have none.
+        # The weight is relative to plain replay (er) with lambda 1. Rows without a low
+        # token have none.
         weight = cross_entropy.weight if cross_entropy.count else 0.0
         if weight <= LITTLE_WEIGHT:
             weighting = self.stream.settings.replay.weighting
@@ -116,8 +119,8 @@ class Distillation(Rehearsal):
         """
         student = self.stream.student
         settings = self.stream.settings
-        # The first token has no prediction. Its Score is 0 <= tau, so it would count
-        # as low.
+        # The first token has no prediction. Its Score is 0 <= tau, so it would count as
+        # low.
         high = score > settings.sensitivity.tau  # (T,)
         low = row.response & ~high  # (T,)
         low[0] = False
@@ -125,7 +128,7 @@ class Distillation(Rehearsal):
         high_hidden = hidden[torch.from_numpy(high[1:])]  # (|H|, D)
         chunks = student.chunks(len(high_hidden))
         if not chunks:
-            # No position is high: one empty slice gives a support of shape (0, K).
+            # Without a high position, one empty slice gives a support of shape (0, K).
             chunks = [slice(0, 0)]
         supports: list[torch.Tensor] = []
         logps: list[torch.Tensor] = []
@@ -145,7 +148,7 @@ class Distillation(Rehearsal):
         )
 
     def end(self) -> None:
-        """Let go of what the next task asks anew."""
+        """Free what is computed anew for the next task."""
         self._targets = {}
 
     def terms(self, rows: Sequence[TrainRow]) -> dict[str, Term]:
@@ -179,7 +182,8 @@ class Distillation(Rehearsal):
         is_replayed = low | high  # (B, T)
         hidden = student.hidden(batch, is_replayed)  # (|R| + |H|, D)
 
-        # Which of these positions are of H: row after row, in the order of the targets.
+        # Which of these positions belong to H, row after row, in the order of the
+        # targets.
         is_high = high[:, 1:][is_replayed[:, 1:]]  # (|R| + |H|,)
         high_hidden = hidden[is_high]  # (|H|, D)
         support = torch.cat([target.support for target in targets]).long()

@@ -128,7 +128,7 @@ def _check_target(settings: Dp, method: Method, reason: str) -> None:
     Parameters
     ----------
     reason
-        Why no epsilon is claimed; empty: one is.
+        Why no epsilon is claimed; empty if one is.
     """
     if "noise_multiplier" in settings.model_fields_set:
         raise InputError(
@@ -145,7 +145,7 @@ def _check_target(settings: Dp, method: Method, reason: str) -> None:
 
 
 def _why_no_epsilon(stream: Stream, method: Method, phases: Sequence[Phase]) -> str:
-    """Return why no epsilon can be claimed for a run; empty where one can."""
+    """Return why no epsilon can be claimed for a run; empty if one can."""
     if method.no_epsilon:
         return method.no_epsilon
     if stream.settings.replay.memory:
@@ -162,28 +162,29 @@ def step_noise(size: int, *, seed: int, run: str, key: str, step: int) -> Tensor
     Parameters
     ----------
     run
-        What tells the run from others (``Stream.identity``): noise that two runs shared
-        would cancel out of what they leave.
+        Identity of the run (``Stream.identity``): noise that two runs shared would
+        cancel in a comparison of them.
     """
-    # Of torch's own generator only 32 bits of a seed count: all could be tried.
+    # torch's own generator uses only 32 bits of a seed, which could all be tried.
     rng = np.random.default_rng(seed_for(seed, "dp noise", run, key, step))
     return torch.from_numpy(rng.standard_normal(size))
 
 
 def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
-    """Return a phase whose steps see clipped and noised gradients only.
+    """Return a phase whose steps see only clipped and noised gradients.
 
     Parameters
     ----------
     sigma
-        Standard deviation of the noise over the largest norm of a row's gradient.
+        Standard deviation of the noise, relative to the largest norm of a row's
+        gradient.
     """
     student = stream.student
     seed = stream.settings.seed
     max_norm = stream.settings.dp.max_grad_norm
 
     def terms_of_row(role: str, row: TrainRow) -> dict[str, Term]:
-        """Return the terms of a row's own loss: means over its own tokens."""
+        """Return the terms of a row's own loss, which are means over its own tokens."""
         terms = dict(phase.terms({role: [row]}))
         for name in terms.keys() & phase.weight_ratios.keys():
             numerator, denominator = phase.weight_ratios[name]
@@ -194,7 +195,7 @@ def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
     def collect(
         step: int, chosen: Rows, terms: Mapping[str, Term], clock: Clock
     ) -> dict[str, float]:
-        # The sum of clipped gradients, and beside it the sums for the record.
+        # The sum of clipped gradients, with sums for the record.
         total = torch.zeros_like(flat_gradient(student))  # (P,)
         sums = dict.fromkeys([*terms, "clipped"], 0.0)
         for role, rows in chosen.items():
@@ -205,7 +206,7 @@ def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
                         gradient = flat_gradient(student)  # (P,)
                         norm = torch.linalg.vector_norm(gradient)
                         sums["clipped"] += float(norm > max_norm)
-                        # A gradient of 0 has no direction: 1e-6 as Opacus has it.
+                        # A gradient of 0 has no direction; 1e-6 as in Opacus.
                         total += gradient * (max_norm / (norm + 1e-6)).clamp(max=1.0)
                     student.model.zero_grad(set_to_none=True)
 

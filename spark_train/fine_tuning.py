@@ -14,7 +14,7 @@ from spark_train.training_rows import TrainRow, collate
 
 TASK_ROLE = "task"
 REPLAY_ROLE = "replay"
-"""Roles of rows: a batch's current and its replayed ones."""
+"""Roles of rows in a batch: current and replayed."""
 
 
 def response_loss(
@@ -45,18 +45,17 @@ def fit(
     seed: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[float]:
-    """Learn whole rows; return the loss of each step, nats per token.
+    """Train on whole rows; return the loss of each step, nats per token.
 
-    A fresh AdamW without weight decay; any dropout follows ``seed`` alone, so that a
-    run on one machine repeats to the bit.
+    The optimizer is a fresh AdamW without weight decay. Dropout depends only on
+    ``seed``, so that a run on one machine repeats to the bit.
 
     Parameters
     ----------
     order
-        Shape ``(n,)``: indices of the rows as they are read, ``batch_size`` in each
-        step.
+        Shape ``(n,)``: row indices in reading order, ``batch_size`` in each step.
     lr
-        Falls by half a cosine to 0.
+        Peak learning rate, which falls by half a cosine to 0.
     progress
         Called after each step with the steps done and all steps.
 

@@ -41,8 +41,8 @@ def fn(stream: Stream, method: Method) -> Protected:
     @contextmanager
     def during() -> Iterator[None]:
         """Add the noise to embeddings while anything of the run is computed."""
-        # The noise that the run began with is kept: another version of the library may
-        # draw otherwise.
+        # The initial noise of the run is kept, because another version of the library
+        # may draw differently.
         with together():
             if rank() == 0 and not path.exists():
                 seed = seed_for(settings.seed, "frozen noise")

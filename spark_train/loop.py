@@ -1,9 +1,9 @@
-"""The training loop, whole on one page.
+"""The training loop of all methods.
 
-It knows six hooks and no method by name. A method's **plan** turns the stream of tasks
-into phases; each phase has a **start**, a **choice** of the batch, a **loss** (of the
-batch, and where it has one of the weights: ``penalty``), a look at the **gradients**
-before the step, and an **end**.
+It knows no method by name, but only six hooks. A method's **plan** turns the stream of
+tasks into phases. Each phase has a **start**, a **choice** of the batch, a **loss** (of
+the batch, and perhaps of the weights: ``penalty``), a look at the **gradients** before
+the step, and an **end**.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class Step:
     Attributes
     ----------
     rows
-        The rows by role.
+        Rows by role.
     facts
-        Counts that stand beside the terms in the record of the step.
+        Counts for the record of the step, beside the terms.
     """
 
     rows: Rows
@@ -74,18 +74,21 @@ class Phase:
     steps, lr, cosine
         Optimizer steps with a fresh AdamW; ``lr`` falls by half a cosine, or stays.
     choose
-        ``choose(step)``: a function of the step alone, so that a run can resume.
+        ``choose(step)`` returns the batch, and depends only on the step, so that a run
+        can resume.
     terms
-        ``terms(rows)``: the terms of some rows by role, of which nothing else is read.
+        ``terms(rows)`` returns the terms for rows by role, and reads nothing else of
+        them.
     loss
-        ``loss(role, rows)``: term -> *sum* over the rows' positions. Sums over parts of
-        a batch add up to the batch's, whatever the parts.
+        ``loss(role, rows)`` returns term -> *sum* over the rows' positions. Sums over
+        the parts of a batch add up to that of the batch.
     penalty
-        The part of the loss that is the weights' own: ``penalty()`` gives term ->
-        value, weighted. It is taken once a step, by all processes alike.
+        ``penalty()`` returns term -> weighted value, for the part of the loss that
+        depends only on the weights. It is computed once per step, alike in all
+        processes.
     start, end
-        Called around the steps, without dropout; at the start the weights are the
-        previous phase's.
+        Called before and after the steps, without dropout. At the start the weights are
+        those of the previous phase.
     gradients
         ``gradients(step)``: may change what the optimizer sees; what it returns stands
         in the record of the step. All processes see the same gradients, and must leave
@@ -102,12 +105,12 @@ class Phase:
         Task -> how likely one of its rows is in a step's batch, where batches are drawn
         by Poisson sampling; ``None``: they are drawn otherwise.
     collect
-        ``collect(step, rows, terms, clock)`` leaves another gradient than the batch's
-        own on the weights, the same in all processes, and gives each term's sum, and by
-        other names what stands beside them in the record.
+        ``collect(step, rows, terms, clock)`` replaces the batch's own gradient on the
+        weights, alike in all processes. It returns each term's sum, and further entries
+        for the record.
     tasks
-        The tasks whose accuracy is measured after the stage; empty: those of the
-        order up to the stage's number.
+        Tasks whose accuracy is measured after the stage; empty: the tasks of the order
+        up to the stage's number.
     """
 
     stage: str
@@ -132,7 +135,7 @@ class Phase:
 
     @property
     def key(self) -> str:
-        """``2-yelp/task``."""
+        """Return the key of the phase, such as ``2-yelp/task``."""
         return f"{self.stage}/{self.part}"
 
     def learning_rate(self, step: int) -> float:
@@ -146,8 +149,8 @@ class Phase:
 class PhaseState:
     """How far a phase has come: steps, trained weights and the optimizer's tensors.
 
-    ``tensors`` by ``weight:NAME``, ``exp_avg:NAME`` and so on; empty before the first
-    step. ``seconds`` by kind of work; they grow while the phase runs.
+    ``tensors`` has the keys ``weight:NAME``, ``exp_avg:NAME`` and so on, and is empty
+    before the first step. ``seconds`` by kind of work grow while the phase runs.
     """
 
     step: int = 0
@@ -169,11 +172,11 @@ def run_phase(
     Parameters
     ----------
     seed
-        Of dropout; the order of rows is the phase's own.
+        Seed of dropout; the phase itself orders its rows.
     clip
         Largest gradient norm.
     state
-        To go on from; by default the beginning.
+        State to resume from; default: the beginning.
     after
         Called after each step with its record (loss, terms, counts, learning rate,
         gradient norm before clipping) and a function that gives the state to save.
@@ -189,7 +192,7 @@ def run_phase(
     clock = Clock(state.seconds, of=clock_kind(str(student.device)))
     state.seconds = clock
 
-    # Dropout draws from the global generator: give it the seed and put it back.
+    # Dropout uses the global generator, which gets the seed and is restored afterwards.
     devices = [student.device] if student.device.type == "cuda" else []
     with torch.random.fork_rng(devices):
         with clock("start"):
@@ -202,7 +205,7 @@ def run_phase(
             for group in optimizer.param_groups:
                 group["lr"] = phase.learning_rate(step)
 
-            # Leave the gradient of the whole batch on the weights.
+            # Put the gradient of the whole batch on the weights.
             chosen = phase.choose(step)
             terms = phase.terms(chosen.rows)
             if phase.collect is not None:
@@ -211,8 +214,8 @@ def run_phase(
                 sums = accumulate(student, phase.loss, chosen.rows, terms, clock)
             record = step_record(phase, step, chosen.facts, terms, sums, clock)
 
-            # A step without any position still is one: moments decay, alike in one
-            # process and in several.
+            # A step without positions still counts: moments decay, alike in one process
+            # and in several.
             for weight in weights:
                 weight.grad = _gradient_or_zero(weight)
             # A method may project gradients; what it says of that joins the record.
@@ -221,7 +224,8 @@ def run_phase(
 
             with clock("optimizer"):
                 norm = float(torch.nn.utils.clip_grad_norm_(weights, clip))
-                # Before the step: weights of NaN could not be gone on from.
+                # This comes before the step, because weights of NaN could not be
+                # continued.
                 _check_finite("loss", float(record["loss"]), phase, step)
                 _check_finite("gradient", norm, phase, step)
                 optimizer.step()
@@ -255,10 +259,11 @@ def accumulate(
     terms: Mapping[str, Term],
     clock: Clock,
 ) -> dict[str, float]:
-    """Leave the whole batch's gradient on the weights; give each term's sum.
+    """Put the whole batch's gradient on the weights; return each term's sum.
 
-    The batch is read in parts of rows of similar length, shared among processes; the
-    gradients of sums add up to the batch's. Weights must have no gradient.
+    The batch is read in parts of rows with similar length, which processes share. The
+    gradients of their sums add up to that of the batch. Weights must not have a
+    gradient before.
     """
     sums = dict.fromkeys(terms, 0.0)
     for role, rows_of_role in rows.items():
@@ -294,7 +299,7 @@ def backward(terms: Mapping[str, Term], sums: Sums) -> bool:
         if term is not None and term.count and term.weight:
             loss = loss + (term.weight / term.count) * value
 
-    # No term counts, or none depends on a trained weight.
+    # Either no term counts, or none depends on a trained weight.
     if not isinstance(loss, Tensor) or not loss.requires_grad:
         return False
     torch.autograd.backward(loss)
@@ -302,7 +307,7 @@ def backward(terms: Mapping[str, Term], sums: Sums) -> bool:
 
 
 def flat_gradient(student: Student) -> Tensor:
-    """Return the gradients of all trained weights in a row: ``(P,)``, float64."""
+    """Return the gradients of all trained weights as one vector ``(P,)``, float64."""
     weights = student.trainable.values()
     return torch.cat(
         [_gradient_or_zero(weight).reshape(-1).double() for weight in weights]
@@ -342,8 +347,8 @@ def step_record(
 ) -> StepRecord:
     """Return the record of a step: means are nats per position.
 
-    Penalties add their gradient to the weights' here, after the exchange, so that they
-    count once however many processes there are.
+    Penalties add their gradients here, after the exchange, so that they count once
+    whatever the number of processes.
     """
     penalties: dict[str, float] = {}
     if phase.penalty is not None:
@@ -379,7 +384,7 @@ def step_record(
 def clock_kind(device: str) -> Literal["wall", "processor"]:
     """Return which clock gives seconds: the processor's for one thread on a CPU.
 
-    Other programs slow the clock on the wall, not that of the work itself.
+    Other programs slow down wall time, but not the processor time of the work itself.
     """
     is_one_thread = torch.device(device).type == "cpu" and torch.get_num_threads() == 1
     return "processor" if is_one_thread else "wall"
@@ -391,7 +396,7 @@ def _snapshot(
     """Return a copy of a phase's state that later steps do not change."""
     tensors = {}
     for name, weight in student.trainable.items():
-        # AdamW has moments of a weight once it has made a step.
+        # AdamW has moments of a weight after its first step.
         tensors_of_weight = {"weight": weight, **optimizer.state.get(weight, {})}
         for key, value in tensors_of_weight.items():
             tensors[f"{key}:{name}"] = value.detach().cpu().clone()

@@ -22,17 +22,17 @@ _ATTENTION = re.compile(r"(attn|attention).*\.")
 def projections(model: torch.nn.Module, targets: Sequence[str] = ()) -> list[str]:
     """Return the full names of the linear layers that get LoRA.
 
-    They are q, k, v and o of attention blocks.
+    By default these are q, k, v and o of attention blocks.
 
     Parameters
     ----------
     targets
-        Last names of linear layers that get it instead.
+        Last names of other linear layers to use instead.
 
     Raises
     ------
     InputError
-        If there is no such layer, with the names of the model's layers, or if one is
+        If there is no such layer, with the names of the model's layers. Also raised for
         the output head.
     """
     layers = {
@@ -45,7 +45,7 @@ def projections(model: torch.nn.Module, targets: Sequence[str] = ()) -> list[str
     else:
         names = [name for name in layers if _ATTENTION.search(name)]
 
-    # Say what there is, where a name is unknown or nothing looks like attention.
+    # List the layers if a name is unknown or no layer looks like attention.
     head = getattr(model, "get_output_embeddings", lambda: None)()
     missing = sorted({*targets} - {_leaf(name) for name in layers})
     if missing or not names:
@@ -86,13 +86,13 @@ def add_lora(
     Parameters
     ----------
     model
-        A transformers causal LM; it is changed in place and frozen but for the
-        adapter.
+        A transformers causal LM. It is changed in place, and everything but the adapter
+        is frozen.
     seed
-        Of the random half (``lora_A``); ``lora_B`` starts at 0, so that the model's
-        output does not change yet.
+        Seed of the random half (``lora_A``). ``lora_B`` starts at 0, so that the output
+        does not change yet.
     targets
-        Last names of linear layers to put it on instead.
+        Last names of other linear layers to use instead.
 
     Returns
     -------
@@ -107,7 +107,7 @@ def add_lora(
         task_type="CAUSAL_LM",
     )
 
-    # The draw of lora_A follows the seed alone, and disturbs no other.
+    # The draw of lora_A depends only on the seed, and does not affect other draws.
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         # PEFT 0.21 reads this attribute of transformers 5.23 by its old name.
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing")
@@ -126,13 +126,13 @@ def _with_rank(config: LoraConfig, r: int, *, alpha: float) -> LoraConfig:
 
 
 ADAPTER_NAME = "default"
-"""PEFT's name of the adapter in training: its folder has no name of its own."""
+"""PEFT's name of the adapter in training: its folder has no subfolder."""
 
 
 def copy_adapter(model: PeftModel, source: str, name: str) -> None:
-    """Give an adapter's weights to another of the same model, added where missing.
+    """Copy an adapter's weights to another one of the same model, which may be new.
 
-    Which adapter is switched on, and what is trained, is the caller's to say.
+    The caller decides which adapter is switched on, and what is trained.
     """
     if name not in model.peft_config:
         config = replace(model.peft_config[source], inference_mode=False)
@@ -141,19 +141,19 @@ def copy_adapter(model: PeftModel, source: str, name: str) -> None:
 
 
 def _state(model: PeftModel, name: str) -> dict[str, torch.Tensor]:
-    """Return the tensors of an adapter by PEFT's names in a file."""
+    """Return the tensors of an adapter, with PEFT's names in a file."""
     return dict(
         get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
     )
 
 
 EARLIER = "earlier"
-"""PEFT's name of the adapter that is switched on beside the one in training, frozen:
-those of earlier tasks, as one of their ranks together (O-LoRA)."""
+"""PEFT's name of the frozen adapter of earlier tasks, switched on beside the one in
+training; it has the sum of their ranks (O-LoRA)."""
 
 
 def switch(model: PeftModel, name: str = ADAPTER_NAME) -> None:
-    """Switch on an adapter, and beside it the earlier one where there is one."""
+    """Switch on an adapter, and the earlier adapter if there is one."""
     if EARLIER not in model.peft_config:
         model.set_adapter(name)
         return
@@ -163,15 +163,15 @@ def switch(model: PeftModel, name: str = ADAPTER_NAME) -> None:
 
 
 def set_aside(model: PeftModel, *, seed: int) -> None:
-    """Freeze what was trained so far, and go on with a fresh adapter beside it.
+    """Freeze the trained adapter, and continue with a fresh one beside it.
 
-    The model's output stays the same; the weights in training are the same tensors with
-    other values.
+    The model's output stays the same. The weights in training are the same tensors with
+    new values.
 
     Parameters
     ----------
     seed
-        Of the fresh ``lora_A``, as in :func:`add_lora`.
+        Seed of the fresh ``lora_A``, as in :func:`add_lora`.
     """
     set_earlier(model, whole_adapter(model))
     with torch.random.fork_rng(devices=[]):
@@ -221,10 +221,10 @@ def set_earlier(model: PeftModel, state: dict[str, torch.Tensor]) -> None:
 
 
 def whole_adapter(model: PeftModel) -> dict[str, torch.Tensor]:
-    """Return the tensors of one adapter that acts as all that are switched on.
+    """Return the tensors of one adapter that acts as all switched-on adapters.
 
-    Low-rank parts stand one below the other: ``A = [A_1; A_2]``, ``B = [B_1 B_2]``, so
-    that ``B A = B_1 A_1 + B_2 A_2``.
+    Low-rank parts are stacked: ``A = [A_1; A_2]``, ``B = [B_1 B_2]``, so that ``B A =
+    B_1 A_1 + B_2 A_2``.
     """
     state = _state(model, ADAPTER_NAME)
     if EARLIER not in model.peft_config:
@@ -237,10 +237,10 @@ def whole_adapter(model: PeftModel) -> dict[str, torch.Tensor]:
 
 
 def rank_axis(name: str) -> int:
-    """Return the axis of a tensor along which ranks are counted."""
+    """Return the axis of a tensor that has the size of the rank."""
     return 0 if ".lora_A." in name else 1
 
 
 def rank_of(state: dict[str, torch.Tensor]) -> int:
-    """Return the rank of an adapter from its tensors."""
+    """Return the rank of an adapter from its tensors ``(r, n)`` and ``(n, r)``."""
     return next(len(weight) for name, weight in state.items() if rank_axis(name) == 0)

@@ -158,7 +158,7 @@ def support_kl(
 
 
 def wide(values: Tensor) -> Tensor:
-    """The values in float32, or as they are in float64."""
+    """Return values of any shape in float32, or unchanged if they are float64."""
     return values if values.dtype == torch.float64 else values.float()
 
 

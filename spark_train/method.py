@@ -44,7 +44,7 @@ class Method:
 
 
 def task_by_task(learn: Callable[[Stream, int], list[Phase]]) -> Phases:
-    """Make a method of a function that gives the phases of task ``k``."""
+    """Make a method from a function that returns the phases of task ``k``."""
 
     @wraps(learn)
     def phases(stream: Stream) -> list[Phase]:
@@ -63,11 +63,11 @@ class Protected:
     Attributes
     ----------
     phases
-        What is trained.
+        The phases to train.
     facts
-        What ``run.json`` says of the option.
+        Entries of ``run.json`` about the option.
     during
-        Holds while anything of the run is computed, answers too.
+        A context for all computation of the run, answers included.
     noise
         A file that belongs to every adapter of the run.
     """
@@ -79,4 +79,4 @@ class Protected:
 
 
 Option = Callable[[Stream, Method], Protected]
-"""A privacy option: it turns a method into its protected phases."""
+"""A privacy option: it turns a method into protected phases."""

@@ -30,8 +30,8 @@ _OF_ADAPTER = re.compile(r"\.(?:lora_|loranew_|ia3_|hada_|lokr_|vera_|osf_|oft_)
 _SAVED_TWICE = re.compile(r"\.modules_to_save\.(?=[^.]+$)")
 _TRAINED_ROWS = ".token_adapter.trainable_tokens_delta"
 LEAST_LIKENESS = 0.5
-"""Cosine of two tables, all rows together, below which training did not make one of
-the other: rows that were trained stay near 1, those of another model are near 0."""
+"""Cosine of two tables, over all rows, below which they belong to different models.
+Training keeps it near 1, and tables of other models are near 0."""
 _ROWS_AT_ONCE = 4096
 _ALL_ROWS_DIFFER = (
     "save the adapter again with model.save_pretrained(FOLDER, "
@@ -221,7 +221,7 @@ def grow(
 def _rows_in_file(
     model: PreTrainedModel, table: torch.nn.Module, rows_by_path: Mapping[str, int]
 ) -> int:
-    """Return how many rows an adapter's file has of a table, by any of its names."""
+    """Return how many rows an adapter's file has of a table, under any name."""
     counts = [
         rows_by_path.get(f"{path}.weight", 0)
         for path, module in model.named_modules()

@@ -97,7 +97,7 @@ def refuse_differences(
     tensor: str = "tensor",
     fix: str = f"{ITS_OWN}, or save the whole model again",
 ) -> None:
-    """Raise, naming the first tensor that does not fit and how many more do not.
+    """Raise an error that names the first tensor that does not fit, and counts others.
 
     Tensors that are missing are named before those that are unexpected, and these
     before those of another shape.

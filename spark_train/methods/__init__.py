@@ -21,7 +21,7 @@ _KNOWN_METHODS = (
 )
 
 METHODS: Mapping[str, Method] = {method.name: method for method in _KNOWN_METHODS}
-"""Each by its name."""
+"""Methods by name."""
 
 
 def groups(name: str) -> tuple[str, ...]:

@@ -83,7 +83,7 @@ def ewc(stream: Stream, k: int) -> list[Phase]:
     held: dict[str, dict[str, Tensor]] = {}
 
     def start() -> None:
-        # From the file, so that a resumed run and any other do the same.
+        # Read from the file, so that a resumed run and any other do the same.
         if k:
             held.update(stream.read_carried(k - 1))
 
@@ -95,7 +95,7 @@ def ewc(stream: Stream, k: int) -> list[Phase]:
         return {"ewc": 0.5 * settings.lambda_ * torch.stack(drifts).sum()}
 
     def end() -> None:
-        # After the last task nothing asks for it.
+        # After the last task, nothing needs it.
         if k + 1 < len(stream.tasks):
             held[f"fisher {k}"] = fisher(stream, k)
             held[f"weights {k}"] = dict(student.trainable)

@@ -85,7 +85,7 @@ def pecl(stream: Stream, k: int) -> list[Phase]:
         score = padded([scores[row.id] for row in rows]).to(device)  # (B, T)
         mask = learned | unlearned
 
-        # Drawn anew each time as dropout is, from the generator that the loop seeds.
+        # Drawn anew in each pass, like dropout, from the generator that the loop seeds.
         width = student.model.get_input_embeddings().weight.shape[1]
         noise = torch.randn(*score.shape, width, device=device)  # (B, T, H)
         noise *= settings.noise_scale * score[..., None]
@@ -105,9 +105,9 @@ def pecl(stream: Stream, k: int) -> list[Phase]:
         return {"memreg": settings.memreg_scale * weighted_drift}
 
     def end() -> None:
-        # After the last task nothing asks for it.
+        # After the last task, nothing needs it.
         if k + 1 < len(stream.tasks):
-            # The first task has no importance before it.
+            # The first task has no earlier importance.
             new = fisher(stream, k, relative=True)
             old = held["importance"] if k else new
             # The mean over the k + 1 tasks so far.
