@@ -14,7 +14,7 @@ def _load() -> Callable[[Sequence[str]], int]:
 
 
 def main() -> None:
-    """Console script."""
+    """Run the console script."""
     start("spark-train", _load)
 
 

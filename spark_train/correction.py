@@ -186,5 +186,5 @@ def _current_rows(stream: Stream, k: int) -> list[TrainRow]:
 
 
 def _n_identifier_tokens(row: TrainRow) -> int:
-    """Return how many identifier tokens the model is asked for: not the first token."""
+    """Return how many identifier tokens the model must predict: never the first one."""
     return int(row.pii[1:].sum())

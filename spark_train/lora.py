@@ -206,7 +206,7 @@ def _layers(model: PeftModel) -> list[LoraLayer]:
 
 
 def set_earlier(model: PeftModel, state: dict[str, torch.Tensor]) -> None:
-    """Make tensors of :func:`whole_adapter` the earlier adapter."""
+    """Replace the earlier adapter by tensors ``(R, n)`` and ``(n, R)``."""
     with torch.random.fork_rng(devices=[]):
         if EARLIER in model.peft_config:
             model.set_adapter(ADAPTER_NAME)

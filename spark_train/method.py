@@ -25,7 +25,7 @@ READS_NOT_DECLARED = "the method does not declare which rows it reads outside it
 
 @dataclass(frozen=True)
 class Method:
-    """A function from the stream of tasks to its phases, and what it reads.
+    """A function from the stream of tasks to its phases, with settings to read.
 
     The first line of the function's docstring is what ``spark-train methods`` shows.
 

@@ -1,6 +1,6 @@
-"""Privacy options of a run, around whatever method is trained.
+"""Privacy options of a run, which apply to any method.
 
-They are in ``dpsgd.py`` and ``frozen_noise.py``.
+They are implemented in ``dpsgd.py`` and ``frozen_noise.py``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from spark_train.frozen_noise import fn
 from spark_train.method import Option
 
 PRIVACY: Mapping[str, Option] = {"dpsgd": dpsgd, "fn": fn}
-"""By the values of ``--dp``."""
+"""Privacy options by the values of ``--dp``."""
 
 
 def groups(name: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Epsilon of DP-SGD by Renyi accounting, and the least noise that keeps one."""
+"""Compute epsilon of DP-SGD by Renyi accounting, and the least noise for an epsilon."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from opacus.accountants import RDPAccountant
 
 MAX_NOISE_MULTIPLIER = 1e4
-"""The largest noise multiplier that is looked at; more noise is taken for as much."""
+"""Largest noise multiplier in the accounting; any larger one counts as this one."""
 
 LARGE_ORDERS = (80, 96, 128, 192, 256, 384, 512, 768, 1024)
-"""Renyi orders beyond Opacus's own, whose largest, 63, shows no small epsilon."""
+"""Renyi orders beyond Opacus's own, whose largest, 63, cannot show a small epsilon."""
 
 Stretch: TypeAlias = tuple[int, Mapping[str, float]]
-"""Steps of one phase, and the rate at which each task's rows are drawn in them."""
+"""Steps of one phase, and the sampling rate of each task's rows in them."""
 
 
 def epsilon(
@@ -27,14 +27,16 @@ def epsilon(
 ) -> float:
     """Return epsilon for an example of ``task``; infinite without noise.
 
-    Never below 0, where the accountant goes when ``delta`` alone would do.
+    The result is never below 0, where the accountant ends up if ``delta`` alone
+    suffices.
 
     Parameters
     ----------
     noise_multiplier
-        Standard deviation of the noise on the sum of gradients over their largest norm.
+        Standard deviation of the noise on the sum of gradients, relative to their
+        largest norm.
     """
-    # An example that no step can draw is not given away by any.
+    # An example that no step can draw is revealed by none.
     drawn_in = [(rates[task], steps) for steps, rates in stretches if rates.get(task)]
     if not drawn_in:
         return 0.0
@@ -42,30 +44,30 @@ def epsilon(
         return math.inf
 
     accountant = new_accountant()
-    # The square of a larger one overflows.
+    # The square of a larger number overflows.
     sigma = min(noise_multiplier, MAX_NOISE_MULTIPLIER)
     accountant.history = [(sigma, rate, steps) for rate, steps in drawn_in]
 
     with warnings.catch_warnings():
-        # Opacus warns where its orders end too early: epsilon is then larger than need
-        # be.
+        # Opacus warns if its orders end too early: then epsilon is larger than
+        # necessary.
         warnings.simplefilter("ignore")
         try:
             orders = [*accountant.DEFAULT_ALPHAS, *LARGE_ORDERS]
             value = float(accountant.get_epsilon(delta=delta, alphas=orders))
         except (ArithmeticError, ValueError):
-            # With hardly any noise the accountant overflows.
+            # With hardly any noise, the accountant overflows.
             return math.inf
     return max(value, 0.0) if math.isfinite(value) else math.inf
 
 
 def noise_for(stretches: Sequence[Stretch], *, target: float, delta: float) -> float:
-    """Return the least noise multiplier that keeps every task's epsilon, to 0.1%.
+    """Return the least noise multiplier, to 0.1%, that keeps every task's epsilon.
 
     Raises
     ------
     InputError
-        If no noise up to :data:`MAX_NOISE_MULTIPLIER` does.
+        If no noise up to :data:`MAX_NOISE_MULTIPLIER` is enough.
     """
     tasks = set[str]()
     for _, rates in stretches:
@@ -78,7 +80,7 @@ def noise_for(stretches: Sequence[Stretch], *, target: float, delta: float) -> f
             for task in tasks
         )
 
-    # Double until it is enough, then halve the interval between: `low` is too little.
+    # Double until it is enough, and then bisect: `low` is never enough.
     low = 0.0
     high = 1.0
     while not is_enough(high):
@@ -100,7 +102,7 @@ def noise_for(stretches: Sequence[Stretch], *, target: float, delta: float) -> f
 
 
 def new_accountant() -> RDPAccountant:
-    """Return an accountant of opacus that has counted nothing yet."""
+    """Return a new accountant of Opacus."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""The processes of a run: each computes its rows, and sums are the same for all."""
+"""The processes of a run, which share rows and agree on sums."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ T = TypeVar("T")
 
 
 def assemble(device: str) -> str:
-    """Join what ``accelerate launch`` or ``torchrun`` started; return the device.
+    """Join the processes of ``accelerate launch`` or ``torchrun``; return the device.
 
     Parameters
     ----------
     device
-        The device of a single process. Among several, each process has its own, or all
-        have the CPU.
+        The device of a single process. With several processes, each has its own GPU, or
+        all use the CPU.
     """
     if int(os.environ.get("WORLD_SIZE") or 1) < 2:
         return device
@@ -86,7 +86,7 @@ def together() -> Iterator[None]:
     except SparkError as error:
         faults = [error]
 
-    # Outside the try block: a process with a fault takes part in the exchange, too.
+    # Outside of the try block, because a process with a fault also takes part here.
     if faults := gathered(faults):
         raise SystemExit(faults[0].exit_code) if rank() else faults[0]
 
@@ -97,7 +97,7 @@ def _reached() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        # A process that ends closes its connections, which the others then miss.
+        # A process that ends closes its connections, and the others notice that.
         raise InputError(
             "another process of the run has stopped; its message says why"
         ) from error

@@ -1,8 +1,7 @@
-"""A short fine-tune without identifiers, to see whether what was suppressed comes back.
+"""Fine-tune without identifiers, to see whether suppressed knowledge returns.
 
-Correction may only hide what a checkpoint knows. Whoever fine-tunes it on plain text,
-which holds none of the identifiers, then finds them again in the result: audit that
-beside the checkpoint itself.
+A correction may only hide what a checkpoint knows. Then a fine-tune on plain text,
+without any identifier, brings it back: audit the result beside the checkpoint.
 """
 
 from __future__ import annotations
@@ -66,13 +65,13 @@ def relearn(
     *,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> RelearnRecord:
-    """Go on training a checkpoint on train rows that hold no identifier.
+    """Train a checkpoint further, on train rows without identifiers.
 
-    A LoRA adapter is trained on as it is, and an adapter of the same base is left. Full
-    weights get a fresh one, which is merged into them at the end: full weights are
-    left, that no other base can be put under. The loss covers all of the text, the
-    learning rate falls by half a cosine from ``lr``, and the seed decides the rows'
-    order: each is seen as often as any other, to within once.
+    A LoRA adapter is trained further, and the result is an adapter of the same base.
+    Full weights get a fresh adapter, which is merged at the end: the result is full
+    weights, which cannot be put on another base. The loss covers the whole text. The
+    learning rate falls by half a cosine from ``lr``. The seed determines the order of
+    rows, whose numbers of uses differ by at most one.
 
     Returns
     -------
@@ -86,13 +85,13 @@ def relearn(
     ------
     InputError
         If no row is left, a loss is not finite, or the checkpoint is an adapter that
-        cannot be trained on: no LoRA, or one that changes its base's own weights.
+        cannot be trained: not LoRA, or one that changes its base's own weights.
     CheckpointError
-        If it cannot be opened.
+        If the checkpoint cannot be opened.
     OutputError
         If the folder cannot be written.
     """
-    # Refuse before the checkpoint is loaded.
+    # These checks come before the checkpoint is loaded.
     output = request.output
     _check_empty(output)
     check_writable(output)
@@ -110,7 +109,7 @@ def relearn(
         len(rows), request.steps * batch_size, rng
     )  # (steps * batch,)
 
-    # Switched on with all that belongs to it, such as its frozen noise.
+    # Active with everything that belongs to it, such as its frozen noise.
     with loaded.activate():
         with quiet():
             student = Student(_in_training(loaded, opened, seed=request.seed))
@@ -173,7 +172,7 @@ def _relearn_record(
 
 
 def _check_empty(output: Path) -> None:
-    """Refuse a file, or a folder that holds anything."""
+    """Refuse a file, or a folder that is not empty."""
     is_empty = output.is_dir() and not any(output.glob("[!.]*"))
     if output.exists() and not is_empty:
         raise InputError(
@@ -182,7 +181,7 @@ def _check_empty(output: Path) -> None:
 
 
 def _in_training(loaded: Loaded, opened: Checkpoint, *, seed: int) -> PeftModel:
-    """Return a model whose adapter ``default`` is what is trained."""
+    """Return a model whose adapter ``default`` is to be trained."""
     model = loaded.model
     if not opened.is_adapter:
         if getattr(model.config, "quantization_config", None) is not None:
@@ -204,7 +203,7 @@ def _in_training(loaded: Loaded, opened: Checkpoint, *, seed: int) -> PeftModel:
             where=opened.typed_path,
             fix="merge it, and give the merged folder",
         )
-    # What was opened stays as it is; a copy of it is trained.
+    # The opened adapter stays unchanged, and a copy of it is trained.
     assert isinstance(model, PeftModel)
     (name,) = model.peft_config
     copy_adapter(model, name, ADAPTER_NAME)
@@ -213,7 +212,7 @@ def _in_training(loaded: Loaded, opened: Checkpoint, *, seed: int) -> PeftModel:
 
 
 def _save(model: PeftModel, folder: Path, loaded: Loaded, opened: Checkpoint) -> None:
-    """Write a checkpoint of the kind that was opened, with its frozen noise."""
+    """Write a checkpoint of the same kind as the opened one, with its frozen noise."""
     noise = opened.folder / NOISE_FILE  # only some checkpoints have it
     if opened.is_adapter:
         save_adapter(
@@ -226,7 +225,7 @@ def _save(model: PeftModel, folder: Path, loaded: Loaded, opened: Checkpoint) ->
     else:
         with quiet():
             model.merge_and_unload().save_pretrained(folder)
-        # Full weights name their noise by its hash, as adapters do.
+        # Full weights record the hash of their noise, as adapters do.
         if noise.exists():
             shutil.copyfile(noise, folder / NOISE_FILE)
             trained_on = {"noise_sha256": sha256_file(noise)}

@@ -1,11 +1,11 @@
-"""The folder of a training run: its record, its state, and what it has written.
+"""The folder of a training run: its record, its state, and its results.
 
-``run.json`` says what was trained and on what; ``stages/1-fomc/{task,priv}`` are PEFT
-adapters; ``metrics.jsonl`` has a line a step, ``accuracy.csv`` a line a stage; an
-interrupted run goes on from the file ``state.safetensors`` and what its method keeps in
-``carried/``. Everything is written whole or not at all, with checksums: those of files
-that grow stand in the state, and once the run is complete in ``run.json``; everything
-else carries its own.
+``run.json`` records the run and its data. ``stages/1-fomc/{task,priv}`` are PEFT
+adapters. ``metrics.jsonl`` has a line per step, and ``accuracy.csv`` a line per stage.
+An interrupted run resumes from ``state.safetensors`` and from the files of its method
+in ``carried/``. Everything is written whole or not at all, with checksums. Checksums of
+growing files are in the state, and in ``run.json`` once the run is complete; all other
+files have their own.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ class Folder:
         self._lines: list[str] = []
 
     def read(self) -> RunRecord | None:
-        """Return the record of the run that the folder holds, if any.
+        """Return the record of the run in the folder, if any.
 
         Raises
         ------
         InputError
             If the folder holds something else.
         OutputError
-            If the record cannot be read, or is not as it was written.
+            If the record cannot be read, or was changed.
         """
         if not self._record.exists():
-            # Hidden files, such as the lock, are nobody's.
+            # Hidden files, such as the lock, do not count.
             foreign = sorted(path.name for path in self.path.glob("[!.]*"))
             if foreign:
                 raise InputError(
@@ -91,34 +91,35 @@ class Folder:
         return record
 
     def write(self, record: RunRecord) -> None:
-        """Write ``run.json``, for the owner only: it tells DP-SGD's seed."""
-        # The checksum is of the record with a blank one in its place.
+        """Write ``run.json``, for the owner only, because it contains DP-SGD's seed."""
+        # The checksum covers the record with a blank checksum in it.
         blank = record.model_copy(update={"seal": BLANK_DIGEST})
         data = sealed((blank.model_dump_json(indent=1) + "\n").encode())
         write_atomically(self._record, lambda file: file.write(data), mode=0o600)
 
     def files(self) -> dict[str, Fact]:
-        """Return size and SHA-256 of the files that grow."""
+        """Return the size and SHA-256 of the growing files."""
         growing = (self.metrics, self.accuracy)
         return {path.name: fact_of(path) for path in growing if path.is_file()}
 
     def check_left(self, done: Iterable[str]) -> None:
-        """Make sure that the adapters of finished phases are as they were written.
+        """Check that the adapters of finished phases are unchanged.
 
         Parameters
         ----------
         done
-            ``1-yelp/task`` for an adapter, ``1-yelp/answers`` for accuracies.
+            Keys such as ``1-yelp/task`` for an adapter and ``1-yelp/answers`` for
+            accuracies.
 
         Raises
         ------
         InputError
-            If one is gone.
+            If an adapter is gone.
         CheckpointError
-            If a file of an adapter is not as it was written.
+            If a file of an adapter was changed.
         """
         for key in done:
-            # Accuracies leave no folder.
+            # Accuracies have no folder.
             if key.endswith("/answers"):
                 continue
 
@@ -133,16 +134,16 @@ class Folder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other processes out; a process that dies lets go.
+        """Keep other processes out of the folder; a dying process releases the lock.
 
-        What a killed process left half-written is swept away. A folder that was made
-        for this and stayed empty is removed.
+        Half-written files of a killed process are removed. A folder that was created
+        for the lock is removed if it stays empty.
 
         Raises
         ------
         InputError
-            If another process holds it, or a folder or file in it that is written to
-            in place is a link out of it.
+            If another process holds the lock, or if a link would lead writes out of the
+            folder.
         OutputError
             If the folder cannot be made.
         """
@@ -155,7 +156,7 @@ class Folder:
             yield
 
     def log(self, record: loop.StepRecord) -> None:
-        """Keep a step's line until the state is saved."""
+        """Hold a step's line until the state is saved."""
         self._lines.append(json.dumps(record, allow_nan=False) + "\n")
 
     def save(self, phase: int, state: loop.PhaseState, seconds: PhaseSeconds) -> None:
@@ -164,15 +165,15 @@ class Folder:
         Parameters
         ----------
         phase
-            Number of the phase that ``state`` is of, from 0.
+            Number, from 0, of the phase to which ``state`` belongs.
         seconds
-            What earlier phases took.
+            Seconds of earlier phases.
 
         Raises
         ------
         OutputError
-            If a file cannot be written, or somebody has emptied the folder meanwhile:
-            what is left of the run could not be resumed.
+            If a file cannot be written, or if somebody emptied the folder meanwhile:
+            such a run could not be resumed.
         """
         if not self._record.exists():
             raise OutputError(
@@ -181,9 +182,10 @@ class Folder:
                 fix="run the same command again: the run begins anew",
             )
 
-        # Lines first: a state that is on disk has all lines that lead to it.
+        # Lines come first, so that a state on disk has all of its lines.
         try:
-            # Losses of single steps tell about the rows: for their owner only.
+            # Losses of single steps reveal something about the rows, so only the owner
+            # may read.
             with open(self.metrics, "a", opener=partial(os.open, mode=0o600)) as file:
                 file.writelines(self._lines)
                 file.flush()
@@ -192,7 +194,7 @@ class Folder:
             raise cannot_write(self.metrics, error) from error
         self._lines = []
 
-        # The phase's own seconds stand under an empty name.
+        # An empty name stands for the seconds of the phase itself.
         description = {
             "phase": phase,
             "step": state.step,
@@ -206,14 +208,14 @@ class Folder:
     def restore(self) -> tuple[int, loop.PhaseState, PhaseSeconds]:
         """Return the phase's number, its state, and the seconds of earlier phases.
 
-        Lines of steps behind the state are cut off: those steps will be taken again.
+        Lines of steps after the state are removed, because those steps are repeated.
 
         Raises
         ------
         OutputError
-            If the state, or lines that lead to it, are not as they were written.
+            If the state, or the lines before it, were changed.
         """
-        # Killed before the first state was saved: begin again.
+        # The run was killed before its first saved state, so it begins again.
         if not self._state.exists():
             self.metrics.unlink(missing_ok=True)
             return 0, loop.PhaseState(), {}
@@ -227,7 +229,7 @@ class Folder:
         except OSError as error:
             raise cannot_write(self.metrics, error) from error
 
-        # The phase's own seconds stand under an empty name.
+        # An empty name stands for the seconds of the phase itself.
         seconds = dict(description["seconds"])
         state = loop.PhaseState(
             step=description["step"], tensors=tensors, seconds=seconds.pop("")
@@ -235,6 +237,6 @@ class Folder:
         return description["phase"], state, seconds
 
     def close(self) -> None:
-        """Remove what an interrupted run resumes from: the run is complete."""
+        """Remove the files for resuming, because the run is complete."""
         shutil.rmtree(self.path / CARRIED, ignore_errors=True)
         self._state.unlink(missing_ok=True)

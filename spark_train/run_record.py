@@ -10,8 +10,8 @@ from spark_audit.files import Fact
 from spark_audit.provenance import sha256_json
 
 FREE_SETTINGS = ("save_every",)
-"""Settings that may change from one start of a run to the next: neither a weight nor an
-accuracy depends on them."""
+"""Settings that may change between starts of a run, because no weight or accuracy
+depends on them."""
 
 PhaseSeconds: TypeAlias = dict[str, dict[str, float]]
 """Phase -> seconds by kind of work."""
@@ -23,15 +23,15 @@ class RunRecord(BaseModel):
     Attributes
     ----------
     settings
-        Those that the method and the privacy option read, by name.
+        Settings that the method and the privacy option read, by name.
     base
-        ``source`` as it was given, and ``weights_sha256``.
+        ``source`` as it was typed, and ``weights_sha256``.
     data
         ``file`` and ``sha256`` of each data file, in the order of the hashes.
     starts
-        Each start of the run: where it computed, with CPU threads of the first process.
-        On another device, with another number of threads or processes, or by other
-        versions of libraries the same step may round otherwise.
+        Every start of the run, with its machine and the CPU threads of the first
+        process. Another device, another number of threads or processes, or other
+        versions of libraries may round a step differently.
     privacy
         The facts of the run's privacy option; empty without one.
     accuracy
@@ -69,7 +69,7 @@ class RunRecord(BaseModel):
     seal: str = ""
 
     def identity(self) -> dict[str, object]:
-        """Return all that adapters depend on beside settings.
+        """Return everything besides settings that adapters depend on.
 
         ``data`` are hashes of files.
         """
@@ -85,7 +85,7 @@ class RunRecord(BaseModel):
         }
 
     def fingerprint(self) -> str:
-        """Return a hash of all that a run's weights depend on."""
+        """Return a hash of everything that a run's weights depend on."""
         settings = {
             name: value
             for name, value in self.settings.items()

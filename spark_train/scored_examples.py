@@ -1,4 +1,4 @@
-"""Tokens and their sensitivity scores as people see them."""
+"""Tokens and their sensitivity scores, in a form for people."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ScoredToken(TypedDict):
-    """A token with its scores; ``None`` where a figure would tell what is hidden."""
+    """A token with its scores; ``None`` for a figure that would reveal hidden text."""
 
     position: int
     text: str
@@ -34,7 +34,7 @@ class ScoredToken(TypedDict):
 
 
 class ScoredExample(TypedDict):
-    """A row's id, its task and its tokens."""
+    """The id, the task and the tokens of a row."""
 
     example: str
     task: str
@@ -52,26 +52,26 @@ def score_examples(
 ) -> list[ScoredExample]:
     """Return the tokens and sensitivity scores of the first train rows.
 
-    Score_1 is the checkpoint's NLL. Score_2 compares all tasks whose train rows are
-    given; in training it compares those that were learned so far.
+    Score_1 is the checkpoint's NLL. Score_2 compares all tasks with train rows here; in
+    training it compares the tasks learned so far.
 
     Parameters
     ----------
     alpha
         Weight of Score_1, 0 to 1.
     limit
-        How many rows to score; all count for Score_2.
+        Number of rows to score; all rows count for Score_2.
     show_text
-        Show identifiers as they are, and not their types in their place.
+        Show identifiers as they are, instead of their types.
 
     Returns
     -------
     list of dict
-        ``example`` (id), ``task`` and ``tokens`` of each row; of each token
+        ``example`` (id), ``task`` and ``tokens`` of each row; for each token
         ``position``, ``text``, ``kind``, ``nll`` (nats) and ``score`` (0 to 1). Both
-        are ``None`` from the token before the first that is hidden: a figure depends
-        on all that stands before its token, and that one's may on how the hidden text
-        is cut.
+        figures are ``None`` from the token before the first hidden one: a figure
+        depends on all text before its token, and the tokenisation of that last token
+        may depend on the hidden text.
 
     Raises
     ------
@@ -92,7 +92,7 @@ def score_examples(
         rows_of_task = [row for row in all_rows if row.task == task]
         counts[task] = task_counts(rows_of_task, vocab_size=len(loaded.usable))
 
-    # Score_1 of the rows that are shown.
+    # Score_1 only for the rows that are shown.
     rows = all_rows[:limit]
     items = [Item(row.id, row.ids, np.arange(len(row), dtype=np.int32)) for row in rows]
     table = score(loaded, items, progress=progress)[Pass()]
@@ -119,14 +119,14 @@ def _scored_tokens(
     hidden_types: Sequence[str | None],
     tokenizer: PreTrainedTokenizerBase,
 ) -> list[ScoredToken]:
-    """Return a row's tokens with their figures, without what is hidden.
+    """Return a row's tokens with their figures, without hidden text.
 
     Parameters
     ----------
     nll, scores
         Shapes ``(T - 1,)`` and ``(T,)``.
     hidden_types
-        For each token the type that is shown in its place; ``None``: its text.
+        For each token the type to show instead; ``None``: show its text.
     """
     # Figures end before the first hidden token.
     end = len(row)
@@ -135,7 +135,7 @@ def _scored_tokens(
             end = position - 1
             break
 
-    # Of several kinds the last one holds.
+    # If a token has several kinds, the last one counts.
     kinds = np.full(len(row), "text", dtype=object)  # (T,)
     kinds[row.response] = "response"
     kinds[row.fixed] = "template or stop word"
@@ -166,16 +166,16 @@ def _identifier_types(
 ) -> list[str | None]:
     """Return the type of the identifier that each token shares a character with.
 
-    ``None`` where there is none. Identifiers are those that training knows, and those
-    that are annotated in another row of the data.
+    ``None`` for other tokens. Identifiers are those that training knows, and those that
+    are annotated in another row of the data.
     """
     (encoding,) = encode(tokenizer, [example.text])
     # The row's tokens of text, and the same tokens in the encoding of the whole text:
-    # only the start of a text is ever cut off.
+    # only the start of a text can be cut off.
     in_row = np.setdiff1d(np.arange(len(row)), row.special)  # (tokens of text,)
     in_text = np.flatnonzero(~encoding.is_special)[-len(in_row) :]
 
-    # Where several identifiers overlap, an annotated one gives the type.
+    # If identifiers overlap, an annotated one gives the type.
     identifiers = [
         (span.start, span.end, span.type) for span in find_identifiers(example.text)
     ]

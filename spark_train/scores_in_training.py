@@ -1,4 +1,4 @@
-"""Sensitivity scores of rows as a task begins, from the student itself."""
+"""Compute sensitivity scores of rows with the student at the start of a task."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def scored_rows(
 ) -> Iterator[tuple[TrainRow, np.ndarray, Tensor]]:
     """Yield this process's share of rows, with their scores and hidden states.
 
-    Scores are as task ``k`` begins. The N of Score_2 are the tasks up to ``k``
-    **[ours]**, of which all rows count, whatever a memory keeps of them.
+    Scores are those at the start of task ``k``. The N of Score_2 are the tasks up to
+    ``k`` **[ours]**, with all of their rows, even if a memory keeps only some.
 
     Yields
     ------
@@ -49,7 +49,7 @@ def scored_rows(
             nll_of_chunks.append(token_nll(logits, ids[chunk]).cpu())
         nll = torch.cat(nll_of_chunks)  # (n,)
 
-        # Cut the flat positions into rows again.
+        # The flat positions are divided into rows again.
         sizes = [len(row) - 1 for row in piece]
         nll_by_row = [values.double().numpy() for values in torch.split(nll, sizes)]
         scores = row_scores(piece, nll_by_row, counts, alpha=alpha)

@@ -1,4 +1,4 @@
-"""The stream of a run, which a method works with: tasks in order, rows, the student."""
+"""The stream of a run, with which methods work: tasks in order, rows, the student."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CARRIED = "carried"
 
 @dataclass(frozen=True)
 class Stream:
-    """The tasks of a run in their order, with all that a method works with.
+    """The tasks of a run in order, with everything that a method works with.
 
     Attributes
     ----------
@@ -36,8 +36,8 @@ class Stream:
         The run's folder, where a phase may leave tensors for later ones
         (:meth:`save_carried`); ``None``: nowhere.
     poisson
-        Whether each row comes into a step's batch by a draw of its own, as accountants
-        of differential privacy suppose, and not by going through all rows in turn.
+        Whether each row enters a batch by a draw of its own, as accountants of
+        differential privacy assume, instead of a pass through all rows.
     identity
         The fingerprint of the run. Poisson sampling draws from it and from the seed, so
         that no other run shows which rows this one drew.
@@ -74,7 +74,7 @@ class Stream:
         sizes = even_shares(limit, k)
         for task, share in zip(rows_by_task, sizes, strict=True):
             rows = rows_by_task[task]
-            # One permutation a task: a smaller share is part of a larger one.
+            # One permutation per task: a smaller share is a part of a larger one.
             order = self._rng("memory", task).permutation(len(rows))[:share]
             rows_by_task[task] = [rows[i] for i in sorted(order)]
         return rows_by_task
@@ -82,7 +82,7 @@ class Stream:
     def draw_replayed(self, k: int, size: int, *, purpose: str) -> list[TrainRow]:
         """Draw ``size`` earlier rows, evenly over the tasks before ``k`` **[ours]**.
 
-        A task with fewer rows than its share gives all of them several times.
+        A task with fewer rows than its share repeats all of them.
         """
         # A small memory may hold no row of a task; the other tasks then get its share.
         memory = {task: rows for task, rows in self.replayable_rows(k).items() if rows}
@@ -93,7 +93,7 @@ class Stream:
             rng = self._rng("replay", purpose, k, task)
             drawn += [rows[i] for i in cycled_indices(len(rows), share, rng)]
 
-        # Tasks are mixed.
+        # The tasks are mixed.
         order = self._rng("replay", purpose, k).permutation(len(drawn))
         return [drawn[i] for i in order]
 
@@ -104,7 +104,7 @@ class Stream:
     def draw_evenly(
         self, k: int, rows: Sequence[TrainRow], size: int, *, purpose: str
     ) -> list[TrainRow]:
-        """Draw ``size`` rows, each as often as any other to within one."""
+        """Draw ``size`` rows, whose frequencies differ by at most one."""
         rng = self._rng("draw", purpose, k)
         return [rows[i] for i in cycled_indices(len(rows), size, rng)]
 

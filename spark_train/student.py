@@ -19,11 +19,11 @@ from spark_train.training_rows import Batch
 
 CPU_LOGITS = 2**22
 GPU_LOGITS = 2**27
-"""Logits that exist at a time, by device."""
+"""Most logits in memory at a time, by device."""
 
 CPU_TOKENS = 2048
 GPU_TOKENS = 16384
-"""Padded tokens of a forward pass, by device."""
+"""Most padded tokens of a forward pass, by device."""
 
 Value = Callable[..., Tensor]
 """``value(hidden[chunk], chunk)``: a value for each position of a chunk, ``(m,)``."""
@@ -60,7 +60,7 @@ class Student:
     def __init__(self, model: PeftModel | PreTrainedModel, *, tokens: int = 0) -> None:
         self.model = model
         self._base = unwrapped(model)
-        # A fresh adapter's wrapper and its base may be in different modes.
+        # A fresh adapter's wrapper and its base may have different modes.
         model.eval()
 
         self.trainable: dict[str, Tensor] = {
@@ -83,14 +83,14 @@ class Student:
             self.note = f"the logits of whole batches are held in memory: {reason}"
 
     def _take_head(self) -> str:
-        """Apply the output head here, where that is possible; else return why not."""
+        """Apply the output head here if that is possible; otherwise return why not."""
         head = own_head(self._base, rows=self.vocabulary)
         if self._base.get_output_embeddings().weight.requires_grad:
             return "the output head is trained"
         if isinstance(head, str):
             return head
 
-        # A head in half precision is copied to float32: V x H numbers more.
+        # A head in half precision is copied to float32, with V x H more numbers.
         weight, bias, transform = head
         self._head = (wide(weight), None if bias is None else wide(bias), transform)
         if not self._head_agrees():
@@ -113,22 +113,23 @@ class Student:
         return bool((head_logits - model_logits).abs().max() <= bound * largest)
 
     def hidden(self, batch: Batch, mask: Tensor) -> Tensor:
-        """Return what the head reads to predict the masked tokens.
+        """Return the input of the head for the prediction of the masked tokens.
 
         Parameters
         ----------
         mask
-            Shape ``(B, T)``, bool over the *predicted* tokens: token ``t`` is
-            predicted at ``t - 1``; the first of a row has no prediction.
+            Shape ``(B, T)``, bool over the *predicted* tokens: position ``t - 1``
+            predicts token ``t``, and the first of a row has no prediction.
 
         Returns
         -------
         Tensor
-            Shape ``(n, H)``, row by row; ``(n, V)`` logits where the head is not ours.
+            Shape ``(n, H)``, row by row; ``(n, V)`` logits if the head is not applied
+            here.
         """
         options = {"attention_mask": batch.attention.long(), "use_cache": False}
 
-        # The body alone where the head is applied here, some positions at a time.
+        # Only the body runs if the head is applied here, a few positions at a time.
         if self._head is not None:
             body = getattr(self._base, self._base.base_model_prefix)
             states: Tensor = body(input_ids=batch.ids, **options)[0]  # (B, T, H)
@@ -141,8 +142,8 @@ class Student:
     def logits(self, hidden: Tensor) -> Tensor:
         """Return logits ``(n, V)`` of hidden states ``(n, H)``, in float32 or wider.
 
-        A body of half precision loses little; logits rounded to it would bury small
-        divergences in noise.
+        A body in half precision loses little, but logits rounded to it would hide small
+        divergences.
         """
         if self._head is None:
             return wide(hidden)
@@ -150,11 +151,11 @@ class Student:
         return transform(torch.nn.functional.linear(wide(hidden), weight, bias))
 
     def logits_at(self, hidden: Tensor, ids: Tensor) -> Tensor:
-        """Return logits ``(n, K)`` of the tokens ``(n, K)`` alone."""
+        """Return only the logits ``(n, K)`` of the given tokens ``(n, K)``."""
         if self._head is None:
             return wide(hidden).gather(1, ids)
 
-        # Only the asked rows of the head: weight[ids] is (n, K, H).
+        # Only the requested rows of the head: weight[ids] is (n, K, H).
         weight, bias, transform = self._head
         logits = torch.einsum("nh,nkh->nk", wide(hidden), weight[ids])
         if bias is not None:
@@ -173,8 +174,8 @@ class Student:
     ) -> Tensor:
         """Return the sum of per-position values, some positions at a time.
 
-        The gradient with respect to ``hidden`` is taken chunk by chunk on the way, so
-        that no more than one chunk of logits exists, and nothing is computed twice.
+        The gradient with respect to ``hidden`` is computed chunk by chunk on the way.
+        So only one chunk of logits exists at a time, and nothing is computed twice.
 
         Parameters
         ----------
@@ -216,15 +217,15 @@ class Student:
         loss
             ``loss(logits, ids)`` gives the values of some positions.
         teacher
-            Another model's hidden states for the mask: the loss is then
-            ``loss(teacher_logits, logits, ids)``.
+            Hidden states ``(n, H)`` of another model for the mask; then the loss is
+            called as ``loss(teacher_logits, logits, ids)``.
         """
         is_inside = subset[:, 1:][mask[:, 1:]]  # (n,)
         ids = targets(batch, mask)[is_inside]  # (m,)
         teacher_hidden = None if teacher is None else teacher[is_inside]  # (m, H)
 
         def value(hidden_of_chunk: Tensor, chunk: slice) -> Tensor:
-            # The teacher's logits, too, exist for one chunk at a time.
+            # The teacher's logits also exist for only one chunk at a time.
             if teacher_hidden is None:
                 return loss(self.logits(hidden_of_chunk), ids[chunk])
             teacher_logits = self.logits(teacher_hidden[chunk])
@@ -233,9 +234,9 @@ class Student:
         return self.sum_in_chunks(hidden[is_inside], value)
 
     def freeze(self, name: str) -> None:
-        """Keep a frozen copy of the adapter as it is now, under a name.
+        """Store a frozen copy of the current adapter under a name.
 
-        A copy of that name from before is overwritten.
+        An earlier copy with this name is overwritten.
         """
         copy_adapter(self.model, ADAPTER_NAME, name)
         switch(self.model)
@@ -243,7 +244,7 @@ class Student:
 
     @contextmanager
     def teacher(self, name: str) -> Iterator[None]:
-        """Put the frozen copy in the student's place, without gradients or dropout."""
+        """Use the frozen copy in place of the student, without gradients or dropout."""
         training = self.model.training
         self.model.eval()
         switch(self.model, name)
@@ -260,7 +261,7 @@ class _ChunkedSum(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, value: Value, chunks: list[slice]) -> Tensor:
-        """Return the sum, and keep the gradient with respect to the hidden states."""
+        """Return the sum ``()``; keep the gradient for the hidden states ``(n, H)``."""
         dtype = torch.promote_types(hidden.dtype, torch.float32)
         total = torch.zeros((), dtype=dtype, device=hidden.device)
         if not ctx.needs_input_grad[0]:
@@ -274,7 +275,7 @@ class _ChunkedSum(torch.autograd.Function):
             with torch.enable_grad():
                 hidden_of_chunk.requires_grad_()
                 chunk_sum = value(hidden_of_chunk, chunk).sum()
-            # The chunk's graph, its logits among it, is gone after this line.
+            # This line frees the graph of the chunk, with its logits.
             (gradient[chunk],) = torch.autograd.grad(chunk_sum, hidden_of_chunk)
             total += chunk_sum.detach()
         ctx.save_for_backward(gradient)
@@ -282,7 +283,7 @@ class _ChunkedSum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, None, None]:
-        """Scale the gradient that was kept by that of the sum, a scalar."""
+        """Scale the kept gradient by the gradient of the sum, a scalar."""
         (gradient,) = ctx.saved_tensors
         return (gradient * outer[0]).to(gradient.dtype), None, None
 

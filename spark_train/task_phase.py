@@ -1,4 +1,4 @@
-"""The phase that learns a task, and beside it what is replayed of earlier ones."""
+"""The phase that learns a task and replays rows of earlier tasks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spark_train.training_rows import TrainRow
 
 
 class Rehearsal:
-    """Experience replay: replayed rows are learned as current ones are."""
+    """Experience replay: replayed rows are learned like current ones."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -27,7 +27,7 @@ class Rehearsal:
         """Prepare for the phase; called with all rows that will be replayed."""
 
     def end(self) -> None:
-        """Let go of what :meth:`start` prepared; called after the last step."""
+        """Free what :meth:`start` prepared; called after the last step."""
 
     def terms(self, rows: Sequence[TrainRow]) -> dict[str, Term]:
         """Return the terms of replayed rows: here the mean NLL of their responses."""
@@ -55,9 +55,9 @@ def learning_phase(
     current row is seen once an epoch. Of earlier tasks a list as long as the task's own
     rows is drawn once, evenly over them, and reshuffled each epoch **[ours]**.
 
-    Where the stream samples by Poisson, each row comes into a step's batch by a draw of
-    its own, at rates that give as many rows as expected: the current ones alike, the
-    replayed ones evenly over earlier tasks, out of all that is kept of them.
+    With Poisson sampling, each row enters a batch by a draw of its own. The rates give
+    the same expected numbers of rows: current rows have equal rates, and replayed ones
+    are spread evenly over earlier tasks, out of all that are kept.
 
     Parameters
     ----------
@@ -66,12 +66,12 @@ def learning_phase(
     rehearsal
         What replayed rows are for; ``None``, or the first task: no replay.
     purpose
-        Of the order of rows, for its seed.
+        Purpose of the order of rows, for its seed.
 
     Raises
     ------
     InputError
-        If a batch is too small to hold a replayed row, too.
+        If a batch has no room for a replayed row.
     """
     settings = stream.settings
     scope = settings.loss.scope
@@ -103,14 +103,14 @@ def learning_phase(
     )
 
     def choose(step: int) -> Step:
-        """Return the rows of a step: each current one comes once an epoch."""
+        """Return the rows of a step; each epoch has each current row once."""
         epoch, batch = divmod(step, steps_per_epoch)
         order = stream.epoch_order(k, epoch, size=len(rows), purpose=purpose)
         new = [rows[i] for i in order[batch * n_new : (batch + 1) * n_new]]
         if not old_rows:
             return Step({TASK_ROLE: new})
 
-        # The last batch of an epoch is smaller, in both parts alike.
+        # The last batch of an epoch is smaller, in both parts.
         start = batch * n_old
         end = start + math.ceil(n_old * len(new) / n_new)
         order = stream.epoch_order(k, epoch, size=len(old_rows), purpose=REPLAY_ROLE)
@@ -160,7 +160,7 @@ def learning_phase(
 
 
 def _memory(stream: Stream, k: int) -> dict[str, list[TrainRow]]:
-    """Map each task before ``k`` to its rows that may be replayed."""
+    """Return the rows that may be replayed, by task before ``k``."""
     if not k or not stream.settings.replay.enabled:
         return {}
     return {task: rows for task, rows in stream.replayable_rows(k).items() if rows}
@@ -169,12 +169,12 @@ def _memory(stream: Stream, k: int) -> dict[str, list[TrainRow]]:
 def _rates(
     rows_by_task: Mapping[str, Sequence[TrainRow]], n_drawn: int
 ) -> dict[str, float]:
-    """Return how likely a row of each task is in a batch, which is evenly over them.
+    """Return the probability of a row of each task in a batch, evenly over tasks.
 
     Parameters
     ----------
     n_drawn
-        Rows of these tasks in a batch, as expected.
+        Expected number of rows of these tasks in a batch.
     """
     rates = {}
     for task, rows in rows_by_task.items():
@@ -185,7 +185,7 @@ def _rates(
 def _batch_sizes(size: int, *, ratio: float, has_old: bool) -> tuple[int, int]:
     """Return how many rows of a batch are current, and how many are replayed.
 
-    Where any are replayed, there is at least one of each.
+    If any are replayed, there is at least one of each.
 
     Raises
     ------

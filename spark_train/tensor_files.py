@@ -1,4 +1,4 @@
-"""Tensors in files, with a checksum."""
+"""Read and write tensors in files, with a checksum."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRAIN_AGAIN = "remove the run folder and train again"
 def write_tensors(
     path: Path, tensors: dict[str, Tensor], *, mode: int = 0o644, **about: str
 ) -> None:
-    """Write tensors, and texts about them, whole or not at all, with a checksum.
+    """Write tensors of any shapes, with texts, whole or not at all, with a checksum.
 
     Raises
     ------

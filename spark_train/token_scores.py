@@ -1,8 +1,8 @@
-"""Sensitivity scores of training rows: which tokens are replayed, which distilled.
+"""Compute sensitivity scores of training rows, which divide replayed tokens.
 
-The score itself is :mod:`spark_audit.data.sensitivity`'s. Which tokens are
-identifiers is said by ``TrainRow.pii``, never by ``score == 1``: the formula rounds to
-1 for unlikely tokens of plain text, too.
+The score itself is in :mod:`spark_audit.data.sensitivity`. ``TrainRow.pii`` tells which
+tokens are identifiers, never ``score == 1``: the formula also rounds to 1 for unlikely
+tokens of plain text.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from spark_train.training_rows import TrainRow
 def task_counts(rows: Iterable[TrainRow], *, vocab_size: int) -> np.ndarray:
     """Count each token in one task's rows: shape ``(V,)``, int64.
 
-    Special tokens (a BOS, EOS) are left out: every row has them, so that they would
-    count as the most frequent token of short texts.
+    Special tokens (a BOS, EOS) are left out: every row has them, and they would count
+    as the most frequent token of short texts.
     """
     counts = np.zeros(vocab_size, np.int64)
     for row in rows:

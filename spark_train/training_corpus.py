@@ -29,7 +29,7 @@ Note = Callable[[str], None]
 
 @dataclass(frozen=True)
 class TrainingCorpus:
-    """Examples in the order of their files, and the tasks to train on, in theirs."""
+    """Examples in the order of their files, and the tasks to train on, in order."""
 
     files: tuple[Path, ...]
     examples: tuple[Example, ...]
@@ -44,8 +44,7 @@ class TrainingCorpus:
         InputError
             If there is no train row, or no such task.
         """
-        # Neither the files' names nor the order they are given in decide on the order
-        # of rows.
+        # The order of rows must not depend on the files' names or their given order.
         files = sorted(data_files(data), key=_content)
         examples = read_examples(*files)
         return cls(
@@ -67,7 +66,7 @@ class TrainingCorpus:
         Parameters
         ----------
         max_length
-            Tokens of a row, at most; 0: as many as the model's context has.
+            Most tokens of a row; 0: as many as the model's context has.
         """
         # 0 and None stand for no limit.
         limits = [limit for limit in (max_length, loaded.max_positions) if limit]
@@ -102,26 +101,26 @@ class TrainingCorpus:
     ) -> dict[str, list[Prompt]]:
         """Return the prompts of each task's test rows, as the utility audit asks them.
 
-        Rows with a canary, without a response or with nothing before it are not asked.
+        Rows with a canary, without a response or without text before it are left out.
 
         Parameters
         ----------
         limit
-            Prompts of a task, the first by id: the same of every method, whatever the
-            files' order; 0: all.
+            Most prompts of a task, the first by id, so that all methods and orders of
+            files have the same prompts; 0: all.
 
         Raises
         ------
         InputError
-            If the tokenizer gives no offsets, or a prompt does not fit the context with
-            its answer.
+            If the tokenizer gives no offsets, or if a prompt and its answer do not fit
+            the context.
         """
         examples = [example for example in self.examples if example.task in self.tasks]
         encodings = encode_texts(loaded.tokenizer, examples)
-        # All rows: the longest response of a task, asked or not, bounds its answers.
+        # All rows, because the longest response of a task limits its answers.
         rows = list(zip(examples, encodings, strict=True))
 
-        # Which test rows are asked, by id.
+        # Choose the test rows by id.
         ids_by_task: dict[str, list[str]] = {task: [] for task in self.tasks}
         n_unanswered: Counter[str] = Counter()
         for example, encoding in rows:
@@ -154,14 +153,14 @@ class TrainingCorpus:
 
 
 def _content(path: Path) -> str:
-    """Return a file's hash; empty if it cannot be read, which its reader will say."""
+    """Return a file's hash; empty if it cannot be read, which its reader reports."""
     with contextlib.suppress(OSError):
         return sha256_file(path)
     return ""
 
 
 def _tasks(order: str, examples: Sequence[Example], note: Note) -> tuple[str, ...]:
-    """Return the tasks to train on, by the names that the data gives them."""
+    """Return the tasks to train on, with their names in the data."""
     known_tasks = sorted(
         {example.task for example in examples if example.split == "train"}
     )
@@ -186,7 +185,7 @@ def _tasks(order: str, examples: Sequence[Example], note: Note) -> tuple[str, ..
 
 
 def _tasks_of_paper(order: str, known_tasks: Sequence[str], note: Note) -> list[str]:
-    """Return the tasks of one of the paper's orders, those that the data holds."""
+    """Return the tasks of one of the paper's orders that are in the data."""
     by_name = {task.lower(): task for task in known_tasks}
     missing = [name for name in ORDERS[order] if name not in by_name]
     if missing:

@@ -1,4 +1,4 @@
-"""Rows as training reads them: tokens, masks of what is learned, batches."""
+"""Rows in the form for training: tokens, masks of learned tokens, batches."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 class TrainRow:
     """One sequence to train on.
 
-    All masks are aligned with ``ids``. The first token of a row has no prediction; a
-    mask may be True there all the same.
+    All masks are aligned with ``ids``. The first token of a row has no prediction, but
+    a mask may be True there.
 
     Attributes
     ----------
     id, task
-        The example's.
+        Id and task of the example.
     ids
-        Shape ``(T,)``, int32: what the model reads, EOS at the end.
+        Shape ``(T,)``, int32: token ids that the model reads, with EOS at the end.
     response
-        Shape ``(T,)``, bool: tokens of the response, EOS among them.
+        Shape ``(T,)``, bool: tokens of the response, including EOS.
     pii
         Shape ``(T,)``, bool: tokens of identifiers: annotated, repeated, or found by
         rules (:func:`spark_audit.data.occurrences.identifier_ranges`).
@@ -46,11 +46,11 @@ class TrainRow:
         Shape ``(T,)``, bool: tokens of the task's fixed wording and stop words. Where
         one is an identifier too, ``pii`` wins.
     special
-        Positions of what is no text: special tokens in front, EOS.
+        Positions of tokens that are not text: special tokens in front, and EOS.
     cut
         Whether the beginning of the prompt was left out.
     lost
-        Identifiers that were left out with it.
+        Number of identifiers that were left out with it.
     """
 
     id: str
@@ -89,24 +89,24 @@ def encode_rows(
 ) -> list[TrainRow]:
     """Tokenise examples for training.
 
-    ``prompt + response`` is tokenised once, as audits do, so that training's masks and
-    an audit's spans speak of the same tokens. EOS is appended to the response (an EOS
-    of the tokenizer's own is not doubled: ``kept_range`` leaves it out).
+    ``prompt + response`` is tokenised once, as in audits, so that training masks and
+    audit spans refer to the same tokens. EOS is appended to the response (and not
+    doubled, because ``kept_range`` leaves out a tokenizer's own EOS).
 
     Parameters
     ----------
     examples
-        Rows of any split. A task's fixed wording is what most of its prompts here
+        Rows of any split. The fixed wording of a task is what most of its prompts here
         share (:func:`spark_audit.data.task_wording.task_templates`).
     max_length
-        Tokens that fit, special tokens and EOS included; the prompt is cut from its
-        start, the response and whole PII spans are kept. ``None``: no limit.
+        Most tokens, including special tokens and EOS. The prompt is cut from its start,
+        while the response and whole PII spans are kept. ``None``: no limit.
 
     Raises
     ------
     InputError
-        Naming the example, if its response is blank, or does not fit whole with some
-        of its prompt: a model must not learn half a label.
+        Names the example, if its response is blank, or does not fit together with a
+        part of its prompt: a model must not learn half a label.
     """
     templates = task_templates(examples)
     encodings = encode_texts(tokenizer, examples)
@@ -133,7 +133,7 @@ def _row(
     eos: int | None,
     max_length: int | None,
 ) -> TrainRow:
-    """Return the row of a prompt and its response, with an EOS behind it."""
+    """Return the row of a prompt and its response, followed by EOS."""
     border = len(example.prompt)
     where = f"example {example.id!r}"
     if encoding.span(border, len(example.text)) is None:
@@ -143,15 +143,15 @@ def _row(
             fix="give it one, or leave the row out",
         )
 
-    # From the first token on that reaches into the response, as generation continues:
-    # an all-blank token in front of the label has to be learned, too.
+    # The response starts at the first token that reaches into it, as in generation: a
+    # blank token in front of the label must be learned, too.
     is_response = (encoding.char_end > border) & ~encoding.is_special  # (all tokens,)
 
     identifiers = identifier_ranges(example)
     spans = _token_spans(encoding, identifiers)
     n_eos = 0 if eos is None else 1
     with at(where):
-        # Whatever counts as an identifier is kept whole or cut whole.
+        # Identifiers are kept or cut as a whole.
         kept_start, kept_end = kept_range(
             encoding,
             max_length=None if max_length is None else max_length - n_eos,
@@ -159,7 +159,7 @@ def _row(
             spans=spans,
         )
 
-    # The response must be whole, and some of the prompt must stand before it.
+    # The response must be complete, with some of the prompt in front of it.
     first_of_response = int(np.argmax(is_response))
     has_prompt = first_of_response > encoding.n_leading_special
     lost_all_prompt = has_prompt and kept_start >= first_of_response
@@ -173,7 +173,7 @@ def _row(
             fix="give a larger max_length, or leave the row out",
         )
 
-    # From here on everything is about the tokens that are kept.
+    # From here on, only kept tokens are considered.
     ids, positions = encoding.model_input((kept_start, kept_end))  # (T,)
     fixed_wording = [*template, *stop_word_ranges(example.text)]
     response = is_response[positions]  # (T,)
@@ -209,10 +209,10 @@ def _row_as_trained(
     eos: int | None,
     max_length: int | None,
 ) -> TrainRow:
-    """Return a row of chat data: its ids are those of its text, nothing is added.
+    """Return a row of chat data, whose ids are those of its text without additions.
 
-    ``response`` are the tokens that had loss, as the row says. What its trainer cut off
-    is cut off, and where ``max_length`` is smaller, more of the same side.
+    ``response`` are the tokens that had loss according to the row. What its trainer cut
+    off is cut off here, and with a smaller ``max_length`` more of the same side.
     """
     training = example.training_input
     assert training is not None
@@ -255,7 +255,7 @@ def _row_as_trained(
 def _token_spans(
     encoding: Encoding, ranges: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Return the tokens of character ranges; a range without any is left out."""
+    """Return the token ranges of character ranges, without empty ones."""
     spans = []
     for start, end in ranges:
         span = encoding.span(start, end)
@@ -265,7 +265,7 @@ def _token_spans(
 
 
 def _n_outside(spans: Sequence[tuple[int, int]], start: int, end: int) -> int:
-    """Return how many distinct spans are not wholly among the tokens ``start:end``."""
+    """Count the distinct spans that are not wholly inside the tokens ``start:end``."""
     return sum(low < start or high > end for low, high in set(spans))
 
 
@@ -287,9 +287,9 @@ def collate(rows: Sequence[TrainRow], device: torch.device | str = "cpu") -> Bat
 
 
 def pieces(rows: Sequence[TrainRow], tokens: int) -> Iterator[list[TrainRow]]:
-    """Yield rows of similar length together, the longest first.
+    """Yield lists of rows with similar length, the longest first.
 
-    A piece has at most so many ``tokens`` with its padding, or a single row.
+    A list has at most ``tokens`` with its padding, or a single row.
     """
     longest_first = sorted(rows, key=len, reverse=True)
     start = 0

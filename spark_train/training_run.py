@@ -1,7 +1,7 @@
-"""``spark-train run``: a method over a stream of tasks, into a run folder.
+"""Train a method on a stream of tasks, into a run folder: ``spark-train run``.
 
-``run_record.py`` says what a run is; ``run_folder.py`` keeps how far it has come and
-what it has written, from which an interrupted run goes on.
+``run_record.py`` defines the record of a run. ``run_folder.py`` stores its progress and
+its results, from which an interrupted run resumes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from spark_train.training_request import DP, NO_PRIVACY, TrainRequest
 from spark_train.training_settings import TrainingSettings, parse, shown
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
+"""A callback with the current activity, the amount done, and the total."""
 
 _ANSWERS = Pass("generate")
 
@@ -55,7 +55,7 @@ def train(
     progress: Progress = lambda activity, done, total: None,
     note: Note = lambda text: None,
 ) -> RunRecord:
-    """Train, or go on where the same run was interrupted; return its ``run.json``.
+    """Train a run, or resume an interrupted one; return its ``run.json``.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def train(
     CheckpointError
         If the base cannot be opened.
     OutputError
-        If the folder cannot be written, or a file in it is not as it was written.
+        If the folder cannot be written, or if a file in it was changed.
     """
     notes: list[str] = []
 
@@ -76,7 +76,7 @@ def train(
 
     folder = Folder(request.output)
     with ExitStack() as stack:
-        # What one process refuses ends all of them.
+        # An error of one process ends all of them.
         with processes.together():
             run = _prepared(request, folder, stack, tell=tell, progress=progress)
 
@@ -95,22 +95,22 @@ def _prepared(
     tell: Note,
     progress: Progress,
 ) -> _Run:
-    """Read data and base, and return the run, new or as its folder has it.
+    """Read data and base, and return the run, new or from its folder.
 
-    What takes least is checked first.
+    Quick checks come first.
 
     Parameters
     ----------
     stack
         Holds the folder's lock until the run ends.
     tell
-        Called with what a reader of the run must know.
+        Called with notes for readers of the run.
     """
     settings, settings_by_name = _settings(request)
     corpus = TrainingCorpus.read(request.data, request.order, tell)
 
     if processes.rank() == 0:
-        # Before the lock is made: a folder of something else stays as it is.
+        # Before the lock is made, so that another kind of folder stays unchanged.
         folder.read()
         stack.enter_context(folder.lock())
         check_writable(request.output)
@@ -154,7 +154,7 @@ def _new_record(
     loaded: Loaded,
     settings: dict[str, object],
 ) -> RunRecord:
-    """Return the record of a run that begins now."""
+    """Return the record of a new run."""
     start = {
         "created": now(),
         "command": list(request.command),
@@ -181,12 +181,12 @@ def _new_record(
 
 
 def _settings(request: TrainRequest) -> tuple[TrainingSettings, dict[str, object]]:
-    """Return the settings of a run, and by name those that it reads."""
+    """Return all settings of a run, and those that it reads by name."""
     one_of(request.method, "--method", METHODS)
     one_of(request.dp, "--dp", DP)
     groups_read = (*groups(request.method), *privacy_groups(request.dp))
 
-    # First, so that another seed of --set is seen below.
+    # Put first, so that another seed in --set is noticed below.
     assignments = [*request.settings]
     if request.seed is not None:
         assignments.insert(0, f"seed={request.seed}")
@@ -218,12 +218,12 @@ def _open(base: str, loading: specs.Loading) -> Loaded:
 
 
 def _resumed(folder: Folder, old: RunRecord, new: RunRecord, tell: Note) -> RunRecord:
-    """Return the record of the folder's run, with one more start where it goes on.
+    """Return the record of the folder's run, with a new start if it continues.
 
     Raises
     ------
     InputError
-        If the folder is another run's, with the differences.
+        If the folder belongs to another run. The error lists the differences.
     """
     if old.fingerprint() != new.fingerprint():
         differences = "; ".join(_differences(old, new)) or "of another version"
@@ -235,7 +235,7 @@ def _resumed(folder: Folder, old: RunRecord, new: RunRecord, tell: Note) -> RunR
     for text in old.notes:
         tell(text)
 
-    # A complete run is only checked: nothing of it is trained again.
+    # A complete run is only checked, and never trained again.
     if old.status == "complete":
         folder.check_left(old.seconds)
         run_record.check_files(folder.path, old.files, grows=False)
@@ -244,9 +244,9 @@ def _resumed(folder: Folder, old: RunRecord, new: RunRecord, tell: Note) -> RunR
 
 
 def _differences(old: RunRecord, new: RunRecord) -> list[str]:
-    """Say what two runs were asked for otherwise: ``lr 0.1 -> 0.2``.
+    """Return the differences between two runs, such as ``lr 0.1 -> 0.2``.
 
-    A setting that only one of the methods has says nothing more.
+    Settings that only one of two methods has are left out.
     """
     old_facts = old.identity() | old.settings
     new_facts = new.identity() | new.settings
@@ -258,7 +258,7 @@ def _differences(old: RunRecord, new: RunRecord) -> list[str]:
         after = new_facts[name]
         if before == after:
             continue
-        # Hashes of data files: it is enough that they differ.
+        # For hashes of data files, it is enough to say that they differ.
         if name == "data":
             differences.append("data: other files or contents")
         else:
@@ -282,7 +282,8 @@ def _student(
             targets=targets,
         )
     if request.gradient_checkpointing:
-        # Transformers renames this; the older name warns in newer releases.
+        # Transformers renamed this method; the older name gives warnings in newer
+        # releases.
         if hasattr(model, "activation_checkpointing_enable"):
             enable = model.activation_checkpointing_enable
         else:
@@ -293,7 +294,7 @@ def _student(
 
 @dataclass
 class _Run:
-    """One run on its way."""
+    """A run in progress."""
 
     base: str
     loaded: Loaded
@@ -304,7 +305,7 @@ class _Run:
     progress: Progress
 
     def go(self, method: Method, dp: str, notes: list[str]) -> None:
-        """Run the phases that are left, under a privacy option."""
+        """Run the remaining phases, under a privacy option."""
         if dp == NO_PRIVACY:
             protected = Protected(method.phases(self.stream), {})
         else:
@@ -312,7 +313,7 @@ class _Run:
         self._check_same_noise(protected)
 
         phases = protected.phases
-        # Stage -> number of its last phase, after which it is answered.
+        # Stage -> number of its last phase, after which prompts are answered.
         last_phases = {phase.stage: number for number, phase in enumerate(phases)}
 
         first, state, seconds = self._restore(phases)
@@ -336,10 +337,10 @@ class _Run:
             self.folder.close()
 
     def _check_same_noise(self, protected: Protected) -> None:
-        """Refuse to go on with another noise multiplier than the run began with.
+        """Refuse to resume with another noise multiplier than at the start.
 
-        It is found for a target epsilon, and another accountant finds another one: the
-        epsilon of steps with two of them would be neither's.
+        It was computed for a target epsilon, and another accountant may compute another
+        one. The epsilon of steps with two multipliers would be that of neither.
         """
         before = self.record.privacy
         old_sigma = before.get("noise_multiplier")
@@ -356,10 +357,10 @@ class _Run:
     ) -> tuple[int, loop.PhaseState, PhaseSeconds]:
         """Return the phase to go on with, its state, and the seconds of earlier ones.
 
-        The weights of the phase before it are put into the adapter.
+        The weights of the previous phase are loaded into the adapter.
         """
         folder = self.folder
-        # Each process reads the folder itself: all must come to the same.
+        # Each process reads the folder itself, and all must agree.
         with processes.together():
             first, state, seconds = folder.restore()
             folder.check_left(seconds)
@@ -377,7 +378,7 @@ class _Run:
         return first, state, seconds
 
     def _save_adapter(self, phase: loop.Phase, protected: Protected) -> None:
-        """Write the adapter as it is after a phase."""
+        """Write the adapter after a phase."""
         with replaced(self.folder.stages / phase.key) as folder:
             save_adapter(
                 self.stream.student.model,
@@ -411,7 +412,8 @@ class _Run:
         ) -> None:
             n_done = int(record["step"])
             self.progress(activity, n_done, phase.steps)
-            # A snapshot copies all moments of the optimizer: only where it is saved.
+            # A snapshot copies all moments of the optimizer, so only the writing
+            # process takes one.
             if processes.rank() == 0:
                 folder.log(record)
                 if n_done % settings.save_every == 0 or n_done == phase.steps:
@@ -455,10 +457,10 @@ class _Run:
                     accuracies[tasks.index(task)] = accuracy(self.loaded, prompts)
             self.progress(activity, len(tasks_measured), len(tasks_measured))
 
-        # Lines of a stage that is answered again are replaced.
+        # If a stage is answered again, its line is replaced.
         matrix = [*self.record.accuracy[:number], accuracies]  # [stage][task]
         if processes.rank() == 0:
-            # "2-yelp" stands in the table as the task "yelp".
+            # The table calls the stage "2-yelp" by its task "yelp".
             names = [name.partition("-")[2] for name in stages[: number + 1]]
             table = pd.DataFrame(matrix, names, tasks, dtype=float)
             write_text(self.folder.accuracy, table.to_csv(index_label="after"))
@@ -468,9 +470,9 @@ class _Run:
 def accuracy(loaded: Loaded, prompts: Sequence[Prompt]) -> float:
     """Return the share of prompts that are answered right, by the scorer `normalised`.
 
-    Measured while training exactly as ``spark-audit utility --data`` measures it
-    afterwards: the same prompts, greedy answers, normalised exact match. The model is
-    left as it was found: every module in its own mode, so that training can go on.
+    The measurement is the same as in ``spark-audit utility --data``: the same prompts,
+    greedy answers and normalised exact match. Every module of the model keeps its mode,
+    so that training can continue.
 
     Raises
     ------

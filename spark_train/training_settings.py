@@ -216,7 +216,7 @@ class TrainingSettings(SettingGroup):
     fn: Fn = Fn()
 
     def flat(self, groups: Iterable[str] | None = None) -> dict[str, object]:
-        """Return settings by name: all, or those without a group and of some groups."""
+        """Return settings by name: all of them, or those of some groups and of none."""
         read = SETTING_GROUPS if groups is None else tuple(groups)
         return {
             name: value
@@ -236,7 +236,7 @@ def parse(
     groups: Iterable[str] | None = None,
     method: str = "",
 ) -> TrainingSettings:
-    """Return the settings of ``name=value`` texts, the others at their defaults.
+    """Parse ``name=value`` texts into settings, with defaults for the others.
 
     Parameters
     ----------

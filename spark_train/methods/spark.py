@@ -1,4 +1,4 @@
-"""SPARK, and what is left of it without one part or more: one task after the other.
+"""SPARK and its ablations, which train one task after the other.
 
 Phase 1 learns a task (``spark_train/task_phase.py``) and replays earlier ones, plainly
 or distilled (``spark_train/distilled_replay.py``). Phase 2 is the privacy correction
