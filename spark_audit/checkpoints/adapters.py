@@ -417,6 +417,7 @@ def input_noise(
     def add(
         module: torch.nn.Module, args: tuple[torch.Tensor, ...], output: torch.Tensor
     ) -> torch.Tensor:
+        """Add the noise to an embedding's output ``(B, T, H)``, as a forward hook."""
         rows = noise
         if by_token:
             # Only the needed rows: the noise of a large vocabulary takes gigabytes.

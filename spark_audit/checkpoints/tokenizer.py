@@ -1,4 +1,4 @@
-"""Tokenizers: read from a folder, hashed, and held against the rows of a head."""
+"""Read tokenizers from folders, hash them, and compare them with a head's rows."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from spark_audit.provenance import sha256_json
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-# Files beside tokenizer.json whose tokens a library reads.
+# Settings files beside tokenizer.json that add tokens.
 _SETTINGS_FILES = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
 )
-# What a library's error quotes can be a token, which may be text of the data.
+# A quoted part of a library's error may be a token, and so text of the data.
 _QUOTED = re.compile(r"""([`'"]).*(?:\1|$)""", re.DOTALL)
 
 
 class TokenizerRead(NamedTuple):
-    """A tokenizer, its hash, and notes of how it was read."""
+    """A tokenizer, its hash, and notes on how it was read."""
 
     tokenizer: PreTrainedTokenizerFast
     sha256: str
@@ -43,9 +43,9 @@ class TokenizerRead(NamedTuple):
 def read_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> TokenizerRead:
     """Load a fast tokenizer from a local folder.
 
-    It is what ``AutoTokenizer`` gives, as in training; but some of its classes rebuild
-    the tokenizer and add tokens that tokenizer.json does not have (transformers 5 does
-    so for a Qwen2 model with a vocabulary of its own): then the file is read as it is.
+    The result is that of ``AutoTokenizer``, as in training. But some of its classes
+    rebuild the tokenizer and add tokens that tokenizer.json lacks (transformers 5 does
+    so for a Qwen2 model with its own vocabulary). Then the file is read as it is.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def read_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Tokenize
     content = _json_if_there(folder / "tokenizer.json")
     settings_files = [_json_if_there(folder / name) for name in _SETTINGS_FILES]
 
-    # Harm is looked for before a library opens these files.
+    # Dangers are looked for before a library opens these files.
     check_content(content, settings_files)
     if content:
         failure = failure_in_trial(folder / "tokenizer.json")
@@ -87,7 +87,7 @@ def read_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Tokenize
 
 
 def _json_if_there(path: Path) -> dict[str, object]:
-    """Return the JSON object of a file; empty where there is no file."""
+    """Return the JSON object of a file; empty if there is no file."""
     if not path.exists():
         return {}
     return untrusted.read_json(path, most=untrusted.WORDS_BYTES)
@@ -101,7 +101,7 @@ def _load(
     Parameters
     ----------
     content
-        Of tokenizer.json.
+        Content of tokenizer.json.
     """
     import transformers
 
@@ -111,7 +111,7 @@ def _load(
     )
     vocabulary = vocabulary_of(content)
     if vocabulary and tokenizer.get_vocab() != vocabulary:
-        # Its class has changed it: the plain class takes the file as it is.
+        # Its class has changed it, while the plain class takes the file as it is.
         plain: PreTrainedTokenizerFast = (
             transformers.PreTrainedTokenizerFast.from_pretrained(
                 folder, local_files_only=True
@@ -123,7 +123,7 @@ def _load(
             tokenizer = plain
 
     if getattr(tokenizer, "is_fast", False):
-        # Some settings are looked at with the first text.
+        # Some settings are read only with the first text.
         ids = tokenizer("a", return_special_tokens_mask=True)["input_ids"]
         if None in tokenizer.convert_ids_to_tokens(ids):
             raise ValueError("it adds ids that are no tokens")
@@ -131,7 +131,7 @@ def _load(
 
 
 def _unloadable(reason: str) -> CheckpointError:
-    """Return the error about a tokenizer; what its reason quotes is left out."""
+    """Return the error about a tokenizer, without quoted parts of its reason."""
     return CheckpointError(
         f"the tokenizer cannot be loaded ({shown(_QUOTED.sub('...', reason))})",
         fix="give a folder with tokenizer.json by --tokenizer",
@@ -139,11 +139,11 @@ def _unloadable(reason: str) -> CheckpointError:
 
 
 def tokenizer_sha256(tokenizer: PreTrainedTokenizerFast) -> str:
-    """SHA-256 of the canonical JSON of tokenizer.json without truncation and padding.
+    """Return SHA-256 of the canonical tokenizer.json, without truncation and padding.
 
-    It is taken from the tokenizer as it was loaded, which is what ``save_pretrained``
-    would write: a folder that was saved again, or whose tokenizer_config.json changes
-    what is put in front of a text, hashes to what the model is really fed by.
+    It is taken from the loaded tokenizer, which ``save_pretrained`` would write. So the
+    hash describes the actual input of the model, even if the folder was saved again, or
+    if tokenizer_config.json changes what is put in front of a text.
     """
     content = json.loads(tokenizer.backend_tokenizer.to_str())
     content.pop("truncation", None)
@@ -152,7 +152,7 @@ def tokenizer_sha256(tokenizer: PreTrainedTokenizerFast) -> str:
 
 
 def usable_rows(tokenizer: PreTrainedTokenizerFast, rows: int) -> np.ndarray:
-    """Return which rows of the output head are a token: shape ``(rows,)``, bool.
+    """Return which rows of the output head are tokens: shape ``(rows,)``, bool.
 
     Raises
     ------

@@ -16,15 +16,16 @@ _VOCABULARY_FILES = ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt
 def choose_tokenizer(
     checkpoint: Checkpoint, read: Callable[[Path], TokenizerRead]
 ) -> TokenizerRead:
-    """Return the tokenizer of a checkpoint, with a note that says where it is from.
+    """Return the tokenizer of a checkpoint, with a note on its source.
 
-    The checkpoint's own comes first, then the base's; a bare vocabulary, as TRACE
-    saves it, counts only where there is nothing else.
+    The checkpoint's own comes first, and then the base's. A bare vocabulary, as TRACE
+    saves it, is used only if there is nothing else.
 
     Parameters
     ----------
     read
-        :func:`~spark_audit.checkpoints.tokenizer.read_tokenizer`, or what remembers it.
+        :func:`~spark_audit.checkpoints.tokenizer.read_tokenizer`, or a cached form of
+        it.
 
     Raises
     ------
@@ -69,5 +70,5 @@ def choose_tokenizer(
 
 
 def _with_note(tokenizer: TokenizerRead, note: str) -> TokenizerRead:
-    """Return a tokenizer that was read, with this note in front of its own."""
+    """Return a tokenizer with this note in front of its own."""
     return tokenizer._replace(notes=[note, *tokenizer.notes])

@@ -1,8 +1,8 @@
-"""Refuse a tokenizer.json, and the files beside it, that would do harm.
+"""Refuse a tokenizer.json, and files beside it, that would do harm.
 
-Harmful is a file with which a library never ends, fills the memory, or prints what a
-file says. A normaliser that writes each letter twice, thirty times over, makes one
-letter a gigabyte; a template can put the text in as often.
+A harmful file makes a library run for ever, fill the memory, or print text of the file.
+A normaliser that doubles each letter thirty times makes a gigabyte of one letter, and a
+template can repeat the text as often.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spark_audit.errors import CheckpointError
 
 GIVE_TOKENIZER = "give the tokenizer that the model was trained with by --tokenizer"
 _MAX_GROWTH = 256
-"""How many times as long all steps together may make a text."""
+"""Largest factor by which all steps together may lengthen a text."""
 _MAX_ADDED_TOKENS = 64
 _MAX_IDS = 1 << 24
 _TEXT_STEPS = ("normalizer", "pre_tokenizer", "decoder")
@@ -30,26 +30,26 @@ _TOKEN_FIELDS = {
     "__type",
 }
 _ENDLESS = re.compile(r"[*+]|\{\d*,\}")
-# A class or an escape of an expression: it stands for one letter.
+# A class or an escape in an expression stands for one letter.
 _ONE_LETTER = re.compile(r"\\[pP]\{[^}]*\}|\\.|\[\^?\]?[^\]]*\]")
 
 
 def check_content(
     content: dict[str, object], settings_files: Iterable[dict[str, object]]
 ) -> None:
-    """Refuse a tokenizer.json, or a file of settings beside it, that would do harm.
+    """Refuse a tokenizer.json, or a settings file beside it, that would do harm.
 
     Parameters
     ----------
     content
-        Of tokenizer.json; empty where there is none.
+        Content of tokenizer.json; empty if there is none.
     settings_files
         Contents of the files beside it.
 
     Raises
     ------
     CheckpointError
-        With what would do harm.
+        Names the harmful part.
     """
     _check_token_fields(settings_files)
     _check_text_steps(content)
@@ -58,13 +58,13 @@ def check_content(
 
 
 def vocabulary_of(content: dict[str, object]) -> dict[str, int]:
-    """Return token -> id as tokenizer.json says; empty when it is of another layout."""
+    """Return token -> id of tokenizer.json; empty if it has another layout."""
     model = content.get("model")
     listed = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(listed, dict):
         tokens = dict(listed)
     elif isinstance(listed, list):
-        # Unigram: (piece, score) in the order of ids.
+        # Unigram: (piece, score) in order of ids.
         tokens = {piece[0]: token_id for token_id, piece in enumerate(listed)}
     else:
         return {}
@@ -89,13 +89,13 @@ def _check_token_fields(settings_files: Iterable[dict[str, object]]) -> None:
 
 
 def _check_text_steps(content: dict[str, object]) -> None:
-    """Refuse steps that make a text many times longer, or match without end."""
+    """Refuse steps that make a text much longer, or that may match for ever."""
     growth = 1.0
     steps = [content.get(name) for name in _TEXT_STEPS]
     for step in untrusted.objects(steps):
         if "Regex" in step and _nests_repetitions(str(step["Regex"])):
             raise _harmful("repeats what repeats, which may match without end")
-        # Steps follow one another: their factors multiply.
+        # Steps follow each other, so their factors multiply.
         growth *= _growth_factor(step)
 
     if growth > _MAX_GROWTH:
@@ -103,13 +103,13 @@ def _check_text_steps(content: dict[str, object]) -> None:
 
 
 def _growth_factor(step: dict[str, object]) -> float:
-    """Return how many times as long one step can make a text."""
+    """Return the largest factor by which one step can lengthen a text."""
     new_text = step.get("content")
     if step.get("type") == "Replace" and isinstance(new_text, str):
         replaced = dict(untrusted.walk(step.get("pattern"))).get("String")
         if isinstance(replaced, str) and replaced:
             return max(1.0, len(new_text) / len(replaced))
-        # An expression may match nothing, before and behind every letter.
+        # An expression may match an empty text before and after every letter.
         return 1.0 + len(new_text)
 
     prepended = step.get("prepend")
@@ -119,12 +119,12 @@ def _growth_factor(step: dict[str, object]) -> float:
 
 
 def _nests_repetitions(pattern: str) -> bool:
-    """Return whether a group that repeats without limit holds one that does.
+    """Return whether an unlimited repetition contains another one.
 
-    Such an expression, as ``(a+)+``, takes exponential time on some texts.
+    Such an expression, for example ``(a+)+``, takes exponential time on some texts.
     """
     letters = _ONE_LETTER.sub("x", pattern)
-    # For each open group: does something in it repeat without limit?
+    # For each open group: whether something in it repeats without limit.
     repeats_inside = [False]
     for position, letter in enumerate(letters):
         if letter == "(":
@@ -142,7 +142,7 @@ def _nests_repetitions(pattern: str) -> bool:
 
 
 def _check_template(content: dict[str, object]) -> None:
-    """Refuse a template that puts the text in again, or adds many tokens."""
+    """Refuse a template that repeats the text, or adds many tokens."""
     # Each special token of the template may stand for several ids.
     n_added = 0
     pieces = Counter[str]()
@@ -160,11 +160,11 @@ def _check_template(content: dict[str, object]) -> None:
 
 
 def _check_ids(content: dict[str, object]) -> None:
-    """Refuse ids that are none: every hole below the largest would be written out."""
+    """Refuse invalid ids: every gap below the largest id would be written out."""
     try:
         ids: list[object] = list(vocabulary_of(content).values())
     except (AttributeError, LookupError, TypeError, ValueError):
-        # What is of another layout, the tokenizer's own loader refuses.
+        # The tokenizer's own loader refuses another layout.
         return
 
     for token_id in ids:

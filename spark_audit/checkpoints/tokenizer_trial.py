@@ -1,7 +1,7 @@
-"""Load and use tokenizer.json in a process of its own, before it is loaded here.
+"""Try a tokenizer.json in a separate process before it is loaded here.
 
-Some files make the library, which is Rust, end the whole process, take all memory, or
-print what no error can hold back. What happens to the other process shows it.
+Some files make the Rust library end the whole process, take all memory, or print text
+that no error handling can stop. The separate process shows whether that happens.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from spark_audit.files import sha256_file
 
 _TRIAL_BYTES = 1 << 31
 _TRIAL_SECONDS = 20
-# Isolated (-I): what lies in the working directory or is named by variables is not run.
+# Isolated (-I): neither the working directory nor environment variables add code.
 _TRIAL = """
 import contextlib, resource, sys
 sys.path.append(sys.argv[2])
@@ -37,26 +37,26 @@ with contextlib.suppress(Exception):
         tokenizer.decode(tokenizer.encode(text + "\\u4e16\\U0001f600 </s>").ids)
 """
 _passed: set[str] = set()
-"""Files of tokenizers that have passed, by their bytes."""
+"""Hashes of tokenizer files that have passed."""
 
 
 def failure_in_trial(path: Path) -> str | None:
-    """Return why a process that loads tokenizer.json does not come to its end.
+    """Return why a process that loads tokenizer.json does not end properly.
 
     Returns
     -------
     str or None
-        ``None``: it ends as it should, or with an ordinary error, which is met again
+        ``None`` if it ends properly, or with an ordinary error, which will occur again
         when the file is loaded here.
     """
     import tokenizers
 
     digest = sha256_file(path)
-    # A program that Python is embedded in has no executable to start.
+    # A program that embeds Python has no executable to start.
     if digest in _passed or not sys.executable:
         return None
 
-    # The other process finds the library where this one did.
+    # The separate process finds the library in the same place.
     packages = str(Path(tokenizers.__file__).parents[1])
     command = [sys.executable, "-I", "-c", _TRIAL]
     try:

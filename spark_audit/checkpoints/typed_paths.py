@@ -1,7 +1,7 @@
-"""Paths of checkpoints on a command line, looked at before a library is imported.
+"""Check typed paths of checkpoints before any library is imported.
 
-Opening the first checkpoint imports PyTorch and Transformers, which takes seconds: a
-path with a typing mistake is refused before that.
+To open the first checkpoint imports PyTorch and Transformers, which takes seconds. A
+mistyped path is refused before that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_audit.errors import InputError
 from spark_audit.wrong_paths import is_missing
 
 CHECKPOINTS = ("--ckpt",)
-"""Options of checkpoints with names and stages: ``NAME=[PATH@K,PATH@K]``."""
+"""Options whose values have names and stages: ``NAME=[PATH@K,PATH@K]``."""
 MODEL_OPTIONS = ("CKPT", "--base", "--tokenizer", "--agree")
 """Arguments of a single checkpoint: ``PATH`` or ``PATH@K``."""
 
@@ -26,13 +26,12 @@ MODEL_OPTIONS = ("CKPT", "--base", "--tokenizer", "--agree")
 def check_typed_paths(arguments: ArgumentCollection) -> None:
     """Refuse a checkpoint whose path is empty or does not exist.
 
-    Other mistakes, such as a name that is given twice, are left to whoever opens the
-    checkpoints.
+    Other mistakes, such as a repeated name, are found when the checkpoints are opened.
 
     Raises
     ------
     InputError
-        With the nearest path that exists.
+        Suggests the nearest path that exists.
     """
     for argument in arguments:
         if argument.name in CHECKPOINTS:
@@ -42,7 +41,7 @@ def check_typed_paths(arguments: ArgumentCollection) -> None:
         else:
             continue
 
-        # A token is a value, and remembers whether it is from a file or a variable.
+        # A token is a value with its source: a file, a variable, or the command line.
         for token in argument.tokens:
             with options.named_place(token):
                 for path in paths_of(token.value):
@@ -50,7 +49,7 @@ def check_typed_paths(arguments: ArgumentCollection) -> None:
 
 
 def _check_exists(path: str, *, name: str) -> None:
-    """Refuse a path on this machine that is empty or does not exist."""
+    """Refuse an empty path, or a local path that does not exist."""
     if not path.strip():
         raise InputError("is empty", where=name, fix="give a path")
     if not _is_remote(path) and is_missing(untrusted.expanded(path)):
@@ -58,18 +57,18 @@ def _check_exists(path: str, *, name: str) -> None:
 
 
 def _paths_of_specs(value: str) -> Iterator[str]:
-    """Yield the paths of ``NAME=[PATH@K,PATH@K]``; none of what cannot be read."""
+    """Yield the paths of ``NAME=[PATH@K,PATH@K]``; none of an unreadable text."""
     with suppress(InputError):
         for spec in parse_specs([value]):
             yield from spec.paths
 
 
 def _paths_of_models(value: str) -> Iterator[str]:
-    """Yield the path of ``PATH@K``; none of what cannot be read."""
+    """Yield the path of ``PATH@K``; none of an unreadable text."""
     with suppress(InputError):
         yield split_stage(value)[0]
 
 
 def _is_remote(path: str) -> bool:
-    """Return whether a path is of the hub or of a server."""
+    """Return whether a path belongs to the hub or to a server."""
     return path.startswith(untrusted.HUB) or is_server(path)

@@ -1,9 +1,9 @@
-"""What somebody else saved: found or fetched, and read without harm.
+"""Find, fetch and read foreign checkpoints without harm.
 
-Local input is opened without a network and without a question: libraries ask the hub
-for what a local file names (a base, an adapter's second model, a tokenizer's parent),
-and transformers asks on stdin whether to run code that it finds. What would run code,
-lead out of its folder, block or fill the memory is refused.
+Local input is opened without a network and without questions. Libraries would ask the
+hub for things that a local file names (a base, an adapter's second model, a tokenizer's
+parent), and transformers would ask on stdin whether to run code. Input that would run
+code, lead out of its folder, block, or fill the memory is refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spark_audit.errors import CheckpointError, InputError, out_of_memory, shown
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 CONFIGURATIONS = ("config.json", "adapter_config.json")
-# What trainers save beside weights and what is none.
+# Files by trainers beside weights that are not weights.
 NO_WEIGHTS = (
     "optimizer",
     "scheduler",
@@ -40,44 +40,44 @@ NO_WEIGHTS = (
 )
 
 HUB = "hf:"
-"""What a model or data set on the hub is written with; anything else is a path."""
+"""Prefix of a model or data set on the hub; anything else is a path."""
 _HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+)(?:@(\w[\w./-]*))?")
 WORDS_BYTES = 1 << 26
-"""The largest file of a tokenizer that is read; the largest real ones are 34 MB."""
-# What transformers and PEFT read whole, besides what is read here.
+"""Bytes of the largest tokenizer file that is read; real ones have at most 34 MB."""
+# Files that transformers and PEFT read whole, besides those that are read here.
 _READ_WHOLE = re.compile(
     r"(adapter_|generation_)?config\.json|(tokenizer|vocab|merges|spiece|chat_template"
     r"|sentencepiece|added_tokens|special_tokens).*|.*\.(index\.json|jinja)"
 )
-# Where transformers looks for more files than those of the folder itself.
+# Folders in which transformers looks for further files.
 _INNER_FOLDERS = ("additional_chat_templates", "custom_generate")
-# What a folder on the hub is fetched for: the files that one on disk would be read for.
+# Files that are fetched from the hub: those that would be read of a local folder.
 _FETCHED_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.safetensors")
 _FETCHED_PICKLES = ("pytorch_model*.bin", "adapter_model.bin")
 _MAX_LISTED = 3
 
-# Whether the hub was switched off before :func:`quiet` did it, for each that is open.
+# Whether the hub was already off before :func:`quiet`, for each open block.
 _was_offline: list[bool] = []
 
 
 def locate(source: str, *, revision: str | None = None, code: bool = False) -> Path:
-    """Return the local path of what was given; ``hf:ORG/NAME`` is fetched first.
+    """Return the local path of a checkpoint; ``hf:ORG/NAME`` is fetched first.
 
     Parameters
     ----------
     revision
-        Branch, tag or commit of a model on the hub, where ``hf:ORG/NAME@REVISION``
-        does not say its own.
+        Branch, tag or commit of a model on the hub, unless ``hf:ORG/NAME@REVISION`` has
+        its own.
     code
-        Whether scripts are fetched, too.
+        Whether to fetch scripts, too.
 
     Raises
     ------
     InputError
-        If nothing is there.
+        If the path does not exist.
     CheckpointError
-        If it holds a FIFO, a device or a file that is a link out of
-        it, or the hub cannot be reached.
+        If it contains a FIFO, a device or a link out of it, or if the hub cannot be
+        reached.
     """
     if not source.strip():
         raise InputError("no path was given", where="checkpoint", fix="give one")
@@ -94,7 +94,7 @@ def locate(source: str, *, revision: str | None = None, code: bool = False) -> P
 
 
 def expanded(source: str) -> Path:
-    """Return the path of what was given, with ``~`` as a shell reads it."""
+    """Return a path with ``~`` expanded as in a shell."""
     return Path(os.path.expanduser(source))
 
 
@@ -110,7 +110,7 @@ def missing(source: str) -> InputError:
         problem = f"has the name {name!r} in front, and a path alone is asked for here"
         return InputError(problem, where=source, fix=f"give {named_path}")
 
-    # Not every program takes addresses: it is said where they belong.
+    # Not every program accepts addresses, so the advice names one that does.
     remedy = wrong_paths.instead(source, "check the path")
     if "://" in source:
         remedy = (
@@ -127,7 +127,7 @@ def _several_models(source: str) -> str:
     if source.endswith("]") and "[" in source and "://" not in source:
         return "a list"
 
-    # Without brackets it is a list if each of its parts is there.
+    # Without brackets it is a list if each of its parts exists.
     paths = [path.strip() for path in source.split(",")]
     if len(paths) > 1 and all(path and expanded(path).exists() for path in paths):
         return "a list"
@@ -137,9 +137,9 @@ def _several_models(source: str) -> str:
 
 
 def check_folder(path: Path) -> None:
-    """Refuse what would block whoever opens it, lead elsewhere or fill the memory.
+    """Refuse entries that would block a reader, lead elsewhere, or fill the memory.
 
-    Other libraries open files of a checkpoint by names that only they know.
+    Other libraries open files of a checkpoint under names that only they know.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ def check_folder(path: Path) -> None:
     Raises
     ------
     CheckpointError
-        With the file that would do so.
+        Names the entry.
     """
     entries = [path]
     for folder in (path, *(path / name for name in _INNER_FOLDERS)):
@@ -157,7 +157,8 @@ def check_folder(path: Path) -> None:
             entries += folder.iterdir()
 
     for entry in entries:
-        # Folders may be links: nothing in them is opened, but for the inner ones.
+        # Folders may be links, because nothing in them is opened, except in the inner
+        # ones.
         is_opened = entry.name in _INNER_FOLDERS or not entry.is_dir()
         if entry != path and is_opened and os.path.lexists(entry):
             check_inside(entry, within=path)
@@ -175,12 +176,12 @@ def check_folder(path: Path) -> None:
 
 
 def _fetched(source: str, *, revision: str | None, code: bool) -> Path:
-    """Return the folder in the hub's cache that a model was fetched into.
+    """Return the folder in the hub's cache with a fetched model.
 
     Raises
     ------
     CheckpointError
-        If it is no name of a model, or cannot be fetched.
+        If the name is not that of a model, or if it cannot be fetched.
     """
     from huggingface_hub import snapshot_download
 
@@ -190,7 +191,7 @@ def _fetched(source: str, *, revision: str | None, code: bool) -> Path:
         raise CheckpointError("is no model on the hub", fix=remedy)
 
     name = named[1]
-    # A revision in the name is of this model; the option is of all.
+    # A revision in the name applies to this model, and the option to all models.
     own_revision = named[2] or revision
 
     patterns = [*_FETCHED_FILES]
@@ -202,7 +203,8 @@ def _fetched(source: str, *, revision: str | None, code: bool) -> Path:
         folder = Path(
             snapshot_download(name, revision=own_revision, allow_patterns=patterns)
         )
-        # Pickles only where there is nothing else: they are as large again.
+        # Pickles are fetched only if there is nothing else, because they are equally
+        # large.
         if not any(folder.glob("*.safetensors")):
             snapshot_download(
                 name, revision=own_revision, allow_patterns=[*_FETCHED_PICKLES]
@@ -211,7 +213,7 @@ def _fetched(source: str, *, revision: str | None, code: bool) -> Path:
 
 
 def weights_in(folder: Path, suffixes: Sequence[str] = WEIGHT_SUFFIXES) -> list[Path]:
-    """Return files of weights, without what trainers save beside them."""
+    """Return weight files, without other files that trainers save beside them."""
     return [
         file
         for file in folder.iterdir()
@@ -220,7 +222,7 @@ def weights_in(folder: Path, suffixes: Sequence[str] = WEIGHT_SUFFIXES) -> list[
 
 
 def printable(source: str) -> str:
-    """Return what was given, without folders above it; the hub's names stay whole."""
+    """Return a path without parent folders; names on the hub stay whole."""
     path = Path(source).expanduser()
     if not path.exists():
         return source
@@ -231,12 +233,12 @@ def printable(source: str) -> str:
 
 @contextmanager
 def readable(prefix: str = "") -> Iterator[None]:
-    """Raise what keeps a file or folder from being read as a ``CheckpointError``.
+    """Raise a ``CheckpointError`` if a file or a folder cannot be read.
 
     Parameters
     ----------
     prefix
-        In front of the error's words.
+        Text in front of the error.
     """
     try:
         yield
@@ -246,12 +248,12 @@ def readable(prefix: str = "") -> Iterator[None]:
 
 
 def read_json(path: Path, *, most: int = files.SETTINGS_BYTES) -> dict[str, object]:
-    """Read a JSON object of at most so many bytes that lies inside its folder.
+    """Read a JSON object up to a size, from a file inside its folder.
 
     Raises
     ------
     CheckpointError
-        If it cannot be read, or is none.
+        If it cannot be read, or is not an object.
     """
     check_inside(path)
     try:
@@ -275,20 +277,20 @@ def check_inside(path: Path, *, within: Path | None = None) -> None:
 
 
 def refuse_code(config: Mapping[str, object], folder: Path) -> None:
-    """Refuse what would run code of the checkpoint (no ``--trust-remote-code``)."""
+    """Refuse a configuration or folder that would run code of the checkpoint."""
     remedy = "read the code, then add --trust-remote-code"
     for settings in objects(config):
         if settings.get("auto_map"):
             raise CheckpointError("brings its own code (auto_map)", fix=remedy)
 
-    # The folder's name alone makes transformers import it.
+    # The name of this folder alone makes transformers import it.
     scripts = sorted(folder.glob("custom_generate/*.py"))
     if scripts:
         raise CheckpointError(f"brings its own code ({scripts[0].name})", fix=remedy)
 
 
 def notes_on_code(folder: Path) -> list[str]:
-    """Say which scripts lie beside weights: nothing imports them, nobody ran them."""
+    """Return notes on scripts beside weights, which are never imported."""
     names = sorted(shown(script.name) for script in folder.glob("*.py"))
     if not names:
         return []
@@ -302,17 +304,17 @@ def notes_on_code(folder: Path) -> list[str]:
 
 
 def read_config(folder: Path, *, trusted: bool) -> dict[str, object]:
-    """Read a model's config.json, which sends the loader to no code and no other file.
+    """Read a model's config.json; refuse one that leads to code or to other files.
 
     Parameters
     ----------
     trusted
-        Whether code that comes with it may run.
+        Whether code of the checkpoint may run.
 
     Raises
     ------
     CheckpointError
-        With what it would send the loader to.
+        Names the code or the file.
     """
     config = read_json(folder / "config.json")
     if not trusted:
@@ -320,7 +322,7 @@ def read_config(folder: Path, *, trusted: bool) -> dict[str, object]:
 
     for key, value in walk(config):
         remedy = f"remove {key} from config.json"
-        # An implementation "ORG/NAME" is fetched from the hub, and runs.
+        # An implementation "ORG/NAME" would be fetched from the hub and run.
         names_code = key.endswith("attn_implementation")
         names_code = names_code or key == "experts_implementation"
         if names_code and "/" in json.dumps(value):
@@ -332,8 +334,8 @@ def read_config(folder: Path, *, trusted: bool) -> dict[str, object]:
 
 
 def objects(value: object) -> Iterator[dict[str, object]]:
-    """Yield every object of nested JSON; depth costs no recursion."""
-    # A list of what is still to be looked at, in the place of recursion.
+    """Yield every object in nested JSON, without recursion."""
+    # A list of remaining values replaces recursion.
     waiting: list[object] = [value]
     while waiting:
         inner = waiting.pop()
@@ -345,7 +347,7 @@ def objects(value: object) -> Iterator[dict[str, object]]:
 
 
 def walk(value: object) -> Iterator[tuple[str, object]]:
-    """Yield every key of nested JSON with its value."""
+    """Yield every key in nested JSON, with its value."""
     for inner in objects(value):
         for key, inner_value in inner.items():
             yield str(key), inner_value
@@ -353,15 +355,15 @@ def walk(value: object) -> Iterator[tuple[str, object]]:
 
 @contextmanager
 def online() -> Iterator[None]:
-    """Let libraries use the network as they did outside of :func:`quiet`.
+    """Allow libraries the network inside the block, as outside of :func:`quiet`.
 
-    It is for what the user asked from the hub.
+    It is used for what the user requested from the hub.
     """
     import huggingface_hub.constants
 
     hub = huggingface_hub.constants
     is_offline = hub.HF_HUB_OFFLINE
-    # The outermost `quiet` has met the hub as the user set it.
+    # The outermost `quiet` recorded the user's setting.
     if _was_offline:
         hub.HF_HUB_OFFLINE = _was_offline[0]
 
@@ -373,11 +375,11 @@ def online() -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep other libraries' progress bars and warnings off our stderr, and off the net.
+    """Silence other libraries, and keep them off the network, inside the block.
 
-    No request goes to the hub, and code that nobody trusted is an error, no question.
-    What libraries warn of while loading (missing, unexpected, mismatched tensors) is
-    checked here and raised as an error.
+    No request goes to the hub, and untrusted code raises an error instead of a
+    question. Problems about which libraries only warn (missing, unexpected or
+    mismatched tensors) are checked here and raised as errors.
     """
     import transformers.dynamic_module_utils
     import transformers.utils.logging
@@ -391,12 +393,12 @@ def quiet() -> Iterator[None]:
     disabled_level = logging.root.manager.disable
 
     _was_offline.append(is_offline)
-    # PEFT imports what it finds installed, and that may log of kernels it lacks.
+    # PEFT imports installed packages, which may log about missing kernels.
     logging.disable(logging.ERROR)
-    # The hub's bars, too.
+    # Also the progress bars of the hub.
     hf_logging.disable_progress_bar()
     hub.HF_HUB_OFFLINE = True
-    # With no seconds to answer, the question whether code may run is an error.
+    # With no time to answer, the question about code becomes an error.
     dynamic.TIME_OUT_REMOTE_CODE = 0
 
     try:
@@ -412,12 +414,12 @@ def quiet() -> Iterator[None]:
 
 
 def refuse_end_of_memory(error: BaseException) -> None:
-    """Say that memory has ended, where that is what another library's error means.
+    """Raise an error about memory if another library's error means that it ran out.
 
     Raises
     ------
     IncompleteError
-        If memory has ended.
+        If memory ran out.
     """
     if out_of_memory(error):
         remedy = "try --dtype bfloat16, --device-map auto or a larger device"
@@ -426,19 +428,19 @@ def refuse_end_of_memory(error: BaseException) -> None:
 
 @contextmanager
 def foreign(problem: str, *, fix: str | None = None) -> Iterator[None]:
-    """Raise errors of other libraries, which share no class, as a ``CheckpointError``.
+    """Turn errors of other libraries, which share no class, into a ``CheckpointError``.
 
     Parameters
     ----------
     problem
-        In front of the library's own words.
+        Text in front of the library's own message.
     fix
-        What the user can do.
+        Advice to the user.
 
     Raises
     ------
     IncompleteError
-        If memory has ended.
+        If memory ran out.
     """
     try:
         yield
