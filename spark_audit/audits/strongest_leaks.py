@@ -1,4 +1,4 @@
-"""The strongest leak that a report found by each attack, and who could hide as much."""
+"""The strongest leak of each attack, and findings that could hide as much."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class StrongestLeak:
     effect: float
 
     def could_hide(self, finding: Finding) -> bool | None:
-        """Return whether as much could still be where nothing was found.
+        """Return whether a finding without a detection could hide as strong a leak.
 
         Parameters
         ----------
         finding
-            Of the same audit, on another checkpoint.
+            A finding of the same audit on another checkpoint.
 
         Returns
         -------
-        ``None`` where the finding bounds nothing in this unit.
+        ``None``: the finding has no limit in this unit.
         """
         if finding.at_most is None or finding.unit != self.finding.unit:
             return None
@@ -52,7 +52,7 @@ def strongest_leaks(findings: Iterable[Finding]) -> dict[str, StrongestLeak]:
         if not finding.detected or finding.value is None or not finding.metric:
             continue
 
-        # As far as it lies from what there would be without a leak.
+        # The distance from the value without a leak.
         effect = leak_of(finding, finding.value)
         largest_before = 0.0
         if finding.audit in strongest:
@@ -66,19 +66,19 @@ def strongest_leaks(findings: Iterable[Finding]) -> dict[str, StrongestLeak]:
 def leak_of(finding: Finding, figure: float) -> float:
     """Return how far a figure of a finding is from its null, towards a leak.
 
-    In the unit of the finding; below 0 away from a leak.
+    It is in the unit of the finding, and below 0 away from a leak.
     """
-    # 1 where a checkpoint that learned its rows has more of it, -1 where it has less.
+    # 1 if learning raises the figure, -1 if it lowers it.
     direction = metric_of(finding.audit, finding.row_metric).learned or 1
     return direction * (figure - (finding.null or 0.0))
 
 
 def told_figure(finding: Finding, figure: float) -> float:
-    """Return a figure of a finding on the scale on which people are told of its attack.
+    """Return a figure of a finding on the scale that readers see for its attack.
 
-    What a membership score has beyond the texts alone or chance is told as its AUC, of
-    which 100 times are the pairs of 100 that an attacker puts in order. Others are told
-    as they are.
+    The excess of a membership score over the texts or chance is shown as its AUC; 100
+    times the AUC is how many of 100 pairs an attacker orders rightly. Other figures
+    stay unchanged.
     """
     score = finding.facts.get("score")
     if not isinstance(score, Row) or score.value is None or finding.value is None:

@@ -40,13 +40,13 @@ from spark_audit.data.training_input import Supervision
 from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestSpan
 
 COLUMN = "supervision"
-"""Column of evidence; it is left out where training is known of no row."""
+"""Column of evidence; it is left out if training is known for no row."""
 
 STRATA: tuple[Supervision, ...] = ("in the loss", "read only")
 """The strata that audits report."""
 
 NOT_READ = -1
-"""Dose of an identifier all of whose trained rows were cut off before it."""
+"""Dose of an identifier that training cut off in all of its trained rows."""
 
 SupervisionState = Supervision | Literal[""]
 """What training did with an identifier, or that it is not known."""
@@ -57,21 +57,21 @@ STRONGEST_FIRST: tuple[SupervisionState, ...] = (
     "read only",
     "cut off",
 )
-"""States in the order of the table; one not known may have been in the loss."""
+"""States in the order of the table; an unknown one may have been in the loss."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What training did with the identifiers of a manifest.
+    """The supervision of the identifiers of a manifest.
 
-    Identifiers are told by their strings, as they are compared: without case.
+    Identifiers are keyed by their strings, without case.
 
     Attributes
     ----------
     is_known
         Whether training is known of any train row.
     doses
-        String -> the trained rows that it was read in.
+        String -> number of trained rows in which it was read.
     cut_off
         Strings that trained rows hold only where training cut them off.
     by_string
@@ -85,9 +85,9 @@ class Trained:
     by_string: Mapping[str, SupervisionState]
 
     def dose_of(self, example: ManifestExample, span: ManifestSpan) -> int:
-        """Return in how many trained rows training read an identifier.
+        """Return the number of trained rows in which training read an identifier.
 
-        It is 0 for a held-out one, and :data:`NOT_READ` where all rows cut it off.
+        It is 0 for a held-out one, and :data:`NOT_READ` if all rows cut it off.
         """
         string = string_of(example, span)
         if string in self.cut_off:
@@ -105,7 +105,7 @@ class Trained:
 
 
 def is_read(example: ManifestExample, span: ManifestSpan) -> bool:
-    """Return whether training read an identifier; True where that is not known."""
+    """Return whether training read an identifier; True if that is not known."""
     return example.supervision_of(span.start, span.end) != "cut off"
 
 
@@ -118,9 +118,9 @@ def is_known(manifest: Manifest) -> bool:
 
 
 def trained_identifiers(manifest: Manifest, *, canaries: bool = True) -> Trained:
-    """Return what training did with the identifiers of a manifest.
+    """Return the supervision of the identifiers of a manifest.
 
-    Audits ask this for the doses and the strata of their identifiers.
+    Audits take the doses and strata of identifiers from it.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def _states_by_string(
     Parameters
     ----------
     examples
-        Of both splits: a string that is annotated in one row counts in all.
+        Rows of both splits, since a string that is annotated in one row counts in all.
     """
     annotated_anywhere: set[str] = set()
     for example in examples:
@@ -205,7 +205,7 @@ def _states_in_example(
 
 def _is_whole_word(text: str, start: int, end: int) -> bool:
     """Return whether no word goes on beyond the characters ``start:end`` of a text."""
-    # Letters or digits on both sides of an edge: the edge is inside of a word.
+    # An edge with letters or digits on both sides is inside of a word.
     before = text[max(start - 1, 0) : start]
     behind = text[end : end + 1]
     begins_inside = before.isalnum() and text[start].isalnum()
@@ -225,7 +225,7 @@ def canary_rows_cut(manifest: Manifest) -> Counter[str]:
     """Map each canary to the number of its trained rows with a secret part cut off."""
     counts = Counter[str]()
     for canary_id, example, secret_spans in _planted_canaries(manifest):
-        # Without one of its parts a canary is not whole.
+        # A canary that lacks a part is not whole.
         is_cut = any(not is_read(example, span) for span in secret_spans)
         counts[canary_id] += is_cut
     return counts

@@ -1,8 +1,8 @@
 """Warnings that training did not see what the user calls trained.
 
 An identifier that ``max_length`` cut off was never trained on. A canary without loss
-was read, and hardly learned. Neither voids a claim, because claims leave out what was
-cut off. But a reader must know that it was not tested.
+was read, and hardly learned. Neither voids a claim, since claims leave out cut-off
+identifiers. But readers must know that these were not tested.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _cut_off_guard(manifest: Manifest) -> Guard | None:
 
 def _canary_guard(manifest: Manifest) -> Guard | None:
     """Return a failed guard if training had no loss on some canaries, else ``None``."""
-    # Of a canary whose state is not known (""), nothing is said.
+    # A canary with an unknown state ("") draws no warning.
     states = [state for state in canary_supervision(manifest).values() if state]
     n_cut_off = states.count("cut off")
 
@@ -92,7 +92,7 @@ def _cut_off_hits(manifest: Manifest) -> Hits:
     """
     trained_on = trained_identifiers(manifest, canaries=False)
 
-    # Strings count, not occurrences: one may stand in many rows.
+    # Count strings, not occurrences, since many rows may contain one string.
     strings: set[str] = set()
     for example in manifest.examples:
         if example.split == "train" and example.canary_id is None:

@@ -1,10 +1,10 @@
 """The guard that a checkpoint learned the rows that are listed as trained.
 
-A checkpoint that was trained on other rows than those listed, or under another
-template, gives nothing of them away, so that every audit passes it. Such a mistake
-looks like this: trained rows fit no better than held-out ones. A method that hides its
-rows well, a very short training and one without loss on the text look alike, so the
-guard asks and voids nothing. An audit that detects anything answers it.
+If a checkpoint was trained on other rows than the listed ones, or under another
+template, every audit passes it. The sign of such a mistake is that trained rows fit no
+better than held-out ones. But a method that hides its rows well, a very short training,
+or one without loss on the text look the same. The guard therefore asks a question and
+voids nothing. Any detection answers it.
 
 A row is an example of the manifest, and its parts (:data:`PARTS`) are the whole row and
 its response. A change of NLL is that since the base: below 0, a row became likelier.
@@ -58,7 +58,7 @@ def trained_rows_guards(fits: Mapping[str, Mapping[str, Memory]]) -> list[Guard]
         if p is None:
             continue
 
-        # The figures that readers see are of whole rows.
+        # Readers see the figures of whole rows.
         whole_rows = by_part[WHOLE_ROW]
         fits_better = p < MAX_P_BETTER_FIT
         facts: dict[str, Fact] = {
@@ -83,7 +83,7 @@ def trained_rows_guards(fits: Mapping[str, Mapping[str, Memory]]) -> list[Guard]
             checkpoint=checkpoint,
         )
 
-    # A seed that fits answers for the other seeds.
+    # A seed with a better fit answers for the other seeds.
     fitting_methods = {
         training_of(checkpoint)
         for checkpoint, fit_guard in guard_by_checkpoint.items()
@@ -176,7 +176,7 @@ def without_answered(
     void
         Checkpoints of which nothing can be concluded: there is no use in asking.
     """
-    # A leak shows that the rows were learned.
+    # A leak proves that the rows were learned.
     detected = {
         training_of(finding.checkpoint) for finding in findings if finding.detected
     }

@@ -46,11 +46,11 @@ MIN_DIGITS = 6
 MIN_CODE_LENGTH = 8
 """Letters and digits of a password or code that is unguessable."""
 CHUNK_LENGTH = 4
-"""Digits in a row that tell a number if they stand before it."""
+"""Consecutive digits that give a number away if they appear before it."""
 LAST_DIGITS = 2
-"""Digits that a running number may differ in from one that is known."""
+"""Last digits in which a running number may differ from a known one."""
 MIN_WORD_LENGTH = 3
-"""Letters of a word that says whose an identifier is; initials do not."""
+"""Least letters of a word that identifies somebody; initials do not."""
 GIVEN_SHARE = 0.5
 """Share of the letters of an identifier that stand before it in its row, from which on
 the row gives it away **[ours]**."""
@@ -123,8 +123,9 @@ class Candidate(NamedTuple):
 
     @property
     def spelling(self) -> str:
-        """Equal for one identifier that is written in several ways."""
-        # Two addresses with one telling part are two: either tells most of the other.
+        """A key that is equal for all spellings of one identifier."""
+        # Two addresses with the same telling part are two identifiers that reveal each
+        # other.
         return self.text if self.kind == "address" else self.core
 
 
@@ -136,7 +137,7 @@ def guesses(manifest: Manifest) -> dict[SpanKey, Guess]:
     same. Names are guessed as often as the most frequent first word and the most
     frequent last word of all names stand together.
     """
-    # By its kind an identifier can be guessed, or it is a candidate.
+    # The kind decides whether an identifier can be guessed or is a candidate.
     guess_of: dict[SpanKey, Guess] = {}
     candidates: dict[SpanKey, Candidate] = {}
     text_before: dict[SpanKey, str] = {}
@@ -151,7 +152,8 @@ def guesses(manifest: Manifest) -> dict[SpanKey, Guess]:
                 candidates[key] = candidate
                 text_before[key] = example.text[: span.start]
 
-    # Strings of one stem tell one another, unless they are one in several spellings.
+    # Strings with one stem reveal each other, unless they are spellings of one
+    # identifier.
     spellings: dict[tuple[Kind, str], set[str]] = defaultdict(set)
     names = set()
     for candidate in candidates.values():
@@ -159,7 +161,7 @@ def guesses(manifest: Manifest) -> dict[SpanKey, Guess]:
         if candidate.kind == "name":
             names.add(candidate.core)
 
-    # What nothing tells is unguessable.
+    # A candidate that nothing reveals is unguessable.
     name_rate = max(GUESSED, _frequent_name(names))
     for key, candidate in candidates.items():
         is_told_by_another = len(spellings[candidate.kind, candidate.stem]) > 1
@@ -220,7 +222,7 @@ def kind_of(text: str, span_type: str) -> Kind | None:
         has_surname = len(_names(text)) >= 2
         return "name" if has_surname and not has_digit else None
 
-    # There are few dates, and in pairs of digits a phone number looks like one.
+    # Dates are few, so they can be guessed; a phone number in pairs can look like one.
     if span_type != "PHONE" and _DATES.fullmatch(text):
         return None
 
@@ -258,14 +260,14 @@ def is_given(text: str, before: str, kind: Kind) -> bool:
     if kind == "code":
         return text in before
 
-    # Of names and addresses the letters count that the words before them have.
+    # For names and addresses, count the letters that the words before them contain.
     letters = "".join(_LETTERS.findall(_core(text, kind)))
     is_known = _stands_in(letters, before)
     return bool(is_known.mean() >= GIVEN_SHARE)
 
 
 def _stands_in(letters: str, before: str) -> np.ndarray:
-    """Return which letters of a string a text tells, shape ``(letters,)``, bool.
+    """Return a mask of the letters of a string that a text gives away.
 
     They are those of the text's words, where words are separated; of two Chinese,
     Japanese or Korean characters in a row otherwise.
@@ -336,7 +338,7 @@ def _is_code(run: str) -> bool:
 
 
 def _core(text: str, kind: Kind) -> str:
-    """Return what is left of an identifier however it is written."""
+    """Return the part of an identifier that all of its spellings share."""
     if kind == "number":
         return _digits(text)
     if kind == "address":
@@ -381,12 +383,12 @@ def _without_form_of_address(word: str) -> str:
 
 
 def _stem(core: str, kind: Kind) -> str:
-    """Return what identifiers share of which one can be guessed from the other."""
+    """Return the stem of an identifier, shared by those that can be guessed from it."""
     if kind == "address":
         return _LAST_NUMBER.sub("#", core)
     if kind == "name":
         words = core.split()
-        # Of two relatives with one initial, either tells the other.
+        # Two relatives with the same initial reveal each other.
         return f"{words[0][0]} {words[-1]}"
     return core[:-LAST_DIGITS]
 

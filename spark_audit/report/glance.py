@@ -1,4 +1,4 @@
-"""The main figures of a report: one line a checkpoint, one figure an audit."""
+"""The main figures of a report: a line per checkpoint, a figure per audit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from spark_audit.report.cells import (
 from spark_audit.results import Contrast, Report, Row, grouped
 
 SCORE_WITHOUT_FINDING = "loss"
-"""Score that stands for a checkpoint where its finding rests on none."""
+"""Score of a checkpoint whose finding rests on no score."""
 
 
 class MainFigure(NamedTuple):
@@ -42,8 +42,7 @@ class MainFigure(NamedTuple):
 def main_rows(report: Report) -> Iterator[MainFigure]:
     """Yield the main figures: title, variant as it was declared, rows.
 
-    Of several scores it is the one that the verdict rests on, where it rests on none
-    the loss.
+    Among several scores it is the one that the verdict rests on, by default the loss.
     """
     by_metric = grouped(_pooled(report), lambda row: (row.audit, row.metric))
     for audit in in_order({audit for audit, _ in by_metric}):
@@ -68,7 +67,7 @@ def _rows_of_verdict(
     score_by_name = carriers(report.findings, audit)
     rows = []
     for row in candidates:
-        # A difference between checkpoints has no score of one of them.
+        # Skip differences between checkpoints, which are no scores.
         if isinstance(row, Contrast):
             continue
 
@@ -88,9 +87,9 @@ def _pooled(report: Report) -> list[Row]:
 
 
 def glance(report: Report) -> ReportTable | None:
-    """Return one line a checkpoint, one figure an audit; ``None`` without figures.
+    """Return a line per checkpoint, a figure per audit; ``None``: no figures.
 
-    Figures are chosen beforehand, never by what came out (:func:`main_rows`).
+    Figures are chosen beforehand, never by their results (:func:`main_rows`).
     """
     columns: dict[str, dict[str, Cell]] = {}
     chance_cells: list[Cell] = []
@@ -100,14 +99,14 @@ def glance(report: Report) -> ReportTable | None:
 
     lines = []
     for line, checkpoint in _checkpoint_by_line(_pooled(report)).items():
-        # A checkpoint that only other figures are of has no line here.
+        # A checkpoint that has only other figures gets no line.
         cells = [column.get(line, EMPTY_CELL) for column in columns.values()]
         if any(cell is not EMPTY_CELL for cell in cells):
             lines.append(TableLine((Cell(line), *cells), checkpoint))
     if not lines:
         return None
 
-    # Chance stands below the checkpoints, where any figure has a null.
+    # Chance is the last line, if any figure has a null.
     if not all(cell.missing for cell in chance_cells):
         label = Cell(sentences.render("table.chance"))
         lines.append(TableLine((label, *chance_cells)))
@@ -131,13 +130,13 @@ def _column(main_figure: MainFigure) -> dict[str, Cell]:
         variant = ""
         if main_figure.variant == ANY_NAME:
             variant = f"{row.of} "
-        # Of several rows of a line, the first stands for it.
+        # The first of several rows of a line is shown.
         cells.setdefault(line_name(row), figure(row, before=variant))
     return cells
 
 
 def _chance_of(rows: Sequence[Row]) -> Cell:
-    """Return the cell of chance of a figure; empty where its audit has no chance."""
+    """Return the cell of chance of a figure; empty: its audit has none."""
     if not about(rows[0].audit).chance:
         return EMPTY_CELL
 
@@ -152,7 +151,7 @@ def _chance_of(rows: Sequence[Row]) -> Cell:
 def _checkpoint_by_line(rows: Sequence[Row]) -> Mapping[str, str]:
     """Return line -> the checkpoint that it is of.
 
-    Of several seeds one line stands for all, with the widest interval there is.
+    Several seeds share a line, with the widest interval.
     """
     with_seeds = set()
     for row in rows:

@@ -1,4 +1,4 @@
-"""A finished report that another one replaces: it is kept whole, in a folder beside it.
+"""Keep a finished report that another one replaces, in a folder next to it.
 
 Training again and auditing again is the normal case: the new report takes the folder of
 its name, and the old one stays readable under the date on which it was made.
@@ -28,7 +28,7 @@ run looks for them.
 def other_models(old: Report, checkpoints: Sequence[CheckpointFacts]) -> list[str]:
     """Return the names under which a report has other models than these.
 
-    A name that stands in one of the two alone is not among them.
+    Names that only one of the two reports has are left out.
     """
     model_id_by_name = {facts.name: facts.model_id for facts in checkpoints}
     names = []
@@ -40,7 +40,7 @@ def other_models(old: Report, checkpoints: Sequence[CheckpointFacts]) -> list[st
 
 
 def replaced(old: Report, new: Report) -> str:
-    """Return what the old report is about that the new one is not; empty: nothing.
+    """Return the subject of the old report that differs from the new one's; or "".
 
     The new report may come from another version of the program, and may hold more: more
     audits, or the base too.
@@ -60,7 +60,7 @@ def replaced(old: Report, new: Report) -> str:
     if missing_names:
         return f"checkpoints that are not audited now ({', '.join(missing_names)})"
 
-    # Settings come last: of other data or models they say nothing.
+    # Settings come last, since they do not matter if data or models differ.
     changed = _changed_settings(old.settings, new.settings)
     if changed:
         return f"other settings ({', '.join(changed)})"
@@ -87,7 +87,7 @@ def keep_report(folder: Path, old: Report, why: str) -> Path:
     folder
         Where the old report is, and the new one will be.
     why
-        What the old report is about, from :func:`replaced`.
+        The subject of the old report, from :func:`replaced`.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""The matrix of checkpoints and attacks: one cell says what an attack came to.
+"""The matrix of checkpoints and attacks: each cell has the result of an attack.
 
 Every format of a report shows this one object: the terminal, the page, Markdown and a
 notebook. A column, its head and the form of its effects come from the class and the
@@ -34,13 +34,13 @@ CELL_MARKS: dict[CellKind, str] = {
 """A mark of each kind of cell: they differ without colour."""
 
 MAX_NAMES = 3
-"""Names that a line has; of more it says how many."""
+"""Most names in a line; more are counted."""
 
 MAX_ROWS = 5
 """Checkpoints that a glance has room for."""
 
 ROWS_OF_MORE = 4
-"""Rows that a glance shows of more checkpoints; the others are counted."""
+"""Rows of a glance if there are more checkpoints; the others are counted."""
 
 STRENGTH_STEPS: dict[str, tuple[float, float]] = {
     "nats": (math.log(1.25), math.log(2.0)),
@@ -60,13 +60,13 @@ class MatrixCell:
     kind
         ``less``: trained strings became less likely, which tells them apart, too.
     effect
-        The effect as people say it (``+12%``), or at most how much could still be
-        there (``≤ +9%``); empty where there is neither.
+        The effect (``+12%``), or the limit of what could still be there (``≤ +9%``);
+        empty: neither is known.
     reason
-        Why it is void or was not tested, in words; of a method with several seeds, the
-        seed that the effect was found in.
+        The reason why it is void or was not tested, in words. For a method with several
+        seeds, the seed with the effect.
     strength
-        Of what was found: 1, 2 or 3; else 0.
+        Shade of a found effect: 1, 2 or 3; else 0.
     """
 
     audit: str
@@ -134,7 +134,7 @@ class Matrix:
     @property
     def _n_first(self) -> int:
         """Return how many rows a glance shows."""
-        # The line that counts the others takes the room of a row.
+        # The line that counts the other rows takes the room of a row.
         return MAX_ROWS if len(self.rows) <= MAX_ROWS else ROWS_OF_MORE
 
     @property
@@ -153,7 +153,7 @@ class Matrix:
         for row in self.rows:
             used.update(cell.kind for cell in row.cells)
 
-        # A mark that no cell has needs no word.
+        # Leave out marks that no cell has.
         legend = []
         for kind in CELL_KINDS:
             if kind in used:
@@ -163,7 +163,7 @@ class Matrix:
 
 
 def few_names(names: Sequence[str]) -> str:
-    """Return names in a list, and of many how many more there are."""
+    """Return names as a list; a long list ends with the number of others."""
     if len(names) <= MAX_NAMES:
         return listed(names)
 
@@ -174,7 +174,7 @@ def few_names(names: Sequence[str]) -> str:
 
 
 def names_or_count(names: Sequence[str]) -> str:
-    """Return checkpoints in a list, and of many how many they are: a row names each."""
+    """Return checkpoints as a list, or the number of many, since rows name each."""
     if len(names) <= MAX_NAMES:
         return listed(names)
     return render("glance.count", count=len(names))
@@ -183,13 +183,12 @@ def names_or_count(names: Sequence[str]) -> str:
 def matrix_of(standings: Sequence[Standing]) -> Matrix:
     """Return the matrix of a report's checkpoints, in their order.
 
-    An attack that was tried on none of them, and found nothing, still has its column:
-    what was not tested is an answer, too.
+    An untried attack still has its column, since "not tested" is an answer, too.
     """
     columns: list[MatrixColumn] = []
     rows: list[MatrixRow] = []
     for standing in standings:
-        # Each checkpoint has all attacks, in one order: the first names the columns.
+        # All checkpoints have the same attacks in the same order, so read the first.
         if not columns:
             columns = [column_of(tried.audit) for tried in standing.tried]
 
@@ -243,7 +242,7 @@ def _cell_of_found(tried: Tried, finding: Finding) -> MatrixCell:
 
 
 def _at_most(tried: Tried) -> str:
-    """Return at most how much could still be there; empty where it is not known."""
+    """Return the limit of what could still be there; empty: not known."""
     if tried.bounded is None:
         return ""
 
@@ -253,7 +252,7 @@ def _at_most(tried: Tried) -> str:
 
 
 def _why(tried: Tried) -> str:
-    """Return why an attack has no result, in words; empty where nothing says it."""
+    """Return why an attack has no result, in words; empty: no reason is known."""
     if not tried.ran:
         return render("dossier.not_run")
     if tried.outcome == "confounded":
@@ -266,7 +265,7 @@ def _why(tried: Tried) -> str:
 def effect_size(finding: Finding, end: float | None) -> float | None:
     """Return how far a figure is from no effect: above 0 is more of a leak.
 
-    None where either is not known: a null that is withheld is not 0.
+    None: one of them is not known, as a withheld null is not 0.
     """
     if end is None or finding.null is None:
         return None
@@ -294,7 +293,7 @@ def strength_of(size: float | None, unit: str) -> int:
     if size is None:
         return 1
 
-    # Of a unit without steps, nothing is said to be stronger than anything else.
+    # A unit without steps has only one shade.
     second_step, third_step = STRENGTH_STEPS.get(unit, (math.inf, math.inf))
     if abs(size) >= third_step:
         return 3

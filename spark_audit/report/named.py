@@ -1,8 +1,8 @@
 """Rows and groups of rows that are shown to have been trained on.
 
-Read from the evidence of the membership audit, which a report folder keeps: no model
-and no text is needed. The score was declared beforehand: ``reference``, the rise of a
-text's log-likelihood since the untrained model, against held-out rows of its task.
+They follow from the evidence of the membership audit in the report folder, without a
+model or texts. The score was declared beforehand: ``reference``, the rise of a text's
+log-likelihood since the untrained model, compared with held-out rows of its task.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 BLIND = "blind text classifier"
 """The guard that the texts alone do not tell trained from held-out rows."""
 NAMED_SHARE = 0.1
-"""Share of false ones among all that are named, where none is asked for."""
+"""Default share of false ones among all named rows."""
 
 
 @dataclass(frozen=True)
 class Named:
-    """The trained rows of one checkpoint, or in ``why`` why none can be named.
+    """The named rows of one checkpoint, or in ``why`` the reason why there are none.
 
     ``rows`` has ``row``, ``task``, ``group`` (rows that share a source or a person),
     ``p`` and ``named``; ``groups`` has ``group``, ``rows``, ``p``, ``named``.
@@ -50,7 +50,7 @@ class Named:
     why: str = ""
 
     def summary(self, share: float) -> str:
-        """Return how many are named; with none, how many it would take."""
+        """Return the sentence on the number of named rows, or on the rows needed."""
         if self.why:
             return render("named.none", checkpoint=self.checkpoint, why=self.why)
 
@@ -84,7 +84,7 @@ def evidence_of(report: Report, folder: Path, audit: str = "") -> Evidence:
     InputError
         If it is not there.
     OutputError
-        If it is not as the report says that it was written.
+        If it differs from the digest in the report.
     """
     audit = audit or Membership.name
     path = folder / "scores" / about(audit).evidence_file()
@@ -188,7 +188,7 @@ def _why_nobody_is_named(
 
 
 def why_in_doubt(report: Report, name: str) -> str:
-    """Return why rows of a checkpoint cannot be compared; empty where they can."""
+    """Return why rows of a checkpoint cannot be compared; empty: they can."""
     setup_faults = faults(report.guards, entry_of(name))
     if setup_faults:
         return setup_faults[0].detail

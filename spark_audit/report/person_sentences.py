@@ -15,7 +15,7 @@ CHANGE_COLUMNS = ("before", "after", "change", "p", "least")
 
 
 def rows_of_person(record: PersonRecord) -> str:
-    """Return how many rows of a person were given as training data and as held out."""
+    """Return the numbers of a person's rows in training data and held out, in words."""
     n_trained = record["trained"]
     n_held_out = record["held_out"]
     key = "persons.one_row" if n_trained == 1 else "persons.rows"
@@ -25,7 +25,7 @@ def rows_of_person(record: PersonRecord) -> str:
 
 
 def person_verdict(records: Sequence[PersonRecord]) -> str:
-    """Return which checkpoints show the use of a person's rows, if any does.
+    """Return the sentence on checkpoints that show the use of a person's rows.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def person_verdict(records: Sequence[PersonRecord]) -> str:
 
 
 def person_line(record: PersonRecord) -> tuple[str, ...]:
-    """Return what a checkpoint shows of a person, by :data:`PERSON_COLUMNS`."""
+    """Return the line of a checkpoint on a person, by :data:`PERSON_COLUMNS`."""
     back = render("persons.back_not_tested")
     if record["back"] is not None:
         back = render("named.of", count=record["back"], of=record["asked"])
@@ -74,7 +74,7 @@ def person_line(record: PersonRecord) -> tuple[str, ...]:
 
 
 def change_line(change: PersonChange) -> tuple[str, ...]:
-    """Return what changed between two checkpoints, by :data:`CHANGE_COLUMNS`."""
+    """Return the line of a change between checkpoints, by :data:`CHANGE_COLUMNS`."""
     test = ""
     least = ""
     if change["change"] != "untested":
@@ -93,7 +93,7 @@ def change_line(change: PersonChange) -> tuple[str, ...]:
 def remarks_on_persons(
     records: Sequence[PersonRecord], changes: Sequence[PersonChange], *, share: float
 ) -> Iterator[str]:
-    """Yield what each result means that there is, and what none of them proves.
+    """Yield the meaning of each result that occurs, and what no result proves.
 
     Parameters
     ----------

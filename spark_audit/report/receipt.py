@@ -1,8 +1,8 @@
-"""A claim of differential privacy, held against what a report's canaries show.
+"""A claim of differential privacy, compared with the canaries of a report.
 
-One test per checkpoint, chosen by the claim and never by what came out: with a delta
-the coin flips between the two canaries of each pair, without one the canaries' places
-among their candidates. Formulas and sources are in
+There is one test per checkpoint, chosen by the claim and never by results. With a delta
+it is the coin flips between the two canaries of each pair; without one it is the ranks
+of canaries among their candidates. Formulas and sources are in
 :mod:`spark_audit.stats.epsilon_bounds`.
 """
 
@@ -34,14 +34,14 @@ Relation: TypeAlias = Literal["add-remove", "replace"]
 ClaimState: TypeAlias = Literal["contradicted", "consistent", "cannot_tell"]
 By: TypeAlias = Literal["coins", "candidates"]
 SIGNIFICANCE = 0.05
-"""Over all checkpoints of a report (Bonferroni)."""
+"""Joint significance over all checkpoints of a report (Bonferroni)."""
 GUESS_COLUMNS: Mapping[By, tuple[str, str, str]] = {
     "coins": ("right", "guesses", "pairs"),
     "candidates": ("hits", "canaries", "canaries"),
 }
 """Columns of right guesses, of all guesses and of what is guessed."""
 MAX_CANARIES_COUNTED = 1 << 20
-"""Canaries up to which it is worked out how many are needed."""
+"""Largest number of needed canaries that is computed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class Claim:
     Raises
     ------
     InputError
-        If a number is none that a claim can have.
+        If a number is not valid for a claim.
     """
 
     epsilon: float
@@ -78,7 +78,7 @@ class Claim:
     def bound(
         self, right: int, canaries: int, *, rows: int, level: float, candidates: int
     ) -> float:
-        """Return the lower bound of epsilon that so many right guesses show.
+        """Return the lower bound of epsilon from the right guesses.
 
         Parameters
         ----------
@@ -162,7 +162,7 @@ class Receipt:
     why: str = ""
 
     def sentence(self, claim: Claim) -> str:
-        """Return what the canaries say of the claim, in sentences."""
+        """Return the result of the canaries on the claim, in sentences."""
         keys: list[str] = [self.state]
         if self.state == "consistent":
             keys += ["attainable", "no_proof"]
@@ -229,7 +229,7 @@ def _record_to_test(records: Sequence[TableRecord], claim: Claim) -> TableRecord
 
 
 def accounted(run: Path, claim: Claim) -> str:
-    """Return what the accountant of a run of ``spark-train`` states, next to a claim.
+    """Return the statement of a run's accountant next to a claim.
 
     Raises
     ------
@@ -324,7 +324,7 @@ def _receipt(
 
 
 def _candidates(report: Report) -> int:
-    """Return how many candidates a canary has: the best rank has all their bits."""
+    """Return the number of candidates of a canary, from the bits of the best rank."""
     doses = report.tables.get("canary_by_dose", ())
     most_bits = next(
         float(record["exposure_most"]) for record in doses if record["part"] == "full"
@@ -352,8 +352,8 @@ def canaries_needed(
 
     Returns
     -------
-    The smallest number; ``None`` where it is above :data:`MAX_CANARIES_COUNTED`, or
-    there is none.
+    The smallest number; ``None``: it is above :data:`MAX_CANARIES_COUNTED`, or no
+    number is enough.
     """
     # Group privacy: over k steps epsilon grows k times, and delta by the sum of
     # 1 + e^epsilon + ... = (e^(k epsilon) - 1) / (e^epsilon - 1).

@@ -1,4 +1,4 @@
-"""The state of each checkpoint: what was detected, tried and led by.
+"""The state of each checkpoint, with its detections, attacks and main finding.
 
 Every format of a report begins with it. It follows from the typed findings alone, so
 that all formats give the same answer.
@@ -54,12 +54,12 @@ NOT_TESTED_CLAIMS = ("not_tested", "confounded")
 """Claims that state why memory was not tested."""
 
 MAX_TYPES_NAMED = 3
-"""Types that are named as the most exposed."""
+"""Most types that are named as exposed."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Where one checkpoint, or method with several seeds, stands.
+    """The state of one checkpoint or method, and the evidence for it.
 
     Attributes
     ----------
@@ -68,21 +68,21 @@ class Standing:
     state
         From :func:`_state_of`, which has a table of them.
     detections
-        All that was detected, the strongest evidence first.
+        All detections, the strongest evidence first.
     tried
-        Every attack in the order of audits, the untried ones too.
+        Every attack in the order of audits, including untried ones.
     exposed
-        Where something was detected, the figures of the types of identifiers that moved
-        most: exploratory, to say where to look first.
+        If something was detected, the figures of the types of identifiers that moved
+        most. They are exploratory and show where to look first.
     faults
         Setup guards that failed for it; the lead names them.
     question
         The guard which found that its trained rows fit no better than held-out ones:
         the lead begins with the question whether list and template are right.
     led_by
-        Its strongest evidence; where nothing is claimed, its first test of memory.
+        Its strongest evidence; without a claim, its first test of memory.
     nearest
-        Where nothing is claimed, the test of smallest p, if that is below 0.05.
+        Without a claim, the test with the smallest p, if that is below 0.05.
     memory
         How the NLL of trained identifiers changed relative to comparable ones that
         were never trained on, nats per token: below 0 is more likely.
@@ -114,7 +114,7 @@ class Standing:
         """The sentence of its strongest evidence, and failed guards."""
         guard_sentences = [guard.detail for guard in self.faults]
         if self.led_by is None:
-            # The report says at its head why, once for all.
+            # The head of the report states the reason once for all.
             key = "nothing" if self.state == "NO LEAK FOUND" else "untested"
             return " ".join(guard_sentences) or render(f"states.{key}")
 
@@ -139,18 +139,18 @@ class Standing:
 
     @property
     def ships(self) -> bool:
-        """Whether ``gate`` lets it pass where it is given no rule."""
+        """Whether ``gate`` without rules lets it pass."""
         if self.state == "NOT TESTED":
             return False
 
-        # That identifiers became less likely is told, but stops nothing.
+        # Less likely identifiers are reported, but stop nothing.
         stopping = SEVERITY["membership"]
         return not any(finding.severity >= stopping for finding in self.detections)
 
     def doubt_of(self, audit: str) -> str:
         """Return why nothing can be concluded from an audit's figures, in words.
 
-        Empty where something can, or where it was not tried.
+        Empty: something can be concluded, or the audit was not tried.
         """
         _, inconclusive = RESULTS
         for tried in self.tried:
@@ -199,7 +199,7 @@ class Standing:
             key = "page.exposed_less_likely" if is_less_likely else "page.exposed"
             return render(key, rows=self.exposed)
 
-        # That no type is exposed may be said only where identifiers were attacked.
+        # Only an attack on identifiers can show that no type is exposed.
         looked_for_identifiers = False
         for tried in self.tried:
             if tried.outcome == "not shown" and about(tried.audit).attacks_identifiers:
@@ -216,9 +216,10 @@ def _can_show_leak(audit: str) -> bool:
 
 
 def standings(report: Report) -> list[Standing]:
-    """Return every checkpoint but the base, the worst first; a base that leaks, too.
+    """Return the standing of every checkpoint, the worst first.
 
-    Empty where no audit of the report attacks anything.
+    The base is left out unless it leaks. The list is empty if no audit of the report
+    attacks anything.
     """
     scored = _scored_checkpoints(report)
     attacks = _attacks(scored)
@@ -228,7 +229,7 @@ def standings(report: Report) -> list[Standing]:
     findings_by_name = grouped(
         report.findings, lambda finding: method_of(finding.checkpoint)
     )
-    # A finding without a checkpoint is on all: that nothing was tested is true of each.
+    # A finding without a checkpoint, such as "not tested", holds for all of them.
     reasons = []
     for finding in findings_by_name.pop("", ()):
         if finding.claim == "not_tested" and finding.audit in attacks:
@@ -248,7 +249,8 @@ def standings(report: Report) -> list[Standing]:
 def _attacks(scored: Mapping[str, Collection[str]]) -> list[str]:
     """Return the audits that attack, in order.
 
-    Those on request alone are left out where the report has none of their figures.
+    Audits that run on request only are left out if the report has none of their
+    figures.
     """
     attacks = []
     for audit in audit_names():
@@ -280,7 +282,7 @@ def _scored_checkpoints(report: Report) -> dict[str, set[str]]:
 
 
 def remembers(finding: Finding) -> bool:
-    """Return whether a finding rests on a test of memory, whatever that came to."""
+    """Return whether a finding rests on a test of memory, whatever its result."""
     if finding.alone in NOT_TESTED_CLAIMS or finding.checkpoint == BASE:
         return False
     if finding.alone in ("verbatim", "memory"):
@@ -294,8 +296,8 @@ def remembers(finding: Finding) -> bool:
 def untested(findings: Sequence[Finding], names: Iterable[str]) -> list[Finding]:
     """Return a finding for each checkpoint whose memory was not tested.
 
-    Where that is true of all of them it is one finding, on the report. Of a method with
-    several seeds or stages one test is enough.
+    If that holds for all, there is one finding on the report. For a method with several
+    seeds or stages one test is enough.
 
     Parameters
     ----------
@@ -356,18 +358,18 @@ def _standing(
     attacks: Collection[str],
     scored: Mapping[str, Collection[str]],
 ) -> Standing:
-    """Return where one checkpoint stands.
+    """Return the standing of one checkpoint.
 
     Parameters
     ----------
     findings
-        Of the checkpoint, with the reasons why nothing was tested of any.
+        Findings on the checkpoint, and reasons why nothing was tested on any.
     attacks
         The audits that attack.
     scored
         The checkpoints that each audit scored.
     """
-    # Findings of other audits, as on utility, decide on no state.
+    # Findings of other audits, such as utility, decide no state.
     of_attacks = []
     for finding in by_severity(findings):
         if finding.audit in attacks or finding.audit == OF_REPORT:
@@ -398,7 +400,7 @@ def _standing(
         question=question_of(report.guards, name),
         led_by=led_by,
         nearest=_nearest(state, tried, led_by),
-        # Where the setup is at fault, there is no valid figure.
+        # A faulty setup leaves no valid figure.
         memory=None if failed_guards else _pooled(memory_rows),
         sides=_sides(findings, name),
     )
@@ -466,7 +468,7 @@ def _led_by(
             # Its lead consists of their sentences.
             return None
         for finding in findings:
-            # What is true of the whole report is said at its head.
+            # The head of the report states what holds for all checkpoints.
             if finding.claim in NOT_TESTED_CLAIMS and finding.audit != OF_REPORT:
                 return finding
         return None
@@ -483,7 +485,7 @@ def _nearest(
 ) -> Tried | None:
     """Return the attack that came closest to a claim where no leak was found.
 
-    None where its p is not below 0.05, and where it leads already.
+    None: its p is not below 0.05, or it is already the leading finding.
     """
     if state != "NO LEAK FOUND":
         return None
@@ -507,7 +509,7 @@ def _memory_rows(report: Report, name: str) -> list[Row]:
     """Return a checkpoint's rows of the metric that the memory plot shows.
 
     They are over sources, as the states are. Over a few seeds an interval may be
-    endless: next to a detection it would read as if nothing had been found.
+    infinite, which would seem to contradict a detection.
     """
     rows = []
     for row in report.results:
@@ -539,14 +541,14 @@ def _exposed(
 ) -> tuple[Row, ...]:
     """Return the types whose trained identifiers moved most, the way that was detected.
 
-    They became likelier than never-trained ones; or less likely, where none is
-    remembered and that is what was found.
+    They became likelier than never-trained ones, or less likely if that was detected
+    and none is remembered.
     """
     claims = {finding.claim for finding in findings if finding.detected}
     if not claims:
         return ()
 
-    # Where something is remembered, that is what to show.
+    # Remembered types go before less likely ones.
     became_less_likely = False
     if claims.isdisjoint({"memory", "verbatim"}):
         for finding in findings:

@@ -1,4 +1,4 @@
-"""The tables that a reader of a report is shown, in order."""
+"""The tables that readers of a report see, in order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from spark_audit.report.glance import chance_cell, lines_with_figures
 from spark_audit.results import Contrast, Report, Row, grouped, number
 
 DRAWN_TABLES = ("mia_roc",)
-"""Further tables that are there to be drawn: no reader is shown them as tables."""
+"""Further tables that are only drawn and not shown as tables."""
 
 GROUP_KINDS = ("dose", "type", "task", "split")
 """Kinds of groups that have a table of their own, in order."""
@@ -35,11 +35,11 @@ EXPLORATORY = " (exploratory)"
 """End of the title of a table without a primary test."""
 
 FEW_CLUSTERS = 10
-"""Clusters below which an interval rests on little, and readers are told."""
+"""Fewer clusters draw a remark that the interval rests on little data."""
 
 
 def entries(report: Report) -> list[str]:
-    """Return what was audited, in order; a method with seeds, or a series, is one."""
+    """Return the audited entries in order; a method with seeds, or a series, is one."""
     names = [entry_of(name) for name in palette(report)]
     return list(dict.fromkeys(names))
 
@@ -50,7 +50,7 @@ def tables(report: Report, *, brief: bool = False) -> list[ReportTable]:
     Parameters
     ----------
     brief
-        Only pooled figures: what a terminal shows of many audits.
+        Whether to show only pooled figures, as a terminal does for many audits.
     """
     shown = []
     for audit, rows in grouped(report.results, lambda row: row.audit).items():
@@ -151,7 +151,7 @@ class _Layout:
     columns
         The columns of figures, in the order of the rows.
     main_column
-        Of a wide table, the column that the sizes of a line are of.
+        For a wide table, the column whose sizes are shown in a line.
     """
 
     is_wide: bool
@@ -189,7 +189,7 @@ def _layout(audit: str, rows: Sequence[Row], panel: str) -> _Layout:
 
 
 def _counted_column(audit: str, panel: str) -> FigureColumn | None:
-    """Return the column of a table whose sizes its smallest effect is of."""
+    """Return the column of a table whose sizes and smallest effect are shown."""
     for metric in about(audit).metrics:
         if metric.panel == panel and metric.counted:
             return FigureColumn(metric.name, metric.counted[0])
@@ -293,12 +293,12 @@ def _leading_text(name: str, row: Row) -> str:
 
 
 def _baseline(row: Row) -> str:
-    """Return what a contrast is held against; empty for a row that is none."""
+    """Return the baseline of a contrast; empty for any other row."""
     return row.baseline if isinstance(row, Contrast) else ""
 
 
 def _figure_cell(row: Row) -> Cell:
-    """Return a figure; of a contrast with its p and the smallest effect to be seen."""
+    """Return the cell of a figure; a contrast also has p and smallest effect."""
     if not isinstance(row, Contrast):
         return figure(row)
 
@@ -313,7 +313,7 @@ def _figure_cell(row: Row) -> Cell:
 
 
 def _remarks(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return why figures are missing, each reason once, and which rest on little."""
+    """Return the remarks on missing figures, each once, and on those of little data."""
     names_by_reason: dict[str, dict[str, None]] = {}
     withheld_reasons = set()
     names_of_few = set()
@@ -328,7 +328,7 @@ def _remarks(rows: Sequence[Row]) -> tuple[str, ...]:
 
     remarks = []
     for note, names in names_by_reason.items():
-        # A reason to withhold says by itself that the figures are withheld.
+        # A reason to withhold already says that the figures are withheld.
         is_withheld = note in withheld_reasons
         key = "table.withheld" if is_withheld else "table.not_estimable"
         reason = sentences.translated("reason", note)

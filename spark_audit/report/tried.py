@@ -1,4 +1,4 @@
-"""What an attack on one checkpoint came to, and how that is called."""
+"""The outcome of an attack on one checkpoint, and its name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RESULTS: tuple[tuple[Outcome, ...], ...] = (
     ("FOUND", "not shown"),
     ("void", "confounded"),
 )
-"""Outcomes from which something is concluded, and those from which nothing can be."""
+"""Outcomes that allow a conclusion, and those that do not."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Tried:
     ran
         Whether the report has this audit.
     bounded
-        Where nothing was found, the test that says how much could still be there.
+        If nothing was found, the test with the limit of what could still be there.
     """
 
     audit: str
@@ -56,17 +56,17 @@ class Tried:
 
     @property
     def seed(self) -> str:
-        """The replicate that it found something in; else empty."""
+        """The replicate with the effect; else empty."""
         return seed_of(self.finding) if self.outcome == "FOUND" else ""
 
     @property
     def shown(self) -> str:
-        """The attack, and by how much it found what it tries to find."""
+        """The attack, with the size of the effect that it found."""
         effect_found = self._effect_found
         if not effect_found:
             return self.attack
 
-        # Of several seeds it may be true of one alone.
+        # With several seeds, the finding may be on one alone.
         if self.seed:
             effect_found = render("states.in_seed", found=effect_found, seed=self.seed)
         return render("states.with_remark", text=self.attack, remark=effect_found)
@@ -97,7 +97,7 @@ class Tried:
 def attack_outcome(
     audit: str, findings: Sequence[Finding], *, scored: bool, ran: bool
 ) -> Tried:
-    """Return what an audit came to on one checkpoint.
+    """Return the outcome of an audit on one checkpoint.
 
     ==============  ============================================================
     Outcome         Condition; the first that is met decides
@@ -123,7 +123,7 @@ def attack_outcome(
     if severest is not None and severest.severity >= DETECTED:
         return Tried(audit, "FOUND", severest)
 
-    # Where texts differ, a test that showed nothing is no answer.
+    # If texts differ, a test without a result is no answer.
     for finding in findings:
         if finding.claim == "confounded":
             return Tried(audit, "confounded", finding)
@@ -141,7 +141,7 @@ def attack_outcome(
 
 
 def smallest_p_test(findings: Iterable[Finding]) -> Finding | None:
-    """Return the primary test with the smallest p, whatever it claims.
+    """Return the primary test with the smallest p, whatever its claim.
 
     A void test comes last. Tests of all identifiers come before those of a part of
     them, such as a dose, unless the part would claim something by itself.
@@ -168,10 +168,10 @@ def p_of(finding: Finding | None) -> float:
 
 
 def _bounding_test(audit: str, findings: Sequence[Finding]) -> Finding | None:
-    """Return the test that bounds what could still be there; None where none does.
+    """Return the test that bounds what could still be there; None: no test does.
 
-    It is of the figure that counts what was tested, of all identifiers rather than of
-    those of a dose, and of several such tests the one that leaves most open.
+    It is on the figure that counts the tested units, and on all identifiers rather than
+    those of a dose. Among several such tests the one that leaves most open counts.
     """
     covered = about(audit).covers
     if covered is None:
@@ -196,7 +196,7 @@ def _left_open(finding: Finding) -> float:
 
 
 def comparison_in_words(finding: Finding) -> str:
-    """Return what an effect is held against, as ``than by chance``.
+    """Return the comparison of an effect, such as ``than by chance``.
 
     The audit chooses the sentence; empty where it has none.
     """

@@ -1,7 +1,7 @@
 """The state of its checkpoint in every row of a report, and which rows are void.
 
-A setup guard that fails voids what an audit shows of a checkpoint: also in a frame or
-a file, where no sentence stands beside the figure.
+A failed setup guard voids an audit's results on a checkpoint. Frames and files must
+mark this in each row, since no sentence is next to a figure there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FigureT = TypeVar("FigureT", Row, Contrast, Finding)
 
 
 class Marks:
-    """States of checkpoints, and the guards that void an audit's figures of them."""
+    """States of checkpoints, and the guards that void an audit's figures on them."""
 
     def __init__(self, report: Report) -> None:
         self._guards = report.guards
@@ -40,14 +40,14 @@ class Marks:
         self._guard_by_place: dict[tuple[str, str], str] = {}
 
     def state(self, checkpoint: str) -> str:
-        """Return the state of a checkpoint; empty of the base, which is no suspect."""
+        """Return the state of a checkpoint; empty for the base, which is not tested."""
         return self._state_by_name.get(method_of(checkpoint), "")
 
     def voided_by(self, audit: str, checkpoint: str) -> str:
         """Return the setup guard that voids an audit's figures of a checkpoint.
 
-        Empty where none does: where no guard failed, and where the audit detected
-        something, which a fault of the setup cannot cause.
+        Empty: no guard failed, or the audit detected something, which a fault of the
+        setup cannot cause.
         """
         place = (audit, checkpoint)
         if place not in self._guard_by_place:
@@ -55,7 +55,7 @@ class Marks:
         return self._guard_by_place[place]
 
     def _failed_guard(self, audit: str, checkpoint: str) -> str:
-        """Return what :meth:`voided_by` returns, without looking it up."""
+        """Return the result of :meth:`voided_by` without the cache."""
         if not checkpoint or not about(audit).voided_by_setup:
             return ""
         # Detections are of methods, figures may be of seeds and of stages.
@@ -85,7 +85,7 @@ def _marked(figures: Iterable[FigureT], marks: Marks) -> list[FigureT]:
         state = marks.state(figure.checkpoint)
         guard = _voiding_guard(figure, marks)
 
-        # Other statuses, as not estimable, say more than that the setup is at fault.
+        # Other statuses, such as not estimable, say more than a faulty setup.
         status = figure.status
         if guard and status == "ok":
             status = "void"
@@ -115,7 +115,7 @@ def _marked(figures: Iterable[FigureT], marks: Marks) -> list[FigureT]:
 
 
 def _voiding_guard(figure: Row | Finding, marks: Marks) -> str:
-    """Return the guard that voids a figure; empty where none does.
+    """Return the guard that voids a figure; empty: none does.
 
     A finding may name its guard itself. One on nothing tested has no figure that could
     be void.
@@ -144,7 +144,7 @@ def with_state_columns(frame: pd.DataFrame, report: Report, audit: str) -> pd.Da
     if not name_columns or "voided_by" in frame:
         return frame
 
-    # What is on no checkpoint has an empty cell.
+    # A record without a checkpoint has empty cells.
     marks = Marks(report)
     states = []
     guards = []

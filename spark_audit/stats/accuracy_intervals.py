@@ -188,8 +188,9 @@ def accuracy_difference(
     drawn
         As for :func:`accuracy_estimate`: the sums of both, one after the other.
 
-    Examples -------- One series answers three of four questions rightly, the other one
-    of these:
+    Examples
+    --------
+    One series answers three of four questions rightly, the other one of these:
 
     >>> task = np.zeros(4, int)
     >>> source = np.arange(4)

@@ -50,8 +50,10 @@ def at_most(bound: Bound, significance: float) -> float:
     significance
         Largest p that is a claim, once the audit has corrected it (``bound.over``).
 
-    Returns ------- In the unit of the figure. It lies between the null (a figure that
-    moved away from a leak hides none) and the largest possible value of the figure.
+    Returns
+    -------
+    In the unit of the figure. It lies between the null (a figure that moved away from a
+    leak hides none) and the largest possible value of the figure.
 
     Notes
     -----
@@ -159,10 +161,12 @@ def t_bound(
     direction, null, beyond, most, over
         As in :class:`~spark_audit.stats.estimate.Bound`.
 
-    Notes ----- For an interval of Student's t this recovers its standard error, and the
-    bound at 5% is the end of the interval. Other intervals (bootstrap percentiles, the
-    logit of an AUC) are extended by the ratio of t quantiles, since a significance of
-    0.05 / 38 would need more resamples than there are.
+    Notes
+    -----
+    For an interval of Student's t this recovers its standard error, and the bound at 5%
+    is the end of the interval. Other intervals (bootstrap percentiles, the logit of an
+    AUC) are extended by the ratio of t quantiles, since a significance of 0.05 / 38
+    would need more resamples than there are.
 
     Examples
     --------

@@ -123,7 +123,9 @@ def draw_in_strata(
     strata
         Shape ``(C,)``: codes.
 
-    Examples -------- Two clusters of one stratum, three of the other:
+    Examples
+    --------
+    Two clusters of one stratum, three of the other:
 
     >>> strata = np.array([0, 0, 1, 1, 1])
     >>> weights = draw_in_strata(strata, replicates=2, seed=0)
@@ -241,13 +243,16 @@ def median_replicates(
     -------
     Shape ``(B,)``; NaN marks a resample without an observation.
 
-    Notes ----- The values of a cluster count as often as it was drawn, without being
-    repeated in memory. Sorted observations form about ``sqrt(n)`` blocks of equal size.
-    Counts per block find the block of the median, and counts within it the place. A
-    resample thus needs about ``2 sqrt(n)`` counts instead of ``n``.
+    Notes
+    -----
+    The values of a cluster count as often as it was drawn, without being repeated in
+    memory. Sorted observations form about ``sqrt(n)`` blocks of equal size. Counts per
+    block find the block of the median, and counts within it the place. A resample thus
+    needs about ``2 sqrt(n)`` counts instead of ``n``.
 
-    Examples -------- Clusters with the values 1, 2 and 9; the second resample has the
-    last one thrice:
+    Examples
+    --------
+    Clusters with the values 1, 2 and 9; the second resample has the last one thrice:
 
     >>> weights = Weights(drawn=np.array([[1, 1, 1], [0, 0, 3]]), column=np.arange(3))
     >>> median_replicates(weights, [1.0, 2.0, 9.0], [0, 1, 2]).tolist()
@@ -334,7 +339,9 @@ def sign_flip(num: ArrayLike, *, replicates: int = 9999, seed: int) -> float:
     num
         Shape ``(C,)``: sums of a paired contrast, with its null value subtracted.
 
-    Examples -------- Four clusters agree; two of their 16 patterns are as extreme:
+    Examples
+    --------
+    Four clusters agree; two of their 16 patterns are as extreme:
 
     >>> sign_flip([1.0, 2.0, 0.5, 1.0], seed=0)
     0.125
@@ -424,8 +431,10 @@ def max_t(num: ArrayLike, *, replicates: int = 9999, seed: int) -> np.ndarray:
     -------
     Shape ``(K,)``.
 
-    Examples -------- A contrast in which four clusters agree, and one with a single
-    cluster that is not 0:
+    Examples
+    --------
+    A contrast in which four clusters agree, and one with a single cluster that is not
+    0:
 
     >>> max_t([[1.0, 0.0], [2.0, 0.0], [0.5, 0.0], [1.0, 3.0]], seed=0).tolist()
     [0.125, 1.0]
@@ -560,7 +569,9 @@ def correlated(
         Effective number of independent tests, from 1 to K: a p of ``significance /
         n_worth`` is adjusted to ``significance``.
 
-    Examples -------- Two identical tests count as one:
+    Examples
+    --------
+    Two identical tests count as one:
 
     >>> adjusted, n_worth = correlated([0.03, 0.03], np.ones((2, 2)))
     >>> adjusted.round(2).tolist(), round(n_worth, 1)

@@ -470,12 +470,15 @@ def exposure_mde(
     power
         The chance with which it is found.
 
-    Returns ------- ``None`` if n canaries cannot reject chance even if all rank first.
+    Returns
+    -------
+    ``None`` if n canaries cannot reject chance even if all rank first.
 
-    Notes ----- Memory is modelled as a power of the rank (``P(rank) ~ rank**-s``), the
-    family for which a test of the mean exposure is most powerful. The mean is
-    approximated as normal under this model; under chance its exact distribution is
-    used.
+    Notes
+    -----
+    Memory is modelled as a power of the rank (``P(rank) ~ rank**-s``), the family for
+    which a test of the mean exposure is most powerful. The mean is approximated as
+    normal under this model; under chance its exact distribution is used.
 
     Examples
     --------
@@ -527,9 +530,11 @@ def uniformity_p(
     ranks, n_candidates, ties
         Shape ``(n,)``, as for :func:`exposure_bits`.
 
-    Notes ----- p is the smaller one of two, corrected by Bonferroni: that of the mean
-    rank, and Kolmogorov-Smirnov's of the whole distribution. The mean uses mid-ranks,
-    whose smaller spread under chance makes the test conservative. The distribution of
+    Notes
+    -----
+    p is the smaller one of two, corrected by Bonferroni: that of the mean rank, and
+    Kolmogorov-Smirnov's of the whole distribution. The mean uses mid-ranks, whose
+    smaller spread under chance makes the test conservative. The distribution of
     mid-ranks is not uniform under chance, so the second test draws one of the tied
     ranks with a fixed seed. It compares quantiles ``(rank - 1/2) / N`` with the
     continuous uniform distribution.

@@ -178,11 +178,13 @@ def auc_estimate(
     p
         ``None`` where the estimate is missing or has no spread.
 
-    Notes ----- The clustered DeLong interval is taken on the logit scale with a t
-    quantile, its degrees of freedom by Satterthwaite's formula over sides and tasks; p
-    is below 0.05 if the interval excludes 0.5. If the score separates the sides
-    perfectly there is no variance. The bound is then exact for the largest number ``k``
-    of disjoint pairs of clusters, and p is that of their sign test, ``2 / 2^k``.
+    Notes
+    -----
+    The clustered DeLong interval is taken on the logit scale with a t quantile, its
+    degrees of freedom by Satterthwaite's formula over sides and tasks; p is below 0.05
+    if the interval excludes 0.5. If the score separates the sides perfectly there is no
+    variance. The bound is then exact for the largest number ``k`` of disjoint pairs of
+    clusters, and p is that of their sign test, ``2 / 2^k``.
 
     Examples
     --------
@@ -269,12 +271,16 @@ def auc_difference(
     p
         ``None`` where the estimate is missing or has no spread.
 
-    Notes ----- Paired DeLong with clusters: the variance of the difference of both
-    scores' cluster components, t quantiles as in :func:`auc_estimate`. A perfect order
-    has no variance, so p is at least that of its exact test. Two opposite perfect
-    orders get the bounds of both exact intervals, each at half the error.
+    Notes
+    -----
+    Paired DeLong with clusters: the variance of the difference of both scores' cluster
+    components, t quantiles as in :func:`auc_estimate`. A perfect order has no variance,
+    so p is at least that of its exact test. Two opposite perfect orders get the bounds
+    of both exact intervals, each at half the error.
 
-    Examples -------- One score orders all nine pairs rightly, the other seven of them:
+    Examples
+    --------
+    One score orders all nine pairs rightly, the other seven of them:
 
     >>> design = Design.of([True] * 3 + [False] * 3, range(6))
     >>> estimate, p = auc_difference(design, [6, 5, 4, 3, 2, 1], [6, 5, 2, 3, 4, 1])
@@ -362,8 +368,9 @@ def auc_components(design: Design, scores: ArrayLike) -> np.ndarray:
     scores
         Shape ``(n,)``.
 
-    Returns ------- Shape ``(C * 2 T,)``: for each cluster, members and non-members of
-    every task.
+    Returns
+    -------
+    Shape ``(C * 2 T,)``: for each cluster, members and non-members of every task.
 
     Examples
     --------

@@ -74,9 +74,11 @@ def tpr_estimate(
     replicates
         Shape ``(B,)``, from :func:`tpr_replicates` for this budget.
 
-    Notes ----- The interval resamples the clusters of both sides, which includes the
-    error of the threshold. With few members above the threshold, it is widened to
-    contain the exact interval of the rate at the given threshold.
+    Notes
+    -----
+    The interval resamples the clusters of both sides, which includes the error of the
+    threshold. With few members above the threshold, it is widened to contain the exact
+    interval of the rate at the given threshold.
     """
     try:
         rates = tpr_by_task(design, scores, fpr)

@@ -37,10 +37,12 @@ def standardised(
     task, cluster
         Shape ``(n,)``, labels.
 
-    Returns ------- Shape ``(n,)``: distance to the median of the task's held-out rows,
-    in units of their median absolute deviation. A row's own cluster is left out, so
-    that held-out rows are measured like trained ones. NaN if fewer than two rows are
-    left, or all are equal.
+    Returns
+    -------
+    Shape ``(n,)``: distance to the median of the task's held-out rows, in units of
+    their median absolute deviation. A row's own cluster is left out, so that held-out
+    rows are measured like trained ones. NaN if fewer than two rows are left, or all are
+    equal.
 
     Examples
     --------
@@ -88,11 +90,14 @@ def conformal_p(
     held_out, cluster
         Shape ``(n,)``, as in :func:`standardised`.
 
-    Returns ------- Shape ``(n,)``: p of trained rows, at least ``1 / (C + 1)`` with
-    ``C`` held-out clusters. NaN for held-out rows and for rows without a score.
+    Returns
+    -------
+    Shape ``(n,)``: p of trained rows, at least ``1 / (C + 1)`` with ``C`` held-out
+    clusters. NaN for held-out rows and for rows without a score.
 
-    Examples -------- None, and one, of three held-out clusters is as familiar as the
-    trained rows:
+    Examples
+    --------
+    None, and one, of three held-out clusters is as familiar as the trained rows:
 
     >>> held_out = [True, True, True, False, False]
     >>> conformal_p([1.0, 2.0, 3.0, 4.0, 2.5], held_out, [0, 1, 2, 3, 4]).tolist()

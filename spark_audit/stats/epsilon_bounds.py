@@ -72,8 +72,10 @@ def candidate_guess_bound(
     ValueError
         If the numbers do not fit each other.
 
-    Notes ----- Each of n canaries must have been drawn uniformly and independently from
-    its N candidates. Under epsilon-DP (delta 0, replacement) the posterior odds of two
+    Notes
+    -----
+    Each of n canaries must have been drawn uniformly and independently from its N
+    candidates. Under epsilon-DP (delta 0, replacement) the posterior odds of two
     candidates are at most ``e^eps``, whatever the other canaries are. The true one is
     therefore among the first k with probability at most
 
@@ -165,8 +167,10 @@ def one_run_bound(
     ValueError
         If the numbers do not fit each other.
 
-    Notes ----- The bound is the larger one of two. That is no second look, since both
-    follow from upper bounds of the same probability, that of as many right guesses.
+    Notes
+    -----
+    The bound is the larger one of two. That is no second look, since both follow from
+    upper bounds of the same probability, that of as many right guesses.
 
     - Steinke, Nasr and Jagielski (2023), "Privacy Auditing with One (1) Training Run"
       (arXiv 2305.08846): right guesses are dominated by ``Bin(r, q)``, ``q =

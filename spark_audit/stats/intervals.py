@@ -125,7 +125,9 @@ def clopper_pearson(x: float, n: float, *, level: float = 0.95) -> tuple[float, 
     Both may be real numbers. Each end by itself is a one-sided bound at ``(1 + level) /
     2``.
 
-    Examples -------- No event in ten trials, and the rule of three:
+    Examples
+    --------
+    No event in ten trials, and the rule of three:
 
     >>> low, high = clopper_pearson(0, 10)
     >>> low, round(high, 3)
@@ -209,8 +211,10 @@ def estimate_of(
         sum_{c in h} (value_(c) - value)^2`` with degrees of freedom by Satterthwaite's
         approximation, as strata differ in spread.
 
-    Returns ------- The estimate with the jackknife-t interval. If all clusters agree it
-    has none, with a note; with data in fewer than 2 clusters it is missing.
+    Returns
+    -------
+    The estimate with the jackknife-t interval. If all clusters agree it has none, with
+    a note; with data in fewer than 2 clusters it is missing.
 
     Examples
     --------

@@ -325,8 +325,9 @@ def placebo_spans(
     rng
         Decides the draw; the same state gives the same windows.
 
-    Returns ------- The windows in the order of the spans; spans without one are left
-    out.
+    Returns
+    -------
+    The windows in the order of the spans; spans without one are left out.
 
     Examples
     --------

@@ -213,13 +213,16 @@ def memory(
     change
         Shape ``(s,)``: each occurrence's summed NLL minus that on the reference, nats.
     sides
-        Sides of the occurrences. reasons
+        Sides of the occurrences.
+    reasons
         Messages for "no trained identifiers" and "no held-out identifiers".
 
-    Notes ----- The jackknife leaves out one cluster at a time, from both sides if it
-    lies on both. Degrees of freedom are Satterthwaite's with each cluster's share of
-    its side instead of its variance. With few or unequal clusters on one side they are
-    about those of that side.
+    Notes
+    -----
+    The jackknife leaves out one cluster at a time, from both sides if it lies on both.
+    Degrees of freedom are Satterthwaite's with each cluster's share of its side instead
+    of its variance. With few or unequal clusters on one side they are about those of
+    that side.
 
     Examples
     --------
@@ -404,8 +407,9 @@ def permutation_p(
     sides
         Where the occurrences stand.
 
-    Examples -------- Three against three clusters can be dealt in 20 ways; 2 are as
-    extreme:
+    Examples
+    --------
+    Three against three clusters can be dealt in 20 ways; 2 are as extreme:
 
     >>> change = [-5.0, -6.0, -7.0, 1.0, 2.0, 3.0]
     >>> trained = [True, True, True, False, False, False]

@@ -42,10 +42,13 @@ def smallest(test: Power, significance: float) -> float | None:
         Largest p that is a detection, once the audit has corrected p over its own
         tests (``test.over``).
 
-    Returns ------- The effect in the unit of the test; ``None``: not even the largest
-    is detected.
+    Returns
+    -------
+    The effect in the unit of the test; ``None``: not even the largest is detected.
 
-    Notes ----- A test may give only multiples of its smallest p (``test.least_p``). Its
+    Notes
+    -----
+    A test may give only multiples of its smallest p (``test.least_p``). Its
     significance is then the largest multiple up to ``significance``.
 
     Examples

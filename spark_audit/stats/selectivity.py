@@ -93,8 +93,9 @@ def unlike_drift(
         Difference of the NLL of low-sensitivity text between the runs, nats per token,
         with its interval; ``None``: no interval.
 
-    Examples -------- A contrast of 0.5 next to a clear drift of 0.1, and next to one of
-    0.01:
+    Examples
+    --------
+    A contrast of 0.5 next to a clear drift of 0.1, and next to one of 0.01:
 
     >>> unlike_drift(0.5, 0.1, 0.05, 0.15), unlike_drift(0.5, 0.01, -0.02, 0.04)
     (True, False)

@@ -1,8 +1,8 @@
 """The audit of series: membership by all stages, compared with the last one alone.
 
 A series is a model that was trained on one task after another, with a checkpoint after
-each stage. An attacker who has all checkpoints knows how the NLL of a row fell at each
-stage; one who has the last checkpoint alone knows less. Three attacks are compared
+each stage. An attacker with all checkpoints knows the fall of a row's NLL at each
+stage. An attacker with the last checkpoint knows less. Three attacks are compared
 (:class:`~spark_audit.audits.series.staged_rows.StagedRows`), with each other and with
 the best guess that needs no checkpoint. Canaries that rest on a coin bound epsilon
 (:mod:`~spark_audit.audits.series.coins`).
@@ -48,7 +48,7 @@ from spark_audit.stats.clustered_roc import Design, auc_estimate
 from spark_audit.stats.estimate import Estimate
 
 STAGE_FPRS = {"tpr_at_fpr_10": 0.1, "tpr_at_fpr_1": 0.01}
-"""Metric -> the false-positive rate that its true-positive rate is at."""
+"""Metric -> the false-positive rate of its true-positive rate."""
 
 CANDIDATES = Pass("candidates")
 
@@ -101,13 +101,14 @@ class SeriesAttack(OfSeries):
 
     @classmethod
     def compared_with(cls, finding: Finding) -> str:
-        """Return ``chance`` or ``best_guess``: what the AUC is claimed beyond."""
+        """Return the bar that the AUC exceeds: ``chance`` or ``best_guess``."""
         return "chance" if finding.facts.get("is_bar_chance") else "best_guess"
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
         """Return the plan: rows of both sides, and canaries with a candidate each.
 
-        ``stages`` scores the rows with an identifier; no other audit the canaries.
+        The audit ``stages`` also scores the rows with an identifier. No other audit
+        scores these canaries.
         """
         tasks_in_order(manifest, self.order)
         sides = manifest.membership
@@ -150,13 +151,13 @@ class SeriesAttack(OfSeries):
             of_coins = coin_units(manifest, coins)
             units = pd.concat([units, of_coins], ignore_index=True)
 
-        # Without scores of the base, those of the manifest stand for it.
+        # Without scores of the base, use those of the manifest.
         untrained = dict(tables.get(BASE, {}))
         if Pass() not in untrained:
             untrained[Pass()] = reference_table(manifest, ids)
         base_nll = _mean_nll(untrained, ids, coins)  # (units,), nats per token
 
-        # Guesses are of rows: which string of a coin was planted is a draw.
+        # Only rows have guesses, since a coin chose the planted string.
         n_rows = len(ids)
         unknown = np.full(len(units), np.nan)
         guesses = unknown.copy()  # (units,), higher is a likelier member
@@ -178,7 +179,7 @@ class SeriesAttack(OfSeries):
         return Evidence.of(units, measured())
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
-        """Return rows, findings, and membership by what there was after each stage."""
+        """Return rows, findings, and the table of membership after each stage."""
         # Figures by series, of all rows and of each task.
         rows: list[Row] = []
         findings: list[Finding] = []
@@ -299,7 +300,7 @@ class _GroupFigures(NamedTuple):
 
 
 def _figures(group: MembershipGroup, name: str) -> _GroupFigures:
-    """Return the AUC and TPR of all attacks on a group, and what the series adds.
+    """Return the AUC and TPR of all attacks on a group, and the gain of the series.
 
     A gain is the figure of the series minus that of its last checkpoint: above 0, who
     has all checkpoints guesses more members.
@@ -309,7 +310,7 @@ def _figures(group: MembershipGroup, name: str) -> _GroupFigures:
         for metric in ("auc", *STAGE_FPRS):
             figures[metric, attack] = _attack_row(group, name, attack, metric)
 
-    # What all stages add to the last one.
+    # Gains of all stages over the last one.
     gain_p = 1.0
     for metric, gain, p in group.differences((name, SERIES), (name, LAST_STAGE)):
         gain_metric = f"{metric}_gain"
@@ -340,9 +341,9 @@ def _attack_row(group: MembershipGroup, name: str, attack: str, metric: str) -> 
 
 
 def _records_by_stage(name: str, staged: StagedRows) -> Iterator[TableRecord]:
-    """Yield the AUC of the last checkpoint and of the series, had the run ended there.
+    """Yield the AUC of the last checkpoint and of the series after each stage.
 
-    One record for each stage, of the rows whose tasks were trained on by then.
+    A record is on the rows whose tasks were trained on by that stage.
     """
     n_stages = len(staged.fall)
     for stage in range(1, n_stages + 1):

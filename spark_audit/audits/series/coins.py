@@ -1,8 +1,8 @@
 """Coins: canaries whose planted string was drawn from a pair, and epsilon from them.
 
-An attacker guesses which string of each pair was planted. How often that is right
-bounds epsilon from below (Steinke et al., 2023): the draw of the coin is the only
-assumption.
+An attacker guesses which string of each pair was planted. The number of right guesses
+bounds epsilon from below (Steinke et al., 2023). The only assumption is the draw of the
+coin.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ N_ATTACKS_ON_COINS = 2
 """Bounds of each series: by all of its stages, and by the last one."""
 
 EPSILON_SIGNIFICANCE = 0.05
-"""Error of all bounds of a report together."""
+"""Joint error of all bounds of a report."""
 
 
 def coins_of(manifest: Manifest) -> dict[str, ManifestCanary]:
     """Return the planted canaries that rest on a coin, by the key of their pair.
 
-    The bound rests on the draw: only canaries count that are whole, of a format of this
-    package, and chosen by a coin.
+    The bound rests on the draw. Only whole canaries of a format of this package that a
+    coin chose count.
     """
     coins = {}
     for canary in manifest.canaries:
@@ -103,7 +103,7 @@ def _epsilon_record(
     planted, other = staged.scores[attack].reshape(-1, 2).T  # each (coins,)
     gap = planted - other  # (coins,), above 0: the planted one looks familiar
 
-    # The surest half is guessed.
+    # Only the surest half is guessed.
     n_guesses = declared_guesses(len(gap))
     surest = np.argsort(-np.abs(gap), kind="stable")[:n_guesses]
 

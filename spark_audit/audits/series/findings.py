@@ -33,7 +33,7 @@ class SeriesResult(NamedTuple):
 
 
 class SeriesVerdict(NamedTuple):
-    """What a series claims, and the sentences that say so, without ``series.``."""
+    """The claim of a series, and the keys of its sentences, without ``series.``."""
 
     claim: Claim
     says: str
@@ -43,7 +43,7 @@ class SeriesVerdict(NamedTuple):
 def series_finding(
     name: str, result: SeriesResult, *, gain_p: float, n_series: int
 ) -> Finding:
-    """Return whether a series reveals its rows, and whether it adds to its last stage.
+    """Return the finding on whether a series reveals rows and adds to its last stage.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def series_finding(
             "series", "series.missing", checkpoint=name, reason=reason
         )
 
-    # Whether the series adds to its last stage.
+    # Find out whether the series adds to its last stage.
     gain = result.figures["auc_gain", ""]
     is_gain = gain_p < ALPHA and (gain.value or 0.0) > 0
 
@@ -92,7 +92,7 @@ def series_finding(
 
 
 def _verdict(above: AboveTexts, p_of_chance: float, *, is_gain: bool) -> SeriesVerdict:
-    """Return what a series claims; the first match wins.
+    """Return the verdict on a series; the first match wins.
 
     The claim is in the name of the sentence.
 

@@ -24,7 +24,7 @@ SERIES_ATTACKS = (SERIES, LAST_STAGE, STEP)
 """Attacks by all stages, by the last one, and by a row's own stage."""
 
 MIN_ROWS_OF_TASK = 10
-"""A task needs this many members and as many non-members to be estimated."""
+"""Least number of members, and of non-members, for estimates of a task."""
 
 TOO_FEW_ROWS = (
     f"each task has fewer than {MIN_ROWS_OF_TASK} trained "
@@ -73,7 +73,7 @@ class StagedRows:
         own_stage = self.rows["place"].to_numpy() - 1  # (rows,), from 0
         stages = np.arange(n_stages)[:, None]  # (stages, 1)
 
-        # Before its own stage, nothing of a row can be known.
+        # Before its own stage, no checkpoint has seen the row.
         fall_since_own = np.where(stages >= own_stage, self.fall, -np.inf)
 
         steps = np.diff(self.fall, axis=0, prepend=0.0)  # (stages, rows)
@@ -86,7 +86,7 @@ class StagedRows:
 
 @dataclass(frozen=True, eq=False)
 class SeriesRows:
-    """What can be tested of one series.
+    """The testable rows and coins of one series.
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ class SeriesRows:
     reason
         Why none can be tested; empty: some can.
     coins
-        Canaries and what could have been planted in their place, in pairs.
+        Canaries and the strings that could have replaced them, in pairs.
     """
 
     name: str

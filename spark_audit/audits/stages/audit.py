@@ -44,7 +44,7 @@ MIN_CLUSTERS_TO_SHOW_P = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Stages(OfSeries):
-    """Memory by stage and task of a series: learned, kept or forgotten.
+    """Memory of a series by stage and task: learned, kept or forgotten.
 
     The evidence is one row per stage and identifier. ``place`` is the stage that
     trained on its task; 0 if the order of tasks is not known, because none was given or
@@ -60,7 +60,7 @@ class Stages(OfSeries):
         Metric("memory_by_last", "nats", learned=-1),
         Metric("memory_gain", "nats"),
     )
-    # A report without a series has nothing of it, and says nothing.
+    # A report without a series leaves this audit out without a reason.
     nothing = ""
     unscored = ""
     why_not_alone = "no series of several stages was given"
@@ -110,7 +110,7 @@ class Stages(OfSeries):
         states = states_of_tasks([cell for cell in cells if cell.task])
 
         rows = [cell.memory for cell in cells]
-        # Nothing stands before the first stage but the reference.
+        # Only the reference comes before the first stage.
         rows += [state.cell.step for state in states if state.cell.stage > 1]
 
         # Findings and guards by series.
@@ -132,7 +132,7 @@ class Stages(OfSeries):
             differing = _tasks_that_differed(states_of_series)
             guards += _early_guards(name, states_of_series, differing)
 
-            # Tasks whose sides differed before cannot show a gain.
+            # Tasks whose sides differed before training cannot show a gain.
             gain = gain_of_series(series, without=differing)
             if gain is not None:
                 gains[name] = gain
@@ -187,7 +187,7 @@ def _tasks_by_string(manifest: Manifest) -> dict[str, set[str]]:
         strings_by_row.append(strings)
         all_strings |= strings
 
-    # A string counts where it occurs, annotated there or not.
+    # A string counts wherever it occurs, even without an annotation.
     find = finder(all_strings)
     tasks_by_string: dict[str, set[str]] = defaultdict(set)
     for row, strings in zip(manifest.examples, strings_by_row, strict=True):
@@ -212,7 +212,7 @@ def _early_guards(
 ) -> Iterator[Guard]:
     """Yield a warning where sides differed before their tasks were trained on.
 
-    There is none where no task was tested before its training.
+    There is none if no task was tested before its training.
 
     Parameters
     ----------
@@ -246,10 +246,10 @@ def _early_guards(
 
 
 def _state_records(states: Sequence[TaskState]) -> Iterator[dict[str, Any]]:
-    """Yield the lines of the table of states: all but the figures, which are rows."""
+    """Yield the records of the table of states, without the figures, which are rows."""
     for state in sorted(states, key=lambda state: state.cell.stage):
         cell = state.cell
-        # Of few clusters p says nothing, and may not be shared.
+        # The p of a few clusters says nothing and may not be shared.
         n_clusters = cell.memory.clusters
         shows_p = n_clusters >= MIN_CLUSTERS_TO_SHOW_P
         yield {

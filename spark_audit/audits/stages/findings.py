@@ -1,6 +1,6 @@
-"""Findings of the audit of stages: what is remembered, likelier again, and gained.
+"""Findings of the audit of stages: memory, identifiers likelier again, and gains.
 
-All are exploratory: that a checkpoint leaks is decided by the primary tests.
+All are exploratory, since the primary tests decide whether a checkpoint leaks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spark_audit.stats.bootstrap import holm_by_key
 NO_FOLLOWED_TASK = "no task can be followed beyond its stage"
 
 WITHOUT_FIGURE: tuple[State, ...] = ("not yet trained", "not estimable")
-"""States of tasks of which nothing can be said."""
+"""States of tasks that allow no statement."""
 
 
 def remembered_finding(
@@ -28,10 +28,10 @@ def remembered_finding(
     all_tasks: Sequence[TaskCell],
     states_of_report: Sequence[TaskState],
 ) -> Finding:
-    """Return what is remembered of a series.
+    """Return the finding on the memory of a series.
 
-    The finding is on the latest stage at which a task is remembered, and of its tasks
-    on the one that is remembered most.
+    It is on the latest stage at which a task is remembered, and on the task that this
+    stage remembers most.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def remembered_finding(
             reasons=reasons,
         )
 
-    # Where nothing is remembered, the figure is that of all tasks after the last stage.
+    # Without memory, the figure is that of all tasks after the last stage.
     remembered = [state for state in states if state.state == "remembered"]
     if not remembered:
         last_stage = max(state.cell.stage for state in estimable)
@@ -67,7 +67,7 @@ def remembered_finding(
             facts={"memory": pooled},
         )
 
-    # The latest stage is what is left now; below 0 is more memory.
+    # The latest stage shows the memory that is left; below 0 is more memory.
     latest_stage = max(state.cell.stage for state in remembered)
     at_latest_stage = [
         state for state in remembered if state.cell.stage == latest_stage
@@ -131,7 +131,7 @@ def _tasks_by_period(states: Sequence[TaskState]) -> dict[tuple[str, ...], list[
         if state.state == "forgotten":
             forgotten_stages[state.cell.task].append(state.cell.stage)
 
-    # Tasks with the same course share a period.
+    # Tasks with the same stages share a period.
     tasks_by_period: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for task, stages in sorted(remembered_stages.items()):
         # Forgotten for good: after the last stage at which it is remembered.
@@ -148,7 +148,7 @@ def _tasks_by_period(states: Sequence[TaskState]) -> dict[tuple[str, ...], list[
 def again_finding(
     states: Sequence[TaskState], states_of_report: Sequence[TaskState]
 ) -> Finding:
-    """Return whether a later stage made identifiers of an earlier task likelier again.
+    """Return the finding on earlier tasks that a later stage made likelier again.
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ def again_finding(
             reason=reason,
         )
 
-    # The largest fall counts, of those that are clear if there are any.
+    # The largest significant fall counts; without any, the largest fall.
     likelier_again = [state for state in followed if state.is_likelier_again]
     largest_fall = min(
         likelier_again or followed, key=lambda state: state.cell.step.value or 0.0
@@ -216,15 +216,15 @@ def again_finding(
 
 
 def gain_findings(gains: Mapping[str, SeriesGain]) -> list[Finding]:
-    """Return whether all stages together show more than the last one, by series.
+    """Return the findings on the gain of all stages over the last one, by series.
 
-    p is corrected over the series. A series adds to its last stage only where it shows
+    p is corrected over the series. A series can add to its last stage only if it shows
     memory itself.
 
     Parameters
     ----------
     gains
-        Series -> what all of its stages show beyond its last one.
+        Series -> gain of all of its stages over the last one.
     """
     # Series whose gain cannot be tested have no finding.
     adjusted = holm_by_key({name: gain.p for name, gain in gains.items()})

@@ -1,6 +1,6 @@
 """Memory by task and stage: figures of a series, before anything is concluded.
 
-All changes are of summed NLL per token, nats: below 0, trained identifiers became
+All changes are of summed NLL per token, in nats. Below 0, trained identifiers became
 likelier than held-out ones.
 """
 
@@ -34,7 +34,7 @@ class SeriesScores:
     Attributes
     ----------
     name
-        The method; of its seeds NLL is the mean.
+        The method; its NLL is the mean over seeds.
     spans
         Units of the evidence (:class:`~spark_audit.audits.stages.audit.Stages`), one
         line per identifier, and ``trained_at``: the stage that trained on its task; 0:
@@ -62,7 +62,7 @@ def series_scores(evidence: Evidence) -> dict[str, SeriesScores]:
         seeds_by_stage = grouped(numbers, lambda i: names[i].stage or 1)
         n_seeds = max(len(seeds) for seeds in seeds_by_stage.values())
 
-        # A mean over fewer seeds would not be comparable.
+        # Leave out stages with fewer seeds, whose means would not be comparable.
         nll: dict[int, np.ndarray] = {}
         for stage in sorted(seeds_by_stage):
             seeds = seeds_by_stage[stage]
@@ -125,7 +125,7 @@ class TaskCell:
 
 
 class SidesContrast(NamedTuple):
-    """Change of trained minus held-out identifiers, and how they differed before.
+    """Change of trained minus held-out identifiers, and their difference before.
 
     ``gap`` is the size of a clear difference before the change, nats per token; else 0.
     """
@@ -157,8 +157,8 @@ def _contrast(sides: Sides, nll: np.ndarray, before: np.ndarray) -> SidesContras
 def _is_usable(spans: pd.DataFrame) -> np.ndarray:
     """Return which identifiers can be compared, shape ``(spans,)``, bool.
 
-    Usable are trained ones of one task alone and held-out ones, unless text alone
-    distinguishes the sides: then one is no control for the other.
+    Usable are trained identifiers of a single task and held-out ones. If text alone
+    distinguishes the sides, neither is a control for the other.
 
     Parameters
     ----------
@@ -220,7 +220,7 @@ def _cells_of_task(series: SeriesScores, task: str) -> Iterator[TaskCell]:
             step = step._replace(gap=max(step.gap, gap_by_memory))
         gap_by_memory = clear_gap(since_reference.memory.difference)
 
-        # Whether the task is less remembered than at its best stage.
+        # Test whether the task is less remembered than at its best stage.
         memory_value = since_reference.memory.difference.value
         rise_p = 1.0
         if memory_since_training and memory_value is not None:
@@ -308,7 +308,7 @@ def _rise_p(
 
     if p is None or (rise.difference.value or 0.0) <= 0:
         return 1.0
-    # The lowest of several is low by luck too: each of them could have been it.
+    # The lowest of several values is partly low by chance, so correct for their number.
     return min(1.0, len(memory_since_training) * p)
 
 
@@ -347,7 +347,7 @@ def stage_row(
 
 
 class SeriesGain(NamedTuple):
-    """What all stages of a series show beyond its last one.
+    """Memory of all stages of a series compared with its last one.
 
     Attributes
     ----------
@@ -368,10 +368,10 @@ class SeriesGain(NamedTuple):
 def gain_of_series(
     series: SeriesScores, *, without: Collection[str]
 ) -> SeriesGain | None:
-    """Return what all stages at once show beyond the last one, over all tasks.
+    """Return the gain of all stages together over the last one, over all tasks.
 
-    Who has every stage sees an identifier at the stage that knew it best since its own
-    task; held-out identifiers of the task take the best of the same stages. ``None`` if
+    With all stages, an attacker sees each identifier at its best stage since its own
+    task. Held-out identifiers of the task take the best of the same stages. ``None`` if
     no task has a place, or of a single stage.
 
     Parameters
@@ -386,7 +386,7 @@ def gain_of_series(
     if len(series.nll) < 2 or spans.empty:
         return None
 
-    # More stages have seen the tasks that came first: each task is its own stratum.
+    # Each task is its own stratum, since more stages saw the earlier tasks.
     stratum = spans.groupby(["task", "stratum"]).ngroup()
     sides = sides_of(spans.assign(stratum=stratum))
     before = spans["ref_sum"].to_numpy()  # (used,), nats

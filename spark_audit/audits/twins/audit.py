@@ -164,7 +164,7 @@ def _units(manifest: Manifest) -> pd.DataFrame:
         examples = [manifest.by_id[context.example] for context in twins.contexts]
         clusters_by_identifier.append([example.cluster for example in examples])
 
-        # The stratum of an identifier is that in the first of its contexts.
+        # The first context of an identifier gives its stratum.
         context = twins.contexts[0]
         stratum = facts[context.example, context.char_start, context.char_end].stratum
 
@@ -185,7 +185,7 @@ def _units(manifest: Manifest) -> pd.DataFrame:
     if trained_on.is_known:
         columns.append(COLUMN)
     units = pd.DataFrame(records, columns=columns)
-    # An identifier with rows in several clusters joins these.
+    # An identifier with rows in several clusters joins them.
     return units.assign(cluster=_joined_clusters(clusters_by_identifier))
 
 

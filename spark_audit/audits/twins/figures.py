@@ -130,7 +130,7 @@ def rank_figures(
     order = {metric.name: i for i, metric in enumerate(audit.metrics)}
     rows.sort(key=lambda row: (names.index(row.checkpoint), order[row.metric]))
 
-    # A rank among ties says nothing; a rise also needs the base.
+    # A rank among ties says nothing, and a rise also needs resolved ranks of the base.
     is_tied = _tie_note(collapsed(frame))
     return RankFigures(
         rows=marked(rows, "not_resolvable", is_tied),

@@ -74,7 +74,7 @@ def rank_findings(
 
 
 def _not_resolvable(name: str, *, is_at_base: bool) -> Finding:
-    """Return that ranks are ties, of the checkpoint or of the base model."""
+    """Return the finding that ranks are ties, at the checkpoint or the base model."""
     says = "twins.not_resolvable"
     if is_at_base:
         says = "twins.not_resolvable_at_base"
@@ -89,7 +89,7 @@ def _not_resolvable(name: str, *, is_at_base: bool) -> Finding:
 
 
 def _finding(tests: Sequence[RankTest], frame: pd.DataFrame) -> Finding:
-    """Return what the tests of one checkpoint claim, corrected over them by Holm.
+    """Return the finding from the tests of one checkpoint, corrected by Holm.
 
     Parameters
     ----------
@@ -135,8 +135,8 @@ def _finding(tests: Sequence[RankTest], frame: pd.DataFrame) -> Finding:
     if not shown.n_held_out:
         remarks.append(_why_no_control(n_left_out))
 
-    # Both groups could have been claimed: the smallest effect and the limit must allow
-    # for the correction, too.
+    # Both groups could have claimed, so smallest effect and limit include the
+    # correction.
     n_tests = len(tests)
     power = [replace(test, over=test.over * n_tests) for test in shown.power]
     bounds = [replace(bound, over=n_tests) for bound in shown.bounds]
@@ -187,7 +187,7 @@ def _why_no_control(n_left_out: int) -> str:
 
 
 def _detected_verdict(test: RankTest) -> RankVerdict:
-    """Return what a detected change of ranks claims; the first match wins.
+    """Return the verdict on a detected change of ranks; the first match wins.
 
     ========  =======  =====================================================
     sentence  claim    condition
@@ -215,7 +215,7 @@ def _detected_verdict(test: RankTest) -> RankVerdict:
 
 
 def _undetected_verdict(pooled: RankTest) -> RankVerdict:
-    """Return what ranks without a detected change claim; the first match wins.
+    """Return the verdict on ranks without a detected change; the first match wins.
 
     ==========  ==============  =====================================================
     sentence    claim           condition

@@ -201,7 +201,7 @@ def _rank_test(
     # The claim rests on the rise; without a base, on that beyond held-out identifiers.
     row = figures[0]
 
-    # Each test that there is must hold.
+    # All tests that exist must hold.
     p = 1.0
     if direction != 0:
         p = max(ps.values(), default=1.0)
@@ -291,7 +291,7 @@ def _compare_sides(
     p = memory_contrast.permutation_p(compared.values, compared.sides, seed=seed)
     least_p = memory_contrast.least_p(compared.sides)
     if p is None:
-        # Nothing can be permuted where each cluster lies on both sides.
+        # Nothing can be permuted if each cluster lies on both sides.
         p = memory.t_p()
         least_p = 0.0
 

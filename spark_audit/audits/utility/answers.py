@@ -79,7 +79,7 @@ class Series:
                 f"{task} {reason}" for task, reason in without_question.items()
             )
 
-        # Only the last accuracy can do without the stages in between.
+        # Only the last accuracy does not need the stages in between.
         n_stages = len(self.stages)
         is_complete = self.stages == list(range(1, n_stages + 1))
         if metric != "last" and n_stages > 1 and not is_complete:
@@ -114,7 +114,7 @@ def all_series(evidence: Evidence) -> Iterator[tuple[str, Series]]:
         if not is_answered[numbers].any():
             continue
 
-        # All stages of a series have the same questions: the first one listed tells.
+        # All stages of a series have the same questions, so read the first one.
         first_listed = next(iter(number_by_stage.values()))
         has_question = ~np.isnan(correct[first_listed])  # (questions,)
         tasks = questions[has_question].drop_duplicates("task").sort_values("place")
@@ -142,7 +142,7 @@ def _numbers_by_series(checkpoints: Sequence[str]) -> dict[str, dict[int, int]]:
     for number, checkpoint in enumerate(checkpoints):
         series = series_of(checkpoint)
 
-        # A checkpoint without a stage is the first stage of a series of its own.
+        # A checkpoint without a stage is the first stage of its own series.
         stage = 1
         if series != checkpoint:
             stage = CheckpointName.parse(checkpoint).stage or 1

@@ -1,4 +1,4 @@
-"""How well a checkpoint solves its tasks, stage by stage."""
+"""The audit of utility: task accuracy of a checkpoint, stage by stage."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Question(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """Which rows of the manifest are asked.
+    """The rows of the manifest that are asked as questions.
 
     Attributes
     ----------
@@ -174,7 +174,7 @@ class Utility(OfSeries):
         ``scorer``, tasks whose labels it cannot tell apart (``clash``), and how many
         test rows have no response (``blank``).
         """
-        # Which rows are asked, and how their answers are compared.
+        # Choose the rows to ask, and the comparison of answers.
         asked = self._asked(manifest)
         labels = task_labels(manifest)
         compare = normalised if self.scorer == "normalised" else str.strip
@@ -196,7 +196,7 @@ class Utility(OfSeries):
                     empty[:n_asked] = answers.is_empty
                 yield name, {"correct": correct, "empty": empty}
 
-        # Fewer series than checkpoints: some of them are stages.
+        # Fewer series than checkpoints mean that some of them are stages.
         has_stages = len({series_of(name) for name in tables}) < len(tables)
         has_several_tasks = len(asked.tasks) > 1
         facts = {
@@ -247,7 +247,7 @@ class Utility(OfSeries):
         series_by_name = dict(all_series(evidence))
         draws = _drawer(context)
 
-        # Figures and a finding of each series by itself.
+        # First the figures and the finding of each series by itself.
         rows: list[Row] = []
         findings: list[Finding] = []
         matrices: list[dict[str, Any]] = []
@@ -300,7 +300,7 @@ class Utility(OfSeries):
             if row.split == "test" and row.canary_id is None and is_question:
                 rows_by_task.setdefault(row.task, []).append(row)
 
-        # By likelihood an answer is compared with all labels of its task.
+        # The scorer by likelihood compares an answer with all labels of its task.
         labels: Mapping[str, Sequence[str]] | None = None
         if self.scorer == "likelihood":
             labels = task_labels(manifest)
@@ -365,7 +365,7 @@ def _answers(
     n_tokens = table.columns["n_tokens"][lines]
     stop = table.columns["stop"][lines]
 
-    # It stopped at once: no token, or a newline and nothing more.
+    # The answer stopped at once: no token, or only a newline.
     has_stopped = (n_tokens == 0) | ((n_tokens == 1) & (stop == NEWLINE))
     return ScoredAnswers(is_right=is_right, is_empty=has_stopped & ~is_right)
 
@@ -425,7 +425,7 @@ def _change_findings(contrasts: Iterable[Contrast]) -> Iterator[Finding]:
 
 
 def _nothing_finding(units: pd.DataFrame) -> Finding:
-    """Return that no series has an answer: why each task has none.
+    """Return the finding that no series has an answer, with the reason of each task.
 
     Parameters
     ----------

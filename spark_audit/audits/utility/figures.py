@@ -30,7 +30,7 @@ BIASED = (
 )
 
 SMALLEST_DIFFERENCE = 1e-12
-"""Shares are quotients: what differs by less does not differ."""
+"""Quotients that differ by less than this are equal up to rounding."""
 
 AGAINST_COMMON_RESPONSE = {None: "unknown", -1: "worse", 0: "not_shown", 1: "known"}
 """Side of the interval of an accuracy -> how it is against its chance."""
@@ -49,7 +49,7 @@ each resample, shape ``(replicates, sums of the first and of the second)``."""
 
 
 def accuracy_finding(series: Series, rows: Sequence[Row]) -> Finding:
-    """Return how good a series is after its last stage, and what was forgotten.
+    """Return the finding on the last accuracy of a series, and on forgetting.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """The outcome of each rule of the gate on each checkpoint of a report.
 
-A figure that was not measured trips a rule as well, and so does a checkpoint whose
-memory was not tested where a claim is asked for, because a gate must not pass for want
-of evidence. Whom a rule leaves out is said.
+A figure that was not measured also trips a rule. So does a checkpoint without a test of
+memory if the rule is on a claim, since a gate must not pass for lack of evidence.
+Checkpoints that a rule leaves out are named.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class RuleOutcome:
 
 @dataclass(frozen=True)
 class _JudgedReport:
-    """A report with exact figures, which decide, and as shared: many read logs."""
+    """A report in two forms: exact figures decide, shared ones go into logs."""
 
     exact: Report
     shared: Report
@@ -75,9 +75,9 @@ def check(
 ) -> list[RuleOutcome]:
     """Return the outcome of each rule on every checkpoint, base and baseline too.
 
-    A checkpoint is left out where the rule says so, or where there can be no figure of
-    it. Only the pooled figure and its decision interval count; ``p`` is the adjusted
-    one where there is one. Exact figures decide, those of shared files are shown.
+    A checkpoint is left out if the rule says so, or if it can have no such figure. Only
+    the pooled figure and its decision interval count; ``p`` is the adjusted one if
+    there is one. Exact figures decide, and shared ones are shown.
 
     Parameters
     ----------
@@ -88,8 +88,8 @@ def check(
     Raises
     ------
     InputError
-        If a rule names a checkpoint that the report has not, or is of a change and
-        there is no earlier report.
+        If a rule names an unknown checkpoint, or is on a change and there is no earlier
+        report.
     """
     judged_report = _JudgedReport(report, disclosed(report))
     changed_report = None
@@ -97,7 +97,7 @@ def check(
         changed_report = _JudgedReport(changed, disclosed(changed))
 
     outcomes: list[RuleOutcome] = []
-    # A rule that is given twice is judged once.
+    # Judge a repeated rule only once.
     for rule in dict.fromkeys(rules):
         if rule.change and changed_report is None:
             raise InputError(
@@ -191,7 +191,7 @@ def _judge(
 
 
 def judged(outcomes: Sequence[RuleOutcome]) -> list[str]:
-    """Return a line per rule: how many checkpoints it judged, and which it left out.
+    """Return a line per rule: the number of judged checkpoints, and those left out.
 
     Parameters
     ----------
@@ -224,9 +224,9 @@ def judged(outcomes: Sequence[RuleOutcome]) -> list[str]:
 
 
 def _names_to_judge(report: Report) -> list[str]:
-    """Return what a rule can name: checkpoints, and methods with several seeds.
+    """Return the names that a rule can use: checkpoints, and methods with seeds.
 
-    A series that only its stages were scored of is known from its rows; a stage speaks
+    A series of which only stages were scored is known from its rows. A stage is judged
     through its series.
     """
     names_with_rows = dict.fromkeys(
@@ -249,7 +249,7 @@ def _chosen_names(rule: Rule, names: Sequence[str]) -> set[str]:
     Raises
     ------
     InputError
-        If the rule names a checkpoint that there is not.
+        If the rule names an unknown checkpoint.
     """
     named_in_rule = []
     if rule.checkpoint is not None:
@@ -261,7 +261,7 @@ def _chosen_names(rule: Rule, names: Sequence[str]) -> set[str]:
             named_in_rule = [name.strip() for name in rule.but.split(",")]
 
     for name in named_in_rule:
-        # There is nothing between two commas.
+        # Skip empty names between two commas.
         if name:
             check_known(name, names, where=f"--fail-if {rule.text!r}")
 
@@ -275,7 +275,7 @@ def _chosen_names(rule: Rule, names: Sequence[str]) -> set[str]:
 
 
 def _why_impossible(report: Report, rule: Rule, rows: Sequence[Row], name: str) -> str:
-    """Return why a checkpoint can have no such figure; empty where it can.
+    """Return why a checkpoint can have no such figure; empty: it can.
 
     Parameters
     ----------
@@ -290,7 +290,7 @@ def _why_impossible(report: Report, rule: Rule, rows: Sequence[Row], name: str) 
         return ""
     if rule.guard and CheckpointName.parse(name).derived == RELEARN:
         return render("gate.relearned")
-    # The base was trained on nothing that is audited.
+    # The base was not trained on audited rows.
     if rule.claim or rule.guard:
         return render("gate.base") if name == BASE else ""
 
@@ -322,7 +322,7 @@ def _why_impossible(report: Report, rule: Rule, rows: Sequence[Row], name: str) 
 
 
 def _is_baseline_of(report: Report, rows: Sequence[Row], name: str) -> bool:
-    """Whether contrasts are to this checkpoint: it has none itself."""
+    """Return whether contrasts are against this checkpoint, so that it has none."""
     contrasts = [row for row in rows if isinstance(row, Contrast)]
     if not contrasts:
         return False
@@ -332,7 +332,7 @@ def _is_baseline_of(report: Report, rows: Sequence[Row], name: str) -> bool:
 
 
 def _rows_of_metric(report: Report, rule: Rule, name: str) -> list[Row]:
-    """Return the rows of a checkpoint that the rule's metric has, in any group."""
+    """Return the rows of a checkpoint for the rule's metric, in any group."""
     rows = []
     for row in report.results:
         is_metric = (row.audit, row.metric, row.of) == (

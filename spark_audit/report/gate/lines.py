@@ -1,4 +1,4 @@
-"""What ``spark-audit gate`` prints: every rule, its checkpoints, and PASS or FAIL."""
+"""Output of ``spark-audit gate``: every rule, its checkpoints, and PASS or FAIL."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _fail(violations: Sequence[RuleOutcome]) -> str:
 
 
 def _pass(outcomes: Sequence[RuleOutcome]) -> str:
-    """Return how many checkpoints keep the rules."""
+    """Return the line of a pass: the number of checkpoints that keep the rules."""
     judged_names = {
         outcome.checkpoint for outcome in outcomes if outcome.state in ("ok", "missing")
     }

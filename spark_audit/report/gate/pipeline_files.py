@@ -14,19 +14,19 @@ from spark_audit.results import grouped
 SarifObject: TypeAlias = dict[str, Any]
 
 SARIF_LEVELS = {"tripped": "error", "missing": "warning"}
-"""States that a log names, and as what."""
+"""State -> level under which a log names it."""
 
 
 def junit(found: Sequence[RuleOutcome], *, name: str) -> str:
     """Return one suite per rule and one case per checkpoint: failed where it tripped.
 
-    Cases whose figure is missing, where that may be, and those that a rule leaves out
-    are skipped.
+    Cases that a rule leaves out are skipped, and so are those with a missing figure if
+    that is allowed.
 
     Parameters
     ----------
     name
-        Of all suites, such as the report's folder.
+        Name of all suites, such as the report's folder.
     """
     template = environment(visible=visible).get_template("junit.xml")
     outcomes_by_rule = grouped(found, lambda outcome: outcome.rule)
@@ -39,7 +39,7 @@ def sarif(found: Sequence[RuleOutcome], *, name: str) -> SarifObject:
     Parameters
     ----------
     name
-        Of the report's folder.
+        Name of the report's folder.
     """
     rule_texts = list(dict.fromkeys(visible(outcome.rule) for outcome in found))
     results = []
@@ -48,7 +48,7 @@ def sarif(found: Sequence[RuleOutcome], *, name: str) -> SarifObject:
             rule_number = rule_texts.index(visible(outcome.rule))
             results.append(_sarif_result(outcome, rule_number, name))
 
-    # By their numbers; rules that nothing violated are described, too.
+    # Results name rules by number, so rules without a violation are listed, too.
     rules = [_sarif_rule(number, text) for number, text in enumerate(rule_texts)]
     driver = {"name": "spark-audit", "rules": rules}
 

@@ -45,7 +45,7 @@ OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
 }
 
 DEFAULT_RULES = ("claim >= membership",)
-"""What trips where no rule is given: membership, memory, and verbatim extraction."""
+"""Rules that apply if none is given: membership, memory, and verbatim extraction."""
 
 _OPERATOR = r"<=|>=|==|!=|<|>"
 """An operator that compares, longer ones first."""
@@ -77,7 +77,7 @@ RULE_SHAPE = (
 )
 
 GUARDS = (TRAINED_ROWS_FIT,)
-"""Guards that a rule may name; those that void claims violate every rule anyhow."""
+"""Guards that a rule may name; guards that void claims violate every rule anyway."""
 
 CHANGES = ("rose", "fell")
 """Operators of a change since an earlier report."""
@@ -134,13 +134,13 @@ class Rule:
 
 
 def parse_rule(text: str) -> Rule:
-    """Return a rule as it is meant by its text.
+    """Parse the text of a rule.
 
     Raises
     ------
     InputError
-        If it cannot be read, or names an audit, metric or variant that there is not;
-        the known ones are listed.
+        If it cannot be read, or names an unknown audit, metric or variant; the message
+        lists the known ones.
     """
     where = f"--fail-if {text!r}"
     # The form of a figure is the widest: the others are tried first.
@@ -218,7 +218,7 @@ def _figure_rule(text: str, match: re.Match[str], where: str) -> Rule:
     group = "pooled"
     if match["grouping"]:
         group = f"{match['grouping']}:{match['group_name']}"
-        # The field was cut off the metric by the brackets.
+        # Brackets separate the field from the metric.
         metric_text += match["field"] or ""
 
     # A rule on a change names no number of it: the change is judged by its interval.
@@ -274,7 +274,7 @@ def _check_guard(name: str, where: str) -> None:
     Raises
     ------
     InputError
-        With what can be named, or why there is no need to.
+        The message lists the guards that can be named, or says why none need be.
     """
     if name in GUARDS:
         return
@@ -293,7 +293,7 @@ def _check_guard(name: str, where: str) -> None:
 def _metric_and_variant(text: str, audit: str, where: str) -> tuple[str, str]:
     """Return the metric and the variant of it that a text names.
 
-    Names hold dots themselves, so that several metrics may be meant: the longest is.
+    Names contain dots, so several metrics may match; the longest is meant.
 
     Raises
     ------

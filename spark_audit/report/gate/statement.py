@@ -1,4 +1,4 @@
-"""An in-toto statement on a report: what its rules came to, to be signed."""
+"""An in-toto statement on a report, to be signed: the outcome of its rules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STATEMENT = "https://in-toto.io/Statement/v1"
 TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
 
 SHARED_FORMATS = ("html", "md", "csv", "latex", "figures", "card")
-"""Formats whose files never hold anything private, by their writers."""
+"""Formats whose files never contain private data."""
 
 FORM = "its form"
 """Name of values that stand under no key, and of blanks and the order of keys."""
@@ -53,8 +53,8 @@ def statement(
         *_digests_of_files(report, folder),
     ]
 
-    # Each rule once, in the order in which they were typed. The gate comes last:
-    # read_rules looks for it there.
+    # List each rule once, in the typed order. The gate comes last: read_rules looks for
+    # it there.
     rules = list(dict.fromkeys(outcome.rule for outcome in outcomes))
     configuration.append(
         {
@@ -105,8 +105,8 @@ def statement(
 def _digests_of_files(report: Report, folder: Path) -> Iterator[StatementPart]:
     """Yield a digest of each file of a report: keyed, unless anybody may see the file.
 
-    Whatever is unknown of a private file could be tried out against its digest. The key
-    is in report.json itself: nobody can try that out, but where a report has no key.
+    With a bare digest, anybody could try out guesses of a private file. report.json
+    contains the key itself, so its bare digest allows no guesses unless it has no key.
     """
     has_key = bool(report.manifest.key)
     public_names: set[str] = set()
@@ -139,7 +139,7 @@ def read_rules(path: Path) -> tuple[bytes, list[str], bool]:
     Raises
     ------
     InputError
-        If it is none of ours.
+        If the file is no such statement.
     """
     content = read_regular(path)
     document = parse_json(content, place=str(path))

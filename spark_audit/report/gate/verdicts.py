@@ -1,8 +1,7 @@
-"""What one rule comes to on one checkpoint, by the kind of rule.
+"""The verdict of one rule on one checkpoint, by the kind of rule.
 
-A figure that was not measured is ``missing``, and so is a claim where memory was not
-tested: whether that trips a rule is decided in
-:mod:`~spark_audit.report.gate.judge`.
+A figure that was not measured is ``missing``, and so is a claim if memory was not
+tested. :mod:`~spark_audit.report.gate.judge` decides whether that trips a rule.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class RuleVerdict:
 
 @dataclass(frozen=True)
 class GatedFigure:
-    """A row with exact figures, which decide, and as it is shared: many read logs."""
+    """A row in two forms: exact figures decide, shared ones go into logs."""
 
     exact: Row
     shared: Row
@@ -41,7 +40,7 @@ class GatedFigure:
 def rows_of_rule(report: Report, rule: Rule) -> list[Row]:
     """Return the rows of a rule's figure; p values stand with contrasts only.
 
-    Of a figure that has rows with and without a baseline, a rule judges those without,
+    If a figure has rows with and without a baseline, a rule judges those without,
     unless it is on p or on a change.
     """
     contrasts: list[Row] = []
@@ -78,13 +77,13 @@ def judge_figure(
             shared_number = _number(figure.shared, field)
             texts.append(f"{_group_in_front(figure.shared)}{shared_number}")
 
-    # Readers take a high figure for much memory, and of NLL it is little.
+    # Readers take a high figure for much memory, but a high NLL means little.
     detail = f"{rule.field} {', '.join(texts)}"
     is_lower_more_memory = about(rule.audit).metric(rule.metric).learned < 0
     if rule.field != "p" and is_lower_more_memory:
         detail += f" ({render('gate.lower')})"
 
-    # What was measured trips, whatever is missing beside it.
+    # A measured violation trips, whatever else is missing.
     violates = OPERATORS[rule.operator]
     if any(violates(value, rule.bound) for value in values):
         return RuleVerdict("tripped", detail)
@@ -104,7 +103,7 @@ def judge_figure(
 
 
 def _why_unmeasured(report: Report, rule: Rule) -> str:
-    """Return that a figure was not measured, and if so that its audit was not run."""
+    """Return the sentence that a figure was not measured, or its audit not run."""
     # In the order of the report, each once.
     audits = dict.fromkeys(row.audit for row in report.results)
     if rule.audit in audits:
@@ -113,14 +112,12 @@ def _why_unmeasured(report: Report, rule: Rule) -> str:
 
 
 def judge_change(rule: Rule, figures: Sequence[GatedFigure]) -> RuleVerdict:
-    """Return whether a figure moved as far as a rule forbids, and how far.
+    """Return the verdict on whether a figure moved as far as a rule forbids.
 
     ``rose`` is towards more remembering where the metric has such a direction. A change
-    as large as the bound is seen in 80 of 100 cases where the smallest effect that the
-    contrast can detect is no larger.
-
-    Of several groups of rows the worst state counts, with the details of all that have
-    it.
+    as large as the bound is detected in 80 of 100 cases if the contrast's smallest
+    detectable effect is no larger. Among several groups of rows the worst state counts,
+    with the details of all that have it.
     """
     details_by_state: dict[RuleState, list[str]] = {
         "tripped": [],
@@ -140,12 +137,12 @@ def judge_change(rule: Rule, figures: Sequence[GatedFigure]) -> RuleVerdict:
 
 
 def _judge_change_of_group(rule: Rule, figure: GatedFigure) -> RuleVerdict:
-    """Return whether the figure of one group of rows moved as far, and how far."""
+    """Return the verdict on the change of one group of rows."""
     exact = figure.exact
     if exact.value is None or exact.ends is None:
         return RuleVerdict("missing", f"not estimable: {exact.note}")
 
-    # Turned so that the rule forbids what lies above its bound.
+    # Turn the change so that the rule forbids values above its bound.
     towards_memory = about(rule.audit).metric(rule.metric).learned or 1
     sign = towards_memory if rule.operator == "rose" else -towards_memory
     low, high = sorted(sign * end for end in exact.ends)
@@ -154,7 +151,7 @@ def _judge_change_of_group(rule: Rule, figure: GatedFigure) -> RuleVerdict:
 
     is_detectable = exact.mde is not None and exact.mde <= rule.bound
     if may_be_as_large and not is_shown and not is_detectable:
-        # Nothing was shown, and nothing could have been.
+        # No change was shown, and none could have been detected.
         if exact.mde is None:
             return RuleVerdict("missing", render("gate.power"))
         least = number(exact.mde)
@@ -179,7 +176,7 @@ def _group_in_front(row: Row) -> str:
 
 
 def _number(shared: Row, field: str) -> str:
-    """Return a figure of a shared row, or that it is withheld."""
+    """Return a figure of a shared row, or the word for a withheld one."""
     if shared.withheld:
         return WITHHELD
     return number(getattr(shared, field), 4)
@@ -192,7 +189,7 @@ def judge_claim(report: Report, rule: Rule, name: str) -> RuleVerdict:
     if violating:
         return RuleVerdict("tripped", _claims_in_words(violating))
 
-    # What was not looked for cannot be taken for not found.
+    # An untested claim must not count as not found.
     if report.status == "partial":
         return RuleVerdict("missing", render("gate.partial"))
     if untested(report.findings, [name]):
@@ -212,8 +209,8 @@ def judge_claim(report: Report, rule: Rule, name: str) -> RuleVerdict:
 def _violates(rule: Rule, finding: Finding) -> bool:
     """Return whether a finding makes a claim that a rule forbids.
 
-    Claims are compared by severity; one of several of the same severity is meant by
-    its name.
+    Claims are compared by severity. If several have the same severity, only the named
+    one counts.
     """
     if rule.operator == "==":
         return finding.claim == rule.claim
@@ -225,7 +222,7 @@ def _violates(rule: Rule, finding: Finding) -> bool:
 def judge_guard(report: Report, shared: Report, rule: Rule, name: str) -> RuleVerdict:
     """Return whether a guard holds for a checkpoint; without a test it is missing.
 
-    Whatever gives trained rows away shows that these are the rows.
+    Any detection shows that the rows were trained on, which answers the guard.
 
     Parameters
     ----------
@@ -244,7 +241,7 @@ def judge_guard(report: Report, shared: Report, rule: Rule, name: str) -> RuleVe
     if guards:
         return RuleVerdict("ok", guards[0].detail)
 
-    # The guard is not there where it had too few rows: what was found stands for it.
+    # With too few rows there is no guard, but a detection replaces it.
     detected = [
         finding
         for finding in report.findings
