@@ -49,7 +49,7 @@ def share(items: Sequence[T]) -> list[T]:
 
 
 def summed_over_processes(tensor: Tensor) -> Tensor:
-    """Add a tensor up over all processes, in place, and return it."""
+    """Sum a tensor of any shape over all processes, in place, and return it."""
     if n_processes() > 1:
         with _reached():
             distributed.all_reduce(tensor)

@@ -225,6 +225,7 @@ class Student:
         teacher_hidden = None if teacher is None else teacher[is_inside]  # (m, H)
 
         def value(hidden_of_chunk: Tensor, chunk: slice) -> Tensor:
+            """Return the losses ``(m,)`` for a chunk of hidden states ``(m, H)``."""
             # The teacher's logits also exist for only one chunk at a time.
             if teacher_hidden is None:
                 return loss(self.logits(hidden_of_chunk), ids[chunk])

@@ -80,7 +80,7 @@ def _harmful(problem: str) -> CheckpointError:
 
 
 def _check_token_fields(settings_files: Iterable[dict[str, object]]) -> None:
-    """Refuse a token of other fields: a library prints their names as they stand."""
+    """Refuse a token with unknown fields, whose names a library would print."""
     for token in untrusted.objects(list(settings_files)):
         is_token = isinstance(token.get("content"), str)
         if is_token and not token.keys() <= _TOKEN_FIELDS:

@@ -123,7 +123,7 @@ def missing(source: str) -> InputError:
 
 
 def _several_models(source: str) -> str:
-    """Return in which way a text that is no path names several models; empty: none."""
+    """Return how a text that is not a path names several models; else empty."""
     if source.endswith("]") and "[" in source and "://" not in source:
         return "a list"
 
@@ -270,7 +270,7 @@ def read_json(path: Path, *, most: int = files.SETTINGS_BYTES) -> dict[str, obje
 
 
 def check_inside(path: Path, *, within: Path | None = None) -> None:
-    """Refuse what leads out of a folder, by default its own (the hub's cache apart)."""
+    """Refuse a path that leads out of a folder, by default its own."""
     if not files.lies_inside(path, within=within):
         remedy = "copy the file into the folder, or give its folder"
         raise CheckpointError(f"{shown(path.name)} leads out of the folder", fix=remedy)

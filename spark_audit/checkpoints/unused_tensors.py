@@ -1,8 +1,8 @@
-"""Tensors of a file that no logit depends on: value heads, and what is computed again.
+"""Find tensors of a file without effect on logits: value heads, and computed tables.
 
 Old versions of transformers saved masks and tables of positions with the weights, which
-its modules compute by themselves today. Such a tensor is left out only if its numbers
-are those that are computed; a mask or a table with other numbers is another model's.
+modules now compute themselves. Such a tensor is left out only if its numbers equal the
+computed ones: a mask or table with other numbers belongs to another model.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _FILL = re.compile(r"(?:^|\.)masked_bias$")
 _MASK = re.compile(r"(?:^|\.)(?:bias|causal_mask|attn_mask|future_mask)$")
 _POSITIONS = re.compile(r"(?:^|\.)position_ids$")
 _FREQUENCIES = re.compile(r"(?:^|\.)inv_freq$")
-# What transformers leaves out of any class.
+# Tensors that transformers leaves out for every class.
 _PASSED_OVER = (r"rotary_emb\.inv_freq$", r"(?:^|\.)position_ids$")
 _ROTATIONS = re.compile(r"(?:^|\.)(?P<wave>cos|sin)_cached$")
 _SINUSOIDS = re.compile(r"(?:^|\.)embed_positions(?P<xglm>\.weights)?$")
 
 _TABLE = re.compile(r"(?:^|\.)(?:position_ids|inv_freq|cos_cached|sin_cached)$")
 
-# What configurations call the base of rotary positions.
+# Names in configurations for the base of rotary positions.
 _THETA = re.compile(r"theta|rotary_emb_base|rope_base|base_freq")
 _USUAL_THETA = 10_000.0
 _TOLERANCE = 0.01
-"""Of tables that were saved in half precision."""
+"""Tolerance for tables that were saved in half precision."""
 
 _MASKED_LOGIT = -1e4
-"""Logits of positions that are not seen are at most this."""
+"""Largest value that masks use for the logits of unseen positions."""
 _MIN_POSITIONS = 4
-"""Position 3 is compared, so that a table has to reach up to it."""
+"""Position that is compared, so a table must reach up to it."""
 
 _REASON_UNUSED = {
     "value head": "a value head, which no logit depends on",
@@ -61,21 +61,21 @@ def kind_of_unused(
     Parameters
     ----------
     name, tensor
-        As the file has it; its numbers are looked at.
+        Name and numbers in the file.
     config
-        The configuration of the module, by which the numbers are computed.
+        Configuration of the module, from which the numbers are computed.
 
     Returns
     -------
     str or None
-        A key of the reasons above; ``None``: it may matter.
+        A key of the reasons above; ``None`` if the tensor may matter.
     """
     if _VALUE_HEAD.search(name):
         return "value head"
     if _VERSION.search(name) and tensor.numel() == 1:
         return "version"
 
-    # What is put in the place of masked logits, and the masks themselves.
+    # Values for masked logits, and the masks themselves.
     if _FILL.search(name) and tensor.numel() == 1:
         if bool(tensor.max() <= _MASKED_LOGIT):
             return "mask"
@@ -91,19 +91,19 @@ def kind_of_unused(
 def passed_over(
     state: Mapping[str, torch.Tensor], model: PreTrainedModel
 ) -> dict[str, str]:
-    """Return tensors that transformers itself leaves out in silence, with their kinds.
+    """Return the tensors that transformers silently leaves out, with their kinds.
 
     Parameters
     ----------
     state
         All tensors of the files, of any shapes.
     model
-        The module, whose class says what it leaves out.
+        The module, whose class lists what it leaves out.
 
     Raises
     ------
     CheckpointError
-        If one is a mask or a table of positions with other numbers than are computed.
+        If one is a mask or a table of positions with unexpected numbers.
     """
     patterns = [*(model._keys_to_ignore_on_load_unexpected or ()), *_PASSED_OVER]
     ignored = [
@@ -112,7 +112,7 @@ def passed_over(
     if not ignored:
         return {}
 
-    # What the module has by any name is loaded, whatever the patterns say.
+    # A tensor with any name in the module is loaded, whatever the patterns say.
     known_names = model.state_dict().keys()
     prefix = f"{model.base_model_prefix}."
     kinds: dict[str, str] = {}
@@ -130,13 +130,13 @@ def passed_over(
             )
             raise CheckpointError(problem, fix=ITS_OWN)
 
-        # Transformers' own list says that the rest does not matter.
+        # By transformers' own list, the remaining tensors do not matter.
         kinds[name] = unused_kind or "passed over"
     return kinds
 
 
 def notes_on(unused: Mapping[str, str]) -> list[str]:
-    """Say which tensors were left out, a note for each kind.
+    """Return notes on tensors that were left out, one per kind.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def _is_causal_mask(tensor: torch.Tensor, config: PreTrainedConfig) -> bool:
         return False
 
     mask = tensor.reshape(tensor.shape[-2:]).float()  # (positions, positions)
-    # The last position sees all earlier ones, or a window that the configuration has.
+    # The last position sees all earlier ones, or the configuration's window of them.
     n_seen = int(mask[-1].sum())
     windows: set[int] = set()
     for key, value in walk(config.to_dict()):
@@ -178,7 +178,7 @@ def _is_causal_mask(tensor: torch.Tensor, config: PreTrainedConfig) -> bool:
     if n_seen != len(mask) and n_seen not in windows:
         return False
 
-    # Below the diagonal, without what lies further back than the window.
+    # Ones below the diagonal, except beyond the window.
     ones = torch.ones_like(mask)
     return torch.equal(mask, ones.tril() - ones.tril(-n_seen))
 
@@ -186,12 +186,12 @@ def _is_causal_mask(tensor: torch.Tensor, config: PreTrainedConfig) -> bool:
 def _is_computed_table(
     name: str, tensor: torch.Tensor, config: PreTrainedConfig
 ) -> bool:
-    """Return whether a table of positions is what is computed today."""
+    """Return whether a table of positions, of any shape, equals the computed one."""
     sinusoids = _SINUSOIDS.search(name)
     if sinusoids is not None:
         return _is_sinusoidal(tensor, is_of_xglm=bool(sinusoids["xglm"]))
 
-    # Tables of text and of images may have other bases: any may fit.
+    # Tables for text and images may have different bases, so any base may fit.
     rotations = _ROTATIONS.search(name)
     for theta in _thetas(config):
         if _FREQUENCIES.search(name) and _has_frequencies(tensor, theta):
@@ -221,7 +221,7 @@ def _has_frequencies(tensor: torch.Tensor, theta: float) -> bool:
     tensor
         Shape ``(width / 2,)`` for frequencies.
     theta
-        Their base.
+        Base of the frequencies.
     """
     if tensor.ndim != 1:
         return False
@@ -231,7 +231,7 @@ def _has_frequencies(tensor: torch.Tensor, theta: float) -> bool:
 
 
 def _has_rotations(tensor: torch.Tensor, theta: float, wave: str) -> bool:
-    """Return whether a table holds rotary positions, by its row for position 3.
+    """Return whether a table holds rotary positions, judged by its row for position 3.
 
     Parameters
     ----------
@@ -251,7 +251,7 @@ def _has_rotations(tensor: torch.Tensor, theta: float, wave: str) -> bool:
 
 
 def _is_near(tensor: torch.Tensor, computed: torch.Tensor) -> bool:
-    """Return whether numbers are those computed, but for half precision."""
+    """Return whether numbers equal the computed ones, up to half precision."""
     if tensor.shape != computed.shape:
         return False
     return torch.allclose(
@@ -265,10 +265,10 @@ def _thetas(config: PreTrainedConfig) -> list[float]:
     for key, value in walk(config.to_dict()):
         if not isinstance(value, int | float) or isinstance(value, bool):
             continue
-        # Configurations of some types have several, as for sliding windows.
+        # Some types have several bases, for example for sliding windows.
         if _THETA.search(key) and value > 0:
             thetas.add(float(value))
-    # Encoders of images give theirs nowhere.
+    # Encoders of images do not state theirs.
     if not thetas or config.get_text_config() is not config:
         thetas.add(_USUAL_THETA)
     return sorted(thetas)

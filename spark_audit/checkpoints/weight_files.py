@@ -1,6 +1,6 @@
-"""The files of a checkpoint: found, refused when unsafe, read, hashed.
+"""Find, check, read and hash the weight files of a checkpoint.
 
-Nothing of a file runs: pickles are read as tensors alone.
+No code of a file runs: pickles are read only as tensors.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from spark_audit.files import (
 )
 from spark_audit.provenance import sha256_json
 
-# Keys that differ between two savings of the same weights.
+# Keys that differ when the same weights are saved twice.
 _VOLATILE = ("_name_or_path", "transformers_version")
 PEFT_PREFIX = "base_model.model."
-"""In front of the names of PEFT's tensors."""
+"""Prefix of the names of PEFT's tensors."""
 FULL_WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 COPY_AGAIN = "copy or download the checkpoint again"
 _SAVE_AGAIN = "save it again with torch.save(model.state_dict(), ...) or safetensors"
 _POINTER_BYTES = 1024
 _FILE_NAME_BYTES = 255
-"""The longest name of a file that file systems have."""
+"""Bytes of the longest file name on common file systems."""
 _SHARD = re.compile(r"\d{4,5}(?:-of-\d{5}|_\d+)\.")
 _ASKED_GLOBAL = re.compile(r"(?:GLOBAL|global:?) ([\w.]+\.[\w.]+)")
 WEIGHTS_OF_OTHER_FRAMEWORKS = (
@@ -52,19 +52,19 @@ WEIGHTS_OF_OTHER_FRAMEWORKS = (
     ("onnx/model.onnx", "ONNX", ""),
     ("openvino_model.xml", "OpenVINO", ""),
 )
-"""Files, the framework that reads them, and the call of transformers 4 that did."""
+"""Files, their framework, and the call of transformers 4 that could read them."""
 NOISE_FILE = "frozen_noise.safetensors"
-"""Beside a checkpoint: what is added to its input embeddings, one row a token."""
-# The name that spark-train gives it.
+"""A file beside a checkpoint with noise for its input embeddings, one row per token."""
+# The name of spark-train's record.
 _TRAINED_ON = "trained_on.json"
 
 
 def weights_of(folder: Path, names: Sequence[str] = FULL_WEIGHT_FILES) -> Path | None:
-    """Return the first of these files that is there, or its index."""
+    """Return the first of these files that exists, or its index."""
     for name in names:
         for end in ("", ".index.json"):
             path = folder / f"{name}{end}"
-            # A link that leads nowhere is there, too: it is refused by name later.
+            # A broken link also counts, and is refused by name later.
             if os.path.lexists(path):
                 return path
     return None
@@ -73,24 +73,24 @@ def weights_of(folder: Path, names: Sequence[str] = FULL_WEIGHT_FILES) -> Path |
 def files_of(
     folder: Path, names: Sequence[str] = FULL_WEIGHT_FILES
 ) -> tuple[Path, ...]:
-    """Return the files that transformers or PEFT would read weights from.
+    """Return the files from which transformers or PEFT would read weights.
 
-    ``zero_to_fp32`` of DeepSpeed makes a folder of the name that it is given: then they
-    are the files in it.
+    If ``zero_to_fp32`` of DeepSpeed made a folder with the name of such a file, the
+    result is the files in that folder.
 
     Parameters
     ----------
     names
-        By which they are looked for, the first one first.
+        Names of files in order of preference.
 
     Raises
     ------
     CheckpointError
-        If there are none, a shard is missing or the index names a file outside the
+        If there are none, a shard is missing, or the index names a file outside of the
         folder.
     """
     path = weights_of(folder, names)
-    # Such shards have no index: which of them belong together is not known.
+    # Such shards have no index, so it is unknown which belong together.
     if path is None or any(folder.glob("shard-*-model-*.safetensors")):
         shards.refuse_shards(folder)
         _refuse_other_frameworks(folder)
@@ -127,15 +127,15 @@ def _no_weights(folder: Path, names: Sequence[str]) -> CheckpointError:
 
 
 def _refuse_other_frameworks(folder: Path) -> None:
-    """Refuse weights that only another framework than PyTorch reads.
+    """Refuse weights that only another framework can read.
 
     Raises
     ------
     CheckpointError
-        With the framework, and how its weights are converted.
+        Names the framework, and how to convert its weights.
     """
     for name, framework, call in WEIGHTS_OF_OTHER_FRAMEWORKS:
-        # Flax and TensorFlow, too, divide a large model, with an index beside it.
+        # Flax and TensorFlow also divide a large model, with an index beside it.
         paths = [folder / name, folder / f"{name}.index.json"]
         if not any(path.exists() for path in paths):
             continue
@@ -152,7 +152,7 @@ def _files_of_index(index: Path) -> tuple[Path, ...]:
     Raises
     ------
     CheckpointError
-        If it names none, or one that is missing or outside its folder.
+        If it names no file, or one that is missing or outside of its folder.
     """
     file_of_tensor = untrusted.read_json(index).get("weight_map")
     if not isinstance(file_of_tensor, dict) or not file_of_tensor:
@@ -160,7 +160,7 @@ def _files_of_index(index: Path) -> tuple[Path, ...]:
 
     names = sorted({str(name) for name in file_of_tensor.values()})
     for name in names:
-        # No system has such a file, and libraries fail on it in other ways.
+        # No system has such a file, and libraries fail on it in various ways.
         if not name.isprintable() or len(name.encode()) > _FILE_NAME_BYTES:
             problem = f"{index.name} names {shown(name, 60)!r}, which is no file's name"
             raise CheckpointError(problem, fix=COPY_AGAIN)
@@ -181,11 +181,11 @@ class FoundConfig:
     Attributes
     ----------
     content
-        Of config.json.
+        Content of config.json.
     folder
-        Where it lies, with the tokenizer that belongs to it.
+        Its folder, with the tokenizer that belongs to it.
     note
-        Where it was found, for the reader of a report.
+        A note on where it was found, for readers of a report.
     """
 
     content: dict[str, object]
@@ -194,12 +194,12 @@ class FoundConfig:
 
 
 def config_of(file: Path, loading: Loading) -> FoundConfig:
-    """Return the config.json that lies beside weights, else the base's.
+    """Return the config.json beside weights, or else the base's.
 
     Parameters
     ----------
     file
-        The weights, or the folder that they are in.
+        The weights, or their folder.
 
     Raises
     ------
@@ -228,7 +228,7 @@ def config_of(file: Path, loading: Loading) -> FoundConfig:
 def lone_file(
     path: Path, suffixes: Sequence[str] = untrusted.WEIGHT_SUFFIXES
 ) -> Path | None:
-    """Return a file of these kinds, or the only one of a folder."""
+    """Return a path that is such a file, or the only such file in a folder."""
     if path.is_dir():
         files = untrusted.weights_in(path, suffixes)
         return files[0] if len(files) == 1 else None
@@ -236,13 +236,13 @@ def lone_file(
 
 
 def read_tensors(path: Path) -> object:
-    """Read a weights file, never running code from it.
+    """Read a weights file without running code from it.
 
     Returns
     -------
     object
-        What the file holds: a dictionary of tensors for safetensors, whatever was
-        saved for a pickle. They are mapped: numbers are read where they are looked at.
+        The content of the file: a dictionary of tensors for safetensors, or any saved
+        value for a pickle. Tensors are mapped, so their numbers are read on use.
     """
     if path.suffix == ".safetensors":
         return read_safetensors(path)[0]
@@ -259,12 +259,12 @@ def merged(files: Iterable[Path]) -> State:
 
 
 def _refuse_pointer(path: Path) -> None:
-    """Refuse what Git leaves in the place of a large file.
+    """Refuse a pointer that Git leaves in place of a large file.
 
     Raises
     ------
     CheckpointError
-        With the command that fetches the file.
+        Names the command that fetches the file.
     """
     if path.stat().st_size <= _POINTER_BYTES and is_lfs_pointer(path.read_bytes()):
         problem = f"{path.name} is a pointer of Git LFS, and not the file itself"
@@ -272,15 +272,15 @@ def _refuse_pointer(path: Path) -> None:
 
 
 def _read_pickle(path: Path) -> object:
-    """Return what torch.save wrote, of tensors alone.
+    """Return the value of a torch.save file, if it consists only of tensors.
 
     Raises
     ------
     CheckpointError
-        If it could run code, or grows when it is read.
+        If it could run code, or expands when it is read.
     """
     with untrusted.foreign(f"{path.name} cannot be read as weights"):
-        # What the user named may be a link; in folders links were looked at before.
+        # The user may name a link; links in folders were checked before.
         check_regular(path, follow=True)
         _refuse_pointer(path)
         is_zip = zipfile.is_zipfile(path)
@@ -288,10 +288,10 @@ def _read_pickle(path: Path) -> object:
             _refuse_packed(path)
 
         try:
-            # Only the zip format can be mapped; older files are read whole.
+            # Only the zip format can be mapped, and older files are read whole.
             return torch.load(path, "cpu", weights_only=True, mmap=is_zip or None)
         except pickle.UnpicklingError as error:
-            # The name of the code is shown, never what it would be called with.
+            # The error shows the name of the code, but never its arguments.
             named_code = _ASKED_GLOBAL.search(str(error))
             reason = "is none of tensors alone"
             if named_code is not None:
@@ -303,17 +303,17 @@ def _read_pickle(path: Path) -> object:
 
 
 def _refuse_packed(path: Path) -> None:
-    """Refuse an archive that grows when it is read: torch.save stores, never packs.
+    """Refuse an archive that expands when it is read: torch.save never compresses.
 
     Raises
     ------
     CheckpointError
-        If a part is packed, or the parts are larger than their file.
+        If a part is compressed, or if the parts are larger than their file.
     """
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
 
-    # Parts may overlap in the file, so that they are larger together.
+    # Parts may overlap in the file, and then are larger together.
     is_packed = any(member.compress_type != zipfile.ZIP_STORED for member in members)
     n_bytes = sum(member.file_size for member in members)
     if is_packed or n_bytes > path.stat().st_size:
@@ -336,10 +336,10 @@ def read_safetensors(path: Path) -> tuple[State, dict[str, str]]:
 def check_stored(files: Iterable[Path]) -> None:
     """Refuse NaN and infinite numbers in safetensors files.
 
-    Of parameters only: a buffer that no model uses may hold infinity. Other files are
-    not read: they take decoding, or are held whole.
+    Only parameters are checked, because a buffer that no model uses may hold infinity.
+    Other formats are not read: they need decoding, or are held in memory as a whole.
     """
-    # File by file: together they may be larger than the memory.
+    # File by file, because together they may be larger than the memory.
     for path in files:
         if path.suffix != ".safetensors":
             continue
@@ -349,30 +349,30 @@ def check_stored(files: Iterable[Path]) -> None:
 
 
 def content_sha256(files: Iterable[Path], config: Mapping[str, object]) -> str:
-    """SHA-256 over sorted (file name, SHA-256) of weights, and the configuration.
+    """Return a hash of weight files, by name and SHA-256, and of the configuration.
 
-    What two savings of the same configuration differ in (the library's version, the
-    path it was loaded from) is left out.
+    Fields that differ between two savings of one configuration (the library's version,
+    the path it was loaded from) are left out.
     """
     stable = {key: value for key, value in config.items() if key not in _VOLATILE}
     hash_by_file = sorted([path.name, sha256_file(path)] for path in files)
-    # Some configurations hold infinity, which canonical JSON has no word for.
+    # Some configurations hold infinity, which canonical JSON cannot express.
     content = {"config": json.dumps(stable, sort_keys=True), "files": hash_by_file}
     return sha256_json(content)
 
 
 def check_whole(folder: Path) -> dict[str, object]:
-    """Hold what spark-train put beside an adapter against its checksums; return it.
+    """Check spark-train's files beside an adapter against their checksums.
 
     Returns
     -------
     dict
-        What it was trained on; empty where another maker saved the folder.
+        The record of the base and the noise; empty if another tool saved the folder.
 
     Raises
     ------
     CheckpointError
-        With the name of a file that is not as it was written.
+        Names a file that was changed.
     """
     path = folder / _TRAINED_ON
     if not os.path.lexists(path):
@@ -382,13 +382,13 @@ def check_whole(folder: Path) -> dict[str, object]:
     is_intact = intact(read_regular(path))
     files = trained_on.get("files")
     if is_intact is None and files is None:
-        # Without a seal there is nothing that it could be held against.
+        # Without a seal there is nothing to check it against.
         return trained_on
 
     if not is_intact or not _are_names_in_folder(files):
         raise _not_as_written(_TRAINED_ON, DAMAGED)
 
-    # The seal holds the checksums, and these the files.
+    # The seal covers the checksums, and these cover the files.
     assert isinstance(files, dict)
     for name, facts in files.items():
         damage = fault(folder / name, facts)
@@ -398,7 +398,7 @@ def check_whole(folder: Path) -> dict[str, object]:
 
 
 def _are_names_in_folder(files: object) -> bool:
-    """Return whether checksums are given, and of files of their own folder alone."""
+    """Return whether checksums are given, and only for files in their own folder."""
     if not isinstance(files, dict):
         return False
     return all(Path(name).name == name for name in files)
