@@ -75,26 +75,44 @@ MAX_EVIDENCE_VALUE = 1e15
 
 TEXT = Range("text")
 FLAG = Range("flag")
+
 COUNT_RANGE = Range("whole", least=0, most=MAX_EVIDENCE_VALUE)
+
 POSITIVE = Range("whole", least=1, most=MAX_EVIDENCE_VALUE)
-PLACE = Range("whole", least=-1, most=MAX_EVIDENCE_VALUE)
-"""A number that identifies something; -1: none."""
+"""A count of at least 1."""
+
+NUMBER_OR_NONE = Range("whole", least=-1, most=MAX_EVIDENCE_VALUE)
+"""The number of a stratum, a pair or an example; -1: none."""
+
 DOSE = Range("whole", least=-1, most=MAX_EVIDENCE_VALUE)
 """Number of trained rows that contain an identifier. 0: it is held out. -1: training
 cut it off in all of its rows.
 """
+
 SIZE = Range("number", least=1e-12, most=MAX_EVIDENCE_VALUE)
+"""A number above 0, by which others are divided."""
+
 SHARE = Range("number", least=0, most=1)
+
 FREE = Range("number", least=-MAX_EVIDENCE_VALUE, most=MAX_EVIDENCE_VALUE)
+"""Any finite number."""
+
 FREE_OR_NONE = Range(
     "number", least=-MAX_EVIDENCE_VALUE, most=MAX_EVIDENCE_VALUE, has_gaps=True
 )
 
 SCORE_RANGE = FREE_OR_NONE
 """Scores have gaps: not every checkpoint was scored on every unit."""
+
 RANK_RANGE = Range("number", least=1, most=MAX_EVIDENCE_VALUE, has_gaps=True)
-NUMBER_OF = Range("number", least=0, most=MAX_EVIDENCE_VALUE, has_gaps=True)
-RATE = Range("number", least=0, most=1, has_gaps=True)
+"""A rank, 1 is the best; NaN: not scored."""
+
+SCORED_COUNT = Range("number", least=0, most=MAX_EVIDENCE_VALUE, has_gaps=True)
+"""A number of at least 0, by checkpoint; NaN: not scored."""
+
+SCORED_SHARE = Range("number", least=0, most=1, has_gaps=True)
+"""A share by checkpoint, or 1 for yes and 0 for no; NaN: not scored."""
+
 ANSWER = Range("number", least=-1, most=1, has_gaps=True)
 """1 right, 0 wrong, -1 not asked."""
 LOG_PROBABILITY = Range(
@@ -109,7 +127,7 @@ FactCheck = Callable[[object], bool]
 """A function that returns whether a fact has the type that its audit needs."""
 
 
-def _is_names(value: object) -> bool:
+def _is_list_of_names(value: object) -> bool:
     """Return whether a fact is a list of texts."""
     return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
@@ -171,7 +189,7 @@ _IDENTIFIER_COLUMNS = {
     "dose": DOSE,
     "form": COUNT_RANGE,
     "cue": COUNT_RANGE,
-    "stratum": PLACE,
+    "stratum": NUMBER_OR_NONE,
 }
 """Columns of audits whose units are identifiers."""
 
@@ -187,7 +205,7 @@ LAYOUTS: Mapping[str, EvidenceLayout] = {
             "capitals": COUNT_RANGE,
             "letters": COUNT_RANGE,
             "marks": COUNT_RANGE,
-            "pair": PLACE,
+            "pair": NUMBER_OR_NONE,
             "n_tokens": POSITIVE,
             "text_auc": FREE_OR_NONE,
             "ref_sum": FREE,
@@ -196,7 +214,7 @@ LAYOUTS: Mapping[str, EvidenceLayout] = {
     ),
     "rank.parquet": EvidenceLayout(
         units={**_IDENTIFIER_COLUMNS, "set": TEXT},
-        values={"rank": RANK_RANGE, "ties": NUMBER_OF},
+        values={"rank": RANK_RANGE, "ties": SCORED_COUNT},
     ),
     "nll.parquet": EvidenceLayout(
         units={
@@ -222,7 +240,7 @@ LAYOUTS: Mapping[str, EvidenceLayout] = {
             "contexts": COUNT_RANGE,
             "n_candidates": POSITIVE,
         },
-        values={"rank": RANK_RANGE, "ties": NUMBER_OF},
+        values={"rank": RANK_RANGE, "ties": SCORED_COUNT},
         facts={"kept_contexts": _is_count_or_none},
     ),
     "twins.parquet": EvidenceLayout(
@@ -234,9 +252,9 @@ LAYOUTS: Mapping[str, EvidenceLayout] = {
             "contexts": COUNT_RANGE,
             "n_candidates": POSITIVE,
             "injected": FLAG,
-            "stratum": PLACE,
+            "stratum": NUMBER_OR_NONE,
         },
-        values={"rank": RANK_RANGE, "ties": NUMBER_OF},
+        values={"rank": RANK_RANGE, "ties": SCORED_COUNT},
         facts={"lost": _is_count},
     ),
     "mia.parquet": EvidenceLayout(
@@ -256,7 +274,11 @@ LAYOUTS: Mapping[str, EvidenceLayout] = {
             "zlib": SCORE_RANGE,
             "reference": SCORE_RANGE,
         },
-        facts={"alone": _is_figures, "borrowed": _is_flag, "unscored": _is_names},
+        facts={
+            "alone": _is_figures,
+            "borrowed": _is_flag,
+            "unscored": _is_list_of_names,
+        },
     ),
     "extract.parquet": EvidenceLayout(
         units={
@@ -277,19 +299,23 @@ LAYOUTS: Mapping[str, EvidenceLayout] = {
             "near": FLAG,
             "given": FLAG,
             "elsewhere": FLAG,
-            "stratum": PLACE,
-            "home": PLACE,
+            "stratum": NUMBER_OR_NONE,
+            "home": NUMBER_OR_NONE,
         },
         values={
-            "n_tokens": NUMBER_OF,
-            "greedy": RATE,
-            "greedy_sure": RATE,
+            "n_tokens": SCORED_COUNT,
+            "greedy": SCORED_SHARE,
+            "greedy_sure": SCORED_SHARE,
             "logp_t1": LOG_PROBABILITY,
             "logp_top40": LOG_PROBABILITY,
-            "parts": NUMBER_OF,
-            "parts_right": NUMBER_OF,
+            "parts": SCORED_COUNT,
+            "parts_right": SCORED_COUNT,
         },
-        facts={"asked": _is_names, "trained": _is_names, "checkpoints": _is_names},
+        facts={
+            "asked": _is_list_of_names,
+            "trained": _is_list_of_names,
+            "checkpoints": _is_list_of_names,
+        },
     ),
     "noise.parquet": EvidenceLayout(
         units={
@@ -300,7 +326,7 @@ LAYOUTS: Mapping[str, EvidenceLayout] = {
             "sigma": SIZE,
             "draw": COUNT_RANGE,
         },
-        values={"clean": NUMBER_OF, "noisy": NUMBER_OF, "relative": NUMBER_OF},
+        values={"clean": SCORED_COUNT, "noisy": SCORED_COUNT, "relative": SCORED_COUNT},
     ),
     "stages.parquet": EvidenceLayout(
         units={
@@ -311,7 +337,7 @@ LAYOUTS: Mapping[str, EvidenceLayout] = {
             "elsewhere": COUNT_RANGE,
             "ref_sum": FREE,
         },
-        values={"nll_sum": SCORE_RANGE, "place": NUMBER_OF},
+        values={"nll_sum": SCORE_RANGE, "place": SCORED_COUNT},
     ),
     "series.parquet": EvidenceLayout(
         units={
@@ -321,7 +347,7 @@ LAYOUTS: Mapping[str, EvidenceLayout] = {
             "member": FLAG,
             "dose": COUNT_RANGE,
         },
-        values={"nll": SCORE_RANGE, "place": NUMBER_OF, "texts": SCORE_RANGE},
+        values={"nll": SCORE_RANGE, "place": SCORED_COUNT, "texts": SCORE_RANGE},
     ),
     "utility.parquet": EvidenceLayout(
         units={
@@ -333,10 +359,10 @@ LAYOUTS: Mapping[str, EvidenceLayout] = {
             "chance": SHARE,
             "place": COUNT_RANGE,
         },
-        values={"correct": ANSWER, "empty": RATE},
+        values={"correct": ANSWER, "empty": SCORED_SHARE},
         facts={
-            "order": _is_names,
-            "clash": _is_names,
+            "order": _is_list_of_names,
+            "clash": _is_list_of_names,
             "assumed": _is_flag,
             "scorer": _is_text,
             "blank": _is_count,

@@ -50,6 +50,10 @@ DEFAULT_PROMPTS = "last16,cue"
 MAX_N50 = 1e12
 """Larger numbers of tries are only stated as "more than this"."""
 
+TRIES_BEYOND_BOUND = 10 * MAX_N50
+"""Tries that stand for any larger number, and for endless ones: a place in the order
+above :data:`MAX_N50`."""
+
 BEYOND_MAX_N50 = f"the median is over {MAX_N50:.0e}: its value is this bound"
 """Note of a median above :data:`MAX_N50`, whose value and limit are set to it."""
 
@@ -343,7 +347,7 @@ def medians(
 
             # A span that sampling never draws needs infinitely many tries: set it
             # beyond the bound.
-            log_tries = np.log10(np.minimum(n_p(logp), 10 * MAX_N50))
+            log_tries = np.log10(np.minimum(n_p(logp), TRIES_BEYOND_BOUND))
             replicates = median_replicates(weights, log_tries, group.codes)
             tries[name, sampler] = MedianTries(log_tries, replicates)
 

@@ -14,6 +14,12 @@ from spark_audit.results.findings import EXCESS, Fact
 from spark_audit.stats.at_most import t_bound
 from spark_audit.stats.estimate import Bound, Estimate, Power
 
+CHANCE_AUC = 0.5
+"""AUC of a score that knows nothing."""
+
+MAX_AUC_EFFECT = 0.5
+"""No AUC is further from :data:`CHANCE_AUC` than this, on either of its two sides."""
+
 
 @dataclass(frozen=True)
 class AboveTexts:
@@ -42,7 +48,7 @@ class AboveTexts:
     texts: float
     larger_p: float
     sides_differ: bool
-    chance: float = 0.5
+    chance: float = CHANCE_AUC
 
     @property
     def bar(self) -> float:

@@ -20,6 +20,7 @@ from spark_audit.audits.base import (
 )
 from spark_audit.audits.claims import carriers
 from spark_audit.audits.mia import estimates, score_tables
+from spark_audit.audits.mia.above_texts import CHANCE_AUC
 from spark_audit.audits.mia.best_guess import best_guess
 from spark_audit.audits.mia.covariates import covariate_table
 from spark_audit.audits.mia.guards import ScoreGuards, score_guards
@@ -437,7 +438,7 @@ def _noting_auc(estimate: Estimate, group: str, guards: ScoreGuards) -> Estimate
         over = f"mean over {n_tasks} tasks" if n_tasks > 1 else "1 task"
         estimate = estimate.noting(over)
 
-    contains_chance = estimate.status == "ok" and side_of(estimate, 0.5) == 0
+    contains_chance = estimate.status == "ok" and side_of(estimate, CHANCE_AUC) == 0
     if contains_chance and estimate.mde:
         estimate = estimate.noting(NOT_DETECTED)
     return estimate

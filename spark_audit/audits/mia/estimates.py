@@ -11,7 +11,12 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.base import Context
-from spark_audit.audits.mia.above_texts import AboveTexts, beyond_both, less_chance
+from spark_audit.audits.mia.above_texts import (
+    CHANCE_AUC,
+    AboveTexts,
+    beyond_both,
+    less_chance,
+)
 from spark_audit.audits.mia.score_tables import (
     BASELINE_VARIANTS,
     MIN_MEMBERS_FOR_AUC,
@@ -54,9 +59,6 @@ ITSELF = "the checkpoint is the reference itself"
 
 NULL = ("null", "null_low", "null_high")
 """Columns of a figure: what a score gives that knows nothing, and its 95% band."""
-
-CHANCE_AUC = 0.5
-"""AUC of a score that knows nothing."""
 
 TOO_FEW_MEMBERS = (
     f"fewer than {MIN_MEMBERS_FOR_AUC} members or {MIN_MEMBERS_FOR_AUC} non-members"

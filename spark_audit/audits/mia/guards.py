@@ -20,6 +20,7 @@ import pandas as pd
 
 from spark_audit.audits.base import guard
 from spark_audit.audits.mia import estimates, score_tables
+from spark_audit.audits.mia.above_texts import CHANCE_AUC
 from spark_audit.audits.mia.covariates import covariate_table, differs_by_covariate
 from spark_audit.audits.mia.texts import label_test, labels_and_sides
 from spark_audit.audits.setup_guards import ALARM, BASE_READ
@@ -58,8 +59,8 @@ UNGUARDED = (
 
 # Limits of the checks.
 
-FEW_ROWS = 100
-"""Fewer clusters of rows on the smaller side draw a warning."""
+MIN_CLUSTERS_WITHOUT_WARNING = 100
+"""Fewer clusters on the side that has fewer draw a warning."""
 
 POWER_FACTOR = 2.8
 """Effect in standard errors that is detected with 80% power at 5%."""
@@ -71,12 +72,11 @@ BLIND_AUC_UNSURE = 0.55
 """Above this AUC of the texts, a p without a difference is not trusted."""
 
 BLURRED_SHARE = 0.01
-"""Share of rows with a near-duplicate on the other side that pulls figures towards
-chance.
-"""
+"""Share of examples with a near-duplicate on the other side above which figures are
+pulled towards chance."""
 
 UNUSABLE_SHARE = 0.2
-"""Share of such rows that makes figures useless."""
+"""Share of such examples above which figures are useless."""
 
 LABELS_VOID_P = 0.01
 """Scores of responses are void if the p of the labels is below this."""
@@ -98,7 +98,7 @@ class StatusAndNote(NamedTuple):
 
 @dataclass
 class ScoreGuards:
-    """Guards of the rows, and their consequences for each score.
+    """Guards of the judged examples, and their consequences for each score.
 
     :func:`score_guards` makes one, and each check adds to it. After that it is only
     read.
@@ -106,11 +106,11 @@ class ScoreGuards:
     Attributes
     ----------
     pooled
-        The scores of all rows that are judged.
+        The scores of all examples that are judged.
     text_figures
         Figures of the texts alone: ``duplicates_left``, ``duplicates_removed`` and
         those of :func:`~spark_audit.audits.mia.texts.blind_classifier`; empty without
-        rows.
+        examples.
     guards
         The guards themselves, which the report shows.
     void
@@ -139,7 +139,7 @@ class ScoreGuards:
 
     @cached_property
     def judged_examples(self) -> pd.DataFrame:
-        """Return the rows that are judged: ``task``, ``cluster``, ``member`` ...
+        """Return the examples that are judged: ``task``, ``cluster``, ``member`` ...
 
         All columns are those of ``units`` of
         :class:`~spark_audit.audits.mia.texts.WithoutModel`.
@@ -215,7 +215,7 @@ def score_guards(
     Parameters
     ----------
     pooled
-        The scores of all rows that are judged.
+        The scores of all examples that are judged.
     facts
         Facts of the evidence: ``borrowed``, whether the untrained model's figures are
         those of the manifest, and ``alone``, the figures of the texts.
@@ -265,7 +265,7 @@ def _guard_rows(guards: ScoreGuards) -> None:
     passes  clusters of the side that has fewer
     ======  =======================================================
     no      fewer than 2: no AUC has an interval
-    else    fewer than :data:`FEW_ROWS`: a warning
+    else    fewer than :data:`MIN_CLUSTERS_WITHOUT_WARNING`: a warning
     yes     more
     ======  =======================================================
     """
@@ -289,7 +289,7 @@ def _guard_rows(guards: ScoreGuards) -> None:
     passed: bool | None = None
     if n_clusters < 2:
         passed = False
-    elif n_clusters >= FEW_ROWS:
+    elif n_clusters >= MIN_CLUSTERS_WITHOUT_WARNING:
         passed = True
 
     guards.add(
@@ -473,7 +473,7 @@ def _guard_untrained(guards: ScoreGuards) -> None:
     scores_without_auc: list[str] = []
     for attack in score_tables.DECLARED_SCORES:
         auc = guards.pooled.estimate(BASE, attack)
-        side = side_of(auc, 0.5)
+        side = side_of(auc, CHANCE_AUC)
         if side is None:
             scores_without_auc.append(attack)
             continue

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
+from typing import NamedTuple
 
 from spark_audit.audits.claims import ALPHA
+from spark_audit.audits.mia.above_texts import CHANCE_AUC
+from spark_audit.audits.mia.estimates import MembershipGroup
 from spark_audit.audits.mia.guards import ScoreGuards
 from spark_audit.names import BASE
 from spark_audit.results import Row
@@ -69,25 +72,15 @@ def _outside_record(name: str, attack: str, guards: ScoreGuards) -> TableRecord:
         reason = auc.note or "the best guess was not tested beside it"
         return {**record, "score": auc.value, "says": f"not estimable: {reason}"}
 
-    # Difference of the score from chance, or from its value before training.
-    effect = auc.value - 0.5
-    p = pooled.p(name, attack)
-    is_lower = side_of(auc, 0.5) == -1
-    if not pooled.reason_missing(BASE, attack):
-        # The first difference is that of the AUC.
-        change = next(pooled.differences((name, attack), (BASE, attack)))
-        effect = change.estimate.value or 0.0
-        p = change.p
-        is_lower = is_lower and side_of(change.estimate) == -1
-
-    if is_lower:
+    effect = _attack_effect(pooled, name, attack, auc)
+    if effect.is_lower:
         _ask_direction(guards, name, attack, auc)
         record["note"] = render("mia.reversed", attack=attack)
 
     # Only scores that are higher for members can detect; others may be reversed.
     p_higher = 1.0
-    if p is not None and effect > 0:
-        p_higher = p
+    if effect.p is not None and effect.value > 0:
+        p_higher = effect.p
     is_confounded = above_texts.sides_differ and p_higher < ALPHA
     return {
         **record,
@@ -98,10 +91,55 @@ def _outside_record(name: str, attack: str, guards: ScoreGuards) -> TableRecord:
     }
 
 
+class AttackEffect(NamedTuple):
+    """How far an attack's AUC is from chance, or from that of the base if it has one.
+
+    Attributes
+    ----------
+    value
+        Above 0: members score higher, or higher than before training.
+    p
+        Two-sided p of no effect; None: not tested.
+    is_lower
+        Whether members clearly score lower, and lower than before training.
+    """
+
+    value: float
+    p: float | None
+    is_lower: bool
+
+
+def _attack_effect(
+    pooled: MembershipGroup, name: str, attack: str, auc: Estimate
+) -> AttackEffect:
+    """Return the effect of an attack on a checkpoint.
+
+    Parameters
+    ----------
+    auc
+        The attack's AUC on the checkpoint, which has a value.
+    """
+    is_below_chance = side_of(auc, CHANCE_AUC) == -1
+    if pooled.reason_missing(BASE, attack):
+        return AttackEffect(
+            value=(auc.value or 0.0) - CHANCE_AUC,
+            p=pooled.p(name, attack),
+            is_lower=is_below_chance,
+        )
+
+    # The first difference is that of the AUC.
+    change = next(pooled.differences((name, attack), (BASE, attack)))
+    return AttackEffect(
+        value=change.estimate.value or 0.0,
+        p=change.p,
+        is_lower=is_below_chance and side_of(change.estimate) == -1,
+    )
+
+
 def _ask_direction(guards: ScoreGuards, name: str, attack: str, auc: Estimate) -> None:
     """Add the warning that the sign of an attack's scores may be wrong."""
     row = Row.of_estimate(
-        auc, audit="mia", checkpoint=name, metric="auc", of=attack, null=0.5
+        auc, audit="mia", checkpoint=name, metric="auc", of=attack, null=CHANCE_AUC
     )
     facts: dict[str, Fact] = {"auc": row, "attack": attack}
     guards.add(

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.base import Metric
+from spark_audit.audits.mia.above_texts import CHANCE_AUC
 from spark_audit.audits.mia.scores import (
     AGAINST_BASE,
     MEMBERSHIP_SCORES,
@@ -386,7 +387,7 @@ MEMBERSHIP_METRICS = (
         learned=1,
         variants=SCORE_VARIANTS,
         missing=ALL_SCORES,
-        null=0.5,
+        null=CHANCE_AUC,
         glance=(ANY_NAME,),
         headline=("loss", "reference"),
     ),

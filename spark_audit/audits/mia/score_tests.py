@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from spark_audit.audits.claims import ALPHA
-from spark_audit.audits.mia.above_texts import AboveTexts
+from spark_audit.audits.mia.above_texts import MAX_AUC_EFFECT, AboveTexts
 from spark_audit.results import Claim, Contrast, Finding, Row
 from spark_audit.results.findings import Fact
 from spark_audit.stats.at_most import t_bound
@@ -101,7 +101,7 @@ class ScoreTest:
                 test="t",
                 se=row.mde / mde_per_se,
                 df=row.clusters - 1,
-                most=0.5,
+                most=MAX_AUC_EFFECT,
                 over=sizes.changes,
             )
             power.append(test_of_change)
@@ -133,7 +133,7 @@ class ScoreTest:
             df=row.clusters - 1,
             direction=direction,
             null=null,
-            most=null + direction * 0.5,
+            most=null + direction * MAX_AUC_EFFECT,
             over=sizes.changes,
         )
 

@@ -88,7 +88,7 @@ def verdicts(
     Parameters
     ----------
     rows
-        Rows of the audit, contrasts last.
+        Figures of the audit, contrasts last.
 
     Returns
     -------
