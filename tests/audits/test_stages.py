@@ -232,6 +232,19 @@ def test_seeds_of_a_method_are_told_as_their_mean():
     )
 
 
+def test_a_task_that_not_all_seeds_have_reached_does_not_count_for_the_gain():
+    complete, stopped = (made(PLANTED, name=f"er[{k}]") for k in (1, 2))
+    stopped = stopped[stopped["checkpoint"] != "er[2]@3"]
+    without_task = [frame[frame["task"] != "c"] for frame in (complete, stopped)]
+
+    result = told(complete, stopped)
+    expected = told(*without_task)
+    for metric in ("memory_by_series", "memory_by_last", "memory_gain"):
+        value = figure(result, "er", metric).value
+        assert value is not None
+        assert value == pytest.approx(figure(expected, "er", metric).value)
+
+
 # --- what must not be said ------------------------------------------------------------
 
 

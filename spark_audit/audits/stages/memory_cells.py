@@ -40,7 +40,8 @@ class SeriesScores:
         line per identifier, and ``trained_at``: the stage that trained on its task; 0:
         not known.
     nll
-        Stage -> summed NLL, shape ``(spans,)``, nats; stages in their order.
+        Stage -> summed NLL, shape ``(spans,)``, nats; stages in their order. Only
+        stages that all seeds of the method have.
     """
 
     name: str
@@ -91,8 +92,8 @@ class TaskCell:
         The stage that trained on the task; 0: not known.
     memory, step
         Memory, and its change by the stage, nats per token; below 0: more remembered.
-        Their bands (``null_low``, ``null_high``) are by how much trained and held-out
-        identifiers differed before: a smaller difference is no evidence.
+        Their bands, from ``null_low`` to ``null_high``, are as wide as trained and
+        held-out identifiers differed before: a smaller change is no evidence.
     memory_p, step_p
         Two-sided p of no memory, and of no change by the stage; ``None``: not tested.
     rise_p
@@ -189,6 +190,8 @@ def cells_of_series(series: SeriesScores) -> Iterator[TaskCell]:
 def _cells_of_task(series: SeriesScores, task: str) -> Iterator[TaskCell]:
     """Yield the cells of one task, stage by stage.
 
+    All tasks together have memory alone, neither a step nor a rise.
+
     Parameters
     ----------
     task
@@ -199,14 +202,18 @@ def _cells_of_task(series: SeriesScores, task: str) -> Iterator[TaskCell]:
     tasks = spans["task"].to_numpy()  # (spans,)
     training_stages = spans["trained_at"].to_numpy()  # (spans,)
     reference = spans["ref_sum"].to_numpy()  # (spans,), nats
-    trained_at = int(training_stages[tasks == task][0]) if task else 0
+    trained_at = 0
+    if task:
+        trained_at = int(training_stages[tasks == task][0])
 
     # Stages in their order: each is compared with earlier ones.
     memory_since_training: dict[int, float] = {}  # stage -> nats per token
-    gap_by_memory = 0.0  # nats per token, after the previous stage
+    memory_gap = 0.0  # nats per token, by memory after the previous stage
     for stage, nll in series.nll.items():
-        is_of_task = tasks == task if task else training_stages <= stage
-        used = is_usable & is_of_task  # (spans,), bool
+        is_counted = training_stages <= stage  # (spans,), bool
+        if task:
+            is_counted = tasks == task
+        used = is_usable & is_counted  # (spans,), bool
         sides = sides_of(spans[used])
         since_reference = _contrast(sides, nll[used], reference[used])
 
@@ -217,14 +224,16 @@ def _cells_of_task(series: SeriesScores, task: str) -> Iterator[TaskCell]:
             # Memory is estimated more precisely than levels of NLL, as it is a change
             # of the same tokens. What was remembered after the previous stage may be
             # all that the sides differ by.
-            step = step._replace(gap=max(step.gap, gap_by_memory))
-        gap_by_memory = clear_gap(since_reference.memory.difference)
+            step = step._replace(gap=max(step.gap, memory_gap))
+        memory_gap = clear_gap(since_reference.memory.difference)
 
-        # Test whether the task is less remembered than at its best stage.
+        # Test whether the task is less remembered than at its best earlier stage.
         memory_value = since_reference.memory.difference.value
         rise_p = 1.0
         if memory_since_training and memory_value is not None:
             rise_p = _rise_p(series, used, sides, nll, memory_since_training)
+
+        # This stage is an earlier one for the next.
         if task and memory_value is not None and stage >= trained_at:
             memory_since_training[stage] = memory_value
 
@@ -301,9 +310,11 @@ def _rise_p(
     memory_since_training
         Earlier stage -> memory of the task, nats per token.
     """
-    # The stage with the lowest memory, which is the most remembered.
-    peak = min(memory_since_training, key=lambda stage: memory_since_training[stage])
-    rise = memory((nll - series.nll[peak])[used], sides)
+    # Below 0 is remembered: the lowest value is that of the best stage.
+    best_stage = min(
+        memory_since_training, key=lambda stage: memory_since_training[stage]
+    )
+    rise = memory((nll - series.nll[best_stage])[used], sides)
     p = rise.t_p()
 
     if p is None or (rise.difference.value or 0.0) <= 0:
@@ -330,7 +341,8 @@ def stage_row(
     of
         The stage, where the figure is of one.
     band
-        By how much its sides differed before; ``None``: it has no band.
+        By how much its sides differed before, to either side of 0; ``None``: it has no
+        band.
     """
     return Row.of_estimate(
         estimate,
@@ -370,9 +382,7 @@ def gain_of_series(
 ) -> SeriesGain | None:
     """Return the gain of all stages together over the last one, over all tasks.
 
-    With all stages, an attacker sees each identifier at its best stage since its own
-    task. Held-out identifiers of the task take the best of the same stages. ``None`` if
-    no task has a place, or of a single stage.
+        # Test whether the task is less remembered than at its best earlier stage.
 
     Parameters
     ----------
@@ -380,8 +390,9 @@ def gain_of_series(
         Tasks whose sides differed before they were trained on.
     """
     spans = series.spans
-    is_of_trained_task = (spans["trained_at"] > 0) & ~spans["task"].isin([*without])
-    used = _is_usable(spans) & is_of_trained_task.to_numpy()  # (spans,), bool
+    is_trained_on = spans["trained_at"].between(1, max(series.nll))
+    is_counted = is_trained_on & ~spans["task"].isin([*without])
+    used = _is_usable(spans) & is_counted.to_numpy()  # (spans,), bool
     spans = spans[used]
     if len(series.nll) < 2 or spans.empty:
         return None
@@ -391,8 +402,7 @@ def gain_of_series(
     sides = sides_of(spans.assign(stratum=stratum))
     before = spans["ref_sum"].to_numpy()  # (used,), nats
 
-    # The lowest NLL of each identifier since its own task. Held-out identifiers take
-    # the best of the same stages.
+    # Each identifier has at least one stage since its task: the last one.
     nll = np.stack([of_stage[used] for of_stage in series.nll.values()])
     stages = np.array([*series.nll])[:, None]  # (stages, 1)
     is_since_training = stages >= spans["trained_at"].to_numpy()  # (stages, used)
@@ -402,6 +412,7 @@ def gain_of_series(
     best = _contrast(sides, best_nll, before)
     gain = _contrast(sides, best_nll, nll[-1])
 
+    # The gap is that of the reference, so it is the same for both.
     name = series.name
     return SeriesGain(
         best=stage_row(best.memory.difference, "memory_by_series", name, band=last.gap),
