@@ -37,15 +37,23 @@ NO_BASE = (
 NO_TRAINED = "no identifier of trained rows has twins"
 
 MIN_CONTROLS = 5
-"""Held-out clusters that a comparison needs; fewer show nothing."""
+"""Held-out clusters that a comparison needs."""
 
 
 def ranked(evidence: pd.DataFrame) -> pd.DataFrame:
     """Return the evidence with exposures, and rises where the base was scored.
 
-    Added are ``side`` (trained or never-trained), ``exposure`` (bits), ``top1`` (credit
-    for the first rank, 0 to 1) and ``rise``, the exposure minus that by the base, bits;
-    NaN for the base itself.
+    Added are these columns:
+
+    ``side``
+        :data:`~spark_audit.names.TRAINED` or :data:`~spark_audit.names.NEVER`.
+    ``exposure``
+        log2 of the number of candidates minus log2 of the rank, bits.
+    ``top1``
+        Credit for the first rank, 0 to 1: less than 1 where others share it.
+    ``rise``
+        The exposure minus that by the base, bits; NaN for the base itself. There is no
+        such column without a base.
 
     Parameters
     ----------
@@ -96,7 +104,8 @@ def rank_figures(
     if "rise" in frame:
         column_by_metric["rise"] = "rise"
 
-    # Trained identifiers come first; the variant of a figure is the side.
+    # The variant of a figure is the side. Sorted downwards, trained identifiers come
+    # first, and so do their rows.
     identifiers = frame.assign(of=frame["side"])
     identifiers = identifiers.sort_values("of", ascending=False, kind="stable")
     trained = identifiers[identifiers["side"] == TRAINED]
@@ -107,8 +116,11 @@ def rank_figures(
         groups.append((f"type:{pii_type}", of_type))
     groups += [*by_dose(trained), *by_supervision(trained)]
 
+    cells = [
+        cells_of_frame(group, members, column_by_metric) for group, members in groups
+    ]
     rows, contrasts = ratio_figures(
-        [cells_of_frame(group, members, column_by_metric) for group, members in groups],
+        cells,
         context,
         audit,
         exposure_mean=(0.0, max_exposure(frame)),
@@ -116,6 +128,7 @@ def rank_figures(
     # An exposure has that of the base as its null value; a rise is since the base.
     rows = beside_base(rows)
 
+    # Figures that cannot be given say why.
     names = list(dict.fromkeys(frame["checkpoint"]))
     if trained.empty:
         rows += audit.missing(names, NO_TRAINED)
@@ -131,10 +144,10 @@ def rank_figures(
     rows.sort(key=lambda row: (names.index(row.checkpoint), order[row.metric]))
 
     # A rank among ties says nothing, and a rise also needs resolved ranks of the base.
-    is_tied = _tie_note(collapsed(frame))
+    why_unresolved = _tie_note(collapsed(frame))
     return RankFigures(
-        rows=marked(rows, "not_resolvable", is_tied),
-        contrasts=marked(contrasts, "not_resolvable", is_tied),
+        rows=marked(rows, "not_resolvable", why_unresolved),
+        contrasts=marked(contrasts, "not_resolvable", why_unresolved),
     )
 
 
@@ -171,20 +184,25 @@ def _rows_beyond(frame: pd.DataFrame, name: str, audit: type[Audit]) -> Iterator
 def _tie_note(collapsed_names: set[str]) -> Callable[[Row], str | None]:
     """Return a function that gives the reason why a row cannot be resolved.
 
+    It is that one of the checkpoints that a row depends on has collapsed.
+
     Parameters
     ----------
     collapsed_names
-        Checkpoints whose identifiers are all tied with their twins.
+        From :func:`collapsed`.
     """
 
     def note(row: Row) -> str | None:
         """Return the reason; ``None``: the row can be resolved."""
-        names = {row.checkpoint}
+        needed_names = {row.checkpoint}
         if isinstance(row, Contrast):
-            names.add(row.baseline)
+            needed_names.add(row.baseline)
         if row.metric in ("rise", "beyond"):
-            names.add(BASE)
-        return TIED if names & collapsed_names else None
+            needed_names.add(BASE)
+
+        if needed_names & collapsed_names:
+            return TIED
+        return None
 
     return note
 
@@ -227,7 +245,8 @@ def compared_sides(
     if held_out["cluster"].nunique() < MIN_CONTROLS or trained.empty:
         return None
 
-    # Identifiers of different types or forms are not compared.
+    # Identifiers of different types or forms are not compared. The sign of a stratum
+    # only marks those that text distinguishes.
     frame = pd.concat([trained, held_out])
     strata = frame.groupby(["type", frame["stratum"].abs()]).ngroup()
     sides = memory_contrast.Sides.of(
@@ -242,7 +261,8 @@ def comparable_held_out(frame: pd.DataFrame) -> pd.DataFrame:
     Parameters
     ----------
     frame
-        A line per identifier: ``side``, ``stratum``.
+        A line per identifier: ``side``, and ``stratum``, which is below 0 where text
+        distinguishes the sides.
     """
     return frame[(frame["side"] == NEVER) & (frame["stratum"] >= 0)]
 
@@ -258,7 +278,7 @@ def max_exposure(frame: pd.DataFrame) -> float:
 
 
 def collapsed(frame: pd.DataFrame) -> set[str]:
-    """Return the checkpoints none of whose identifiers is resolved among its twins.
+    """Return the checkpoints that tie each identifier with nearly all of its twins.
 
     Parameters
     ----------
