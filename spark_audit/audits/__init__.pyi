@@ -15,7 +15,7 @@ from .known import metric_of as metric_of
 from .matched.audit import Matched as Matched
 from .mia.audit import Membership as Membership
 from .nll import NLL as NLL
-from .noise import Noise as Noise
+from .noise.audit import Noise as Noise
 from .rank import Rank as Rank
 from .series.audit import SeriesAttack as SeriesAttack
 from .stages.audit import Stages as Stages

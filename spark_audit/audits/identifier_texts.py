@@ -218,7 +218,7 @@ def _groups_of_types(used: pd.DataFrame) -> pd.Series:
     Parameters
     ----------
     used
-        A line per occurrence on either side: ``type``, ``side``, ``cluster``.
+        A line per trained or held-out occurrence: ``type``, ``side``, ``cluster``.
     """
     by_type_and_side = used.groupby(["type", "side"])["cluster"].nunique()
     n_clusters = by_type_and_side.unstack(fill_value=0)  # types in rows, sides beside
@@ -264,7 +264,7 @@ def compare_texts(spans: pd.DataFrame, *, permutations: int = PERMUTATIONS) -> T
     Parameters
     ----------
     spans
-        A line per occurrence on either side: ``string``, ``context``, ``cluster``,
+        A line per trained or held-out occurrence: ``string``, ``context``, ``cluster``,
         ``stratum``, ``side``.
     """
     clusters = pd.factorize(spans["cluster"])[0]  # (occurrences,)

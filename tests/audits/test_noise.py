@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from audited import evidence, noise, plan, the_one
 
-from spark_audit.audits.noise import INSENSITIVE
+from spark_audit.audits.noise.audit import INSENSITIVE
 from spark_audit.manifest.content import seal
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import Row

@@ -68,6 +68,12 @@ ALL_DOSES = "all"
 DECLARED_TEST = ("full", ALL_DOSES, 1)
 """Part, dose and k of the declared bound: all canaries together."""
 
+DECLARED_PAIRS = ("full", ALL_DOSES)
+"""Part and dose of the declared bound from pairs: all of them together."""
+
+N_LOOKS = 2
+"""Kinds of bounds that can claim memory: the declared one, and the others."""
+
 BoundsAt: TypeAlias = Callable[[TableRecord, float], TableRecord]
 """A function that returns the bounds of a record at a one-sided significance."""
 
@@ -165,7 +171,7 @@ def one_run_table(canaries: RankedCanaries) -> list[TableRecord]:
                 "checkpoint": name,
                 "part": part,
                 "dose": dose,
-                "declared": (part, dose) == DECLARED_TEST[:2],
+                "declared": (part, dose) == DECLARED_PAIRS,
                 "pairs": len(pairs),
                 "guesses": n_guesses,
                 "right": int(is_right.sum()),
@@ -356,8 +362,8 @@ def epsilon_finding(
         further.append("epsilon_larger")
     further.append("epsilon_assumes")
 
-    # The declared bounds and the others are two looks (Bonferroni).
-    p = 2 * min(_p_of_guesses(record, n_candidates) for record in stated)
+    # Bonferroni, over declared bounds and others.
+    p = N_LOOKS * min(_p_of_guesses(record, n_candidates) for record in stated)
     return canary_finding(
         name,
         "memory",

@@ -4,7 +4,8 @@ A planted canary is ranked among strings that could have been planted in its pla
 Without memory its rank is uniform (chance). A rank further ahead is memory. A rank
 further back betrays the canary, too: a model that was made to forget pushes down its
 training data. Both ends are compared with chance and with held-out canaries. Exposure
-is a rank in bits: values above chance mean ranks further ahead.
+is a rank in bits: values above chance mean ranks further ahead. Canaries "in most rows"
+are those of the highest doses: they stand in the largest number of train rows.
 
 :func:`findings` is called once per report, after the positive control and the tests of
 the base model (:class:`~spark_audit.audits.canary.ranks.RankedCanaries`).
@@ -37,6 +38,10 @@ from spark_audit.stats import canary_ranks
 from spark_audit.stats.estimate import Bound, Power
 
 Facts: TypeAlias = "Mapping[str, Fact]"
+
+GROUPS_OF_TESTS = ("ends", "in_most_rows", "epsilon")
+"""Tests that can claim memory of every checkpoint: on both ends of the ranks, on
+canaries in most rows, and bounds of epsilon."""
 
 
 def findings(
@@ -119,48 +124,87 @@ def _findings_on(
     # Every sentence on a checkpoint states the number of its held-out canaries.
     n_held_out = ranks.held_out_canaries(frame)["canary_id"].nunique()
     facts: Facts = {"never_inserted": n_held_out}
-    control_tests = [test for test in canaries.control_tests if test.checkpoint == name]
     tested_parts = ranked_parts & canaries.sensitive_parts
 
     if not tested_parts:
-        yield canary_finding(
-            name,
-            "not_tested",
-            "insensitive",
-            facts,
-            further=["control_in_no_checkpoint"],
-            p=min((test.p for test in control_tests), default=None),
-        )
+        yield _insensitive(name, canaries, facts)
+    elif name == BASE and canaries.is_uniform:
+        # The base saw no canary: its ranks only show whether chance is a valid null.
         return
-
-    # The base saw no canary, so its ranks only show whether chance is a valid null.
-    if name == BASE:
-        if not canaries.is_uniform:
-            yield canary_finding(
-                name, "confounded", "base_knows", further=["only_changes"]
-            )
-        return
-
-    comparisons = held_out_comparisons(frame[frame["part"].isin(tested_parts)])
-    if not canaries.is_uniform:
+    elif name == BASE:
+        yield canary_finding(name, "confounded", "base_knows", further=["only_changes"])
+    elif not canaries.is_uniform:
         # Chance is no valid null here, but the base is: the rise since it is the only
         # test.
-        control_test = next(t for t in control_tests if t.part in tested_parts)
-        rise = rise_finding(canaries.frame, control_test, comparisons)
-        yield _corrected(rise, 1, facts)
-        return
+        yield _rise_since_base(name, tested_parts, canaries, facts)
+    else:
+        yield from _findings_on_memory(
+            name, tested_parts, canaries, bounds, mean_exposures, facts
+        )
 
-    # Four groups of tests can claim: both ends of the ranks, canaries in most rows,
-    # bounds of epsilon, and (if there are any) held-out canaries.
-    n_groups = 3
+
+def _insensitive(name: str, canaries: RankedCanaries, facts: Facts) -> Finding:
+    """Return the finding that no ranked part has a positive control.
+
+    Its p is the smallest one of the checkpoint's own control tests.
+    """
+    ps = [test.p for test in canaries.control_tests if test.checkpoint == name]
+    return canary_finding(
+        name,
+        "not_tested",
+        "insensitive",
+        facts,
+        further=["control_in_no_checkpoint"],
+        p=min(ps, default=None),
+    )
+
+
+def _rise_since_base(
+    name: str, parts: Collection[str], canaries: RankedCanaries, facts: Facts
+) -> Finding:
+    """Return the finding on the rise of exposures since the base, in some parts."""
+    control_test = next(
+        test
+        for test in canaries.control_tests
+        if test.checkpoint == name and test.part in parts
+    )
+    frame = canaries.frame[canaries.frame["checkpoint"] == name]
+    comparisons = held_out_comparisons(frame[frame["part"].isin(parts)])
+    rise = rise_finding(canaries.frame, control_test, comparisons)
+    return _corrected(rise, 1, facts)
+
+
+def _findings_on_memory(
+    name: str,
+    parts: Collection[str],
+    canaries: RankedCanaries,
+    bounds: Sequence[TableRecord],
+    mean_exposures: Mapping[tuple[str, str], Row],
+    facts: Facts,
+) -> Iterator[Finding]:
+    """Yield the findings of ranks against chance, and on the bound of epsilon.
+
+    Four groups of tests can claim: :data:`GROUPS_OF_TESTS`, and (if there are any)
+    those on held-out canaries. p is corrected over the groups (Bonferroni).
+
+    Parameters
+    ----------
+    parts
+        The parts that are tested.
+    bounds, mean_exposures
+        As for :func:`_findings_on`.
+    facts
+        Facts of every finding on the checkpoint.
+    """
+    frame = canaries.frame[canaries.frame["checkpoint"] == name]
+    comparisons = held_out_comparisons(frame[frame["part"].isin(parts)])
+    n_groups = len(GROUPS_OF_TESTS)
     if comparisons:
         n_groups += 1
 
     facts_by_chance: Facts = {"supposed": canaries.is_draw_assumed, **facts}
     remarks = ["supposed"] if canaries.is_draw_assumed else []
-    by_chance = _findings_by_chance(
-        frame, tested_parts, comparisons, canaries, mean_exposures
-    )
+    by_chance = _findings_by_chance(frame, parts, comparisons, canaries, mean_exposures)
     for finding in by_chance:
         yield _corrected(finding, n_groups, facts_by_chance, further=remarks)
 
@@ -264,24 +308,31 @@ def _findings_by_chance(
 
     # Trained canaries next to held-out ones.
     if ahead_of_held_out is not None:
-        yield canary_finding(
-            name,
-            "memory",
-            "ahead",
-            ahead_of_held_out.rank_facts,
-            further=["ranks_of"],
-            p=ahead_of_held_out.p,
-        )
+        yield _difference(ahead_of_held_out, "memory", "ahead", p=ahead_of_held_out.p)
     elif behind_held_out is not None and not suppressed.is_significant:
-        yield canary_finding(
-            name,
-            "confounded",
-            "behind",
-            behind_held_out.rank_facts,
-            further=["ranks_of"],
-        )
+        yield _difference(behind_held_out, "confounded", "behind", p=None)
     elif not (remembered.is_significant or suppressed.is_significant):
         yield _no_difference(name, comparisons)
+
+
+def _difference(
+    comparison: HeldOutComparison, claim: Claim, says: str, *, p: float | None
+) -> Finding:
+    """Return the finding that planted and held-out canaries rank differently.
+
+    Parameters
+    ----------
+    p
+        That of the comparison if the claim is a test, else ``None``.
+    """
+    return canary_finding(
+        comparison.checkpoint,
+        claim,
+        says,
+        comparison.rank_facts,
+        further=["ranks_of"],
+        p=p,
+    )
 
 
 def _significant_control(canaries: RankedCanaries, name: str) -> CanaryTest | None:

@@ -36,7 +36,7 @@ class HeldOutComparison(CanaryTest):
     Attributes
     ----------
     trained_mean, held_out_mean
-        Mean rank of either side.
+        Mean rank of planted and of held-out canaries; 1 is the likeliest.
     power
         Inputs for the smallest detectable difference.
     """

@@ -43,7 +43,7 @@ class MemoryFigures(NamedTuple):
 
 
 def memory_figures(scores: UnitScores, name: str) -> MemoryFigures:
-    """Return the change of identifiers on either side, and their difference, by group.
+    """Return the change of trained and of held-out identifiers, and memory, by group.
 
     If drift depends on difficulty, sides that were unequally hard on the reference
     drift unequally, by at most their first difference. ``null_low`` and ``null_high``

@@ -1,0 +1,1 @@
+"""Noise: probabilities of identifiers under noise on the input embeddings."""
