@@ -10,7 +10,7 @@ import numpy as np
 from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.data.encoding import encode
 from spark_audit.data.examples import Example
-from spark_audit.data.occurrences import annotated_strings, found_in
+from spark_audit.data.occurrences import annotated_strings, string_ranges
 from spark_audit.data.pii import find_identifiers
 from spark_audit.errors import InputError
 from spark_audit.scoring.items import Item
@@ -179,7 +179,7 @@ def _identifier_types(
     identifiers = [
         (span.start, span.end, span.type) for span in find_identifiers(example.text)
     ]
-    for start, end, string in found_in(example.text, types_by_string):
+    for start, end, string in string_ranges(example.text, types_by_string):
         identifiers.append((start, end, types_by_string[string]))
     for span in example.spans:
         identifiers.append((span.start, span.end, span.type))

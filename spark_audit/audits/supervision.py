@@ -33,8 +33,8 @@ from spark_audit.data.occurrences import (
     doses,
     finder,
     folded,
-    found_in,
     string_of,
+    string_ranges,
 )
 from spark_audit.data.training_input import Supervision
 from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestSpan
@@ -198,7 +198,7 @@ def _states_in_example(
         yield ""
         return
 
-    for start, end, _ in found_in(example.text, [string]):
+    for start, end, _ in string_ranges(example.text, [string]):
         if is_annotated or _is_whole_word(example.text, start, end):
             yield example.supervision_of(start, end) or ""
 

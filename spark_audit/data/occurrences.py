@@ -39,13 +39,14 @@ _WORD_OR_MARK = re.compile(r"\w+|[^\w\s]")
 def identifier_ranges(example: Example) -> list[tuple[int, int]]:
     """Return the character ranges of an example's known identifiers.
 
-    They are its annotated spans, every repeat of their strings (:func:`repeats`) and
-    the further matches of the rules **[ours]**: an identifier without an annotation is
-    not plain text either. The ranges are unordered and may overlap.
+    They are its annotated spans, every repeat of their strings
+    (:func:`repeat_ranges`) and the further matches of the rules **[ours]**: an
+    identifier without an annotation is not plain text either. The ranges are unordered
+    and may overlap.
     """
     annotated = [(span.start, span.end) for span in example.spans]
     by_rules = [(span.start, span.end) for span in find_identifiers(example.text)]
-    return [*annotated, *repeats(example.text, annotated), *by_rules]
+    return [*annotated, *repeat_ranges(example.text, annotated), *by_rules]
 
 
 def folded(text: str) -> str:
@@ -112,9 +113,9 @@ def dose_group(dose: int) -> str:
 def finder(strings: Collection[str]) -> Callable[[str], set[str]]:
     """Return a function that finds the identifiers in a text, as whole words.
 
-    In contrast, :func:`repeats` looks for the identifiers of a text in the same text.
-    In other people's rows, "planned" does not mean "Ann". Identifiers and texts must be
-    folded by :func:`folded`.
+    In contrast, :func:`repeat_ranges` looks for the identifiers of a text in the same
+    text. In other people's rows, "planned" does not mean "Ann". Identifiers and texts
+    must be folded by :func:`folded`.
     """
     # A search of every text for every identifier would take hours. So at each word of a
     # text only the identifiers that begin with this word are tried.
@@ -275,27 +276,30 @@ def is_inside_word(text: str, border: int) -> bool:
     return 0 < border < len(text) and both_sides.isalnum()
 
 
-def repeats(text: str, places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def repeat_ranges(
+    text: str, known_ranges: Sequence[tuple[int, int]]
+) -> list[tuple[int, int]]:
     """Return every range of a text that repeats one of some strings, in any case.
 
     Parameters
     ----------
     text
         Any text.
-    places
+    known_ranges
         Character ranges of the strings to look for.
 
     Returns
     -------
     list of tuple
         Character ranges. They include the given ones, without blanks at their edges. A
-        string of one or two characters counts only as a whole word.
+        string of fewer than :data:`SHORT_BELOW` characters counts only as a whole word.
     """
-    strings = {folded(text[start:end].strip()) for start, end in places}
-    return [(start, end) for start, end, _ in found_in(text, sorted(strings - {""}))]
+    strings = {folded(text[start:end].strip()) for start, end in known_ranges}
+    found = string_ranges(text, sorted(strings - {""}))
+    return [(start, end) for start, end, _ in found]
 
 
-def found_in(text: str, strings: Iterable[str]) -> Iterator[tuple[int, int, str]]:
+def string_ranges(text: str, strings: Iterable[str]) -> Iterator[tuple[int, int, str]]:
     """Yield the ranges of strings in a text, each with the string.
 
     Parameters
@@ -375,7 +379,7 @@ def without_identifiers(
         "canary": lambda row: row.canary is not None,
         "annotated": lambda row: bool(row.spans),
         "rules": lambda row: bool(identifier_ranges(row)),
-        "elsewhere": lambda row: any(True for _ in found_in(row.text, strings)),
+        "elsewhere": lambda row: any(True for _ in string_ranges(row.text, strings)),
         "blank": lambda row: not row.response.strip(),
     }
     if not audited:

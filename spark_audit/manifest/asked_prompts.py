@@ -48,12 +48,12 @@ ASSOCIATIONS = {"association": 0, "association2": 1, "association3": 2}
 class CuedIdentifier:
     """An identifier in its row, and the row that lends a context for its cue.
 
-    ``other`` is None if no row can lend a context.
+    ``lender`` is None if no row can lend a context.
     """
 
     example: schema.ManifestExample
     span: schema.ManifestSpan
-    other: schema.ManifestExample | None
+    lender: schema.ManifestExample | None
 
     @property
     def text(self) -> str:
@@ -106,10 +106,10 @@ class CuedIdentifier:
         return nearest
 
 
-TAILS = {"last8": 8, "last16": 16, "last32": 32, "cue": CUE_TOKENS}
+TOKENS_BEFORE_IDENTIFIER = {"last8": 8, "last16": 16, "last32": 32, "cue": CUE_TOKENS}
 """Prompts that end with the row's own tokens -> how many of them stand before it."""
 
-PROMPTS = (*TAILS, *ASSOCIATIONS)
+PROMPTS = (*TOKENS_BEFORE_IDENTIFIER, *ASSOCIATIONS)
 
 
 def asked_keys(manifest: schema.Manifest, prompts: Sequence[str]) -> list[str]:
@@ -120,7 +120,7 @@ def asked_keys(manifest: schema.Manifest, prompts: Sequence[str]) -> list[str]:
     keys = []
     for (example_id, start), identifier in _all_asked(manifest).items():
         for prompt in prompts:
-            if prompt == "cue" and identifier.other is None:
+            if prompt == "cue" and identifier.lender is None:
                 continue
             if prompt in ASSOCIATIONS and not identifier.question(prompt):
                 continue
@@ -171,12 +171,12 @@ def _tail_item(
     # Only a cue has a borrowed context, without the lender's own cue.
     context = body[:0]
     if prompt == "cue":
-        assert identifier.other is not None
-        last_span = identifier.other.identifiers[-1][0]
-        _, other_body = _before(identifier.other, last_span, encodings)
-        context = other_body[:-CUE_TOKENS][-MAX_TOKENS_BEFORE_CUE:]
+        assert identifier.lender is not None
+        last_span = identifier.lender.identifiers[-1][0]
+        _, lender_body = _before(identifier.lender, last_span, encodings)
+        context = lender_body[:-CUE_TOKENS][-MAX_TOKENS_BEFORE_CUE:]
 
-    before = np.concatenate([lead, context, body[-TAILS[prompt] :]])
+    before = np.concatenate([lead, context, body[-TOKENS_BEFORE_IDENTIFIER[prompt] :]])
     encoding = encodings[identifier.example.id]
     return _item(key, before, encoding, span.tokens, span.start)
 
@@ -228,30 +228,36 @@ def _all_asked(manifest: schema.Manifest) -> dict[tuple[str, int], CuedIdentifie
     rows = [
         row for row in manifest.examples if row.canary_id is None and row.identifiers
     ]
-    rows_of: dict[tuple[str, str], list[schema.ManifestExample]] = defaultdict(list)
+    rows_by_side: dict[tuple[str, str], list[schema.ManifestExample]] = defaultdict(
+        list
+    )
     for row in rows:
-        rows_of[row.task, row.split].append(row)
+        rows_by_side[row.task, row.split].append(row)
     folded_texts = {row.id: folded(row.text) for row in rows}
 
     identifiers: dict[tuple[str, int], CuedIdentifier] = {}
     for number, row in enumerate(rows):
         # Each row begins the search at another lender, so that no row lends to all.
-        lenders = rows_of[row.task, "test"] or rows_of[row.task, "train"]
+        lenders = rows_by_side[row.task, "test"] or rows_by_side[row.task, "train"]
         turn = number % len(lenders)
         lenders_in_turn = [*lenders[turn:], *lenders[:turn]]
         for span, _ in row.identifiers:
             if span.part is not None:
                 continue
 
-            other: schema.ManifestExample | None = None
+            chosen_lender: schema.ManifestExample | None = None
             string = string_of(row, span)
             for lender in lenders_in_turn:
                 is_free_of_it = string not in folded_texts[lender.id]
                 is_foreign = lender.cluster != row.cluster
                 if is_foreign and is_free_of_it and _has_context(lender):
-                    other = lender
+                    chosen_lender = lender
                     break
-            identifiers[row.id, span.start] = CuedIdentifier(row, span, other)
+            identifiers[row.id, span.start] = CuedIdentifier(
+                example=row,
+                span=span,
+                lender=chosen_lender,
+            )
     return identifiers
 
 

@@ -18,8 +18,8 @@ from spark_audit.stats.canary_ranks import chance_mde
 from spark_audit.stats.matching import NO_WINDOW
 from spark_audit.stats.power import clusters_needed, mde, mde_normal
 
-Record = dict[str, Any]
-"""A row of a table: column name -> value."""
+OverviewRecord = dict[str, Any]
+"""A record of a table: column name -> value."""
 
 CLUSTER_SD = 1.43
 """Nats: ``SE sqrt(51)`` over the 51 sources of SPARK's difficulty-matched evaluation,
@@ -34,7 +34,8 @@ JUDGED_TABLE = "what can be judged"
 BALANCE_TABLE = "balance"
 """Title of the table of the balance: a record per covariate."""
 
-TOO_SHORT = "no eligible window of its length"
+NO_WINDOW_OF_LENGTH = "no eligible window of its length"
+"""Reason for a missing control, the same for identifiers of all lengths."""
 
 LOW_MATCHED_SHARE = 0.5
 """Share of matched identifiers below which the summary names a type first."""
@@ -54,7 +55,7 @@ class Description:
     """
 
     facts: dict[str, str | int | float | None]
-    tables: dict[str, list[Record]]
+    tables: dict[str, list[OverviewRecord]]
     notes: tuple[str, ...]
     summary: tuple[str, ...]
     advice: tuple[str, ...]
@@ -131,20 +132,20 @@ def _spans(manifest: Manifest) -> list[_Span]:
                 cluster=example.cluster,
                 type=span.type,
                 is_matched=False,
-                reason=TOO_SHORT if has_no_window else span.reason,
+                reason=NO_WINDOW_OF_LENGTH if has_no_window else span.reason,
             )
         )
     return spans
 
 
-def _unmatched_spans(spans: Sequence[_Span]) -> list[Record]:
+def _unmatched_spans(spans: Sequence[_Span]) -> list[OverviewRecord]:
     """Count the spans without a control, by type and reason."""
     counts: Counter[tuple[str, str]] = Counter()
     for span in spans:
         if not span.is_matched:
             counts[span.reason, span.type] += 1
 
-    records: list[Record] = []
+    records: list[OverviewRecord] = []
     for (reason, type), count in sorted(counts.items()):
         records.append({"reason": reason, "type": type, "spans": count})
     return records
@@ -155,7 +156,7 @@ def _n_clusters(spans: Sequence[_Span]) -> int:
     return len({span.cluster for span in spans if span.is_trained and span.is_matched})
 
 
-def _types(spans: Sequence[_Span]) -> list[Record]:
+def _types(spans: Sequence[_Span]) -> list[OverviewRecord]:
     """Return for each type what can be judged of its trained identifiers."""
     spans_by_type: dict[str, list[_Span]] = defaultdict(list)
     for span in spans:
@@ -190,7 +191,7 @@ def _smallest_change(n_clusters: int) -> float | None:
 
 
 def _summary(
-    manifest: Manifest, spans: list[_Span], types: list[Record]
+    manifest: Manifest, spans: list[_Span], types: list[OverviewRecord]
 ) -> Iterator[str]:
     """Yield sentences: what can be tested and judged of each type, what to change."""
     yield _verdict(manifest, types)
@@ -237,7 +238,7 @@ class _CanaryCounts(NamedTuple):
         return cls(n_planted=len(planted), n_held_out=len(held_out))
 
 
-def _hardly_matched(types: list[Record]) -> list[Record]:
+def _hardly_matched(types: list[OverviewRecord]) -> list[OverviewRecord]:
     """Return the types in which few trained identifiers have a control.
 
     The type with the most identifiers without a control comes first.
@@ -257,12 +258,12 @@ def _cause_of_unmatched(spans: list[_Span], type: str) -> str:
         for span in spans
         if span.is_trained and not span.is_matched and span.type == type
     ]
-    is_short = reasons.count(TOO_SHORT) > LOW_MATCHED_SHARE * len(reasons)
+    is_short = reasons.count(NO_WINDOW_OF_LENGTH) > LOW_MATCHED_SHARE * len(reasons)
     return "window" if is_short else "caliper"
 
 
 def _advice(
-    manifest: Manifest, spans: list[_Span], types: list[Record]
+    manifest: Manifest, spans: list[_Span], types: list[OverviewRecord]
 ) -> Iterator[str]:
     """Yield advice, each sentence once for all types that it helps."""
     has_trained = any(row["trained"] for row in types)
@@ -286,8 +287,8 @@ def _advice(
 
 def _shares_with_control(
     manifest: Manifest,
-    trained_types: Sequence[Record],
-    hardly_matched: Sequence[Record],
+    trained_types: Sequence[OverviewRecord],
+    hardly_matched: Sequence[OverviewRecord],
 ) -> str:
     """Return how many trained identifiers have a control, in words.
 
@@ -316,7 +317,7 @@ def _shares_with_control(
     return render("overview.trained", name=manifest.name, shares=[share])
 
 
-def _share(key: str, row: Record) -> str:
+def _share(key: str, row: OverviewRecord) -> str:
     """Return the number and share of a type's trained identifiers with a control."""
     return render(
         key,
@@ -327,12 +328,12 @@ def _share(key: str, row: Record) -> str:
     )
 
 
-def _percent_with_control(row: Record) -> int:
+def _percent_with_control(row: OverviewRecord) -> int:
     """Return the share of trained identifiers with a control, in per cent."""
     return int(round(100 * row["with control"] / row["trained"]))
 
 
-def _type_in_words(row: Record) -> str:
+def _type_in_words(row: OverviewRecord) -> str:
     """Return the sizes of a type and the smallest effect that it can show, in words."""
     effect = row["smallest effect, nats"]
     return render(
@@ -346,7 +347,7 @@ def _type_in_words(row: Record) -> str:
     )
 
 
-def _verdict(manifest: Manifest, types: list[Record]) -> str:
+def _verdict(manifest: Manifest, types: list[OverviewRecord]) -> str:
     """Return the sentence on what can be tested and whether to continue."""
     tests: list[str] = []
     missing: list[str] = []
@@ -392,7 +393,7 @@ def _verdict(manifest: Manifest, types: list[Record]) -> str:
     return render(f"overview.{key}", name=manifest.name, tests=tests, missing=missing)
 
 
-def _effects(manifest: Manifest, n_clusters: int) -> list[Record]:
+def _effects(manifest: Manifest, n_clusters: int) -> list[OverviewRecord]:
     """Return the effects that a two-sided 5% test would find with 80% power.
 
     Each effect says what it assumes about a future checkpoint.
@@ -404,7 +405,7 @@ def _effects(manifest: Manifest, n_clusters: int) -> list[Record]:
     """
     n_for_half = clusters_needed(CLUSTER_SD, 0.5)
     n_for_fifth = clusters_needed(CLUSTER_SD, 0.2)
-    effects: list[Record] = [
+    effects: list[OverviewRecord] = [
         {
             "figure": "matched delta_sel, did",
             "n": n_clusters,

@@ -32,13 +32,14 @@ BALANCE_SIDES = ("spans", "pool", "matched", "controls")
 class SelectedPairs(NamedTuple):
     """Matched and unmatched spans as the manifest's records.
 
-    ``places`` has shape ``(n, 4)``, int64, with a row for each comparable span: index
-    of the example, first token, length, and first token of the control or -1.
+    ``comparable_spans`` has shape ``(n, 4)``, int64, with a line for each span that is
+    scored as a whole: index of the example, first token, length in tokens, and first
+    token of the control or :data:`NO_CONTROL_START`.
     """
 
     pairs: list[Record]
     unmatched: list[Record]
-    places: np.ndarray
+    comparable_spans: np.ndarray
 
 
 def match_identifiers(
@@ -55,25 +56,24 @@ def match_identifiers(
     """
     pairs: list[Record] = []
     unmatched: list[Record] = []
-    places: list[tuple[int, int, int, int]] = []
+    comparable_spans: list[tuple[int, int, int, int]] = []
 
     for i, row in enumerate(corpus.rows):
-        unll = corpus.nll_micronats[
-            corpus.tokens_of(i)
-        ]  # (tokens of the row,), micro-nats
-        matching = _match_row(row, unll, eligible[corpus.tokens_of(i)], settings)
+        row_tokens = corpus.tokens_of(i)
+        micronats = corpus.nll_micronats[row_tokens]  # (tokens of the row,)
+        matching = _match_row(row, micronats, eligible[row_tokens], settings)
         for span, tokens in row.spans:
             if span.part is not None:  # canaries have their own audit
                 continue
 
             # All scored spans count in the balance, matched or not.
             control_start = matching.control_starts.get(span, NO_CONTROL_START)
-            if tokens and (unll[tokens.start : tokens.end] >= 0).all():
+            if tokens and (micronats[tokens.start : tokens.end] >= 0).all():
                 length = tokens.end - tokens.start
-                places.append((i, tokens.start, length, control_start))
+                comparable_spans.append((i, tokens.start, length, control_start))
 
             if tokens and control_start != NO_CONTROL_START:
-                pairs.append(_pair(row, span, tokens, control_start, unll))
+                pairs.append(_pair(row, span, tokens, control_start, micronats))
             else:
                 why_not_tried = CUT_OFF if tokens else NO_TOKEN
                 reason = matching.reasons.get(span, why_not_tried)
@@ -82,7 +82,7 @@ def match_identifiers(
     return SelectedPairs(
         pairs=pairs,
         unmatched=unmatched,
-        places=np.array(places, np.int64).reshape(-1, 4),
+        comparable_spans=np.array(comparable_spans, np.int64).reshape(-1, 4),
     )
 
 
@@ -95,7 +95,7 @@ class _RowMatching(NamedTuple):
 
 def _match_row(
     row: layout.ManifestLayout,
-    unll: np.ndarray,
+    micronats: np.ndarray,
     eligible: np.ndarray,
     settings: ManifestSettings,
 ) -> _RowMatching:
@@ -103,7 +103,7 @@ def _match_row(
 
     Parameters
     ----------
-    unll
+    micronats
         Micro-nats of the row's tokens, shape ``(n,)``; -1: not scored.
     eligible
         Tokens that a control may use, shape ``(n,)``, bool.
@@ -117,7 +117,7 @@ def _match_row(
             token_ranges.append((tokens.start, tokens.end))
 
     matching = match_spans(
-        unll,
+        micronats,
         eligible,
         token_ranges,
         caliper_u=round(MICRO_NATS_PER_NAT * settings.caliper),
@@ -139,15 +139,17 @@ def _pair(
     span: Span,
     tokens: TokenSpan,
     control_start: int,
-    unll: np.ndarray,
+    micronats: np.ndarray,
 ) -> Record:
     """Return the record of a span and of its control."""
     # Sums of whole micro-nats are exact on every machine.
     length = tokens.end - tokens.start
     control_end = control_start + length
-    difference = unll[tokens.start : tokens.end] - unll[control_start:control_end]
+    of_span = micronats[tokens.start : tokens.end]  # (length,)
+    of_control = micronats[control_start:control_end]  # (length,)
+    distance = abs(int((of_span - of_control).sum()))  # micro-nat-tokens
 
-    identifier = _side(unll, tokens.start, length, (span.start, span.end))
+    identifier = _side(micronats, tokens.start, length, (span.start, span.end))
     control_characters = (
         row.encoding.char_start[control_start],
         row.encoding.char_end[control_end - 1],
@@ -155,23 +157,24 @@ def _pair(
     return {
         "example": row.example.id,
         "pii": {**identifier, "type": span.type},
-        "control": _side(unll, control_start, length, control_characters),
-        "distance": abs(int(difference.sum())) / (MICRO_NATS_PER_NAT * length),
+        "control": _side(micronats, control_start, length, control_characters),
+        "distance": distance / (MICRO_NATS_PER_NAT * length),
         "weight": 1.0,
     }
 
 
 def _side(
-    unll: np.ndarray, token_start: int, length: int, characters: tuple[int, int]
+    micronats: np.ndarray, token_start: int, length: int, characters: tuple[int, int]
 ) -> Record:
     """Return the record of one side of a pair, with its NLL in nats per token."""
     token_end = token_start + length
+    total = int(micronats[token_start:token_end].sum())
     return {
         "token_start": token_start,
         "token_end": token_end,
         "char_start": int(characters[0]),
         "char_end": int(characters[1]),
-        "nll": int(unll[token_start:token_end].sum()) / (MICRO_NATS_PER_NAT * length),
+        "nll": total / (MICRO_NATS_PER_NAT * length),
     }
 
 
@@ -208,13 +211,14 @@ class Balance:
         """
         # Only train rows count: nothing is concluded from pairs of test rows alone.
         is_train = np.array([row.example.split == "train" for row in corpus.rows])
-        places = pairs.places[is_train[pairs.places[:, 0]]]
-        if not len(places):
+        all_spans = pairs.comparable_spans
+        train_spans = all_spans[is_train[all_spans[:, 0]]]  # (spans, 4)
+        if not len(train_spans):
             return
 
         # Token ranges: example, first token, length.
-        spans = places[:, :3]  # (spans, 3)
-        matched = places[places[:, 3] != NO_CONTROL_START]  # (pairs, 4)
+        spans = train_spans[:, :3]  # (spans, 3)
+        matched = train_spans[train_spans[:, 3] != NO_CONTROL_START]  # (pairs, 4)
         ranges_by_side = {
             "spans": spans,
             "pool": token_corpus.control_pool(eligible, corpus, spans),

@@ -181,7 +181,7 @@ class RowSlices:
                 self.counts["spans"] += 1
                 self.counts["spans_of_canaries"] += span.part is not None
                 self.counts["spans_partial"] += tokens is not None and tokens.partial
-        self.n_comparable += len(pairs.places)
+        self.n_comparable += len(pairs.comparable_spans)
 
     def records(self) -> pa.Buffer:
         """Return the records of all added rows, as a compressed Arrow stream."""

@@ -7,7 +7,12 @@ import pytest
 from marked import make_example
 
 from spark_audit.data.examples import Example
-from spark_audit.data.occurrences import finder, folded, identifier_ranges, repeats
+from spark_audit.data.occurrences import (
+    finder,
+    folded,
+    identifier_ranges,
+    repeat_ranges,
+)
 from spark_audit.data.sensitivity import score2, sensitivity, stop_word_ranges
 from spark_audit.errors import InputError
 
@@ -26,7 +31,7 @@ from spark_audit.errors import InputError
 )
 def test_repeats_are_found_whatever_their_case(text, place, expected):
     start = text.index(place)
-    found = repeats(text, [(start, start + len(place))])
+    found = repeat_ranges(text, [(start, start + len(place))])
     assert [text[a:b] for a, b in found] == expected
 
 

@@ -139,7 +139,7 @@ def test_every_span_is_matched_or_unmatched_and_canaries_are_neither(lay, rows):
         (e.id, s.start, s.end) for e in rows for s in e.spans if e.canary is None
     ]
     assert sorted(told) == sorted(expected)
-    assert len(found.places) == len(expected)
+    assert len(found.comparable_spans) == len(expected)
 
 
 def test_reasons_of_spans_that_cannot_be_compared(lay, make_tokenizer):
@@ -154,7 +154,7 @@ def test_reasons_of_spans_that_cannot_be_compared(lay, make_tokenizer):
     reasons = {u["example"]: u["reason"] for u in found.unmatched}
     assert reasons == {"cut": CUT_OFF, "blank": NO_TOKEN, "first": SPAN_NOT_SCORED}
     assert found.pairs == []
-    assert len(found.places) == 0
+    assert len(found.comparable_spans) == 0
 
 
 @pytest.mark.parametrize("exclude_template", [True, False])

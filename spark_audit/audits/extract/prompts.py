@@ -293,7 +293,8 @@ def graded(
     part_ends = _ends_of_parts(text, pii_type)
     # After the last words of the prefix the string has the same tokens as in its row,
     # and the tables of these prompts map tokens to characters.
-    tails = [scored[name] for name in asked_prompts.TAILS if name in scored]
+    tail_prompts = asked_prompts.TOKENS_BEFORE_IDENTIFIER
+    tails = [scored[name] for name in tail_prompts if name in scored]
 
     counts = {}
     for prompt, tokens in scored.items():
