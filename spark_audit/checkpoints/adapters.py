@@ -22,7 +22,7 @@ from spark_audit.checkpoints.adapter_config import (
     prepared,
 )
 from spark_audit.checkpoints.adapter_modules import resolve
-from spark_audit.checkpoints.derived import Rounded, swapped
+from spark_audit.checkpoints.derived import ReplacedWeights, replaced_weights
 from spark_audit.checkpoints.layer_names import front_of_decoder, named_as_in_base
 from spark_audit.checkpoints.loaded import entry_device, max_positions, offload_hook
 from spark_audit.checkpoints.untrusted import foreign
@@ -290,7 +290,7 @@ class AdapterHost:
         name: str | None,
         *,
         noise: torch.Tensor | None = None,
-        weights: Callable[[], Rounded] | None = None,
+        weights: Callable[[], ReplacedWeights] | None = None,
     ) -> Iterator[None]:
         """Switch on exactly this adapter, or none: then ``model`` is the plain base.
 
@@ -319,7 +319,7 @@ class AdapterHost:
             if noise is not None:
                 stack.enter_context(input_noise(self.model, noise))
             if weights is not None:
-                stack.enter_context(swapped(weights()))
+                stack.enter_context(replaced_weights(weights()))
             yield
 
     def release(self) -> None:

@@ -50,7 +50,7 @@ WEIGHTS_PER_SCALE = 32
 _OFF_VALUES: tuple[object, ...] = (None, False, [], {}, "none")
 """Values of unused fields in an adapter's configuration."""
 _NOT_MERGED_FIELDS = ("use_dora", "modules_to_save", "trainable_token_indices", "bias")
-Rounded = list[tuple[torch.Tensor, torch.Tensor]]
+ReplacedWeights = list[tuple[torch.Tensor, torch.Tensor]]
 """Parameters, each with the tensor that replaces it."""
 
 
@@ -150,13 +150,13 @@ class _Lora:
         return weight.to(self.layer.module.weight).contiguous()
 
 
-def train(
+def relearned_weights(
     model: PreTrainedModel,
     adapter: str | None,
     tokenizer: PreTrainedTokenizerFast,
     longest: int | None,
     relearning: Relearning,
-) -> Rounded:
+) -> ReplacedWeights:
     """Return the linear layers' weights after training on all tokens of some rows.
 
     The model is used without dropout, with the frozen noise of its inputs. Its LoRA
@@ -192,7 +192,7 @@ def train(
             (layer.module.weight, layer.weight.to(layer.module.weight))
             for layer in layers
         ]
-        stack.enter_context(swapped(merged))
+        stack.enter_context(replaced_weights(merged))
 
         for layer in layers:
             lora = _fresh_lora(layer, generator)
@@ -277,7 +277,7 @@ def _loss(model: PreTrainedModel, rows: list[torch.Tensor]) -> torch.Tensor:
     )
 
 
-def check_kind(kind: str) -> None:
+def check_rounding(kind: str) -> None:
     """Refuse an unknown kind of rounding, or any kind without torchao."""
     one_of(kind, "--quantize", ROUNDINGS)
     try:
@@ -291,7 +291,9 @@ def check_kind(kind: str) -> None:
         ) from error
 
 
-def rounded(model: PreTrainedModel, adapter: str | None, kind: str) -> Rounded:
+def rounded_weights(
+    model: PreTrainedModel, adapter: str | None, kind: str
+) -> ReplacedWeights:
     """Return every linear layer's weight with its rounded replacement.
 
     Output head and embeddings stay unchanged, as is usual. A LoRA adapter is merged
@@ -300,7 +302,7 @@ def rounded(model: PreTrainedModel, adapter: str | None, kind: str) -> Rounded:
     from torchao.quantization import IntxWeightOnlyConfig, quantize_
     from torchao.quantization.granularity import Granularity, PerAxis, PerGroup
 
-    replaced: Rounded = []
+    replaced: ReplacedWeights = []
     for layer in merged_weights(model, adapter):
         # torchao takes (out, in), and shares scales along a row.
         weight = layer.in_its_layout(layer.weight).contiguous()  # (out, in)
@@ -353,7 +355,7 @@ def merged_weights(
 
 
 @contextlib.contextmanager
-def swapped(weights: Rounded) -> Iterator[None]:
+def replaced_weights(weights: ReplacedWeights) -> Iterator[None]:
     """Use other weights in place of the module's own inside the block."""
     original = [parameter.data for parameter, _ in weights]
     try:

@@ -132,7 +132,7 @@ class Loaded:
         return sizes
 
     @property
-    def read_by(self) -> str:
+    def scored_tokenizer_sha256(self) -> str:
         """The hash of the tokenizer whose tokens are scored: its own or its base's."""
         return self.grown_from or self.tokenizer_sha256
 
@@ -144,7 +144,7 @@ class Loaded:
         vocabulary
             Hash of the tokenizer.
         """
-        return self.read_by == vocabulary and len(self.usable) >= rows
+        return self.scored_tokenizer_sha256 == vocabulary and len(self.usable) >= rows
 
     def without_weights(self) -> Loaded:
         """Return everything but the weights, for a process that does not score it."""

@@ -200,7 +200,7 @@ class _Derivation:
     field: str
     value: str
     note: str
-    make: Callable[[], derived.Rounded]
+    make: Callable[[], derived.ReplacedWeights]
 
 
 class OpenCheckpoints:
@@ -262,7 +262,7 @@ class OpenCheckpoints:
         relearning: derived.Relearning | None = None,
     ) -> None:
         for rounding in loading.quantize:
-            derived.check_kind(rounding)
+            derived.check_rounding(rounding)
 
         # The local copy of a served checkpoint is opened in its place.
         self._server: Server | None = None
@@ -525,7 +525,7 @@ class OpenCheckpoints:
                 value=relearning.sha256,
                 note=relearning.note,
                 make=partial(
-                    derived.train,
+                    derived.relearned_weights,
                     host.model,
                     adapter_name,
                     on_module.tokenizer_read.tokenizer,
@@ -537,7 +537,9 @@ class OpenCheckpoints:
             field="rounded",
             value=derived_kind,
             note=f"linear layers rounded to {derived_kind} by torchao",
-            make=partial(derived.rounded, host.model, adapter_name, derived_kind),
+            make=partial(
+                derived.rounded_weights, host.model, adapter_name, derived_kind
+            ),
         )
 
     def _as_served(self, loaded: Loaded, checkpoint: Checkpoint) -> Loaded:

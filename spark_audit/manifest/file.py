@@ -190,7 +190,9 @@ def check_fit(
         n_rows = reference.vocab_size
 
     compared = [
-        _Comparison("tokenizer", checkpoint.read_by, reference.tokenizer_sha256),
+        _Comparison(
+            "tokenizer", checkpoint.scored_tokenizer_sha256, reference.tokenizer_sha256
+        ),
         _Comparison("base weights", base_sha256, reference.weights_sha256),
         _Comparison("architecture", checkpoint.architecture, reference.architecture),
         _Comparison("vocabulary", n_rows, reference.vocab_size),

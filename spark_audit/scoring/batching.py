@@ -22,25 +22,25 @@ class Room:
 
     Attributes
     ----------
-    tokens
+    max_tokens
         Most padded tokens of a batch; a longer item is a batch of its own.
     overhead
         Cost of a batch besides its tokens, in tokens.
-    ratio
+    max_length_ratio
         Largest ratio of the longest to the shortest item of a batch.
     """
 
-    tokens: int
+    max_tokens: int
     overhead: int
-    ratio: float
+    max_length_ratio: float
 
 
-CPU = Room(tokens=1024, overhead=40, ratio=1.5)
+CPU = Room(max_tokens=1024, overhead=40, max_length_ratio=1.5)
 """Limits on a CPU: enough rows for fast matrix products, and few enough to keep
 activations near the cache. A product of 128 rows has three quarters of the speed of one
 of 1,024, because it reads the weights as often."""
 
-GPU = Room(tokens=16_384, overhead=2048, ratio=4.0)
+GPU = Room(max_tokens=16_384, overhead=2048, max_length_ratio=4.0)
 """Limits on a GPU: the launches of a batch take longer than its arithmetic until it is
 large."""
 
@@ -100,16 +100,16 @@ class Batches(Generic[T]):
 
         # Lengths fall, so the items that may share a batch with an item end here.
         too_short_from = np.searchsorted(
-            -lengths, -lengths / self.room.ratio, side="right"
+            -lengths, -lengths / self.room.max_length_ratio, side="right"
         )  # (n,)
 
         for i in range(n - 1, -1, -1):
             longest = int(lengths[i])
-            most = max(self.room.tokens // longest, 1)
+            max_rows = max(self.room.max_tokens // longest, 1)
             if self._rows is not None:
-                most = min(most, self._rows)
+                max_rows = min(max_rows, self._rows)
             # A batch has at least one item, however long it is.
-            stop = max(min(i + most, int(too_short_from[i])), i + 1)
+            stop = max(min(i + max_rows, int(too_short_from[i])), i + 1)
 
             # [k]: cost of a first batch of k + 1 items and the best division of the
             # rest.
@@ -171,7 +171,7 @@ class Batches(Generic[T]):
             # The same items are tried again, because `start` has not moved.
             if len(batch) > 1:
                 tokens = (len(batch) // 2) * int(self._lengths[start])
-                self.room = replace(self.room, tokens=tokens)
+                self.room = replace(self.room, max_tokens=tokens)
                 sizes = self.sizes(start)
             elif not shrink():
                 raise IncompleteError(

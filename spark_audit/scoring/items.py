@@ -1,8 +1,8 @@
 """Items that passes score: sequences, sets of candidates, and prompts.
 
-Every kind has a key, the positions of its result rows (``scored``), sizes (``tokens``,
-``longest``), the token ids that a model reads (``read``) and must predict
-(``predicted``), and the bytes that identify it in the store (``content``).
+Every kind has a key, the positions of its result rows (``row_positions``), sizes
+(``tokens``, ``context_tokens``), its token ids (``all_ids``), those that a model must
+predict (``predicted_ids``), and the bytes that identify it in the store (``content``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spark_audit.scoring.answers import ANSWER_RULE
 
 
 @dataclass(frozen=True)
-class _Read:
+class _SingleSequence:
     """The key and the token ids of an item with a single sequence."""
 
     key: str
@@ -29,18 +29,18 @@ class _Read:
         return len(self.ids)
 
     @property
-    def longest(self) -> int:
+    def context_tokens(self) -> int:
         """The positions that it takes in the model's context."""
         return self.tokens
 
     @property
-    def read(self) -> np.ndarray:
+    def all_ids(self) -> np.ndarray:
         """All of its token ids."""
         return self.ids
 
 
 @dataclass(frozen=True)
-class Item(_Read):
+class Item(_SingleSequence):
     """A sequence to score: a text, or a string behind a prompt.
 
     Attributes
@@ -59,18 +59,18 @@ class Item(_Read):
     positions: np.ndarray = field(repr=False)
 
     @property
-    def first(self) -> int:
+    def first_scored(self) -> int:
         """The first scored token: the first behind a prompt, and never token 0."""
         n_prompt = int(np.count_nonzero(self.positions < 0))
         return max(n_prompt, 1)
 
     @property
-    def scored(self) -> np.ndarray:
+    def row_positions(self) -> np.ndarray:
         """The positions of its result rows."""
-        return self.positions[self.first :]
+        return self.positions[self.first_scored :]
 
     @property
-    def predicted(self) -> np.ndarray:
+    def predicted_ids(self) -> np.ndarray:
         """The token ids that the model must predict."""
         return self.ids[1:]
 
@@ -106,7 +106,7 @@ class Candidates:
         return Item(self.key, ids, np.arange(len(ids), dtype=np.int32))
 
     @property
-    def scored(self) -> np.ndarray:
+    def row_positions(self) -> np.ndarray:
         """The positions of its result rows: one per candidate."""
         return np.arange(len(self.rows), dtype=np.int32)
 
@@ -116,17 +116,17 @@ class Candidates:
         return len(self.prefix) + sum(len(row) for row in self.rows)
 
     @property
-    def longest(self) -> int:
+    def context_tokens(self) -> int:
         """The positions that it takes in the model's context."""
         return len(self.prefix) + max(len(row) for row in self.rows)
 
     @property
-    def read(self) -> np.ndarray:
+    def all_ids(self) -> np.ndarray:
         """All of its token ids."""
         return np.concatenate([self.prefix, *self.rows])
 
     @property
-    def predicted(self) -> np.ndarray:
+    def predicted_ids(self) -> np.ndarray:
         """The token ids that the model must predict."""
         return np.concatenate(self.rows)
 
@@ -143,7 +143,7 @@ class Candidates:
 
 
 @dataclass(frozen=True)
-class Prompt(_Read):
+class Prompt(_SingleSequence):
     """A prompt that is continued greedily, with the expected answer.
 
     Attributes
@@ -165,7 +165,7 @@ class Prompt(_Read):
     labels: tuple[str, ...] = field(default=(), repr=False)
 
     @property
-    def scored(self) -> np.ndarray:
+    def row_positions(self) -> np.ndarray:
         """The position of its result row."""
         return np.zeros(1, dtype=np.int32)
 
@@ -175,7 +175,7 @@ class Prompt(_Read):
         return len(self.ids) + self.max_new_tokens
 
     @property
-    def predicted(self) -> np.ndarray:
+    def predicted_ids(self) -> np.ndarray:
         """The token ids that the model must predict: none are known."""
         return self.ids[:0]
 

@@ -204,7 +204,7 @@ def score_items(
                 store_key = store_keys[item.key]
                 # A window may contain stored items: their old scores stay.
                 if store_key in left:
-                    store.add(store_key, item.scored, columns)
+                    store.add(store_key, item.row_positions, columns)
                 n_done += item.tokens
                 if progress is not None:
                     progress(n_done, n_tokens)
@@ -390,7 +390,7 @@ def check_reads_as_base(loaded: Loaded, items: Sequence[AnyItem]) -> None:
         return
     item_names: dict[str, str] = {}
     for item in items:
-        if loaded.added[item.read].any():
+        if loaded.added[item.all_ids].any():
             item_names[item.key] = _name_of(item)
     if not item_names:
         return
@@ -424,9 +424,9 @@ def _check_readable(loaded: Loaded, items: Sequence[AnyItem]) -> None:
 def _check_length(loaded: Loaded, item: AnyItem) -> None:
     """Refuse an item that is longer than the model's context."""
     context = loaded.max_positions
-    if context is not None and item.longest > context:
+    if context is not None and item.context_tokens > context:
         raise InputError(
-            f"{item.longest} tokens do not fit the context of {context}",
+            f"{item.context_tokens} tokens do not fit the context of {context}",
             where=_name_of(item),
             fix="build the manifest with this model's context, or cut the text",
         )
@@ -434,11 +434,11 @@ def _check_length(loaded: Loaded, item: AnyItem) -> None:
 
 def _check_tokens(loaded: Loaded, item: AnyItem) -> None:
     """Refuse an item with a token that the model does not have, or cannot predict."""
-    ids = item.read
+    ids = item.all_ids
     problem = ""
     if len(ids) and (ids.min() < 0 or ids.max() >= len(loaded.usable)):
         problem = "holds a token that the model's vocabulary does not have"
-    elif not loaded.usable[item.predicted].all():
+    elif not loaded.usable[item.predicted_ids].all():
         problem = "holds a token at a vocabulary row that is marked as no token"
     if problem:
         raise InputError(

@@ -158,7 +158,7 @@ def test_scores_are_those_of_the_whole_text_and_resume(case, tmp_path):
         plain = score(loaded, [whole])[Pass()]
         rows = found.rows(one.key)
         n = rows.stop - rows.start
-        assert n == len(one.scored) > 0
+        assert n == len(one.row_positions) > 0
         for name, values in found.columns.items():
             expected = plain.columns[name][-n:]
             np.testing.assert_allclose(values[rows], expected, atol=1e-4)

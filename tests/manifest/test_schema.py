@@ -229,7 +229,7 @@ def fits(manifest: Manifest, *, base_sha256: Any, vocab_size: int, **facts: Any)
     """Notes on a checkpoint of these facts."""
     checkpoint: Any = SimpleNamespace(
         usable=range(vocab_size),
-        read_by=facts["tokenizer_sha256"],
+        scored_tokenizer_sha256=facts["tokenizer_sha256"],
         has_rows_of=lambda *_: False,
         **facts,
     )

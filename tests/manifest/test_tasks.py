@@ -22,7 +22,10 @@ GENERATE, CANDIDATES = Pass("generate"), Pass("candidates")
 
 
 def with_fields(loaded: Any, **fields: Any) -> Any:
-    methods = {"has_rows_of": lambda *_: False, "read_by": loaded.tokenizer_sha256}
+    methods = {
+        "has_rows_of": lambda *_: False,
+        "scored_tokenizer_sha256": loaded.tokenizer_sha256,
+    }
     return SimpleNamespace(**{**methods, **vars(loaded), **fields})
 
 

@@ -376,7 +376,7 @@ def test_columns_behind_a_prompt_are_those_of_the_string_alone(kind, monkeypatch
     found = score(loaded, prompted, passes=(Pass("prompted"),))[Pass("prompted")]
     for item in prompted:
         rows = found.rows(item.key)
-        np.testing.assert_array_equal(found.position[rows], item.scored)
+        np.testing.assert_array_equal(found.position[rows], item.row_positions)
         for name in ("nll", "rank_lo", "ties", "top40_logp"):
-            own = known[item.key][name][item.first - 1 :]
+            own = known[item.key][name][item.first_scored - 1 :]
             np.testing.assert_allclose(found.columns[name][rows], own, atol=1e-4)

@@ -23,7 +23,7 @@ def make_item(key: str, length: int, seed: int = 0) -> Item:
 def columns_of(item: Item) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(int(item.ids.sum()))
     return {
-        name: rng.integers(0, 100, len(item.scored)).astype(dtype)
+        name: rng.integers(0, 100, len(item.row_positions)).astype(dtype)
         for name, dtype in PLAIN_COLUMNS.items()
     }
 
@@ -31,7 +31,7 @@ def columns_of(item: Item) -> dict[str, np.ndarray]:
 def fill(store: Store, items: list[Item], kind: Pass = Pass()) -> dict[str, str]:  # noqa: B008
     keys = store.pass_items(MODEL, items, kind).store_keys()
     for item in items:
-        store.add(keys[item.key], item.scored, columns_of(item))
+        store.add(keys[item.key], item.row_positions, columns_of(item))
     store.flush()
     return keys
 
@@ -44,7 +44,7 @@ def assert_holds(store: Store, keys: dict[str, str], items: list[Item]) -> None:
     assert table.ids == tuple(sorted(item.key for item in items))
     for item in items:
         rows = table.rows(item.key)
-        np.testing.assert_array_equal(table.position[rows], item.scored)
+        np.testing.assert_array_equal(table.position[rows], item.row_positions)
         for name, values in columns_of(item).items():
             assert table.columns[name].dtype == PLAIN_COLUMNS[name]
             np.testing.assert_array_equal(table.columns[name][rows], values)
@@ -68,9 +68,10 @@ def test_passes_that_wait_together_are_never_mixed(folder, tmp_path):
         found[kind] = store.pass_items(MODEL, ITEMS, Pass(kind)).store_keys()
         for item in ITEMS:
             columns = {
-                k: np.ones(len(item.scored), t) for k, t in COLUMN_TYPES[kind].items()
+                k: np.ones(len(item.row_positions), t)
+                for k, t in COLUMN_TYPES[kind].items()
             }
-            store.add(found[kind][item.key], item.scored, columns)
+            store.add(found[kind][item.key], item.row_positions, columns)
     store.flush()
     assert len(list(tmp_path.glob("*.parquet"))) == folder * len(COLUMN_TYPES)
     for kind, keys in found.items():
@@ -229,7 +230,7 @@ def test_rows_are_flushed_by_time_and_by_number(tmp_path, monkeypatch):
     keys = store.pass_items(MODEL, ITEMS, Pass()).store_keys()
 
     def add(item: Item) -> int:
-        store.add(keys[item.key], item.scored, columns_of(item))
+        store.add(keys[item.key], item.row_positions, columns_of(item))
         return len(list(tmp_path.glob("*.parquet")))
 
     assert add(ITEMS[0]) == 0
@@ -285,6 +286,6 @@ def test_a_column_that_a_server_cannot_tell_is_no_damage(name, of, found, tmp_pa
     store, (one, *_) = Store(tmp_path), ITEMS
     keys, columns = store.pass_items(MODEL, [one], Pass()).store_keys(), columns_of(one)
     columns[name][:of] = np.nan
-    store.add(keys[one.key], one.scored, columns)
+    store.add(keys[one.key], one.row_positions, columns)
     store.flush()
     assert (not Store(tmp_path).lacking(keys.values())) == found

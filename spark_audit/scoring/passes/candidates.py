@@ -48,7 +48,7 @@ def run(
     """
     # The longest set comes first: if the check passes for it, it passes for shorter
     # ones, even with attention windows.
-    items = sorted(items, key=lambda item: -item.longest)
+    items = sorted(items, key=lambda item: -item.context_tokens)
     scorer = Scorer(loaded, model, items[0].example, task.note)
     readings = _Readings(scorer, task.batch_size)
 

@@ -81,10 +81,10 @@ def run(
 
     limits = room(writer.device)
     if writer.device.type == "cpu":
-        limits = replace(limits, tokens=limits.tokens * MORE)
+        limits = replace(limits, max_tokens=limits.max_tokens * MORE)
     if not writer.pads:
         # If padding would change the input, all prompts of a batch have one length.
-        limits = replace(limits, ratio=1.0)
+        limits = replace(limits, max_length_ratio=1.0)
 
     def length(item: Prompt) -> int:
         return item.tokens if writer.pads else len(item.ids)

@@ -58,17 +58,17 @@ def run(
 
     def nll_under_noise(batch: list[Item]) -> list[np.ndarray]:
         """Score a batch, with each item's own normals on its tokens."""
-        longest = max(item.longest for item in batch)
+        longest = max(item.context_tokens for item in batch)
         noise = torch.zeros(len(batch), longest, width)  # (B, T, H)
         for row, item in enumerate(batch):
-            noise[row, : item.longest] = unit_normals(item, draw, width)
+            noise[row, : item.context_tokens] = unit_normals(item, draw, width)
 
         # Noise belongs to positions, so a repeated token gets different noise.
         with input_noise(model, noise.mul_(sigma), by_token=False):
             return scorer.nll(batch)
 
     batches = Batches(
-        items, lambda item: item.longest, room=scorer.room, rows=task.batch_size
+        items, lambda item: item.context_tokens, room=scorer.room, rows=task.batch_size
     )
     for batch, nll_of_batch in batches.run(
         nll_under_noise, shrink=scorer.columns.shrink

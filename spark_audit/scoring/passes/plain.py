@@ -105,7 +105,7 @@ def run(
     for batch, columns_of_batch in batches.run(scorer, shrink=scorer.columns.shrink):
         for item, columns in zip(batch, columns_of_batch, strict=True):
             # Row t of the columns belongs to token t + 1: the first has no prediction.
-            yield item, {name: columns[name][item.first - 1 :] for name in names}
+            yield item, {name: columns[name][item.first_scored - 1 :] for name in names}
 
 
 class Scorer:
@@ -156,8 +156,8 @@ class Scorer:
         """Find out how the model's forward returns logits, and limit batches."""
         parameters = inspect.signature(base.forward).parameters
         self._can_leave_out = "logits_to_keep" in parameters
-        tokens = min(self.room.tokens, max(self.columns.rows, 1))
-        self.room = replace(self.room, tokens=tokens)
+        tokens = min(self.room.max_tokens, max(self.columns.rows, 1))
+        self.room = replace(self.room, max_tokens=tokens)
 
     def _own_forward_note(self, loaded: Loaded, reason: str) -> str:
         """Return a note for readers on logits from the model's own forward."""
