@@ -78,13 +78,13 @@ class Stages(OfSeries):
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
-        places = self.places(tables, manifest)
-        if not places:
+        training_stages = self.places(tables, manifest)
+        if not training_stages:
             return Evidence()
 
         # Units: audited identifiers, and their tokens in the manifest.
         spans = _spans(manifest)
-        examples = spans["index"].to_numpy()  # (spans,), places in the manifest
+        examples = spans["index"].to_numpy()  # (spans,), indices in the manifest
         starts = spans["start"].to_numpy()
         lengths = spans["n_tokens"].to_numpy()
         units = spans.drop(columns="index")
@@ -92,11 +92,11 @@ class Stages(OfSeries):
 
         def measured() -> Measured:
             """Yield the summed NLL by each stage, and the stage of each task."""
-            for name, place_by_task in places.items():
+            for name, stage_by_task in training_stages.items():
                 sums = Sums(manifest, tables[name][Pass()])
-                place = units["task"].map(place_by_task).fillna(0)
-                nll = sums(examples, starts, lengths)
-                yield name, {"nll_sum": nll, "place": place}
+                trained_at = units["task"].map(stage_by_task).fillna(0)  # 0: not known
+                nll = sums(examples, starts, lengths)  # (spans,), nats
+                yield name, {"nll_sum": nll, "place": trained_at}
 
         return Evidence.of(units, measured())
 
