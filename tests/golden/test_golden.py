@@ -74,7 +74,7 @@ def rows() -> list[Any]:
 
 def reference(loaded: Any, model: Any, items: Any, task: Any) -> Any:
     for item in items:
-        nll = luck(item.content().hex()).gamma(2.0, 1.0, len(item.scored))
+        nll = luck(item.content().hex()).gamma(2.0, 1.0, len(item.row_positions))
         yield item, columns_of(nll.clip(0.01, 5.5))
 
 
