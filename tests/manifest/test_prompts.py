@@ -108,7 +108,7 @@ def test_prompts_are_what_they_are_called(case):
         said = loaded.tokenizer.decode(one.ids, skip_special_tokens=True)
         assert said.strip() == f"The email address of {name} is {mail}"
         for prompt in OF_TWO:
-            written = made[prompt, example.id].scored
+            written = made[prompt, example.id].row_positions
             assert written[-1] >= len(mail)
             assert (np.diff(written) >= 0).all()
 
