@@ -18,10 +18,16 @@ from spark_audit.terminal.console import keep_apart
 from spark_audit.terminal.flags import pairs
 
 DATA_FORMATS = ("auto", "jsonl", "csv", "parquet", "text", "datasets", "trace", "olora")
+"""Values of --format."""
 
 SUPERVISED = ("all", "completion", "assistant", "last")
+"""Values of --supervised: what of a chat had loss."""
+
 CHAT = Group("Chat data", sort_key=1)
+"""Options that need --chat-template, as the help groups them."""
+
 OFFSET_CHOICES = ("characters", "utf-16", "bytes")
+"""Values of --offsets: what the spans of a row count."""
 
 Jsonl = Annotated[Path, Parameter(group=OUTPUT, help="JSONL to write.", alias="-o")]
 
@@ -126,11 +132,11 @@ def import_(
         }
     )
     remarks: list[str] = []
-    with progress(quiet=quiet) as show, keeping_previous([output]):
+    with progress(quiet=quiet) as update, keeping_previous([output]):
         counts = import_rows(
             source,
             output,
-            progress=show,
+            progress=update,
             task=task,
             format=format,  # type: ignore[arg-type]
             split=split,  # type: ignore[arg-type]
@@ -207,7 +213,7 @@ def _import_chat(
 
     loaded, template = read_chat_template(chat_template, tokenizer=tokenizer)
     remarks: list[str] = []
-    with progress(quiet=quiet) as show, keeping_previous([output]):
+    with progress(quiet=quiet) as update, keeping_previous([output]):
         counts = import_chat(
             source,
             output,
@@ -220,7 +226,7 @@ def _import_chat(
             format=format,
             split=split,  # type: ignore[arg-type]
             encoding=encoding,
-            progress=show,
+            progress=update,
             note=remarks.append,
         )
 
@@ -299,14 +305,14 @@ def annotate(
     _check_file(output, files)
 
     examples = read_examples(*files)
-    result = annotated(
+    annotation = annotated(
         examples, detector=detector, patterns=pattern_by_type, in_wording=in_wording
     )
     with keeping_previous([output]):
-        _write(output, result.examples)
+        _write(output, annotation.examples)
 
     counts: Counter[str] = Counter()
-    for example in result.examples:
+    for example in annotation.examples:
         counts.update(span.type for span in example.spans)
     records = [
         {"type": type_name, "annotated": count}
@@ -319,19 +325,21 @@ def annotate(
 
     if detector == "rules":
         say(NAMES_MISSED)
-    for note in wording_notes(result):
+    for note in wording_notes(annotation):
         say(note)
-    if result.in_wording and not in_wording:
+    if annotation.in_wording and not in_wording:
         say(
             "what stands in fixed wording is taken for nobody's, such as the address "
             "of a help desk, and is not annotated; one person's looks the same: if it "
             "is one person's, annotate with --in-wording"
         )
-    for note in result.notes:
+    for note in annotation.notes:
         say(note)
-    if result.unknown_codes:
+    if annotation.unknown_codes:
         _say_unknown_codes(
-            result.unknown_codes, result.code_rows, types_given=pattern_by_type
+            annotation.unknown_codes,
+            annotation.code_rows,
+            types_given=pattern_by_type,
         )
 
 

@@ -28,6 +28,7 @@ STATE_STYLES: Mapping[State, str] = {
     "NO LEAK FOUND": "green",
     "NOT TESTED": "dim",
 }
+"""State -> the style in which rich prints it."""
 
 CELL_STYLES: Mapping[CellKind, str] = {
     "found": "red",
@@ -36,6 +37,7 @@ CELL_STYLES: Mapping[CellKind, str] = {
     "void": "dim",
     "not tested": "dim",
 }
+"""Kind of cell -> the style in which rich prints it."""
 
 STRONGEST = 3
 """Strength of a cell from which it is printed bold."""

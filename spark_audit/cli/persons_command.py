@@ -130,15 +130,15 @@ def _records_of_named_rows(
     records = []
     for folder, report in reports.items():
         evidence = named.evidence_of(report, folder)
-        for rows_shown in named.named_rows(report, evidence, share=share):
-            rows = rows_shown.rows
-            groups = rows_shown.groups
+        for checkpoint_rows in named.named_rows(report, evidence, share=share):
+            rows = checkpoint_rows.rows
+            groups = checkpoint_rows.groups
             records.append(
                 {
                     "report": str(folder),
-                    "checkpoint": rows_shown.checkpoint,
-                    "summary": rows_shown.summary(share),
-                    "why": rows_shown.why,
+                    "checkpoint": checkpoint_rows.checkpoint,
+                    "summary": checkpoint_rows.summary(share),
+                    "why": checkpoint_rows.why,
                     "n_rows": len(rows),
                     "n_groups": len(groups),
                     "rows": rows.loc[rows["named"], "row"].tolist(),
@@ -221,10 +221,12 @@ def _show_sheets(
             all_records.append(named_record)
 
     for person_id in dict.fromkeys(record["id"] for record in all_records):
-        of_person = [record for record in all_records if record["id"] == person_id]
-        show_line(person_verdict(of_person), style="bold")
-        show_line(rows_of_person(of_person[0]))
-        _show_checkpoints(of_person)
+        records_of_person = [
+            record for record in all_records if record["id"] == person_id
+        ]
+        show_line(person_verdict(records_of_person), style="bold")
+        show_line(rows_of_person(records_of_person[0]))
+        _show_checkpoints(records_of_person)
         if changes is not None:
             _show_changes([change for change in changes if change["id"] == person_id])
         tell()

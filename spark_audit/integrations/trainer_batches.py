@@ -17,21 +17,28 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from spark_audit.manifest.encodings import Encodings
-from spark_audit.manifest.schema import Manifest
+from spark_audit.manifest.schema import Manifest, Supervision
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
 
 STEPS = 8
 """Steps whose batches are read, unless the training is shorter **[ours]**."""
+
 CONTEXT = 4
 """Tokens before an identifier that must also match in a batch, because a number of two
 digits occurs anywhere **[ours]**."""
+
 NO_LOSS = -100
 """Label of tokens without loss."""
-HAS_LOSS = {"in the loss": True, "read only": False, "cut off": None}
-"""Whether an identifier has loss according to the manifest; ``None``: the model does
-not read it."""
+
+HAS_LOSS: dict[Supervision, bool | None] = {
+    "in the loss": True,
+    "read only": False,
+    "cut off": None,
+}
+"""Supervision of an identifier by the manifest -> whether it has loss; ``None``: the
+model does not read it."""
 
 
 @dataclass
@@ -120,7 +127,7 @@ class _Sought:
 
     row: str
     n_tokens: int
-    supervision: str | None
+    supervision: Supervision | None
 
 
 @dataclass
@@ -132,14 +139,14 @@ class BatchReader:
     sought
         Length in tokens -> token ids, as bytes, of an identifier and the tokens before
         it -> the identifiers.
-    of_row
-        Trained row -> its identifiers.
+    n_identifiers_of_row
+        Id of a trained row -> how many identifiers are sought in it.
     bos
         Id of the BOS token, if there is one.
     """
 
     sought: dict[int, dict[bytes, list[_Sought]]]
-    of_row: dict[str, int]
+    n_identifiers_of_row: dict[str, int]
     bos: int | None
     seen: Seen = field(default_factory=Seen)
     _hook: RemovableHandle | None = None
@@ -148,12 +155,12 @@ class BatchReader:
     def of(cls, manifest: Manifest, loaded: Loaded) -> BatchReader:
         """Return a reader for the identifiers of trained rows, canaries included."""
         sought: dict[int, dict[bytes, list[_Sought]]] = defaultdict(dict)
-        of_row: dict[str, int] = defaultdict(int)
+        n_identifiers_of_row: dict[str, int] = defaultdict(int)
         rows = [row.id for row in manifest.examples if row.split == "train"]
         for row, encoding in Encodings(manifest, loaded).encoded_examples(rows):
             for span in row.spans:
                 tokens = encoding.span(span.start, span.end)
-                # It is in a part of the row that was cut off.
+                # The identifier stands where the row was cut off.
                 if tokens is None:
                     continue
 
@@ -165,10 +172,14 @@ class BatchReader:
                     supervision=row.supervision_of(span.start, span.end),
                 )
                 sought[len(ids)].setdefault(ids.tobytes(), []).append(identifier)
-                of_row[row.id] += 1
+                n_identifiers_of_row[row.id] += 1
 
         bos = getattr(loaded.tokenizer, "bos_token_id", None)
-        return cls(dict(sought), dict(of_row), bos)
+        return cls(
+            sought=dict(sought),
+            n_identifiers_of_row=dict(n_identifiers_of_row),
+            bos=bos,
+        )
 
     def attach(self, model: torch.nn.Module) -> None:
         """Start to read the model's training batches."""
@@ -246,7 +257,7 @@ class BatchReader:
         # In a row that is not packed, missing identifiers were cut off.
         if not is_packed:
             for row, count in counts.items():
-                seen.n_cut_off += max(self.of_row[row] - count, 0)
+                seen.n_cut_off += max(self.n_identifiers_of_row[row] - count, 0)
 
     def _identifiers(self, ids: np.ndarray) -> Iterator[tuple[_Sought, int]]:
         """Yield the identifiers in a row of a batch, with the token at which each ends.
@@ -255,10 +266,12 @@ class BatchReader:
         present.
         """
         matches: list[tuple[list[_Sought], int]] = []
-        for length, by_ids in self.sought.items():
+        for length, identifiers_by_bytes in self.sought.items():
             for end in range(length, len(ids) + 1):
                 # A look-up of token ids as bytes is faster than a comparison.
-                candidates = by_ids.get(ids[end - length : end].tobytes(), [])
+                candidates = identifiers_by_bytes.get(
+                    ids[end - length : end].tobytes(), []
+                )
                 if candidates:
                     matches.append((candidates, end))
 
@@ -270,7 +283,10 @@ class BatchReader:
                 certain_rows |= rows
 
         for candidates, end in matches:
-            certain = [sought for sought in candidates if sought.row in certain_rows]
+            certain = []
+            for candidate in candidates:
+                if candidate.row in certain_rows:
+                    certain.append(candidate)
             yield (certain or candidates)[0], end
 
     def _has_two_bos(self, ids: np.ndarray) -> bool:

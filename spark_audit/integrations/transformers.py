@@ -55,18 +55,19 @@ from spark_audit.scoring.score import score
 from spark_audit.scoring.table import Pass, TokenTable
 
 MAX_CALLBACK_ROWS = 256
+"""Rows of the manifest that a look scores unless the user says another number."""
 
 MAX_BASE_DIFFERENCE = 0.02
 """Nats per token up to which a model counts as that of the manifest."""
 
 Scores = dict[Pass, TokenTable]
+"""The scores of one checkpoint by each pass."""
 
-Part = tuple[str, np.ndarray, Mapping[str, np.ndarray]]
-"""Key, positions and columns of one item; the arrays have shape ``(n,)``."""
+ScoredItem = tuple[str, np.ndarray, Mapping[str, np.ndarray]]
+"""Key, positions and columns of one item; the arrays have shape ``(tokens,)``."""
 
 HAS_USED_CUDA: Callable[[], bool] = torch.cuda.is_initialized
-"""A function that tells whether this process has used a GPU; torch has no types for it.
-"""
+"""Tells whether this process has used a GPU. The name gives torch's function a type."""
 
 _log = logging.getLogger("spark_audit")
 
@@ -170,7 +171,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
 
         self.looks: list[AuditLook] = []
         self._base: Scores | None = None
-        self._due = 0
+        self._due_step = 0
         self._reader: BatchReader | None = None
 
     def _plan(self, manifest: Manifest) -> Plan:
@@ -235,11 +236,11 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
             self._tell_batches()
         if step >= state.max_steps:
             self._look(state, control)
-        elif step >= self._due:
+        elif step >= self._due_step:
             # The first process decides, so that all look at the same steps.
-            (wait,) = broadcast_object_list([self._pace.wait(step)])
-            if wait:
-                self._due = step + wait
+            (n_steps_to_wait,) = broadcast_object_list([self._pace.wait(step)])
+            if n_steps_to_wait:
+                self._due_step = step + n_steps_to_wait
             else:
                 self._look(state, control)
 
@@ -285,7 +286,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         # The first process decides, so that all processes act alike.
         (self._pace.cost,) = broadcast_object_list([_now() - started])
         self._pace.spent += self._pace.cost
-        self._due = step + 1
+        self._due_step = step + 1
         return self._pace.cost
 
     def _look(
@@ -449,20 +450,23 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         state = PartialState()
         every_nth = slice(state.process_index, None, state.num_processes)
 
-        def score_part() -> list[list[Part]]:
-            return [
-                [*score(loaded, items[every_nth], passes=[task])[task].items()]
-                for task, items in self._items.items()
-            ]
+        def score_share() -> list[list[ScoredItem]]:
+            """Return what this process has scored, a list for each pass."""
+            share = []
+            for scoring_pass, items in self._items.items():
+                tables = score(loaded, items[every_nth], passes=[scoring_pass])
+                share.append([*tables[scoring_pass].items()])
+            return share
 
-        by_process = results_of_all(score_part)
-        # Each process has scored every n-th item of each pass.
+        share_by_process = results_of_all(score_share)
         tables: Scores = {}
-        for i, task in enumerate(self._items):
-            parts: list[Part] = []
-            for parts_by_pass in by_process:
-                parts += parts_by_pass[i]
-            tables[task] = TokenTable.from_items(parts, kind=task.kind)
+        for index, scoring_pass in enumerate(self._items):
+            scored_items: list[ScoredItem] = []
+            for share in share_by_process:
+                scored_items += share[index]
+            tables[scoring_pass] = TokenTable.from_items(
+                scored_items, kind=scoring_pass.kind
+            )
         return tables
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from spark_audit.audits import about
 from spark_audit.audits.setup_guards import REMAINS
 from spark_audit.report.standings import Standing, State, key_of, relearned
-from spark_audit.report.tried import RESULTS
+from spark_audit.report.tried import CONCLUSIVE
 from spark_audit.results import grouped
 from spark_audit.sentences import knows, render
 
@@ -159,7 +159,7 @@ def _open(clean: Sequence[Standing]) -> OpenTests:
                 commands[tried.audit] = None
             elif tried.outcome == "not tested" and about(tried.audit).needs_canaries:
                 is_unplanted = True
-            elif tried.outcome not in RESULTS[0]:
+            elif tried.outcome not in CONCLUSIVE:
                 names_by_attack.setdefault(tried.attack, []).append(standing.name)
 
     unanswered = {}

@@ -41,12 +41,15 @@ def against(report: Report, other: Report) -> ReportTable:
     rows_of_other = _rows_by_figure(other)
 
     records = []
-    for key, row in rows.items():
-        match = rows_of_other.get(key)
-        if match is not None and row.value is not None and match.value is not None:
-            records.append(_record(row, match, report, other))
+    for figure_in_report, row in rows.items():
+        row_of_other = rows_of_other.get(figure_in_report)
+        if row_of_other is None:
+            continue
+        if row.value is not None and row_of_other.value is not None:
+            records.append(_record(row, row_of_other, report=report, other=other))
     if not records:
-        names = choose("", dict.fromkeys(key.checkpoint for key in rows_of_other))
+        names_in_other = dict.fromkeys(name.checkpoint for name in rows_of_other)
+        names = choose("", names_in_other)
         raise InputError(
             "the two reports share no figure of a checkpoint with the same name",
             where="--against",
@@ -68,9 +71,10 @@ def _rows_by_figure(report: Report) -> dict[FigureInReport, Row]:
         if is_seed and method in names:
             continue
 
-        key = FigureInReport.of_row(row)
-        if key not in rows or _is_before(row, rows[key]):
-            rows[key] = row
+        figure_in_report = FigureInReport.of_row(row)
+        first = rows.get(figure_in_report)
+        if first is None or _is_before(row, first):
+            rows[figure_in_report] = row
     return rows
 
 
@@ -79,46 +83,50 @@ def _is_before(row: Row, other: Row) -> bool:
     return OVER_ORDER.index(row.over) < OVER_ORDER.index(other.over)
 
 
-def _record(row: Row, match: Row, report: Report, other: Report) -> dict[str, str]:
+def _record(
+    row: Row, row_of_other: Row, *, report: Report, other: Report
+) -> dict[str, str]:
     """Return a figure of both reports as a line of the table.
 
     Parameters
     ----------
-    row, match
+    row, row_of_other
         The figure in ``report``, and in ``other``.
     """
-    label = ".".join(part for part in (row.audit, row.metric, row.of) if part)
+    label = ".".join(name for name in (row.audit, row.metric, row.of) if name)
     if row.group != "pooled":
         label += f" {row.group}"
 
     # The name alone does not identify the checkpoint of the other report.
     sources = {facts.name: facts.source for facts in other.checkpoints}
-    source = sources.get(match.checkpoint) or match.checkpoint
+    source = sources.get(row_of_other.checkpoint) or row_of_other.checkpoint
     return {
         "checkpoint": row.checkpoint,
         "figure": label,
         "here": figure(row).text,
-        "there": f"{figure(match).text} ({source})",
-        render("against.differences"): _differences(row, match, report, other),
+        "there": f"{figure(row_of_other).text} ({source})",
+        render("against.differences"): _differences(
+            row, row_of_other, report=report, other=other
+        ),
     }
 
 
-def _differences(row: Row, match: Row, report: Report, other: Report) -> str:
+def _differences(row: Row, row_of_other: Row, *, report: Report, other: Report) -> str:
     """Return other differences of the two figures, and the note of the other one."""
-    pairs: dict[str, tuple[Any, Any]] = {
-        "base": (_base(row, report), _base(match, other)),
-        "n": (row.n, match.n),
-        "clusters": (row.clusters, match.clusters),
-        "interval": (row.interval, match.interval),
-        "over": (row.over, match.over),
+    here_and_there: dict[str, tuple[Any, Any]] = {
+        "base": (_base(row, report), _base(row_of_other, other)),
+        "n": (row.n, row_of_other.n),
+        "clusters": (row.clusters, row_of_other.clusters),
+        "interval": (row.interval, row_of_other.interval),
+        "over": (row.over, row_of_other.over),
     }
     differences = []
-    for name, (here, there) in pairs.items():
+    for name, (here, there) in here_and_there.items():
         # 0: the other report does not state the number.
         if here != there and there != 0:
             differences.append(f"{name} {here} / {there}")
-    if match.note:
-        differences.append(match.note)
+    if row_of_other.note:
+        differences.append(row_of_other.note)
     return "; ".join(differences)
 
 

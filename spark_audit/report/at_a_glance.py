@@ -33,7 +33,7 @@ from spark_audit.report.standings import (
     relearned,
     standings,
 )
-from spark_audit.report.tried import RESULTS
+from spark_audit.report.tried import CONCLUSIVE
 from spark_audit.results import Guard, Report, Row, grouped
 from spark_audit.sentences import capitalised, knows, render
 
@@ -47,9 +47,15 @@ class ExposedKind:
 
     Attributes
     ----------
+    checkpoint, kind
+        The checkpoint, and the type of the identifiers.
+    effect
+        The change in words.
     low, value, high
         Length of the bar and ends of its interval, from 0, no effect, to 1, the end of
         the longest interval.
+    is_less_likely
+        Whether training made them less likely, not more.
     """
 
     checkpoint: str
@@ -252,13 +258,13 @@ def _bars(checkpoint: str, rows: Sequence[Row]) -> list[ExposedKind]:
 def _next_steps(all_standings: Sequence[Standing]) -> Iterator[tuple[State, str]]:
     """Yield a step for each state of the report."""
     by_state = grouped(all_standings, lambda standing: standing.state)
-    for state, of_state in by_state.items():
+    for state, standings_of_state in by_state.items():
         if state == "NOT TESTED":
-            yield state, _step_of_untested(of_state, all_standings)
+            yield state, _step_of_untested(standings_of_state, all_standings)
             continue
 
         # One sentence for each other state; only its checkpoints differ.
-        names = names_or_count([standing.name for standing in of_state])
+        names = names_or_count([standing.name for standing in standings_of_state])
         yield state, render(f"next.{key_of(state)}", names=names)
 
 
@@ -396,7 +402,7 @@ def _names_by_open_attack(all_standings: Sequence[Standing]) -> dict[str, list[s
     names_by_attack: dict[str, list[str]] = {}
     for standing in all_standings:
         for tried in standing.tried:
-            if tried.outcome not in RESULTS[0]:
+            if tried.outcome not in CONCLUSIVE:
                 names_by_attack.setdefault(tried.attack, []).append(standing.name)
     return names_by_attack
 

@@ -20,7 +20,7 @@ from spark_audit.report.standings import (
     relearned,
     state_name,
 )
-from spark_audit.report.tried import RESULTS, Outcome
+from spark_audit.report.tried import CONCLUSIVE, INCONCLUSIVE, Outcome
 from spark_audit.results import Guard, Report, grouped
 from spark_audit.sentences import knows, render
 
@@ -102,7 +102,7 @@ def _state_with_count(
 
 def _n_tested(standing: Standing) -> int:
     """Return the number of attacks with a result on a checkpoint."""
-    return len(_attacks_with(standing, RESULTS[0]))
+    return len(_attacks_with(standing, CONCLUSIVE))
 
 
 def headline(report: Report, standings: Sequence[Standing]) -> str:
@@ -283,9 +283,8 @@ def _doubts(failed: Sequence[Guard], standings: Sequence[Standing]) -> list[str]
     # Group checkpoints by attacks with and without a result, and by passing.
     verdicts: dict[tuple[tuple[str, ...], tuple[str, ...], bool], list[str]] = {}
     for standing in standings:
-        with_result, without_result = RESULTS
-        tested = _attacks_with(standing, with_result)
-        untested = _attacks_with(standing, without_result)
+        tested = _attacks_with(standing, CONCLUSIVE)
+        untested = _attacks_with(standing, INCONCLUSIVE)
         if untested and standing.name not in void:
             verdict = (tested, untested, standing.ships)
             verdicts.setdefault(verdict, []).append(standing.name)

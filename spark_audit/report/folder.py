@@ -37,6 +37,7 @@ from spark_audit.wrong_paths import instead, no_such_path
 Writer: TypeAlias = Callable[[Report, Path, WriterInput], Iterable[File]]
 
 REPORT_FILE = "report.json"
+"""The report with exact figures, which every other file is rendered from."""
 
 SCORES_FOLDER = "scores"
 """Evidence of audits. ``report.json`` names its files as those of a writer, but no
@@ -46,23 +47,24 @@ REPORT_FOLDERS = ("tables", "figures", SCORES_FOLDER, "scores/store")
 """Folders in a report folder, none of which may be a link to a place outside."""
 
 RUN_AGAIN = "run the audit again with this version"
+"""Remedy for a report that cannot be read."""
 
 
-def _json(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
+def _json(report: Report, folder: Path, writer_input: WriterInput) -> Iterator[File]:
     """Yield ``report.json`` (schema: ``schemas/report.json`` of the package)."""
     # Figures are exact, and none is withheld.
     yield File(REPORT_FILE, report.model_dump_json(indent=1) + "\n", private=True)
 
 
-def _figures(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
+def _figures(report: Report, folder: Path, writer_input: WriterInput) -> Iterator[File]:
     """Yield ``figures/``: every figure that the report has data for.
 
     The same report gives the same files, byte for byte.
     """
-    for picture in how.drawn():
-        for form in figure_files.FIGURE_FORMATS:
-            name = f"figures/{picture.name}.{form}"
-            yield File(name, figure_files.rendered(picture, form))
+    for picture in writer_input.drawn():
+        for image_format in figure_files.FIGURE_FORMATS:
+            name = f"figures/{picture.name}.{image_format}"
+            yield File(name, figure_files.rendered(picture, image_format))
 
 
 WRITERS: Mapping[str, Writer] = {
@@ -97,8 +99,9 @@ def folder_of(path: str | Path) -> Path:
 
     for folder in path.parents:
         if (folder / REPORT_FILE).is_file():
-            place = path.parent.relative_to(folder).as_posix()
-            return folder if place in (".", *REPORT_FOLDERS) else path
+            folder_inside = path.parent.relative_to(folder).as_posix()
+            is_of_report = folder_inside in (".", *REPORT_FOLDERS)
+            return folder if is_of_report else path
     return path
 
 
@@ -134,8 +137,8 @@ def read_report(folder: str | Path) -> Report:
         # data.
         first = error.errors(include_input=False, include_url=False)[0]
         field = field_path(first["loc"], Report.model_json_schema())
-        what = f"field {field}: {first['msg']}" if field else "is not JSON"
-        raise InputError(what, where=str(path), fix=RUN_AGAIN) from error
+        problem = f"field {field}: {first['msg']}" if field else "is not JSON"
+        raise InputError(problem, where=str(path), fix=RUN_AGAIN) from error
 
     try:
         # Sentences of a foreign report may lack their template or a fact.
@@ -147,8 +150,8 @@ def read_report(folder: str | Path) -> Report:
         # The lines of figures may contradict the figures, so make them again.
         return with_figures(report)
     except Exception as error:  # whatever a template does with unfit facts
-        what = "the facts of a finding or guard do not fit its sentence"
-        raise InputError(what, where=str(path), fix=RUN_AGAIN) from error
+        problem = "the facts of a finding or guard do not fit its sentence"
+        raise InputError(problem, where=str(path), fix=RUN_AGAIN) from error
 
 
 def _refuse_missing_report(folder: Path, error: OSError) -> NoReturn:
@@ -164,19 +167,19 @@ def _refuse_missing_report(folder: Path, error: OSError) -> NoReturn:
         raise no_such_path(folder, otherwise=fix) from error
 
     if folder.is_file():
-        what = "is a file"
+        problem = "is a file"
         fix = instead(folder, fix)
     elif (folder / SCORES_FOLDER).is_dir():
-        what = "holds scores and no report.json: its audit has not finished"
+        problem = "holds scores and no report.json: its audit has not finished"
         fix = "run its command again: it goes on where it stopped"
     else:
-        what = "is a folder without report.json"
+        problem = "is a folder without report.json"
         fix = instead(folder, fix)
         for parent in folder.parents:
             if (parent / REPORT_FILE).is_file():
                 fix = f"give {parent}, the report that it lies in"
                 break
-    raise InputError(what, where=str(folder), fix=fix) from error
+    raise InputError(problem, where=str(folder), fix=fix) from error
 
 
 def write_report(
@@ -201,7 +204,7 @@ def write_report(
     formats
         Default: all formats that are not written on request only.
     manifest
-        For the words of examples, in formats that show some.
+        The report's manifest, for formats that show words of examples.
     show_text
         Whether those words may show identifiers.
 
@@ -224,11 +227,11 @@ def write_report(
     def drawn() -> Sequence[drawing.Drawing]:
         return drawing.drawings(shared)
 
-    how = WriterInput(drawn, manifest, show_text)
+    writer_input = WriterInput(drawn=drawn, manifest=manifest, show_text=show_text)
     paths_by_format = {}
     for name in requested:
         if name != "json":
-            files = list(WRITERS[name](shared, folder, how))
+            files = list(WRITERS[name](shared, folder, writer_input))
             paths_by_format[name] = _write_keeping_files_of_user(
                 files, folder, previous
             )
@@ -248,7 +251,7 @@ def write_report(
 
     # report.json marks the folder as finished, so it is written last.
     if "json" in requested or report_of_folder != previous:
-        files = list(_json(report_of_folder, folder, how))
+        files = list(_json(report_of_folder, folder, writer_input))
         json_paths = _write_keeping_files_of_user(files, folder, previous)
         if "json" in requested:
             written += json_paths

@@ -31,16 +31,16 @@ CELL_MARKS: dict[CellKind, str] = {
     "void": "!",
     "not tested": "·",
 }
-"""A mark of each kind of cell: they differ without colour."""
+"""A mark of each kind of cell, so that kinds differ without colour."""
 
 MAX_NAMES = 3
-"""Most names in a line; more are counted."""
+"""Most names in a line; of more it says how many there are."""
 
 MAX_ROWS = 5
-"""Checkpoints that a glance has room for."""
+"""Most checkpoints of which a glance shows each as a row."""
 
 ROWS_OF_MORE = 4
-"""Rows of a glance if there are more checkpoints; the others are counted."""
+"""Rows that a glance shows if there are more checkpoints; the others are counted."""
 
 STRENGTH_STEPS: dict[str, tuple[float, float]] = {
     "nats": (math.log(1.25), math.log(2.0)),
@@ -58,15 +58,16 @@ class MatrixCell:
     Attributes
     ----------
     kind
-        ``less``: trained strings became less likely, which tells them apart, too.
+        What the attack came to; see :func:`cell_of`. ``less``: trained strings became
+        less likely, which tells them apart, too.
     effect
         The effect (``+12%``), or the limit of what could still be there (``≤ +9%``);
         empty: neither is known.
     reason
-        The reason why it is void or was not tested, in words. For a method with several
-        seeds, the seed with the effect.
+        Why the attack is void or was not tested, in words; of a method with several
+        seeds, the seed that the effect was found in.
     strength
-        Shade of a found effect: 1, 2 or 3; else 0.
+        Shade of what was found: 1, 2 or 3; 0: nothing was found.
     """
 
     audit: str
@@ -93,9 +94,17 @@ class MatrixCell:
 
 @dataclass(frozen=True)
 class MatrixColumn:
-    """One attack: its name, what its effects are of, and what it asks.
+    """One attack.
 
-    ``head`` is ``scale`` in as few words as a column has room for.
+    Attributes
+    ----------
+    audit, attack
+        Name of the audit, and of its attack in words.
+    head, scale
+        What effects are measured in, in as few words as a column has room for, and in
+        full.
+    question
+        What the attack asks.
     """
 
     audit: str

@@ -29,18 +29,28 @@ if TYPE_CHECKING:
 
 
 BLIND = "blind text classifier"
-"""The guard that the texts alone do not tell trained from held-out rows."""
+"""Name of the guard that the texts alone do not tell trained from held-out rows."""
+
 NAMED_SHARE = 0.1
 """Default share of false ones among all named rows."""
 
 
 @dataclass(frozen=True)
 class Named:
-    """The named rows of one checkpoint, or in ``why`` the reason why there are none.
+    """The trained rows of one checkpoint, and which are shown to have been trained on.
 
-    ``rows`` has ``row``, ``task``, ``group`` (rows that share a source or a person),
-    ``p`` and ``named``; ``groups`` has ``group``, ``rows``, ``p``, ``named``.
-    ``held_out`` groups are what they are compared with.
+    Attributes
+    ----------
+    rows
+        Trained rows, with the columns ``row``, ``task``, ``group`` (rows that share a
+        source or a person), ``p`` and ``named``.
+    groups
+        Their groups, with the columns ``group``, ``rows`` (how many), ``p`` and
+        ``named``.
+    held_out
+        Number of held-out groups that rows and groups are compared with.
+    why
+        Why no row can be named; empty: rows can be.
     """
 
     checkpoint: str
@@ -163,7 +173,13 @@ def _named_rows_of_checkpoint(
     if why:
         rows = rows.assign(named=False)
         groups = groups.assign(named=False)
-    return Named(name, rows, groups, n_held_out_groups, why)
+    return Named(
+        checkpoint=name,
+        rows=rows,
+        groups=groups,
+        held_out=n_held_out_groups,
+        why=why,
+    )
 
 
 def _why_nobody_is_named(
@@ -174,7 +190,7 @@ def _why_nobody_is_named(
     Parameters
     ----------
     p
-        Of shape ``(rows,)``; NaN without a score.
+        p of each row, shape ``(rows,)``; NaN without a score.
     """
     doubt = why_in_doubt(report, name)
     if doubt:
@@ -198,7 +214,7 @@ def why_in_doubt(report: Report, name: str) -> str:
         is_of_membership = guard.says.startswith(key_of_membership)
         if not is_of_membership or guard.checkpoint not in ("", BASE):
             continue
-        # The score is a change of `loss`: other scores void only themselves.
+        # The score is a change of `loss`. A guard on another score voids that alone.
         if guard.says == f"{key_of_membership}untrained":
             score = getattr(guard.facts["auc"], "of", "")
             if score != "loss":

@@ -32,16 +32,24 @@ from spark_audit.stats.epsilon_bounds import (
 Unit: TypeAlias = Literal["row", "canary"]
 Relation: TypeAlias = Literal["add-remove", "replace"]
 ClaimState: TypeAlias = Literal["contradicted", "consistent", "cannot_tell"]
-By: TypeAlias = Literal["coins", "candidates"]
+GuessedBy: TypeAlias = Literal["coins", "candidates"]
+"""What a guess is made from: which canary of a pair a coin chose, or a canary's rank
+among its candidates."""
+
+WHOLE_CANARY = "full"
+"""Part of a canary, in the tables on canaries, that a claim is tested by."""
+
 SIGNIFICANCE = 0.05
-"""Joint significance over all checkpoints of a report (Bonferroni)."""
-GUESS_COLUMNS: Mapping[By, tuple[str, str, str]] = {
+"""Significance of all tests of a report's checkpoints together (Bonferroni)."""
+
+GUESS_COLUMNS: Mapping[GuessedBy, tuple[str, str, str]] = {
     "coins": ("right", "guesses", "pairs"),
     "candidates": ("hits", "canaries", "canaries"),
 }
-"""Columns of right guesses, of all guesses and of what is guessed."""
+"""Columns of the numbers of right guesses, of all guesses, and of canaries or pairs."""
+
 MAX_CANARIES_COUNTED = 1 << 20
-"""Largest number of needed canaries that is computed."""
+"""No larger number of needed canaries is worked out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,12 +90,16 @@ class Claim:
 
         Parameters
         ----------
+        right
+            Number of right guesses.
         canaries
-            All of them; of coins, pairs.
+            Number of canaries; with coins, of pairs.
         rows
-            That each canary stands in.
+            Number of rows that each canary stands in.
+        level
+            Significance of the test.
         candidates
-            Of each canary; 0: pairs of canaries, which a coin chooses between.
+            Number of candidates of each canary; 0: a coin chooses one of each pair.
         """
         if candidates:
             bounds = candidate_guess_bound(
@@ -152,7 +164,7 @@ class Receipt:
 
     checkpoint: str
     state: ClaimState
-    by: By
+    by: GuessedBy
     right: int = 0
     guesses: int = 0
     rows: int = 1
@@ -192,7 +204,7 @@ def receipts(report: Report, claim: Claim) -> list[Receipt]:
     records = [
         record
         for record in report.tables.get(table_name, ())
-        if record["part"] == "full"
+        if record["part"] == WHOLE_CANARY
     ]
     if not records:
         raise InputError(
@@ -238,7 +250,7 @@ def accounted(run: Path, claim: Claim) -> str:
     """
     try:
         privacy = json.loads(read_regular(run / "run.json"))["privacy"]
-        # One for each stage of the run.
+        # The accountant states an epsilon for each stage of the run.
         epsilons = [float(value) for value in privacy.get("epsilon", {}).values()]
         delta = privacy.get("delta")
         accountant = privacy.get("accountant")
@@ -272,11 +284,11 @@ def _receipt(
     Parameters
     ----------
     record
-        Of the table of its canaries.
+        The checkpoint's record of the table on canaries that the claim chooses.
     level
         Significance of the test.
     """
-    by: By = "coins" if claim.delta else "candidates"
+    by: GuessedBy = "coins" if claim.delta else "candidates"
     right_column, guesses_column, canaries_column = GUESS_COLUMNS[by]
     n_right = int(record[right_column])
     n_guesses = int(record[guesses_column])
@@ -327,7 +339,9 @@ def _candidates(report: Report) -> int:
     """Return the number of candidates of a canary, from the bits of the best rank."""
     doses = report.tables.get("canary_by_dose", ())
     most_bits = next(
-        float(record["exposure_most"]) for record in doses if record["part"] == "full"
+        float(record["exposure_most"])
+        for record in doses
+        if record["part"] == WHOLE_CANARY
     )
     return int(round(2.0**most_bits))
 
@@ -344,11 +358,11 @@ def canaries_needed(
     Parameters
     ----------
     rows
-        That each canary stands in.
+        Number of rows that each canary stands in.
     level
         Significance of the test.
     candidates
-        Of each canary; 0: pairs of canaries, which a coin chooses between.
+        Number of candidates of each canary; 0: a coin chooses one of each pair.
 
     Returns
     -------

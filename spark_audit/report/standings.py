@@ -17,8 +17,8 @@ from spark_audit.audits.trained_rows import question_of
 from spark_audit.names import BASE, RELEARN, RELEARNED_BASE, CheckpointName
 from spark_audit.report.tables import entries
 from spark_audit.report.tried import (
+    INCONCLUSIVE,
     OUTCOMES,
-    RESULTS,
     Outcome,
     Tried,
     attack_outcome,
@@ -64,7 +64,7 @@ class Standing:
     Attributes
     ----------
     name
-        Of the checkpoint or the method.
+        Name of the checkpoint or the method.
     state
         From :func:`_state_of`, which has a table of them.
     detections
@@ -75,19 +75,19 @@ class Standing:
         If something was detected, the figures of the types of identifiers that moved
         most. They are exploratory and show where to look first.
     faults
-        Setup guards that failed for it; the lead names them.
+        Setup guards that failed for the checkpoint; the lead names them.
     question
         The guard which found that its trained rows fit no better than held-out ones:
         the lead begins with the question whether list and template are right.
     led_by
-        Its strongest evidence; without a claim, its first test of memory.
+        The strongest evidence; where nothing is claimed, the first test of memory.
     nearest
         Without a claim, the test with the smallest p, if that is below 0.05.
     memory
         How the NLL of trained identifiers changed relative to comparable ones that
         were never trained on, nats per token: below 0 is more likely.
     sides
-        Groups of trained and of held-out identifiers; empty where they are not known.
+        Numbers of groups of trained and of held-out identifiers; empty: not known.
     """
 
     name: str
@@ -114,7 +114,7 @@ class Standing:
         """The sentence of its strongest evidence, and failed guards."""
         guard_sentences = [guard.detail for guard in self.faults]
         if self.led_by is None:
-            # The head of the report states the reason once for all.
+            # The head of the report says why, once for all checkpoints.
             key = "nothing" if self.state == "NO LEAK FOUND" else "untested"
             return " ".join(guard_sentences) or render(f"states.{key}")
 
@@ -152,9 +152,8 @@ class Standing:
 
         Empty: something can be concluded, or the audit was not tried.
         """
-        _, inconclusive = RESULTS
         for tried in self.tried:
-            if tried.audit == audit and tried.outcome in inconclusive:
+            if tried.audit == audit and tried.outcome in INCONCLUSIVE:
                 return outcome_name(tried.outcome)
         return ""
 
@@ -165,8 +164,8 @@ class Standing:
             if tried.outcome != "confounded" or tried.finding is None:
                 continue
             # The base was trained on none of the texts: it can have learned nothing.
-            of_base = tried.finding.checkpoint == BASE
-            if not of_base and _can_show_leak(tried.finding.audit):
+            is_of_base = tried.finding.checkpoint == BASE
+            if not is_of_base and _can_show_leak(tried.finding.audit):
                 return True
         return False
 
@@ -249,8 +248,7 @@ def standings(report: Report) -> list[Standing]:
 def _attacks(scored: Mapping[str, Collection[str]]) -> list[str]:
     """Return the audits that attack, in order.
 
-    Audits that run on request only are left out if the report has none of their
-    figures.
+    An audit that runs only on request is left out if the report has no figure of it.
     """
     attacks = []
     for audit in audit_names():
@@ -302,7 +300,7 @@ def untested(findings: Sequence[Finding], names: Iterable[str]) -> list[Finding]
     Parameters
     ----------
     names
-        Of all checkpoints of the report.
+        Names of all checkpoints of the report.
     """
     tested = set()
     for finding in findings:
@@ -363,7 +361,7 @@ def _standing(
     Parameters
     ----------
     findings
-        Findings on the checkpoint, and reasons why nothing was tested on any.
+        Findings on the checkpoint, and the reasons why nothing was tested on any.
     attacks
         The audits that attack.
     scored
@@ -465,10 +463,10 @@ def _led_by(
 
     if state == "NOT TESTED":
         if failed_guards:
-            # Its lead consists of their sentences.
+            # The lead consists of the sentences of these guards.
             return None
         for finding in findings:
-            # The head of the report states what holds for all checkpoints.
+            # The head of the report says what is true of all checkpoints.
             if finding.claim in NOT_TESTED_CLAIMS and finding.audit != OF_REPORT:
                 return finding
         return None

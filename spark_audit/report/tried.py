@@ -18,11 +18,11 @@ Outcome = Literal["FOUND", "confounded", "void", "not tested", "not shown"]
 
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
-RESULTS: tuple[tuple[Outcome, ...], ...] = (
-    ("FOUND", "not shown"),
-    ("void", "confounded"),
-)
-"""Outcomes that allow a conclusion, and those that do not."""
+CONCLUSIVE: tuple[Outcome, ...] = ("FOUND", "not shown")
+"""Outcomes from which something is concluded."""
+
+INCONCLUSIVE: tuple[Outcome, ...] = ("void", "confounded")
+"""Outcomes of an attack that was run and from which nothing can be concluded."""
 
 
 @dataclass(frozen=True)

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MAX_OWN_LOOKS = 7
-"""Checkpoints up to which each has its own colour; of more, those that leak."""
+"""Up to so many checkpoints each has its own colour; of more, those that leak have."""
 
 REST_LOOK = Look("o", MUTED, filled=False)
 """Checkpoints without a colour of their own."""
 
 DOSE_PANEL_HEIGHT = 2.5
-"""Inches of a panel of a part."""
+"""Inches of a panel. A panel is of one part of the canary, such as its whole text."""
 
 DOSE_WIDTH = 0.7
 """Share of the room of a dose over which the marks of checkpoints are spread."""
@@ -42,9 +42,14 @@ DOSE_WIDTH = 0.7
 CHANCE_WIDTH = 0.84
 """Share of the room of a dose that the band of chance fills."""
 
+MAX_CANDIDATES_OF_ALL_TICKS = 64
+"""Candidates up to which the axis of ranks has a tick at each power of 2."""
+
 EXPOSURES = ("exposure_mean", "exposure_low", "exposure_high")
+"""Columns of the table ``canary_by_dose``: mean exposure and interval, in bits."""
 
 CHANCES = ("chance_exposure_low", "chance_exposure_high")
+"""Columns of the same table: the range of a mean exposure by chance."""
 
 
 def draw_canary(view: View) -> Sketch | None:
@@ -86,7 +91,9 @@ def draw_canary(view: View) -> Sketch | None:
 
 
 def dose_frame(view: View) -> pd.DataFrame:
-    """Return records of doses with ranks, 1 to ``candidates``, and their place ``at``.
+    """Return records of doses with ranks, 1 to ``candidates``.
+
+    The column ``at`` is the position of a record's dose on the horizontal axis.
 
     An exposure is the logarithm of all candidates less that of the rank: a mean of
     exposures is a geometric mean of ranks. Held-out canaries stand before all doses.
@@ -108,7 +115,7 @@ def dose_frame(view: View) -> pd.DataFrame:
 
 
 def featured_names(view: View, names: Sequence[str]) -> list[str]:
-    """Return the checkpoints that are told apart: of many, those that leak."""
+    """Return the checkpoints with a look of their own: of many, those that leak."""
     if len(names) <= MAX_OWN_LOOKS:
         return list(names)
     leaking = [name for name in names if view.outcome(name, "canary") == "FOUND"]
@@ -162,15 +169,17 @@ def draw_doses(
 ) -> None:
     """Draw one part: chance by dose, then each checkpoint's ranks with intervals."""
     half = CHANCE_WIDTH / 2
-    for at, of_dose in records.groupby("at"):
-        place = float(str(at))
-        best = of_dose["chance_rank_high"].min()
-        worst = of_dose["chance_rank_low"].max()
-        draw_band(axes, [place - half, place + half], [best] * 2, [worst] * 2)
+    for position, records_of_dose in records.groupby("at"):
+        x = float(str(position))
+        # A high exposure is a low rank.
+        best = records_of_dose["chance_rank_high"].min()
+        worst = records_of_dose["chance_rank_low"].max()
+        draw_band(axes, [x - half, x + half], [best] * 2, [worst] * 2)
 
-    # Those that are told apart stand beside each other at a dose, in a fixed order.
+    # At a dose, checkpoints with a look of their own stand side by side, in a fixed
+    # order.
     step = DOSE_WIDTH / max(len(featured), 1)
-    for entry, of_checkpoint in records.groupby("entry", sort=False):
+    for entry, records_of_entry in records.groupby("entry", sort=False):
         name = str(entry)
         is_featured = name in featured
         shift = 0.0
@@ -178,11 +187,12 @@ def draw_doses(
             shift = step * (featured.index(name) - (len(featured) - 1) / 2)
 
         draw_ranks(
-            axes, name, of_checkpoint, looks[name], shift=shift, is_large=is_featured
+            axes, name, records_of_entry, looks[name], shift=shift, is_large=is_featured
         )
         # Seeds are averaged: an interval of one of them would not be the mean's.
-        if is_featured and of_checkpoint["checkpoint"].nunique() == 1:
-            draw_rank_intervals(axes, name, of_checkpoint, looks[name], shift=shift)
+        has_one_seed = records_of_entry["checkpoint"].nunique() == 1
+        if is_featured and has_one_seed:
+            draw_rank_intervals(axes, name, records_of_entry, looks[name], shift=shift)
 
     set_rank_axes(axes, records)
 
@@ -196,14 +206,14 @@ def draw_ranks(
     shift: float,
     is_large: bool,
 ) -> None:
-    """Draw mean ranks, those of doses joined; a method's seeds are averaged."""
+    """Draw mean ranks, joined over doses; the seeds of a method are averaged."""
     means = records.groupby(["held_out", "at"])["rank_mean"].mean().reset_index()
     # Held-out canaries have a mark of their own: no line leads from them to a dose.
-    for _, of_side in means.groupby("held_out"):
+    for _, means_of_side in means.groupby("held_out"):
         draw_curve(
             axes,
-            of_side["at"].to_numpy(float) + shift,
-            of_side["rank_mean"],
+            means_of_side["at"].to_numpy(float) + shift,
+            means_of_side["rank_mean"],
             look,
             size=5 if is_large else 3,
             width=1.0 if is_large else 0.5,
@@ -225,24 +235,26 @@ def draw_rank_intervals(
 def set_rank_axes(axes: Axes, records: pd.DataFrame) -> None:
     """Label doses with their canaries, and ranks on a log axis that begins at 1."""
     labels = []
-    for _, of_dose in records.groupby("at"):
-        first = of_dose.iloc[0]
+    for _, records_of_dose in records.groupby("at"):
+        first = records_of_dose.iloc[0]
         dose = f"{first['dose']:g}"
         if first["held_out"]:
             dose = render("figure.canary.held_out")
 
-        sizes = spanned(of_dose["canaries"].dropna().astype(int))
+        sizes = spanned(records_of_dose["canaries"].dropna().astype(int))
         labels.append(f"{dose}\nn {sizes}")
     axes.set_xticks(range(len(labels)), labels)
 
-    candidates = float(records["candidates"].max())
-    every = 2 if candidates > 64 else 1  # powers of 2 between ticks
-    ticks = 2.0 ** np.arange(0, math.ceil(math.log2(candidates)) + 1, every)
+    # Many candidates: a tick at every second power of 2.
+    n_candidates = float(records["candidates"].max())
+    step = 2 if n_candidates > MAX_CANDIDATES_OF_ALL_TICKS else 1
+    highest_power = math.ceil(math.log2(n_candidates))
+    ticks = 2.0 ** np.arange(0, highest_power + 1, step)
     axes.set_yscale("log", base=2)
     axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
 
     # Upside down: the best rank stands on top.
-    axes.set(ylim=(candidates * 1.15, 1 / 1.25), xlim=(-0.55, len(labels) - 0.45))
+    axes.set(ylim=(n_candidates * 1.15, 1 / 1.25), xlim=(-0.55, len(labels) - 0.45))
     axes.set(xlabel=render("figure.canary.axis"), ylabel=render("figure.canary.side"))
     axes.axhline(1.0, color=INK, linewidth=0.8, linestyle=(0, (1, 2)))

@@ -28,10 +28,10 @@ TITLE_WIDTH = 40
 """Letters of a line of a panel's title."""
 
 PANEL_TITLE = "title of a panel"
-"""What marks the text that is a panel's title."""
+"""Label of the artist that is a panel's title, by which :func:`lay_out` finds it."""
 
 LINE_LABEL = "label of a line"
-"""What marks the text above a panel that names a line of reference."""
+"""Label of an artist above a panel that names a line of reference."""
 
 CELL_MARGIN = 0.06
 """Inches around a panel with its labels."""
@@ -122,7 +122,8 @@ def lay_out(figure: Figure) -> None:
         # Titles are not in the layout: long ones may not make the panel narrow.
         label_tops = [title.get_window_extent(renderer).y1 for title in titles]
 
-        # By as much as labels leave the cell now, the panel must end inside of it.
+        # The panel fills its cell now. By as much as its labels stand out of the cell,
+        # it must end inside.
         left = 2 * cell.x0 - labels.x0 + margin
         right = 2 * cell.x1 - max(labels.x1, cell.x1) - margin
         lower = 2 * cell.y0 - labels.y0 + margin
@@ -133,7 +134,7 @@ def lay_out(figure: Figure) -> None:
         axes.set_axes_locator(_FixedPlace(inner))
         axes.apply_aspect(inner)
 
-        # What was placed by the old size is placed by the new one.
+        # Titles stand by shares of the panel's width, which is another one now.
         for title in titles:
             title.set_x((cell.x0 + margin - left) / (right - left))
         _keep_line_labels(axes, cell.x0 + margin, cell.x1 - margin)
@@ -155,7 +156,7 @@ def _keep_line_labels(axes: Axes, left: float, right: float) -> None:
 
         box = label.get_window_extent()  # pixels
         shift = max(left - box.x0, 0.0) or min(right - box.x1, 0.0)
-        # The place of an annotation is points from the point that it names.
+        # The offset of an annotation from its point is in points.
         x, y = label.xyann
         label.xyann = (x + POINTS_PER_INCH * shift / axes.figure.dpi, y)
 
@@ -179,7 +180,7 @@ def _thin_tick_labels(axes: Axes) -> None:
 
 
 class _FixedPlace:
-    """Keeps a panel at its place, whenever it is drawn."""
+    """Tells matplotlib, whenever it draws a panel, to keep the panel in its box."""
 
     def __init__(self, box: Bbox) -> None:
         self.box = box

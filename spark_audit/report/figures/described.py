@@ -27,18 +27,26 @@ SIDES_SHOWN = {"pii_all": "identifiers", "control": "controls"}
 """Variants of ranks: all identifiers, and other text that is as hard."""
 
 TOP_RATE = "top{rank}_rate"
+"""Name of the metric of a rank: the share of tokens at this rank or above."""
 
 TOP_RANKS_DRAWN = (1, 5, 10, 100)
+"""Ranks whose shares are drawn."""
 
 TOP_MARKERS = "o^sD"
+"""A marker for each of these ranks that a report has."""
 
 NOISE_MARKERS = "o^sDvP"
+"""A marker for each size of noise, the smallest first; of more, the rest is not drawn.
+"""
 
 NLL_SIDES = {"pii": "identifiers", "low": "other"}
+"""Variants of the NLL -> the panel that each has, as its title is keyed."""
 
 NOISE_METRICS = {"dp_pii": "identifiers", "dp_nonpii": "other"}
+"""Metrics of the noise audit -> the panel that each has, as its title is keyed."""
 
 BASE_LOOK = Look("D", PLAIN_LOOK.colour, filled=False)
+"""The base, where a dumbbell begins."""
 
 
 def draw_rank(view: View) -> Sketch | None:
@@ -72,7 +80,7 @@ def draw_nll(view: View) -> Sketch | None:
     forests: dict[str, Forest] = {}
     for side, panel in NLL_SIDES.items():
         rows = view.rows("nll", "nll", of=side)
-        # The base is no line of its own, but where each dumbbell begins.
+        # The base has no line of its own: each dumbbell begins at it.
         base = rows.pop(BASE, None)
         if not rows:
             continue
@@ -216,14 +224,14 @@ def described_samples(
     forests: Iterable[Forest], looks: Mapping[str, Look]
 ) -> dict[str, Artist]:
     """Return the legend of those looks that the forests have, and of void marks."""
-    drawn: set[Look] = set()
+    looks_drawn: set[Look] = set()
     for forest in forests:
         for marks in forest.marks:
-            drawn.update(marks.looks.values())
+            looks_drawn.update(marks.looks.values())
 
     samples: dict[str, Artist] = {}
     for label, look in {**looks, render("figure.key.doubt"): DOUBT_LOOK}.items():
-        if look in drawn:
+        if look in looks_drawn:
             samples[label] = sample_of(look)
     return samples
 
@@ -247,7 +255,7 @@ def join_marks(axes: Axes, forest: Forest) -> None:
         if name not in before.rows or name not in after.rows:
             continue
 
-        # Where a line of two marks has them: above and below its middle.
+        # A line of two marks has them above and below its middle (MARKS_HEIGHT).
         axes.plot(
             [before.rows[name].value or 0.0, after.rows[name].value or 0.0],
             [height - 0.15, height + 0.15],

@@ -29,7 +29,8 @@ from spark_audit.results import Row
 from spark_audit.sentences import render
 
 AROUND_FOREST = 0.95
-"""Inches of title, labelled lines and axis around the lines of a forest."""
+"""Inches of the title, of labels of lines of reference and of the axis, which stand
+around the lines of a forest."""
 
 NAME_WIDTH = 14
 """Letters of a line of a name at the left."""
@@ -49,7 +50,7 @@ OUTCOME_LOOKS = {
 """Key of the legend -> look of what an attack came to."""
 
 Turn = Callable[[float], float]
-"""Where a value stands on the axis."""
+"""Gives the position of a value on the axis: of a change, for example, its negative."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +85,11 @@ class Forest:
     values
         Line -> text at its right.
     ends
-        Line -> end of a band that begins at the null.
+        Line -> position at which the band from the null ends.
     turn
-        Where a value stands on the axis.
+        Gives the position of a value on the axis.
+    null
+        Position of what no leak gives.
     of_checkpoints
         Whether the lines are checkpoints, which a page can hide.
     """
@@ -113,7 +116,10 @@ class Forest:
         return max(0.25, by_text, by_marks)
 
     def gid_of(self, line: str) -> str | None:
-        """Return the gid of all artists of a line; None: it is no checkpoint."""
+        """Return the gid of all artists of a line, by which a page can hide them.
+
+        None: the line is no checkpoint.
+        """
         return CHECKPOINT + line if self.of_checkpoints else None
 
 
@@ -126,10 +132,10 @@ def heights_of(forests: Iterable[Forest]) -> list[float]:
 
 def outcome_samples(forest: Forest) -> dict[str, Artist]:
     """Return the legend of the looks that the first marks of a forest have."""
-    drawn = set(forest.marks[0].looks.values())
+    looks_drawn = set(forest.marks[0].looks.values())
     samples: dict[str, Artist] = {}
     for key, look in OUTCOME_LOOKS.items():
-        if look in drawn:
+        if look in looks_drawn:
             samples[render(f"figure.key.{key}")] = sample_of(look)
 
     if forest.ends:
@@ -166,9 +172,9 @@ def draw_forest(
     if len(forest.marks) > 1:
         separate_lines(axes, n_lines)
 
-    for height, name in enumerate(forest.lines):
-        axes.yaxis.get_majorticklabels()[height].set_gid(forest.gid_of(name))
-        draw_line(axes, forest, name, height=height)
+    for index, name in enumerate(forest.lines):
+        axes.yaxis.get_majorticklabels()[index].set_gid(forest.gid_of(name))
+        draw_line(axes, forest, name, height=index)
 
 
 def separate_lines(axes: Axes, n_lines: int) -> None:
@@ -180,7 +186,10 @@ def separate_lines(axes: Axes, n_lines: int) -> None:
 
 
 def draw_line(axes: Axes, forest: Forest, name: str, *, height: int) -> None:
-    """Draw one line: the band of what could still be there, its value, its marks."""
+    """Draw one line: the band of what could still be there, its value, its marks.
+
+    ``height`` is its position on the upright axis, which counts lines.
+    """
     gid = forest.gid_of(name)
     if name in forest.ends:
         width = forest.ends[name] - forest.null
@@ -218,7 +227,7 @@ def draw_row(
     assert row.value is not None
     left, right = axes.get_xlim()
     if row.ends is not None:
-        # A turned axis exchanges both ends.
+        # Where the axis is turned, the upper end of the interval is at the left.
         low, high = sorted(turn(end) for end in row.ends)
         axes.plot(
             [min(max(low, left), right), max(min(high, right), left)],
@@ -247,6 +256,11 @@ def span_of(forest: Forest, *, least: float = 0.0) -> tuple[float, float]:
     """Return ends of an axis with the null, all valid values and most intervals.
 
     A huge interval, such as one over two sources, must not flatten all others.
+
+    Parameters
+    ----------
+    least
+        Distance from the null that the axis shows at least.
     """
     values = [forest.null, forest.null + least, *forest.ends.values()]
     # Use widths and ends of the intervals, if there are any.
@@ -277,40 +291,49 @@ def rows_that_count(forest: Forest) -> list[Row]:
     """Return the valid rows for choosing an axis; all rows if none is valid."""
     # Void figures may have any size and must not flatten the others.
     valid = []
-    every = []
+    all_rows = []
     has_valid_mark = False
     for marks in forest.marks:
         for name, row in marks.rows.items():
-            every.append(row)
+            all_rows.append(row)
             if marks.looks[name] != DOUBT_LOOK:
                 valid.append(row)
                 has_valid_mark |= not marks.is_reference
 
     # An axis for references alone could hide all other marks.
-    return valid if has_valid_mark else every
+    return valid if has_valid_mark else all_rows
 
 
-def null_line(axes: Axes, at: float, label: str) -> None:
+def null_line(axes: Axes, x: float, label: str) -> None:
     """Draw the value without a leak as a line with its label above the panel."""
-    axes.axvline(at, color=INK, linewidth=0.9, zorder=1.5)
-    _label_above(axes, at, label, colour=INK, line=0)
+    axes.axvline(x, color=INK, linewidth=0.9, zorder=1.5)
+    _label_above(axes, x, label, colour=INK, n_below=0)
 
 
-def leak_line(axes: Axes, at: float, name: str) -> None:
-    """Draw the strongest leak as a thin line through all rows."""
+def leak_line(axes: Axes, x: float, name: str) -> None:
+    """Draw the strongest leak as a thin upright line through the panel."""
     gid = CHECKPOINT + name
     dashes = (0, (4, 2))
-    axes.axvline(at, color=ALARM, linewidth=0.8, linestyle=dashes, zorder=1.5, gid=gid)
+    axes.axvline(x, color=ALARM, linewidth=0.8, linestyle=dashes, zorder=1.5, gid=gid)
     label = render("figure.strongest", name=wrapped(name, width=16, lines=1))
-    _label_above(axes, at, label, colour=ALARM, line=1, gid=gid)
+    _label_above(axes, x, label, colour=ALARM, n_below=1, gid=gid)
 
 
 def _label_above(
-    axes: Axes, at: float, label: str, *, colour: str, line: int, gid: str | None = None
+    axes: Axes,
+    x: float,
+    label: str,
+    *,
+    colour: str,
+    n_below: int,
+    gid: str | None = None,
 ) -> None:
-    """Write the label of a line of reference above a panel, towards its middle."""
+    """Write the label of a line of reference above a panel, towards its middle.
+
+    ``n_below`` is how many labels stand below this one.
+    """
     left, right = axes.get_xlim()
-    share = (at - left) / (right - left)
+    share = (x - left) / (right - left)
     side = "center"
     if share < 0.3:
         side = "left"
@@ -320,9 +343,9 @@ def _label_above(
     # The layout ignores the label: a long one moves sideways and shrinks no panel.
     text = axes.annotate(
         label,
-        xy=(at, 1.0),
+        xy=(x, 1.0),
         xycoords=axes.get_xaxis_transform(),
-        xytext=(0, 2 + LABEL_HEIGHT * line),
+        xytext=(0, 2 + LABEL_HEIGHT * n_below),
         textcoords="offset points",
         ha=side,
         va="bottom",

@@ -40,7 +40,19 @@ MAX_STAGE_LABELS = 12
 
 @dataclass(frozen=True)
 class HeatCell:
-    """A cell of a heat map: its shade from 0 to 1, its number, and a frame."""
+    """A cell of a heat map.
+
+    Attributes
+    ----------
+    colour, shade
+        Colour, and how much of it the cell has, from 0 to 1.
+    text
+        The number in the cell, shown where there is room.
+    is_marked
+        Whether the cell is framed, as its change is significant.
+    is_void
+        Whether nothing can be concluded from it.
+    """
 
     colour: str
     shade: float
@@ -148,7 +160,7 @@ def draw_block(
             x, y = grid.centre_of(task, stage, top=top)
             weight = "bold" if cell.is_marked else "normal"
             text = axes.text(x, y, cell.text, ha="center", va="center", gid=gid)
-            # They lie inside of the panel: the layout need not measure them.
+            # Numbers lie inside of the panel: the layout need not measure them.
             text.set(weight=weight, in_layout=False)
 
     axes.add_collection(PatchCollection(patches, facecolors=colours, gid=gid))
@@ -157,8 +169,8 @@ def draw_block(
 
 def _draw_stages(axes: Axes, stages: Sequence[int], *, y: float, gid: str) -> None:
     """Write the stages below a block; of many, as many as have room."""
-    every = math.ceil(len(stages) / MAX_STAGE_LABELS)
-    for x in range(0, len(stages), every):
+    step = math.ceil(len(stages) / MAX_STAGE_LABELS)
+    for x in range(0, len(stages), step):
         text = axes.text(x, y, f"{stages[x]}", ha="center", va="center", gid=gid)
         text.set(color=MUTED, in_layout=False)
 

@@ -36,34 +36,41 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MIN_DRAWN_RATE = 1e-4
+"""Rate at which the axes begin at the lowest."""
 
 DECADES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+"""Rates that an axis is labelled at, as far as they are on it."""
 
 FEW_DECADES = 150.0
-"""Ratio of an axis' ends below which it is labelled at 3 too."""
+"""Ratio of the ends of an axis below which it is labelled at 3 times a decade, too."""
 
-FEW_SMALL_PANELS = 3
-"""Most checkpoints with large panels."""
+MAX_LARGE_PANELS = 3
+"""Most checkpoints that have large panels; more have small ones."""
 
 LARGE_ROC_HEIGHT = 2.9
 """Inches of a large panel without further lines of its title."""
 
 SMALL_ROC_HEIGHT = 1.75
+"""Inches of a small panel."""
 
 FPR_METRICS = {"tpr_at_fpr_5": 0.05, "tpr_at_fpr_1": 0.01, "tpr_at_fpr_0.1": 0.001}
-"""Metrics of the texts alone -> their place on the axis."""
+"""Metrics of the texts alone -> the false positive rate at which each is measured."""
 
 BASE_DASHES = (0, (3, 1.2))
+"""Dashes of the curve of the base."""
 
 TEXTS_LOOK = Look("s", INK, filled=False)
+"""A classifier that sees the texts alone, and no model."""
 
 
 @dataclass(frozen=True)
 class RocCurve:
-    """What one panel shows of a checkpoint.
+    """The curve of one checkpoint, for a panel of its own.
 
     Attributes
     ----------
+    name
+        Name of the checkpoint.
     score
         The score that its finding rests on.
     points, base
@@ -71,6 +78,8 @@ class RocCurve:
         each seed has a curve of its own.
     doubt
         Why nothing can be concluded; empty if something can.
+    is_found
+        Whether the attack found a leak.
     """
 
     name: str
@@ -87,13 +96,14 @@ def draw_mia(view: View) -> Sketch | None:
     if points.empty:
         return None
 
+    # Both axes begin at ``floor``.
     curves = roc_curves(view, points)
     floor = max(MIN_DRAWN_RATE, float(points["fpr"].min()) * 0.8)
     texts = text_points(view, floor)
     samples = roc_samples(curves, has_texts=bool(texts))
     titles = with_equal_lines([roc_title(view, curve) for curve in curves])
 
-    is_large = len(curves) <= FEW_SMALL_PANELS
+    is_large = len(curves) <= MAX_LARGE_PANELS
     height = LARGE_ROC_HEIGHT if is_large else SMALL_ROC_HEIGHT
     height += TEXT_LINE * titles[0].count("\n")
     figure, panels = canvas(
@@ -135,14 +145,14 @@ def roc_curves(view: View, points: pd.DataFrame) -> list[RocCurve]:
     score_by_name = carriers(view.report.findings, "mia")
     curves = []
     for name in view.ordered(points["entry"]):
-        of_checkpoint = points[points["entry"] == name]
+        points_of_checkpoint = points[points["entry"] == name]
         # Take the score of its finding, else that of other findings.
         preferred = [
             score_by_name.get(name),
             *score_by_name.values(),
-            *of_checkpoint["of"],
+            *points_of_checkpoint["of"],
         ]
-        available = set(of_checkpoint["of"])
+        available = set(points_of_checkpoint["of"])
         score = next(score for score in preferred if score in available)
 
         # The base is drawn into every panel but its own.
@@ -155,7 +165,7 @@ def roc_curves(view: View, points: pd.DataFrame) -> list[RocCurve]:
             RocCurve(
                 name=name,
                 score=score,
-                points=of_checkpoint[of_checkpoint["of"] == score],
+                points=points_of_checkpoint[points_of_checkpoint["of"] == score],
                 base=base,
                 doubt=view.doubt(name, "mia", row),
                 is_found=view.outcome(name, "mia") == "FOUND",
@@ -166,6 +176,7 @@ def roc_curves(view: View, points: pd.DataFrame) -> list[RocCurve]:
 
 def draw_roc(axes: Axes, curve: RocCurve, *, floor: float) -> None:
     """Draw chance, the base and the checkpoint's own curve on two log axes."""
+    # A method with several seeds has a run, and so a curve, for each.
     runs = [run for _, run in curve.points.groupby("checkpoint", sort=False)]
     draw_chance(axes, max(runs, key=len), floor=floor)
     # Draw the base first, so that the checkpoint's curve lies on top of it.

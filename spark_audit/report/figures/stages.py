@@ -65,8 +65,8 @@ def draw_stages(view: View) -> Sketch | None:
 
     # Accuracy stands beside memory: checkpoints without memory are left out of it.
     learned = rows_by_stage(view, "utility", "accuracy", tasks=tasks, stages=stages)
-    of_both = {name: learned[name] for name in memory if name in learned}
-    accuracy = accuracy_blocks(of_both)
+    learned_with_memory = {name: learned[name] for name in memory if name in learned}
+    accuracy = accuracy_blocks(learned_with_memory)
 
     heights = [heat_height(memory, tasks)]
     if accuracy:
@@ -89,7 +89,7 @@ def draw_stages(view: View) -> Sketch | None:
 
 
 def most_groups(rows: RowsByStage) -> int:
-    """Return the groups of the largest cell."""
+    """Return the largest number of groups that a cell is of."""
     sizes = []
     for cells in rows.values():
         sizes += [row.clusters for row in cells.values()]
@@ -106,9 +106,9 @@ def stages_samples(
     memory: Mapping[str, Block], accuracy: Mapping[str, Block], *, largest: float
 ) -> dict[str, Artist]:
     """Return the legend of the cells that are drawn, and what the darkest stand for."""
-    of_memory = cells_of(memory)
-    of_accuracy = cells_of(accuracy)
-    colours = {cell.colour for cell in of_memory}
+    memory_cells = cells_of(memory)
+    accuracy_cells = cells_of(accuracy)
+    colours = {cell.colour for cell in memory_cells}
     samples: dict[str, Artist] = {}
 
     # Both colours of memory share a scale, that of the largest gain or loss.
@@ -119,13 +119,13 @@ def stages_samples(
         label = render("figure.stages.less", most=gain_words(-largest))
         samples[label] = patch_sample(LESS_COLOUR, alpha=DARKEST)
 
-    if any(cell.colour == LESS_COLOUR for cell in of_accuracy):
+    if any(cell.colour == LESS_COLOUR for cell in accuracy_cells):
         label = render("figure.stages.right")
         samples[label] = patch_sample(LESS_COLOUR, alpha=DARKEST)
-    if any(cell.is_marked for cell in of_memory):
+    if any(cell.is_marked for cell in memory_cells):
         samples[render("figure.stages.framed")] = frame_sample()
 
-    if any(cell.is_void for cell in [*of_memory, *of_accuracy]):
+    if any(cell.is_void for cell in [*memory_cells, *accuracy_cells]):
         label = render("figure.key.doubt")
         samples[label] = patch_sample(MUTED, alpha=DARKEST)
     return samples
@@ -142,7 +142,7 @@ def rows_by_stage(
             for name, row in rows.items():
                 by_checkpoint.setdefault(name, {})[task, stage] = row
 
-    # By stage the worst checkpoint need not come first.
+    # The loop has met checkpoints stage by stage: here the worst comes first.
     return {name: by_checkpoint[name] for name in view.ordered(by_checkpoint)}
 
 

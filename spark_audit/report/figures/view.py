@@ -64,9 +64,9 @@ class Sketch:
     rows
         Rows that are drawn: the caption says the level of their intervals.
     counted
-        How many were measured, for the title.
+        How many canaries, rows or identifiers were measured, for the title.
     values
-        Values of the alt text, one for each checkpoint or part.
+        Texts of the alt text, each on one checkpoint or one group.
     remarks
         Keys of sentences that the caption needs for this report.
     facts
@@ -87,16 +87,16 @@ RowPlace = tuple[str, str, str, str]
 
 @dataclass(frozen=True)
 class View:
-    """A report whose states, places and rows are looked up once for all figures.
+    """A report whose states, colours and rows are looked up once for all figures.
 
     Attributes
     ----------
     standings
         Checkpoint -> its state and its attacks, the worst first.
     places
-        Checkpoint -> its place in the palette.
+        Checkpoint -> its number in the palette, from which colour and marker follow.
     by_place
-        Rows of one audit, metric, variant and group.
+        Audit, metric, variant and group -> the rows of all checkpoints.
     """
 
     report: Report
@@ -217,17 +217,17 @@ class View:
             return DOUBT_LOOK
 
         # Markers and colours repeat, but the same pair only after 56 checkpoints.
-        place_of_look = self.places.get(name, 0)
+        number = self.places.get(name, 0)
         return Look(
-            marker=MARKERS[place_of_look % len(MARKERS)],
-            colour=LIGHT[place_of_look % len(LIGHT)],
+            marker=MARKERS[number % len(MARKERS)],
+            colour=LIGHT[number % len(LIGHT)],
         )
 
     def leaking(self, rows: Mapping[str, Row], audit: str) -> list[str]:
         """Return the checkpoints of rows in which an audit found something."""
-        leaking = []
+        names = []
         for name, row in rows.items():
             is_found = self.outcome(name, audit) == "FOUND"
             if is_found and not self.doubt(name, audit, row):
-                leaking.append(name)
-        return leaking
+                names.append(name)
+        return names
