@@ -36,19 +36,23 @@ LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 """Beginning of the text that Git LFS leaves in place of a large file."""
 
 LFS_PULL = "fetch the file itself: git lfs pull"
+"""Remedy for such a text."""
 
 BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
+"""Of UTF-8 and of both orders of UTF-16."""
 
 BLANK_DIGEST = f"sha256:{'0' * 64}"
 """The value under ``"seal"`` until :func:`sealed` inserts the checksum."""
 
 _SEAL = re.compile(rb'"seal": ?"sha256:([0-9a-f]{64})"')
+"""The seal in the bytes of a file, as JSON; its group is the checksum."""
 
 _SEAL_MARKS = (b'"seal"', b'"sha256:')
 """Parts of a seal. A flipped bit leaves one of the two intact, so that a damaged seal
 is not mistaken for a missing one."""
 
 DAMAGED = "is damaged: it holds other bytes than were written"
+"""Problem of a file whose bytes do not fit its seal or its recorded checksum."""
 
 Fact = dict[str, Any]
 """The values ``bytes`` and ``sha256`` of a file, or of its beginning."""
@@ -94,9 +98,9 @@ def check_links(folder: Path, *inside: str) -> None:
     for pattern in inside:
         for path in sorted(folder.glob(pattern)):
             if not lies_inside(path, within=folder):
-                what = "is a link out of the folder"
+                problem = "is a link out of the folder"
                 fix = "remove it, or give a folder that you own"
-                raise InputError(what, where=str(path), fix=fix)
+                raise InputError(problem, where=str(path), fix=fix)
 
 
 def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:
@@ -204,16 +208,19 @@ def parse_json(raw: bytes, *, place: str, finite: bool = True) -> Any:
     except json.JSONDecodeError as error:
         # Only the position is taken from the decoder's message, never a piece of the
         # text.
-        what = f"is not JSON (line {error.lineno}, column {error.colno})"
+        problem = f"is not JSON (line {error.lineno}, column {error.colno})"
         if error.lineno == 1:
-            what = f"is not JSON (column {error.colno})"
-        raise InputError(what, where=place, fix=_fix_of_json(error)) from error
+            problem = f"is not JSON (column {error.colno})"
+        raise InputError(problem, where=place, fix=_fix_of_json(error)) from error
     except KeyError as error:
-        what = "has an object with a repeated key"
-        raise InputError(what, where=place, fix="keep the one that is meant") from error
+        problem = "has an object with a repeated key"
+        fix = "keep the one that is meant"
+        raise InputError(problem, where=place, fix=fix) from error
     except (ValueError, RecursionError) as error:
-        what = "contains NaN, Infinity, a number that is too long, or too many levels"
-        raise InputError(what, where=place) from error
+        problem = (
+            "contains NaN, Infinity, a number that is too long, or too many levels"
+        )
+        raise InputError(problem, where=place) from error
 
 
 def _fix_of_json(error: json.JSONDecodeError) -> str:
@@ -360,9 +367,9 @@ def write_atomically(
 
 def cannot_write(path: Path, error: OSError) -> OutputError:
     """Return the error about a file or a folder that cannot be written."""
-    what = f"cannot be written ({error.strerror or error})"
+    problem = f"cannot be written ({error.strerror or error})"
     fix = "check the path, its permissions and free space, then run again"
-    return OutputError(what, where=str(path), fix=fix)
+    return OutputError(problem, where=str(path), fix=fix)
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
@@ -424,9 +431,9 @@ def alone(path: Path, *, wait: bool = True) -> Iterator[None]:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 lock.acquire()
     except filelock.Timeout as error:
-        what = "another process is writing to it"
+        problem = "another process is writing to it"
         fix = "wait for it, or give another -o"
-        raise InputError(what, where=str(path.parent), fix=fix) from error
+        raise InputError(problem, where=str(path.parent), fix=fix) from error
     except OSError as error:
         raise cannot_write(path.parent, error) from error
 

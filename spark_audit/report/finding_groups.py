@@ -42,7 +42,17 @@ class GroupMember:
 
 @dataclass(frozen=True)
 class FindingGroup:
-    """Findings of the same sentence."""
+    """Findings of the same sentence, with the figures of each.
+
+    Attributes
+    ----------
+    text
+        The sentence.
+    is_detected
+        Whether it says that something was detected.
+    members
+        The findings, a member each.
+    """
 
     text: str
     is_detected: bool
@@ -59,9 +69,13 @@ def groups_of_tests(findings: Sequence[Finding]) -> list[FindingGroup]:
     """Return the groups of detections and of results of primary tests."""
     tests = [finding for finding in findings if _is_test(finding)]
     groups = []
-    for sentence, findings_of_it in grouped(tests, _sentence_of).items():
-        members = [_member(test, figures_line(test)) for test in findings_of_it]
-        group = FindingGroup(sentence.text, sentence.is_detected, tuple(members))
+    for sentence, findings_of_sentence in grouped(tests, _sentence_of).items():
+        members = [_member(test, figures_line(test)) for test in findings_of_sentence]
+        group = FindingGroup(
+            text=sentence.text,
+            is_detected=sentence.is_detected,
+            members=tuple(members),
+        )
         groups.append(group)
     return groups
 
@@ -70,8 +84,10 @@ def table_of_the_rest(findings: Sequence[Finding], audit: str) -> ReportTable | 
     """Return the table of exploratory results, a line per sentence; None: none."""
     exploratory = [finding for finding in findings if not _is_test(finding)]
     lines = []
-    for sentence, findings_of_it in grouped(exploratory, _sentence_of).items():
-        members = [_member(result, plain_figures(result)) for result in findings_of_it]
+    for sentence, findings_of_sentence in grouped(exploratory, _sentence_of).items():
+        members = [
+            _member(result, plain_figures(result)) for result in findings_of_sentence
+        ]
         group = FindingGroup(sentence.text, is_detected=False, members=tuple(members))
         lines.append(_line(group))
     if not lines:

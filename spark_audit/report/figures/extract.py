@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SHARE_LEAST = 0.02
-"""Least share at the end of an axis."""
+"""Share that every axis reaches at least."""
 
 WHOLE = "identifiers"
-"""Records of whole identifiers; the others are of parts of them."""
+"""Value in the column ``of`` of records on whole identifiers; others are on parts."""
 
 
 def draw_extract(view: View) -> Sketch | None:
@@ -41,8 +41,9 @@ def draw_extract(view: View) -> Sketch | None:
         return None
 
     forests: dict[str, Forest] = {}
-    for prompt, of_prompt in frame.groupby("prompt", sort=False):
-        forests[str(prompt)] = share_forest(view, of_prompt)
+    for prompt, records in frame.groupby("prompt", sort=False):
+        forests[str(prompt)] = share_forest(view, records)
+
     # All panels share the looks, since an audit has one outcome for all prompts.
     first = next(iter(forests.values()))
     samples = outcome_samples(first)
@@ -81,21 +82,25 @@ def share_forest(view: View, records: pd.DataFrame) -> Forest:
     held_out: dict[str, Row] = {}
     values: dict[str, str] = {}
     looks: dict[str, Look] = {}
-    by_entry = {}
-    for entry, of_entry in records.groupby("entry", sort=False):
-        by_entry[str(entry)] = of_entry
+    records_by_name = {}
+    for entry, records_of_entry in records.groupby("entry", sort=False):
+        records_by_name[str(entry)] = records_of_entry
 
     # One line for each checkpoint, the worst on top.
-    for name in view.ordered(by_entry):
+    for name in view.ordered(records_by_name):
         # For a method with several seeds, take the largest counts of any seed.
-        largest = by_entry[name].max(numeric_only=True)
+        largest = records_by_name[name].max(numeric_only=True)
         record = {str(column): value for column, value in largest.items()}
-        trained[name] = share_row(name, record, "found", "spans")
+        trained[name] = share_row(
+            name, record, found_column="found", tried_column="spans"
+        )
         looks[name] = view.look(name, "extract", trained[name])
         lines = [f"{record['found']:g} of {record['spans']:g}"]
         if record["held_out"]:
-            # Held-out ones stand in the line below, as their mark does.
-            held_out[name] = share_row(name, record, "held_out_found", "held_out")
+            # The share of held-out identifiers stands below, as their mark does.
+            held_out[name] = share_row(
+                name, record, found_column="held_out_found", tried_column="held_out"
+            )
             lines.append(f"{record['held_out_found']:g} of {record['held_out']:g}")
 
         lines.append(view.doubt(name, "extract"))
@@ -113,9 +118,9 @@ def share_forest(view: View, records: pd.DataFrame) -> Forest:
 
 
 def share_row(
-    name: str, record: Mapping[str, Any], found_column: str, tried_column: str
+    name: str, record: Mapping[str, Any], *, found_column: str, tried_column: str
 ) -> Row:
-    """Return a share with its exact interval, of counts of a table."""
+    """Return a share with its exact interval, from two counts of a record."""
     n_found = record[found_column]
     n_tried = record[tried_column]
     share = min(n_found / n_tried, 1.0)
