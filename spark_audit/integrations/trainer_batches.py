@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from spark_audit.data.training_input import Supervision
 from spark_audit.manifest.encodings import Encodings
-from spark_audit.manifest.schema import Manifest, Supervision
+from spark_audit.manifest.schema import Manifest
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
