@@ -193,7 +193,7 @@ _OUT_OF_MEMORY_MESSAGE = re.compile(
 _MEMINFO = Path("/proc/meminfo")
 """Linux's report on the machine's memory."""
 
-_GROUP = Path("/sys/fs/cgroup")
+MEMORY_CGROUP = Path("/sys/fs/cgroup")
 """Linux's report on this container's memory."""
 
 _TLS_BLOCK = "static TLS block"
@@ -259,10 +259,10 @@ def free_bytes() -> int | None:
         fields = dict(line.split(":") for line in _MEMINFO.read_text().splitlines())
         limits.append(int(fields["MemAvailable"].split()[0]) * 1024)
 
-        bound = int((_GROUP / "memory.max").read_text())
-        used = int((_GROUP / "memory.current").read_text())
+        bound = int((MEMORY_CGROUP / "memory.max").read_text())
+        used = int((MEMORY_CGROUP / "memory.current").read_text())
         # Cached files count as used, but are released when memory runs short.
-        words = (_GROUP / "memory.stat").read_text().split()
+        words = (MEMORY_CGROUP / "memory.stat").read_text().split()
         cached = int(words[words.index("inactive_file") + 1])
         limits.append(max(bound - used + cached, 0))
     return min(limits, default=None)

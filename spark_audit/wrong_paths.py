@@ -10,7 +10,7 @@ from pathlib import Path
 
 from spark_audit.errors import InputError
 
-_SCHEME = re.compile(r"(?:[^=\s\[]+=)?\[?([A-Za-z][\w.+-]+):/")
+_ADDRESS_SCHEME = re.compile(r"(?:[^=\s\[]+=)?\[?([A-Za-z][\w.+-]+):/")
 """Pattern of an address, which may follow ``NAME=`` or ``NAME=[``."""
 
 _BUCKETS = frozenset(
@@ -33,7 +33,7 @@ def elsewhere(value: object) -> str | None:
     if not isinstance(value, str | Path):
         return None
 
-    scheme = _SCHEME.match(str(value))
+    scheme = _ADDRESS_SCHEME.match(str(value))
     schemes = _ADDRESSES if isinstance(value, Path) else _BUCKETS
     if scheme is None or scheme[1].lower() not in schemes:
         return None

@@ -11,9 +11,9 @@ from pydantic import ValidationError
 from spark_audit import files
 from spark_audit.errors import InputError
 from spark_audit.json_values import JsonObject
+from spark_audit.manifest.field_types import MAX_INTEGER, check_inside
 from spark_audit.manifest.packed_lists import Records
 from spark_audit.manifest.schema import (
-    MAX_INTEGER,
     ById,
     CanaryContext,
     Manifest,
@@ -22,7 +22,6 @@ from spark_audit.manifest.schema import (
     ManifestPair,
     ManifestTwins,
     UnmatchedSpan,
-    check_inside,
 )
 from spark_audit.provenance import canonical_json
 

@@ -35,8 +35,7 @@ ELEMENTS = 2**21
 
 EXCEEDANCES_TO_STOP = 200
 """Stop after this many permutations as extreme as the observed value: p is then above
-0.02, and its relative error is a tenth (Besag and Clifford, 1991).
-"""
+0.02, and its relative error is a tenth (Besag and Clifford, 1991)."""
 
 NONE_TRAINED = "no identifier stands in trained rows"
 NONE_HELD_OUT = "no identifier stands in rows never trained on"
@@ -221,8 +220,7 @@ def memory(
     -----
     The jackknife leaves out one cluster at a time, from both sides if it lies on both.
     Degrees of freedom are Satterthwaite's with each cluster's share of its side instead
-    of its variance. With few or unequal clusters on one side they are about those of
-    that side.
+    of its variance: about those of a side that has few or unequal clusters.
 
     Examples
     --------
@@ -586,8 +584,7 @@ def sums_by_stratum(
 
     Returns
     -------
-    Shape ``(clusters, K * strata)``: first the sums of the first column in all strata,
-    then those of the second.
+    Shape ``(clusters, K * strata)``: by column, and within a column by stratum.
     """
     cells = sides.cells[is_used]
     clusters = sides.clusters[is_used]

@@ -101,7 +101,7 @@ def test_what_fits_nowhere_is_refused_before_it_is_read(models, monkeypatch):
 
 def test_free_memory_is_that_of_the_container(tmp_path, monkeypatch):
     monkeypatch.setattr(errors, "_MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(errors, "_GROUP", tmp_path)
+    monkeypatch.setattr(errors, "MEMORY_CGROUP", tmp_path)
     assert errors.free_bytes() is None
     (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:   8000 kB\n")
     assert errors.free_bytes() == 8_192_000
