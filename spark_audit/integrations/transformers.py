@@ -452,7 +452,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
 
         def score_share() -> list[list[ScoredItem]]:
             """Return what this process has scored, a list for each pass."""
-            share = []
+            share: list[list[ScoredItem]] = []
             for scoring_pass, items in self._items.items():
                 tables = score(loaded, items[every_nth], passes=[scoring_pass])
                 share.append([*tables[scoring_pass].items()])
