@@ -21,7 +21,7 @@ import scipy
 from known_truth_table import limits
 
 from spark_audit.audits.extract.rates import limits_p, rate_difference
-from spark_audit.audits.twins.rank_tests import FINEST
+from spark_audit.audits.twins.rank_tests import LEAST_P_OF_DRAWS
 from spark_audit.stats.at_most import at_most, exposure_at_most, rate_side, t_bound
 from spark_audit.stats.bootstrap import sign_flips
 from spark_audit.stats.canary_ranks import exposure_bits, exposure_mde, null_mean
@@ -165,7 +165,7 @@ def twins(clusters: int, *, tests: int = 2) -> Simulation:
             se=1.7 / clusters**0.5,
             df=clusters - 1,
             n=clusters,
-            least_p=max(2.0 ** (1 - clusters), FINEST),
+            least_p=max(2.0 ** (1 - clusters), LEAST_P_OF_DRAWS),
         )
         # With too few clusters nothing is detected, however strong.
         detectable = smallest(test, level / tests) or first

@@ -70,7 +70,7 @@ class SetFacts(NamedTuple):
 class NLL(Audit):
     """Mean NLL of identifiers, other text and canaries, without matching.
 
-    The evidence is one row per set of tokens, with the columns of :class:`SetFacts`,
+    The evidence is one row per set of tokens, with the columns of ``SetFacts``,
     ``num`` and ``den``; a mean NLL is a sum of ``num`` over a sum of ``den``.
 
     ==========  ======================================  ==============  ===============
@@ -84,7 +84,8 @@ class NLL(Audit):
     ==========  ======================================  ==============  ===============
 
     Every canary therefore counts once, however often it was planted. Canaries of test
-    rows were held out.
+    rows were held out: their figures are those of ``canary`` in the group
+    ``split:test``, and never in ``pooled``.
     """
 
     name = "nll"

@@ -100,8 +100,8 @@ def at_most(bound: Bound, significance: float) -> float:
 
 def _end_towards_leak(bound: Bound, significance: float) -> float:
     """Return the end of the interval of the test that decides, in the figure's unit."""
-    # For a count or a rate, the value if every trial is a hit.
-    largest = bound.most or 1.0
+    # For a count or a rate, the value if every trial is a hit: a rate has no `most`.
+    all_hits = 1.0 if bound.most is None else bound.most
 
     if bound.test == "exposure":
         return exposure_at_most(
@@ -112,12 +112,13 @@ def _end_towards_leak(bound: Bound, significance: float) -> float:
         )
 
     if bound.test == "hits":
-        n_hits = bound.value / largest * bound.n
+        # The value is a count or a share of the trials, as `most` says.
+        n_hits = bound.value / all_hits * bound.n
         _, high = clopper_pearson(n_hits, bound.n, level=1 - significance)
-        return largest * high
+        return all_hits * high
 
     if bound.test == "rates":
-        return rates_at_most(bound.rates, significance=significance) * largest
+        return rates_at_most(bound.rates, significance=significance) * all_hits
 
     half_width = t_quantile(significance, bound.df) * (bound.se or 0.0) + bound.beyond
     return bound.value + bound.direction * half_width

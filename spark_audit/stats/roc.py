@@ -118,7 +118,8 @@ def tpr_at_fpr(members: ArrayLike, non_members: ArrayLike, fpr: float) -> Tpr:
 
     note = ""
     if k < 1:
-        n_needed = int(np.ceil(1 / fpr))
+        # The tolerance of allowed(): 1 / (1 / 49) is 49.00000000000001.
+        n_needed = int(np.ceil(1 / fpr - 1e-9))
         note = (
             f"not resolvable: an FPR of {fpr:g} needs {n_needed} non-members, "
             f"there are {n}"

@@ -11,12 +11,12 @@ span. No two assignments tie in this order.
   sum of optima. (Standley 2010, "Finding optimal solutions to cooperative
   pathfinding problems", calls this independence detection.)
 * **Pruning.** A window of ``a`` tokens touches ``a + b - 1`` windows of ``b`` tokens.
-The other spans of a group can together touch only so many windows of a span. One more
-than that number of its cheapest windows is enough, since one stays free.
+  The other spans of a group can together touch only so many windows of a span. One more
+  than that number of its cheapest windows is enough, since one stays free.
 * **Dynamic programme** over window ends and masks, exact for up to
-:data:`MAX_SPANS_EXACT` spans that clash. Larger groups are not merged: the first window
-stays, and the other group must avoid its tokens. A span can thereby lose its window, or
-its closest one.
+  :data:`MAX_SPANS_EXACT` spans that clash. Larger groups are not merged: the first
+  window stays, and the other group must avoid its tokens. A span can thereby lose its
+  window, or its closest one.
 """
 
 from __future__ import annotations

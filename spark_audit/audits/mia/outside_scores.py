@@ -42,7 +42,8 @@ class ScoresFile(NamedTuple):
     name
         Name of the attack in the report.
     sign
-        1, or -1 where a lower score means a likelier member.
+        -1 where the option reverses the scores of the file, else 1. Formats that are
+        known to score members lower are turned by ``read_file`` already.
     checkpoint
         The checkpoint of the scores; empty: the file names it, or there is only one.
     attack
@@ -72,7 +73,7 @@ def given_files(text: str | None) -> list[ScoresFile]:
         label, equals, target = (piece.strip() for piece in item.partition("="))
         name, _, checkpoint = label.partition(":")
         signed_path, _, attack = target.partition("#")
-        path = signed_path.lstrip("-")
+        path = signed_path.removeprefix("-")
         if not name or not equals or not path:
             raise InputError(
                 f"{item!r} is no file", where=OPTION, fix="write NAME=FILE"
@@ -193,7 +194,7 @@ def _with_checkpoint(
             "does not say whose scores they are",
             where=where,
             fix="write NAME:CHECKPOINT=FILE, or add a column checkpoint with: "
-            + ", ".join(checkpoints),
+            + ", ".join(checkpoints or names),
         )
     return frame.assign(checkpoint=checkpoints[0])
 

@@ -94,35 +94,36 @@ def series_finding(
 def _verdict(above: AboveTexts, p_of_chance: float, *, is_gain: bool) -> SeriesVerdict:
     """Return the verdict on a series; the first match wins.
 
-    The claim is in the name of the sentence.
-
-    ================  ==============================================================
-    sentence          condition
-    ================  ==============================================================
-    membership_added  rows look familiar, beyond the best guess without checkpoints,
-                      and the series adds to its last stage
-    membership        the same, and it is not shown that the series adds anything
-    confounded        rows look familiar, but their texts differ
-    nothing_shown     otherwise
-    ================  ==============================================================
+    ================  =============  ===============================================
+    sentence          claim          condition
+    ================  =============  ===============================================
+    membership_added  membership     trained rows look familiar, beyond the best
+                                     guess without checkpoints, and the series adds
+                                     to its last stage
+    membership        membership     the same, and it is not shown that it adds
+    confounded        confounded     the sides can be told apart, in whichever
+                                     direction, but their texts differ
+    nothing_shown     nothing_shown  otherwise
+    ================  =============  ===============================================
 
     Parameters
     ----------
     p_of_chance
         p of an AUC of 0.5, that of chance.
     """
-    looks_familiar = p_of_chance < ALPHA
+    # Two-sided: held-out rows may be the more familiar ones where texts differ.
+    is_beside_chance = p_of_chance < ALPHA
     is_beyond_best_guess = above.p < ALPHA
 
     # Remarks on the bar, and on what the series adds.
     on_bar = "beyond_chance" if above.is_bar_chance else "beyond_texts"
     on_gain = "adds" if is_gain else "adds_nothing"
 
-    if looks_familiar and is_beyond_best_guess:
+    if is_beside_chance and is_beyond_best_guess:
         says = "membership_added" if is_gain else "membership"
         return SeriesVerdict("membership", says, ("pairs", on_bar, on_gain))
 
-    if looks_familiar and above.sides_differ:
+    if is_beside_chance and above.sides_differ:
         return SeriesVerdict("confounded", "confounded", ("pairs", on_bar))
 
     return SeriesVerdict("nothing_shown", "nothing_shown", ("pairs", on_bar, on_gain))
