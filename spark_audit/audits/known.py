@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from spark_audit.audits.base import Audit, Metric
 
 AUDIT_ENTRY_POINTS = "spark_audit.audits"
-"""Entry point by which other packages register audits."""
+"""Group of entry points by which other packages register audits."""
 
 AUDITS = {
     "matched": "Matched",
@@ -33,7 +33,10 @@ AUDITS = {
     "utility": "Utility",
     "series": "SeriesAttack",
 }
-"""Audits of this package by their commands, in the order of reports; others follow."""
+"""Command -> name of the audit's class in ``spark_audit.audits``.
+
+In the order of reports; audits of other packages follow.
+"""
 
 RESERVED_COMMANDS = (
     "demo",
@@ -48,7 +51,7 @@ RESERVED_COMMANDS = (
     "epsilon",
     "gate",
 )
-"""Further names that no audit of another package can have."""
+"""Other commands, whose names no audit of another package can have."""
 
 AUDITS_ON_REQUEST = ("noise", "series")
 """Audits that ``all`` runs on request only: they take most of the time."""
@@ -62,16 +65,19 @@ TRAINING_AUDITS = ("matched", "mia")
 
 @cache
 def _audits_of_packages() -> dict[str, type[Audit]]:
-    """Return the audits of other packages; a broken one is left out."""
+    """Return the audits of other packages, by name.
+
+    A broken one is left out with a warning (by ``registered``).
+    """
     if not entry_points(group=AUDIT_ENTRY_POINTS):
         return {}
 
-    # The import takes long, so it is made only if other packages register audits.
+    # These imports take long, so they are made only if other packages register audits.
     from spark_audit.audits.base import Audit
     from spark_audit.audits.plugins import registered
 
     def fault(name: str, audit: Any) -> str:
-        """Return why an object cannot be an audit of this name; empty if it can."""
+        """Return why an object cannot be the audit of this name; empty if it can."""
         if name in (*AUDITS, *RESERVED_COMMANDS):
             return "there is a command of this name"
         if isinstance(audit, type) and issubclass(audit, Audit) and audit.name == name:
@@ -83,7 +89,8 @@ def _audits_of_packages() -> dict[str, type[Audit]]:
 
 def audit_names() -> list[str]:
     """Return the names of all audits, in the order of reports."""
-    return list(dict.fromkeys([*AUDITS, *_audits_of_packages()]))
+    # No name is in both: an audit of another package cannot have the name of ours.
+    return [*AUDITS, *_audits_of_packages()]
 
 
 def all_audits() -> Mapping[str, type[Audit]]:
@@ -92,18 +99,24 @@ def all_audits() -> Mapping[str, type[Audit]]:
 
 
 def find(name: str) -> type[Audit]:
-    """Return an audit by its name.
+    """Return the class of an audit, and refuse an unknown name.
+
+    For names that a user gives. For those in a report see ``about``.
 
     Raises
     ------
     InputError
-        If there is none.
+        If no audit has this name.
     """
     return about(one_of(name, "audit", audit_names()))
 
 
 def about(name: str) -> type[Audit]:
-    """Return the class of an audit; for one that is not installed, the base class."""
+    """Return the class of an audit; for an unknown name, the base class of all audits.
+
+    Unlike ``find`` it does not refuse an unknown name, so that a report of an audit
+    that is not installed can be shown.
+    """
     from spark_audit.audits.base import Audit
 
     if name in AUDITS:
@@ -114,18 +127,31 @@ def about(name: str) -> type[Audit]:
 
 
 def metric_of(audit: str, name: str) -> Metric:
-    """Return the description of a metric; an unknown one has its name only."""
+    """Return the description of a metric; an unknown one has only its name."""
     return about(audit).metric(name)
 
 
 def label(audit: str, metric: str, of: str = "") -> str:
-    """Return the words for a metric or a variant of it; its name if it is unknown."""
-    # A variant without words of its own has those of its metric.
+    """Return the words for a metric, or for a variant of it.
+
+    A variant without words of its own has those of its metric. A metric without words
+    has its name.
+
+    Parameters
+    ----------
+    of
+        The variant; empty: none.
+    """
     key = f"metric.{audit}.{metric}"
-    return optional(f"{key}.of.{of}") or optional(key) or metric
+    words_of_variant = optional(f"{key}.of.{of}")
+    return words_of_variant or optional(key) or metric
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Return names of audits in the order of reports; unknown ones come last."""
-    order = {name: number for number, name in enumerate(audit_names())}
-    return sorted(names, key=lambda name: (order.get(name, len(order)), name))
+    """Return names of audits in the order of reports.
+
+    Names of audits that are not installed come last, by the alphabet.
+    """
+    positions = {name: index for index, name in enumerate(audit_names())}
+    last = len(positions)
+    return sorted(names, key=lambda name: (positions.get(name, last), name))
