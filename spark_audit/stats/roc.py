@@ -16,14 +16,26 @@ from numpy.typing import ArrayLike
 from spark_audit.errors import NotEstimableError
 
 COARSE = 10
-"""A TPR says little if fewer false positives than this are allowed."""
+"""A TPR is called coarse if fewer false positives than this are allowed."""
 
 
 class Tpr(NamedTuple):
     """True positive rate at a budget of false positives.
 
-    ``threshold`` is the score that must be exceeded, ``fpr`` the rate achieved by it,
-    ``note`` empty, ``coarse`` or ``not resolvable`` with the reason.
+    Attributes
+    ----------
+    value
+        The true positive rate: the share of members above the threshold.
+    threshold
+        The score that must be exceeded.
+    fpr
+        The false positive rate achieved: the share of non-members above the threshold.
+        It is at most the budget.
+    resolvable
+        Whether the budget allows at least one false positive. If not, the threshold is
+        the largest score of a non-member.
+    note
+        Starts with ``not resolvable`` or ``coarse``, with the reason; else empty.
     """
 
     value: float
@@ -34,7 +46,7 @@ class Tpr(NamedTuple):
 
 
 class Band(NamedTuple):
-    """The TPR of a random score: its mean and central interval."""
+    """The TPR of a random score: its mean and central interval of 95%."""
 
     mean: float
     low: float
@@ -44,8 +56,14 @@ class Band(NamedTuple):
 class Placements(NamedTuple):
     """An AUC, and the contribution of each row to it.
 
-    ``above``: shape ``(m,)``, the share of non-members that each member exceeds.
-    ``below``: shape ``(n,)``, the share of members that exceed each non-member.
+    Ties count one half. The mean of either array is the AUC.
+
+    Attributes
+    ----------
+    above
+        Shape ``(m,)``: for each member, the share of non-members that it is above.
+    below
+        Shape ``(n,)``: for each non-member, the share of members that it is below.
     """
 
     auc: float
@@ -65,6 +83,8 @@ def auc(members: ArrayLike, non_members: ArrayLike) -> float:
     ------
     NotEstimableError
         If a side is empty or a score is NaN.
+    ValueError
+        If the scores have not one dimension.
 
     Examples
     --------
@@ -92,13 +112,15 @@ def tpr_at_fpr(members: ArrayLike, non_members: ArrayLike, fpr: float) -> Tpr:
     ------
     NotEstimableError
         If a side is empty or a score is NaN.
+    ValueError
+        If ``fpr`` is not in (0, 1), or the scores have not one dimension.
 
     Notes
     -----
-    With ``k = floor(fpr n)``, the threshold is the (k+1)-th largest non-member score
-    and a row must exceed it: at most k non-members do, so the achieved rate is never
-    above ``fpr``, and what ties with the threshold counts as a non-member. Nothing is
-    interpolated.
+    With ``k = floor(fpr n)``, the threshold is the (k+1)-th largest score of a
+    non-member. A row must exceed it to be called a member, and a row that ties with it
+    is not called one. At most k non-members exceed it, so the achieved rate is never
+    above ``fpr``. Nothing is interpolated.
 
     Examples
     --------
@@ -110,15 +132,16 @@ def tpr_at_fpr(members: ArrayLike, non_members: ArrayLike, fpr: float) -> Tpr:
     member_scores = _scores_of_side(members, "member")
     other_scores = _scores_of_side(non_members, "non-member")
     n = len(other_scores)
+    k = allowed(n, fpr)
 
     # In rising order, the (k+1)-th largest is at n - 1 - k.
-    k = allowed(n, fpr)
     index = n - 1 - k
     threshold = float(np.partition(other_scores, index)[index])
 
     note = ""
     if k < 1:
-        # The tolerance of allowed(): 1 / (1 / 49) is 49.00000000000001.
+        # The tolerance is for rounding, as in allowed(): 1 / (1 / 49) is
+        # 49.00000000000001.
         n_needed = int(np.ceil(1 / fpr - 1e-9))
         note = (
             f"not resolvable: an FPR of {fpr:g} needs {n_needed} non-members, "
@@ -139,6 +162,18 @@ def tpr_at_fpr(members: ArrayLike, non_members: ArrayLike, fpr: float) -> Tpr:
 def allowed(n: int, fpr: float) -> int:
     """Return the number of non-members that may be called members, ``floor(fpr n)``.
 
+    Parameters
+    ----------
+    n
+        Number of non-members.
+    fpr
+        Budget of false positives, a share.
+
+    Raises
+    ------
+    ValueError
+        If ``fpr`` is not in (0, 1).
+
     Examples
     --------
     >>> allowed(100, 0.29)
@@ -151,18 +186,25 @@ def allowed(n: int, fpr: float) -> int:
     return int(np.floor(fpr * n + 1e-9))
 
 
-def chance_band(n1: int, n0: int, fpr: float) -> Band:
+def chance_band(n_members: int, n_non_members: int, fpr: float) -> Band:
     """Return the exact TPR of a random score at a budget.
 
-    The members above the (k+1)-th largest of ``n0`` exchangeable non-members follow
-    BetaBinomial(n1, k + 1, n0 - k).
+    Of m members and n non-members with exchangeable scores, the number of members above
+    the (k+1)-th largest non-member follows BetaBinomial(m, k + 1, n - k).
 
     Parameters
     ----------
-    n1, n0
-        Independent members and non-members.
+    n_members, n_non_members
+        Numbers of independent members and non-members.
     fpr
         Budget of false positives, a share.
+
+    Raises
+    ------
+    NotEstimableError
+        If a side is empty.
+    ValueError
+        If ``fpr`` is not in (0, 1).
 
     Examples
     --------
@@ -172,21 +214,21 @@ def chance_band(n1: int, n0: int, fpr: float) -> Band:
     >>> chance_band(50, 99, 0.1)
     Band(mean=0.1, low=0.02, high=0.22)
     """
-    if n1 < 1 or n0 < 1:
+    if n_members < 1 or n_non_members < 1:
         raise NotEstimableError("a side is empty")
 
-    k = allowed(n0, fpr)
-    law = scipy.stats.betabinom(n1, k + 1, n0 - k)
+    k = allowed(n_non_members, fpr)
+    law = scipy.stats.betabinom(n_members, k + 1, n_non_members - k)
     low, high = law.ppf([0.025, 0.975])
     return Band(
-        mean=float(law.mean()) / n1,
-        low=float(low) / n1,
-        high=float(high) / n1,
+        mean=float(law.mean()) / n_members,
+        low=float(low) / n_members,
+        high=float(high) / n_members,
     )
 
 
 def placements(members: np.ndarray, non_members: np.ndarray) -> Placements:
-    """Return the AUC and the placement of each row among the other side.
+    """Return the AUC and the placement of each row among the scores of the other side.
 
     Parameters
     ----------
@@ -199,21 +241,34 @@ def placements(members: np.ndarray, non_members: np.ndarray) -> Placements:
     >>> placed.above.tolist(), placed.below.tolist()
     ([1.0, 0.25], [0.75, 0.5])
     """
-    above = _number_below(members, non_members) / len(non_members)
-    below = 1 - _number_below(non_members, members) / len(members)
+    # Shapes (m,) and (n,).
+    above = _number_exceeded(members, non_members) / len(non_members)
+    below = 1 - _number_exceeded(non_members, members) / len(members)
     return Placements(auc=float(above.mean()), above=above, below=below)
 
 
-def _number_below(values: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return how many others each value exceeds; ties count one half."""
-    ordered = np.sort(others)
-    below = ordered.searchsorted(values, "left")
-    up_to = ordered.searchsorted(values, "right")
-    return np.asarray((below + up_to) / 2)
+def _number_exceeded(values: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return how many others each value exceeds, shape ``(values,)``; ties count half.
+
+    Parameters
+    ----------
+    values, others
+        Shapes ``(values,)`` and ``(others,)``.
+    """
+    rising = np.sort(others)
+    n_smaller = rising.searchsorted(values, "left")
+    n_smaller_or_equal = rising.searchsorted(values, "right")
+    return np.asarray((n_smaller + n_smaller_or_equal) / 2)
 
 
 def _scores_of_side(scores: ArrayLike, name: str) -> np.ndarray:
-    """Return scores as float64, shape ``(n,)``, at least one."""
+    """Return the scores of one side as float64, shape ``(n,)``; refuse an empty side.
+
+    Parameters
+    ----------
+    name
+        How an error names a row of this side.
+    """
     values = checked(scores)
     if values.ndim != 1:
         raise ValueError("scores must have one dimension")
@@ -223,7 +278,9 @@ def _scores_of_side(scores: ArrayLike, name: str) -> np.ndarray:
 
 
 def checked(scores: ArrayLike) -> np.ndarray:
-    """Return scores of any shape as float64; infinite ones can be ordered.
+    """Return scores of any shape as float64, and refuse NaN.
+
+    Infinite scores are kept, since they can be ordered.
 
     Raises
     ------
