@@ -1,9 +1,11 @@
 """Scores of other tools' attacks: the files of ``--scores-file``, matched to the rows.
 
 :mod:`~spark_audit.audits.mia.score_files` reads the formats. This module reads the
-option and assigns each score to its checkpoint and row: by ``id`` (of the example), by
-``text_sha256`` (of its whole text), or by its place in the rows of ``--scores-rows``. A
-higher score means a likelier member; ``NAME=-FILE`` reverses that.
+option and assigns each score to its checkpoint and its row. A row is found by ``id``
+(of the example), by ``text_sha256`` (of its whole text), or by the place of the score,
+which is that of its row in ``--scores-rows``. A higher score means a likelier member;
+``NAME=-FILE`` reverses that.
+
 :mod:`~spark_audit.audits.mia.judged_scores` judges the scores.
 """
 
@@ -41,6 +43,8 @@ class ScoresFile(NamedTuple):
     ----------
     name
         Name of the attack in the report.
+    path
+        The file.
     sign
         -1 where the option reverses the scores of the file, else 1. Formats that are
         known to score members lower are turned by ``read_file`` already.
@@ -58,12 +62,15 @@ class ScoresFile(NamedTuple):
 
 
 def given_files(text: str | None) -> list[ScoresFile]:
-    """Read ``NAME=FILE,NAME=-FILE,NAME:CHECKPOINT=FILE#ATTACK``.
+    """Return the files that the option names; none without the option.
+
+    An example of its form: ``NAME=FILE,NAME=-FILE,NAME:CHECKPOINT=FILE#ATTACK``.
 
     Raises
     ------
     InputError
-        If the option has another form, or a name is one of our own scores.
+        If the option has another form, or a name is that of another score: one of our
+        own, or one that the option gives for the same checkpoint.
     """
     files: list[ScoresFile] = []
     if not text:
@@ -80,38 +87,47 @@ def given_files(text: str | None) -> list[ScoresFile]:
             )
 
         # An attack may have one file per checkpoint.
-        taken = {*ALL_SCORES, *BASELINE_VARIANTS}
-        taken |= {file.name for file in files if file.checkpoint == checkpoint}
-        if name in taken:
+        taken_names = {*ALL_SCORES, *BASELINE_VARIANTS}
+        for file in files:
+            if file.checkpoint == checkpoint:
+                taken_names.add(file.name)
+        if name in taken_names:
             raise InputError(
                 f"{name!r} is the name of another score",
                 where=OPTION,
                 fix="choose another name",
             )
 
-        file = ScoresFile(
-            name=name,
-            path=Path(path).expanduser(),
-            sign=-1 if signed_path.startswith("-") else 1,
-            checkpoint=checkpoint,
-            attack=attack,
+        files.append(
+            ScoresFile(
+                name=name,
+                path=Path(path).expanduser(),
+                sign=-1 if signed_path.startswith("-") else 1,
+                checkpoint=checkpoint,
+                attack=attack,
+            )
         )
-        files.append(file)
     return files
 
 
 def read_scores(
-    file: ScoresFile, names: Sequence[str], rows: pd.DataFrame | None = None
+    file: ScoresFile, checkpoints: Sequence[str], rows: pd.DataFrame | None = None
 ) -> pd.DataFrame:
-    """Return a file's ``checkpoint``, ``id`` or ``text_sha256``, and ``score``.
+    """Return the scores of a file, each with its checkpoint and row.
 
     Parameters
     ----------
-    names
-        Checkpoints that are audited.
+    checkpoints
+        Names of the checkpoints that are audited.
     rows
-        From :func:`~spark_audit.audits.mia.peer_rows.read_rows`: the rows of scores
-        without text and id.
+        From :func:`~spark_audit.audits.mia.peer_rows.read_rows`: the rows in the order
+        of the scores, for a file that names no rows.
+
+    Returns
+    -------
+    Columns ``checkpoint``, ``id`` or ``text_sha256`` (as the file names its rows), and
+    ``score``: the higher, the likelier a member; NaN: no score. Infinite scores are
+    replaced by ranks.
 
     Raises
     ------
@@ -130,39 +146,48 @@ def read_scores(
             fix=f"name them id (or {HASH}) and score (columns: {shown})",
         )
 
-    # Find the row and the checkpoint of each line.
-    frame, key = _with_key(frame, rows, where)
-    frame = _with_checkpoint(frame, file, names, where)
-    keys = frame[["checkpoint", key]].astype(str)
-    for name in sorted(set(keys["checkpoint"]) - {BASE}):
-        one_of(name, where, names)
+    # Find the row and the checkpoint of each score.
+    frame, key_column = _with_key(frame, rows, where)
+    frame = _with_checkpoint(frame, file, checkpoints, where)
+
+    # A table may hold ids and checkpoints as numbers, but the manifest has text.
+    places = frame[["checkpoint", key_column]].astype(str)
+
+    # Scores of the base may be given although it is not audited.
+    for checkpoint in sorted(set(places["checkpoint"]) - {BASE}):
+        one_of(checkpoint, where, checkpoints)
 
     # A score may be missing, but not be text.
     score = pd.to_numeric(frame["score"], errors="coerce")
     if (score.isna() & frame["score"].notna()).any():
         raise InputError("has scores that are no numbers", where=where)
-    if keys.duplicated().any():
+    if places.duplicated().any():
         raise InputError("has several scores of one text", where=where)
 
-    # Scores with infinite values become ranks within each checkpoint.
+    # If a checkpoint has infinite scores, all of its scores become ranks.
     signed = file.sign * score.astype(float)
-    by_checkpoint = signed.groupby(keys["checkpoint"])
-    return keys.assign(score=by_checkpoint.transform(ordered))
+    by_checkpoint = signed.groupby(places["checkpoint"])
+    return places.assign(score=by_checkpoint.transform(_finite_in_order))
 
 
 def _with_key(
     frame: pd.DataFrame, rows: pd.DataFrame | None, where: str
 ) -> tuple[pd.DataFrame, str]:
-    """Return the scores with a column that names their rows, and its name.
+    """Return the scores with a column that names their rows, and that column's name.
+
+    Scores that name no rows get the ids of ``rows`` by their place. Their order is
+    checked, and each row is kept once.
 
     Parameters
     ----------
+    frame
+        The scores, from ``read_file``.
     rows
-        The rows in the order of the scores, if these name none.
+        The rows in the order of the scores; ``None``: not given.
     """
-    for key in ("id", HASH):
-        if key in frame:
-            return frame, key
+    for column in ("id", HASH):
+        if column in frame:
+            return frame, column
 
     if rows is None:
         raise InputError(
@@ -174,9 +199,13 @@ def _with_key(
 
 
 def _with_checkpoint(
-    frame: pd.DataFrame, file: ScoresFile, names: Sequence[str], where: str
+    frame: pd.DataFrame, file: ScoresFile, checkpoints: Sequence[str], where: str
 ) -> pd.DataFrame:
-    """Return the scores with the column ``checkpoint``: from the file or the option."""
+    """Return the scores with the column ``checkpoint``.
+
+    The file has this column, or the option names the checkpoint, or only one checkpoint
+    besides the base is audited.
+    """
     if "checkpoint" in frame:
         if file.checkpoint:
             raise InputError(
@@ -186,25 +215,26 @@ def _with_checkpoint(
             )
         return frame
 
-    checkpoints = [file.checkpoint]
-    if not file.checkpoint:
-        checkpoints = [name for name in names if name != BASE]
-    if len(checkpoints) != 1:
+    if file.checkpoint:
+        candidates = [file.checkpoint]
+    else:
+        candidates = [name for name in checkpoints if name != BASE]
+
+    if len(candidates) != 1:
         raise InputError(
             "does not say whose scores they are",
             where=where,
             fix="write NAME:CHECKPOINT=FILE, or add a column checkpoint with: "
-            + ", ".join(checkpoints or names),
+            + ", ".join(candidates or checkpoints),
         )
-    return frame.assign(checkpoint=checkpoints[0])
+    return frame.assign(checkpoint=candidates[0])
 
 
-def ordered(scores: pd.Series) -> pd.Series:
-    """Return finite scores in the same order.
+def _finite_in_order(scores: pd.Series) -> pd.Series:
+    """Return the scores, or their ranks if any of them is infinite.
 
-    An attack may give infinite scores, such as by dividing by a probability of 0. All
-    results follow from the order of scores, so if any is infinite their ranks are
-    returned. Finite scores are returned unchanged.
+    An attack may give infinite scores, such as by dividing by a probability of 0. Ranks
+    are finite and give the same results, since these follow from the order of scores.
 
     Parameters
     ----------
@@ -220,7 +250,7 @@ def outside_scores(
     files: Sequence[ScoresFile],
     manifest: Manifest,
     ids: Sequence[str],
-    names: Sequence[str],
+    checkpoints: Sequence[str],
     rows_path: Path | None = None,
 ) -> dict[str, dict[str, np.ndarray]]:
     """Return the scores of the examples, by checkpoint and attack.
@@ -229,22 +259,25 @@ def outside_scores(
     ----------
     ids
         Example ids, ``n`` of them.
-    names
-        Checkpoints; the scores of the base may be left out.
+    checkpoints
+        Names of the checkpoints whose scores are returned. The base may be missing
+        among them, and its scores are then not used.
     rows_path
-        File of the rows in the order of the scores.
+        File of the rows in the order of the scores, for files that name no rows.
 
     Returns
     -------
-    Shape ``(n,)`` each; NaN: no score.
+    Checkpoint -> attack -> scores, shape ``(n,)``; NaN: no score.
 
     Raises
     ------
     InputError
-        If a file has no score of any of these examples, or other rows.
+        If a file has no score of any of these examples or cannot be used, or if the
+        file of the rows has other rows than the manifest.
     """
     examples = pd.DataFrame({"id": ids})
-    examples[HASH] = [text_hash(manifest.by_id[key].text) for key in ids]
+    examples[HASH] = [text_hash(manifest.by_id[example_id].text) for example_id in ids]
+
     rows: pd.DataFrame | None = None
     if rows_path is not None:
         rows = read_rows(rows_path)
@@ -252,42 +285,52 @@ def outside_scores(
 
     # A score stays NaN unless a file contains it.
     scores: dict[str, dict[str, np.ndarray]] = {}
-    for name in names:
-        scores[name] = {file.name: np.full(len(ids), np.nan) for file in files}
+    for checkpoint in checkpoints:
+        scores[checkpoint] = {file.name: np.full(len(ids), np.nan) for file in files}
 
-    # Merge by the key of the file: the id or the hash of the text.
     with_index = examples.reset_index(names="index")
     for file in files:
-        scored = read_scores(file, names, rows).merge(with_index)
+        # Find the examples by the column in which the file names its rows.
+        scores_of_file = read_scores(file, checkpoints, rows)
+        key_column = "id" if "id" in scores_of_file else HASH
+        scored = scores_of_file.merge(with_index, on=key_column)
         if scored.empty:
             raise InputError(
                 "holds no score of any row of the manifest",
                 where=f"{OPTION} {file.path}",
                 fix="give the ids of the data, or the SHA-256 of whole texts",
             )
-        for checkpoint, of_checkpoint in scored.groupby("checkpoint"):
-            if checkpoint in scores:
-                values = scores[str(checkpoint)][file.name]  # (n,)
-                values[of_checkpoint["index"]] = of_checkpoint["score"]
+
+        for key, of_checkpoint in scored.groupby("checkpoint"):
+            # A file may hold scores of the base although they are not asked for.
+            checkpoint = str(key)
+            if checkpoint not in scores:
+                continue
+
+            values = scores[checkpoint][file.name]  # (n,)
+            values[of_checkpoint["index"]] = of_checkpoint["score"]
     return scores
 
 
 def _check_rows(
     rows: pd.DataFrame, examples: pd.DataFrame, manifest: Manifest, where: str
 ) -> None:
-    """Refuse rows that are not those of the manifest.
+    """Refuse rows of audited examples that differ from those of the manifest.
 
     Parameters
     ----------
     rows
-        ``id``, ``label`` and ``text_sha256``, as written.
+        ``id``, ``label`` and ``text_sha256``, as the file has them.
     examples
         ``id`` and ``text_sha256`` of the examples that are audited.
     """
     is_member = examples["id"].isin(manifest.membership.members)
-    labelled = examples.assign(label=is_member.astype(int))
+    labelled = examples.assign(label=is_member.astype(int))  # 1: member
 
-    # With --limit the file has rows that are not audited.
+    # With --limit the file also has rows that are not audited.
     audited = rows[rows["id"].isin(examples["id"])]
-    if len(audited.merge(labelled)) < len(audited):
+
+    # The merge keeps the rows that agree with their example in all columns.
+    agreeing = audited.merge(labelled, on=["id", "label", HASH])
+    if len(agreeing) < len(audited):
         raise InputError("has other rows than the manifest", where=where, fix=WRITE)
