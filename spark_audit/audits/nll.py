@@ -38,7 +38,7 @@ from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass
 
 NLL_SETS = ("pii", "low", "canary")
-"""Identifiers, low-sensitivity text, and canaries."""
+"""The sets of tokens: identifiers, low-sensitivity text, and canaries."""
 
 
 class SetFacts(NamedTuple):
@@ -47,15 +47,19 @@ class SetFacts(NamedTuple):
     Attributes
     ----------
     of
-        One of :data:`NLL_SETS`.
-    split, task, cluster
-        Those of its example; a canary has no task, and is a cluster of its own.
+        The kind of the tokens, one of :data:`NLL_SETS`.
+    split
+        Split of the example, ``train`` or ``test``.
+    task
+        Task of the example; empty for a canary, which may stand in several tasks.
     type
-        Type of the identifiers; empty: it has none.
+        Type of the identifiers; empty for other tokens.
+    cluster
+        Cluster of the example; each canary is a cluster of its own.
     supervision
         What training did with the identifiers or the canary, one of the states of
-        :mod:`spark_audit.audits.supervision`; empty: it is not known, or the text is no
-        identifier.
+        :mod:`spark_audit.audits.supervision`. Empty where it is not known, and for
+        low-sensitivity text.
     """
 
     of: str
@@ -70,22 +74,26 @@ class SetFacts(NamedTuple):
 class NLL(Audit):
     """Mean NLL of identifiers, other text and canaries, without matching.
 
-    The evidence is one row per set of tokens, with the columns of ``SetFacts``,
-    ``num`` and ``den``; a mean NLL is a sum of ``num`` over a sum of ``den``.
+    The evidence has one row per set of tokens, with the columns of ``SetFacts``,
+    ``num`` and ``den``. The mean NLL of a group of sets is the sum of ``num`` over the
+    sum of ``den``:
 
-    ==========  ======================================  ==============  ===============
-    ``of``      tokens                                  ``num``         ``den``
-    ==========  ======================================  ==============  ===============
-    ``pii``     identifiers of one type in a row        summed NLL      tokens
+    ==========  =======================================  ===============  =============
+    ``of``      tokens of a set                          ``num``          ``den``
+    ==========  =======================================  ===============  =============
+    ``pii``     identifiers of one type in a row         summed NLL       tokens
                 without a canary
-    ``low``     low-sensitivity tokens of such a row    summed NLL      tokens
-    ``canary``  one planted string, from its first to   mean NLL per    1 / number of
-                its last secret part                    token * den     strings of it
-    ==========  ======================================  ==============  ===============
+    ``low``     low-sensitivity tokens of such a row     summed NLL       tokens
+    ``canary``  one planted string, from its first to    (mean NLL of     1 / s
+                its last secret part                     its tokens) / s
+    ==========  =======================================  ===============  =============
 
-    Every canary therefore counts once, however often it was planted. Canaries of test
-    rows were held out: their figures are those of ``canary`` in the group
-    ``split:test``, and never in ``pooled``.
+    ``s`` is the number of strings of the same canary, one per row that holds it. Over
+    these strings ``den`` sums to 1, and ``num`` to the mean of their mean NLLs. Every
+    canary therefore counts once, however often it was planted.
+
+    Canaries of test rows were held out: their figures are those of ``canary`` in the
+    group ``split:test``, and never in ``pooled``.
     """
 
     name = "nll"
@@ -96,7 +104,7 @@ class NLL(Audit):
             bounds=(0.0, np.inf),
             learned=-1,
             variants=NLL_SETS,
-            missing=NLL_SETS,
+            missing=NLL_SETS,  # all have a pooled row, if only with the reason
             headline=("pii",),
         ),
     )
@@ -110,19 +118,22 @@ class NLL(Audit):
         LatexColumn("Low-sens. NLL ↓", "nll", "low"),
         LatexColumn("Canary NLL ↑", "nll", "canary", "canaries"),
     )
-    nothing = unscored = "the manifest has no scored token of this kind"
+    nothing = "the manifest has no scored token of this kind"
+
+    # What the manifest holds of a kind is scored, so that both have the same reason.
+    unscored = nothing
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
         """Return all examples that hold a scored token of any of the three kinds."""
-        examples = {token_set.example for token_set in _token_sets(manifest)}
-        if not examples:
+        indices = {token_set.example for token_set in _token_sets(manifest)}
+        if not indices:
             return {}
-        return {Pass(): sorted(manifest.examples[i].id for i in examples)}
+        return {Pass(): sorted(manifest.examples[index].id for index in indices)}
 
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
-        """Return the sets of tokens, and ``num`` of each by each checkpoint."""
+        """Return the sets of tokens with their ``den``, and ``num`` by checkpoint."""
         sets = list(_token_sets(manifest))
         if not sets:
             return Evidence()
@@ -131,19 +142,22 @@ class NLL(Audit):
         if not is_known(manifest):
             units = units.drop(columns=COLUMN)
 
-        # Each planted string of a canary is a set; the canary is its own cluster.
-        n_tokens = np.array([len(token_set.tokens) for token_set in sets])
+        # The strings of a canary are the sets of its cluster, over all rows. Injection
+        # puts a canary into train rows only, or into test rows only if it is held out.
+        n_tokens = np.array([len(token_set.tokens) for token_set in sets])  # (units,)
         n_strings = units.groupby(["of", "cluster"])["of"].transform("size")
         is_canary = units["of"] == "canary"
+
+        # A canary counts once: the mean over its strings of their mean NLL.
         units["den"] = np.where(is_canary, 1 / n_strings, n_tokens)
-        num_per_nat = units["den"].to_numpy() / n_tokens  # (units,), 1 but of canaries
+        num_scale = np.where(is_canary, 1 / n_strings / n_tokens, 1.0)  # (units,)
 
         def measured() -> Measured:
             """Yield ``num`` of all sets by each checkpoint, nats."""
             for name, table in scored(tables):
                 nll = Sums(manifest, table)
                 summed_nll = nll.over(sets)  # (units,), nats
-                yield name, {"num": num_per_nat * summed_nll}
+                yield name, {"num": num_scale * summed_nll}
 
         return Evidence.of(units, measured())
 
@@ -161,9 +175,10 @@ class NLL(Audit):
             den=units["den"].to_numpy(),
         )
         rows, contrasts = ratio_rows.ratio_figures(cells, context, NLL)
-        findings = [*_findings(rows, contrasts)]
+        findings = list(_findings(rows, contrasts))
 
-        # Add the level of the base to each row, and rows for sets without tokens.
+        # Add the level of the base to each row, and pooled rows without a figure for
+        # the sets that have no pooled row.
         rows_without_figure = self.missing(
             evidence.checkpoints, self.nothing, beside=rows
         )
@@ -178,9 +193,12 @@ def _findings(rows: list[Row], contrasts: list[Contrast]) -> Iterator[Finding]:
     is a mean NLL in nats per token; a change is above 0 where text became less likely
     than under the baseline.
     """
-    pooled = [row for row in rows if row.group == "pooled" and row.value is not None]
-    for name in dict.fromkeys(row.checkpoint for row in pooled):
-        levels = [row for row in pooled if row.checkpoint == name]
+    levels_by_checkpoint: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.group == "pooled" and row.value is not None:
+            levels_by_checkpoint.setdefault(row.checkpoint, []).append(row)
+
+    for levels in levels_by_checkpoint.values():
         yield Finding.on(
             levels[0],
             "moved",
@@ -192,6 +210,7 @@ def _findings(rows: list[Row], contrasts: list[Contrast]) -> Iterator[Finding]:
     for contrast in contrasts:
         if contrast.group != "pooled":
             continue
+
         direction = contrast.direction(up="less", down="more")
         yield Finding.on(
             contrast,
@@ -204,24 +223,27 @@ def _findings(rows: list[Row], contrasts: list[Contrast]) -> Iterator[Finding]:
 def _token_sets(manifest: Manifest) -> Iterator[TokenSet[SetFacts]]:
     """Yield the sets of tokens of all examples of a manifest, one after the other.
 
-    An example with a canary has those of the canary; any other has its identifiers by
-    type, and its low-sensitivity text.
+    An example with a canary has the set of the canary alone. Any other has its
+    identifiers, a set per type and state of training, and its low-sensitivity text.
     """
     trained_on = trained_identifiers(manifest) if is_known(manifest) else None
     supervision_of_canaries = canary_supervision(manifest)
-    for i, example in enumerate(manifest.examples):
+    for index, example in enumerate(manifest.examples):
         if example.canary_id is not None:
             supervision = supervision_of_canaries.get(example.canary_id, "")
-            yield from _canary_set(i, example, supervision)
+            yield from _canary_set(index, example, supervision)
         else:
-            yield from _identifier_sets(i, example, trained_on)
-            yield from _low_set(i, example)
+            yield from _identifier_sets(index, example, trained_on)
+            yield from _low_set(index, example)
 
 
 def _identifier_sets(
     index: int, example: ManifestExample, trained_on: Trained | None
 ) -> Iterator[TokenSet[SetFacts]]:
     """Yield the tokens of an example's identifiers, by type and by what training did.
+
+    Where training is known, identifiers that it cut off are left out (by
+    ``tokens_by_state``).
 
     Parameters
     ----------
@@ -247,7 +269,7 @@ def _identifier_sets(
                 cluster=example.cluster,
                 supervision=supervision,
             )
-            yield TokenSet(index, tokens, facts)
+            yield TokenSet(example=index, tokens=tokens, facts=facts)
 
 
 def _low_set(index: int, example: ManifestExample) -> Iterator[TokenSet[SetFacts]]:
@@ -263,7 +285,7 @@ def _low_set(index: int, example: ManifestExample) -> Iterator[TokenSet[SetFacts
         cluster=example.cluster,
         supervision="",
     )
-    yield TokenSet(index, np.asarray(example.low), facts)
+    yield TokenSet(example=index, tokens=np.asarray(example.low), facts=facts)
 
 
 def _canary_set(
@@ -273,11 +295,11 @@ def _canary_set(
 
     A canary that was cut, or that is partly outside of the context, gives none.
     """
-    planted_parts = [span for span in example.spans if span.part is not None]
-    tokens_of_parts = [
+    n_planted_parts = sum(span.part is not None for span in example.spans)
+    ranges_of_parts = [
         tokens for span, tokens in example.identifiers if span.part is not None
-    ]
-    if not tokens_of_parts or len(tokens_of_parts) != len(planted_parts):
+    ]  # (start, end) of each part that was scored
+    if not ranges_of_parts or len(ranges_of_parts) != n_planted_parts:
         return
 
     # A canary may stand in examples of several tasks, and its parts have several types.
@@ -289,6 +311,6 @@ def _canary_set(
         cluster=f"canary {example.canary_id}",
         supervision=supervision,
     )
-    start = np.min(tokens_of_parts)
-    end = np.max(tokens_of_parts)
-    yield TokenSet(index, np.arange(start, end), facts)
+    start = np.min(ranges_of_parts)
+    end = np.max(ranges_of_parts)
+    yield TokenSet(example=index, tokens=np.arange(start, end), facts=facts)
