@@ -13,7 +13,8 @@ report and by the tests of the audit itself. Every effect outside of the interva
 have led to a claim.
 
 ``significance`` is here the largest p that is a claim (alpha), ``level`` the confidence
-of an interval.
+of an interval. Each function says whether its significance is that of a two-sided or of
+a one-sided test.
 """
 
 from __future__ import annotations
@@ -34,10 +35,15 @@ candidates, the mean has steps of 0.001 bits.
 """
 
 MAX_TILT = 20.0
-"""Power of the rank at which all canaries rank first."""
+"""The strongest memory among tilted chances, per bit of exposure.
 
-END_OF_INTERVAL = 0.025
-"""Error of one end of an interval of 95%."""
+The chance of a rank is in proportion to ``exp(tilt * exposure)``. At this tilt the
+second rank, one bit lower, is ``exp(20)`` times less likely than the first, so that
+practically all canaries rank first.
+"""
+
+ERROR_OF_ONE_END = 0.025
+"""Chance that one end of an interval of 95% misses: half of the error of 5%."""
 
 
 def at_most(bound: Bound, significance: float) -> float:
@@ -48,12 +54,16 @@ def at_most(bound: Bound, significance: float) -> float:
     bound
         The figure, its test and its errors.
     significance
-        Largest p that is a claim, once the audit has corrected it (``bound.over``).
+        Largest p that is a claim, for a p that the audit has corrected over its own
+        tests (``bound.over``). The tests ``t``, ``hits`` and ``rates`` are two-sided,
+        ``exposure`` is one-sided.
 
     Returns
     -------
     In the unit of the figure. It lies between the null (a figure that moved away from a
-    leak hides none) and the largest possible value of the figure.
+    leak hides none) and ``bound.most``, the figure where the leak is largest: below the
+    null if the direction is -1. If ``most`` lies on the other side of the null, away
+    from a leak, ``most`` is returned.
 
     Notes
     -----
@@ -89,20 +99,21 @@ def at_most(bound: Bound, significance: float) -> float:
     significance_of_test = significance / bound.over
     end = _end_towards_leak(bound, significance_of_test)
 
-    # Both ends of the range, in the direction of a leak.
+    # A leak is the distance from the null, above 0 in the direction of a leak.
     leak = bound.direction * (end - bound.null)
     largest_leak = math.inf
     if bound.most is not None:
         largest_leak = bound.direction * (bound.most - bound.null)
 
-    return bound.null + bound.direction * min(max(leak, 0.0), largest_leak)
+    possible_leak = min(max(leak, 0.0), largest_leak)
+    return bound.null + bound.direction * possible_leak
 
 
 def _end_towards_leak(bound: Bound, significance: float) -> float:
-    """Return the end of the interval of the test that decides, in the figure's unit."""
-    # For a count or a rate, the value if every trial is a hit: a rate has no `most`.
-    all_hits = 1.0 if bound.most is None else bound.most
+    """Return the end of the interval of the test that decides, in the figure's unit.
 
+    ``significance`` is that of this test: one-sided for ``exposure``, else two-sided.
+    """
     if bound.test == "exposure":
         return exposure_at_most(
             bound.value,
@@ -111,8 +122,11 @@ def _end_towards_leak(bound: Bound, significance: float) -> float:
             significance=significance,
         )
 
+    # The figure if every trial is a hit: a count or a percentage says so in `most`, and
+    # a share may have none.
+    all_hits = 1.0 if bound.most is None else bound.most
+
     if bound.test == "hits":
-        # The value is a count or a share of the trials, as `most` says.
         n_hits = bound.value / all_hits * bound.n
         _, high = clopper_pearson(n_hits, bound.n, level=1 - significance)
         return all_hits * high
@@ -126,6 +140,11 @@ def _end_towards_leak(bound: Bound, significance: float) -> float:
 
 def t_quantile(significance: float, df: float | None) -> float:
     """Return the critical value of a two-sided t test; ``df`` None: a normal test.
+
+    Parameters
+    ----------
+    significance
+        Of the two-sided test: half of it lies beyond the value that is returned.
 
     Examples
     --------
@@ -149,7 +168,10 @@ def t_bound(
     most: float | None = None,
     over: float = 1.0,
 ) -> list[Bound]:
-    """Return the bound that follows from one end of a t interval; empty without one.
+    """Return the bound that follows from one end of a t interval, in a list.
+
+    The list is what a ``Finding`` takes as its bounds. It is empty if there is no
+    interval, or if the end of the interval does not lie beyond the value.
 
     Parameters
     ----------
@@ -158,7 +180,7 @@ def t_bound(
     df
         Degrees of freedom of the interval; ``None``: a normal one.
     level
-        Confidence level of the interval.
+        Confidence of the two-sided interval.
     direction, null, beyond, most, over
         As in :class:`~spark_audit.stats.estimate.Bound`.
 
@@ -217,10 +239,10 @@ def rate_side(events: ArrayLike, trials: ArrayLike, *, sign: int) -> RateSide | 
     if rate.value is None:
         return None
 
-    # The same limit decides in rate_estimate.
+    # rate_estimate gives the exact interval below the same number of events.
     n_events = float(np.sum(events))
     n_trials = float(np.sum(trials))
-    is_few = min(n_events, n_trials - n_events) < FEW_EVENTS
+    has_few_events = min(n_events, n_trials - n_events) < FEW_EVENTS
 
     return RateSide(
         sign=1 if sign > 0 else -1,
@@ -228,7 +250,7 @@ def rate_side(events: ArrayLike, trials: ArrayLike, *, sign: int) -> RateSide | 
         trials=n_trials,
         clusters=rate.clusters,
         se=rate.se,
-        is_exact=is_few or rate.se is None,
+        is_exact=has_few_events or rate.se is None,
     )
 
 
@@ -238,6 +260,11 @@ def rate_limits_at(side: RateSide, significance: float) -> tuple[float, float]:
     They generalise the 5% limits of :func:`spark_audit.stats.intervals.rate_estimate`
     to any significance: Student's t over clusters, or with few events Korn and
     Graubard's (1998). If all or no trials are events, each cluster counts as one trial.
+
+    Parameters
+    ----------
+    significance
+        Of the two-sided test: the error of both limits together.
 
     Examples
     --------
@@ -254,15 +281,19 @@ def rate_limits_at(side: RateSide, significance: float) -> tuple[float, float]:
         high = min(side.share + t * side.se, 1.0)
         return low, high
 
-    # Number of independent trials with the same variance (Korn and Graubard 1998),
-    # adjusted for degrees of freedom as in intervals.effective_trials.
-    n_effective = side.trials
     if side.share in (0.0, 1.0):
+        # The variance is 0 because there are too few events.
         n_effective = float(side.clusters)
     elif side.se:
+        # Number of independent trials with the same variance (Korn and Graubard 1998).
+        n_of_same_variance = side.share * (1 - side.share) / side.se**2
+
+        # Adjust it for the degrees of freedom, as in intervals.effective_trials.
         ratio_of_t = t_quantile(significance, side.trials - 1) / t
-        n_effective = side.share * (1 - side.share) / side.se**2 * ratio_of_t**2
-        n_effective = min(side.trials, n_effective)
+        n_effective = min(side.trials, n_of_same_variance * ratio_of_t**2)
+    else:
+        # All clusters agree, so that they do not show that trials depend.
+        n_effective = side.trials
 
     return clopper_pearson(
         side.share * n_effective,
@@ -272,12 +303,17 @@ def rate_limits_at(side: RateSide, significance: float) -> tuple[float, float]:
 
 
 def rates_at_most(sides: list[RateSide], *, significance: float) -> float:
-    """Return the upper limit of a sum and difference of rates.
+    """Return the upper limit of a sum of rates, some of which are subtracted.
 
     The limit is Newcombe's for a difference of two rates (1998, method 10), with the
     limits of :func:`rate_limits_at` instead of Wilson's. The distances from each rate
     to its own limit are added in quadrature: the upper limit for an added rate, the
     lower one for a subtracted rate.
+
+    Parameters
+    ----------
+    significance
+        Of the two-sided test, as for :func:`rate_limits_at`.
 
     Examples
     --------
@@ -292,8 +328,9 @@ def rates_at_most(sides: list[RateSide], *, significance: float) -> float:
         low, high = rate_limits_at(side, significance)
 
         # Distance from the rate to its limit in the direction of a larger difference.
-        distance = high - side.share
-        if side.sign < 0:
+        if side.sign > 0:
+            distance = high - side.share
+        else:
             distance = side.share - low
 
         difference += side.sign * side.share
@@ -314,23 +351,24 @@ def exposure_at_most(mean: float, n: int, size: int, *, significance: float) -> 
     size
         Number of candidates of each canary.
     significance
-        Significance of the one-sided test against chance.
+        Largest p of the one-sided test against chance that is a claim.
 
     Notes
     -----
-    The larger of two limits, each the inversion of the exact distribution of the mean
-    of n canaries in a family of alternatives that holds chance:
+    Returned is the larger of two limits, one per kind of memory. Each is the largest
+    expected exposure that is not rejected by the exact distribution of the mean of n
+    canaries:
 
-    - at ``significance``, memory that favours ranks by a power of the rank: the family
-      that the test of the mean exposure is most powerful for
-      (:func:`spark_audit.stats.canary_ranks.exposure_mde`);
-    - at 2.5%, as for one end of an interval of 95%, a share of canaries that rank first
-      while the others rank by chance. Among all alternatives with the same mean, this
-      one most often shows in none of a few canaries.
+    - at ``significance``, all canaries tend to rank early: the chance of a rank is in
+      proportion to a power of the rank. For this kind the test of the mean exposure is
+      the most powerful one (:func:`spark_audit.stats.canary_ranks.exposure_mde`).
+    - at 2.5%, as for one end of an interval of 95%, a share of the canaries ranks first
+      and the others rank by chance. Of all kinds with the same mean, this one is the
+      easiest to miss with few canaries.
 
-    In a report with a single test, the first limit alone misses the second kind of
-    memory too often. Student's t misses both kinds if none of a few canaries was
-    remembered, since the spread is then unknown.
+    The second limit has its own level because in a report with a single test the first
+    limit alone misses the second kind of memory too often. Student's t misses both
+    kinds if none of a few canaries was remembered, since the spread is then unknown.
 
     Examples
     --------
@@ -345,9 +383,11 @@ def exposure_at_most(mean: float, n: int, size: int, *, significance: float) -> 
     bits = exposure_bits(np.arange(1.0, size + 1), size)  # (size,), of each rank
 
     def chances_if_tilted(tilt: float) -> np.ndarray:
+        """Return the chance of each rank, shape ``(size,)``, if all rank early."""
         return np.asarray(scipy.special.softmax(tilt * bits))
 
     def chances_if_some_are_first(share: float) -> np.ndarray:
+        """Return the chance of each rank, shape ``(size,)``, if a share ranks first."""
         chances = np.full(size, (1 - share) / size)
         chances[0] += share
         return chances
@@ -366,7 +406,7 @@ def exposure_at_most(mean: float, n: int, size: int, *, significance: float) -> 
         mean=mean,
         n=n,
         bits=bits,
-        significance=END_OF_INTERVAL,
+        significance=ERROR_OF_ONE_END,
     )
     return max(limit_of_tilted, limit_of_some_first)
 
@@ -380,7 +420,10 @@ def _largest_mean(
     bits: np.ndarray,
     significance: float,
 ) -> float:
-    """Return the largest expected exposure under which a mean is not too small.
+    """Return the largest expected exposure that is compatible with an observed mean.
+
+    Compatible: it does not make so small a mean improbable. The result lies between the
+    exposure by chance and the exposure of canaries that all rank first.
 
     Parameters
     ----------
@@ -388,27 +431,31 @@ def _largest_mean(
         Returns the chances of the ranks, shape ``(N,)``, for a strength of memory; 0 is
         chance.
     strongest
-        The largest strength.
+        The largest strength, at which all canaries rank first.
     mean
-        Mean exposure of ``n`` canaries, bits.
+        Observed mean exposure of ``n`` canaries, bits.
     bits
         Shape ``(N,)``: exposure of each rank.
     significance
-        A strength is excluded if the chance of such a small mean is below this.
+        One-sided: a strength is rejected if a mean as small as this one, or smaller,
+        has a chance below it.
     """
     largest_exposure = float(bits.max())
 
-    def excess(strength: float) -> float:
+    def log_ratio(strength: float) -> float:
+        """Return log(chance of such a mean / significance); below 0: rejected."""
         chance = _chance_of_at_most(mean, n, chances_of(strength), bits)
         return math.log(max(chance, 1e-300)) - math.log(significance)
 
-    # Either not even the strongest memory is rejected, or chance itself is.
-    if mean >= largest_exposure or excess(strongest) > 0:
+    # Not even the strongest memory is rejected.
+    if mean >= largest_exposure or log_ratio(strongest) > 0:
         return largest_exposure
-    if excess(0.0) < 0:
+
+    # Chance itself is rejected: the mean is smaller than chance explains.
+    if log_ratio(0.0) < 0:
         return float(bits.mean())
 
-    strength = scipy.optimize.brentq(excess, 0.0, strongest, xtol=1e-5)
+    strength = scipy.optimize.brentq(log_ratio, 0.0, strongest, xtol=1e-5)
     return float(chances_of(strength) @ bits)
 
 
@@ -418,27 +465,35 @@ def _chance_of_at_most(
     chances: np.ndarray,
     bits: np.ndarray,
 ) -> float:
-    """Return the chance that the mean exposure of n canaries is at most a value.
+    """Return the chance that the mean exposure of n canaries is at most ``mean``.
 
     Exposures are put on a grid, each shared between the two nearest points, and the
     distribution of their sum is a power in the Fourier domain.
+
+    Parameters
+    ----------
+    chances, bits
+        Shape ``(N,)``: chance and exposure of each rank.
     """
     # Distribution of one canary's exposure on the grid of the sum.
-    step = n * float(bits.max()) / GRID_OF_SUM
-    position = bits / step
-    below = np.floor(position).astype(np.int64)
-    share_above = position - below
+    step = n * float(bits.max()) / GRID_OF_SUM  # bits
+    position = bits / step  # (N,), in steps
+    lower_point = np.floor(position).astype(np.int64)
+    share_of_upper = position - lower_point
 
-    points = np.concatenate([below, below + 1])
-    masses = np.concatenate([(1 - share_above) * chances, share_above * chances])
-    law = np.bincount(points, masses)
+    points = np.concatenate([lower_point, lower_point + 1])  # (2 N,)
+    masses = np.concatenate([(1 - share_of_upper) * chances, share_of_upper * chances])
+    chance_by_point = np.bincount(points, masses)  # (points,)
 
     # Distribution of the sum, long enough that nothing wraps around.
-    length = n * (len(law) - 1) + 1
-    fast_length = scipy.fft.next_fast_len(length, real=True)
-    spectrum = scipy.fft.rfft(law, fast_length) ** n
-    law_of_sum = scipy.fft.irfft(spectrum, fast_length)[:length]
+    n_points_of_sum = n * (len(chance_by_point) - 1) + 1
+    fast_length = scipy.fft.next_fast_len(n_points_of_sum, real=True)
+    spectrum = scipy.fft.rfft(chance_by_point, fast_length) ** n
+    chance_of_sum = scipy.fft.irfft(spectrum, fast_length)[:n_points_of_sum]
+
+    # The transform may leave chances a little below 0.
+    chance_of_sum = np.clip(chance_of_sum, 0.0, None)
 
     # Rounding must not lose the grid point of the mean itself.
     last = math.floor(mean * n / step + 1e-6)
-    return float(np.clip(law_of_sum, 0.0, None)[: last + 1].sum())
+    return float(chance_of_sum[: last + 1].sum())

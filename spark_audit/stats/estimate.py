@@ -248,8 +248,8 @@ class Bound:
     beyond: float = 0.0
     """By how much the figure may be off without a leak, in the unit of the finding."""
     most: float | None = None
-    """The largest leak that the figure can show, in the unit of the finding; null: no
-    limit."""
+    """The figure where the leak is largest, in the unit of the finding: below `null` if
+    `direction` is -1; null: no limit."""
     n: int = 0
     """Canaries, or trials of a count."""
     size: int = 0
