@@ -13,8 +13,8 @@ import numpy as np
 
 from spark_audit.errors import NotEstimableError
 
-CONSTANT = 1e-6
-"""Values that differ by this share of the largest, or less, are one value."""
+CONSTANT_TOLERANCE = 1e-6
+"""Values that differ by this share of the largest, or less, are a constant."""
 
 
 def smd(a: np.ndarray, b: np.ndarray, *, sd: float) -> float:
@@ -63,6 +63,8 @@ def variance_ratio(a: np.ndarray, b: np.ndarray) -> float:
     sd_of_b = _sd(_sample(b))
     if not sd_of_b > 0:
         raise NotEstimableError("the covariate is constant")
+
+    # By way of the SDs, so that a constant `a` gives exactly 0 in spite of round-off.
     return (sd_of_a / sd_of_b) ** 2
 
 
@@ -70,6 +72,11 @@ def ecdf_max(a: np.ndarray, b: np.ndarray) -> float:
     """Return the largest distance of the empirical distributions (Kolmogorov-Smirnov).
 
     Shapes ``(n,)`` and ``(m,)``: a value for each observation of a side.
+
+    Raises
+    ------
+    NotEstimableError
+        If a side is empty, or a value is not finite.
 
     Examples
     --------
@@ -82,9 +89,13 @@ def ecdf_max(a: np.ndarray, b: np.ndarray) -> float:
 def ecdf_mean(a: np.ndarray, b: np.ndarray) -> float:
     """Return the mean distance of the empirical distributions over all observations.
 
-    Shapes ``(n,)`` and ``(m,)``: a value for each observation of a side.
+    Shapes ``(n,)`` and ``(m,)``: a value for each observation of a side. An observation
+    that occurs twice counts twice.
 
-    An observation that occurs twice counts twice.
+    Raises
+    ------
+    NotEstimableError
+        If a side is empty, or a value is not finite.
 
     Examples
     --------
@@ -120,7 +131,8 @@ def balance_rows(
         ``covariate``; ``mean_pii``, ``mean_pool``, ``mean_control``; ``smd``,
         ``variance_ratio``, ``ecdf_max`` and ``ecdf_mean``, each ``_before`` (PII
         against pool) and ``_after`` (matched PII against controls); ``note``. A figure
-        that has no value is None and the note says why.
+        that has no value is None and the note says why. The keys are the fields of
+        ``BalanceRow`` in the manifest's schema; a new figure goes there too.
 
     Examples
     --------
@@ -155,11 +167,16 @@ def _balance_row(
     matched: np.ndarray,
     control: np.ndarray,
 ) -> dict[str, str | float | None]:
-    """Return the figures of one covariate, from one value per span or window."""
+    """Return the figures of one covariate.
+
+    The arrays, float64, hold one value for each span (``pii``, ``matched``) or window
+    (``pool``, ``control``).
+    """
     row: dict[str, str | float | None] = {"covariate": name}
     figures_by_reason: dict[str, list[str]] = {}
 
     def put(figure: str, compute: Callable[[], float]) -> None:
+        """Put a figure into the row; if it has none, None, and keep the reason."""
         try:
             row[figure] = compute()
         except NotEstimableError as error:
@@ -181,6 +198,7 @@ def _balance_row(
     put("ecdf_max_after", lambda: ecdf_max(matched, control))
     put("ecdf_mean_after", lambda: ecdf_mean(matched, control))
 
+    # Name each reason once, with the figures that it concerns.
     notes = []
     for reason, figures in figures_by_reason.items():
         notes.append(f"{reason}: {', '.join(figures)}")
@@ -189,9 +207,9 @@ def _balance_row(
 
 
 def effective_clusters(counts: Sequence[int] | np.ndarray) -> float:
-    """Return the effective number of clusters: of equal clusters with the same weight.
+    """Return how many equal clusters weigh as much as the given ones (Kish).
 
-    ``(sum n)^2 / sum n^2`` for counts, or weights, of shape ``(C,)``.
+    ``(sum n)^2 / sum n^2`` for counts, or weights, of shape ``(clusters,)``.
 
     Raises
     ------
@@ -210,7 +228,13 @@ def effective_clusters(counts: Sequence[int] | np.ndarray) -> float:
 
 
 def _sample(values: np.ndarray) -> np.ndarray:
-    """Return values as float64, shape ``(n,)``: at least one, all finite."""
+    """Return values as float64, shape ``(n,)``: at least one, all finite.
+
+    Raises
+    ------
+    NotEstimableError
+        If there is no value, or one is not finite.
+    """
     sample = np.asarray(values, dtype=np.float64)
     if not sample.size:
         raise NotEstimableError("no values")
@@ -220,16 +244,23 @@ def _sample(values: np.ndarray) -> np.ndarray:
 
 
 def _mean(values: np.ndarray) -> float:
+    """Return the mean of at least one value, all finite."""
     return float(_sample(values).mean())
 
 
 def _sd(values: np.ndarray) -> float:
-    """Return the standard deviation with n - 1; exactly 0 for a constant."""
+    """Return the standard deviation (n - 1) of a sample; exactly 0 for a constant.
+
+    Raises
+    ------
+    NotEstimableError
+        If there are fewer than 2 values.
+    """
     if len(values) < 2:
         raise NotEstimableError("fewer than 2 values")
 
     # Round-off would give a constant a tiny SD and a huge SMD.
-    if np.ptp(values) <= CONSTANT * np.abs(values).max():
+    if np.ptp(values) <= CONSTANT_TOLERANCE * np.abs(values).max():
         return 0.0
     return float(values.std(ddof=1))
 
