@@ -203,13 +203,17 @@ class SeriesAttack(OfSeries):
                 figures = _figures(group, name)
                 rows += figures.rows.values()
                 if group.name == "pooled":
-                    results[name] = SeriesResult(group, figures.rows, figures.gain_p)
+                    results[name] = SeriesResult(
+                        group=group,
+                        figures=figures.rows,
+                        raw_gain_p=figures.raw_gain_p,
+                    )
 
             records_by_stage += _records_by_stage(name, series.rows)
 
         # Gains are corrected over all series.
-        gain_ps = {name: result.gain_p for name, result in results.items()}
-        for name, gain_p in holm_by_key(gain_ps).items():
+        raw_gain_ps = {name: result.raw_gain_p for name, result in results.items()}
+        for name, gain_p in holm_by_key(raw_gain_ps).items():
             result = results[name]
             findings.append(
                 series_finding(name, result, gain_p=gain_p, n_series=len(results))
@@ -292,11 +296,12 @@ def _groups(
 class _GroupFigures(NamedTuple):
     """Figures of one group, and the p of no gain in AUC over the last stage.
 
-    ``rows`` are by metric and attack; those of gains have no attack.
+    ``rows`` are by metric and attack; those of gains have no attack. ``raw_gain_p`` is
+    not corrected over series.
     """
 
     rows: Figures
-    gain_p: float
+    raw_gain_p: float
 
 
 def _figures(group: MembershipGroup, name: str) -> _GroupFigures:
@@ -311,15 +316,15 @@ def _figures(group: MembershipGroup, name: str) -> _GroupFigures:
             figures[metric, attack] = _attack_row(group, name, attack, metric)
 
     # Gains of all stages over the last one.
-    gain_p = 1.0
+    raw_gain_p = 1.0
     for metric, gain, p in group.differences((name, SERIES), (name, LAST_STAGE)):
         gain_metric = f"{metric}_gain"
         figures[gain_metric, ""] = SeriesAttack.row(
             gain, name, gain_metric, group=group.name, null=0.0
         )
         if metric == "auc" and p is not None:
-            gain_p = p
-    return _GroupFigures(figures, gain_p)
+            raw_gain_p = p
+    return _GroupFigures(figures, raw_gain_p)
 
 
 def _attack_row(group: MembershipGroup, name: str, attack: str, metric: str) -> Row:

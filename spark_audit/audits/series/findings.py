@@ -1,7 +1,7 @@
 """Findings of the audit of series: whether all stages reveal trained rows.
 
-The AUC of the series must exceed two values: chance, and the bar. That is what the best
-guess without any checkpoint reaches, or chance where this guess is no better.
+The AUC of the series must exceed two values: chance, which is 0.5, and the bar. The bar
+is the AUC of the best guess without checkpoints, but at least 0.5.
 """
 
 from __future__ import annotations
@@ -18,18 +18,26 @@ from spark_audit.results.findings import Fact
 NO_TEXTS = "the texts alone could not be tested: too few groups of rows"
 
 Figures: TypeAlias = dict[tuple[str, str], Row]
-"""Rows of one group by metric and variant."""
+"""Rows of one group of examples: (metric, attack) -> figure; a gain has no attack."""
 
 
 class SeriesResult(NamedTuple):
-    """All rows of a series, their figures, and the p of no gain over the last stage.
+    """The pooled rows of a series, and what was found in them.
 
-    ``gain_p`` is two-sided, not corrected over series; 1 where there is no test.
+    Attributes
+    ----------
+    group
+        All rows of the series, of whatever task, with their scores.
+    figures
+        AUC, rates and gains of these rows.
+    raw_gain_p
+        Two-sided p of no gain in AUC over the last stage, not corrected over series; 1
+        where there is no test.
     """
 
     group: MembershipGroup
     figures: Figures
-    gain_p: float
+    raw_gain_p: float
 
 
 class SeriesVerdict(NamedTuple):
@@ -47,14 +55,20 @@ def series_finding(
 
     Parameters
     ----------
+    name
+        Name of the series, which is the checkpoint of its rows.
+    result
+        Its pooled rows and their figures.
     gain_p
         p of no gain in AUC over the last stage, corrected over ``n_series``.
+    n_series
+        Series of the report that have figures.
     """
     # Two tests must hold: against chance, and against the bar.
     auc = result.figures["auc", SERIES]
-    above = result.group.above_texts(name, SERIES)
+    over_bar = result.group.above_texts(name, SERIES)
     p_of_chance = result.group.p(name, SERIES)
-    if above is None or p_of_chance is None:
+    if over_bar is None or p_of_chance is None:
         reason = NO_TEXTS
         if auc.value is None:
             reason = auc.note
@@ -68,7 +82,7 @@ def series_finding(
 
     is_member = result.group.facts["member"].astype(bool)
     facts: dict[str, Fact] = {
-        **above.facts(name, SERIES, audit="series"),
+        **over_bar.facts(name, SERIES, audit="series"),
         "last": result.figures["auc", LAST_STAGE],
         "gain": gain,
         "gain_p": gain_p,
@@ -78,20 +92,26 @@ def series_finding(
         "others": int((~is_member).sum()),
     }
 
-    verdict = _verdict(above, p_of_chance, is_gain=is_gain)
-    return above.finding(
+    # `over_bar.p` covers chance, too, but only on the rows that have a score and a best
+    # guess; `p_of_chance` is of all rows with a score. Both must hold.
+    p = max(p_of_chance, over_bar.p)
+
+    verdict = _verdict(over_bar, p_of_chance, is_gain=is_gain)
+    return over_bar.finding(
         auc,
         verdict.claim,
         f"series.{verdict.says}",
         further=[f"series.{key}" for key in verdict.remarks],
         facts=facts,
-        p=max(p_of_chance, above.p),
-        power=above.power(),
-        bounds=above.bounds(),
+        p=p,
+        power=over_bar.power(),
+        bounds=over_bar.bounds(),
     )
 
 
-def _verdict(above: AboveTexts, p_of_chance: float, *, is_gain: bool) -> SeriesVerdict:
+def _verdict(
+    over_bar: AboveTexts, p_of_chance: float, *, is_gain: bool
+) -> SeriesVerdict:
     """Return the verdict on a series; the first match wins.
 
     ================  =============  ===============================================
@@ -108,22 +128,28 @@ def _verdict(above: AboveTexts, p_of_chance: float, *, is_gain: bool) -> SeriesV
 
     Parameters
     ----------
+    over_bar
+        The AUC of the series compared with the bar.
     p_of_chance
-        p of an AUC of 0.5, that of chance.
+        Two-sided p of an AUC of 0.5, that of chance.
+    is_gain
+        Whether the series is shown to add to its last stage.
     """
     # Two-sided: held-out rows may be the more familiar ones where texts differ.
     is_beside_chance = p_of_chance < ALPHA
-    is_beyond_best_guess = above.p < ALPHA
+    is_beyond_best_guess = over_bar.p < ALPHA
 
-    # Remarks on the bar, and on what the series adds.
-    on_bar = "beyond_chance" if above.is_bar_chance else "beyond_texts"
+    # Remarks on the bar, and on what the series adds. They follow `pairs`, the sentence
+    # with the AUC as a share of pairs.
+    on_bar = "beyond_chance" if over_bar.is_bar_chance else "beyond_texts"
     on_gain = "adds" if is_gain else "adds_nothing"
 
     if is_beside_chance and is_beyond_best_guess:
         says = "membership_added" if is_gain else "membership"
         return SeriesVerdict("membership", says, ("pairs", on_bar, on_gain))
 
-    if is_beside_chance and above.sides_differ:
+    # Where texts may explain the difference, a gain is no sign of memory either.
+    if is_beside_chance and over_bar.sides_differ:
         return SeriesVerdict("confounded", "confounded", ("pairs", on_bar))
 
     return SeriesVerdict("nothing_shown", "nothing_shown", ("pairs", on_bar, on_gain))
