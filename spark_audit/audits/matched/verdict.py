@@ -1,4 +1,8 @@
-"""Findings of the matched audit that rest on a row: a claim and its sentences."""
+"""Findings of the matched audit that rest on a row: a claim and its sentences.
+
+The rules of the audit choose a verdict; ``direction_of`` tells them which way a figure
+changed. ``matched_finding`` makes a finding of the row and the verdict.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +46,14 @@ def matched_finding(
 ) -> Finding:
     """Return a finding of this audit on a row.
 
-    ``is_declared`` says whether the test was declared beforehand.
+    Parameters
+    ----------
+    facts
+        Values that the sentences name.
+    is_declared
+        Whether the test was declared beforehand.
+    p, power, bounds
+        Of the test of the claim; without a test there are none.
     """
     return Finding.on(
         row,
@@ -60,17 +71,25 @@ def matched_finding(
 def not_estimable(
     row: Row, says: str, facts: Mapping[str, Fact], *, remarks: Sequence[str] = ()
 ) -> Finding:
-    """Return the verdict that nothing can be concluded, with the row's reason."""
+    """Return the finding that nothing can be concluded, with the row's reason.
+
+    Parameters
+    ----------
+    row
+        A row that cannot be tested; its note is the reason.
+    says, remarks
+        Keys of the sentences, as in ``Verdict``.
+    """
     verdict = Verdict("not_tested", says, tuple(remarks))
     return matched_finding(row, verdict, {**facts, "reason": row.note})
 
 
 def direction_of(change: Row | Estimate) -> int:
-    """Return 1 or -1 for a change clearly above or below 0, else 0.
+    """Return 1 or -1 for a change whose interval lies wholly above or below 0, else 0.
 
-    Without an interval (if all clusters agree) the sign of the value counts.
+    An interval that touches 0 counts as 0. Without both limits the sign of the value
+    counts (all clusters agree); without a value it is 0.
     """
-    # There is no interval if all clusters agree.
     direction = side_of(change)
     if direction is None:
         return int(np.sign(change.value or 0.0))
