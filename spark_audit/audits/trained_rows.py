@@ -1,13 +1,17 @@
 """The guard that a checkpoint learned the rows that are listed as trained.
 
 If a checkpoint was trained on other rows than the listed ones, or under another
-template, every audit passes it. The sign of such a mistake is that trained rows fit no
+template, no audit notices. The sign of such a mistake is that trained rows fit no
 better than held-out ones. But a method that hides its rows well, a very short training,
 or one without loss on the text look the same. The guard therefore asks a question and
 voids nothing. Any detection answers it.
 
+``fits_of_parts`` (one checkpoint) -> ``trained_rows_guards`` (all checkpoints) ->
+``without_answered``, once all audits have concluded -> ``question_of`` for the report.
+
 A row is an example of the manifest, and its parts (:data:`PARTS`) are the whole row and
 its response. A change of NLL is that since the base: below 0, a row became likelier.
+The class ``Row`` is a figure of the report, not a row of the manifest.
 """
 
 from __future__ import annotations
@@ -42,10 +46,11 @@ summed over the ``n_tokens`` scored tokens of the part."""
 
 
 def trained_rows_guards(fits: Mapping[str, Mapping[str, Memory]]) -> list[Guard]:
-    """Return one guard for each checkpoint whose fit can be estimated.
+    """Return the guards of checkpoints whose fit can be tested (:func:`fit_p`).
 
-    Seeds of a method share a list of rows: if one of them fits the trained rows better,
-    the others pass with it.
+    ``passed`` is True if the trained rows fit better; None: the guard asks for the list
+    of rows. Checkpoints of one training (:func:`training_of`) share this list. One that
+    does not fit gets no guard if another one of its training does.
 
     Parameters
     ----------
@@ -83,8 +88,8 @@ def trained_rows_guards(fits: Mapping[str, Mapping[str, Memory]]) -> list[Guard]
             checkpoint=checkpoint,
         )
 
-    # A seed with a better fit answers for the other seeds.
-    fitting_methods = {
+    # A checkpoint that fits answers for the others of its training.
+    fitting_trainings = {
         training_of(checkpoint)
         for checkpoint, fit_guard in guard_by_checkpoint.items()
         if fit_guard.passed
@@ -92,7 +97,7 @@ def trained_rows_guards(fits: Mapping[str, Mapping[str, Memory]]) -> list[Guard]
     return [
         fit_guard
         for checkpoint, fit_guard in guard_by_checkpoint.items()
-        if fit_guard.passed or training_of(checkpoint) not in fitting_methods
+        if fit_guard.passed or training_of(checkpoint) not in fitting_trainings
     ]
 
 
@@ -111,19 +116,19 @@ def fits_of_parts(
     Returns
     -------
     Part of a row (:data:`PARTS`) -> both means and their difference, nats per token.
-    Their ``n`` counts the tokens of trained rows, ``clusters`` the clusters of a side.
+    ``n`` of all three counts the tokens of trained rows. ``clusters`` of a mean counts
+    those of its own side, and of the difference those of both.
     """
     changes = _changes(table, base_table, manifest)
     fits = dict[str, Memory]()
     for part in PARTS:
         of_part = changes[changes["part"] == part]  # one line per example
         sides = Sides.of(
-            of_part["trained"],
-            of_part["cluster"],
-            [pd.factorize(of_part["task"])[0]],
-            of_part["n_tokens"],
+            trained=of_part["trained"],
+            clusters=of_part["cluster"],
+            strata=[pd.factorize(of_part["task"])[0]],
+            tokens=of_part["n_tokens"],
         )
-
         fits[part] = memory(
             of_part["change"].to_numpy(np.float64),  # (examples,), nats
             sides,
@@ -135,9 +140,15 @@ def fits_of_parts(
 def fit_p(by_part: Mapping[str, Memory]) -> float | None:
     """Return the one-sided p that trained rows fit no better than held-out ones.
 
-    The smallest p of the tested parts, times how many parts were tested (Bonferroni).
-    ``None``: no part can be tested, as one of its sides has fewer than
-    :data:`MIN_CLUSTERS_TO_PUBLISH` clusters, or its difference has no error.
+    It is the smallest p of the tested parts, times how many parts were tested
+    (Bonferroni). A part is tested if its difference has a standard error and each side
+    has at least :data:`MIN_CLUSTERS_TO_PUBLISH` (5) clusters, so at least 10 rows.
+    ``None``: no part can be tested.
+
+    Parameters
+    ----------
+    by_part
+        Part of a row -> its fit, as :func:`fits_of_parts` returns it.
     """
     ps = list[float]()
     for fit in by_part.values():
@@ -169,15 +180,19 @@ def without_answered(
     answers them or nothing can be concluded. All other guards stay.
 
     A checkpoint that gives anything of its trained rows away was trained on them, and
-    so were its seeds, its stages and what was rounded from it.
+    so were all others of its training (:func:`training_of`).
 
     Parameters
     ----------
+    guards
+        Of all names.
+    findings
+        Of all audits, corrected over the report.
     void
         Checkpoints of which nothing can be concluded: there is no use in asking.
     """
     # A leak proves that the rows were learned.
-    detected = {
+    trainings_with_leak = {
         training_of(finding.checkpoint) for finding in findings if finding.detected
     }
     void_names = set(void)
@@ -185,7 +200,7 @@ def without_answered(
     remaining = []
     for any_guard in guards:
         is_of_fit = any_guard.name == TRAINED_ROWS_FIT
-        is_answered = training_of(any_guard.checkpoint) in detected
+        is_answered = training_of(any_guard.checkpoint) in trainings_with_leak
         # Each checkpoint is void by itself: other seeds of its method may be sound.
         is_void = any_guard.checkpoint in void_names
         if is_of_fit and (is_answered or is_void):
@@ -195,17 +210,21 @@ def without_answered(
 
 
 def question_of(guards: Iterable[Guard], name: str) -> Guard | None:
-    """Return the open question of a checkpoint, or of the first of its seeds.
+    """Return the guard that asks for the list of rows, or None if none asks.
+
+    Of several seeds or stages that ask, it is the first.
 
     Parameters
     ----------
     guards
-        Of all names; those that passed (:data:`TRAINED_ROWS_FIT`) ask nothing.
+        Of all names; those of the fit (:data:`TRAINED_ROWS_FIT`) that passed ask
+        nothing.
+    name
+        A method, or a rounded checkpoint, as the report lists them.
     """
     for any_guard in guards:
         is_open = any_guard.name == TRAINED_ROWS_FIT and any_guard.passed is None
-        # Seeds and stages ask for their method; a rounded checkpoint asks for itself.
-        if is_open and entry_of(series_of(any_guard.checkpoint)) == name:
+        if is_open and asker_of(any_guard.checkpoint) == name:
             return any_guard
     return None
 
@@ -214,17 +233,34 @@ def training_of(name: str) -> str:
     """Return the method that a seed, a stage or a rounded checkpoint comes from.
 
     All of them share the list of rows.
+
+    Examples
+    --------
+    >>> training_of("m[2]"), training_of("m[2]@3"), training_of("m[2]+int8")
+    ('m', 'm', 'm')
     """
     return entry_of(series_of(original_of(name)))
+
+
+def asker_of(name: str) -> str:
+    """Return the name under which the report asks a checkpoint's question.
+
+    A seed or a stage asks for its method, but a rounded checkpoint asks for itself.
+
+    Examples
+    --------
+    >>> asker_of("m[2]"), asker_of("m[2]@3"), asker_of("m[2]+int8")
+    ('m', 'm', 'm[2]+int8')
+    """
+    return entry_of(series_of(name))
 
 
 def _changes(
     table: TokenTable, base_table: TokenTable | None, manifest: Manifest
 ) -> pd.DataFrame:
-    """Return tokens and change of NLL of each part of each example.
+    """Return one line per example and part, with the columns :data:`PART_COLUMNS`.
 
     Examples that were not scored are left out, and so are parts without a scored token.
-    Columns are :data:`PART_COLUMNS`.
     """
     records = list[dict[str, Any]]()
     for example in manifest.examples:
@@ -236,7 +272,7 @@ def _changes(
         nll = table.columns["nll"][token_slice].astype(np.float64)  # (tokens,), nats
         change = nll - base_nll_of(example, base_table, position)  # (tokens,), nats
 
-        # Which scored tokens each part has, (tokens,) bool.
+        # Part -> whether it contains each scored token, (tokens,) bool.
         is_in_part = {
             WHOLE_ROW: np.ones(len(position), dtype=bool),
             RESPONSE: position >= example.response_token,
@@ -259,7 +295,10 @@ def _changes(
 
 
 def _change_of(checkpoint: str, whole_rows: Memory, *, trained: bool) -> Row:
-    """Return the mean change of NLL of one side as a figure, nats per token."""
+    """Return the mean change of NLL of one side as a figure of the report.
+
+    It is of whole rows, in nats per token.
+    """
     side = whole_rows.trained if trained else whole_rows.held_out
     return Row.of_estimate(
         side, audit="setup", checkpoint=checkpoint, metric=WHOLE_ROW, unit="nats"
