@@ -172,7 +172,7 @@ class NLL(Audit):
             "num",
             metrics={"nll": np.asarray},
             of=units["of"].to_numpy(),
-            den=units["den"].to_numpy(),
+            denominators=units["den"].to_numpy(),
         )
         rows, contrasts = ratio_rows.ratio_figures(cells, context, NLL)
         findings = list(_findings(rows, contrasts))

@@ -52,7 +52,7 @@ class PairedKey(NamedTuple):
 
 
 class RowPlace(NamedTuple):
-    """Which figure of a report a row is: no two rows of an audit share all four."""
+    """Which figure of a report a row is; each row of an audit has its own place."""
 
     checkpoint: str
     group: str
@@ -69,7 +69,7 @@ class UnitGroup:
     name
         Name of the group, such as ``pooled`` or ``type:NAME``.
     positions
-        Indices of its units in the evidence, shape ``(n,)``.
+        Positions of its units in the evidence, shape ``(n,)``.
     codes
         Clusters of its units, shape ``(n,)``: from 0, in the order of their labels.
     n_clusters
@@ -99,7 +99,8 @@ def groups_of(units: pd.DataFrame) -> Iterator[UnitGroup]:
     ----------
     units
         One line per unit: columns ``split``, ``cluster``, ``task``, ``type``; where
-        known ``dose`` and :data:`~spark_audit.audits.supervision.COLUMN`.
+        known ``dose`` and :data:`~spark_audit.audits.supervision.COLUMN`. Its index
+        gives the positions in the evidence; a selection keeps them.
     """
     if "dose" in units:
         units = units[units["dose"] >= 0]
@@ -132,13 +133,13 @@ def groups_of(units: pd.DataFrame) -> Iterator[UnitGroup]:
         yield UnitGroup(
             name=group,
             positions=units.index[is_member].to_numpy(),
-            codes=codes,
+            codes=codes,  # (n,)
             n_clusters=len(clusters),
         )
 
 
 class RatioCell(NamedTuple):
-    """Numerators and denominators of a figure: it is the ratio of their sums.
+    """Numerators and denominators of a figure, which is the ratio of their sums.
 
     Attributes
     ----------
@@ -154,7 +155,7 @@ class RatioCell(NamedTuple):
     denominators: np.ndarray
 
 
-Cells: TypeAlias = tuple[UnitGroup, Iterable[RatioCell]]
+GroupWithCells: TypeAlias = tuple[UnitGroup, Iterable[RatioCell]]
 """A group with the cells of all its figures."""
 
 
@@ -165,8 +166,8 @@ def cells_of_units(
     *,
     metrics: Mapping[str, Callable[[np.ndarray], np.ndarray]],
     of: np.ndarray,
-    den: np.ndarray | None = None,
-) -> Iterator[Cells]:
+    denominators: np.ndarray | None = None,
+) -> Iterator[GroupWithCells]:
     """Yield cells of scores group by group, since all cells may not fit into memory.
 
     Parameters
@@ -174,10 +175,11 @@ def cells_of_units(
     column
         Column of scores in the evidence.
     metrics
-        Metric -> function from scores to numerators, both of shape ``(n,)``.
+        Metric -> function from scores to numerators, both of shape ``(n,)``. It must
+        keep NaN, the score of a unit that was not scored: else the unit counts as 0.
     of
-        Variant of each unit, shape ``(units,)``.
-    den
+        Variant of each unit of the evidence, shape ``(units,)``.
+    denominators
         Denominator of each unit, shape ``(units,)``; ``None``: each counts 1.
     """
 
@@ -185,16 +187,26 @@ def cells_of_units(
         """Yield the cells of a group; ``positions``, ``(n,)``, are of its units."""
         # This is a generator, so that memory holds one figure of one checkpoint at a
         # time.
-        denominators = np.ones(len(positions)) if den is None else den[positions]
         variants = of[positions]  # (n,)
-        for metric, numerator_of in metrics.items():
+        denominators_of_group = np.ones(len(positions))
+        if denominators is not None:
+            denominators_of_group = denominators[positions]
+
+        for metric, numerators_of in metrics.items():
             for checkpoint in evidence.checkpoints:
-                scores = evidence.row(checkpoint, column)[positions]
-                numerators = numerator_of(scores)
+                scores = evidence.row(checkpoint, column)[positions]  # (n,)
+                numerators = numerators_of(scores)  # (n,), NaN: not scored
+
+                # The units of other variants count in cells of their own.
                 for variant in dict.fromkeys(variants):
-                    of_variant = np.where(variants == variant, numerators, np.nan)
-                    key = RatioKey(checkpoint, metric, variant)
-                    yield RatioCell(key, of_variant, denominators)
+                    numerators_of_variant = np.where(
+                        variants == variant, numerators, np.nan
+                    )
+                    yield RatioCell(
+                        key=RatioKey(checkpoint, metric, variant),
+                        numerators=numerators_of_variant,
+                        denominators=denominators_of_group,
+                    )
 
     for group in groups:
         yield group, cells(group.positions)
@@ -202,7 +214,7 @@ def cells_of_units(
 
 def cells_of_frame(
     group: str, frame: pd.DataFrame, metrics: Mapping[str, str]
-) -> Cells:
+) -> GroupWithCells:
     """Return the cells of a frame, each line of which counts 1.
 
     Parameters
@@ -212,7 +224,7 @@ def cells_of_frame(
     metrics
         Metric -> column that is averaged over the lines; NaN: the line does not count.
     """
-    codes, clusters = pd.factorize(frame["cluster"], sort=True)
+    codes, clusters = pd.factorize(frame["cluster"], sort=True)  # codes: (lines,)
 
     # Checkpoints with their variants, numbered in the order of the lines.
     numbers = frame.groupby(["checkpoint", "of"], sort=False).ngroup().to_numpy()
@@ -224,9 +236,11 @@ def cells_of_frame(
         """Yield one cell for each metric, checkpoint and variant."""
         for metric, column in metrics.items():
             for number, (checkpoint, variant) in enumerate(checkpoints_and_variants):
-                numerators = np.where(numbers == number, frame[column], np.nan)
-                key = RatioKey(checkpoint, metric, variant)
-                yield RatioCell(key, numerators, denominators)
+                yield RatioCell(
+                    key=RatioKey(checkpoint, metric, variant),
+                    numerators=np.where(numbers == number, frame[column], np.nan),
+                    denominators=denominators,
+                )
 
     unit_group = UnitGroup(
         name=group,
@@ -238,7 +252,7 @@ def cells_of_frame(
 
 
 def ratio_figures(
-    groups: Iterable[Cells],
+    groups: Iterable[GroupWithCells],
     context: Context,
     audit: type[Audit],
     **bounds: tuple[float, float],
@@ -264,10 +278,12 @@ def ratio_figures(
                 continue
 
             metric = audit.metric(key.metric)
-            scored = np.stack([numerators, denominators], axis=1)[is_scored]
-            by_cluster = cluster_sums(scored, group.codes[is_scored], group.n_clusters)
+            terms = np.stack([numerators, denominators], axis=1)  # (n, 2)
+            by_cluster = cluster_sums(
+                terms[is_scored], group.codes[is_scored], group.n_clusters
+            )  # (clusters, 2)
             sums[key] = Estimand(
-                sums=by_cluster,  # (clusters, 2)
+                sums=by_cluster,
                 statistic=ratio,
                 n=round(float(by_cluster[:, 1].sum())),
                 bounds=bounds.get(metric.name, metric.bounds),
@@ -313,7 +329,8 @@ def figures(
     Parameters
     ----------
     sums
-        Figure -> its sums by cluster, or an estimate that is there already.
+        Figure -> its sums by cluster, or an estimate that is there already. If the
+        figure is compared with a baseline, the estimate must be a missing one.
     audit
         The audit of the figures, which declares their metrics.
     pairs
@@ -336,8 +353,13 @@ def figures(
 
     estimands: dict[PairedKey, Estimand | Estimate] = {}
     for ratio_key, estimand in sums.items():
-        of_figure = PairedKey(ratio_key.checkpoint, "", ratio_key.metric, ratio_key.of)
-        estimands[of_figure] = estimand
+        figure_key = PairedKey(
+            checkpoint=ratio_key.checkpoint,
+            baseline="",
+            metric=ratio_key.metric,
+            of=ratio_key.of,
+        )
+        estimands[figure_key] = estimand
     estimands |= differences
 
     # All figures and differences share the same resamples.
@@ -346,12 +368,12 @@ def figures(
 
     rows: list[Row] = []
     contrasts: list[Contrast] = []
-    for key, undecided in estimates.items():
+    for key, estimate in estimates.items():
         metric = audit.metric(key.metric)
         is_figure = key.baseline == ""
 
         # Without an effect a difference is 0; a figure by itself has no such value.
-        estimate = with_mde(undecided, null=None if is_figure else 0.0)
+        estimate = with_mde(estimate, null=None if is_figure else 0.0)
         estimate = estimate.decided(paper=context.paper and not metric.heavy)
         if is_figure:
             rows.append(_row(estimate, key, group.name, audit))
@@ -399,20 +421,25 @@ def _paired_differences(
 ) -> dict[PairedKey, Estimand | Estimate]:
     """Return each figure minus that of its baseline.
 
-    An estimate that is there already, such as a missing one, has no sums to subtract:
-    it stands for the difference.
+    An estimate that is there already has no sums to subtract. It must be missing: then
+    the difference is missing for the same reason.
+
+    Parameters
+    ----------
+    pairs
+        Each checkpoint and what it is compared with.
     """
     differences: dict[PairedKey, Estimand | Estimate] = {}
     for (checkpoint, metric, of), figure in sums.items():
         # Some metrics are never compared with a baseline.
         if audit.metric(metric).alone:
             continue
-        for name, baseline in pairs:
+        for compared, baseline in pairs:
             baseline_figure = sums.get(RatioKey(baseline, metric, of))
-            if name != checkpoint or baseline_figure is None:
+            if compared != checkpoint or baseline_figure is None:
                 continue
 
-            key = PairedKey(name, baseline, metric, of)
+            key = PairedKey(checkpoint, baseline, metric, of)
             if isinstance(figure, Estimate):
                 differences[key] = figure
             elif isinstance(baseline_figure, Estimate):
@@ -431,21 +458,26 @@ def _sign_flip_ps(
     """Return two-sided p of the differences that several clusters add to.
 
     One call flips the signs of all differences alike.
+
+    Parameters
+    ----------
+    flipped
+        As in :func:`figures`.
     """
-    added: dict[PairedKey, np.ndarray] = {}
+    added_by_cluster: dict[PairedKey, np.ndarray] = {}
     for key, difference in differences.items():
         if isinstance(difference, Estimate):
             continue
-        # A single cluster allows no sign-flip test.
-        of_clusters = flipped(difference)  # (clusters,)
-        if np.count_nonzero(of_clusters) > 1:
-            added[key] = of_clusters
-    if not added:
+        # Fewer than two clusters that add anything allow no sign-flip test.
+        added = flipped(difference)  # (clusters,)
+        if np.count_nonzero(added) > 1:
+            added_by_cluster[key] = added
+    if not added_by_cluster:
         return {}
 
-    table = np.stack([*added.values()], axis=1)  # (clusters, differences)
-    ps = sign_flips(table, seed=seed)
-    return dict(zip(added, ps.tolist(), strict=True))
+    table = np.stack([*added_by_cluster.values()], axis=1)  # (clusters, differences)
+    ps = sign_flips(table, seed=seed)  # (differences,)
+    return dict(zip(added_by_cluster, ps.tolist(), strict=True))
 
 
 def beside_base(rows: Sequence[Row]) -> list[Row]:
@@ -467,22 +499,29 @@ def with_nulls(
 
     Parameters
     ----------
+    rows
+        Rows of one audit: one for each place.
     null_of
-        Returns the place of the row that is the null of a row; None: it has none.
+        Place of a row -> place of the row whose figure is its null; None: it has none.
     """
-    # Keep one row per place; a later row replaces an earlier one.
-    by_place = {
+    row_by_place = {
         RowPlace(row.checkpoint, row.group, row.metric, row.of): row for row in rows
     }
-    with_null = []
-    for place, row in by_place.items():
-        null = None
+
+    with_null: list[Row] = []
+    for place, row in row_by_place.items():
+        null_row = None
         null_place = null_of(place)
         if null_place is not None:
-            null = by_place.get(null_place)
-        if null is not None:
-            ends = {"null": null.value, "null_low": null.low, "null_high": null.high}
-            row = row.model_copy(update=ends)
+            null_row = row_by_place.get(null_place)
+
+        if null_row is not None:
+            null_fields = {
+                "null": null_row.value,
+                "null_low": null_row.low,
+                "null_high": null_row.high,
+            }
+            row = row.model_copy(update=null_fields)
         with_null.append(row)
     return with_null
 
@@ -500,39 +539,60 @@ def bounded(contrasts: Sequence[Contrast], rates: Collection[str]) -> list[Contr
     within_limits = []
     for contrast in contrasts:
         if contrast.metric in rates:
-            contrast = _within_1(contrast)
+            contrast = _noting_disagreement(_within_1(contrast))
         within_limits.append(contrast)
     return within_limits
 
 
 def _within_1(contrast: Contrast) -> Contrast:
-    """Return the contrast of a rate with its limits within [-1, 1]."""
+    """Return the contrast of a rate with its limits within [-1, 1].
+
+    Without an interval it stays as it is.
+    """
     if contrast.ends is None:
         return contrast
-    update: dict[str, Any] = {}
-    for name in ("low", "high", "parity_low", "parity_high"):
-        end = getattr(contrast, name)
-        if end is not None:
-            update[name] = min(1.0, max(-1.0, end))
 
-    # A change may be claimed only where interval and test agree.
+    limits: dict[str, float] = {}
+    for field in ("low", "high", "parity_low", "parity_high"):
+        limit = getattr(contrast, field)
+        if limit is not None:
+            limits[field] = min(1.0, max(-1.0, limit))
+    return contrast.model_copy(update=limits)
+
+
+def _noting_disagreement(contrast: Contrast) -> Contrast:
+    """Return the contrast, with a note if interval and sign-flip test disagree.
+
+    They disagree if the interval lies beside 0 and the test is not significant.
+    """
+    if contrast.ends is None:
+        return contrast
+
+    # A change may be claimed only if both show it: then the contrast has `moved`.
     low, high = contrast.ends
-    if not low <= 0 <= high and not contrast.moved:
-        update["note"] = TESTS_DISAGREE
-        if contrast.note:
-            update["note"] = f"{contrast.note}; {TESTS_DISAGREE}"
-    return contrast.model_copy(update=update)
+    is_beside_0 = low > 0 or high < 0
+    if not is_beside_0 or contrast.moved:
+        return contrast
+
+    note = TESTS_DISAGREE
+    if contrast.note:
+        note = f"{contrast.note}; {TESTS_DISAGREE}"
+    return contrast.model_copy(update={"note": note})
 
 
 def marked(
     rows: Sequence[Any], status: Status, why: Callable[[Any], str | None]
 ) -> list[Any]:
-    """Return the rows; a row with a value and a reason gets it as note, and the status.
+    """Return the rows; those with a value and a reason get a status and a note.
 
     Parameters
     ----------
+    rows
+        Rows or contrasts.
+    status
+        The status of each row for which there is a reason.
     why
-        Returns the reason; None: the row stays unchanged.
+        Row -> reason, which becomes its note; None: the row stays unchanged.
     """
     marked_rows = []
     for row in rows:
