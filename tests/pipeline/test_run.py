@@ -677,7 +677,11 @@ def test_relearning_uses_no_audited_row_and_trains_nothing_that_is_stored(
     assert any(row.metric == "returned" for row in report.contrasts)
     assert not [f for f in report.findings if f.checkpoint == "base+relearn"]
     assert {s.name for s in standings(report)} == {"ours", "ours+relearn"}
-    monkeypatch.setattr(derived, "train", lambda *_: pytest.fail("trained"))
+
+    def never_trained(*_: object, **__: object) -> None:
+        pytest.fail("trained")
+
+    monkeypatch.setattr(derived, "relearned_weights", never_trained)
     again = run(replace(request, output=tmp_path / "again", scores=request.output))
     assert again.report.results == report.results
     assert all(not wrong for _, wrong in verify(request.output))
