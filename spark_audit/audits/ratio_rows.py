@@ -11,7 +11,7 @@ with its test, and the smallest effect it could have shown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -27,8 +27,6 @@ from spark_audit.stats.bootstrap import Weights, cluster_sums, draw_weights, sig
 from spark_audit.stats.estimate import Estimate, Status
 from spark_audit.stats.intervals import Estimand, estimates_of, ratio, replicates_of
 from spark_audit.stats.power import with_mde
-
-TESTS_DISAGREE = "the interval and the sign-flip test disagree: no change"
 
 
 class RatioKey(NamedTuple):
@@ -524,60 +522,6 @@ def with_nulls(
             row = row.model_copy(update=null_fields)
         with_null.append(row)
     return with_null
-
-
-def bounded(contrasts: Sequence[Contrast], rates: Collection[str]) -> list[Contrast]:
-    """Return the contrasts, with those of rates limited to [-1, 1].
-
-    A note says if the interval excludes 0 and the sign-flip test does not agree.
-
-    Parameters
-    ----------
-    rates
-        Metrics that are rates.
-    """
-    within_limits = []
-    for contrast in contrasts:
-        if contrast.metric in rates:
-            contrast = _noting_disagreement(_within_1(contrast))
-        within_limits.append(contrast)
-    return within_limits
-
-
-def _within_1(contrast: Contrast) -> Contrast:
-    """Return the contrast of a rate with its limits within [-1, 1].
-
-    Without an interval it stays as it is.
-    """
-    if contrast.ends is None:
-        return contrast
-
-    limits: dict[str, float] = {}
-    for field in ("low", "high", "parity_low", "parity_high"):
-        limit = getattr(contrast, field)
-        if limit is not None:
-            limits[field] = min(1.0, max(-1.0, limit))
-    return contrast.model_copy(update=limits)
-
-
-def _noting_disagreement(contrast: Contrast) -> Contrast:
-    """Return the contrast, with a note if interval and sign-flip test disagree.
-
-    They disagree if the interval lies beside 0 and the test is not significant.
-    """
-    if contrast.ends is None:
-        return contrast
-
-    # A change may be claimed only if both show it: then the contrast has `moved`.
-    low, high = contrast.ends
-    is_beside_0 = low > 0 or high < 0
-    if not is_beside_0 or contrast.moved:
-        return contrast
-
-    note = TESTS_DISAGREE
-    if contrast.note:
-        note = f"{contrast.note}; {TESTS_DISAGREE}"
-    return contrast.model_copy(update={"note": note})
 
 
 def marked(

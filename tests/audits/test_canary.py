@@ -14,7 +14,7 @@ from short_sentences import check_sentences
 
 from spark_audit.audits.canary.epsilon import one_run_table
 from spark_audit.audits.canary.ranks import TIED, RankedCanaries, ranked
-from spark_audit.audits.ratio_rows import bounded
+from spark_audit.audits.rate_contrasts import bounded
 from spark_audit.manifest.content import seal
 from spark_audit.manifest.encodings import key_of
 from spark_audit.manifest.schema import Manifest

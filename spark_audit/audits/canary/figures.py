@@ -22,7 +22,8 @@ from spark_audit import sentences
 from spark_audit.audits.base import Audit, Context
 from spark_audit.audits.canary import ranks
 from spark_audit.audits.canary.ranks import RankedCanaries
-from spark_audit.audits.ratio_rows import bounded, cells_of_frame, ratio_figures
+from spark_audit.audits.rate_contrasts import bounded
+from spark_audit.audits.ratio_rows import cells_of_frame, ratio_figures
 from spark_audit.audits.supervision import by_supervision
 from spark_audit.results import Contrast, Row
 from spark_audit.results.audit_result import TableRecord

@@ -31,6 +31,7 @@ from spark_audit.audits.extract.prompts import (
     span_facts,
     spans_of,
 )
+from spark_audit.audits.rate_contrasts import bounded
 from spark_audit.audits.supervision import trained_identifiers
 from spark_audit.manifest import asked_prompts, encodings
 from spark_audit.manifest.schema import Manifest
@@ -306,7 +307,7 @@ def extraction_figures(
         of=np.full(len(units), ""),
     )
     rows, contrasts = ratio_rows.ratio_figures(cells, context, Extraction)
-    contrasts = ratio_rows.bounded(contrasts, ("greedy_rate",))
+    contrasts = bounded(contrasts, ("greedy_rate",))
 
     # Medians are not ratios of sums, so they are computed separately.
     for group in groups:
