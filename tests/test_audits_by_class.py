@@ -30,7 +30,7 @@ OTHER_MEANINGS: dict[tuple[str, str], str] = {
     ("spark_audit/checkpoints/inspection.py", "stages"): "a line of `inspect`",
     ("spark_audit/checkpoints/run_record.py", "stages"): FOLDER,
     ("spark_audit/checkpoints/task_series.py", "stages"): FOLDER,
-    ("spark_audit/checkpoints/weight_files.py", "noise"): "a tensor of noise",
+    ("spark_audit/checkpoints/noise_file.py", "noise"): "a tensor of noise",
     ("spark_audit/cli/report_commands.py", "canary"): "the unit of a claim",
     ("spark_audit/data/occurrences.py", "canary"): "a kind of text",
     ("spark_audit/integrations/transformers.py", "nll"): COLUMN,
