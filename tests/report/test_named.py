@@ -209,7 +209,11 @@ def of_two(tmp_path: Path, later: int, erased: int | None) -> list[Path]:
     return folders
 
 
-def test_what_was_erased_is_less_familiar_and_the_rest_did_not_change(tmp_path, capsys):
+def test_what_was_erased_is_less_familiar_and_the_rest_did_not_change(
+    tmp_path, capsys, monkeypatch
+):
+    # Folders of tests have long names: no cell is to be wrapped.
+    monkeypatch.setenv("COLUMNS", "400")
     both = of_two(tmp_path, 1, erased=3)
     reports = {folder: read_report(folder) for folder in both}
     found = {
@@ -310,7 +314,9 @@ def test_evidence_of_another_report_is_refused(folder):
         evidence_of(without, folder)
 
 
-def test_the_command_lists_rows_and_writes_a_sheet(folder, capsys):
+def test_the_command_lists_rows_and_writes_a_sheet(folder, capsys, monkeypatch):
+    # Folders of tests have long names: no cell is to be wrapped.
+    monkeypatch.setenv("COLUMNS", "400")
     assert command_line(["persons", str(folder), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)["named"]
     assert [one["checkpoint"] for one in told] == ["clean", "leaky"]
