@@ -106,7 +106,7 @@ def built(folder: Path, rows: int) -> None:
     from spark_audit.manifest.file import load_manifest
     from spark_audit.messages import progress
 
-    checked, start, last = build.checked, [0.0], [""]
+    checked, start, last = build.checked_examples, [0.0], [""]
 
     def watched(examples: Any) -> Any:
         start[0] = peak()
@@ -123,7 +123,7 @@ def built(folder: Path, rows: int) -> None:
 
     # Nothing may hold the rows that the command hands over.
     replaced: Any = progress
-    build.checked, replaced.progress = watched, lambda quiet: nullcontext(show)
+    build.checked_examples, replaced.progress = watched, lambda quiet: nullcontext(show)
     output = folder / f"manifest-{rows}.arrow"
     arguments = ["manifest", "build", "--base", str(folder / "base"), "--quiet"]
     arguments += ["--data", str(folder / f"{rows}.jsonl"), "-o", str(output)]

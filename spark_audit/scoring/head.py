@@ -95,10 +95,15 @@ def fused_on(device: torch.device) -> RowKernel | None:
         return None
     try:
         from spark_audit.scoring import fused
+    except ImportError:
+        return None
 
-        row = torch.zeros(1, fused.TRITON_PIECE, device=device)
+    # Outside the next lines, so that a mistake in a name of ours is not taken for a GPU
+    # on which Triton fails.
+    row = torch.zeros(1, fused.TRITON_PIECE, device=device)
+    try:
         fused.sum_rows(row, row[:, 0], masked=MASKED)
-    # Triton needs a C compiler, and does not support every GPU.
+    # Triton needs a C compiler, and does not support every GPU: it may raise anything.
     except Exception:
         return None
     return fused
