@@ -110,6 +110,22 @@ def test_an_address_without_a_host_on_the_web_is_a_path(scheme):
 
 
 @pytest.mark.parametrize(
+    "address",
+    [
+        "redis://anna:secret@host:6379",
+        "openai://anna@host",
+        "hdfs://anna@host/runs/x",
+        "https://anna:sec@ret@host/v1",
+        "no answer of tcp://anna:secret@host",
+    ],
+)
+def test_no_address_shows_its_user(address):
+    shown = shared_word(address)
+    assert "anna" not in shown
+    assert "ret" not in shown
+
+
+@pytest.mark.parametrize(
     ("listed", "shown"),
     [
         ("/home/anna/x:/home/anna/y;/home/anna/z", "x:y;z"),

@@ -100,7 +100,7 @@ _WEB_ADDRESS = re.compile(
     rf"""
     (?P<scheme> \b {_SCHEME} )
     (?= [^\s/\\] )                    # a host: without one it is a path
-    (?: [^/\n@]*@ )?                  # a user
+    (?: [^/\n]*@ )?                   # a user; passwords may hold an @
     (?P<host_and_path> (?: (?! {_PATH_BEHIND_ADDRESS} ) [^\s?#;] )* )
     (?P<rest> [?#;].* )?              # nothing tells where a query ends
     """,
@@ -108,6 +108,9 @@ _WEB_ADDRESS = re.compile(
 )
 """An address: scheme, perhaps a user, host with path, perhaps a query or a fragment.
 All behind the beginning of a query is left out."""
+
+_USER = re.compile(r"(?<=://)[^/\\\s]*@")
+"""The user of an address of any other scheme, as ``redis://NAME:PASSWORD@HOST``."""
 
 _QUERY = re.compile(r"\?[^\s?=]*=.*")
 """A query behind anything else, as ``hf:ORG/NAME?token=...``."""
@@ -140,8 +143,9 @@ def shareable(text: str) -> str:
 
 
 def _without_folders(text: str) -> str:
-    """Return text without web addresses whose paths are names and that has no query."""
+    """Return text without web addresses, its paths as names, with no user or query."""
     text = _QUERY.sub(f"?{HIDDEN}", text)
+    text = _USER.sub("", text)
     # Behind file: every path is absolute, as behind a separator.
     text = _FILE_SCHEME.sub("/", text)
     return _OUTSIDE_FOLDERS.sub("", text)
