@@ -360,7 +360,7 @@ def _surety(all_standings: Sequence[Standing]) -> str:
 
 
 def _reports_by_chance(all_standings: Sequence[Standing]) -> dict[int, list[str]]:
-    """Return the line on how many of 1,000 reports without a leak show as much."""
+    """Return of 1,000 reports without a leak how many show as much -> checkpoints."""
     names_by_count: dict[int, list[str]] = {}
     for standing in all_standings:
         if not standing.detections:
