@@ -157,19 +157,20 @@ def _next_to_chance(row: Row, once: pd.DataFrame, in_contexts: pd.DataFrame) -> 
         return row
 
     k = TOP_RANKS.get(row.metric)
+    hits = None
     if k is None:
         chance = _chance_of_mean(row, once, n_candidates)
     else:
-        chance = _chance_of_top_k(ranks.hits_of(once, k=k), once, n_candidates, k=k)
+        hits = ranks.hits_of(once, k=k)
+        chance = _chance_of_top_k(hits, once, n_candidates, k=k)
     update: dict[str, Any] = chance._asdict()
 
     if ranks.is_by_context(row.of):
         notes = [row.note, ONE_RANK, _note_of_ties(_canaries_of(row, in_contexts))]
-    elif k is None:
+    elif hits is None:
         notes = [row.note, _note_of_ties(once)]
     else:
         # The exact interval replaces the interval of the ratio and its notes.
-        hits = ranks.hits_of(once, k=k)
         update |= {"low": hits.low, "high": hits.high, "interval": "clopper-pearson"}
         notes = [_note_of_ties(once)]
     update["note"] = "; ".join(note for note in notes if note)
