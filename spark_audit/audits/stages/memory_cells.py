@@ -382,7 +382,10 @@ def gain_of_series(
 ) -> SeriesGain | None:
     """Return the gain of all stages together over the last one, over all tasks.
 
-        # Test whether the task is less remembered than at its best earlier stage.
+    With all stages, an attacker sees each identifier at its best stage since its own
+    task. Held-out identifiers of the task take the best of the same stages. ``None``:
+    the series has a single stage, or no identifier that can be compared is of a task
+    that it has reached.
 
     Parameters
     ----------
