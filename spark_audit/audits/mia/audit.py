@@ -504,7 +504,7 @@ def curve_table(
     """Yield points of the ROC curves, with the band of a random score.
 
     The smallest budget of false positives is one non-member of the smallest task, the
-    largest is 1. A rate is the mean over tasks, as in the rows.
+    largest is :data:`MAX_FPR_OF_CURVE`. A rate is the mean over tasks, as in the rows.
 
     Yields
     ------

@@ -197,8 +197,9 @@ def _population(
 
     Returns
     -------
-    From :data:`MIN_POPULATION` to twice as many values, nats, evenly spread over the
-    tokens of all texts.
+    One value per sampled token that has a score of the base, nats. Sampled are from
+    :data:`MIN_POPULATION` to twice as many tokens, evenly spread over those of all
+    texts; of fewer tokens, all.
     """
     lines_by_example = [
         np.arange(start, start + count)
