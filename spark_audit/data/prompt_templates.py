@@ -49,8 +49,8 @@ class PromptTemplate:
         r"""Parse a template such as ``Text: {text}\nLabel:``.
 
         Only fields and doubled braces of ``str.format`` are supported. The whole field
-        is the name of a column: attributes, indices, conversions and formats are
-        refused.
+        is the name of a column: ``{a.b}`` is the column ``a.b``, not an attribute.
+        Conversions and formats are refused.
 
         Raises
         ------

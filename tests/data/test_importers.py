@@ -357,6 +357,14 @@ def test_template_with_several_columns_and_escapes(tmp_path):
     assert [row.prompt[a:b] for a, b in row.template] == ["{A}\t", "\\", "\n"]
 
 
+def test_field_of_a_template_is_the_whole_name_of_a_column(tmp_path):
+    rows = [{"a.b": "one", "c[0]": "two", "label": "l"}]
+    source = lines(tmp_path / "x.jsonl", rows)
+    template = "{a.b} {c[0]}"
+    (row,) = import_examples(source, task="t", split="train", template=template)
+    assert row.prompt == "one two"
+
+
 @pytest.mark.parametrize(
     ("template", "message"),
     [
