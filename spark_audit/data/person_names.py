@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 HEADLINE_WORDS = 5
-"""Number of capitalised words in a run from which it counts as a headline."""
+"""Number of capitalised words in a run from which it counts as a headline. In a longer
+run the neighbours of a full name are not looked at."""
 
 Range = tuple[int, int]
 
@@ -314,8 +315,8 @@ def _goes_on(
 ) -> bool:
     """Return whether a word next to a full name seems to belong to it.
 
-    In headlines and among words in capitals, nothing can be said, so the result is
-    false.
+    In runs of more than :data:`HEADLINE_WORDS` words and in capitals, nothing can be
+    said, so the result is false.
     """
     is_in_capitals = text[words[first].start : words[end - 1].end].isupper()
     if len(words) > HEADLINE_WORDS or end - first < 2 or is_in_capitals:
