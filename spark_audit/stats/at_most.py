@@ -124,7 +124,8 @@ def _end_towards_leak(bound: Bound, significance: float) -> float:
 
     # The figure if every trial is a hit: a count or a percentage says so in `most`, and
     # a share may have none.
-    all_hits = 1.0 if bound.most is None else bound.most
+    # Without any trial `most` is 0, and so are the hits: no share of it is taken.
+    all_hits = bound.most or 1.0
 
     if bound.test == "hits":
         n_hits = bound.value / all_hits * bound.n
