@@ -144,14 +144,15 @@ def _agreed_canary(examples: Sequence[Example]) -> tuple[Canary, dict[Part, str]
     InputError
         If the rows disagree: two canaries have one id.
     """
-    # The first row defines the canary, and all others must match it.
-    agreed: tuple[Canary, dict[Part, str]] | None = None
+    # The first row defines the canary, and all others must match it. Pairs, not a
+    # dictionary, are compared: it would hide a part that a row holds twice.
+    agreed: tuple[Canary, list[tuple[Part, str]]] | None = None
     for example in examples:
         assert example.canary is not None
-        part_texts: dict[Part, str] = {}
+        part_texts: list[tuple[Part, str]] = []
         for span in example.spans:
             if span.part is not None:
-                part_texts[span.part] = example.text[span.start : span.end]
+                part_texts.append((span.part, example.text[span.start : span.end]))
 
         if agreed is not None and agreed != (example.canary, part_texts):
             raise InputError(
@@ -162,7 +163,8 @@ def _agreed_canary(examples: Sequence[Example]) -> tuple[Canary, dict[Part, str]
         agreed = (example.canary, part_texts)
 
     assert agreed is not None  # every canary has at least one row
-    return agreed
+    canary, pairs = agreed
+    return canary, dict(pairs)
 
 
 def is_whole(row: layout.ManifestLayout, unll: np.ndarray) -> bool:

@@ -309,6 +309,18 @@ def test_rows_of_one_canary_must_agree(lay, tiny_tokenizer):
     )
 
 
+def test_rows_of_one_canary_must_agree_on_parts_that_stand_twice(lay, tiny_tokenizer):
+    row = make_canary_row("a")
+    twice = replace(make_canary_row("b"), prompt=f"Other {row.prompt}")
+    spans = [replace(s, start=s.start + 6, end=s.end + 6) for s in row.spans]
+    part = next(s.part for s in spans if s.part)
+    stray = replace(spans[0], start=0, end=5, part=part)
+    twice = replace(twice, spans=(stray, *spans))
+    laid, texts = lay([row, twice])
+    with pytest.raises(InputError, match="hold different strings or facts"):
+        sets_of((laid, texts), tiny_tokenizer)
+
+
 # --- duplicates and membership --------------------------------------------------------
 
 
