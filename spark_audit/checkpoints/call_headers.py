@@ -105,7 +105,7 @@ def _base_path(checkpoints: Sequence[Checkpoint], loading: Loading) -> str | Non
         if not checkpoint.has_full_weights
     ]
     base_path = loading.base
-    if base_path is None and named_bases:
+    if not base_path and named_bases:
         base_path = named_bases[0]
 
     # Adapters on two bases could not be compared in one report.

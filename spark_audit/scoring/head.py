@@ -95,11 +95,12 @@ def fused_on(device: torch.device) -> RowKernel | None:
         return None
     try:
         from spark_audit.scoring import fused
-    except ImportError:
+    # A Triton that does not fit the driver or the machine fails when it is imported.
+    except (ImportError, OSError, RuntimeError):
         return None
 
-    # Outside the next lines, so that a mistake in a name of ours is not taken for a GPU
-    # on which Triton fails.
+    # This line is outside of `try`: a mistake in a name of ours must not be taken for
+    # a GPU on which Triton fails.
     row = torch.zeros(1, fused.TRITON_PIECE, device=device)
     try:
         fused.sum_rows(row, row[:, 0], masked=MASKED)
