@@ -27,7 +27,7 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
-from spark_audit.checkpoints.loaded import Loaded
+from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.scoring import batching, head
 from spark_audit.scoring.items import Candidates, Item
 from spark_audit.scoring.score import score
@@ -111,8 +111,8 @@ def make(config: transformers.PretrainedConfig, dtype: torch.dtype) -> PreTraine
     return made
 
 
-def loaded(module: PreTrainedModel) -> Loaded:
-    return Loaded(
+def loaded(module: PreTrainedModel) -> Checkpoint:
+    return Checkpoint(
         name="random",
         source="random",
         format="none",
@@ -145,7 +145,7 @@ def _span(n: int) -> np.ndarray:
     return np.arange(n + 1, dtype=np.int32)
 
 
-def columns(checkpoint: Loaded, items: Sequence[Item]) -> dict[str, np.ndarray]:
+def columns(checkpoint: Checkpoint, items: Sequence[Item]) -> dict[str, np.ndarray]:
     return dict(score(checkpoint, items)[Pass()].columns)
 
 
@@ -353,7 +353,7 @@ def strings(vocabulary: int, *, prefix: int, count: int, length: int) -> Candida
     return Candidates("set", before, tuple(rows))
 
 
-def of_sets(checkpoint: Loaded, sets: Sequence[Candidates]) -> np.ndarray:
+def of_sets(checkpoint: Checkpoint, sets: Sequence[Candidates]) -> np.ndarray:
     kind = Pass("candidates")
     return np.asarray(score(checkpoint, sets, passes=[kind])[kind].columns["nll_sum"])
 

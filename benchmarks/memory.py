@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from spark_audit.checkpoints.loaded import Loaded
+from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import score
 
@@ -38,7 +38,7 @@ def model(vocabulary: int, hidden: int) -> LlamaForCausalLM:
 
 
 def ours(module: LlamaForCausalLM, ids: np.ndarray) -> None:
-    checkpoint = Loaded(
+    checkpoint = Checkpoint(
         name="model",
         source="model",
         format="none",

@@ -26,7 +26,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from spark_audit.checkpoints.loaded import Loaded
+from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import score
 from spark_audit.scoring.table import Pass
@@ -67,8 +67,8 @@ def model(hidden: int) -> LlamaForCausalLM:
     return LlamaForCausalLM(config).eval()
 
 
-def loaded(module: torch.nn.Module, name: str) -> Loaded:
-    return Loaded(
+def loaded(module: torch.nn.Module, name: str) -> Checkpoint:
+    return Checkpoint(
         name=name,
         source=name,
         format="none",
@@ -91,7 +91,7 @@ def with_bos(words: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], words]).astype(np.int32)
 
 
-def ours(checkpoint: Loaded, rows: Sequence[np.ndarray]) -> np.ndarray:
+def ours(checkpoint: Checkpoint, rows: Sequence[np.ndarray]) -> np.ndarray:
     items = [
         Item(f"{i:05d}", with_bos(row), np.arange(len(row) + 1, dtype=np.int32))
         for i, row in enumerate(rows)

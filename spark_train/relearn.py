@@ -19,8 +19,8 @@ from peft import PeftModel
 from spark_audit.checkpoints.adapter_config import changes_base
 from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.detect import read_headers
-from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.checkpoints.open import open_checkpoint
+from spark_audit.checkpoints.stored_checkpoint import StoredCheckpoint
 from spark_audit.checkpoints.untrusted import quiet
 from spark_audit.checkpoints.weight_files import NOISE_FILE
 from spark_audit.data.examples import data_files, read_examples
@@ -139,7 +139,7 @@ def relearn(
 
 def _relearn_record(
     request: RelearnRequest,
-    loaded: Loaded,
+    loaded: Checkpoint,
     *,
     files: Sequence[Path],
     rows: UsedRows,
@@ -180,7 +180,9 @@ def _check_empty(output: Path) -> None:
         )
 
 
-def _in_training(loaded: Loaded, opened: Checkpoint, *, seed: int) -> PeftModel:
+def _in_training(
+    loaded: Checkpoint, opened: StoredCheckpoint, *, seed: int
+) -> PeftModel:
     """Return a model whose adapter ``default`` is to be trained."""
     model = loaded.model
     if not opened.is_adapter:
@@ -211,7 +213,9 @@ def _in_training(loaded: Loaded, opened: Checkpoint, *, seed: int) -> PeftModel:
     return model
 
 
-def _save(model: PeftModel, folder: Path, loaded: Loaded, opened: Checkpoint) -> None:
+def _save(
+    model: PeftModel, folder: Path, loaded: Checkpoint, opened: StoredCheckpoint
+) -> None:
     """Write a checkpoint of the same kind as the opened one, with its frozen noise."""
     noise = opened.folder / NOISE_FILE  # only some checkpoints have it
     if opened.is_adapter:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
-from spark_audit.checkpoints.loaded import Loaded
+from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.data.encoding import encode
 from spark_audit.data.examples import Example
 from spark_audit.data.occurrences import annotated_strings, string_ranges
@@ -43,7 +43,7 @@ class ScoredExample(TypedDict):
 
 def score_examples(
     examples: Sequence[Example],
-    loaded: Loaded,
+    loaded: Checkpoint,
     *,
     alpha: float,
     limit: int,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spark_audit.checkpoints.loaded import Loaded
+from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.data.encoding import encode_rows as encode_texts
 from spark_audit.data.examples import Example, data_files, read_examples
 from spark_audit.errors import InputError
@@ -55,7 +55,7 @@ class TrainingCorpus:
 
     def rows(
         self,
-        loaded: Loaded,
+        loaded: Checkpoint,
         *,
         max_length: int,
         note: Note,
@@ -97,7 +97,7 @@ class TrainingCorpus:
         return rows_by_task
 
     def prompts(
-        self, loaded: Loaded, *, limit: int, note: Note
+        self, loaded: Checkpoint, *, limit: int, note: Note
     ) -> dict[str, list[Prompt]]:
         """Return the prompts of each task's test rows, as the utility audit asks them.
 

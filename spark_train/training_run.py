@@ -16,8 +16,8 @@ import pandas as pd
 import torch
 
 from spark_audit.checkpoints import run_record, specs
+from spark_audit.checkpoints.checkpoint import Checkpoint, undisturbed
 from spark_audit.checkpoints.detect import read_headers
-from spark_audit.checkpoints.loaded import Loaded, undisturbed
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.untrusted import quiet
 from spark_audit.checkpoints.weight_files import NOISE_FILE
@@ -151,7 +151,7 @@ def _prepared(
 def _new_record(
     request: TrainRequest,
     corpus: TrainingCorpus,
-    loaded: Loaded,
+    loaded: Checkpoint,
     settings: dict[str, object],
 ) -> RunRecord:
     """Return the record of a new run."""
@@ -204,7 +204,7 @@ def _settings(request: TrainRequest) -> tuple[TrainingSettings, dict[str, object
     return settings, settings.flat(groups_read)
 
 
-def _open(base: str, loading: specs.Loading) -> Loaded:
+def _open(base: str, loading: specs.Loading) -> Checkpoint:
     """Open the base; refuse one with frozen noise of its own."""
     loaded = open_checkpoint(base, loading, name="base")
     if os.path.lexists(read_headers(base, loading).folder / NOISE_FILE):
@@ -268,7 +268,7 @@ def _differences(old: RunRecord, new: RunRecord) -> list[str]:
 
 def _student(
     request: TrainRequest,
-    loaded: Loaded,
+    loaded: Checkpoint,
     settings: TrainingSettings,
     targets: Sequence[str],
 ) -> Student:
@@ -297,7 +297,7 @@ class _Run:
     """A run in progress."""
 
     base: str
-    loaded: Loaded
+    loaded: Checkpoint
     stream: Stream
     prompts: Mapping[str, Sequence[Prompt]]
     folder: Folder
@@ -467,7 +467,7 @@ class _Run:
         self._update_record(accuracy=matrix)
 
 
-def accuracy(loaded: Loaded, prompts: Sequence[Prompt]) -> float:
+def accuracy(loaded: Checkpoint, prompts: Sequence[Prompt]) -> float:
     """Return the share of prompts that are answered right, by the scorer `normalised`.
 
     The measurement is the same as in ``spark-audit utility --data``: the same prompts,

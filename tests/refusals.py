@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.inspection import inspect_checkpoint
-from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.checkpoints.open import OpenCheckpoints, open_checkpoint
 from spark_audit.checkpoints.specs import Loading, Spec
 from spark_audit.checkpoints.tokenizer import read_tokenizer
@@ -23,7 +23,7 @@ IDS = torch.tensor([[1, 47, 91, 223, 80, 67, 79, 71, 280, 223]])
 
 def opened(
     source: Path | str, *, base: Path | str | None = None, **options: Any
-) -> Loaded:
+) -> Checkpoint:
     """A checkpoint, opened on the CPU."""
     base = None if base is None else str(base)
     return open_checkpoint(str(source), base=base, device="cpu", **options)
@@ -70,7 +70,7 @@ def load_tokenizer(source: Path | str) -> Any:
         return read_tokenizer(locate(str(source)))[0]
 
 
-def each(specs: Sequence[Spec], **options: Any) -> Iterator[Loaded]:
+def each(specs: Sequence[Spec], **options: Any) -> Iterator[Checkpoint]:
     """Several checkpoints, opened one after the other."""
     yield from OpenCheckpoints(specs, Loading(**options)).each()
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from spark_audit.checkpoints.loaded import Loaded
+from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.scoring.items import Item
 
 
 def make_loaded(model: Any, **fields: Any) -> Any:
-    """``make_loaded(model, **fields)``: a :class:`Loaded` around a module."""
+    """``make_loaded(model, **fields)``: a :class:`Checkpoint` around a module."""
     rows = model.get_output_embeddings().weight.shape[0]
     known: dict[str, Any] = {
         "name": "tiny",
@@ -29,7 +29,7 @@ def make_loaded(model: Any, **fields: Any) -> Any:
         "tokenizer_sha256": "0" * 64,
         "model_id": "0" * 64,
     }
-    return Loaded(**(known | fields))
+    return Checkpoint(**(known | fields))
 
 
 def make_items(lengths: Sequence[int], *, vocabulary: int = 300, seed: int = 0) -> Any:

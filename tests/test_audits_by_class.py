@@ -25,7 +25,7 @@ FIELD = "a field of the manifest"
 STREAM = "a stream of random numbers"
 
 OTHER_MEANINGS: dict[tuple[str, str], str] = {
-    ("spark_audit/checkpoints/checkpoint.py", "noise"): "noise on weights",
+    ("spark_audit/checkpoints/stored_checkpoint.py", "noise"): "noise on weights",
     ("spark_audit/checkpoints/formats/mlx_adapter.py", "rank"): "the width of LoRA",
     ("spark_audit/checkpoints/inspection.py", "stages"): "a line of `inspect`",
     ("spark_audit/checkpoints/run_record.py", "stages"): FOLDER,

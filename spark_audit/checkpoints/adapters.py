@@ -22,9 +22,9 @@ from spark_audit.checkpoints.adapter_config import (
     prepared,
 )
 from spark_audit.checkpoints.adapter_modules import resolve
+from spark_audit.checkpoints.checkpoint import entry_device, max_positions, offload_hook
 from spark_audit.checkpoints.derived import ReplacedWeights, replaced_weights
 from spark_audit.checkpoints.layer_names import front_of_decoder, named_as_in_base
-from spark_audit.checkpoints.loaded import entry_device, max_positions, offload_hook
 from spark_audit.checkpoints.untrusted import foreign
 from spark_audit.errors import CheckpointError
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from peft import PeftConfig
     from transformers import PreTrainedModel
 
-    from spark_audit.checkpoints.checkpoint import Checkpoint
+    from spark_audit.checkpoints.stored_checkpoint import StoredCheckpoint
 
 PROBE_LENGTH = 12
 OTHER_BASE = "give the model that it was trained on by --base"
@@ -124,7 +124,7 @@ class AdapterHost:
         config: PeftConfig = self.peft.peft_config[name]
         return config
 
-    def attach(self, checkpoint: Checkpoint) -> AttachedAdapter:
+    def attach(self, checkpoint: StoredCheckpoint) -> AttachedAdapter:
         """Attach an adapter, and check that it changes the result of the base.
 
         If it changes the base's own weights, this host must not be shared.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from spark_audit.checkpoints import untrusted
-from spark_audit.checkpoints.loaded import entry_device
+from spark_audit.checkpoints.checkpoint import entry_device
 from spark_audit.checkpoints.tensor_checks import ITS_OWN
 from spark_audit.errors import CheckpointError, shown
 

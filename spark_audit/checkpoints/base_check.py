@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from spark_audit.checkpoints.loaded import Loaded
+from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.errors import CheckpointError
 
 
-def check_base(loaded: Loaded, base: Loaded) -> None:
+def check_base(loaded: Checkpoint, base: Checkpoint) -> None:
     """Refuse a checkpoint that does not fit the given base.
 
     Full weights do not say which base they come from, and an adapter may bring another
@@ -46,7 +46,7 @@ def check_base(loaded: Loaded, base: Loaded) -> None:
     raise CheckpointError(problem, where=loaded.source, fix=remedy)
 
 
-def _facts(loaded: Loaded) -> dict[str, object]:
+def _facts(loaded: Checkpoint) -> dict[str, object]:
     """Return the properties that a checkpoint must share with its base."""
     tokenizer = f"{len(loaded.tokenizer)} tokens, {loaded.tokenizer_sha256[:12]}"
     return {

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from spark_audit.checkpoints import weight_files
 from spark_audit.checkpoints.adapter_config import adapter_type, changes_base
-from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.detect import read_headers
 from spark_audit.checkpoints.specs import Loading, Spec, split_stage
+from spark_audit.checkpoints.stored_checkpoint import StoredCheckpoint
 from spark_audit.checkpoints.task_series import series
 from spark_audit.errors import CheckpointError, InputError, at
 from spark_audit.names import BASE, seeds_of
@@ -54,7 +54,7 @@ def with_named_base(specs: Sequence[Spec], loading: Loading) -> Loading:
     return replace(loading, base=source, include_base=True)
 
 
-def read_call(specs: Sequence[Spec], loading: Loading) -> list[Checkpoint]:
+def read_call(specs: Sequence[Spec], loading: Loading) -> list[StoredCheckpoint]:
     """Return the checkpoints of a call, the base first where one is needed.
 
     Raises
@@ -65,7 +65,7 @@ def read_call(specs: Sequence[Spec], loading: Loading) -> list[Checkpoint]:
         If ``--lora-alpha`` applies to none of them, or if the base is a series.
     """
     # The base comes last, because the adapters may name it.
-    checkpoints: list[Checkpoint] = []
+    checkpoints: list[StoredCheckpoint] = []
     for spec in specs:
         if spec.name == BASE:
             continue
@@ -91,7 +91,7 @@ def read_call(specs: Sequence[Spec], loading: Loading) -> list[Checkpoint]:
     return [base, *(_put_on(base, checkpoint) for checkpoint in checkpoints)]
 
 
-def _base_path(checkpoints: Sequence[Checkpoint], loading: Loading) -> str | None:
+def _base_path(checkpoints: Sequence[StoredCheckpoint], loading: Loading) -> str | None:
     """Return the given base, or else the one that all adapters name.
 
     Raises
@@ -133,7 +133,9 @@ def _check_base_is_one_model(base: str | None) -> None:
         )
 
 
-def _check_lora_alpha(checkpoints: Sequence[Checkpoint], loading: Loading) -> None:
+def _check_lora_alpha(
+    checkpoints: Sequence[StoredCheckpoint], loading: Loading
+) -> None:
     """Refuse ``--lora-alpha`` unless there are LoRA weights without an alpha."""
     if loading.lora_alpha is None or not checkpoints:
         return
@@ -150,7 +152,7 @@ def _check_lora_alpha(checkpoints: Sequence[Checkpoint], loading: Loading) -> No
     )
 
 
-def _put_on(base: Checkpoint, checkpoint: Checkpoint) -> Checkpoint:
+def _put_on(base: StoredCheckpoint, checkpoint: StoredCheckpoint) -> StoredCheckpoint:
     """Return an adapter on its base; full weights are returned unchanged.
 
     Raises
@@ -181,17 +183,19 @@ def _put_on(base: Checkpoint, checkpoint: Checkpoint) -> Checkpoint:
     return replace(checkpoint, base_weights=base)
 
 
-def group_by_module(checkpoints: Sequence[Checkpoint]) -> list[list[Checkpoint]]:
+def group_by_module(
+    checkpoints: Sequence[StoredCheckpoint],
+) -> list[list[StoredCheckpoint]]:
     """Return the checkpoints that are opened on each module, in order of opening.
 
     Adapters of one PEFT type share a module, and those of the first type share it with
     the base itself. An adapter that changes the base's weights gets a module of its
     own, and so do full weights, which come last.
     """
-    bases: list[Checkpoint] = []
-    adapters_by_type: dict[str, list[Checkpoint]] = {}
-    base_changing: list[list[Checkpoint]] = []
-    full_weights: list[list[Checkpoint]] = []
+    bases: list[StoredCheckpoint] = []
+    adapters_by_type: dict[str, list[StoredCheckpoint]] = {}
+    base_changing: list[list[StoredCheckpoint]] = []
+    full_weights: list[list[StoredCheckpoint]] = []
     for checkpoint in checkpoints:
         if checkpoint.name == BASE:
             bases.append(checkpoint)

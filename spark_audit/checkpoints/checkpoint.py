@@ -1,588 +1,382 @@
-"""A checkpoint: full weights or an adapter, and how they are assembled.
-
-A :class:`Checkpoint` is made from headers alone: weights are read when it is loaded.
-"""
+"""A checkpoint that is ready to be scored, from files or in memory."""
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
-import weakref
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import KW_ONLY, dataclass, field
-from functools import cached_property
-from pathlib import Path
-from tempfile import mkdtemp
-from typing import TYPE_CHECKING
+import copy
+import random
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
-from spark_audit.checkpoints import (
-    specs,
-    tables,
-    tensor_checks,
-    untrusted,
-    unused_tensors,
-    weight_files,
-)
-from spark_audit.checkpoints.architecture import (
-    configurations_beside_text,
-    drop_parts_beside_text,
-    empty,
-    read_architecture,
-)
-from spark_audit.checkpoints.devices import MAX_COPY_BYTES, pick_device, rooms
-from spark_audit.checkpoints.loaded import offloaded
-from spark_audit.checkpoints.tensor_checks import ITS_OWN, State
-from spark_audit.checkpoints.weight_files import NOISE_FILE
-from spark_audit.errors import CheckpointError, at, memory_size, shown
+from spark_audit.checkpoints.tokenizer import tokenizer_sha256, usable_rows
+from spark_audit.errors import CheckpointError, at
 from spark_audit.provenance import sha256_json
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel
+    from accelerate.hooks import AlignDevicesHook
+    from peft import PeftConfig
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-_LAYER_COUNT_FIELDS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
-# Names that configurations give to numbers of repeated modules.
-_COUNT_FIELD = re.compile(
-    r"(?:^|_)(?:n|num)_(?:\w+_)?(?:layers?|blocks|experts)$|layers$"
+    from spark_audit.checkpoints.server import Server
+
+
+SIZE_FIELDS = (
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "num_key_value_heads",
 )
-MOST_LAYERS = 1000
-# PEFT writes these lists in any order.
-_SET_FIELDS = ("target_modules", "modules_to_save")
-# Fields of adapter_config.json that do not affect the result.
-_NO_EFFECT = ("base_model_name_or_path", "revision", "peft_version", "inference_mode")
-
-
-@dataclass(frozen=True)
-class CheckpointHashes:
-    """Hashes that identify a checkpoint in reports and in the store of scores.
-
-    Attributes
-    ----------
-    weights_sha256
-        Hash of its own weights and configuration; for an adapter, without its base.
-    model_id
-        Hash of everything that a score depends on besides token ids.
-    """
-
-    weights_sha256: str
-    model_id: str
+"""Sizes of a model's tensors in a configuration, except the vocabulary."""
+NOT_HASHED = "not hashed: a model in memory"
+"""Placeholder for the hash of weights that are still being trained."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Full weights or an adapter, with options for opening; made from headers.
+    """A checkpoint ready to be scored.
 
     Attributes
     ----------
-    config
-        The content of config.json for full weights, or of adapter_config.json for an
-        adapter.
-    files
-        The weight files.
-    read
-        Returns tensors mapped from the files. Full weights have the module's names. An
-        adapter has PEFT's names without the name of the adapter (``base_model.model.``
-        in front, ``lora_B.weight`` at the end).
-    config_folder
-        Folder of the configuration.
-    folder
-        Folder that may hold its own tokenizer and ``frozen_noise.safetensors``.
-    is_read_by_transformers
-        Whether transformers reads full weights in ``config_folder`` itself.
-    is_adapter
-        Whether it is an adapter.
-    base_weights
-        The full weights on which an adapter is opened (``None`` until they are found).
-        They may be in the adapter's own file.
     name
         Its name in reports.
+    source
+        The user's path, without parent folders.
+    format
+        Name of the format that opened it; ``live`` for a model in memory.
     base
-        Path or ``hf:ORG/NAME`` of the base. For full weights it may only provide a
-        tokenizer.
-    loading
-        Options for opening.
-    typed_path
-        The path as it was typed, for errors.
-    unused
-        Tensors of its files without an effect on logits, each with its kind (see
-        ``unused_tensors``); known once its skeleton was made.
-    padding_rows
-        Names of embeddings -> their padding rows, if these hold numbers; known once its
-        skeleton was made.
+        Name of the base for adapters, else ``None``.
+    base_sha256
+        Hash of the base's weights and config for adapters (and for a checkpoint that
+        is the base itself), ``None`` for full weights whose base is unknown.
+    model
+        The module; for adapters the shared base with this adapter attached.
+    tokenizer
+        A fast tokenizer.
+    usable
+        Shape ``(V,)`` bool over the rows of the output head: ids that are tokens
+        (padded embedding rows are not).
+    max_positions
+        Context length, ``None`` when the model states none.
+    weights_sha256
+        Hash of the weights and configuration files; for an adapter, of its own.
+    model_id
+        Hash of everything a score depends on besides the token ids.
+    parameters
+        Number of the model's parameters, without an adapter's; ``None``: unknown.
+    notes
+        Notes for readers of the report (decisions during loading).
+    quantised_from
+        Name of the checkpoint whose weights were rounded.
+    relearned_from
+        Name of the checkpoint before its short training on other rows.
+    served
+        The server that scores it. Its scores must agree with ``model``.
+    grown_from
+        Hash of its base's tokenizer, if its own is that one with tokens added.
+    added
+        Shape ``(V,)`` bool: rows that are tokens here but not in the base; they are not
+        ``usable``.
+    repeats_layers
+        Whether its adapter repeats layers of the base.
     """
 
-    config: dict[str, object]
-    files: tuple[Path, ...]
-    read: Callable[[], State]
-    config_folder: Path
-    _: KW_ONLY
-    folder: Path
-    is_read_by_transformers: bool = False
-    is_adapter: bool = False
-    base_weights: Checkpoint | None = None
-    name: str = ""
+    name: str
+    source: str
+    format: str
+    model: torch.nn.Module = field(repr=False)
+    tokenizer: PreTrainedTokenizerFast = field(repr=False)
+    architecture: str
+    usable: np.ndarray = field(repr=False)
+    max_positions: int | None
+    dtype: str
+    device: str
+    weights_sha256: str
+    tokenizer_sha256: str
+    model_id: str
+    parameters: int | None = None
     base: str | None = None
+    base_sha256: str | None = None
     notes: tuple[str, ...] = ()
-    loading: specs.Loading = specs.Loading()
-    format: str = ""
-    source: str = ""
-    typed_path: str = ""
-    unused: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
-    padding_rows: State = field(default_factory=dict, compare=False, repr=False)
+    quantised_from: str | None = None
+    relearned_from: str | None = None
+    served: Server | None = None
+    grown_from: str | None = None
+    added: np.ndarray | None = field(default=None, repr=False)
+    repeats_layers: bool = False
+    activate: Callable[[], AbstractContextManager[None]] = field(
+        default=nullcontext, repr=False
+    )
 
     @property
-    def full_weights(self) -> Checkpoint:
-        """The full weights on which it is opened: its base's, its file's, or itself."""
-        return self.base_weights or self
+    def shape(self) -> dict[str, int]:
+        """The sizes in the model's configuration, by name."""
+        config: PreTrainedConfig = getattr(self.model, "config", None)
+        text_config = None
+        if hasattr(config, "get_text_config"):
+            text_config = config.get_text_config()
+
+        sizes: dict[str, int] = {}
+        for name in SIZE_FIELDS:
+            # Repeated layers change the number of layers, so it need not equal the
+            # base's.
+            if name == "num_hidden_layers" and self.repeats_layers:
+                continue
+            size = getattr(text_config, name, None)
+            if type(size) is int:
+                sizes[name] = size
+        return sizes
 
     @property
-    def has_full_weights(self) -> bool:
-        """Return whether it has full weights: alone, or in one file with LoRA."""
-        in_same_files = self.full_weights.files == self.files
-        return in_same_files and not self.full_weights.is_adapter
+    def scored_tokenizer_sha256(self) -> str:
+        """The hash of the tokenizer whose tokens are scored: its own or its base's."""
+        return self.grown_from or self.tokenizer_sha256
 
-    @property
-    def base_folder(self) -> Path | None:
-        """The folder of its base's configuration and tokenizer, if it has a base."""
-        if self.base_weights is not None and not self.has_full_weights:
-            return self.base_weights.folder
-        if self.base is None:
-            return None
-
-        path = self.loading.locate(self.base)
-        return path if path.is_dir() else path.parent
-
-    @property
-    def quantised(self) -> bool:
-        """Return whether its full weights are stored quantised."""
-        return bool(getattr(self.architecture, "quantization_config", None))
-
-    @property
-    def device(self) -> str:
-        """The device on which it computes."""
-        return pick_device(self.loading.device)
-
-    @property
-    def size(self) -> int:
-        """The bytes of its files and of the full weights on which it is opened."""
-        files = {*self.files, *self.full_weights.files}
-        return sum(path.stat().st_size for path in files)
-
-    @property
-    def sha256(self) -> str:
-        """The hash of its own files and configuration."""
-        return weight_files.content_sha256(self.files, self.config)
-
-    @cached_property
-    def own_tables(self) -> dict[str, str]:
-        """Tables in an adapter's file that differ from its base's, with notes."""
-        if not self.is_adapter:
-            return {}
-
-        with at(self.typed_path):
-            base_config = self.full_weights.architecture.get_text_config()
-            return tables.own_tables(
-                self.read(),
-                saved_apart=self.config.get("modules_to_save"),
-                read_base=self.full_weights.read,
-                base_rows=getattr(base_config, "vocab_size", None),
-            )
-
-    @cached_property
-    def _architecture(self) -> tuple[PreTrainedConfig, type[PreTrainedModel]]:
-        return read_architecture(self.config_folder, self.loading.trust_remote_code)
-
-    @property
-    def architecture(self) -> PreTrainedConfig:
-        """Transformers' configuration of full weights."""
-        return self._architecture[0]
-
-    @cached_property
-    def dtype(self) -> str:
-        """The dtype in which it computes; ``auto`` for some quantised weights.
-
-        "As saved" means the dtype of the first floating-point tensor of its files.
-        """
-        if self.loading.dtype != "auto" or self.quantised:
-            return self.loading.dtype
-
-        for tensor in self.read().values():
-            if tensor.dtype in tensor_checks.FLOATS:
-                return str(tensor.dtype).removeprefix("torch.")
-        return "float32"
-
-    def eos(self, model: PreTrainedModel) -> object:
-        """Return the end tokens of a model, after transformers opened its folder.
-
-        Raises
-        ------
-        CheckpointError
-            If generation_config.json gives anything else than ids of tokens.
-        """
-        path = self.config_folder / "generation_config.json"
-        if not self.is_read_by_transformers or not path.exists():
-            return getattr(model.generation_config, "eos_token_id", None)
-
-        eos = untrusted.read_json(path).get("eos_token_id")
-        if eos is None:
-            return None
-        ids = eos if isinstance(eos, list) else [eos]
-        if not all(type(token_id) is int for token_id in ids):
-            raise CheckpointError(f"{path.name}: eos_token_id is not a token's id")
-        return eos
-
-    def check_room(self, parameters: int) -> str:
-        """Return where the weights fit; quantised ones count with their file size.
-
-        Raises
-        ------
-        CheckpointError
-            If they do not fit where they are to go, with what would.
-        """
-        needed = self.size
-        if not self.quantised:
-            needed = parameters * getattr(torch, self.dtype).itemsize
-
-        free_by_device = rooms(self.device)
-        free_on_gpus = [
-            n_bytes
-            for device, n_bytes in free_by_device.items()
-            if device.startswith("cuda")
-        ]
-        # If a system does not report its free memory, nothing is refused.
-        available = max(free_on_gpus, default=free_by_device.get("cpu", needed))
-        if self.loading.device_map is not None:
-            # A model that is spread may use all devices.
-            available = sum(free_by_device.values())
-
-        listed = ", ".join(
-            f"{memory_size(n_bytes)} {device}"
-            for device, n_bytes in free_by_device.items()
-        )
-        dtype = "their own dtype" if self.dtype == "auto" else self.dtype
-        answer = f"weights of {memory_size(needed)} in {dtype}; free: {listed}"
-        if needed > available:
-            remedy = (
-                "try --dtype bfloat16, --device-map auto (slow), or a machine with "
-            )
-            remedy += memory_size(needed + MAX_COPY_BYTES)
-            raise CheckpointError(f"does not fit: {answer}", fix=remedy)
-        return answer
-
-    def hashes(
-        self, adapter_config: Mapping[str, object] | None, **computed: str
-    ) -> CheckpointHashes:
-        """Return ``weights_sha256``, and a hash of what a score depends on.
+    def has_rows_of(self, vocabulary: str, rows: int) -> bool:
+        """Return whether it has all rows of a head with this tokenizer, or more.
 
         Parameters
         ----------
-        adapter_config
-            The configuration of the attached adapter; ``None``: no adapter.
-        computed
-            Settings of the computation: dtype, attention and the like.
+        vocabulary
+            Hash of the tokenizer.
         """
-        base_sha256 = self.full_weights.sha256
-        own_sha256 = base_sha256
+        return self.scored_tokenizer_sha256 == vocabulary and len(self.usable) >= rows
 
-        adapter_sha256 = None
-        if adapter_config is not None:
-            adapter_sha256 = self._adapter_sha256(adapter_config)
-            if not self.has_full_weights:
-                own_sha256 = adapter_sha256
+    def without_weights(self) -> Checkpoint:
+        """Return everything but the weights, for a process that does not score it."""
+        described: Any = torch.nn.Module()
+        described.config = getattr(self.model, "config", None)
+        return replace(self, model=described, activate=nullcontext)
 
-        # Without its noise it would be another model.
-        noise_sha256 = None
-        if os.path.lexists(self.folder / NOISE_FILE):
-            noise_files = [self.folder / NOISE_FILE]
-            noise_sha256 = weight_files.content_sha256(noise_files, {})
-            own_sha256 = sha256_json({"weights": own_sha256, "noise": noise_sha256})
-
-        identity = {
-            **computed,
-            "adapter": adapter_sha256,
-            "noise": noise_sha256,
-            "weights": base_sha256,
-            "quantisation": self.full_weights.config.get("quantization_config"),
-        }
-        return CheckpointHashes(own_sha256, sha256_json(identity))
-
-    def _adapter_sha256(self, adapter_config: Mapping[str, object]) -> str:
-        """Return a hash of an adapter that does not change when it is saved again."""
-        kept = {
-            key: value for key, value in adapter_config.items() if key not in _NO_EFFECT
-        }
-        for key in _SET_FIELDS:
-            names = adapter_config.get(key)
-            if isinstance(names, list):
-                kept[key] = sorted(names)
-        return weight_files.content_sha256(self.files, kept)
-
-    def skeleton(self) -> PreTrainedModel:
-        """Return its module on the meta device; refuse tensors that do not fit it.
-
-        Quantised weights have other tensors than the module, so they are not compared.
-
-        Raises
-        ------
-        CheckpointError
-            If the module has other tensors than the files, or tensors of other shapes.
-        """
-        stored = self.read()
-        self._check_layer_counts(len(stored))
-        architecture, model_class = self._architecture
-        if self.quantised:
-            self._check_quantised()
-            return empty(architecture, model_class).eval()
-
-        state = {name: tensor.to("meta") for name, tensor in stored.items()}
-        model = self._build(state, device_map="meta")
-        self.unused.update(unused_tensors.passed_over(stored, model))
-        self.padding_rows.update(_filled_padding_rows(stored, model))
-
-        # A cast would hide integers where the model has floating-point numbers.
-        prefix = f"{model.base_model_prefix}."
-        parameters = dict(model.named_parameters())
-        for name, tensor in state.items():
-            is_parameter = name in parameters or prefix + name in parameters
-            if name.endswith(".weight") or is_parameter:
-                tensor_checks.check_floats({name: tensor})
-        return model
-
-    def _check_layer_counts(self, n_tensors: int) -> None:
-        """Refuse a configuration with more layers than the files can hold.
-
-        Each layer is some dozen Python objects before anything can be compared, so a
-        wrong number would first fill the memory.
-        """
-        for key, value in untrusted.walk(self.config):
-            if not _COUNT_FIELD.search(key) or not isinstance(value, int):
-                continue
-            most = MOST_LAYERS
-            if key in _LAYER_COUNT_FIELDS:
-                most = min(n_tensors, MOST_LAYERS)
-
-            if value > most:
-                problem = (
-                    f"config.json says {shown(key)} {str(value)[:20]}, the weights "
-                    f"are {n_tensors} tensors"
-                )
-                raise CheckpointError(problem, fix=ITS_OWN)
-
-    def _check_quantised(self) -> None:
-        """Refuse weights in a quantised format that cannot be read here.
-
-        Transformers ignores a method that it does not know, and takes the weights for
-        plain ones.
-        """
-        from transformers.quantizers import auto
-
-        quantizer = auto.AutoHfQuantizer
-        settings = self.architecture.quantization_config
-        # The method's package is looked for before anything is read.
-        with untrusted.foreign("transformers cannot load it"):
-            if not quantizer.supports_quant_method(settings):
-                problem = "config.json names a quant_method unknown to transformers"
-                raise CheckpointError(problem, fix="upgrade transformers")
-            device_map = None if self.device == "cpu" else {"": self.device}
-            method = quantizer.from_config(settings, pre_quantized=True)
-            method.validate_environment(device_map=device_map, weights_only=True)
-
-    def load(self) -> PreTrainedModel:
-        """Return its module with all numbers of its files, all of them finite."""
-        # If transformers reads the folder itself, it gets no tensors from here.
-        state = None if self.is_read_by_transformers else self.read()
-        is_spread = self.loading.device_map is not None
-        if is_spread:
-            # The folder for weights that fit neither GPUs nor memory; removed with the
-            # module.
-            disk_folder = mkdtemp(prefix="spark-audit-")
-            model = self._build(
-                state,
-                device_map="auto",
-                max_memory=_most_bytes(self.device),
-                offload_folder=disk_folder,
-            )
-            weakref.finalize(model, shutil.rmtree, disk_folder, ignore_errors=True)
-        elif self.device == "cpu":
-            model = self._build(state)
-        else:
-            model = self._build(state, device_map={"": self.device})
-
-        self._restore_padding_rows(model)
-        self._check_finite(model)
-        if not is_spread:
-            drop_parts_beside_text(model)
-        return model
-
-    def _check_finite(self, model: PreTrainedModel) -> None:
-        """Refuse a loaded module with a number that is NaN or infinite."""
-        buffers = dict(model.named_buffers())
-        checked: State = {}
-        for name, tensor in model.state_dict().items():
-            if tensor.is_meta:
-                continue
-            # Limits of activations are buffers, and may be infinite.
-            if name not in buffers or bool(torch.isnan(tensor).any()):
-                checked[name] = tensor
-        tensor_checks.check_finite(checked)
-
-        # Weights on disk are on the meta device here, so their files are checked.
-        if offloaded(model):
-            tensor_checks.check_finite(self.read())
-        _check_rotations(buffers)
-
-    def _restore_padding_rows(self, model: PreTrainedModel) -> None:
-        """Restore rows of embeddings that a class sets to zero after loading.
-
-        Some classes of transformers (Youtu) initialise their weights again. They spare
-        tensors from files, except for the row of padding. With a tied head, this row is
-        a logit.
-        """
-        for name, row in self.padding_rows.items():
-            embeddings = model.get_submodule(name)
-            weight = embeddings.weight  # (rows, width)
-            if not weight.is_meta and not bool(weight[embeddings.padding_idx].any()):
-                weight.data[embeddings.padding_idx] = row.to(weight)
-
-    def _build(
-        self,
-        state: State | None,
-        *,
-        device_map: str | dict[str, str] | None = None,
-        max_memory: dict[int | str, int] | None = None,
-        offload_folder: str | None = None,
-    ) -> PreTrainedModel:
-        """Return its module, with a place for every tensor of the weights.
-
-        Parameters
-        ----------
-        state
-            The weights, perhaps on the meta device; ``None``: transformers reads them.
-        device_map, max_memory, offload_folder
-            As in ``from_pretrained``.
-
-        Raises
-        ------
-        CheckpointError
-            Names a tensor that is missing, unexpected or of another shape.
-        """
-        architecture, model_class = self._architecture
-        attention = "eager"
-        if getattr(model_class, "_supports_sdpa", False):
-            attention = "sdpa"
-        # Encoders beside the text need not support this attention.
-        attention_by_part: str | dict[str, str] = attention
-        beside_text = configurations_beside_text(architecture)
-        if beside_text:
-            attention_by_part = {"": attention, **dict.fromkeys(beside_text, "eager")}
-
-        with untrusted.foreign("transformers cannot load it"):
-            model, info = model_class.from_pretrained(
-                self.config_folder if state is None else None,
-                state_dict=state,
-                config=architecture,
-                attn_implementation=attention_by_part,
-                dtype=getattr(torch, self.dtype, "auto"),
-                output_loading_info=True,
-                # `info` lists differences, which are refused by name below.
-                ignore_mismatched_sizes=True,
-                local_files_only=True,
-                weights_only=True,
-                use_safetensors=self.files[0].suffix == ".safetensors",
-                trust_remote_code=self.loading.trust_remote_code,
-                device_map=device_map,
-                max_memory=max_memory,
-                offload_folder=offload_folder,
-            )
-
-        # For missing and unexpected tensors only the name matters, not the shape.
-        unexpected = self._unexpected(info["unexpected_keys"], architecture)
-        shapes_in_files = dict.fromkeys(unexpected, torch.Size())
-        shapes_in_model = dict.fromkeys(info["missing_keys"], torch.Size())
-        for name, file_shape, model_shape in info["mismatched_keys"]:
-            shapes_in_files[name] = file_shape
-            shapes_in_model[name] = model_shape
-        tensor_checks.refuse_differences(shapes_in_files, shapes_in_model)
-
-        # Transformers lists tensors that it could not convert, and continues.
-        for message in info["error_msgs"]:
-            raise CheckpointError(str(message).split("\n")[0])
-        return model.eval()
-
-    def _unexpected(
-        self, names: Collection[str], architecture: PreTrainedConfig
-    ) -> list[str]:
-        """Return tensors that have no place in the module and may matter."""
-        unknown = [name for name in names if name not in self.unused]
-        stored = self.read() if unknown else {}
-
-        for name in unknown:
-            # Transformers may use another prefix for a tensor than the file.
-            same_end = [key for key in stored if f".{name}".endswith(f".{key}")]
-            tensor = stored.get(name)
-            if tensor is None and same_end:
-                tensor = stored[same_end[0]]
-            if tensor is None:
-                continue
-
-            unused_kind = unused_tensors.kind_of_unused(name, tensor, architecture)
-            if unused_kind is not None:
-                self.unused[name] = unused_kind
-
-        return [name for name in names if name not in self.unused]
+    @contextmanager
+    def active(self) -> Iterator[torch.nn.Module]:
+        """Yield the module with exactly this checkpoint switched on, in eval mode."""
+        self.model.eval()
+        with self.activate(), torch.inference_mode():
+            yield self.model
 
 
-def _most_bytes(device: str) -> dict[int | str, int]:
-    """Return the bytes of weights that each GPU, by number, and ``cpu`` may hold."""
-    most: dict[int | str, int] = {}
-    for name, free in rooms(device).items():
-        if name == "disk":
-            continue
-        # accelerate uses numbers of GPUs: "cuda:1" is 1.
-        key = int(name.removeprefix("cuda:")) if name.startswith("cuda") else name
-        most[key] = max(free - MAX_COPY_BYTES, 0)
-    return most
+def live(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    name: str,
+    activate: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> Checkpoint:
+    """Return a causal language model in memory as a checkpoint.
 
-
-def _filled_padding_rows(
-    stored: Mapping[str, torch.Tensor], model: torch.nn.Module
-) -> State:
-    """Return the padding rows that hold numbers, by the name of their embeddings.
+    Its adapters stay switched as they are.
 
     Parameters
     ----------
-    stored
-        The tensors of the files.
     model
-        The module, which may be on the meta device.
+        A model of transformers, perhaps wrapped by PEFT.
+    activate
+        Switches the model to the wanted state, such as ``model.disable_adapter``.
+
+    Raises
+    ------
+    CheckpointError
+        If its parameters are shards, or its tokenizer is a slow one.
     """
-    rows: State = {}
-    for name, module in model.named_modules():
-        if not isinstance(module, torch.nn.Embedding) or module.padding_idx is None:
-            continue
-        saved = stored.get(f"{name}.weight")  # (rows, width)
-        if saved is None or saved.shape != module.weight.shape:
-            continue
+    with at(f"checkpoint {name!r}"):
+        # FSDP and tensor parallelism use the first mark, and ZeRO-3 the other.
+        for parameter in model.parameters():
+            if hasattr(parameter, "full_tensor") or hasattr(parameter, "ds_id"):
+                problem = "its parameters are shards (FSDP, ZeRO-3, tensor parallel)"
+                raise CheckpointError(
+                    problem, fix="audit the checkpoints that are saved"
+                )
+        if not getattr(tokenizer, "is_fast", False):
+            raise CheckpointError("has no fast tokenizer", fix="give one as tokenizer=")
 
-        row = saved[module.padding_idx]  # (width,)
-        if bool(row.any()):
-            rows[name] = row.clone()
-    return rows
+        base_model = model
+        if hasattr(model, "get_base_model"):
+            base_model = model.get_base_model()
+
+        adapter = getattr(model, "active_peft_config", None)
+        # A trainer may set padding and truncation on its own tokenizer.
+        tokenizer = copy.deepcopy(tokenizer)
+        facts = module_facts(base_model, tokenizer, adapter)
+
+        return Checkpoint(
+            name=name,
+            source="a model in memory",
+            format="live",
+            model=model,
+            tokenizer=tokenizer,
+            architecture=facts.architecture,
+            usable=facts.usable,
+            max_positions=facts.max_positions,
+            dtype=facts.dtype,
+            device=str(entry_device(base_model)),
+            weights_sha256=NOT_HASHED,
+            tokenizer_sha256=tokenizer_sha256(tokenizer),
+            model_id=f"live {name}",
+            activate=activate,
+        )
 
 
-def _check_rotations(buffers: Mapping[str, torch.Tensor]) -> None:
-    """Refuse frequencies of positions that are NaN or infinite.
+@dataclass(frozen=True)
+class ModuleFacts:
+    """The properties of a module alone; the fields are those of :class:`Checkpoint`."""
 
-    Some kernels of attention hide the effect: their logits are finite.
+    architecture: str
+    usable: np.ndarray
+    max_positions: int | None
+    dtype: str
+
+
+def module_facts(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    adapter: PeftConfig | None = None,
+) -> ModuleFacts:
+    """Return the properties of a module alone.
+
+    Parameters
+    ----------
+    adapter
+        PEFT's configuration of the adapter on it.
     """
-    for name, table in buffers.items():
-        if not name.endswith("inv_freq") or table.is_meta:
-            continue
-        if not bool(torch.isfinite(table).all()):
-            problem = (
-                "config.json gives rotary frequencies that are not finite "
-                f"(rope settings, {shown(name)})"
-            )
-            raise CheckpointError(problem, fix=ITS_OWN)
+    # A prompt's virtual tokens take positions of the context.
+    limit = max_positions(model.config)
+    if limit is not None and adapter is not None and adapter.is_prompt_learning:
+        limit -= adapter.num_virtual_tokens
+
+    return ModuleFacts(
+        architecture=type(model).__name__,
+        usable=usable_rows(tokenizer, head_rows(model)),
+        max_positions=limit,
+        dtype=str(next(model.parameters()).dtype).removeprefix("torch."),
+    )
+
+
+@contextmanager
+def undisturbed(model: torch.nn.Module) -> Iterator[None]:
+    """Restore training modes and all random numbers after the block.
+
+    In the block, the model computes in the precision of its weights: accelerate's
+    autocast around ``forward`` is removed.
+    """
+    was_training = [(module, module.training) for module in model.modules()]
+    python_state = random.getstate()
+    # Data collators use NumPy's old interface.
+    numpy_state = np.random.get_state()  # noqa: NPY002
+    # A query of the devices would start CUDA in a process that does not use it.
+    cuda: Any = torch.cuda
+    devices = range(cuda.device_count()) if cuda.is_initialized() else ()
+
+    # accelerate keeps the wrapped forward under this name.
+    attributes = model.__dict__
+    wrapped_forward = None
+    if "_original_forward" in attributes:
+        wrapped_forward = attributes.get("forward")
+
+    with torch.random.fork_rng(devices=[*devices]):
+        try:
+            if wrapped_forward is not None:
+                attributes["forward"] = attributes["_original_forward"]
+            yield
+        finally:
+            if wrapped_forward is not None:
+                attributes["forward"] = wrapped_forward
+            for module, is_training in was_training:
+                module.training = is_training
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)  # noqa: NPY002
+
+
+def max_positions(config: PreTrainedConfig) -> int | None:
+    """Return the context length, ``None`` when the configuration states none."""
+    return getattr(config.get_text_config(), "max_position_embeddings", None) or None
+
+
+def end_token_ids(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+) -> frozenset[int]:
+    """Return all end ids of a model's settings and of the tokenizer."""
+    settings = (
+        model.config,
+        model.config.get_text_config(),
+        getattr(model, "generation_config", None),
+        tokenizer,
+    )
+
+    end_ids: set[int] = set()
+    for holder in settings:
+        # The value may be one id, a list of ids, or missing.
+        ids = getattr(holder, "eos_token_id", None)
+        listed = ids if isinstance(ids, list | tuple) else [ids]
+        end_ids.update(int(token_id) for token_id in listed if token_id is not None)
+    return frozenset(end_ids)
+
+
+def served_by(local: Checkpoint, server: Server, *, note: str) -> Checkpoint:
+    """Return a local checkpoint as the one that a server scores."""
+    identity = {"server": server.url, "model": server.model, "here": local.model_id}
+    return replace(
+        local,
+        source=f"{server.model} at {server.url}",
+        format="server",
+        model_id=sha256_json(identity),
+        served=server,
+        notes=(*local.notes, note),
+    )
+
+
+def head_rows(model: PreTrainedModel) -> int:
+    """Return the number of rows of the output head."""
+    weight = getattr(model.get_output_embeddings(), "weight", None)  # (rows, width)
+    if weight is None:
+        return int(model.config.get_text_config().vocab_size)
+    return int(weight.shape[0])
+
+
+def entry_device(model: PreTrainedModel) -> torch.device:
+    """Return the device on which a model expects token ids."""
+    embeddings = model.get_input_embeddings()
+    # In a spread model, weights may be stored elsewhere than they compute.
+    device = getattr(offload_hook(embeddings), "execution_device", None)
+    return torch.device(embeddings.weight.device if device is None else device)
+
+
+def offload_hook(layer: torch.nn.Module) -> AlignDevicesHook | None:
+    """Return accelerate's hook that loads a layer's weights, if it has one."""
+    # A layer has one hook or a sequence of hooks.
+    hook = getattr(layer, "_hf_hook", None)
+    for candidate in (hook, *getattr(hook, "hooks", ())):
+        if hasattr(candidate, "execution_device"):
+            return candidate
+    return None
+
+
+def weight_of(layer: torch.nn.Module, name: str = "weight") -> torch.Tensor | None:
+    """Return a layer's tensor, from memory or disk; ``None`` if it has none.
+
+    Parameters
+    ----------
+    name
+        Name of the tensor in the layer; any shape.
+    """
+    tensor: torch.Tensor | None = getattr(layer, name, None)
+    if tensor is None:
+        return None
+
+    hook = offload_hook(layer)
+    weights_map = getattr(hook, "weights_map", None)
+    # If it is on the meta device here, the hook's map has its numbers.
+    if hook is not None and tensor.is_meta and weights_map is not None:
+        tensor = weights_map[name].to(hook.execution_device)
+    return tensor.detach()
+
+
+def offloaded(model: PreTrainedModel) -> bool:
+    """Return whether some weights are loaded from CPU or disk at each use."""
+    return any(
+        getattr(offload_hook(layer), "offload", False) for layer in model.modules()
+    )

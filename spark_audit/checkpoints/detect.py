@@ -2,7 +2,8 @@
 
 :func:`formats_of` has a table of the formats: a model's folder, a folder of PEFT's or
 of MLX's, a file of weights, GGUF, or a series of these. Each has a file in ``formats/``
-that makes a :class:`~spark_audit.checkpoints.checkpoint.Checkpoint` of it. A new type
+that makes a
+:class:`~spark_audit.checkpoints.stored_checkpoint.StoredCheckpoint` of it. A new type
 of adapters in PEFT's folders is not a format: see
 :mod:`spark_audit.checkpoints.adapter_config`.
 """
@@ -21,12 +22,12 @@ from spark_audit.checkpoints import (
     untrusted,
     weight_files,
 )
-from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.formats.bare_weights import bare_weights
 from spark_audit.checkpoints.formats.gguf_file import gguf_file
 from spark_audit.checkpoints.formats.hf_folder import hf_folder
 from spark_audit.checkpoints.formats.mlx_adapter import is_mlx_adapter, mlx_adapter
 from spark_audit.checkpoints.formats.peft_adapter import peft_adapter
+from spark_audit.checkpoints.stored_checkpoint import StoredCheckpoint
 from spark_audit.errors import CheckpointError, at, shown
 from spark_audit.wrong_paths import instead
 
@@ -49,10 +50,10 @@ class RecognisedFormat:
     """
 
     path: Path
-    read: Callable[[Path, specs.Loading], Checkpoint] | None
+    read: Callable[[Path, specs.Loading], StoredCheckpoint] | None
 
 
-def read_headers(source: str, loading: specs.Loading) -> Checkpoint:
+def read_headers(source: str, loading: specs.Loading) -> StoredCheckpoint:
     """Recognise what a path holds, and return its checkpoint, from headers.
 
     Raises
@@ -88,7 +89,7 @@ def read_headers(source: str, loading: specs.Loading) -> Checkpoint:
     return _described(checkpoint, name, source, loading)
 
 
-def _read_stage(path: Path, source: str, loading: specs.Loading) -> Checkpoint:
+def _read_stage(path: Path, source: str, loading: specs.Loading) -> StoredCheckpoint:
     """Return the stage of a series that ``PATH@K`` names, or else the last one.
 
     Parameters
@@ -117,8 +118,8 @@ def _read_stage(path: Path, source: str, loading: specs.Loading) -> Checkpoint:
 
 
 def _described(
-    checkpoint: Checkpoint, format_name: str, source: str, loading: specs.Loading
-) -> Checkpoint:
+    checkpoint: StoredCheckpoint, format_name: str, source: str, loading: specs.Loading
+) -> StoredCheckpoint:
     """Return a checkpoint, and full weights of the same file, with typed options."""
     base = loading.base or checkpoint.base
     printed = untrusted.printable(source)

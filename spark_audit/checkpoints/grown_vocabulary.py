@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spark_audit.checkpoints.loaded import Loaded, end_token_ids
+from spark_audit.checkpoints.checkpoint import Checkpoint, end_token_ids
 from spark_audit.errors import shown
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Growth:
 
 
 def growth_since(
-    base: Loaded,
+    base: Checkpoint,
     tokenizer: PreTrainedTokenizerFast,
     *,
     sha256: str,

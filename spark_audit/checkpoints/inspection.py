@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from spark_audit.checkpoints.call_headers import same_path
-from spark_audit.checkpoints.checkpoint import Checkpoint
-from spark_audit.checkpoints.loaded import max_positions
+from spark_audit.checkpoints.checkpoint import max_positions
 from spark_audit.checkpoints.open import OpenCheckpoints
 from spark_audit.checkpoints.specs import Loading, Spec
+from spark_audit.checkpoints.stored_checkpoint import StoredCheckpoint
 from spark_audit.checkpoints.task_series import series, stage_names
 from spark_audit.checkpoints.untrusted import HUB, printable
 from spark_audit.errors import memory_size, shown
@@ -111,7 +111,7 @@ def _adapter_facts(config: Mapping[str, object]) -> dict[str, str]:
     return facts
 
 
-def _files_with_size(checkpoint: Checkpoint) -> str:
+def _files_with_size(checkpoint: StoredCheckpoint) -> str:
     """Return the names of some files of a checkpoint, with the size of all."""
     names = ", ".join(path.name for path in checkpoint.files[:_N_FILES])
     n_bytes = sum(path.stat().st_size for path in checkpoint.files)
@@ -119,7 +119,7 @@ def _files_with_size(checkpoint: Checkpoint) -> str:
 
 
 def _notes_on_base(
-    opening: OpenCheckpoints, checkpoint: Checkpoint, loading: Loading
+    opening: OpenCheckpoints, checkpoint: StoredCheckpoint, loading: Loading
 ) -> list[str]:
     """Return notes on full weights in comparison with the given base."""
     if not checkpoint.has_full_weights or not loading.base:

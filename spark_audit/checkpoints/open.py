@@ -25,21 +25,21 @@ from spark_audit.checkpoints.call_headers import (
     same_path,
     with_named_base,
 )
-from spark_audit.checkpoints.checkpoint import Checkpoint
+from spark_audit.checkpoints.checkpoint import (
+    Checkpoint,
+    ModuleFacts,
+    module_facts,
+    served_by,
+)
 from spark_audit.checkpoints.grown_vocabulary import (
     Growth,
     growth_since,
     notes_on_growth,
 )
-from spark_audit.checkpoints.loaded import (
-    Loaded,
-    ModuleFacts,
-    module_facts,
-    served_by,
-)
 from spark_audit.checkpoints.noise_file import frozen_noise
 from spark_audit.checkpoints.remarks import remarks
 from spark_audit.checkpoints.specs import Loading, Spec, default_name, is_server
+from spark_audit.checkpoints.stored_checkpoint import StoredCheckpoint
 from spark_audit.checkpoints.tokenizer import TokenizerRead, read_tokenizer
 from spark_audit.checkpoints.tokenizer_choice import choose_tokenizer
 from spark_audit.checkpoints.untrusted import quiet
@@ -54,12 +54,12 @@ if TYPE_CHECKING:
 
 
 def open_checkpoint(
-    source: str | Path | Loaded,
+    source: str | Path | Checkpoint,
     loading: Loading | None = None,
     *,
     name: str | None = None,
     **options: Any,
-) -> Loaded:
+) -> Checkpoint:
     """Open one checkpoint as exactly what it is.
 
     Parameters
@@ -124,7 +124,7 @@ class _OnModule:
     """
 
     host: AdapterHost
-    checkpoint: Checkpoint
+    checkpoint: StoredCheckpoint
     attached: AttachedAdapter | None
     noise: torch.Tensor | None
     tokenizer_read: TokenizerRead
@@ -277,13 +277,13 @@ class OpenCheckpoints:
 
         # The loaded module, and the base as it was last opened.
         self._host: AdapterHost | None = None
-        self._base: Loaded | None = None
+        self._base: Checkpoint | None = None
         # Checkpoints of one call mostly share a tokenizer, which takes seconds to read.
         self._read_tokenizer: Callable[[Path], TokenizerRead] = cache(
             partial(read_tokenizer, trust_remote_code=loading.trust_remote_code)
         )
 
-        self.described: list[Loaded] = []
+        self.described: list[Checkpoint] = []
         self.groups: list[list[str]] = []
         with quiet():
             self.checkpoints = read_call(specs, loading)
@@ -298,7 +298,7 @@ class OpenCheckpoints:
                 self._check_numbers()
         self._check_names()
 
-    def _describe(self, checkpoints: Sequence[Checkpoint]) -> None:
+    def _describe(self, checkpoints: Sequence[StoredCheckpoint]) -> None:
         """Describe the checkpoints of one module from headers, as one more group."""
         full_weights = checkpoints[0].full_weights
         with at(full_weights.typed_path):
@@ -334,12 +334,12 @@ class OpenCheckpoints:
                     fix="name the checkpoint otherwise",
                 )
 
-    def each(self) -> Iterator[Loaded]:
+    def each(self) -> Iterator[Checkpoint]:
         """Load and yield every checkpoint, in the order of ``groups``."""
         for group in range(len(self.groups)):
             yield from self.open(group)
 
-    def open(self, group: int) -> Iterator[Loaded]:
+    def open(self, group: int) -> Iterator[Checkpoint]:
         """Load the module of a group, and yield the group's checkpoints.
 
         The module that was loaded before is released first.
@@ -360,8 +360,8 @@ class OpenCheckpoints:
         self._host = None
 
     def _open_on(
-        self, host: AdapterHost, checkpoints: Sequence[Checkpoint]
-    ) -> Iterator[Loaded]:
+        self, host: AdapterHost, checkpoints: Sequence[StoredCheckpoint]
+    ) -> Iterator[Checkpoint]:
         """Yield the checkpoints of a module, each followed by those derived from it.
 
         The module may be on the meta device, for their descriptions.
@@ -378,7 +378,7 @@ class OpenCheckpoints:
                 # a time.
                 del loaded
 
-    def _put_on(self, host: AdapterHost, checkpoint: Checkpoint) -> _OnModule:
+    def _put_on(self, host: AdapterHost, checkpoint: StoredCheckpoint) -> _OnModule:
         """Attach a checkpoint's adapter to its module, and read what belongs to it."""
         embeddings = host.model.get_input_embeddings()
         noise = frozen_noise(
@@ -410,7 +410,7 @@ class OpenCheckpoints:
             host, checkpoint, attached, noise, tokenizer_read, facts, growth
         )
 
-    def _is_base(self, checkpoint: Checkpoint) -> bool:
+    def _is_base(self, checkpoint: StoredCheckpoint) -> bool:
         """Return whether a checkpoint is the base of the call itself.
 
         The base's folder may be audited under another name, too.
@@ -421,7 +421,7 @@ class OpenCheckpoints:
             return False
         return same_path(checkpoint.base, checkpoint.typed_path)
 
-    def derived_kinds(self, checkpoint: Checkpoint) -> list[str]:
+    def derived_kinds(self, checkpoint: StoredCheckpoint) -> list[str]:
         """Return the ways in which a checkpoint is opened, one after the other.
 
         ``""`` stands for the checkpoint as it is, ``int8`` and ``int4`` for rounded
@@ -434,7 +434,7 @@ class OpenCheckpoints:
             kinds.append(RELEARN)
         return kinds
 
-    def _opened(self, on_module: _OnModule, derived_kind: str) -> Loaded:
+    def _opened(self, on_module: _OnModule, derived_kind: str) -> Checkpoint:
         """Return a checkpoint on its module, as it is or with other weights.
 
         Parameters
@@ -474,7 +474,7 @@ class OpenCheckpoints:
         # Full weights do not say from which base they were trained.
         has_unknown_base = checkpoint.has_full_weights and not self._is_base(checkpoint)
         has_adapter_on = attached is not None and not derived_kind
-        loaded = Loaded(
+        loaded = Checkpoint(
             name=str(CheckpointName(checkpoint.name, derived=derived_kind)),
             source=checkpoint.source,
             format=checkpoint.format,
@@ -542,7 +542,9 @@ class OpenCheckpoints:
             ),
         )
 
-    def _as_served(self, loaded: Loaded, checkpoint: Checkpoint) -> Loaded:
+    def _as_served(
+        self, loaded: Checkpoint, checkpoint: StoredCheckpoint
+    ) -> Checkpoint:
         """Return the local copy of a served checkpoint as what the server scores."""
         if self._server is None or self._server.name != checkpoint.name:
             return loaded
@@ -562,7 +564,7 @@ def _names_server(specs: Sequence[Spec], loading: Loading) -> bool:
     return any(is_server(path) for path in paths)
 
 
-def _files_and_folders(checkpoints: Sequence[Checkpoint]) -> set[Path]:
+def _files_and_folders(checkpoints: Sequence[StoredCheckpoint]) -> set[Path]:
     """Return every file and folder that checkpoints and their bases are read from."""
     paths: set[Path] = set()
     for checkpoint in checkpoints:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from spark_audit.checkpoints.loaded import weight_of
+from spark_audit.checkpoints.checkpoint import weight_of
 from spark_audit.checkpoints.tensor_checks import State
 from spark_audit.checkpoints.weight_files import PEFT_PREFIX
 from spark_audit.errors import CheckpointError, shown

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from spark_audit.checkpoints.checkpoint import Checkpoint
+from spark_audit.checkpoints.stored_checkpoint import StoredCheckpoint
 from spark_audit.checkpoints.tokenizer import TokenizerRead
 from spark_audit.checkpoints.untrusted import locate
 from spark_audit.errors import CheckpointError
@@ -14,7 +14,7 @@ _VOCABULARY_FILES = ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt
 
 
 def choose_tokenizer(
-    checkpoint: Checkpoint, read: Callable[[Path], TokenizerRead]
+    checkpoint: StoredCheckpoint, read: Callable[[Path], TokenizerRead]
 ) -> TokenizerRead:
     """Return the tokenizer of a checkpoint, with a note on its source.
 

@@ -21,7 +21,7 @@ from spark_audit.manifest.encodings import Encodings
 from spark_audit.manifest.schema import Manifest
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.loaded import Loaded
+    from spark_audit.checkpoints.checkpoint import Checkpoint
 
 STEPS = 8
 """Steps whose batches are read, unless the training is shorter **[ours]**."""
@@ -153,7 +153,7 @@ class BatchReader:
     _hook: RemovableHandle | None = None
 
     @classmethod
-    def of(cls, manifest: Manifest, loaded: Loaded) -> BatchReader:
+    def of(cls, manifest: Manifest, loaded: Checkpoint) -> BatchReader:
         """Return a reader for the identifiers of trained rows, canaries included."""
         sought: dict[int, dict[bytes, list[_Sought]]] = defaultdict(dict)
         n_identifiers_of_row: dict[str, int] = defaultdict(int)

@@ -33,7 +33,7 @@ from transformers import (
 
 from spark_audit.audits import TRAINING_AUDITS, Audit, Matched, find
 from spark_audit.audits.base import Plan
-from spark_audit.checkpoints.loaded import Loaded, live, undisturbed
+from spark_audit.checkpoints.checkpoint import Checkpoint, live, undisturbed
 from spark_audit.errors import InputError, SparkError, one_of
 from spark_audit.integrations.look import LOG_PREFIX, AuditLook
 from spark_audit.integrations.pace import Pace
@@ -395,7 +395,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         return float(np.abs(difference).mean())
 
     def _concluded(
-        self, loaded: Loaded, step: int, tables: Mapping[str, Scores]
+        self, loaded: Checkpoint, step: int, tables: Mapping[str, Scores]
     ) -> AuditLook:
         """Conclude from the scores of a look and of the base, if there is one.
 
@@ -445,7 +445,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         )
         return AuditLook(step, name, report, tripped)
 
-    def _scores(self, loaded: Loaded) -> Scores:
+    def _scores(self, loaded: Checkpoint) -> Scores:
         """Return the tables of all passes; each process scores a part of the items."""
         state = PartialState()
         every_nth = slice(state.process_index, None, state.num_processes)

@@ -45,7 +45,7 @@ from spark_audit.scoring.store import Store
 from spark_audit.scoring.table import Pass
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.loaded import Loaded
+    from spark_audit.checkpoints.checkpoint import Checkpoint
 
 READ_ROWS = 8 * SLICE_ROWS
 """Rows whose scores are read at once."""
@@ -56,7 +56,7 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 def build_manifest(
     examples: Sequence[Example],
-    loaded: Loaded,
+    loaded: Checkpoint,
     *,
     name: str,
     settings: BuildSettings | None = None,
@@ -163,7 +163,7 @@ def build_manifest(
     )
 
 
-def _encoder(loaded: Loaded, *, special_tokens: bool) -> Encode:
+def _encoder(loaded: Checkpoint, *, special_tokens: bool) -> Encode:
     """Return a function that turns texts into token ids of the reference model."""
 
     def encode(texts: list[str]) -> list[list[int]]:
@@ -202,7 +202,7 @@ def _candidate_sets(
     rows: Rows,
     slices: RowSlices,
     settings: ManifestSettings,
-    loaded: Loaded,
+    loaded: Checkpoint,
     *,
     show: Callable[[str], Callable[[int, int], None]],
 ) -> _CandidateSets:
@@ -356,7 +356,7 @@ class _RowScores:
 
 def _score_rows(
     rows: Rows,
-    loaded: Loaded,
+    loaded: Checkpoint,
     store: Store,
     *,
     batch_size: BatchSize,
@@ -412,7 +412,7 @@ def _score_rows(
     )
 
 
-def reference_of(loaded: Loaded) -> Record:
+def reference_of(loaded: Checkpoint) -> Record:
     """Return the manifest's description of its reference model."""
     return {
         "name": loaded.source,

@@ -21,7 +21,7 @@ from spark_audit.manifest.file import original
 from spark_audit.scoring.table import ITEMS, Pass
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.loaded import Loaded
+    from spark_audit.checkpoints.checkpoint import Checkpoint
 
 
 MOST_LABELS = 64
@@ -137,7 +137,7 @@ class Encodings(dict[str, Encoding]):
         gives one another number of tokens than the manifest records.
     """
 
-    def __init__(self, manifest: schema.Manifest, loaded: Loaded) -> None:
+    def __init__(self, manifest: schema.Manifest, loaded: Checkpoint) -> None:
         super().__init__()
         self.manifest = original(manifest)
         self.loaded = loaded

@@ -27,7 +27,7 @@ from spark_audit.manifest.schema import (
 )
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.loaded import Loaded
+    from spark_audit.checkpoints.checkpoint import Checkpoint
 
 GIVE_A_MANIFEST = "give a file of `spark-audit manifest build`"
 
@@ -163,7 +163,7 @@ def _content_of_file(path: Path) -> object:
 
 
 def check_fit(
-    manifest: Manifest, checkpoint: Loaded, *, base_sha256: str | None
+    manifest: Manifest, checkpoint: Checkpoint, *, base_sha256: str | None
 ) -> list[str]:
     """Refuse a checkpoint that does not belong to the manifest.
 

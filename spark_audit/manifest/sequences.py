@@ -29,7 +29,7 @@ from spark_audit.scoring.score import PassTables
 from spark_audit.scoring.table import ITEMS, Pass
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.loaded import Loaded
+    from spark_audit.checkpoints.checkpoint import Checkpoint
 
 MORE_TOKENS = 4
 """Tokens by which an answer may exceed its task's longest response **[ours]**."""
@@ -37,7 +37,7 @@ MORE_TOKENS = 4
 
 def items_for(
     manifest: schema.Manifest | str | Path,
-    loaded: Loaded,
+    loaded: Checkpoint,
     plan: Mapping[Pass, Sequence[str]],
 ) -> dict[Pass, Sequence[Any]]:
     """Return the items that a plan names, by pass, in the order of the plan.
@@ -62,7 +62,7 @@ def items_for(
 
 
 def score(
-    loaded: Loaded | str | Path,
+    loaded: Checkpoint | str | Path,
     source: schema.Manifest | str | Path | Sequence[AnyItem],
     **options: Any,
 ) -> PassTables:

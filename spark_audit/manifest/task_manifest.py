@@ -22,11 +22,11 @@ from spark_audit.manifest.schema import Manifest, ManifestSettings
 from spark_audit.manifest.settings import BuildSettings
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.loaded import Loaded
+    from spark_audit.checkpoints.checkpoint import Checkpoint
 
 
 def task_manifest(
-    examples: Sequence[Example], loaded: Loaded, *, name: str
+    examples: Sequence[Example], loaded: Checkpoint, *, name: str
 ) -> Manifest:
     """Build a manifest for ``utility`` from examples and a tokenizer, without scores.
 
@@ -88,7 +88,7 @@ def task_manifest(
     )
 
 
-def _reference(loaded: Loaded) -> Record:
+def _reference(loaded: Checkpoint) -> Record:
     """Return the manifest's record of its reference: a base's hash, if there is one.
 
     In this way, runs of several methods over the same data get the same digest.
@@ -103,7 +103,7 @@ def _reference(loaded: Loaded) -> Record:
     }
 
 
-def _settings(loaded: Loaded) -> ManifestSettings:
+def _settings(loaded: Checkpoint) -> ManifestSettings:
     """Return the usual settings, with empty values where matching would need them."""
     usual = BuildSettings().recorded(max_positions=loaded.max_positions)
     return usual.model_copy(

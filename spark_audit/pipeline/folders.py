@@ -21,7 +21,7 @@ from spark_audit.report.folder import REPORT_FOLDERS, read_report
 from spark_audit.results import Report
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.loaded import Loaded
+    from spark_audit.checkpoints.checkpoint import Checkpoint
     from spark_audit.checkpoints.specs import Spec
 
 MANIFESTS = Path("manifests")
@@ -37,7 +37,7 @@ REPORT_PAGES = ("report.html", "report.md", "dossier.html", "tables", "figures")
 """Files and folders that a report would overwrite in a folder of something else."""
 
 
-def manifest_for(checkpoint: Loaded, request: Request) -> Manifest:
+def manifest_for(checkpoint: Checkpoint, request: Request) -> Manifest:
     """Return the manifest for a request that names none.
 
     It is made of the rows of ``--data`` where they are given, or else found in
@@ -61,7 +61,7 @@ def manifest_for(checkpoint: Loaded, request: Request) -> Manifest:
     )
 
 
-def find_manifest(checkpoint: Loaded) -> Manifest:
+def find_manifest(checkpoint: Checkpoint) -> Manifest:
     """Return the only manifest in ``manifests/`` that fits a checkpoint's base.
 
     Raises

@@ -33,8 +33,8 @@ from spark_audit.results import CheckpointFacts
 from spark_audit.scoring.table import Pass
 
 if TYPE_CHECKING:
+    from spark_audit.checkpoints.checkpoint import Checkpoint
     from spark_audit.checkpoints.derived import Relearning
-    from spark_audit.checkpoints.loaded import Loaded
     from spark_audit.checkpoints.open import OpenCheckpoints
     from spark_audit.scoring.items import AnyItem
     from spark_audit.scoring.store import PassItems, Store
@@ -184,7 +184,7 @@ class Job:
             show=progress or (lambda activity, done, total: None),
         )
 
-    def items_by_pass(self, checkpoint: Loaded) -> dict[Pass, PassItems]:
+    def items_by_pass(self, checkpoint: Checkpoint) -> dict[Pass, PassItems]:
         """Return the items that a checkpoint scores in each pass of its audits."""
         plan = union(self._plans_for(checkpoint))
         passes = list(plan)
@@ -208,7 +208,7 @@ class Job:
             )
         return items_by_pass
 
-    def _plans_for(self, checkpoint: Loaded) -> list[Plan]:
+    def _plans_for(self, checkpoint: Checkpoint) -> list[Plan]:
         """Return the plans of the audits that look at a checkpoint."""
         plans = []
         for audit, plan in zip(self.request.audits, self.plans, strict=True):
@@ -217,7 +217,7 @@ class Job:
         return plans
 
     def _items_of(
-        self, checkpoint: Loaded, passes: Sequence[Pass]
+        self, checkpoint: Checkpoint, passes: Sequence[Pass]
     ) -> Mapping[Pass, Sequence[AnyItem]]:
         """Return the items of all plans, as a checkpoint's tokenizer reads them.
 
@@ -290,7 +290,7 @@ class Job:
                     n_in_part += 1
         return StoredPasses(n_whole, len(unscored), n_in_part)
 
-    def checkpoint_job(self, checkpoint: Loaded) -> CheckpointJob:
+    def checkpoint_job(self, checkpoint: Checkpoint) -> CheckpointJob:
         """Return a checkpoint's facts for the report, and the items that it scores.
 
         The checkpoint may be loaded, or only described. A loaded one is checked once
@@ -327,7 +327,7 @@ class Job:
                 n_tokens += sum(item.tokens for item in items)
         return n_tokens
 
-    def opened(self, unscored: Unscored) -> Iterator[Loaded]:
+    def opened(self, unscored: Unscored) -> Iterator[Checkpoint]:
         """Yield every checkpoint, group by group, to be scored or to be reported.
 
         A group of which every score is stored is not loaded: its checkpoints come
@@ -428,7 +428,7 @@ def _lineup_of(request: Request) -> Lineup:
 
 def _check_fits(
     manifest: Manifest,
-    described: Sequence[Loaded],
+    described: Sequence[Checkpoint],
     lineup: Lineup,
     request: Request,
 ) -> None:
@@ -454,7 +454,7 @@ def checked_job(request: Request, progress: Progress | None = None) -> Job:
     return Job.of(request, progress)
 
 
-def check_not_swapped(manifest: Manifest, described: Sequence[Loaded]) -> None:
+def check_not_swapped(manifest: Manifest, described: Sequence[Checkpoint]) -> None:
     """Refuse a base that was given as a checkpoint, with another model as the base.
 
     Raises
@@ -479,7 +479,7 @@ def check_not_swapped(manifest: Manifest, described: Sequence[Loaded]) -> None:
 
 
 def missing_base_note(
-    manifest: Manifest, described: Sequence[Loaded], request: Request
+    manifest: Manifest, described: Sequence[Checkpoint], request: Request
 ) -> str:
     """Return a note on what is not tested without the base.
 
@@ -496,7 +496,7 @@ def missing_base_note(
     )
 
 
-def facts_of(checkpoint: Loaded, notes: Sequence[str] = ()) -> CheckpointFacts:
+def facts_of(checkpoint: Checkpoint, notes: Sequence[str] = ()) -> CheckpointFacts:
     """Return the facts of a checkpoint that its report states, with these notes."""
     facts = CheckpointFacts.model_validate(checkpoint, from_attributes=True)
     return facts.model_copy(update={"notes": [*notes]})

@@ -15,14 +15,14 @@ from spark_audit.scoring.items import Item
 from spark_audit.scoring.table import Pass
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.loaded import Loaded
+    from spark_audit.checkpoints.checkpoint import Checkpoint
     from spark_audit.scoring.store import PassItems
 
 ADDED_MASS_TEXTS = 64
 """Texts on which the mass is measured."""
 
 
-def added_mass(loaded: Loaded, items: list[Item]) -> np.ndarray:
+def added_mass(loaded: Checkpoint, items: list[Item]) -> np.ndarray:
     """Return the added tokens' probability at each position of texts.
 
     Shape ``(tokens,)``, float64. It is computed from two NLLs, over the shared tokens
@@ -47,7 +47,7 @@ def added_mass(loaded: Loaded, items: list[Item]) -> np.ndarray:
     return np.asarray(-np.expm1(-difference))
 
 
-def added_remarks(loaded: Loaded, pass_items: PassItems, seed: int) -> list[str]:
+def added_remarks(loaded: Checkpoint, pass_items: PassItems, seed: int) -> list[str]:
     """Return a remark on how much added tokens could change figures.
 
     It is measured on some texts of the plain pass. It is empty for other passes,

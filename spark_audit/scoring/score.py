@@ -28,7 +28,7 @@ from spark_audit.scoring.store import PassItems, Store
 from spark_audit.scoring.table import COLUMN_TYPES, Pass, Task, TokenTable
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.loaded import Loaded
+    from spark_audit.checkpoints.checkpoint import Checkpoint
 
 Progress: TypeAlias = Callable[[int, int], None]
 """A callback with the tokens done and the total of tokens."""
@@ -67,7 +67,7 @@ def item(key: str, encoding: Encoding, kept: tuple[int, int]) -> Item:
 
 
 def score(
-    loaded: Loaded | str | Path,
+    loaded: Checkpoint | str | Path,
     items: Sequence[AnyItem],
     *,
     passes: Sequence[Pass] = (Pass(),),
@@ -142,7 +142,7 @@ def score(
 
 
 def score_items(
-    loaded: Loaded,
+    loaded: Checkpoint,
     pass_items: PassItems,
     *,
     store: Store,
@@ -245,7 +245,7 @@ def _windows_to_score(
     return windows
 
 
-def pass_runner(loaded: Loaded, scoring_pass: Pass) -> RunPass:
+def pass_runner(loaded: Checkpoint, scoring_pass: Pass) -> RunPass:
     """Return the function that runs a pass; refuse settings that cannot be used."""
     kind = scoring_pass.kind
     sigma = scoring_pass.sigma
@@ -313,7 +313,7 @@ def _shared_heads() -> Iterator[None]:
 
 
 def drift(
-    loaded: Loaded, items: Sequence[Item]
+    loaded: Checkpoint, items: Sequence[Item]
 ) -> tuple[float, tuple[float, float] | None]:
     """Return how much a batch, and the body's dtype, change the NLL, in nats.
 
@@ -348,7 +348,7 @@ def drift(
     return by_batch, (float(difference.mean()), float(difference.max()))
 
 
-def drift_remarks(loaded: Loaded, pass_items: PassItems, seed: int) -> list[str]:
+def drift_remarks(loaded: Checkpoint, pass_items: PassItems, seed: int) -> list[str]:
     """Return remarks on how much batches and the dtype change scores.
 
     It is measured on some texts of the plain pass; empty for any other pass, and for a
@@ -376,7 +376,7 @@ def drift_remarks(loaded: Loaded, pass_items: PassItems, seed: int) -> list[str]
     return remarks
 
 
-def check_reads_as_base(loaded: Loaded, items: Sequence[AnyItem]) -> None:
+def check_reads_as_base(loaded: Checkpoint, items: Sequence[AnyItem]) -> None:
     """Refuse texts that a grown tokenizer tokenises differently from its base's.
 
     Their scores would belong to other tokens than those of the base.
@@ -406,7 +406,7 @@ def check_reads_as_base(loaded: Loaded, items: Sequence[AnyItem]) -> None:
     )
 
 
-def _check_readable(loaded: Loaded, items: Sequence[AnyItem]) -> None:
+def _check_readable(loaded: Checkpoint, items: Sequence[AnyItem]) -> None:
     """Refuse items that the model cannot read; the error names the first one."""
     seen = set[str]()
     for item in items:
@@ -421,7 +421,7 @@ def _check_readable(loaded: Loaded, items: Sequence[AnyItem]) -> None:
         _check_tokens(loaded, item)
 
 
-def _check_length(loaded: Loaded, item: AnyItem) -> None:
+def _check_length(loaded: Checkpoint, item: AnyItem) -> None:
     """Refuse an item that is longer than the model's context."""
     context = loaded.max_positions
     if context is not None and item.context_tokens > context:
@@ -432,7 +432,7 @@ def _check_length(loaded: Loaded, item: AnyItem) -> None:
         )
 
 
-def _check_tokens(loaded: Loaded, item: AnyItem) -> None:
+def _check_tokens(loaded: Checkpoint, item: AnyItem) -> None:
     """Refuse an item with a token that the model does not have, or cannot predict."""
     ids = item.all_ids
     problem = ""

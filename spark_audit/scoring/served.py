@@ -18,7 +18,7 @@ from spark_audit.scoring.items import AnyItem, Candidates, Item
 from spark_audit.scoring.table import COLUMN_TYPES, Task
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.loaded import Loaded
+    from spark_audit.checkpoints.checkpoint import Checkpoint
     from spark_audit.checkpoints.server import Server
 
 TEXTS_OF_TRIAL = 64
@@ -34,7 +34,7 @@ SERVED_PASSES = ("plain", "candidates")
 
 
 def run(
-    loaded: Loaded, items: Sequence[AnyItem], task: Task
+    loaded: Checkpoint, items: Sequence[AnyItem], task: Task
 ) -> Iterator[tuple[AnyItem, dict[str, np.ndarray]]]:
     """Yield each item with its columns, from a server that agrees with the checkpoint.
 
@@ -87,7 +87,7 @@ def _candidate_columns(
     }
 
 
-def agreement(loaded: Loaded, items: Sequence[AnyItem]) -> str:
+def agreement(loaded: Checkpoint, items: Sequence[AnyItem]) -> str:
     """Compare a server with the checkpoint here; return a note for readers.
 
     Raises

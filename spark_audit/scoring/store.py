@@ -28,7 +28,7 @@ from spark_audit.provenance import sha256_json
 from spark_audit.scoring.table import COLUMN_TYPES, Pass, TokenTable
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.loaded import Loaded
+    from spark_audit.checkpoints.checkpoint import Checkpoint
     from spark_audit.scoring.items import AnyItem
 
 SCHEMA = 1
@@ -112,7 +112,7 @@ class Store:
         self._purpose = purpose if self._is_own else ""
 
     def pass_items(
-        self, loaded: Loaded, items: Sequence[AnyItem], scoring_pass: Pass
+        self, loaded: Checkpoint, items: Sequence[AnyItem], scoring_pass: Pass
     ) -> PassItems:
         """Return the items of one pass over a checkpoint, which know their store keys.
 

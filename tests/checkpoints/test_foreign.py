@@ -614,12 +614,12 @@ def test_more_virtual_tokens_than_the_file_holds(many, kind, tiny_base, tmp_path
 def test_a_mismatch_is_told_before_memory_is_taken(
     changes, message, tiny_base, copied, monkeypatch
 ):
-    from spark_audit.checkpoints import checkpoint as _stand
+    from spark_audit.checkpoints import stored_checkpoint as _stand
 
     def loads(*_: object, **__: object) -> None:
         raise AssertionError("weights were loaded")
 
-    monkeypatch.setattr(_stand.Checkpoint, "load", loads)
+    monkeypatch.setattr(_stand.StoredCheckpoint, "load", loads)
     folder = copied(tiny_base)
     change(folder / "config.json", **changes)
     refused(folder, message)

@@ -182,7 +182,9 @@ def test_every_checkpoint_is_checked_before_any_is_scored(
         raise AssertionError("loaded or scored though another checkpoint does not fit")
 
     monkeypatch.setattr("spark_audit.pipeline.engines.local.score", never)
-    monkeypatch.setattr("spark_audit.checkpoints.checkpoint.Checkpoint.load", never)
+    monkeypatch.setattr(
+        "spark_audit.checkpoints.stored_checkpoint.StoredCheckpoint.load", never
+    )
     wide, other = tmp_path / "wide", tmp_path / "other"
     save_model(make_model("llama", hidden_size=48, seed=9), wide)
     shutil.copytree(tiny_base, other)
@@ -224,7 +226,9 @@ def test_scores_of_another_report_are_counted_and_taken(
         assert found["store"] == str(report / "scores" / "store")
     capsys.readouterr()
     with monkeypatch.context() as patched:  # no model is loaded for them
-        patched.setattr("spark_audit.checkpoints.checkpoint.Checkpoint.load", None)
+        patched.setattr(
+            "spark_audit.checkpoints.stored_checkpoint.StoredCheckpoint.load", None
+        )
         report_of_stored = run(request).report
     assert report_of_stored.checkpoints == first.checkpoints
     assert "2 of 2 passes are stored in " in capsys.readouterr().err

@@ -9,9 +9,9 @@ from scored_by_hand import make_items
 from tiny_models import make_model, save_model
 
 from spark_audit import errors
-from spark_audit.checkpoints import checkpoint, devices
+from spark_audit.checkpoints import devices, stored_checkpoint
+from spark_audit.checkpoints.checkpoint import offloaded
 from spark_audit.checkpoints.inspection import inspect_checkpoint
-from spark_audit.checkpoints.loaded import offloaded
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import Spec
 from spark_audit.errors import CheckpointError
@@ -75,7 +75,7 @@ def test_spread_to_disk_scores_are_those_of_one_place(kind, models, monkeypatch)
 
 
 def has_rooms(monkeypatch: pytest.MonkeyPatch, free: dict[str, int]) -> None:
-    monkeypatch.setattr(checkpoint, "rooms", lambda _: free)
+    monkeypatch.setattr(stored_checkpoint, "rooms", lambda _: free)
 
 
 def test_what_fits_nowhere_is_refused_before_it_is_read(models, monkeypatch):
@@ -91,7 +91,7 @@ def test_what_fits_nowhere_is_refused_before_it_is_read(models, monkeypatch):
     for free, options, fix in cases:
         has_rooms(monkeypatch, free)
         with monkeypatch.context() as patch:
-            patch.setattr(checkpoint.Checkpoint, "load", None)
+            patch.setattr(stored_checkpoint.StoredCheckpoint, "load", None)
             with pytest.raises(CheckpointError, match="does not fit") as caught:
                 open_checkpoint(folder, **options)
         assert fix in str(caught.value)

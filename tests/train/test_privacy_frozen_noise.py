@@ -16,7 +16,7 @@ from tiny_models import make_model, save_model
 from transformers import AutoModelForCausalLM
 
 from spark_audit.checkpoints.adapters import input_noise
-from spark_audit.checkpoints.loaded import Loaded
+from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import parse_specs
 from spark_audit.errors import CheckpointError, InputError
@@ -61,7 +61,7 @@ def made(start, tmp_path_factory):
     return start(tmp_path_factory.mktemp("runs") / "run").folder
 
 
-def opened(source: Path | str, base: Path) -> Loaded:
+def opened(source: Path | str, base: Path) -> Checkpoint:
     return open_checkpoint(str(source), base=str(base), device="cpu")
 
 
@@ -76,7 +76,7 @@ def noisy(base: Path, adapter: Path, noise: torch.Tensor) -> Any:
 IDS = np.array([1, 47, 91, 223, 80, 67, 12])
 
 
-def nll(loaded: Loaded, request: Pass | None = None) -> np.ndarray:
+def nll(loaded: Checkpoint, request: Pass | None = None) -> np.ndarray:
     ids = IDS.astype(np.int32)
     item = Item("a", ids, np.arange(len(ids), dtype=np.int32))
     wanted = request or Pass()
@@ -126,7 +126,7 @@ def test_training_and_answers_see_it(start, tied, tmp_path, monkeypatch):
         seen.append(batch.ids)
         return hidden(self, batch, mask)
 
-    def answers(loaded: Loaded, prompts: Any) -> float:
+    def answers(loaded: Checkpoint, prompts: Any) -> float:
         with loaded.active() as model:
             table: Any = model.get_input_embeddings()  # type: ignore[operator]
             ids = torch.tensor(IDS)

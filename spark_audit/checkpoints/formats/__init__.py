@@ -1,1 +1,1 @@
-"""Formats of checkpoints: each file makes a `Checkpoint` of one kind of path."""
+"""Formats of checkpoints: each file makes a `StoredCheckpoint` of one kind of path."""

@@ -11,12 +11,12 @@ from pathlib import Path
 import torch
 
 from spark_audit.checkpoints import specs, tensor_checks, untrusted, weight_files
-from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.formats.peft_names import (
     LORA,
     SAVED_MODULE,
     name_without_adapter,
 )
+from spark_audit.checkpoints.stored_checkpoint import StoredCheckpoint
 from spark_audit.checkpoints.tensor_checks import State
 from spark_audit.checkpoints.weight_files import PEFT_PREFIX
 from spark_audit.errors import CheckpointError, shown
@@ -67,7 +67,7 @@ class _Content:
     notes: list[str] = field(default_factory=list)
 
 
-def bare_weights(path: Path, loading: specs.Loading) -> Checkpoint:
+def bare_weights(path: Path, loading: specs.Loading) -> StoredCheckpoint:
     """Return full weights in the architecture of a config.json, or LoRA on the base.
 
     Parameters
@@ -93,7 +93,7 @@ def bare_weights(path: Path, loading: specs.Loading) -> Checkpoint:
         tensor_checks.refuse_other_names(content.full)
         model_config = weight_files.config_of(path, loading)
         notes.append(model_config.note)
-        full_weights = Checkpoint(
+        full_weights = StoredCheckpoint(
             model_config.content,
             files,
             lambda: _read(files).full,
@@ -112,7 +112,7 @@ def bare_weights(path: Path, loading: specs.Loading) -> Checkpoint:
     elif loading.base is None:
         problem = "holds LoRA weights without their base"
         raise CheckpointError(problem, fix="give --base")
-    return Checkpoint(
+    return StoredCheckpoint(
         config,
         files,
         lambda: _read(files).lora,

@@ -15,14 +15,14 @@ import torch
 
 from spark_audit.checkpoints import specs, tensor_checks, untrusted, weight_files
 from spark_audit.checkpoints.architecture import empty, read_architecture
-from spark_audit.checkpoints.checkpoint import Checkpoint
+from spark_audit.checkpoints.checkpoint import SIZE_FIELDS
 from spark_audit.checkpoints.formats.gguf_header import check_header
 from spark_audit.checkpoints.formats.gguf_lora import (
     gguf_lora,
     is_gguf_lora,
     note_on_types,
 )
-from spark_audit.checkpoints.loaded import SIZE_FIELDS
+from spark_audit.checkpoints.stored_checkpoint import StoredCheckpoint
 from spark_audit.checkpoints.tensor_checks import State
 from spark_audit.checkpoints.tokenizer_content import vocabulary_of
 from spark_audit.errors import CheckpointError
@@ -51,7 +51,7 @@ _UNREADABLE = "is no GGUF file that can be read"
 _GIVE_BASE = "give the model that it was converted from by --base"
 
 
-def gguf_file(file: Path, loading: specs.Loading) -> Checkpoint:
+def gguf_file(file: Path, loading: specs.Loading) -> StoredCheckpoint:
     """Return the checkpoint of a file: full weights or LoRA, checked but not yet read.
 
     The values of full weights stay as rounded in the file, and are read as plain
@@ -85,7 +85,7 @@ def gguf_file(file: Path, loading: specs.Loading) -> Checkpoint:
     notes += _compare_tokens(tokens, model_config.folder, loading)
 
     n_numbers = sum(int(tensor.n_elements) for tensor in reader.tensors)
-    return Checkpoint(
+    return StoredCheckpoint(
         model_config.content,
         (file,),
         partial(

@@ -19,7 +19,7 @@ import torch
 
 from spark_audit.checkpoints import specs, untrusted
 from spark_audit.checkpoints.architecture import empty, read_architecture
-from spark_audit.checkpoints.checkpoint import Checkpoint
+from spark_audit.checkpoints.stored_checkpoint import StoredCheckpoint
 from spark_audit.checkpoints.tensor_checks import State, check_filled
 from spark_audit.checkpoints.weight_files import PEFT_PREFIX
 from spark_audit.errors import CheckpointError, shown
@@ -53,7 +53,9 @@ def is_gguf_lora(reader: GGUFReader) -> bool:
     return has_parts or _field(reader, "general.type") == "adapter"
 
 
-def gguf_lora(file: Path, reader: GGUFReader, loading: specs.Loading) -> Checkpoint:
+def gguf_lora(
+    file: Path, reader: GGUFReader, loading: specs.Loading
+) -> StoredCheckpoint:
     """Return a LoRA adapter on the given base.
 
     Raises
@@ -98,7 +100,7 @@ def gguf_lora(file: Path, reader: GGUFReader, loading: specs.Loading) -> Checkpo
     }
     n_layers = len(rank_by_module)
     note = f"GGUF: LoRA of rank {rank}, alpha {alpha:g}, on {n_layers} layers"
-    return Checkpoint(
+    return StoredCheckpoint(
         config,
         (file,),
         read,

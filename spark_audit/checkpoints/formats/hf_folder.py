@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from spark_audit.checkpoints import specs, tensor_checks, untrusted, weight_files
-from spark_audit.checkpoints.checkpoint import Checkpoint
+from spark_audit.checkpoints.stored_checkpoint import StoredCheckpoint
 from spark_audit.errors import CheckpointError
 
 # Prefixes that wrappers add to the names of tensors.
@@ -22,7 +22,7 @@ _WRAPPER_PREFIXES = (
 )
 
 
-def hf_folder(path: Path, loading: specs.Loading) -> Checkpoint:
+def hf_folder(path: Path, loading: specs.Loading) -> StoredCheckpoint:
     """Return the full weights of a folder with config.json, ignoring adapters in it.
 
     Raises
@@ -49,7 +49,7 @@ def hf_folder(path: Path, loading: specs.Loading) -> Checkpoint:
     # folder itself for weights.
     has_adapter = (path / "adapter_config.json").exists()
     is_in_folder = all(file.parent == path for file in files)
-    return Checkpoint(
+    return StoredCheckpoint(
         config,
         files,
         read,

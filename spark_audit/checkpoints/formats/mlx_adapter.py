@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from spark_audit.checkpoints import specs, tensor_checks, untrusted, weight_files
-from spark_audit.checkpoints.checkpoint import Checkpoint
+from spark_audit.checkpoints.stored_checkpoint import StoredCheckpoint
 from spark_audit.checkpoints.tensor_checks import State
 from spark_audit.checkpoints.weight_files import PEFT_PREFIX
 from spark_audit.errors import CheckpointError, shown
@@ -36,7 +36,7 @@ def is_mlx_adapter(path: Path) -> bool:
     return has_mlx_file and peft_file is None
 
 
-def mlx_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
+def mlx_adapter(path: Path, loading: specs.Loading) -> StoredCheckpoint:
     """Return a LoRA or DoRA adapter on the given base.
 
     Raises
@@ -87,7 +87,7 @@ def mlx_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
         f"MLX: {training_type} of rank {rank}, scale {scale:g}, "
         f"on {len(modules)} layers"
     )
-    return Checkpoint(
+    return StoredCheckpoint(
         config,
         (path / MLX_ADAPTER_FILE,),
         read,

@@ -9,12 +9,12 @@ from functools import partial
 from pathlib import Path, PurePath, PureWindowsPath
 
 from spark_audit.checkpoints import specs, tensor_checks, untrusted, weight_files
-from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.formats.bare_weights import bare_weights
 from spark_audit.checkpoints.formats.peft_names import (
     is_whole_model,
     without_adapter_name,
 )
+from spark_audit.checkpoints.stored_checkpoint import StoredCheckpoint
 from spark_audit.errors import CheckpointError, shown
 
 # Files of weights that LLaVA and its descendants (MCITlib) train beside an adapter, and
@@ -49,7 +49,7 @@ class _NamedBase:
         return self.full_precision_name != self.name
 
 
-def peft_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
+def peft_adapter(path: Path, loading: specs.Loading) -> StoredCheckpoint:
     """Return an adapter on the given base, or else on the base that it names.
 
     Raises
@@ -75,7 +75,7 @@ def peft_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
         checkpoint = bare_weights(files[0], replace(loading, base=base))
         all_notes = (*notes, *checkpoint.notes)
         return replace(checkpoint, base=base_name, notes=all_notes)
-    return Checkpoint(
+    return StoredCheckpoint(
         config,
         files,
         partial(_adapter_tensors, files),

@@ -30,7 +30,7 @@ from spark_audit.scoring.added_rows import added_remarks
 from spark_audit.scoring.score import cores, drift_remarks, score_items, use_threads
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.loaded import Loaded
+    from spark_audit.checkpoints.checkpoint import Checkpoint
     from spark_audit.scoring.store import PassItems
 
 Work: TypeAlias = Callable[[], object]
@@ -155,7 +155,7 @@ def help_score(request: Request) -> None:
 
 
 def score_part(
-    job: Job, opened: Iterator[Loaded], shard: tuple[int, int]
+    job: Job, opened: Iterator[Checkpoint], shard: tuple[int, int]
 ) -> list[CheckpointJob]:
     """Score one worker's part of all passes over some checkpoints.
 
@@ -185,7 +185,7 @@ def score_part(
 
 
 def _score_pass(
-    job: Job, checkpoint: Loaded, pass_items: PassItems, shard: tuple[int, int]
+    job: Job, checkpoint: Checkpoint, pass_items: PassItems, shard: tuple[int, int]
 ) -> None:
     """Score the missing rest of one worker's part of one pass over a checkpoint."""
     store = job.store

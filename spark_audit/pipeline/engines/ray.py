@@ -22,7 +22,7 @@ from spark_audit.provenance import versions
 from spark_audit.scoring.store import Rows, Store
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.loaded import Loaded
+    from spark_audit.checkpoints.checkpoint import Checkpoint
     from spark_audit.checkpoints.open import OpenCheckpoints
     from spark_audit.checkpoints.specs import Loading, Spec
 
@@ -37,7 +37,7 @@ STORE_FULL_ERRORS = ("ObjectStoreFullError", "OutOfDiskError")
 
 SAME_INSTALLATION = "install the same spark-audit on all nodes"
 
-Result: TypeAlias = tuple[list["Loaded"], list[tuple[Rows, list[str]]]]
+Result: TypeAlias = tuple[list["Checkpoint"], list[tuple[Rows, list[str]]]]
 """What a task returns: its checkpoints without weights, and ``(rows, remarks)``."""
 
 
@@ -93,9 +93,9 @@ def work(release: str, copied: bytes, group: int, shard: tuple[int, int]) -> Res
     job = replace(job, opening=opening, show=lambda *_: None)
     assert isinstance(job.store, Remote)
 
-    opened: list[Loaded] = []
+    opened: list[Checkpoint] = []
 
-    def checkpoints() -> Iterator[Loaded]:
+    def checkpoints() -> Iterator[Checkpoint]:
         for loaded in opening.open(group):
             opened.append(loaded.without_weights())
             yield loaded
@@ -159,7 +159,7 @@ def _score_on(ray: Any, job: Job, unscored: Unscored) -> list[CheckpointJob]:
         for part in range(n_parts):
             pending.append(task.remote(release, copied, group, (part, n_parts)))
 
-    opened: dict[str, Loaded] = {}
+    opened: dict[str, Checkpoint] = {}
     n_tasks = len(pending)
     try:
         with job.clock("scoring: ray"):
@@ -234,7 +234,7 @@ def parts(tokens: int | None, slots: int) -> int:
     return max(slots, n_parts)
 
 
-def take(result: Result, store: Store, opened: dict[str, Loaded]) -> None:
+def take(result: Result, store: Store, opened: dict[str, Checkpoint]) -> None:
     """Store the rows from :func:`work`, and add the checkpoints that it opened.
 
     Raises

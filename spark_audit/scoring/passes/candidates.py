@@ -30,7 +30,7 @@ from spark_audit.scoring.table import Task
 if TYPE_CHECKING:
     from transformers import Cache
 
-    from spark_audit.checkpoints.loaded import Loaded
+    from spark_audit.checkpoints.checkpoint import Checkpoint
 
 CPU_CACHE = 2**28
 GPU_CACHE = 2**32
@@ -40,7 +40,7 @@ R = TypeVar("R")
 
 
 def run(
-    loaded: Loaded, model: torch.nn.Module, items: Sequence[Candidates], task: Task
+    loaded: Checkpoint, model: torch.nn.Module, items: Sequence[Candidates], task: Task
 ) -> Iterator[tuple[Candidates, dict[str, np.ndarray]]]:
     """Yield each set with ``nll_sum`` and ``nll_mean``, one row per candidate, in nats.
 

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from spark_audit.checkpoints.loaded import end_token_ids, entry_device
+from spark_audit.checkpoints.checkpoint import end_token_ids, entry_device
 from spark_audit.errors import out_of_memory
 from spark_audit.scoring.answers import begins_with, normalised
 from spark_audit.scoring.batching import Batches, room
@@ -40,7 +40,7 @@ from spark_audit.scoring.table import COLUMN_TYPES, Task
 if TYPE_CHECKING:
     from transformers import Cache, PreTrainedTokenizerBase
 
-    from spark_audit.checkpoints.loaded import Loaded
+    from spark_audit.checkpoints.checkpoint import Checkpoint
     from spark_audit.scoring.items import Prompt
 
 EOS = 0
@@ -61,7 +61,7 @@ Note = Callable[[str], None]
 
 
 def run(
-    loaded: Loaded, model: torch.nn.Module, items: Sequence[Prompt], task: Task
+    loaded: Checkpoint, model: torch.nn.Module, items: Sequence[Prompt], task: Task
 ) -> Iterator[tuple[Prompt, dict[str, np.ndarray]]]:
     """Continue prompts greedily; yield each prompt with its result.
 
@@ -180,7 +180,7 @@ class Writer:
     """
 
     def __init__(
-        self, loaded: Loaded, model: torch.nn.Module, first: Prompt, note: Note
+        self, loaded: Checkpoint, model: torch.nn.Module, first: Prompt, note: Note
     ) -> None:
         self._model = model
         self._tokenizer = loaded.tokenizer

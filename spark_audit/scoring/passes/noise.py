@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from spark_audit.checkpoints.adapters import input_noise
-from spark_audit.checkpoints.loaded import weight_of
+from spark_audit.checkpoints.checkpoint import weight_of
 from spark_audit.provenance import seed_for
 from spark_audit.scoring.batching import Batches
 from spark_audit.scoring.items import Item
@@ -30,11 +30,11 @@ from spark_audit.scoring.passes.plain import Scorer
 from spark_audit.scoring.table import Task
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.loaded import Loaded
+    from spark_audit.checkpoints.checkpoint import Checkpoint
 
 
 def run(
-    loaded: Loaded, model: torch.nn.Module, items: Sequence[Item], task: Task
+    loaded: Checkpoint, model: torch.nn.Module, items: Sequence[Item], task: Task
 ) -> Iterator[tuple[Item, dict[str, np.ndarray]]]:
     """Yield each item with its columns under noise.
 

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from spark_audit.checkpoints.loaded import entry_device, offloaded, weight_of
+from spark_audit.checkpoints.checkpoint import entry_device, offloaded, weight_of
 from spark_audit.errors import CheckpointError
 from spark_audit.scoring.batching import Batches, room
 from spark_audit.scoring.float32_body import widened
@@ -47,7 +47,7 @@ from spark_audit.scoring.table import COLUMN_TYPES, PLAIN_COLUMNS, WITH_NUCLEI, 
 if TYPE_CHECKING:
     from transformers import Cache, PreTrainedModel
 
-    from spark_audit.checkpoints.loaded import Loaded
+    from spark_audit.checkpoints.checkpoint import Checkpoint
     from spark_audit.scoring.items import Item
 
 PLAIN_HEADS = frozenset(
@@ -91,7 +91,7 @@ Note = Callable[[str], None]
 
 
 def run(
-    loaded: Loaded, model: torch.nn.Module, items: Sequence[Item], task: Task
+    loaded: Checkpoint, model: torch.nn.Module, items: Sequence[Item], task: Task
 ) -> Iterator[tuple[Item, dict[str, np.ndarray]]]:
     """Yield each item with the columns of its scored tokens."""
     names = COLUMN_TYPES[task.scoring_pass.kind]
@@ -124,7 +124,7 @@ class Scorer:
     """
 
     def __init__(
-        self, loaded: Loaded, model: torch.nn.Module, first: Item, note: Note
+        self, loaded: Checkpoint, model: torch.nn.Module, first: Item, note: Note
     ) -> None:
         self._model = model
         self.device = entry_device(model)
@@ -159,7 +159,7 @@ class Scorer:
         tokens = min(self.room.max_tokens, max(self.columns.rows, 1))
         self.room = replace(self.room, max_tokens=tokens)
 
-    def _own_forward_note(self, loaded: Loaded, reason: str) -> str:
+    def _own_forward_note(self, loaded: Checkpoint, reason: str) -> str:
         """Return a note for readers on logits from the model's own forward."""
         text = f"logits come from the model's own forward: {reason}"
         if loaded.dtype != "float32":
