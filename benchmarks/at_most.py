@@ -23,12 +23,12 @@ from known_truth_table import limits
 from spark_audit.audits.extract.rates import limits_p, rate_difference
 from spark_audit.audits.twins.rank_tests import LEAST_P_OF_DRAWS
 from spark_audit.stats.at_most import at_most, exposure_at_most, rate_side, t_bound
-from spark_audit.stats.bootstrap import sign_flips
 from spark_audit.stats.canary_ranks import exposure_bits, exposure_mde, null_mean
 from spark_audit.stats.estimate import Bound, Power
 from spark_audit.stats.intervals import rate_estimate
 from spark_audit.stats.memory_contrast import Memory, Sides, memory
 from spark_audit.stats.power import smallest
+from spark_audit.stats.sign_flips import sign_flips
 
 STEPS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 """True effects, as shares of the smallest detectable one."""

@@ -12,8 +12,9 @@ from collections.abc import Callable
 import numpy as np
 from scipy import stats
 
-from spark_audit.stats.bootstrap import Weights, draw_weights, max_t, median_replicates
+from spark_audit.stats.bootstrap import Weights, draw_weights, median_replicates
 from spark_audit.stats.intervals import ratio_estimate
+from spark_audit.stats.sign_flips import max_t
 
 CLUSTERS, STATISTICS, REPLICATES, TOKENS = 51, 20, 9999, 261
 TARGET = 0.2

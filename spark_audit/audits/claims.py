@@ -11,8 +11,8 @@ from spark_audit.results import Finding, Row
 from spark_audit.results.findings import ALPHA as ALPHA
 from spark_audit.results.findings import DETECTED, SEVERITY, UNUSABLE
 from spark_audit.stats.at_most import at_most
-from spark_audit.stats.bootstrap import holm_by_key
 from spark_audit.stats.estimate import Bound, Power
+from spark_audit.stats.multiple_tests import holm_by_key
 from spark_audit.stats.power import smallest
 
 TESTS = "primary_tests"

@@ -26,8 +26,8 @@ from spark_audit.audits.mia.texts import (
     word_features,
 )
 from spark_audit.provenance import seed_for
-from spark_audit.stats.bootstrap import holm_by_key
 from spark_audit.stats.clustered_roc import Design
+from spark_audit.stats.multiple_tests import holm_by_key
 
 MIN_CLUSTERS_OF_STRATUM = 2
 """Held-out clusters that a stratum needs."""

@@ -23,10 +23,11 @@ from spark_audit.audits.base import Audit, Context
 from spark_audit.names import BASE
 from spark_audit.results import Contrast, Row
 from spark_audit.results.evidence import Evidence
-from spark_audit.stats.bootstrap import Weights, cluster_sums, draw_weights, sign_flips
+from spark_audit.stats.bootstrap import Weights, cluster_sums, draw_weights
 from spark_audit.stats.estimate import Estimate, Status
 from spark_audit.stats.intervals import Estimand, estimates_of, ratio, replicates_of
 from spark_audit.stats.power import with_mde
+from spark_audit.stats.sign_flips import sign_flips
 
 
 class RatioKey(NamedTuple):

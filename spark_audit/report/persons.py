@@ -28,7 +28,7 @@ from spark_audit.results import Report
 from spark_audit.results.evidence import Evidence
 from spark_audit.sentences import render
 from spark_audit.stats import conformal
-from spark_audit.stats.bootstrap import holm_by_key
+from spark_audit.stats.multiple_tests import holm_by_key
 
 if TYPE_CHECKING:
     import pandas as pd

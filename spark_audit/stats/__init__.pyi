@@ -1,9 +1,6 @@
 from .accuracy_intervals import accuracy_difference as accuracy_difference
 from .accuracy_intervals import accuracy_estimate as accuracy_estimate
 from .balance import balance_rows as balance_rows
-from .bootstrap import holm as holm
-from .bootstrap import max_t as max_t
-from .bootstrap import sign_flip as sign_flip
 from .canary_ranks import candidate_rank as candidate_rank
 from .canary_ranks import exposure_bits as exposure_bits
 from .canary_ranks import top_k as top_k
@@ -26,6 +23,9 @@ from .matching import match_spans as match_spans
 from .matching import micro_nats as micro_nats
 from .memory_contrast import Sides as Sides
 from .memory_contrast import memory as memory
+from .multiple_tests import holm as holm
 from .power import clusters_needed as clusters_needed
 from .power import mde as mde
 from .sampled_extraction import n_p as n_p
+from .sign_flips import max_t as max_t
+from .sign_flips import sign_flip as sign_flip

@@ -10,8 +10,9 @@ from spark_audit.stats.accuracy_intervals import (
     accuracy_estimate,
     cluster_shares,
 )
-from spark_audit.stats.bootstrap import draw_in_strata, sign_flip
+from spark_audit.stats.bootstrap import draw_in_strata
 from spark_audit.stats.intervals import rate_estimate
+from spark_audit.stats.sign_flips import sign_flip
 
 GAP = float("nan")
 

@@ -19,7 +19,8 @@ from spark_audit.stats.canary_ranks import exposure_bits, null_mean
 from spark_audit.stats.clustered_roc import Design, auc_difference, auc_estimate
 from spark_audit.stats.estimate import Bound
 from spark_audit.stats.intervals import rate_estimate, ratio_estimate
-from spark_audit.stats.memory_contrast import Sides, memory, permutation_p
+from spark_audit.stats.memory_contrast import Sides, memory
+from spark_audit.stats.permutation import permutation_p
 
 LEVELS = (0.05, 0.05 / 4, 0.05 / 38)
 

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from spark_audit.stats.bootstrap import sign_flip
 from spark_audit.stats.estimate import Estimate, Power
 from spark_audit.stats.power import (
     NOT_DETECTED,
@@ -11,6 +10,7 @@ from spark_audit.stats.power import (
     smallest,
     with_mde,
 )
+from spark_audit.stats.sign_flips import sign_flip
 
 
 def power_of(effect: float, clusters: int, level: float) -> float:

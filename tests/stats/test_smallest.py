@@ -16,12 +16,14 @@ from spark_audit.audits.extract.rates import (
     limits_p,
     split_difference,
 )
-from spark_audit.stats.bootstrap import correlated, sign_flip
 from spark_audit.stats.canary_ranks import exposure_bits, null_mean
 from spark_audit.stats.clustered_roc import Design, auc_difference
 from spark_audit.stats.estimate import Power
-from spark_audit.stats.memory_contrast import Sides, least_p, memory, permutation_p
+from spark_audit.stats.memory_contrast import Sides, memory
+from spark_audit.stats.multiple_tests import correlated
+from spark_audit.stats.permutation import least_p, permutation_p
 from spark_audit.stats.power import smallest
+from spark_audit.stats.sign_flips import sign_flip
 
 FAMILIES = (4, 24)
 

@@ -8,10 +8,10 @@ from spark_audit.stats.bootstrap import (
     draw_in_strata,
     draw_weights,
     median_replicates,
-    sign_flip,
 )
 from spark_audit.stats.clustered_roc import Design, auc_replicates
 from spark_audit.stats.intervals import ratio, ratio_estimate
+from spark_audit.stats.sign_flips import sign_flip
 
 CLUSTERS = 2000
 

@@ -37,7 +37,7 @@ from spark_audit.names import BASE
 from spark_audit.results import Row
 from spark_audit.results.findings import Fact
 from spark_audit.stats import canary_ranks
-from spark_audit.stats.bootstrap import holm
+from spark_audit.stats.multiple_tests import holm
 
 CONFIDENCE = 0.95
 

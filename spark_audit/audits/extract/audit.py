@@ -39,10 +39,11 @@ from spark_audit.results import AuditResult, Contrast, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.results.findings import Fact
 from spark_audit.scoring.table import Pass
-from spark_audit.stats.bootstrap import cluster_sums, median_replicates, sign_flip
+from spark_audit.stats.bootstrap import cluster_sums, median_replicates
 from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.intervals import median_estimate, percentile_interval
 from spark_audit.stats.sampled_extraction import n_p
+from spark_audit.stats.sign_flips import sign_flip
 
 PROMPTED = Pass("prompted")
 

@@ -22,7 +22,8 @@ from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestSpan
 from spark_audit.results import Hits
 from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.intervals import clopper_pearson
-from spark_audit.stats.memory_contrast import Sides, permutation_p
+from spark_audit.stats.memory_contrast import Sides
+from spark_audit.stats.permutation import permutation_p
 
 MIN_GUESS_RATE = 0.01
 """Lowest guess rate that is assumed for any kind of identifier **[ours]**."""

@@ -25,7 +25,7 @@ from spark_audit.audits.extract.rates import (
 from spark_audit.manifest.asked_prompts import PROMPTS
 from spark_audit.names import BASE
 from spark_audit.results.audit_result import TableRecord
-from spark_audit.stats.bootstrap import holm_by_key
+from spark_audit.stats.multiple_tests import holm_by_key
 from spark_audit.stats.sampled_extraction import n_p
 
 WHOLE = "identifiers"

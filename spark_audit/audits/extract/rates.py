@@ -34,10 +34,10 @@ from spark_audit.names import BASE
 from spark_audit.results import Row
 from spark_audit.results.findings import Fact
 from spark_audit.stats.at_most import rate_side, t_bound
-from spark_audit.stats.bootstrap import sign_flip
 from spark_audit.stats.estimate import Bound, Estimate, Power, RateSide, side_of
 from spark_audit.stats.intervals import rate_estimate, ratio_estimate
 from spark_audit.stats.power import mde_normal
+from spark_audit.stats.sign_flips import sign_flip
 
 Facts: TypeAlias = dict[str, Fact]
 

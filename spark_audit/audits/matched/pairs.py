@@ -39,7 +39,13 @@ from spark_audit.audits.supervision import NOT_READ
 from spark_audit.names import BASE, entry_of, original_of
 from spark_audit.results import Contrast, Row
 from spark_audit.results.rows import Family
-from spark_audit.stats import bootstrap, intervals, memory_contrast, selectivity
+from spark_audit.stats import (
+    bootstrap,
+    intervals,
+    memory_contrast,
+    selectivity,
+    sign_flips,
+)
 from spark_audit.stats.bootstrap import Weights
 from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.power import mde, with_mde
@@ -484,7 +490,7 @@ def _did_tests(
         # nats.
         sums_by_cluster = estimand.sums[:, 0]  # (clusters,), nats
         tests[key] = DidTest(
-            p=bootstrap.sign_flip(sums_by_cluster, seed=seed),
+            p=sign_flips.sign_flip(sums_by_cluster, seed=seed),
             note=OF_REFERENCE if key.baseline in scores.references else "",
         )
         if _family(group, key) == "primary":
@@ -494,7 +500,7 @@ def _did_tests(
         return tests
 
     columns = np.stack([*primary_sums.values()], axis=1)  # (clusters, tests), nats
-    corrected = bootstrap.max_t(columns, seed=seed).tolist()
+    corrected = sign_flips.max_t(columns, seed=seed).tolist()
     for key, p in zip(primary_sums, corrected, strict=True):
         estimate = estimates[key]
         smallest = None

@@ -23,7 +23,7 @@ from spark_audit.data.occurrences import dose_group
 from spark_audit.names import BASE
 from spark_audit.results import Row
 from spark_audit.results.findings import Fact
-from spark_audit.stats import memory_contrast
+from spark_audit.stats import memory_contrast, permutation
 from spark_audit.stats.at_most import t_bound
 from spark_audit.stats.estimate import Bound, Estimate, Power, side_of
 
@@ -250,12 +250,12 @@ class Occurrences:
         least_p = 0.0
         are_all_injected = (self.spans["form"] > 0).all()
         if seed is not None and p is not None and are_all_injected:
-            permuted_p = memory_contrast.permutation_p(
+            permuted_p = permutation.permutation_p(
                 change_of_spans, self.sides, seed=seed
             )
             if permuted_p is not None:
                 p = max(p, permuted_p)
-                least_p = memory_contrast.least_p(self.sides)
+                least_p = permutation.least_p(self.sides)
 
         # Memory is below 0: what could still be there lies at the lower end.
         bounds = t_bound(

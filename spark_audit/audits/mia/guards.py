@@ -28,8 +28,8 @@ from spark_audit.names import BASE
 from spark_audit.provenance import seed_for
 from spark_audit.results import Guard, Hits, Row, number
 from spark_audit.results.findings import Fact
-from spark_audit.stats.bootstrap import correlated
 from spark_audit.stats.estimate import Estimate, Status, side_of
+from spark_audit.stats.multiple_tests import correlated
 
 EVERY_SCORE = ""
 """Key of a status or note that holds for all scores."""

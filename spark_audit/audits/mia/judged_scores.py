@@ -19,8 +19,8 @@ from spark_audit.results import Row
 from spark_audit.results.audit_result import TableRecord
 from spark_audit.results.findings import Fact
 from spark_audit.sentences import render
-from spark_audit.stats.bootstrap import holm
 from spark_audit.stats.estimate import Estimate, side_of
+from spark_audit.stats.multiple_tests import holm
 
 
 def judged_scores(

@@ -22,7 +22,7 @@ from spark_audit.names import BASE
 from spark_audit.results import Claim, Contrast, Finding, Row
 from spark_audit.results.audit_result import TableRecord
 from spark_audit.results.findings import Fact
-from spark_audit.stats.bootstrap import correlated, holm
+from spark_audit.stats.multiple_tests import correlated, holm
 
 PRIMARY = "combined"
 """The score that is shown if several detect, declared beforehand."""

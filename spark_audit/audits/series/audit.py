@@ -43,9 +43,9 @@ from spark_audit.results import AuditResult, Finding, Row
 from spark_audit.results.audit_result import TableRecord
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass, TokenTable
-from spark_audit.stats.bootstrap import holm_by_key
 from spark_audit.stats.clustered_roc import Design, auc_estimate
 from spark_audit.stats.estimate import Estimate
+from spark_audit.stats.multiple_tests import holm_by_key
 
 STAGE_FPRS = {"tpr_at_fpr_10": 0.1, "tpr_at_fpr_1": 0.01}
 """Metric -> the false-positive rate of its true-positive rate."""

@@ -15,7 +15,7 @@ from spark_audit.audits.stages.memory_cells import SeriesGain, TaskCell
 from spark_audit.audits.stages.states import State, TaskState
 from spark_audit.results import Claim, Finding
 from spark_audit.results.findings import Fact
-from spark_audit.stats.bootstrap import holm_by_key
+from spark_audit.stats.multiple_tests import holm_by_key
 
 NO_FOLLOWED_TASK = "no task can be followed beyond its stage"
 

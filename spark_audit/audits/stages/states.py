@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from spark_audit.audits.claims import ALPHA
 from spark_audit.audits.stages.memory_cells import TaskCell
-from spark_audit.stats.bootstrap import holm_by_key
+from spark_audit.stats.multiple_tests import holm_by_key
 
 State: TypeAlias = Literal[
     "not yet trained",

@@ -22,8 +22,8 @@ from spark_audit.audits.twins.rank_tests import RankTest, hits_power, rank_tests
 from spark_audit.names import BASE, TRAINED
 from spark_audit.results import Claim, Finding, Row
 from spark_audit.results.findings import Fact
-from spark_audit.stats.bootstrap import holm
 from spark_audit.stats.estimate import Bound, side_of
+from spark_audit.stats.multiple_tests import holm
 
 
 class RankVerdict(NamedTuple):

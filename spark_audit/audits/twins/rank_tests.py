@@ -29,11 +29,11 @@ from spark_audit.manifest.identifier_forms import WORDED
 from spark_audit.names import NEVER, TRAINED
 from spark_audit.results import Row
 from spark_audit.results.rows import MIN_CLUSTERS_TO_PUBLISH
-from spark_audit.stats import memory_contrast
+from spark_audit.stats import memory_contrast, permutation
 from spark_audit.stats.at_most import t_bound
-from spark_audit.stats.bootstrap import MAX_CLUSTERS_EXACT, sign_flip
 from spark_audit.stats.estimate import Bound, Power
 from spark_audit.stats.intervals import ratio_estimate
+from spark_audit.stats.sign_flips import MAX_CLUSTERS_EXACT, sign_flip
 
 LEAST_P_OF_DRAWS = 1e-4
 """The smallest p of a test by 9,999 random draws."""
@@ -288,8 +288,8 @@ def _compare_sides(
         return None
     memory = memory_contrast.memory(compared.values, compared.sides)
 
-    p = memory_contrast.permutation_p(compared.values, compared.sides, seed=seed)
-    least_p = memory_contrast.least_p(compared.sides)
+    p = permutation.permutation_p(compared.values, compared.sides, seed=seed)
+    least_p = permutation.least_p(compared.sides)
     if p is None:
         # Nothing can be permuted if each cluster lies on both sides.
         p = memory.t_p()

@@ -12,10 +12,10 @@ from spark_audit.audits.utility.answers import Series
 from spark_audit.results import Contrast, Finding, Row
 from spark_audit.results.findings import Fact
 from spark_audit.stats import accuracy, accuracy_intervals
-from spark_audit.stats.bootstrap import sign_flip
 from spark_audit.stats.estimate import Estimate, side_of
 from spark_audit.stats.intervals import rate_estimate
 from spark_audit.stats.power import with_mde
+from spark_audit.stats.sign_flips import sign_flip
 
 COMPARED = ("last", "avg", "bwt")
 """Metrics that two series are compared by."""
