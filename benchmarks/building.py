@@ -103,7 +103,7 @@ def built(folder: Path, rows: int) -> None:
     """Build as the command does, and print a line of the table."""
     from spark_audit.cli.main import run as command_line
     from spark_audit.manifest import build
-    from spark_audit.manifest.file import load_manifest
+    from spark_audit.manifest.file import read_manifest
     from spark_audit.messages import progress
 
     checked, start, last = build.checked_examples, [0.0], [""]
@@ -134,7 +134,7 @@ def built(folder: Path, rows: int) -> None:
     spent = time.process_time()
     if code:
         raise SystemExit(code)
-    tokens = load_manifest(output).counts["tokens"] / rows
+    tokens = read_manifest(output).counts["tokens"] / rows
     print(f"|{rows:,}|{tokens:.0f}|{start[0]:.0f}|{most:.0f}|{spent:.0f}|")
 
 

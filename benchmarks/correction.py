@@ -97,7 +97,9 @@ def audited(work: Path, seed: int) -> dict[str, dict[str, float]]:
 
     request = Request(
         audits=("matched",),
-        ckpt=tuple(f"{cell.name}={folder / 'runs' / cell.name}" for cell in cells()),
+        checkpoints=tuple(
+            f"{cell.name}={folder / 'runs' / cell.name}" for cell in cells()
+        ),
         base=base,
         baseline=REFERENCE,
         manifest=manifest_path,

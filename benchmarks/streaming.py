@@ -33,7 +33,7 @@ from building import peak
 from spark_audit.audits import NLL, Matched, Membership
 from spark_audit.audits.base import Context
 from spark_audit.manifest.content import seal
-from spark_audit.manifest.file import load_manifest, write_manifest
+from spark_audit.manifest.file import read_manifest, write_manifest
 from spark_audit.pipeline.conclude import conclude
 from spark_audit.pipeline.job import CheckpointJob, Clock, Job
 from spark_audit.pipeline.lineup import Lineup, make_plans
@@ -258,10 +258,10 @@ def measured(folder: Path, rows: int, count: int, given: argparse.Namespace) -> 
     first, start, clock = peak(), time.monotonic(), Clock()
     names = names_of(count)
     with stage("manifest", clock):
-        manifest = load_manifest(folder / f"{rows}.arrow")
+        manifest = read_manifest(folder / f"{rows}.arrow")
     request = Request(
         audits=tuple(QUICK.get(name, name) for name in given.audits),
-        ckpt=tuple(names[1:]),
+        checkpoints=tuple(names[1:]),
         base="base",
         baseline="c1",
         formats=("csv",),

@@ -33,7 +33,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from spark_audit.audits import AUDITS_ON_REQUEST, all_audits
 from spark_audit.audits.base import Audit
 from spark_audit.checkpoints.open import open_checkpoint
-from spark_audit.manifest.file import load_manifest
+from spark_audit.manifest.file import read_manifest
 from spark_audit.manifest.sequences import items_for
 from spark_audit.pipeline.lineup import make_plans, union
 from spark_audit.scoring.items import Candidates, Item, Prompt
@@ -90,7 +90,7 @@ def noisy(base: Path, folder: Path, *, seed: int) -> Path:
 
 def kinds(manifest_file: Path, base: Path, audits: Sequence[Audit]) -> list[Kind]:
     """The work of a checkpoint, as ours plans it."""
-    manifest = load_manifest(manifest_file)
+    manifest = read_manifest(manifest_file)
     view, plans = make_plans(manifest, audits)
     loaded = open_checkpoint(str(base))
     rng = np.random.default_rng(0)

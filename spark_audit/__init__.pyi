@@ -9,7 +9,7 @@ from .data.examples import Span as Span
 from .data.examples import read_examples as read_examples
 from .data.importers import import_rows as import_rows
 from .manifest.build import build_manifest as build_manifest
-from .manifest.file import load_manifest as load_manifest
+from .manifest.file import read_manifest as read_manifest
 from .manifest.file import write_manifest as write_manifest
 from .manifest.schema import Manifest as Manifest
 from .manifest.sequences import items_for as items_for

@@ -49,7 +49,7 @@ from spark_audit.data.injection import inject
 from spark_audit.demo_rows import TASKS, make_examples, unlabelled
 from spark_audit.errors import InputError
 from spark_audit.manifest.build import build_manifest
-from spark_audit.manifest.file import load_manifest, write_manifest
+from spark_audit.manifest.file import read_manifest, write_manifest
 from spark_audit.pipeline.engines.local import run_jobs
 from spark_audit.pipeline.request import Request
 from spark_audit.pipeline.run import Outcome, run
@@ -259,7 +259,7 @@ def _finished(out: Path, formats: Sequence[str]) -> Outcome | None:
 
     has_pages = all((out / page).exists() for page in DEMO_PAGES)
     if not formats and not has_pages:
-        manifest = load_manifest(_manifest_file(out))
+        manifest = read_manifest(_manifest_file(out))
         write_report(report, out, manifest=manifest)
     # The report is read again, because it lists the pages that were just rendered.
     return Outcome(out, read_report(out))
@@ -382,7 +382,7 @@ def _command(out: Path, seed: int) -> tuple[str, ...]:
 def _build(out: Path, seed: int, size: Size) -> None:
     """Build the manifest of the data, unless it exists for this base and versions."""
     path = _manifest_file(out)
-    if path.exists() and load_manifest(path).versions == versions():
+    if path.exists() and read_manifest(path).versions == versions():
         return
 
     with quiet():
@@ -419,7 +419,7 @@ def _request(
     run_names = [name for name in RUNS if name in size.runs]
     return Request(
         audits=tuple(audits),
-        ckpt=tuple(f"{name}={out / 'runs' / name}" for name in run_names),
+        checkpoints=tuple(f"{name}={out / 'runs' / name}" for name in run_names),
         base=str(out / "runs" / "base"),
         baseline=BASELINE,
         manifest=_manifest_file(out),

@@ -41,14 +41,14 @@ REPORT = """
 import sys
 from pathlib import Path
 from spark_audit.audits import base, find, in_order
-from spark_audit.manifest.file import load_manifest
+from spark_audit.manifest.file import read_manifest
 from spark_audit.report.assemble import assemble
 from spark_audit.report.folder import write_report
 from spark_audit.results import CheckpointFacts, ManifestFacts
 from spark_audit.scoring.table import Pass, TokenTable
 
 scene, folder, audits, formats = sys.argv[1:]
-manifest = load_manifest(Path(scene) / "manifest.json")
+manifest = read_manifest(Path(scene) / "manifest.json")
 names = ("base", "ours")
 tables = {n: {Pass(): TokenTable.read(Path(scene) / f"{n}.parquet")} for n in names}
 base.Audit.replicates_of = lambda self, preset: 200
@@ -216,7 +216,7 @@ withdrawn = "does not echo"
 def states_of(house: House, folder: Path) -> str:
     code = (
         "import sys, spark_audit as sa\n"
-        "for one in sa.read_report(sys.argv[1]).standings:\n"
+        "for one in sa.read_report(sys.argv[1]).states:\n"
         "    found = [tried.shown for tried in one.tally['FOUND']]\n"
         "    print(one.name, one.state, one.led_by.audit, found, one.ships)"
     )

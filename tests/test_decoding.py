@@ -19,7 +19,7 @@ from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli.main import run as command_line
 from spark_audit.data.examples import Example, Span, write_examples
 from spark_audit.manifest.build import build_manifest
-from spark_audit.manifest.file import load_manifest, write_manifest
+from spark_audit.manifest.file import read_manifest, write_manifest
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.run import Request, run
 from spark_audit.report.disclosure.rounding import MIN_STEP_TIMES_CLUSTERS
@@ -90,7 +90,7 @@ def audited(tmp_path_factory, tiny_base, make_adapter) -> Path:
                 *("rank", "nll"),
                 Membership(blind_permutations=0),
             ),
-            ckpt=(f"ours={folder / 'lora'}",),
+            checkpoints=(f"ours={folder / 'lora'}",),
             base=str(tiny_base),
             manifest=folder / "m.json",
             output=folder / "report",
@@ -107,7 +107,7 @@ def texts_of(manifest: Manifest) -> list[str]:
 
 def test_the_attack_reads_texts_from_the_files_that_are_kept_private(audited, attacker):
     """Else the tests below would show nothing."""
-    manifest = load_manifest(audited / "m.json")
+    manifest = read_manifest(audited / "m.json")
     texts = texts_of(manifest)[:6]
     assert attacker.recovered(audited / "m.json", texts) >= set(texts)
     scores = audited / "report" / "scores"
@@ -125,7 +125,7 @@ def test_the_attack_reads_texts_from_the_files_that_are_kept_private(audited, at
 
 
 def test_nothing_that_can_be_shared_gives_text_back(audited, attacker):
-    texts = texts_of(load_manifest(audited / "m.json"))
+    texts = texts_of(read_manifest(audited / "m.json"))
     redacted, folder = audited / "redacted.json", audited / "report"
     call = ["manifest", "export", str(audited / "m.json"), "--redact"]
     assert command_line([*call, "-o", str(redacted)]) == 0
@@ -169,7 +169,7 @@ def singled_out(
 def test_hidden_words_cannot_be_tried_out_against_printed_scores(
     audited, attacker, tiny_base, capsys
 ):
-    manifest = load_manifest(audited / "m.json")
+    manifest = read_manifest(audited / "m.json")
     call = ["score", str(audited / "data.jsonl"), "--base", str(tiny_base), "--json"]
     for asked in (False, True):
         assert training_line([*call, "--show-text"] if asked else call) == 0

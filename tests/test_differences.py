@@ -19,7 +19,7 @@ from spark_audit.cli.main import run as command_line
 from spark_audit.data.examples import Example, Span
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.content import seal
-from spark_audit.manifest.file import load_manifest, write_manifest
+from spark_audit.manifest.file import read_manifest, write_manifest
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.run import Request, run
 from spark_audit.provenance import canonical_json
@@ -105,7 +105,7 @@ def reports(tmp_path_factory, tiny_base, make_adapter) -> dict[str, Path]:
                 "rank",
                 "nll",
             ),
-            ckpt=(f"ours={place / 'lora'}",),
+            checkpoints=(f"ours={place / 'lora'}",),
             base=str(tiny_base),
             manifest=place / f"{name}.json",
             output=place / name,
@@ -276,7 +276,7 @@ def test_a_guess_of_the_text_cannot_be_tried_out_against_a_digest(reports, tmp_p
     """The attacker knows the manifest but the number, and hashes every guess."""
     folder = tmp_path / "report"
     report, source = read_report(reports["whole"]), reports["whole"].parent
-    manifest = load_manifest(source / "whole.json")
+    manifest = read_manifest(source / "whole.json")
     secret = number_of(int(SECRET[-2:]))
     content = canonical_json(
         {k: v for k, v in manifest.model_dump(mode="json").items() if k not in NAMED}

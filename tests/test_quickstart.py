@@ -118,5 +118,5 @@ def test_five_commands_lead_from_messages_and_an_adapter_of_trl_to_a_verdict(
     assert f"{n_identifiers} were in the loss, 0 only read, 0 cut off" in supervision
 
     report = read_report("reports/support-mine")
-    assert [one.state for one in report.standings] == ["LEAKS"]
+    assert [one.state for one in report.states] == ["LEAKS"]
     assert "mine: LEAKS" in "".join(printed[4])

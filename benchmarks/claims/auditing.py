@@ -89,7 +89,7 @@ class Audited:
             return self._read[output]
         request = Request(
             audits=(OPTIONS.get(audit, audit),),
-            ckpt=tuple(specs),
+            checkpoints=tuple(specs),
             base=self.base,
             baseline=baseline or None,
             manifest=self.manifest,

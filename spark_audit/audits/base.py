@@ -23,7 +23,7 @@ from spark_audit.audits.baselines import with_base as with_base
 from spark_audit.audits.claims import at_level, corrected
 from spark_audit.audits.metrics import LatexColumn as LatexColumn
 from spark_audit.audits.metrics import Metric as Metric
-from spark_audit.manifest.file import load_manifest, original
+from spark_audit.manifest.file import original, read_manifest
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import series_of
 from spark_audit.results import (
@@ -452,7 +452,7 @@ class Audit(ABC):
             Random seed.
         """
         _check_tables(tables)
-        full_manifest = original(load_manifest(manifest))
+        full_manifest = original(read_manifest(manifest))
         preset = preset or full_manifest.settings.preset
         context = Context(
             baselines={},

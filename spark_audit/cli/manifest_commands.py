@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from spark_audit import messages
 from spark_audit.checkpoints.specs import Loading
-from spark_audit.manifest.file import check_output, load_manifest, write_manifest
+from spark_audit.manifest.file import check_output, read_manifest, write_manifest
 from spark_audit.manifest.settings import BuildSettings
 from spark_audit.options import NO_OPTION, BatchSize, Json, Quiet, Verbose
 from spark_audit.previous import keeping_previous
@@ -133,7 +133,7 @@ def show(manifest: File, /, *, verbose: Verbose = False, json: Json = False) -> 
     from spark_audit.cli.show import show_records
     from spark_audit.manifest.overview import BALANCE_TABLE, describe
 
-    description = describe(load_manifest(manifest))
+    description = describe(read_manifest(manifest))
     if json:
         content = {
             **description.facts,
@@ -177,7 +177,7 @@ def verify(
         Also check that it fits.
     """
     # This also checks the digest.
-    content = load_manifest(manifest)
+    content = read_manifest(manifest)
     console.tell(f"{manifest}: digest {content.digest} fits its content")
     if base is not None:
         from spark_audit.checkpoints.open import open_checkpoint
@@ -210,7 +210,7 @@ def export(
 
     check_output(output)
     console.keep_apart([output], [manifest])
-    content = load_manifest(manifest)
+    content = read_manifest(manifest)
     with keeping_previous([output]):
         write_manifest(without_text(content) if redact else content, output)
     console.tell(f"Manifest: {output}")
@@ -233,7 +233,7 @@ def rows(
     from spark_audit.files import check_writable, write_text
     from spark_audit.manifest.file import original
 
-    all_rows = list(peer_rows(original(load_manifest(manifest))))
+    all_rows = list(peer_rows(original(read_manifest(manifest))))
     members = [row for row in all_rows if row["label"] == 1]
     non_members = [row for row in all_rows if row["label"] == 0]
     rows_by_path = {

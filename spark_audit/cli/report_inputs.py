@@ -32,9 +32,9 @@ def manifest_of(report: Report, path: Path) -> Manifest:
     InputError
         If the report was made with another manifest.
     """
-    from spark_audit.manifest.file import load_manifest, original
+    from spark_audit.manifest.file import original, read_manifest
 
-    manifest = original(load_manifest(path))
+    manifest = original(read_manifest(path))
     if manifest.digest != report.manifest.digest:
         digest_start = report.manifest.digest[:12]
         raise InputError(

@@ -77,7 +77,9 @@ def _show_standings(report: Report) -> None:
         badge = standings.badge(standing.state)
         outcomes = sentences.capitalised(standing.outcomes)
         style = "bold" if standing.detections else None
-        show_line(f"{badge} {standing.name}: {standing.lead} {outcomes}.", style=style)
+        show_line(
+            f"{badge} {standing.name}: {standing.reason} {outcomes}.", style=style
+        )
     show_line(sentences.render("terminal.level", level=first_screen.level(report)))
 
     table = attacks.attack_table(attacks.attacks(report, all_standings))

@@ -40,7 +40,7 @@ from spark_audit.integrations.pace import Pace
 from spark_audit.integrations.probe import probe_rows
 from spark_audit.integrations.processes import result_of_first, results_of_all
 from spark_audit.integrations.trainer_batches import STEPS, BatchReader, Seen
-from spark_audit.manifest.file import check_fit, load_manifest, original, restricted_to
+from spark_audit.manifest.file import check_fit, original, read_manifest, restricted_to
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import items_for
 from spark_audit.names import BASE
@@ -85,7 +85,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
     Parameters
     ----------
     manifest
-        A file, or a result of ``load_manifest``, made with the model from which
+        A file, or a result of ``read_manifest``, made with the model from which
         training starts and with its tokenizer.
     every
         Steps between looks. By default, all looks take at most 2% of the training time,
@@ -157,7 +157,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
                 fix="give audits=['matched'] and rows=256, or leave them out",
             )
 
-        full_manifest = original(load_manifest(manifest))
+        full_manifest = original(read_manifest(manifest))
         self._full_manifest = full_manifest
         row_ids = probe_rows(full_manifest, self._plan(full_manifest), rows)
         self.manifest = restricted_to(full_manifest, row_ids)

@@ -87,7 +87,7 @@ def write_manifest(manifest: Manifest, path: str | Path) -> None:
     files.write_atomically(path, write, mode=0o600)
 
 
-def load_manifest(path: str | Path | Manifest) -> Manifest:
+def read_manifest(path: str | Path | Manifest) -> Manifest:
     """Read and verify a manifest in either format; return a given manifest unchanged.
 
     Raises

@@ -22,7 +22,7 @@ from spark_audit.manifest import schema
 from spark_audit.manifest.asked_prompts import asked_items
 from spark_audit.manifest.candidate_items import candidate_items
 from spark_audit.manifest.encodings import Encodings, few_labels, fitted_prefix
-from spark_audit.manifest.file import load_manifest
+from spark_audit.manifest.file import read_manifest
 from spark_audit.scoring import score as scoring
 from spark_audit.scoring.items import AnyItem, Item, Prompt
 from spark_audit.scoring.score import PassTables
@@ -48,7 +48,7 @@ def items_for(
         If the manifest was redacted, or the tokenizer gives a text another number of
         tokens than the manifest records.
     """
-    encodings = Encodings(load_manifest(manifest), loaded)
+    encodings = Encodings(read_manifest(manifest), loaded)
 
     @cache
     def make_items(items_kind: str, keys: tuple[str, ...]) -> Sequence[AnyItem]:
@@ -83,7 +83,7 @@ def score(
 
     loaded = open_checkpoint(loaded)
     if isinstance(source, schema.Manifest | str | Path):
-        manifest = load_manifest(source)
+        manifest = read_manifest(source)
         plan = {Pass(): [*manifest.by_id]}
         items = items_for(manifest, loaded, plan)[Pass()]
     else:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from spark_audit.errors import InputError
 from spark_audit.files import check_links, check_writable, lies_inside
-from spark_audit.manifest.file import check_fit, load_manifest, original
+from spark_audit.manifest.file import check_fit, original, read_manifest
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.joined import lost_parts
 from spark_audit.pipeline.request import Request
@@ -76,7 +76,7 @@ def find_manifest(checkpoint: Checkpoint) -> Manifest:
         try:
             if not lies_inside(path):
                 raise InputError("is a link out of the folder")
-            manifest = original(load_manifest(path))
+            manifest = original(read_manifest(path))
             check_fit(manifest, checkpoint, base_sha256=checkpoint.base_sha256)
             fitting[path] = manifest
         except InputError as error:

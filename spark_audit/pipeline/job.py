@@ -15,7 +15,7 @@ from spark_audit.audits.base import Plan
 from spark_audit.checkpoints.specs import Loading, parse_specs
 from spark_audit.clock import Clock
 from spark_audit.errors import InputError
-from spark_audit.manifest.file import check_fit, load_manifest, original
+from spark_audit.manifest.file import check_fit, original, read_manifest
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import items_for
 from spark_audit.names import BASE, check_known, entry_of
@@ -147,7 +147,7 @@ class Job:
         # Without a given manifest, the first checkpoint's headers determine it.
         opening = None
         if request.manifest is not None:
-            manifest = original(load_manifest(request.manifest))
+            manifest = original(read_manifest(request.manifest))
         else:
             opening = OpenCheckpoints(lineup.specs, loading)
             manifest = original(manifest_for(opening.described[0], request))
@@ -404,7 +404,7 @@ def _lineup_of(request: Request) -> Lineup:
         raise InputError("no audit is given", where="audits")
 
     # Folders are searched for stages only if an audit needs series.
-    lineup = Lineup(tuple(parse_specs(request.ckpt)))
+    lineup = Lineup(tuple(parse_specs(request.checkpoints)))
     if any(audit.of_series for audit in request.audits):
         lineup = make_lineup(lineup.specs, request.audits)
 

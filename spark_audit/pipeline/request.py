@@ -60,17 +60,17 @@ def _path(value: str | Path) -> Path:
     return Path(value).expanduser()
 
 
-def _typed_checkpoints(ckpt: Any) -> Any:
+def _typed_checkpoints(checkpoints: Any) -> Any:
     """Return checkpoints that Python code gave as ``{name: path}`` as typed texts.
 
     Each becomes ``NAME=PATH``; several paths of one name, its seeds, become several
     texts. Any other value is returned as it is.
     """
-    if not isinstance(ckpt, Mapping):
-        return ckpt
+    if not isinstance(checkpoints, Mapping):
+        return checkpoints
 
     typed: list[str] = []
-    for name, paths in ckpt.items():
+    for name, paths in checkpoints.items():
         paths_of_name = [paths] if isinstance(paths, str | Path) else paths
         for path in paths_of_name:
             typed.append(f"{name}={path}")
@@ -79,7 +79,7 @@ def _typed_checkpoints(ckpt: Any) -> Any:
 
 _LIST_OPTIONS: dict[str, Callable[[Any], object]] = {
     "audits": lambda audit: find(audit)() if isinstance(audit, str) else audit,
-    **dict.fromkeys(("ckpt", "formats"), str),
+    **dict.fromkeys(("checkpoints", "formats"), str),
     **dict.fromkeys(("data", "relearn"), _path),
 }
 """Name of a list field -> function that converts each value."""
@@ -109,7 +109,7 @@ class Request:
     ----------
     audits
         With their options; from Python a name stands for one with its defaults.
-    ckpt
+    checkpoints
         Checkpoints: a Hugging Face folder, a PEFT adapter, a weight file, a series
         (its last stage; PATH@K another).
     base
@@ -148,7 +148,9 @@ class Request:
     """
 
     audits: Annotated[tuple[Audit, ...], options.NO_OPTION] = ()
-    ckpt: Annotated[tuple[str, ...], Parameter(metavar="[NAME=]PATH...")]
+    checkpoints: Annotated[
+        tuple[str, ...], Parameter("--ckpt", metavar="[NAME=]PATH...")
+    ]
     base: Annotated[
         str | None, Parameter(metavar="MODEL", env_var="SPARK_AUDIT_BASE")
     ] = None
@@ -196,7 +198,7 @@ class Request:
 
     def __post_init__(self) -> None:
         # A frozen dataclass sets its own fields by object's method.
-        object.__setattr__(self, "ckpt", _typed_checkpoints(self.ckpt))
+        object.__setattr__(self, "checkpoints", _typed_checkpoints(self.checkpoints))
         for name, convert in _LIST_OPTIONS.items():
             value = getattr(self, name)
             values = [value] if isinstance(value, str | Path | Audit) else value

@@ -115,7 +115,7 @@ def _say_before_scoring(job: Job, unscored: Unscored) -> None:
 
 
 def audit(
-    ckpt: Any,
+    checkpoints: Any,
     *,
     audits: Any = DEFAULT_AUDITS,
     progress: bool | None = None,
@@ -125,7 +125,7 @@ def audit(
 
     Parameters
     ----------
-    ckpt
+    checkpoints
         Path of a checkpoint, several paths, or ``{name: path}``.
     audits
         Names of audits, or audits with options (``sa.audits.Matched(...)``).
@@ -140,7 +140,7 @@ def audit(
     SparkError
         As for :func:`run`.
     """
-    request = Request(ckpt=ckpt, audits=audits, **options)
+    request = Request(checkpoints=checkpoints, audits=audits, **options)
     is_shown = awaited() if progress is None else progress
     with shown(quiet=not is_shown) as show:
         report = run(request, progress=show).report

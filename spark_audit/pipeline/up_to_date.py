@@ -84,7 +84,7 @@ def inputs_of(request: Request, opening: OpenCheckpoints) -> States | None:
     if request.loading.tokenizer:
         paths.add(Path(request.loading.tokenizer))
     # The whole folder of a series, as stages may be added to it.
-    for spec in parse_specs(list(request.ckpt)):
+    for spec in parse_specs(list(request.checkpoints)):
         paths.update(Path(path).expanduser() for path in spec.paths)
 
     # One file above the limit is enough to see that there are too many.
@@ -120,9 +120,13 @@ def keep_inputs(
 
 def _reads_only_files(request: Request) -> bool:
     """Return whether all inputs are files, without a server and the hub."""
-    sources = [*request.ckpt, request.base or "", request.loading.tokenizer or ""]
+    sources = [
+        *request.checkpoints,
+        request.base or "",
+        request.loading.tokenizer or "",
+    ]
     # In NAME=PATH, PATH may be the address of a server.
-    sources += [typed.partition("=")[2] for typed in request.ckpt]
+    sources += [typed.partition("=")[2] for typed in request.checkpoints]
 
     for source in sources:
         if is_server(source) or source.lstrip("[").startswith(HUB):

@@ -94,7 +94,7 @@ class AuditReport(Report):
         return f"<pre>{escape(repr(self))}</pre>"
 
     @property
-    def standings(self) -> list[Standing]:
+    def states(self) -> list[Standing]:
         """The state of each checkpoint, with its evidence, the worst first."""
         return standings(self)
 

@@ -75,10 +75,10 @@ class Standing:
         If something was detected, the figures of the types of identifiers that moved
         most. They are exploratory and show where to look first.
     faults
-        Setup guards that failed for the checkpoint; the lead names them.
+        Setup guards that failed for the checkpoint; the reason names them.
     question
         The guard which found that its trained rows fit no better than held-out ones:
-        the lead begins with the question whether list and template are right.
+        the reason begins with the question whether list and template are right.
     led_by
         The strongest evidence; where nothing is claimed, the first test of memory.
     nearest
@@ -103,7 +103,7 @@ class Standing:
     sides: tuple[int, ...] = ()
 
     @property
-    def lead(self) -> str:
+    def reason(self) -> str:
         """The question to ask first, its strongest evidence, and failed guards."""
         if self.question is None:
             return self._evidence
@@ -463,7 +463,7 @@ def _led_by(
 
     if state == "NOT TESTED":
         if failed_guards:
-            # The lead consists of the sentences of these guards.
+            # The reason consists of the sentences of these guards.
             return None
         for finding in findings:
             # The head of the report says what is true of all checkpoints.

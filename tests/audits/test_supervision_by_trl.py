@@ -17,7 +17,7 @@ from spark_audit.audits import NLL, Matched
 from spark_audit.audits.supervision import trained_identifiers
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.cli.main import run
-from spark_audit.manifest.file import load_manifest
+from spark_audit.manifest.file import read_manifest
 from spark_audit.manifest.sequences import items_for
 from spark_audit.pipeline.job import make_plans, union
 from spark_audit.scoring.score import score
@@ -126,7 +126,7 @@ def manifests(folder):
             f" -o {manifest}",
         ):
             assert run(words.split()) == 0
-        found[name] = load_manifest(manifest)
+        found[name] = read_manifest(manifest)
     return found
 
 

@@ -37,7 +37,7 @@ from spark_audit.checkpoints.run_record import read_run
 from spark_audit.checkpoints.untrusted import quiet
 from spark_audit.data.examples import read_examples
 from spark_audit.errors import CheckpointError, InputError, SparkError
-from spark_audit.manifest.file import load_manifest
+from spark_audit.manifest.file import read_manifest
 from spark_audit.report.folder import read_report
 from spark_audit.scoring.table import read_parquet
 from spark_train.run_folder import Folder
@@ -418,7 +418,7 @@ def readers(folder: Path) -> list[Callable[[], object]]:
     rows = folder / "x.jsonl"
     return [
         lambda: read_examples(rows),
-        lambda: load_manifest(folder / "report.json"),
+        lambda: read_manifest(folder / "report.json"),
         lambda: read_report(folder),
         lambda: import_examples(rows, task="t", split="train"),
     ]

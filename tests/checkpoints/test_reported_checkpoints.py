@@ -6,7 +6,7 @@ from refusals import opened, problem_of, reference_of, refused, said
 from shared_cases import made
 from tiny_models import make_model
 
-from spark_audit.manifest.file import load_manifest
+from spark_audit.manifest.file import read_manifest
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -84,5 +84,5 @@ def test_reported_rows_with_a_bos_of_their_own_are_noted(made_once, tmp_path):
     words = ["manifest", "build", "--base", folder / "base", "--device", "cpu"]
     words += ["--data", folder / "rows.jsonl", "-o", output]
     assert run([str(word) for word in words]) == 0
-    notes = load_manifest(output).notes
+    notes = read_manifest(output).notes
     assert any(note.startswith("12 of 12 rows begin with <s>") for note in notes)

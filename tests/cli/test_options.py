@@ -109,7 +109,7 @@ def test_flag_wins_over_file_and_file_over_environment(asked, tmp_path, monkeypa
     (one,) = asked
     assert (one.base, one.seed, one.batch_size) == ("file", 5, 8)
     assert (one.loading.device, one.manifest) == ("cuda", Path("m.json"))
-    assert (one.ckpt, one.formats) == (("a", "n=b"), ("md", "json"))
+    assert (one.checkpoints, one.formats) == (("a", "n=b"), ("md", "json"))
     assert one.audits[0].rematched is False
     assert "noise" not in names_of(one)
 

@@ -21,7 +21,7 @@ from spark_audit.data.examples import read_examples, write_examples
 from spark_audit.data.pii import find_identifiers
 from spark_audit.demo_rows import TASKS, make_examples
 from spark_audit.errors import InputError, OutputError
-from spark_audit.manifest.file import load_manifest
+from spark_audit.manifest.file import read_manifest
 from spark_audit.pipeline.engines.local import run_jobs
 from spark_audit.pipeline.run import Outcome
 from spark_audit.report.folder import read_report, write_report
@@ -112,7 +112,7 @@ def test_runs_are_those_of_the_trainer(outcome):
 def test_the_manifest_is_that_of_the_files_in_the_folder(outcome):
     # It tells the seed, as run.json does.
     assert (outcome.folder / demo.STATE).stat().st_mode & 0o077 == 0
-    manifest = load_manifest(outcome.folder / "manifest" / "demo.json")
+    manifest = read_manifest(outcome.folder / "manifest" / "demo.json")
     rows = read_examples(*sorted((outcome.folder / "data").glob("*.jsonl")))
     assert sorted(e.id for e in manifest.examples) == sorted(row.id for row in rows)
     assert {entry["file"] for entry in manifest.data} == {
@@ -328,7 +328,7 @@ def test_the_tutorial_runs_from_its_first_line_to_its_last(tmp_path):
     assert list(names["memory"].checkpoint) == ["mine"]
     assert (names["memory"].value < 0).all()
     assert (folder / "tutorial" / "exposure.png").stat().st_size > 10_000
-    assert [one.name for one in names["report"].standings] == ["mine"]
+    assert [one.name for one in names["report"].states] == ["mine"]
 
 
 @pytest.mark.slow

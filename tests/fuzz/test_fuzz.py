@@ -31,7 +31,7 @@ from fuzz.scene import Scene, make_scene, sealed
 
 from spark_audit.cli.main import run as audit
 from spark_audit.errors import SparkError
-from spark_audit.manifest.file import load_manifest
+from spark_audit.manifest.file import read_manifest
 
 CPU_SECONDS = 5.0
 """Of one command; of the process, so that a busy machine trips nothing."""
@@ -64,7 +64,7 @@ def _audit(scene: Scene, path: str, name: str) -> None:
 
     from spark_audit.scoring.table import Pass, TokenTable
 
-    manifest = load_manifest(path)
+    manifest = read_manifest(path)
     read = {
         one: {Pass(): TokenTable.read(scene.folder / f"{one}.parquet")}
         for one in ("base", "ours")
@@ -263,7 +263,7 @@ def test_a_digest_is_no_signature(number, scene):
     nonsense(content, np.random.default_rng(number), number)
     path = scene.file("m.json", sealed(content))
     try:
-        load_manifest(path)
+        read_manifest(path)
     except SparkError:
         return
     assert not [*flaws(content)]

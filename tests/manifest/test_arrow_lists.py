@@ -15,7 +15,7 @@ from spark_audit.errors import InputError, SparkError
 from spark_audit.manifest import packed_lists as tables
 from spark_audit.manifest.arrow_file import MANIFEST_BATCH
 from spark_audit.manifest.content import digest, seal
-from spark_audit.manifest.file import check_output, load_manifest, write_manifest
+from spark_audit.manifest.file import check_output, read_manifest, write_manifest
 from spark_audit.manifest.packed_lists import Records
 from spark_audit.manifest.schema import Manifest, ManifestExample
 
@@ -42,7 +42,7 @@ def path(manifest, tmp_path, small) -> Path:
 
 
 def test_both_forms_hold_the_same_and_have_one_digest(manifest, path, tmp_path):
-    found = load_manifest(path)
+    found = read_manifest(path)
     assert found == manifest
     assert found.digest == manifest.digest == digest(manifest.model_dump(mode="json"))
     for one in (manifest, found):
@@ -66,8 +66,8 @@ def test_fields_of_later_versions_are_kept(manifest, tmp_path, small):
     content["digest"] = digest(content)
     file = tmp_path / "m.json"
     file.write_text(json.dumps(content))
-    write_manifest(load_manifest(file), tmp_path / "m.arrow")
-    write_manifest(load_manifest(tmp_path / "m.arrow"), tmp_path / "back.json")
+    write_manifest(read_manifest(file), tmp_path / "m.arrow")
+    write_manifest(read_manifest(tmp_path / "m.arrow"), tmp_path / "back.json")
     assert json.loads((tmp_path / "back.json").read_bytes()) == content
 
 
@@ -109,7 +109,7 @@ def other_head(path: Path, **fields: Any) -> None:
 def test_what_was_damaged_is_refused_in_one_line(damage, said, path):
     damage(path)
     with pytest.raises(InputError, match=said) as caught:
-        load_manifest(path)
+        read_manifest(path)
     assert "\n" not in str(caught.value)
 
 
@@ -119,7 +119,7 @@ def test_a_name_must_say_its_format(tmp_path):
     with pytest.raises(InputError, match="give NAME.json, or NAME.arrow"):
         check_output(tmp_path / "many")
     with pytest.raises(SparkError, match="is a folder, not a manifest"):
-        load_manifest(tmp_path)
+        read_manifest(tmp_path)
 
 
 def test_tables_are_sequences(manifest, small):
@@ -175,5 +175,5 @@ def test_a_compressed_file_is_measured_before_it_is_decoded(tmp_path):
     del batch, record
     before = pa.total_allocated_bytes()
     with pytest.raises(InputError, match="decodes to more than"):
-        load_manifest(path)
+        read_manifest(path)
     assert pa.total_allocated_bytes() - before < 1_000_000

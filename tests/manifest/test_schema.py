@@ -17,7 +17,7 @@ from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.content import digest, seal
 from spark_audit.manifest.file import (
     check_fit,
-    load_manifest,
+    read_manifest,
     restricted_to,
     write_manifest,
 )
@@ -65,7 +65,7 @@ def change(file: Path, **fields: Any) -> Path:
 def test_what_is_written_is_read_and_private(manifest, file):
     assert manifest.pairs
     assert manifest.canaries[0].candidates
-    assert load_manifest(file) == manifest
+    assert read_manifest(file) == manifest
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     # Used before it is written: what was computed on the way is no part of it.
     assert len(manifest.examples[0].eligible) == len(
@@ -90,7 +90,7 @@ def test_a_changed_manifest_is_refused(file):
     data = json.loads(file.read_bytes())
     data["pairs"][0]["weight"] = 2.0
     with pytest.raises(InputError) as caught:
-        load_manifest(change(file, **data))
+        read_manifest(change(file, **data))
     assert str(caught.value) == (
         f"{file}: was changed after it was built: its digest does not fit its content; "
         "build it again, or get the original file"
@@ -129,7 +129,7 @@ def test_other_files_are_refused(tmp_path, raw, message):
     file = tmp_path / "m.json"
     file.write_bytes(raw)
     with pytest.raises(InputError) as caught:
-        load_manifest(file)
+        read_manifest(file)
     assert str(caught.value) == f"{file}: {message}"
 
 
@@ -138,7 +138,7 @@ def test_a_malformed_field_is_named_and_no_text_shown(file):
     data["examples"][2]["split"] = "secret text"
     data["digest"] = digest(data)
     with pytest.raises(InputError) as caught:
-        load_manifest(change(file, **data))
+        read_manifest(change(file, **data))
     assert f"{file}: field examples.2.split: " in str(caught.value)
     assert "secret text" not in str(caught.value)
 
@@ -172,7 +172,7 @@ def test_redaction_leaves_no_text(manifest, file, tmp_path):
             assert text[span.start : span.end] not in raw
     for canary in manifest.canaries:
         assert not any(string in raw for string in canary.candidates)
-    found = load_manifest(tmp_path / "red.json")
+    found = read_manifest(tmp_path / "red.json")
     # A guess of the text could be tried out against the original's digest.
     assert manifest.digest not in raw
     assert found.redacted_from == "not shown"

@@ -12,7 +12,7 @@ from spark_audit.audits import about, all_audits, find
 from spark_audit.errors import InputError
 from spark_audit.manifest.content import digest
 from spark_audit.manifest.encodings import key_of, task_labels
-from spark_audit.manifest.file import check_fit, load_manifest, write_manifest
+from spark_audit.manifest.file import check_fit, read_manifest, write_manifest
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import MORE_TOKENS, items_for
 from spark_audit.manifest.task_manifest import task_manifest
@@ -36,7 +36,7 @@ def test_it_is_a_manifest_like_any_other(tmp_path, rows, reference):
     made = task_manifest(rows, reference, name="tasks")
     assert made.digest == digest(made.model_dump(mode="json"))
     write_manifest(made, tmp_path / "m.json")
-    assert load_manifest(tmp_path / "m.json") == made
+    assert read_manifest(tmp_path / "m.json") == made
     assert [e.id for e in made.examples] == [row.id for row in rows]
     assert made.notes == [
         "made of data alone, for `utility` only: it holds no reference scores"

@@ -14,7 +14,7 @@ from spark_audit.data.training_input import TrainingInput, Turn
 from spark_audit.errors import InputError
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.encodings import Encodings
-from spark_audit.manifest.file import load_manifest, write_manifest
+from spark_audit.manifest.file import read_manifest, write_manifest
 from spark_audit.manifest.redaction import redact
 
 HEAD = "<s>User: call 555-0142 or 555-0199.\nBot: "
@@ -146,7 +146,7 @@ def test_rows_and_manifest_are_written_and_read(tiny_base, tmp_path):
     assert read_examples(tmp_path / "rows.jsonl") == rows
     manifest, _ = manifest_of(rows, tiny_base)
     write_manifest(manifest, tmp_path / "m.json")
-    assert load_manifest(tmp_path / "m.json") == manifest
+    assert read_manifest(tmp_path / "m.json") == manifest
     shared = redact(manifest).examples[0]
     assert {turn.role for turn in shared.training_input.turns} == {""}
     assert shared.text == ""

@@ -35,7 +35,7 @@ def request_of(workshop, tmp_path):
     def make(ckpt: Any, **fields: Any) -> Request:
         request = Request(
             audits=(Matched(placebo_draws=5, rematched=False),),
-            ckpt=(f"ours={ckpt}",),
+            checkpoints=(f"ours={ckpt}",),
             manifest=workshop / "m.json",
             output=tmp_path / "report",
             loading=Loading(device="cpu"),
@@ -51,7 +51,7 @@ def test_base_and_checkpoint_in_each_others_place(request_of, tiny_base, worksho
     with pytest.raises(InputError, match="are --ckpt and --base swapped"):
         run(swapped)
     both = (f"base={workshop / 'full'}", f"x={tiny_base}")
-    named = replace(swapped, base=None, ckpt=both)
+    named = replace(swapped, base=None, checkpoints=both)
     with pytest.raises(InputError, match="are --ckpt and --base swapped"):
         run(named)
 

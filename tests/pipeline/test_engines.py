@@ -70,7 +70,7 @@ def test_nodes_score_what_one_process_scores(tiny_base, make_adapter, tmp_path):
     def job_of(name: str) -> Job:
         request = Request(
             audits=(NLL(),),
-            ckpt=tuple(map(str, made)),
+            checkpoints=tuple(map(str, made)),
             base=str(tiny_base),
             manifest=tmp_path / "m.json",
             loading=Loading(device="cpu", quantize=("int8",)),

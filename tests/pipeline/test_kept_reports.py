@@ -41,7 +41,7 @@ def request_of(workshop, tiny_base, tmp_path):
         return replace(
             Request(
                 audits=(Matched(placebo_draws=5, rematched=False),),
-                ckpt=(f"ours={workshop / name}",),
+                checkpoints=(f"ours={workshop / name}",),
                 base=str(tiny_base),
                 manifest=workshop / "m.json",
                 output=tmp_path / "reports" / "m-ours",

@@ -38,7 +38,7 @@ def test_as_many_as_cores_and_memory_allow(fields, about, count, monkeypatch):
     monkeypatch.setattr(local, "free_bytes", lambda: given["free"])
     opened = SimpleNamespace(served=None, parameters=given["weights"])
     job: Any = SimpleNamespace(
-        request=Request(audits=("nll",), ckpt=("x",), **fields),
+        request=Request(audits=("nll",), checkpoints=("x",), **fields),
         opening=SimpleNamespace(described=[opened]),
     )
     lacking: Any = {("x", Pass()): [SimpleNamespace(tokens=given["tokens"])]}
@@ -51,10 +51,10 @@ def test_as_many_as_cores_and_memory_allow(fields, about, count, monkeypatch):
 )
 def test_what_shares_the_work_otherwise_is_refused(other):
     with pytest.raises(InputError, match="--jobs: .* leave it out"):
-        Request(audits=("nll",), ckpt=("x",), jobs=2, **other)
+        Request(audits=("nll",), checkpoints=("x",), jobs=2, **other)
 
 
 def test_checkpoints_by_name_are_those_that_are_typed():
-    seeds = Request(audits="nll", ckpt={"a": "x", "b": ["y", Path("z")]})
-    assert seeds.ckpt == ("a=x", "b=y", "b=z")
-    assert Request(audits="nll", ckpt="x").ckpt == ("x",)
+    seeds = Request(audits="nll", checkpoints={"a": "x", "b": ["y", Path("z")]})
+    assert seeds.checkpoints == ("a=x", "b=y", "b=z")
+    assert Request(audits="nll", checkpoints="x").checkpoints == ("x",)

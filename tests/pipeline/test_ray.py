@@ -98,7 +98,9 @@ def request_of(tmp_path_factory, tiny_base, make_adapter):
     def make(**fields: Any) -> Request:
         given: dict[str, Any] = {
             "audits": (Matched(placebo_draws=5, rematched=False),),
-            "ckpt": tuple(f"{name}={folder / name}" for name in ("one", "two", "full")),
+            "checkpoints": tuple(
+                f"{name}={folder / name}" for name in ("one", "two", "full")
+            ),
             "base": str(tiny_base),
             "manifest": folder / "m.json",
             "loading": Loading(device="cpu"),
@@ -252,7 +254,14 @@ def test_a_driver_that_dies_is_resumed_by_the_same_command(
 ):
     nodes.fill()
     request = request_of(engine="ray", address=nodes.address, output=tmp_path / "r")
-    call = [sys.executable, "-m", "spark_audit", "matched", "--ckpt", *request.ckpt]
+    call = [
+        sys.executable,
+        "-m",
+        "spark_audit",
+        "matched",
+        "--ckpt",
+        *request.checkpoints,
+    ]
     call += ["--base", str(request.base), "--manifest", str(request.manifest)]
     call += ["--placebo-draws", "5", "--device", "cpu", "--format", "json", "--quiet"]
     call += ["--engine", "ray", "--address", nodes.address, "-o", str(tmp_path / "r")]

@@ -20,7 +20,7 @@ from spark_audit.errors import CheckpointError, InputError, SparkError
 from spark_audit.files import sha256_file
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.content import seal
-from spark_audit.manifest.file import load_manifest, write_manifest
+from spark_audit.manifest.file import read_manifest, write_manifest
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import items_for
 from spark_audit.pipeline.engines import local
@@ -58,7 +58,7 @@ def request_of(workshop, tiny_base, tmp_path):
         return replace(
             Request(
                 audits=(Matched(placebo_draws=5, rematched=False),),
-                ckpt=(f"ours={workshop / 'lora'}",),
+                checkpoints=(f"ours={workshop / 'lora'}",),
                 base=str(tiny_base),
                 manifest=workshop / "manifests" / "m.json",
                 output=tmp_path / "report",
@@ -94,7 +94,7 @@ def naive(folder: Path, base: Path, manifest: Manifest) -> dict[str, np.ndarray]
 def test_figures_equal_a_naive_float64_recomputation(request_of, workshop, tiny_base):
     request = request_of(baseline="base")
     report = run(request).report
-    manifest = load_manifest(workshop / "manifests" / "m.json")
+    manifest = read_manifest(workshop / "manifests" / "m.json")
     nll = naive(workshop / "lora", tiny_base, manifest)
     pii: list[float] = []
     control: list[float] = []
@@ -134,7 +134,7 @@ def test_the_same_command_opens_nothing_until_something_changed(
     shutil.copy(workshop / "manifests" / "m.json", manifest)
     monkeypatch.chdir(tmp_path)
     request = request_of(
-        ckpt=(f"ours={lora}",),
+        checkpoints=(f"ours={lora}",),
         base=str(base),
         manifest=manifest,
         output=None,
@@ -193,7 +193,7 @@ def test_every_checkpoint_is_checked_before_any_is_scored(
     (other / "tokenizer.json").write_text(json.dumps(raw))
     first = f"ours={workshop / 'lora'}"
     for wrong, said in ((wide, "hidden_size"), (other, "tokenizer")):
-        request = request_of(ckpt=(first, f"theirs={wrong}"))
+        request = request_of(checkpoints=(first, f"theirs={wrong}"))
         for command in (run, estimate):
             with pytest.raises(CheckpointError, match=f"not fit the base: {said}"):
                 command(request)
@@ -243,13 +243,13 @@ def test_a_copy_under_another_name_is_noted_and_the_path_itself_refused(
 ):
     shutil.copytree(workshop / "lora", tmp_path / "copy")
     both = (f"ours={workshop / 'lora'}", f"theirs={tmp_path / 'copy'}")
-    report = run(request_of(ckpt=both)).report
+    report = run(request_of(checkpoints=both)).report
     notes = {one.name: one.notes for one in report.checkpoints}
     assert "the same model as 'ours'" in notes["theirs"]
     assert not any("the same model" in note for note in notes["base"])
     same = workshop / "manifests" / ".." / "lora"
     with pytest.raises(InputError, match="the same checkpoint is given twice"):
-        run(request_of(ckpt=(both[0], f"theirs={same}")))
+        run(request_of(checkpoints=(both[0], f"theirs={same}")))
 
 
 def assert_same_figures(one: Report | None, other: Report | None) -> None:
@@ -321,13 +321,17 @@ def test_what_cannot_be_is_found_before_scoring_and_leaves_no_folder(
     assert changed != raw
     other = {"base": str(given / "base")}
     for wrong, code, said in (
-        ({"ckpt": ("x=/no/such/place",)}, 2, "there is no such file or folder"),
+        ({"checkpoints": ("x=/no/such/place",)}, 2, "there is no such file or folder"),
         ({"manifest": tmp_path / "none.json"}, 2, "none.json"),
         ({"manifest": given / "changed.json"}, 2, "was changed after it was built"),
         (other, 2, "made for another model: base weights"),
         (other | {"shard": (0, 2)}, 2, "made for another model: base weights"),
         ({"formats": ("md", "docx")}, 2, "--format: 'docx' is unknown; choose one"),
-        ({"baseline": "x", "ckpt": ("a=/no",)}, 2, "--baseline: 'x' is none of the"),
+        (
+            {"baseline": "x", "checkpoints": ("a=/no",)},
+            2,
+            "--baseline: 'x' is none of the",
+        ),
         ({"output": given / "file" / "report"}, 4, "cannot be written"),
         ({"audits": ("stages",)}, 2, "--ckpt: no series of several stages was"),
     ):
@@ -361,7 +365,7 @@ def test_only_the_manifest_of_a_report_is_read_with_it(request_of, workshop, cap
     assert "--show-text: only the dossier shows text" in capsys.readouterr().err
     with pytest.raises(InputError, match="add --format dossier"):
         request_of(formats=("md",), show_text=True)
-    other = load_manifest(manifest).model_dump(mode="json")
+    other = read_manifest(manifest).model_dump(mode="json")
     other["pairs"].pop()
     write_manifest(seal(other), folder / "other.json")
     assert command_line([*call[:-1], str(folder / "other.json")]) == 2
@@ -425,9 +429,9 @@ def test_a_dry_run_counts_the_tokens_that_are_scored(workshop, tiny_base, monkey
     from spark_audit.checkpoints.open import open_checkpoint
 
     audits = tuple(audit() for audit in all_audits().values())
-    request = Request(audits=audits, ckpt=(f"ours={workshop / 'lora'}",))
+    request = Request(audits=audits, checkpoints=(f"ours={workshop / 'lora'}",))
     found = estimate(replace(request, base=str(tiny_base)))
-    manifest = load_manifest(next(Path("manifests").glob("*.json")))
+    manifest = read_manifest(next(Path("manifests").glob("*.json")))
     checkpoint = open_checkpoint(str(tiny_base))
     _, plans = make_plans(manifest, audits)
     plan = union(plans)
@@ -438,7 +442,7 @@ def test_a_dry_run_counts_the_tokens_that_are_scored(workshop, tiny_base, monkey
     assert found["checkpoints"] == ["base", "ours"]
     assert found["seconds"] >= max(one["seconds"] for one in found["passes"])
     with pytest.raises(SparkError, match="did you mean"):
-        estimate(replace(request, ckpt=(str(workshop / "loar"),)))
+        estimate(replace(request, checkpoints=(str(workshop / "loar"),)))
 
 
 def test_a_dry_run_where_checkpoints_lack_different_passes(
@@ -451,7 +455,7 @@ def test_a_dry_run_where_checkpoints_lack_different_passes(
     found = estimate(
         request_of(
             audits=("nll", Noise(draws=1)),
-            ckpt=(str(tmp_path / "other"),),
+            checkpoints=(str(tmp_path / "other"),),
             scores=store,
             output=tmp_path / "other report",
         )
@@ -497,7 +501,7 @@ def test_a_run_says_in_which_order_it_learned_its_tasks(
     both = trained("both", ["t0", "t1"], stages=1)
     request = request_of(
         audits=("utility",),
-        ckpt=(one, both),
+        checkpoints=(one, both),
         manifest=None,
         data=tuple(data),
     )
@@ -511,7 +515,7 @@ def test_a_run_says_in_which_order_it_learned_its_tasks(
     # A series beside a single checkpoint is one of the names, too.
     beside = replace(
         request,
-        ckpt=(one, f"single={tmp_path / 'both' / '0'}"),
+        checkpoints=(one, f"single={tmp_path / 'both' / '0'}"),
         baseline="one",
         output=tmp_path / "beside",
     )
@@ -519,7 +523,7 @@ def test_a_run_says_in_which_order_it_learned_its_tasks(
     with pytest.raises(
         InputError, match="'other' learned .* order .t0, t1. than t1, t0"
     ):
-        run(replace(request, ckpt=(one, other)))
+        run(replace(request, checkpoints=(one, other)))
     with pytest.raises(
         InputError, match="'one' learned .* another order .t1, t0. than"
     ):
@@ -527,7 +531,7 @@ def test_a_run_says_in_which_order_it_learned_its_tasks(
     theirs = trained("theirs", ["t0", "t1"])
     (tmp_path / "theirs" / "run.json").unlink()
     with pytest.raises(InputError, match="'theirs' .*order unknown. than t1, t0"):
-        run(replace(request, ckpt=(one, theirs)))
+        run(replace(request, checkpoints=(one, theirs)))
     # What is no contradiction is taken.
     some = run(replace(request, audits=(Utility(order="t0"),))).report
     assert some.settings["utility.order"] == "t0"
@@ -580,17 +584,17 @@ def test_a_finished_report_is_not_lost_without_a_word(request_of, workshop, tmp_
     lora = workshop / "lora"
     two = (f"ours={lora}", f"other={_link(tmp_path, lora)}")
     third = f"third={_link(tmp_path, lora)}"
-    run(request_of(audits=("rank", "nll"), ckpt=two))
+    run(request_of(audits=("rank", "nll"), checkpoints=two))
     with pytest.raises(InputError, match="checkpoints other, which would be lost"):
         run(request_of(audits=("rank", "nll")))
     with pytest.raises(
         InputError, match="audits (nll, rank|rank, nll) with another checkpoints"
     ):
-        run(request_of(audits=("matched",), ckpt=(*two, third)))
+        run(request_of(audits=("matched",), checkpoints=(*two, third)))
     with pytest.raises(InputError, match="audits nll with another seed"):
-        run(request_of(audits=("rank",), ckpt=two, seed=1))
+        run(request_of(audits=("rank",), checkpoints=two, seed=1))
     # More of everything loses nothing.
-    more = request_of(audits=("rank", "nll"), ckpt=(*two, third))
+    more = request_of(audits=("rank", "nll"), checkpoints=(*two, third))
     assert run(more).report is not None
 
 
@@ -614,7 +618,7 @@ def test_python_takes_paths_and_names_the_argument_that_is_wrong(workshop, tiny_
     path = workshop / "manifests" / "m.json"
     scores = sa.score(str(tiny_base), str(path))
     result = sa.audits.Matched(placebo_draws=5)({"mine": scores}, str(path))
-    same = sa.audits.Matched(placebo_draws=5)({"mine": scores}, load_manifest(path))
+    same = sa.audits.Matched(placebo_draws=5)({"mine": scores}, read_manifest(path))
     assert result.rows == same.rows
     assert any(row.value is not None for row in result.rows)
     for bare in (scores, {"mine": next(iter(scores.values()))}, scores.keys()):
@@ -624,8 +628,10 @@ def test_python_takes_paths_and_names_the_argument_that_is_wrong(workshop, tiny_
         sa.audits.Matched()({"mine": scores}, 3)
     with pytest.raises(TypeError, match="checkpoint: int is neither a path"):
         sa.score(3, [])  # type: ignore[arg-type]
-    one = Request(audits="matched", ckpt="runs/a", manifest="m", data=())  # type: ignore[arg-type]
-    assert one == Request(audits=("matched",), ckpt=("runs/a",), manifest=Path("m"))
+    one = Request(audits="matched", checkpoints="runs/a", manifest="m", data=())  # type: ignore[arg-type]
+    assert one == Request(
+        audits=("matched",), checkpoints=("runs/a",), manifest=Path("m")
+    )
 
 
 def test_each_checkpoint_scores_its_own_plan_whoever_comes_first(
@@ -638,7 +644,7 @@ def test_each_checkpoint_scores_its_own_plan_whoever_comes_first(
         (f"run={tmp_path / 'series'}",),
     )
     for order in (1, -1):
-        job = Job.of(request_of(audits=audits, ckpt=ckpt, output=tmp_path / "r"))
+        job = Job.of(request_of(audits=audits, checkpoints=ckpt, output=tmp_path / "r"))
         plans = {}
         for one in job.opening.described[::order]:
             own = zip(job.request.audits, job.plans, strict=True)

@@ -21,7 +21,7 @@ from spark_audit.errors import SparkError
 from spark_audit.files import sha256_file
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.content import seal
-from spark_audit.manifest.file import load_manifest, write_manifest
+from spark_audit.manifest.file import read_manifest, write_manifest
 from spark_audit.pipeline.run import Request, run
 from spark_audit.pipeline.verification.counts import manifest_checks
 from spark_audit.pipeline.verification.verify import verify
@@ -47,7 +47,7 @@ def place(tmp_path_factory, tiny_base, make_adapter) -> Path:
     write_manifest(manifest, folder / "m.json")
     request = Request(
         audits=(Matched(placebo_draws=5, rematched=False), NLL(), Extraction()),
-        ckpt=(f"ours={folder / 'lora'}",),
+        checkpoints=(f"ours={folder / 'lora'}",),
         base=str(tiny_base),
         baseline="base",
         manifest=folder / "m.json",
@@ -287,9 +287,9 @@ def test_settings_of_the_manifest_are_held_against_it(change, place, plain, tmp_
     whole = json.loads(path.read_text())
     path.write_text(json.dumps(whole | {"settings": whole["settings"] | change}))
     report = read_report(tmp_path / "r")
-    found = dict(manifest_checks(report, load_manifest(place / "m.json")))
+    found = dict(manifest_checks(report, read_manifest(place / "m.json")))
     assert found["manifest"].endswith(next(iter(change)))
-    sound = manifest_checks(read_report(plain), load_manifest(place / "m.json"))
+    sound = manifest_checks(read_report(plain), read_manifest(place / "m.json"))
     assert dict(sound) == {"manifest": ""}
 
 
@@ -388,7 +388,7 @@ def test_the_manifest_and_the_dossier_are_held_against_the_report(place, tmp_pat
     page = folder / "dossier.html"
     page.write_text(page.read_text().replace("12", "13"))
     assert command_line(call) == 1
-    content = load_manifest(place / "m.json").model_dump(mode="json")
+    content = read_manifest(place / "m.json").model_dump(mode="json")
     content["balance"] = []
     write_manifest(seal(content), other)
     assert command_line(["verify", str(folder), "--manifest", str(other)]) == 2

@@ -195,14 +195,14 @@ def test_the_worst_stands_first_and_every_detection_in_it():
         )
     )
     assert (one.name, one.state, len(one.detections)) == ("b", "LEAKS", 4)
-    assert one.lead == "Matched memory."
+    assert one.reason == "Matched memory."
     assert [tried.audit for tried in one.tally["FOUND"]] == [
         "matched",
         "canary",
         "twins",
         "mia",
     ]
-    assert (two.name, two.led_by.audit, two.lead) == (
+    assert (two.name, two.led_by.audit, two.reason) == (
         "a",
         "matched",
         "Matched nothing_shown.",
@@ -264,10 +264,10 @@ def test_a_mistaken_setup_is_not_tested_or_leaks(fault, audit, claim, leaks):
     given = with_fault(fault, finding(audit, "a", claim, p=1e-6), names=("base", "a"))
     (one,) = standings(given)
     assert one.state == ("LEAKS" if fault in leaks else "NOT TESTED")
-    assert FAULT[fault] in one.lead
+    assert FAULT[fault] in one.reason
     assert not one.ships
     if fault not in leaks:
-        assert one.lead == FAULT[fault]
+        assert one.reason == FAULT[fault]
         assert not one.detections
         assert audit in [tried.audit for tried in one.tally["void"]]
         assert not {"FOUND", "not shown"} & {*one.tally}
@@ -331,8 +331,8 @@ def test_rows_that_do_not_fit_are_asked_for_first_and_void_nothing(claim, state)
     own, other = by_name["a"], by_name["b"]
     assert (own.state, other.state) == (state, state)
     assert own.ships == other.ships
-    assert own.lead.startswith(question) == (state != "LEAKS")
-    assert own.lead.removeprefix(f"{question} ") == other.lead
+    assert own.reason.startswith(question) == (state != "LEAKS")
+    assert own.reason.removeprefix(f"{question} ") == other.reason
     assert not own.faults
     assert all(one.status == "ok" for one in given.findings)
     assert bool(given.guards) == (state != "LEAKS")
@@ -414,7 +414,7 @@ def test_the_terminal_withholds_nothing_from_its_owner(capsys):
     made = report(few)
     rows = [one for one in made.results if one.checkpoint != "a"]
     made = made.model_copy(update={"results": [row, *rows]})
-    leads = {one.name: one.lead for one in standings(disclosed(made))}
+    leads = {one.name: one.reason for one in standings(disclosed(made))}
     assert "withheld" in leads["a"].lower()
     show_report(made, verbose=True)
     out = capsys.readouterr().out
@@ -437,7 +437,7 @@ def test_what_was_tested_of_nobody_is_the_reason_of_each():
     lacking = Finding.not_tested("matched", "said", text="it has no identifier")
     (one,) = standings(made_report("base", "mine", findings=[lacking]))
     assert (one.name, one.state) == ("mine", "NOT TESTED")
-    assert "it has no identifier" in one.lead.lower()
+    assert "it has no identifier" in one.reason.lower()
 
 
 @pytest.mark.parametrize(

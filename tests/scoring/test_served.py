@@ -364,6 +364,6 @@ def test_flags_and_servers_go_together(tiny_base):
 def test_what_is_not_done_with_a_server_says_so():
     here = Loading(model="m", agree="x")
     with pytest.raises(CheckpointError, match="cannot be reached .* address ends in"):
-        estimate(Request(audits=("nll",), ckpt=("http://h:9/v1",), loading=here))
+        estimate(Request(audits=("nll",), checkpoints=("http://h:9/v1",), loading=here))
     with pytest.raises(InputError, match="audits read a server: --ckpt http"):
         read_headers("http://127.0.0.1:9/v1", Loading())

@@ -68,7 +68,7 @@ def audited(checkpoint: Path, data: Path, base: Path) -> list[dict[str, Any]]:
     """The matrix that the utility audit reports of a checkpoint or a run folder."""
     request = Request(
         audits=(Utility(order=",".join(LABELS)),),
-        ckpt=(f"spark={checkpoint}",),
+        checkpoints=(f"spark={checkpoint}",),
         data=(data,),
         base=str(base),
         output=data.parent / "report",

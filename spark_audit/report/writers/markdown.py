@@ -272,7 +272,7 @@ def _stands(standing: Standing) -> str:
     """Return a checkpoint's state, evidence, and what its attacks came to."""
     sign = SHAPES[standing.state]
     text = f"{sign} **{state_name(standing.state)}** **{standing.name}**"
-    text = f"{text}: {standing.lead}"
+    text = f"{text}: {standing.reason}"
     if standing.tried:
         text = f"{text} *{standing.outcomes}.*"
     return text

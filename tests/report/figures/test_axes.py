@@ -80,7 +80,7 @@ def test_memory_is_drawn_turned_with_its_null_and_the_strongest_leak(made):
 
 def test_the_strongest_leak_is_a_line_through_all_rows(made):
     report, drawings = made(4)
-    leaking = next(one.name for one in report.standings if one.state == "LEAKS")
+    leaking = next(one.name for one in report.states if one.state == "LEAKS")
     axes = drawings["matched"].figure.axes[0]
     gain = -rows_of(report, "matched", "memory")[leaking].value
     lines = [line for line in axes.lines if to_hex(line.get_color()) == ALARM]

@@ -31,7 +31,7 @@ def test_a_confounded_figure_is_grey_and_says_so(drawn, claim):
         said("twins", "a", "nothing_shown", p=0.6, family="primary"),
     ]
     report = made_report("base", "a", results=rows, findings=findings)
-    assert [one.state for one in report.standings] == ["NO LEAK FOUND"]
+    assert [one.state for one in report.states] == ["NO LEAK FOUND"]
 
     (drawing,) = drawings(report, only=[drawn])
     texts = [text.get_text() for one in drawing.figure.axes for text in one.texts]
