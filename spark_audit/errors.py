@@ -15,6 +15,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
+from spark_audit.spoken_options import as_called, place_as_called
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
@@ -106,14 +108,19 @@ class SparkError(Exception):
     def __init__(
         self, what: str, *, where: str | None = None, fix: str | None = None
     ) -> None:
+        super().__init__(what)
         self.what = what
         self.where = where
         self.fix = fix
 
-        message = f"{where}: {what}" if where else what
-        if fix:
-            message += f"; {fix}"
-        super().__init__(visible(masked(message), keep="\n"))
+    def __str__(self) -> str:
+        """Return the line, with options as the caller writes them."""
+        message = as_called(self.what)
+        if self.where:
+            message = f"{place_as_called(self.where)}: {message}"
+        if self.fix:
+            message += f"; {as_called(self.fix)}"
+        return visible(masked(message), keep="\n")
 
     def __reduce__(self) -> tuple[object, ...]:
         """Return how to unpickle the error, which has keyword arguments."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from spark_audit.errors import masked, visible
+from spark_audit.spoken_options import as_called
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -30,7 +31,11 @@ Update: TypeAlias = Callable[[str, int, int], None]
 
 
 def say(text: str) -> None:
-    """Print one or more plain lines on stderr, if it is open."""
+    """Print one or more plain lines on stderr, if it is open.
+
+    Options are named as the caller writes them (``spoken_options.py``).
+    """
+    text = as_called(text)
     # stderr may be closed, or a pipe whose reader has ended.
     with contextlib.suppress(OSError):
         print(visible(masked(text), keep="\n"), file=sys.stderr, flush=True)

@@ -7,7 +7,7 @@ pure code start at once. Folders made here are session-wide: copy before changin
 import gc
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 
 from spark_audit.sentences import renderer
+from spark_audit.spoken_options import for_command_line
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # As many workers as cores: with more threads than cores, each waits for the others.
@@ -66,6 +67,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "filterwarnings", "ignore:.is_gradient_checkpointing. is deprecated"
     )
+
+
+@pytest.fixture(autouse=True)
+def options_as_typed() -> Iterator[None]:
+    """Errors name options as they are written in the code: as on the command line.
+
+    tests/test_spoken_options.py has the other form, which Python shows.
+    """
+    with for_command_line():
+        yield
 
 
 @pytest.fixture(scope="session")

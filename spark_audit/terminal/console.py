@@ -29,6 +29,7 @@ from cyclopts import (
 from spark_audit import errors
 from spark_audit.errors import out_of_memory, visible
 from spark_audit.messages import say
+from spark_audit.spoken_options import for_command_line
 from spark_audit.terminal.interrupts import (
     again,
     interrupted,
@@ -84,7 +85,7 @@ def run_command(
     verb = "start again" if command in anew else "resume"
     exit_code = 0
 
-    with one_interrupt():
+    with one_interrupt(), for_command_line():
         try:
             try:
                 app(arguments).meta(list(arguments))

@@ -1,0 +1,178 @@
+"""Name options as the caller writes them: on the command line, or in Python.
+
+Messages are written once, with options of the command line (``--base MODEL``). When
+Python called, they are shown with arguments (``base=MODEL``). A new option that an
+error names goes into :data:`ARGUMENTS`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_is_command_line: ContextVar[bool] = ContextVar("is_command_line", default=False)
+"""Whether a command line is running; without one, Python called."""
+
+ARGUMENTS = {
+    "address": "address",
+    "against": "against",
+    "agree": "agree",
+    "base": "base",
+    "baseline": "baseline",
+    "blind-permutations": "blind_permutations",
+    "canaries": "canaries",
+    "chat-template": "template",
+    "ckpt": "checkpoints",
+    "claims": "claims",
+    "data": "data",
+    "delta": "delta",
+    "detector": "detector",
+    "device": "device",
+    "device-map": "device_map",
+    "doses": "doses",
+    "draws": "draws",
+    "dtype": "dtype",
+    "empty": "empty",
+    "encoding": "encoding",
+    "engine": "engine",
+    "fail-if": "rules",
+    "format": "formats",
+    "jobs": "jobs",
+    "limit": "limit",
+    "lora-alpha": "lora_alpha",
+    "manifest": "manifest",
+    "map": "columns",
+    "max-length": "max_length",
+    "model": "model",
+    "null": "null",
+    "offsets": "offsets",
+    "order": "order",
+    "pattern": "patterns",
+    "person": "person",
+    "placebo-draws": "placebo_draws",
+    "prompts": "prompts",
+    "quantize": "quantize",
+    "rate": "rate",
+    "relearn": "relearn",
+    "relearn-lr": "relearn_lr",
+    "replicates": "replicates",
+    "scorer": "scorer",
+    "scores": "scores",
+    "scores-file": "scores_file",
+    "scores-rows": "scores_rows",
+    "shard": "shard",
+    "show-text": "show_text",
+    "sigmas": "sigmas",
+    "split": "split",
+    "supervised": "supervised",
+    "template": "template",
+    "tokenizer": "tokenizer",
+    "truncation": "truncation",
+    "trust-remote-code": "trust_remote_code",
+}
+"""Option that an error names -> argument or field in Python."""
+
+SWITCHES = ("show-text", "trust-remote-code")
+"""Options without a value: ``--show-text`` is ``show_text=True``."""
+
+OUTPUT_OPTION = re.compile(r"(?<= )-o(?=[,;.]|$)")
+"""The short name of ``--output``, except with a value: then it is of another tool."""
+
+_WORDS = "ray|dossier|cpu|auto|float32|bfloat16|train|test|rules|presidio|all|drop|keep"
+"""Values in lower case that errors name behind an option: other words are prose."""
+
+_NAMES = "|".join(sorted(ARGUMENTS, key=len, reverse=True))
+_VALUE = rf"'[^']*'|(?:{_WORDS})\b|http[^\s,;]+|[A-Z][A-Z|]+\b(?!=)"
+_OPTION = re.compile(
+    rf"(?<![\w/.-])(?<!mlx_lm.fuse )--(?P<option>{_NAMES})(?![\w-])"
+    rf"(?: (?P<value>{_VALUE}))?"
+)
+"""An option in a message, with its value or the value's name if there is one.
+
+The options of another program (``mlx_lm.fuse --model BASE``) are not ours.
+"""
+
+_PAIR = re.compile(r"--(?P<option>ckpt|map) (?P<key>\w+)=(?P<value>[A-Z]+)")
+"""An option with ``KEY=VALUE``, which is a mapping in Python."""
+
+_BACKTICKS = re.compile(r"(`[^`]*`)")
+
+_PLACE = re.compile(r"(?:option )?--(?P<option>[a-z-]+)(?: (?P<value>.+))?", re.DOTALL)
+"""The place of an error that is one option, with the value that was given."""
+
+
+@contextmanager
+def for_command_line(*, is_running: bool = True) -> Iterator[None]:
+    """Show options as the command line has them inside the block."""
+    token = _is_command_line.set(is_running)
+    try:
+        yield
+    finally:
+        _is_command_line.reset(token)
+
+
+def as_called(text: str) -> str:
+    """Return a message with its options as the caller writes them.
+
+    Examples
+    --------
+    >>> as_called("give --base MODEL, or add --format dossier")
+    "give base=MODEL, or add formats='dossier'"
+    >>> with for_command_line():
+    ...     as_called("give --base MODEL")
+    'give --base MODEL'
+    """
+    if _is_command_line.get():
+        return text
+
+    parts = []
+    for part in _BACKTICKS.split(text):
+        # A whole command stays as it is typed in a shell.
+        is_command = part.startswith("`") and not part.startswith("`-")
+        if not is_command:
+            part = _PAIR.sub(_mapping, part)
+            part = _OPTION.sub(_argument, part)
+            part = OUTPUT_OPTION.sub("output=", part)
+        parts.append(part)
+    return "".join(parts)
+
+
+def place_as_called(where: str) -> str:
+    """Return the place of an error, whose option may have the value that was given.
+
+    Examples
+    --------
+    >>> place_as_called("--baseline"), place_as_called("--scores runs/1")
+    ('baseline', "scores='runs/1'")
+    """
+    match = _PLACE.fullmatch(where)
+    if _is_command_line.get() or match is None or match["option"] not in ARGUMENTS:
+        return as_called(where)
+
+    argument = ARGUMENTS[match["option"]]
+    value = match["value"]
+    if value is None:
+        return argument
+    if value.endswith("="):
+        return f"{argument}[{value[:-1]!r}]"
+    is_quoted = value.startswith(("'", '"'))
+    return f"{argument}={value if is_quoted else repr(value)}"
+
+
+def _mapping(match: re.Match[str]) -> str:
+    """Return an option with ``KEY=VALUE`` as a mapping; a key in capitals is a name."""
+    key = match["key"] if match["key"].isupper() else repr(match["key"])
+    return f"{ARGUMENTS[match['option']]}={{{key}: {match['value']}}}"
+
+
+def _argument(match: re.Match[str]) -> str:
+    """Return an option of a message as an argument, with its value."""
+    option = match["option"]
+    value = match["value"] or ""
+    if option in SWITCHES:
+        value = "True"
+    elif value.startswith("http") or value.islower() and not value.startswith("'"):
+        value = repr(value)
+    return f"{ARGUMENTS[option]}={value}"
