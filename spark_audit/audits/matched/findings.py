@@ -14,18 +14,14 @@ facts that the sentence is rendered from. Findings on returns
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from spark_audit.audits.identifiers import memory_claim
 from spark_audit.audits.matched.drift import pooled_change
-from spark_audit.audits.matched.pairs import left_out_types
-from spark_audit.audits.matched.units import (
-    MemoryTest,
-    Occurrences,
-    UnitScores,
-    row_of,
-)
+from spark_audit.audits.matched.left_out import LeftOut, left_out_of_comparison
+from spark_audit.audits.matched.report_rows import row_of
+from spark_audit.audits.matched.units import MemoryTest, Occurrences, UnitScores
 from spark_audit.audits.matched.verdict import (
     Verdict,
     direction_of,
@@ -33,7 +29,7 @@ from spark_audit.audits.matched.verdict import (
     not_estimable,
 )
 from spark_audit.names import NEVER, RELEARNED_BASE, TRAINED, entry_of
-from spark_audit.results import Claim, Finding, Hits, Row
+from spark_audit.results import Claim, Finding, Row
 from spark_audit.results.findings import Fact
 from spark_audit.results.rows import MIN_CLUSTERS_TO_PUBLISH
 from spark_audit.stats.estimate import Estimate, side_of
@@ -69,22 +65,6 @@ class Comparison:
         }
 
 
-@dataclass(frozen=True)
-class LeftOut:
-    """Trained identifiers that are left out of every comparison.
-
-    Attributes
-    ----------
-    facts
-        Their number by reason, and their shares by type; empty if there are none.
-    remarks
-        Keys of the sentences that say so, in the order of the facts.
-    """
-
-    facts: Mapping[str, Fact] = field(default_factory=dict)
-    remarks: tuple[str, ...] = ()
-
-
 def findings_by_checkpoint(
     scores: UnitScores,
     rows: Sequence[Row],
@@ -104,7 +84,7 @@ def findings_by_checkpoint(
     """
     matched = scores.train[scores.train["role"] == "pii"]
     replicated = {entry_of(name) for name in scores.nll if entry_of(name) != name}
-    left_out = _left_out(scores)
+    left_out = left_out_of_comparison(scores)
 
     for name, change in scores.changes.items():
         is_single_replicate = entry_of(name) != name
@@ -134,33 +114,6 @@ def findings_by_checkpoint(
             is_reference=is_reference,
             is_replicated=is_replicated,
         )
-
-
-def _left_out(scores: UnitScores) -> LeftOut:
-    """Return the trained identifiers that are left out of the comparison."""
-    pooled = scores.pooled
-    is_trained = pooled.sides.trained  # (occurrences,), bool
-    has_counterpart = pooled.sides.cells >= 0  # (occurrences,), bool
-    is_identifier = scores.train["role"].isin(["pii", "unmatched"])
-    n_identifiers = int(is_identifier.sum())
-
-    # No held-out identifier has their form and place.
-    n_without_counterpart = int((is_trained & ~has_counterpart).sum())
-    # Text distinguishes these identifiers, or too few are held out to tell.
-    n_on_no_side = int(n_identifiers - is_trained.sum())
-
-    facts: dict[str, Fact] = {}
-    if n_without_counterpart:
-        facts["without_counterpart"] = Hits(
-            count=n_without_counterpart, of=n_identifiers
-        )
-    if n_on_no_side:
-        facts["untold"] = Hits(count=n_on_no_side, of=n_identifiers)
-    if facts:
-        facts["left_out_types"] = left_out_types(scores.train, pooled)
-
-    # A fact's remark has the same name.
-    return LeftOut(facts=facts, remarks=tuple(facts))
 
 
 def _memory_findings(

@@ -21,7 +21,8 @@ from typing import NamedTuple
 import numpy as np
 
 from spark_audit.audits.matched.drift import low_drift
-from spark_audit.audits.matched.units import REFERENCE, MemoryTest, UnitScores, row_of
+from spark_audit.audits.matched.report_rows import row_of
+from spark_audit.audits.matched.units import REFERENCE, MemoryTest, UnitScores
 from spark_audit.results import Row
 from spark_audit.stats import memory_contrast
 from spark_audit.stats.dose_trend import dose_trend

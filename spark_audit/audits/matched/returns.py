@@ -16,8 +16,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from spark_audit.audits.identifiers import memory_claim
-from spark_audit.audits.matched.pairs import contrast_of
-from spark_audit.audits.matched.units import MemoryTest, UnitScores, row_of
+from spark_audit.audits.matched.report_rows import contrast_of, row_of
+from spark_audit.audits.matched.units import MemoryTest, UnitScores
 from spark_audit.audits.matched.verdict import Verdict, matched_finding, not_estimable
 from spark_audit.names import (
     BASE,

@@ -18,10 +18,9 @@ import pandas as pd
 from spark_audit.audits.base import Context
 from spark_audit.audits.identifier_texts import MIN_CLUSTERS_FOR_CLASSIFIER
 from spark_audit.audits.identifiers import REPRODUCED, comparable, sides_of
+from spark_audit.audits.matched.report_rows import row_of
 from spark_audit.audits.supervision import by_supervision
 from spark_audit.data.occurrences import dose_group
-from spark_audit.names import BASE
-from spark_audit.results import Row
 from spark_audit.results.findings import Fact
 from spark_audit.stats import memory_contrast, permutation
 from spark_audit.stats.at_most import t_bound
@@ -34,33 +33,6 @@ NO_CONTROL = (
 """Messages for "no trained" and "no held-out identifier has a control"."""
 
 REFERENCE = "the checkpoint is the matching reference itself, so there is no change"
-
-
-def row_of(
-    estimate: Estimate,
-    *,
-    checkpoint: str,
-    metric: str,
-    of: str = "",
-    group: str = "pooled",
-    unit: str = "nats",
-    null: float | None = None,
-    null_low: float | None = None,
-    null_high: float | None = None,
-) -> Row:
-    """Return a row of this audit with an estimate's figures."""
-    return Row.of_estimate(
-        estimate,
-        audit="matched",
-        checkpoint=checkpoint,
-        metric=metric,
-        of=of,
-        group=group,
-        unit=unit,
-        null=null,
-        null_low=null_low,
-        null_high=null_high,
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -355,9 +327,3 @@ def groups_of_identifiers(units: pd.DataFrame) -> Iterator[Occurrences]:
         for name in trained_doses:
             is_of_dose = is_trained & (dose_groups == name)
             yield Occurrences(f"dose:{name}", spans[is_of_dose | ~is_trained])
-
-
-def guard_row(metric: str, value: float, clusters: int) -> Row:
-    """Return a figure of the base that only a guard shows."""
-    estimate = Estimate(float(value), clusters=clusters)
-    return row_of(estimate, checkpoint=BASE, metric=metric)
