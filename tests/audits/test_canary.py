@@ -13,7 +13,8 @@ from audited import canary, claims, evidence, plan, said, the_one
 from short_sentences import check_sentences
 
 from spark_audit.audits.canary.epsilon import one_run_table
-from spark_audit.audits.canary.ranks import TIED, RankedCanaries, ranked
+from spark_audit.audits.canary.ranked_canaries import RankedCanaries
+from spark_audit.audits.canary.ranks import TIED, ranked
 from spark_audit.audits.rate_contrasts import bounded
 from spark_audit.manifest.content import seal
 from spark_audit.manifest.encodings import key_of

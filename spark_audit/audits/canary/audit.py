@@ -5,7 +5,12 @@ number; its candidates are strings that could have been planted in its place. A 
 that remembers the canary gives it a lower NLL than nearly all of its candidates.
 
 ``plan`` says which strings are scored, ``evidence`` ranks them, and ``conclude`` makes
-figures and findings of the ranks alone.
+figures and findings of the ranks alone. A canary has up to three parts that are ranked
+separately: ``full``, ``password`` and ``ssn``. A manifest lists one record
+(``ManifestCanary``) per canary and part.
+
+A new metric goes into :data:`CANARY_METRICS`, its figure into ``figures.py``, and its
+words into ``sentences/en/metrics.toml`` and ``definitions.toml``.
 """
 
 from __future__ import annotations
@@ -32,7 +37,7 @@ from spark_audit.audits.canary.canary_finding import canary_finding
 from spark_audit.audits.canary.figures import canary_figures, dose_table
 from spark_audit.audits.canary.findings import contrast_findings, findings
 from spark_audit.audits.canary.guards import guards
-from spark_audit.audits.canary.ranks import RankedCanaries
+from spark_audit.audits.canary.ranked_canaries import RankedCanaries
 from spark_audit.audits.supervision import (
     COLUMN,
     canary_rows_cut,
@@ -48,12 +53,13 @@ from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats import canary_ranks
 
 CANDIDATES = Pass("candidates")
+"""The scoring pass that reads every candidate of a canary in its context."""
 
 CANARY_COLUMNS = ("rank", "ties", "nll_mean")
 """Columns of scores in the evidence: see :meth:`CanaryRank.evidence`."""
 
 CANARY_VARIANTS = (*RANKED, *(ranks.variant_by_context(part) for part in RANKED))
-"""Variants by part: ranked once over all contexts, and averaged over contexts."""
+"""Each part twice: ranked once over all contexts, and averaged over contexts."""
 
 CANARY_METRICS = (
     Metric(
@@ -64,7 +70,7 @@ CANARY_METRICS = (
         variants=CANARY_VARIANTS,
         missing=RANKED,
     ),
-    # Percentile intervals of a mean rank cover far too rarely.
+    # ``heavy``: percentile intervals of a mean rank cover far too rarely.
     Metric(
         "rank_mean",
         "ranks",
@@ -84,7 +90,7 @@ CANARY_METRICS = (
         variants=CANARY_VARIANTS,
         missing=RANKED,
     ),
-    # Fewer canaries cannot show a change of the share at rank 1.
+    # ``alone``: so few canaries cannot show a change of the share at rank 1.
     Metric(
         "top1_rate",
         rate=True,
@@ -97,7 +103,8 @@ CANARY_METRICS = (
         "top10_rate", rate=True, learned=1, variants=CANARY_VARIANTS, missing=RANKED
     ),
 )
-"""Ranks and exposures are bounded by the number of candidates, once it is known."""
+"""Metrics in the order of reports. :func:`canary_figures` bounds ranks and exposures by
+the number of candidates, which only the evidence tells."""
 
 NO_CANARY = "the manifest has no canary"
 
@@ -110,10 +117,10 @@ CANDIDATES_NOT_SCORED = "the candidates of canaries were not scored"
 class CanaryRank(Audit):
     """Planted canaries, ranked among strings that were not planted.
 
-    The evidence is one row per checkpoint, canary, part and context, and one row over
-    its contexts: ``full``, ``password`` and ``ssn`` average the NLL of each candidate
-    over the contexts of the canary and rank once; ``full/annotation`` etc. rank in each
-    context and average the ranks, as SPARK does. The unit is the canary in both cases.
+    A canary may stand in several rows, its contexts. The figures ``full``, ``password``
+    and ``ssn`` average the NLL of each candidate over the contexts and rank once;
+    ``full/annotation`` etc. rank in each context and average the ranks, as SPARK does.
+    The unit is the canary in both cases.
     """
 
     name = "canary"
@@ -143,7 +150,10 @@ class CanaryRank(Audit):
 
     @classmethod
     def is_of_nobody(cls, unit: str) -> bool:
-        """Return whether figures are ranks of planted strings, not scores (nats)."""
+        """Return whether figures are ranks of planted strings, which tell of no person.
+
+        An NLL, in nats, may tell of the row around the string.
+        """
         return unit != "nats"
 
     @classmethod
@@ -178,7 +188,7 @@ class CanaryRank(Audit):
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
-        """Return one unit per canary, part and context, and one over its contexts.
+        """Return the ranks of each canary and part, in each context and over them.
 
         ==========  ===============================================================
         column      meaning
@@ -191,7 +201,8 @@ class CanaryRank(Audit):
         nll_mean    its NLL, nats per token
         ==========  ===============================================================
 
-        For the others see :mod:`spark_audit.audits.canary.ranks`.
+        For other columns see ``_unit_records`` and
+        :mod:`spark_audit.audits.canary.ranks`.
         """
         keys_by_canary = [
             (canary, candidate_keys(canary, paper=context.paper))
@@ -207,7 +218,7 @@ class CanaryRank(Audit):
                 for canary, keys in keys_by_canary:
                     scores_by_unit += _scores(canary, keys, table)
 
-                # Without units the array has one axis only.
+                # The reshape is for an array without units, which has one axis only.
                 scores = np.array(scores_by_unit, np.float64)
                 scores = scores.reshape(-1, len(CANARY_COLUMNS))  # (units, columns)
                 yield name, dict(zip(CANARY_COLUMNS, scores.T, strict=True))
@@ -221,7 +232,8 @@ class CanaryRank(Audit):
         names = list(evidence.checkpoints)
         warnings = _warnings(evidence)
 
-        # The frame leaves out what was not scored.
+        # The frame leaves out what was not scored. Ranks are whole again: the evidence
+        # stores all scores as float.
         every_rank = evidence.frame().astype({"rank": np.int64, "ties": np.int64})
         ranked = ranks.ranked(every_rank)
         trained = ranks.trained_canaries(ranked)
@@ -248,10 +260,12 @@ class CanaryRank(Audit):
             "canary_one_run": epsilon.one_run_table(canaries),
         }
 
-        # Checkpoints without a rank have rows too, with the reason.
+        # Findings on checkpoints, then on changes from their baselines.
         concluded = list(findings(canaries, tables["canary_epsilon"], rows))
         scored_names = set(trained["checkpoint"])
         for name in names:
+            # A checkpoint that was not scored has a finding that says so. Any lacks
+            # rows of the parts that it could not rank: they are added with the reason.
             reason = UNRANKED
             if name not in scored_names:
                 reason = CANDIDATES_NOT_SCORED
@@ -272,7 +286,10 @@ class CanaryRank(Audit):
 
 
 def candidate_keys(canary: ManifestCanary, *, paper: bool) -> dict[str, str]:
-    """Return the key of the candidates in each context; none if it cannot be ranked.
+    """Return the keys of a canary part's candidates by context; empty: it has no ranks.
+
+    A context is named by the id of its row. A key names the item that scores all
+    candidates in that context, in the pass :data:`CANDIDATES`.
 
     Parameters
     ----------
@@ -283,16 +300,20 @@ def candidate_keys(canary: ManifestCanary, *, paper: bool) -> dict[str, str]:
     if not canary.candidates or canary.true_index is None:
         return {}
 
-    rows = sorted(context.example for context in canary.contexts)
+    examples = sorted(context.example for context in canary.contexts)
     if not paper:
-        rows = rows[:1]
-    return {row: key_of("canary", canary.canary_id, canary.part, row) for row in rows}
+        examples = examples[:1]
+
+    keys: dict[str, str] = {}
+    for example in examples:
+        keys[example] = key_of("canary", canary.canary_id, canary.part, example)
+    return keys
 
 
 def _units_of(
     manifest: Manifest, keys_by_canary: Sequence[tuple[ManifestCanary, dict[str, str]]]
 ) -> pd.DataFrame:
-    """Return one row per unit, with the supervision of its canary if it is known.
+    """Return one line per unit, with the supervision of its canary if it is known.
 
     Parameters
     ----------
@@ -307,7 +328,8 @@ def _units_of(
     if not is_known(manifest) or not len(units):
         return units
 
-    # A canary that training cut off is neither trained on nor held out.
+    # Rows in which training cut a canary off do not count. With dose 0 and not held
+    # out, it is on neither side.
     ids = units["canary_id"]
     n_rows_cut = ids.map(canary_rows_cut(manifest))
     units["dose"] = (units["dose"] - n_rows_cut).clip(lower=0)
@@ -322,6 +344,9 @@ def _unit_records(
     canary: ManifestCanary, keys: dict[str, str]
 ) -> Iterator[dict[str, Any]]:
     """Yield the units of a canary part: one per context, then one over all of them.
+
+    ``example`` is the id of the context's row, empty for the unit over all contexts;
+    ``contexts`` is the number of contexts that a unit is ranked in.
 
     Parameters
     ----------
@@ -350,7 +375,8 @@ def _scores(
 ) -> Iterator[list[float]]:
     """Yield :data:`CANARY_COLUMNS` of each unit of a canary part.
 
-    They are NaN where it was not scored.
+    The units are those of :func:`_unit_records`, in their order. The values are NaN if
+    the part has no candidates, or if a context of it was not scored.
 
     Parameters
     ----------
@@ -359,6 +385,7 @@ def _scores(
     table
         Scores of one checkpoint.
     """
+    # Without any key, `all` is true: such a part has no candidates to score.
     is_scored = table is not None and all(key in table for key in keys.values())
     if not keys or table is None or not is_scored:
         n_units = len(keys) + 1
@@ -386,6 +413,7 @@ def _warnings(evidence: Evidence) -> list[Guard]:
     n_parts = int((kinds != "context").sum())
     n_unrankable = int((kinds == "unrankable").sum())
     if n_unrankable:
+        # `parts` counts canary parts, one unit of each being no context.
         facts = {"lost": n_unrankable, "parts": n_parts}
         warnings.append(guard("canaries rankable", "canaries_rankable", facts))
 
@@ -398,7 +426,15 @@ def _warnings(evidence: Evidence) -> list[Guard]:
 
 
 def _why_nothing_is_ranked(units: pd.DataFrame, ranked: pd.DataFrame) -> str:
-    """Return why no trained canary has a rank."""
+    """Return why no trained canary has a rank.
+
+    Parameters
+    ----------
+    units
+        All units of the evidence, scored or not: ``kind``.
+    ranked
+        Those that were ranked, trained or not.
+    """
     if len(ranked):
         return "no canary of a trained row can be ranked"
     if (units["kind"] == "canary").any():

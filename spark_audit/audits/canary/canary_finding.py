@@ -1,10 +1,14 @@
-"""A finding of the canary audit, by the keys of its sentences."""
+"""Findings of the canary audit, and rows of figures that only a finding shows.
+
+A sentence is named by its key in ``sentences/en/canary.toml``. A new finding gets its
+sentence there, and its key at the call of :func:`canary_finding`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from spark_audit.results import Claim, Finding
+from spark_audit.results import Claim, Finding, Row
 from spark_audit.results.findings import Fact
 from spark_audit.stats.estimate import Bound, Power, Status
 
@@ -28,8 +32,18 @@ def canary_finding(
 
     Parameters
     ----------
+    name
+        The checkpoint; empty: the finding is on all of them.
     says, further
         Keys of its sentence and of the remarks that follow, without ``canary.``.
+    facts
+        Values that these sentences name.
+    value, null
+        The figure that the claim rests on, and its value by chance.
+    power, bounds
+        Inputs for the smallest detectable effect, and for what could still be there.
+    p
+        p within this audit; the report corrects it over all primary findings.
     """
     return Finding(
         audit="canary",
@@ -46,4 +60,42 @@ def canary_finding(
         power=list(power),
         bounds=list(bounds),
         p=p,
+    )
+
+
+def finding_row(
+    *,
+    checkpoint: str,
+    part: str,
+    metric: str,
+    n_canaries: int,
+    value: float,
+    low: float | None = None,
+    high: float | None = None,
+    unit: str = "",
+    null: float | None = None,
+    null_low: float | None = None,
+    null_high: float | None = None,
+) -> Row:
+    """Return a figure of some canaries of one part that only a finding shows.
+
+    Parameters
+    ----------
+    null, null_low, null_high
+        Value by chance, and the band around it.
+    """
+    return Row(
+        audit="canary",
+        checkpoint=checkpoint,
+        metric=metric,
+        of=part,
+        value=value,
+        low=low,
+        high=high,
+        unit=unit,
+        null=null,
+        null_low=null_low,
+        null_high=null_high,
+        n=n_canaries,
+        clusters=n_canaries,
     )

@@ -19,18 +19,25 @@ column                meaning
 ====================  ==============================================================
 checkpoint, part      whose canaries, and ``full``, ``password`` or ``ssn`` of them
 dose                  how many train rows hold each of them, or ``all``
-k                     guesses at each canary (of candidates only)
+k                     guesses at each canary (first table)
 declared              whether the bound was fixed before any result
 canaries, hits        guessed canaries, and how many of them rank among the first k
+                      (first table)
 pairs, guesses,       pairs of canaries, how many of them were guessed, and how many of
-right                 these guesses are right (of pairs only)
+right                 these guesses are right (second table)
 rows                  most train rows that hold one of the canaries
 significance          error of this bound by itself, so that all hold together at 95%
 epsilon_per_canary,   bounds for replacing a canary with all its copies, and for
-epsilon_per_record    replacing one train row
+epsilon_per_record    replacing one train row; all bounds are lower ones, 0 or more,
+                      and ``None`` where no bound is stated
 add_remove_per_*      the same for adding or removing instead of replacing
 says                  the bound as a sentence, or why there is none
 ====================  ==============================================================
+
+The second table also has the columns that only :func:`coin_figures` gives.
+
+A new column of counts goes into the record of its table; a new bound into
+``_columns_of`` (both tables) or :func:`coin_figures` (the second).
 """
 
 from __future__ import annotations
@@ -44,10 +51,9 @@ import scipy
 
 from spark_audit import sentences
 from spark_audit.audits.canary.canary_finding import canary_finding
+from spark_audit.audits.canary.ranked_canaries import RankedCanaries
 from spark_audit.audits.canary.ranks import (
     CONFIDENCE,
-    KS,
-    RankedCanaries,
     by_part,
     held_out_canaries,
     n_candidates_of,
@@ -60,8 +66,11 @@ from spark_audit.results.audit_result import TableRecord
 from spark_audit.results.findings import Fact
 from spark_audit.stats import epsilon_bounds
 
+KS = (1, 10)
+"""Numbers of guesses at each canary, fixed here before any result."""
+
 DELTA = 1e-5
-"""The other delta, of one train row, that bounds of one run are given for."""
+"""The delta of one train row that bounds from pairs are given for, besides 0."""
 
 ALL_DOSES = "all"
 
@@ -71,7 +80,7 @@ DECLARED_TEST = ("full", ALL_DOSES, 1)
 DECLARED_PAIRS = ("full", ALL_DOSES)
 """Part and dose of the declared bound from pairs: all of them together."""
 
-N_LOOKS = 2
+N_KINDS_OF_BOUNDS = 2
 """Kinds of bounds that can claim memory: the declared one, and the others."""
 
 BoundsAt: TypeAlias = Callable[[TableRecord, float], TableRecord]
@@ -81,32 +90,33 @@ BoundsAt: TypeAlias = Callable[[TableRecord, float], TableRecord]
 def _drawn(canaries: RankedCanaries) -> pd.DataFrame:
     """Return the canaries of fine-tuned checkpoints that were drawn uniformly.
 
-    The bounds rest on that draw. If the ranks of the base contradict it, no canary is
-    returned.
+    The bounds rest on that draw. If the ranks of the base contradict it, the frame is
+    empty.
     """
-    # Somebody may have chosen a canary of a foreign format by hand.
+    # This package drew canaries of its own formats; somebody may have chosen others by
+    # hand.
     frame = canaries.frame
-    is_drawn = frame["format"].isin(list(CANARY_FORMATS)) & canaries.is_uniform
+    is_drawn = frame["format"].isin(list(CANARY_FORMATS)) & canaries.is_base_uniform
     return frame[is_drawn & (frame["checkpoint"] != BASE)]
 
 
 def _by_dose(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield all canaries or pairs, then those of each dose where there are several.
+    """Yield all lines as :data:`ALL_DOSES`, then those of each dose if it has several.
 
     Parameters
     ----------
     frame
-        Column ``dose``.
+        Canaries or pairs: column ``dose``.
     """
-    doses = [(str(dose), of_dose) for dose, of_dose in frame.groupby("dose")]
-    if doses:
+    lines_by_dose = [(str(dose), lines) for dose, lines in frame.groupby("dose")]
+    if lines_by_dose:
         yield ALL_DOSES, frame
-    if len(doses) > 1:
-        yield from doses
+    if len(lines_by_dose) > 1:
+        yield from lines_by_dose
 
 
 def epsilon_table(canaries: RankedCanaries) -> list[TableRecord]:
-    """Return bounds from guesses of candidates, of checkpoints trained on canaries.
+    """Return the first table: bounds from guesses of candidates.
 
     There is one record for each checkpoint, part, dose and k. The module docstring
     lists the columns.
@@ -119,8 +129,9 @@ def epsilon_table(canaries: RankedCanaries) -> list[TableRecord]:
     for name, part, of_part in by_part(trained_canaries(_drawn(canaries))):
         for dose, guessed in _by_dose(of_part):
             for k in numbers_of_guesses:
-                # A tie across the k-th place counts as no hit. The bound stays valid,
-                # since guesses that break ties at random never have fewer hits.
+                # Ties count behind: a canary tied across the k-th rank is no hit. The
+                # bound stays valid, since guesses that break ties at random never have
+                # fewer hits.
                 is_hit = guessed["rank"] + guessed["ties"] <= k  # (canaries,), bool
                 record = {
                     "checkpoint": name,
@@ -150,7 +161,9 @@ def epsilon_table(canaries: RankedCanaries) -> list[TableRecord]:
 
 
 def one_run_table(canaries: RankedCanaries) -> list[TableRecord]:
-    """Return bounds from guesses of pairs: a coin chose which canary was planted.
+    """Return the second table: bounds from guesses of pairs.
+
+    A coin chose which canary of a pair was planted; the other one is held out.
 
     There is one record for each checkpoint, part and dose, with the columns that the
     module docstring lists and those of :func:`coin_figures`. Only the half of the pairs
@@ -165,7 +178,7 @@ def one_run_table(canaries: RankedCanaries) -> list[TableRecord]:
             by_gap = pairs.sort_values("gap", ascending=False, kind="stable")
             guessed = by_gap[:n_guesses]
 
-            # A tie counts as a wrong guess.
+            # The canary that ranks ahead is guessed; a tie counts as wrong.
             is_right = guessed["rank_planted"] < guessed["rank_other"]  # (guesses,)
             record = {
                 "checkpoint": name,
@@ -191,6 +204,8 @@ def coin_figures(record: TableRecord, significance: float) -> TableRecord:
     record
         Holds the counts ``right``, ``guesses`` and ``pairs``, and ``rows``, the largest
         number of train rows with one canary.
+    significance
+        Error of each bound, one-sided.
 
     Returns
     -------
@@ -235,10 +250,10 @@ def _with_bounds(
     *,
     assumed: str,
 ) -> list[TableRecord]:
-    """Return the records with their bounds, and each bound as a sentence.
+    """Add bounds to the records, and each bound as a sentence; return the records.
 
     The declared bounds hold together at 95% over checkpoints, all others together too
-    (Bonferroni). The first match wins:
+    (Bonferroni). For the sentence the first match wins:
 
     =============  =================================================================
     sentence       condition
@@ -253,16 +268,19 @@ def _with_bounds(
 
     Parameters
     ----------
+    bounds_at
+        Returns the columns of bounds of a record.
     assumed
-        Key of what the bounds assume: ``drawn`` or ``tossed``.
+        What the sentences say that the bounds assume: ``drawn`` (candidates) or
+        ``tossed`` (coins), keys of ``sentences/en/canary.toml``.
     """
     # The number of bounds does not depend on results: it includes insensitive parts.
     n_declared = sum(record["declared"] for record in records)
     n_others = len(records) - n_declared
 
     for record in records:
-        n_together = n_declared if record["declared"] else n_others
-        significance = (1 - CONFIDENCE) / n_together
+        n_joint_bounds = n_declared if record["declared"] else n_others
+        significance = (1 - CONFIDENCE) / n_joint_bounds
         columns = bounds_at(record, significance)
         epsilon = columns["epsilon_per_record"]
 
@@ -277,7 +295,7 @@ def _with_bounds(
         else:
             says = "bound_of_0"
 
-        # A record without a stated bound has no figures of it.
+        # A record without a stated bound has None in its columns.
         if says in ("uncontrolled", "ungrounded"):
             columns = dict.fromkeys(columns)
 
@@ -289,9 +307,14 @@ def _with_bounds(
 
 
 def _pairs(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per pair that has both canaries, in the order of the pairs.
+    """Return one line per pair whose canaries are both ranked, in the order of pairs.
 
     Ties are broken at random, so that ranks without memory are exactly uniform.
+
+    Parameters
+    ----------
+    frame
+        Canaries of one checkpoint and part that belong to a pair.
 
     Returns
     -------
@@ -309,7 +332,7 @@ def _pairs(frame: pd.DataFrame) -> pd.DataFrame:
     others = held_out_canaries(ordered)[["pair", "untied_rank"]]
     others = others.rename(columns={"untied_rank": "rank_other"})
 
-    # Pairs of which only one canary was ranked are left out.
+    # The merge leaves out pairs of which only one canary was ranked.
     pairs = planted.merge(others, on="pair", validate="1:1").sort_values("pair")
     gap = np.abs(np.log(pairs["rank_planted"] / pairs["rank_other"]))
     return pairs.assign(gap=gap)
@@ -320,29 +343,14 @@ def epsilon_finding(
 ) -> Finding | None:
     """Return the finding on the bounds of one checkpoint; ``None``: none is above 0.
 
-    It states the declared bound, and the largest other bound if that is larger or the
-    only one above 0. Its p is the chance of guesses at least as good without memory.
+    Its p is the chance of guesses at least as good without memory.
 
     Parameters
     ----------
     bounds
         From :func:`epsilon_table`, of all checkpoints.
     """
-    # A record without a bound has None; a bound of 0 proves nothing.
-    above_0 = [
-        record
-        for record in bounds
-        if record["checkpoint"] == name and record["epsilon_per_record"]
-    ]
-    stated = [record for record in above_0 if record["declared"]]
-    others = [record for record in above_0 if not record["declared"]]
-
-    # State another bound only if it says more than the declared one.
-    least_epsilon = max((record["epsilon_per_record"] for record in stated), default=0)
-    if others:
-        largest = max(others, key=lambda record: record["epsilon_per_record"])
-        if largest["epsilon_per_record"] > least_epsilon:
-            stated.append(largest)
+    stated = _stated_bounds(name, bounds)
     if not stated:
         return None
 
@@ -363,15 +371,40 @@ def epsilon_finding(
     further.append("epsilon_assumes")
 
     # Bonferroni, over declared bounds and others.
-    p = N_LOOKS * min(_p_of_guesses(record, n_candidates) for record in stated)
+    least_p = min(_p_of_guesses(record, n_candidates) for record in stated)
     return canary_finding(
         name,
         "memory",
         "epsilon",
         facts,
         further=further,
-        p=min(1.0, p),
+        p=min(1.0, N_KINDS_OF_BOUNDS * least_p),
     )
+
+
+def _stated_bounds(name: str, bounds: Sequence[TableRecord]) -> list[TableRecord]:
+    """Return the records that the finding on a checkpoint states: up to two.
+
+    They are the declared one, if its bound is above 0, and the largest other one, if it
+    is larger than that or the only one above 0.
+    """
+    # A record without a bound has None; a bound of 0 proves nothing.
+    above_0 = [
+        record
+        for record in bounds
+        if record["checkpoint"] == name and record["epsilon_per_record"]
+    ]
+    stated = [record for record in above_0 if record["declared"]]
+    others = [record for record in above_0 if not record["declared"]]
+
+    declared_epsilon = 0.0
+    if stated:
+        declared_epsilon = stated[0]["epsilon_per_record"]
+    if others:
+        largest = max(others, key=lambda record: record["epsilon_per_record"])
+        if largest["epsilon_per_record"] > declared_epsilon:
+            stated.append(largest)
+    return stated
 
 
 def _epsilon_row(name: str, record: TableRecord) -> Row:
@@ -393,7 +426,7 @@ def _epsilon_row(name: str, record: TableRecord) -> Row:
 
 def _p_of_guesses(record: TableRecord, n_candidates: int) -> float:
     """Return the chance of as many right guesses, corrected over all bounds."""
-    # Each guess is right by chance in k of N.
+    # By chance a canary ranks among the first k of its N candidates in k of N cases.
     chance = record["k"] / n_candidates
     p = float(scipy.stats.binom.sf(record["hits"] - 1, record["canaries"], chance))
 

@@ -4,6 +4,10 @@ Without memory a rank is uniform. All figures but the NLL therefore have a value
 chance, and a band around it. :func:`canary_figures` gives the rows and contrasts of the
 report, :func:`dose_table` the table of canaries by dose.
 
+A new figure that is the mean of a column: add the column in :func:`canary_figures`, its
+name to :data:`COLUMN_BY_METRIC`, its value by chance in ``_next_to_chance``, and its
+metric to ``CANARY_METRICS`` (``audit.py``).
+
 A :class:`~spark_audit.results.Row` is a figure of the report; frames have one line per
 ranked canary, or per canary and context. A ``part`` is ``full``, ``password`` or
 ``ssn`` of a canary. The variant (``of``) of a figure is a part, ranked once, or
@@ -21,7 +25,8 @@ import pandas as pd
 from spark_audit import sentences
 from spark_audit.audits.base import Audit, Context
 from spark_audit.audits.canary import ranks
-from spark_audit.audits.canary.ranks import RankedCanaries
+from spark_audit.audits.canary.chance_tests import p_by_chance
+from spark_audit.audits.canary.ranked_canaries import RankedCanaries
 from spark_audit.audits.rate_contrasts import bounded
 from spark_audit.audits.ratio_rows import cells_of_frame, ratio_figures
 from spark_audit.audits.supervision import by_supervision
@@ -31,17 +36,20 @@ from spark_audit.stats import canary_ranks
 from spark_audit.stats.intervals import ratio_estimate
 
 TOP_RANKS = {"top1_rate": 1, "top10_rate": 10}
-"""Metric -> the last rank that counts as a hit."""
+"""Metric -> the last rank k that counts as a hit. The figure is the share of hits."""
 
 COLUMN_BY_METRIC = {
     "nll": "nll_mean",
     "exposure_mean": "exposure",
     **{metric: metric for metric in TOP_RANKS},
-    "rank_mean": "mid",
+    "rank_mean": "mid_rank",
 }
 """Metric -> the column whose mean it is. Each is a metric of the audit, too
 (``CanaryRank.metrics``), whose order is that of the report. For columns see
 :mod:`~spark_audit.audits.canary.ranks`; those of :data:`TOP_RANKS` are added here."""
+
+NOT_RANKED = ("nll",)
+"""Metrics that need no rank: chance and ties do not matter to them."""
 
 ONE_RANK = "the chance band assumes that all rows of a canary have the same rank"
 
@@ -68,24 +76,17 @@ def canary_figures(
         Trained canaries, from :func:`spark_audit.audits.canary.ranks.ranked`: one line
         per checkpoint, canary and part, and one per context of these.
     audit
-        The class of this audit.
+        The class of this audit, whose metrics the figures have.
     """
-    n_candidates = ranks.n_candidates_of(once)
-
-    # The second variant of each part averages the ranks over contexts.
-    variants = in_contexts["part"].map(ranks.variant_by_context)
-    frame = pd.concat([once, in_contexts.assign(part=variants)], ignore_index=True)
-    # Contexts of a canary are no independent units: the canary is the cluster.
-    frame = frame.rename(columns={"part": "of", "canary_id": "cluster"})
-    for metric, k in TOP_RANKS.items():
-        frame[metric] = canary_ranks.top_k_credit(
-            frame["rank"], k=k, ties=frame["ties"]
-        )
+    # Groups: all canaries, and those of each supervision, if that is known.
+    frame = _frame_of_variants(once, in_contexts)
+    groups = [("pooled", frame), *by_supervision(frame)]
+    cells = [cells_of_frame(group, lines, COLUMN_BY_METRIC) for group, lines in groups]
 
     # Means of ranks and exposures are bounded by the number of candidates.
-    groups = [("pooled", frame), *by_supervision(frame)]
+    n_candidates = ranks.n_candidates_of(once)
     rows, contrasts = ratio_figures(
-        [cells_of_frame(group, members, COLUMN_BY_METRIC) for group, members in groups],
+        cells,
         context,
         audit,
         rank_mean=(1.0, float(n_candidates)),
@@ -119,6 +120,27 @@ def canary_figures(
             _with_status_of_contrast(contrast, canaries) for contrast in contrasts
         ],
     )
+
+
+def _frame_of_variants(once: pd.DataFrame, in_contexts: pd.DataFrame) -> pd.DataFrame:
+    """Return the lines of both frames with the columns that figures need.
+
+    Returns
+    -------
+    ``of`` is the variant, ``cluster`` the canary; there is a column for each metric of
+    :data:`TOP_RANKS`: 1 for a hit, 0 for none, the chance of one with ties.
+    """
+    # The second variant of each part averages the ranks over contexts.
+    variants = in_contexts["part"].map(ranks.variant_by_context)
+    frame = pd.concat([once, in_contexts.assign(part=variants)], ignore_index=True)
+
+    # Contexts of a canary are no independent units: the canary is the cluster.
+    frame = frame.rename(columns={"part": "of", "canary_id": "cluster"})
+    for metric, k in TOP_RANKS.items():
+        frame[metric] = canary_ranks.top_k_credit(
+            frame["rank"], k=k, ties=frame["ties"]
+        )
+    return frame
 
 
 class ChanceFigures(NamedTuple):
@@ -189,8 +211,9 @@ def _has_chance_value(row: Row, n_candidates: int) -> bool:
     An NLL has none. Where all candidates are within the first k, the share of canaries
     among these is always 1.
     """
-    if row.metric == "nll" or row.value is None:
+    if row.metric in NOT_RANKED or row.value is None:
         return False
+
     k = TOP_RANKS.get(row.metric)
     return k is None or k < n_candidates
 
@@ -204,7 +227,7 @@ def _note_of_ties(canaries: pd.DataFrame) -> str:
     return sentences.render(key, tied=n_tied, canaries=len(canaries))
 
 
-def _n_able(once: pd.DataFrame) -> int:
+def _n_rankable(once: pd.DataFrame) -> int:
     """Return the number of resolved canaries, which can show an effect; at least 1."""
     return max(1, int(ranks.resolved(once).sum()))
 
@@ -212,10 +235,21 @@ def _n_able(once: pd.DataFrame) -> int:
 def _chance_of_top_k(
     hits: canary_ranks.TopK, once: pd.DataFrame, n_candidates: int, *, k: int
 ) -> ChanceFigures:
-    """Return the value by chance of the share of canaries among the first k."""
+    """Return the value by chance of the share of canaries among the first k.
+
+    Parameters
+    ----------
+    hits
+        The hits of ``once`` among the first k.
+    once
+        The canaries of one row, ranked once over their contexts.
+    """
+    # The smallest effect is the distance of the smallest detectable rate from that by
+    # chance.
     n_canaries = len(once)
-    # As a rate; the smallest effect is its distance from the rate by chance.
-    least_rate = canary_ranks.top_k_mde(_n_able(once), k=k, n_candidates=n_candidates)
+    least_rate = canary_ranks.top_k_mde(
+        _n_rankable(once), k=k, n_candidates=n_candidates
+    )
     mde = None if least_rate is None else least_rate - hits.null
 
     # ``hits.null`` is a rate already, and the ends of its band are counts.
@@ -228,7 +262,13 @@ def _chance_of_top_k(
 
 
 def _chance_of_mean(row: Row, once: pd.DataFrame, n_candidates: int) -> ChanceFigures:
-    """Return the value by chance of a mean rank or a mean exposure."""
+    """Return the value by chance of a mean rank or a mean exposure.
+
+    Parameters
+    ----------
+    once
+        The canaries of the row, ranked once over their contexts.
+    """
     statistic: canary_ranks.Of = "exposure"
     if row.metric == "rank_mean":
         statistic = "rank"
@@ -237,18 +277,21 @@ def _chance_of_mean(row: Row, once: pd.DataFrame, n_candidates: int) -> ChanceFi
     null_low, null_high = law.band(row.level)
     mean, _ = canary_ranks.null_moments(n_candidates, of=statistic)
     mde = canary_ranks.chance_mde(
-        _n_able(once), n_candidates=n_candidates, of=statistic
+        _n_rankable(once), n_candidates=n_candidates, of=statistic
     )
     return ChanceFigures(null=mean, null_low=null_low, null_high=null_high, mde=mde)
 
 
 def _with_status_of_row(row: Row, canaries: RankedCanaries) -> Row:
-    """Return the row with the status of its part; a missing figure keeps its own."""
+    """Return the row with the status of its part; a missing figure keeps its own.
+
+    An NLL becomes ``insensitive`` with the ranks of its part, but never
+    ``not_resolvable``.
+    """
     if row.value is None:
         return row
 
-    # An NLL needs no rank: ties do not matter.
-    ranked_names = [] if row.metric == "nll" else [row.checkpoint]
+    ranked_names = [] if row.metric in NOT_RANKED else [row.checkpoint]
     update = _status_of_part(ranks.part_of(row.of), ranked_names, canaries)
     return row.model_copy(update=update)
 
@@ -259,7 +302,7 @@ def _with_status_of_contrast(contrast: Contrast, canaries: RankedCanaries) -> Co
     A missing figure keeps its status, and so does a change of NLL: it needs no positive
     control.
     """
-    if contrast.value is None or contrast.metric == "nll":
+    if contrast.value is None or contrast.metric in NOT_RANKED:
         return contrast
 
     ranked_names = [contrast.checkpoint, contrast.baseline]
@@ -270,7 +313,7 @@ def _with_status_of_contrast(contrast: Contrast, canaries: RankedCanaries) -> Co
 def _status_of_part(
     part: str, ranked_names: Iterable[str], canaries: RankedCanaries
 ) -> dict[str, str]:
-    """Return the columns that change if a part cannot be concluded on; else none.
+    """Return the fields that change if a part cannot be concluded on; else none.
 
     ================================================  ======================
     condition, first match wins                       status
@@ -282,7 +325,7 @@ def _status_of_part(
     Parameters
     ----------
     ranked_names
-        Checkpoints whose ranks the figure is made of.
+        Checkpoints whose ranks the figure is made of; none for an NLL.
     """
     if any((name, part) in canaries.unresolved for name in ranked_names):
         return {"status": "not_resolvable", "note": ranks.TIED}
@@ -292,7 +335,7 @@ def _status_of_part(
 
 
 def dose_table(frame: pd.DataFrame) -> Iterator[TableRecord]:
-    """Yield each checkpoint, part and dose, compared with chance.
+    """Yield a record for each checkpoint, part and dose, compared with chance.
 
     Parameters
     ----------
@@ -311,7 +354,12 @@ def dose_table(frame: pd.DataFrame) -> Iterator[TableRecord]:
 def _dose_record(
     checkpoint: str, part: str, dose: int, canaries: pd.DataFrame
 ) -> TableRecord:
-    """Return the canaries of one dose, compared with chance."""
+    """Return the canaries of one dose, compared with chance, as one record.
+
+    Exposures are in bits. ``p_*`` are one-sided and not corrected; ``status`` is
+    ``not_resolvable`` if all canaries are tied. ``report/figures/canary.py`` draws this
+    table.
+    """
     # No exposure is above that of rank 1.
     n_canaries = len(canaries)
     most_bits = float(np.log2(ranks.n_candidates_of(canaries)))
@@ -327,8 +375,8 @@ def _dose_record(
     p_suppressed = None
     status = "not_resolvable"
     if ranks.resolved(canaries).any():
-        p_remembered = ranks.p_by_chance(canaries, "exposure")
-        p_suppressed = ranks.p_by_chance(canaries, "lower_tail")
+        p_remembered = p_by_chance(canaries, "exposure")
+        p_suppressed = p_by_chance(canaries, "lower_tail")
         status = "ok"
 
     return {

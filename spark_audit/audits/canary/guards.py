@@ -1,9 +1,14 @@
-"""Guards of the canary audit: a positive control, and the ranks at the base."""
+"""Guards of the canary audit: a positive control, and the ranks at the base.
+
+A guard passes, fails (which voids its figures), or only warns or informs
+(``passed=None``). Sentences: ``[guard]`` in
+``sentences/en/canary.toml``.
+"""
 
 from __future__ import annotations
 
 from spark_audit.audits.base import guard
-from spark_audit.audits.canary.ranks import RankedCanaries
+from spark_audit.audits.canary.ranked_canaries import RankedCanaries
 from spark_audit.names import BASE
 from spark_audit.results import Guard
 
@@ -14,13 +19,23 @@ def guards(canaries: RankedCanaries) -> list[Guard]:
 
 
 def _control_guard(canaries: RankedCanaries) -> Guard:
-    """Return the positive control: some checkpoint remembers canaries in most rows."""
+    """Return the positive control: some checkpoint remembers canaries in most rows.
+
+    ==================  ======  ===================================================
+    sentence            passed  condition, first match wins
+    ==================  ======  ===================================================
+    control_missing     False   no fine-tuned checkpoint has a ranked canary
+    control_not_found   False   no test is significant
+    control_found       None    the control was found for some parts only
+    control_found       True    it was found for all parts
+    ==================  ======  ===================================================
+    """
     name = "positive control"
     tests = canaries.control_tests
     if not tests:
         return guard(name, "control_missing", {}, passed=False)
 
-    # The guard shows the test with the smallest p, whether it is significant or not.
+    # Tests are sorted by p: show the clearest, whether it is significant or not.
     facts = tests[0].facts("exposure_mean")
     detected_in = list(
         dict.fromkeys(test.checkpoint for test in tests if test.is_significant)
@@ -47,10 +62,15 @@ def _control_guard(canaries: RankedCanaries) -> Guard:
 
 
 def _base_guard(canaries: RankedCanaries) -> Guard:
-    """Return the guard that the base, which saw no canary, ranks them by chance."""
+    """Return the guard that the base, which saw no canary, ranks them by chance.
+
+    It fails if the base's ranks are not uniform. Without a test of the base it only
+    says so.
+    """
     name = "base ranks canaries by chance"
     # Without a test of the base, chance rests on the draw of the canaries alone.
     if not canaries.base_tests:
+        # Without a test the base was not scored, or all of its canaries are tied.
         is_scored = BASE in set(canaries.frame["checkpoint"])
         says = "canary_base_tied" if is_scored else "canary_base_unscored"
         further = []
@@ -61,11 +81,11 @@ def _base_guard(canaries: RankedCanaries) -> Guard:
         )
 
     facts = canaries.base_tests[0].facts("rank_mean", unit="ranks")
-    facts["by_chance"] = canaries.is_uniform
+    facts["by_chance"] = canaries.is_base_uniform
 
     says = "canary_base_ranks"
     further = []
-    if not canaries.is_uniform:
+    if not canaries.is_base_uniform:
         says = "canary_base_knows"
         further = ["canary_base_only_changes"]
     return guard(
@@ -73,6 +93,6 @@ def _base_guard(canaries: RankedCanaries) -> Guard:
         says,
         facts,
         further=further,
-        passed=canaries.is_uniform,
+        passed=canaries.is_base_uniform,
         checkpoint=BASE,
     )

@@ -1,8 +1,8 @@
-"""Ranks of planted canaries next to those of never-inserted ones.
+"""Ranks of trained canaries next to those of held-out (never inserted) ones.
 
-Never-inserted canaries are drawn like the planted ones. Their ranks are uniform unless
-training moved all strings of their kind. A difference of the two sides is therefore
-memory, whatever happened to the kind.
+Held-out canaries are drawn like the trained ones. Their ranks are uniform unless
+training moved all strings of their kind. Trained ones that rank further ahead are
+therefore remembered, whatever happened to the kind.
 """
 
 from __future__ import annotations
@@ -15,30 +15,33 @@ import pandas as pd
 import scipy
 
 from spark_audit.audits.canary import ranks
-from spark_audit.audits.canary.ranks import CanaryTest
+from spark_audit.audits.canary.canary_finding import finding_row
+from spark_audit.audits.canary.chance_tests import CanaryTest, adjusted
 from spark_audit.results import Row
 from spark_audit.results.findings import Fact
 from spark_audit.stats import canary_ranks
 from spark_audit.stats.estimate import Power
 
 SHARE_BY_CHANCE = 0.5
-"""Share of pairs in which the planted canary ranks ahead, without memory."""
+"""Share of pairs (one canary of each side) in which the trained one ranks ahead,
+without memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutComparison(CanaryTest):
-    """Ranks of planted canaries of one part next to those of never-inserted ones.
+    """Ranks of trained canaries of one part next to those of held-out ones.
 
-    ``value`` is the share of pairs (one canary of either side) in which the planted one
-    ranks ahead. ``p`` is two-sided (Mann-Whitney), and ``n`` counts the planted
+    ``value`` is the share of pairs (one canary of each side) in which the trained one
+    ranks ahead. ``p`` is two-sided (Mann-Whitney), and ``n`` counts the trained
     canaries.
 
     Attributes
     ----------
     trained_mean, held_out_mean
-        Mean rank of planted and of held-out canaries; 1 is the likeliest.
+        Mean rank of trained and of held-out canaries; 1 is the likeliest.
     power
-        Inputs for the smallest detectable difference.
+        Inputs for the smallest detectable difference of the mean ranks, without the
+        correction over parts.
     """
 
     trained_mean: Row
@@ -52,14 +55,14 @@ class HeldOutComparison(CanaryTest):
             "trained": self.trained_mean,
             "held_out": self.held_out_mean,
             "p": self.p,
-            "over": self.over,
+            "over": self.n_tests,
         }
 
 
 def held_out_comparisons(frame: pd.DataFrame) -> list[HeldOutComparison]:
-    """Return a comparison of each part of one checkpoint, the clearest first.
+    """Return a comparison of each part of one checkpoint, the smallest p first.
 
-    Parts that lack planted or held-out canaries are left out. p is corrected (Holm)
+    Parts that lack trained or held-out canaries are left out. p is corrected (Holm)
     over the parts.
 
     Parameters
@@ -69,8 +72,8 @@ def held_out_comparisons(frame: pd.DataFrame) -> list[HeldOutComparison]:
     """
     comparisons = []
     for name, part, of_part in ranks.by_part(frame):
-        trained_ranks = ranks.trained_canaries(of_part)["mid"]  # (trained,)
-        held_out_ranks = ranks.held_out_canaries(of_part)["mid"]  # (held out,)
+        trained_ranks = ranks.trained_canaries(of_part)["mid_rank"]  # (trained,)
+        held_out_ranks = ranks.held_out_canaries(of_part)["mid_rank"]  # (held out,)
         n_trained = len(trained_ranks)
         n_held_out = len(held_out_ranks)
         if n_trained == 0 or n_held_out == 0:
@@ -89,14 +92,15 @@ def held_out_comparisons(frame: pd.DataFrame) -> list[HeldOutComparison]:
             ),
         )
         comparisons.append(comparison)
-    return sorted(ranks.adjusted(comparisons), key=lambda test: test.p)
+    return sorted(adjusted(comparisons), key=lambda test: test.p)
 
 
 def _share_ahead(
     trained_ranks: pd.Series[float], held_out_ranks: pd.Series[float]
 ) -> float:
     """Return the share of pairs whose trained canary ranks ahead; ties count half."""
-    # U counts the pairs in which the trained canary ranks behind.
+    # U counts the pairs whose first member, the trained canary, has the larger rank and
+    # so ranks behind.
     u = scipy.stats.mannwhitneyu(trained_ranks, held_out_ranks).statistic
     return float(1 - u / (len(trained_ranks) * len(held_out_ranks)))
 
@@ -113,11 +117,11 @@ def _p_of_difference(
 
 def _mean_rank(name: str, part: str, side_ranks: pd.Series[float]) -> Row:
     """Return the mean rank of one side as a row."""
-    return ranks.row_of(
-        name,
-        part,
-        "rank_mean",
-        len(side_ranks),
+    return finding_row(
+        checkpoint=name,
+        part=part,
+        metric="rank_mean",
+        n_canaries=len(side_ranks),
         value=float(side_ranks.mean()),
         unit="ranks",
     )
@@ -125,7 +129,7 @@ def _mean_rank(name: str, part: str, side_ranks: pd.Series[float]) -> Row:
 
 def _power_of_ranks(n_trained: int, n_held_out: int, *, n_candidates: int) -> Power:
     """Return the inputs for the smallest detectable difference of mean ranks."""
-    # Ranks of held-out canaries are uniform.
+    # Without memory the ranks of both sides are uniform.
     _, sd_of_rank = canary_ranks.null_moments(n_candidates, of="rank")
 
     # The smallest p is that of the two extreme orders, in which one side is wholly
@@ -135,6 +139,7 @@ def _power_of_ranks(n_trained: int, n_held_out: int, *, n_candidates: int) -> Po
         test="t",
         se=sd_of_rank * np.sqrt(1 / n_trained + 1 / n_held_out),
         least_p=min(1.0, 2 / n_orders),
+        # All trained canaries rank first; the mean of a uniform rank is (N + 1) / 2.
         most=(n_candidates - 1) / 2,
     )
 
@@ -142,8 +147,15 @@ def _power_of_ranks(n_trained: int, n_held_out: int, *, n_candidates: int) -> Po
 def clearest_difference(
     comparisons: Sequence[HeldOutComparison], *, ahead: bool
 ) -> HeldOutComparison | None:
-    """Return the clearest part whose planted canaries differ in that direction."""
-    # Comparisons are sorted by p, so the first match is the clearest.
+    """Return the clearest significant comparison in one direction, if any.
+
+    Parameters
+    ----------
+    comparisons
+        From :func:`held_out_comparisons`, sorted by p.
+    ahead
+        Whether trained canaries rank ahead of held-out ones, or else behind.
+    """
     for comparison in comparisons:
         is_ahead = comparison.value > SHARE_BY_CHANCE
         if comparison.is_significant and is_ahead == ahead:

@@ -13,12 +13,12 @@ import pandas as pd
 
 from spark_audit.audits.canary import ranks
 from spark_audit.audits.canary.canary_finding import canary_finding
+from spark_audit.audits.canary.chance_tests import CanaryTest, p_risen
 from spark_audit.audits.canary.held_out import HeldOutComparison, clearest_difference
-from spark_audit.audits.canary.ranks import CanaryTest
 from spark_audit.results import Finding, Row
 from spark_audit.results.findings import Fact
 from spark_audit.stats.at_most import t_bound
-from spark_audit.stats.estimate import Power
+from spark_audit.stats.estimate import Estimate, Power
 from spark_audit.stats.intervals import ratio_estimate
 
 SIGNED_RANK_SE = float(np.sqrt(np.pi / 3))
@@ -50,9 +50,11 @@ def rise_finding(
         Canaries of all checkpoints, from
         :func:`~spark_audit.audits.canary.ranks.ranked`.
     control_test
-        The test of canaries in most rows, of one checkpoint and part.
+        The positive control of one checkpoint and part: the test of canaries in most
+        rows, which decides here.
     comparisons
-        Ranks of trained and of held-out canaries, the clearest first.
+        Ranks of trained next to held-out canaries of the checkpoint, the clearest
+        first.
     """
     name = control_test.checkpoint
     of_part = frame[frame["part"] == control_test.part]
@@ -63,6 +65,7 @@ def rise_finding(
     rises = ranks.exposure_rises(trained, name)
     rises_in_most_rows = ranks.exposure_rises(in_most_rows, name)
 
+    # Means over canaries, each its own cluster.
     mean_rise = ratio_estimate(rises, np.ones(len(rises)))
     mean_in_most_rows = ratio_estimate(
         rises_in_most_rows, np.ones(len(rises_in_most_rows))
@@ -81,14 +84,14 @@ def rise_finding(
     facts: Mapping[str, Fact] = {
         "rise": row,
         "p": control_test.p,
-        "over": control_test.over,
+        "over": control_test.n_tests,
     }
     further = ["on_most_rows"]
 
     if control_test.is_significant:
         # If held-out canaries rose as well, all strings of this kind became likelier.
         held_out = ranks.held_out_canaries(of_part)
-        p_held_out = ranks.p_risen(ranks.exposure_rises(held_out, name))
+        p_held_out = p_risen(ranks.exposure_rises(held_out, name))
         has_kind_risen = p_held_out <= 1 - ranks.CONFIDENCE
         is_ahead = clearest_difference(comparisons, ahead=True) is not None
         if has_kind_risen and not is_ahead:
@@ -105,25 +108,11 @@ def rise_finding(
         )
 
     # Without a rise, state the detectable rise and the one that could still be there.
-    power = []
-    if mean_in_most_rows.se:
-        # A one-sided test at a level has the power of a two-sided one at twice that
-        # level.
-        test = Power(
-            test="sign-flip",
-            n=mean_in_most_rows.n,
-            se=mean_in_most_rows.se * SIGNED_RANK_SE,
-            df=mean_in_most_rows.n - 1,
-            least_p=2.0 ** (1 - mean_in_most_rows.n),
-            over=control_test.over / 2,
-        )
-        power.append(test)
-
     bounds = t_bound(
         mean_in_most_rows.value,
         mean_in_most_rows.high,
         df=mean_in_most_rows.df,
-        over=control_test.over,
+        over=control_test.n_tests,
     )
     return canary_finding(
         name,
@@ -133,6 +122,25 @@ def rise_finding(
         further=further,
         unit="bits",
         p=control_test.p,
-        power=power,
+        power=_power_of_rise(mean_in_most_rows, control_test),
         bounds=bounds,
     )
+
+
+def _power_of_rise(mean_rise: Estimate, control_test: CanaryTest) -> list[Power]:
+    """Return the inputs for the smallest detectable rise; without a spread none."""
+    if not mean_rise.se:
+        return []
+
+    # A one-sided test at a level has the power of a two-sided one at twice that level:
+    # so p is corrected over half of the tests, and the smallest p of n canaries that
+    # all rise counts as 2 * 2^-n.
+    power = Power(
+        test="sign-flip",
+        n=mean_rise.n,
+        se=mean_rise.se * SIGNED_RANK_SE,
+        df=mean_rise.n - 1,
+        least_p=2.0 ** (1 - mean_rise.n),
+        over=control_test.n_tests / 2,
+    )
+    return [power]
