@@ -2,6 +2,10 @@
 
 It gives mean NLL in nats per token, by group, next to that of the base model and as
 changes from a baseline. It claims no memory, since any fine-tuning moves these levels.
+
+A further kind of tokens is a name of :data:`NLL_SETS` and a function beside
+``_low_set`` that ``_token_sets`` calls; its words stand in ``metrics.toml`` and
+``nll.toml`` of ``sentences/en/``.
 """
 
 from __future__ import annotations
@@ -23,9 +27,10 @@ from spark_audit.audits.base import (
     Tables,
     scored,
 )
-from spark_audit.audits.rank import tokens_by_state
 from spark_audit.audits.supervision import (
     COLUMN,
+    NOT_READ,
+    STRATA,
     Trained,
     canary_supervision,
     is_known,
@@ -108,6 +113,7 @@ class NLL(Audit):
             headline=("pii",),
         ),
     )
+    # The table of ablations: utility first, then levels of NLL.
     latex_table = "ablations"
     latex_place = 1
     latex = (
@@ -204,6 +210,7 @@ def _findings(rows: list[Row], contrasts: list[Contrast]) -> Iterator[Finding]:
             "moved",
             "nll.levels",
             facts={"levels": levels},
+            # The first sentence has two levels; a second one has the others.
             further=["nll.levels_further"] if len(levels) > 2 else [],
         )
 
@@ -227,10 +234,10 @@ def _token_sets(manifest: Manifest) -> Iterator[TokenSet[SetFacts]]:
     identifiers, a set per type and state of training, and its low-sensitivity text.
     """
     trained_on = trained_identifiers(manifest) if is_known(manifest) else None
-    supervision_of_canaries = canary_supervision(manifest)
+    supervision_by_canary = canary_supervision(manifest)
     for index, example in enumerate(manifest.examples):
         if example.canary_id is not None:
-            supervision = supervision_of_canaries.get(example.canary_id, "")
+            supervision = supervision_by_canary.get(example.canary_id, "")
             yield from _canary_set(index, example, supervision)
         else:
             yield from _identifier_sets(index, example, trained_on)
@@ -243,7 +250,7 @@ def _identifier_sets(
     """Yield the tokens of an example's identifiers, by type and by what training did.
 
     Where training is known, identifiers that it cut off are left out (by
-    ``tokens_by_state``).
+    :func:`_tokens_by_state`).
 
     Parameters
     ----------
@@ -258,7 +265,7 @@ def _identifier_sets(
         if trained_on is None:
             tokens_by_supervision = {"": example.identifier_tokens(pii_type)}
         else:
-            tokens_by_supervision = tokens_by_state(example, pii_type, trained_on)
+            tokens_by_supervision = _tokens_by_state(example, pii_type, trained_on)
 
         for supervision, tokens in tokens_by_supervision.items():
             facts = SetFacts(
@@ -270,6 +277,34 @@ def _identifier_sets(
                 supervision=supervision,
             )
             yield TokenSet(example=index, tokens=tokens, facts=facts)
+
+
+def _tokens_by_state(
+    example: ManifestExample, pii_type: str, trained_on: Trained
+) -> dict[str, np.ndarray]:
+    """Return tokens of identifiers of a type, by what training did with them.
+
+    A token that several identifiers share belongs to the first of them. Identifiers
+    that training cut off are left out.
+
+    Returns
+    -------
+    State (:mod:`spark_audit.audits.supervision`) -> indices of its tokens in the
+    example, shape ``(tokens,)``. States without a token are left out.
+    """
+    # From the last identifier to the first, so that the first one overwrites others.
+    n_tokens = len(example.reference_unll)
+    states = np.full(n_tokens, "-", object)  # (tokens,), "-": no identifier of the type
+    for span, (start, end) in reversed(example.identifiers):
+        if span.type == pii_type and trained_on.dose_of(example, span) != NOT_READ:
+            states[start:end] = trained_on.supervision_of(example, span)
+
+    by_state: dict[str, np.ndarray] = {}
+    for state in ("", *STRATA):
+        tokens = np.flatnonzero(states == state)
+        if len(tokens):
+            by_state[state] = tokens
+    return by_state
 
 
 def _low_set(index: int, example: ManifestExample) -> Iterator[TokenSet[SetFacts]]:

@@ -1,9 +1,14 @@
-"""The audit of ranks: the place of identifiers in the full vocabulary.
+"""The audit of ranks: where identifiers stand in the full vocabulary.
 
-The rank of a token is its place among all next tokens that the model could give, by
-probability: 1 is the model's first guess. Figures are of three sets of tokens: matched
-identifiers (``pii``), their equally hard controls (``control``), and all annotated
-identifiers (``pii_all``). The audit claims no memory: ranks move in any fine-tuning.
+The rank of a token is its number among all next tokens that the model could give, from
+the likeliest on: 1 is the model's first guess. Tokens with the same probability share
+the best rank of them (``rank_lo`` of the scores); ``ties`` counts the others that share
+it. Figures are of three sets of tokens: matched identifiers (``pii``), their equally
+hard controls (``control``), and all annotated identifiers (``pii_all``). The audit
+claims no memory: ranks move in any fine-tuning.
+
+A further mean over tokens is a line of :data:`PER_TOKEN` and one of ``Rank.metrics``,
+with words in ``sentences/en/metrics.toml`` and a row in ``docs/metrics.md``.
 """
 
 from __future__ import annotations
@@ -25,11 +30,9 @@ from spark_audit.audits.base import (
     Tables,
     scored,
 )
-from spark_audit.audits.ratio_rows import RowPlace
+from spark_audit.audits.ratio_rows import RatioKey, RowPlace
 from spark_audit.audits.supervision import (
     COLUMN,
-    NOT_READ,
-    STRATA,
     Trained,
     by_supervision,
     trained_identifiers,
@@ -54,11 +57,12 @@ class SpanFacts(NamedTuple):
     set
         One of :data:`RANK_SETS`.
     split, task, cluster
-        Those of its example.
+        Those of its example; the split is ``train`` or ``test``.
     type
         Type of the identifier; of a control, that of its identifier.
     dose, form, cue, stratum
-        Of ``pii_all``, as in :class:`~spark_audit.audits.identifiers.Facts`; else 0.
+        Of ``pii_all``, as in :class:`~spark_audit.audits.identifiers.Facts`; else 0,
+        since only ``pii_all`` is compared with held-out identifiers.
     supervision
         What training did with the identifier; empty: not known.
     """
@@ -76,7 +80,10 @@ class SpanFacts(NamedTuple):
 
 
 class RankedSpan(NamedTuple):
-    """Tokens ``start`` to before ``end`` of an example, whose ranks are read."""
+    """Tokens ``start`` to before ``end`` of an example, whose ranks are read.
+
+    ``example`` is the example's id.
+    """
 
     example: str
     start: int
@@ -90,10 +97,11 @@ RANK_COLUMNS = {"rank": "rank_lo", "ties": "ties"}
 RANK_SETS = ("pii", "control", "pii_all")
 """Sets of tokens, which are the variants (``of``) of figures: see the module."""
 
-OF_MATCHED = identifiers.Facts(dose=0, form=0, cue=0)
-"""Placeholder facts of matched identifiers and controls, whose figures need none."""
+PLACEHOLDER_FACTS = identifiers.Facts(dose=0, form=0, cue=0)
+"""Facts of matched identifiers and controls, whose figures need none."""
 
 HEAVY = "heavy-tailed: a 95% interval covers about 75%; only for comparison with SPARK"
+"""Note on each mean rank."""
 
 BASE_NOT_SCORED = "the base model was not scored: give --base"
 
@@ -109,7 +117,8 @@ PER_TOKEN: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "log2_rank_mean": np.log2,
     "mrr": np.reciprocal,
 }
-"""Metric -> function of the ranks (float64) whose mean over tokens it is."""
+"""Metric -> function of the ranks (float64), ``(n,)`` to ``(n,)``, whose mean over
+tokens it is."""
 
 
 def _ranked(
@@ -122,7 +131,10 @@ def _ranked(
     headline: tuple[str, ...] = (),
     note: str = "",
 ) -> Metric:
-    """Return a metric of identifiers and of their controls."""
+    """Return a metric of all three sets of tokens; those of :data:`PER_TOKEN` are such.
+
+    Identifiers have a row with the reason if none was scored.
+    """
     return Metric(
         name,
         unit,
@@ -140,10 +152,9 @@ def _ranked(
 class Rank(Audit):
     """Ranks of identifiers and their controls among all next tokens.
 
-    The evidence is one row per checkpoint, token and set: ``pii`` are tokens of matched
-    identifiers, ``control`` tokens of their controls, ``pii_all`` tokens of all
-    annotated identifiers, whose ``dose``, ``form``, ``cue`` and ``stratum`` are those
-    of ``Facts`` in ``identifiers``.
+    The units of the evidence are tokens, with the columns of ``SpanFacts``. A token of
+    a matched identifier is two units: one in ``pii``, and one in ``pii_all``. Scores
+    are ``rank`` and ``ties``.
     """
 
     name = "rank"
@@ -204,15 +215,16 @@ class Rank(Audit):
             return Evidence()
 
         # One line per span, then one per token: the token is the unit.
-        units = pd.DataFrame([span.facts for span in spans])
+        by_span = pd.DataFrame([span.facts for span in spans])
         if not trained_on.is_known:
-            units = units.drop(columns=COLUMN)
+            by_span = by_span.drop(columns=COLUMN)
         n_tokens = [span.end - span.start for span in spans]
-        tokens = units.loc[units.index.repeat(n_tokens)].reset_index(drop=True)
+        tokens = by_span.loc[by_span.index.repeat(n_tokens)].reset_index(drop=True)
 
         def measured() -> Measured:
-            """Yield ranks and ties of all tokens, by checkpoints scored with them."""
-            for name, table in scored(tables):
+            """Yield ranks and ties of all tokens, checkpoint by checkpoint."""
+            for checkpoint, table in scored(tables):
+                # A server gives no ranks.
                 if "rank_lo" not in table.columns:
                     continue
 
@@ -227,7 +239,7 @@ class Rank(Audit):
                     column: table.columns[scored_column][table_lines]
                     for column, scored_column in RANK_COLUMNS.items()
                 }
-                yield name, values
+                yield checkpoint, values
 
         return Evidence.of(tokens, measured())
 
@@ -236,7 +248,8 @@ class Rank(Audit):
         groups = [*ratio_rows.groups_of(evidence.units)]
         sets = evidence.units["set"].to_numpy()  # (tokens,)
 
-        # Means over tokens, then medians; the null of both is the controls' figure.
+        # Means over tokens, then medians. The null value of ``pii`` is the figure of
+        # its controls.
         mean_cells = ratio_rows.cells_of_units(
             groups, evidence, "rank", metrics=PER_TOKEN, of=sets
         )
@@ -253,45 +266,23 @@ class Rank(Audit):
         rows += _memory_rows(evidence)
 
         findings = [*_rank_findings(rows, contrasts)]
-        names_with_ties = _names_with_ties(evidence)
-        if names_with_ties:
+        checkpoints_with_ties = _checkpoints_with_ties(evidence)
+        if checkpoints_with_ties:
             ties = Finding.not_tested(
-                "rank", "rank.ties", further=["rank.ties_advice"], names=names_with_ties
+                "rank",
+                "rank.ties",
+                further=["rank.ties_advice"],
+                names=checkpoints_with_ties,
             )
             findings.append(ties)
         return AuditResult(rows=rows, contrasts=contrasts, findings=findings)
 
 
-def tokens_by_state(
-    example: ManifestExample, pii_type: str, trained_on: Trained
-) -> dict[str, np.ndarray]:
-    """Return tokens of identifiers of a type, by what training did with them.
-
-    A token that several identifiers share belongs to the first of them. Identifiers
-    that training cut off are left out.
-
-    Returns
-    -------
-    State (:mod:`spark_audit.audits.supervision`) -> indices of its tokens in the
-    example, shape ``(tokens,)``. States without a token are left out.
-    """
-    # From the last identifier to the first, so that the first one overwrites others.
-    n_tokens = len(example.reference_unll)
-    states = np.full(n_tokens, "-", object)  # (tokens,), "-": no identifier
-    for span, (start, end) in reversed(example.identifiers):
-        if span.type == pii_type and trained_on.dose_of(example, span) != NOT_READ:
-            states[start:end] = trained_on.supervision_of(example, span)
-
-    by_state: dict[str, np.ndarray] = {}
-    for state in ("", *STRATA):
-        tokens = np.flatnonzero(states == state)
-        if len(tokens):
-            by_state[state] = tokens
-    return by_state
-
-
 def _matched_spans(manifest: Manifest, trained_on: Trained) -> Iterator[RankedSpan]:
-    """Yield the tokens of matched identifiers, and of their controls."""
+    """Yield the tokens of matched identifiers, and of their controls.
+
+    A control has the supervision of its identifier.
+    """
     supervision_by_span: dict[identifiers.SpanKey, str] = {}
     if trained_on.is_known:
         for example in manifest.examples:
@@ -307,7 +298,7 @@ def _matched_spans(manifest: Manifest, trained_on: Trained) -> Iterator[RankedSp
                 example,
                 span_set,
                 pii_type=pair.pii.type,
-                facts=OF_MATCHED,
+                facts=PLACEHOLDER_FACTS,
                 supervision=supervision_by_span.get(key, ""),
             )
             yield RankedSpan(example.id, tokens.token_start, tokens.token_end, facts)
@@ -384,35 +375,44 @@ def _median_rows(
         Cells whose numerators are the ranks of the group's tokens.
     """
     weights = group.weights(context)
-    for (name, metric, of), rank_or_nan, _ in cells:
-        is_ranked = ~np.isnan(rank_or_nan)  # (tokens,)
+    for cell in cells:
+        # Tokens of other sets have NaN.
+        is_ranked = ~np.isnan(cell.numerators)  # (tokens,)
         if not is_ranked.any():
             continue
 
-        ranks = rank_or_nan[is_ranked]  # (ranked,)
-        clusters = group.codes[is_ranked]
+        ranks = cell.numerators[is_ranked]  # (ranked,)
+        clusters = group.codes[is_ranked]  # (ranked,)
         replicates = median_replicates(weights, ranks, clusters)
         estimate = median_estimate(ranks, clusters, replicates=replicates)
-        yield Rank.row(estimate, name, metric, of, group=group.name)
+        yield Rank.row(
+            estimate,
+            cell.key.checkpoint,
+            cell.key.metric,
+            cell.key.of,
+            group=group.name,
+        )
 
 
-def _names_with_ties(evidence: Evidence) -> list[str]:
+def _checkpoints_with_ties(evidence: Evidence) -> list[str]:
     """Return the checkpoints whose Top-1 rate depends on how ties are counted.
 
-    It does if more than :data:`TIES_MATTER` of the tokens of a set share rank 1.
+    It does if more than :data:`TIES_MATTER` of the tokens of a set share rank 1. Only
+    train rows count.
     """
     is_train = (evidence.units["split"] == "train").to_numpy()  # (tokens,)
     sets = evidence.units["set"].to_numpy()[is_train]
     is_first = evidence.values["rank"] == 1  # (checkpoints, tokens)
     is_tied_first = is_first & (evidence.values["ties"] > 0)
 
-    shares = pd.DataFrame(is_tied_first[:, is_train].T).groupby(sets).mean()
-    largest_shares = shares.max()  # (checkpoints,), over the sets
-    names = []
-    for name, share in zip(evidence.checkpoints, largest_shares, strict=True):
+    by_token = pd.DataFrame(is_tied_first[:, is_train].T)  # (tokens, checkpoints)
+    shares = by_token.groupby(sets).mean()  # (sets, checkpoints)
+    largest_shares = shares.max()  # (checkpoints,)
+    with_ties = []
+    for checkpoint, share in zip(evidence.checkpoints, largest_shares, strict=True):
         if share > TIES_MATTER:
-            names.append(name)
-    return names
+            with_ties.append(checkpoint)
+    return with_ties
 
 
 def _memory_rows(evidence: Evidence) -> Iterator[Row]:
@@ -420,41 +420,44 @@ def _memory_rows(evidence: Evidence) -> Iterator[Row]:
 
     Rows are of all identifiers and of each stratum of supervision, by checkpoint. Each
     token weighs alike. Above 0, tokens of trained identifiers came to the top more
-    often: they are remembered.
+    often: they are remembered. A row without a value says why.
     """
-    # Identifiers of test rows that occur in trained rows are neither trained on here
-    # nor held out.
+    # Identifiers of test rows with a dose are neither trained on here nor held out:
+    # they occur in trained rows.
     units = evidence.units
     is_on_a_side = (units["split"] == "train") | (units["dose"] == 0)
     annotated = units[(units["set"] == "pii_all") & is_on_a_side]
-    spans, is_told_by_text = identifiers.comparable(annotated)
+    tokens, is_told_by_text = identifiers.comparable(annotated)
+    reason = ""
+    if BASE not in evidence.checkpoints:
+        reason = BASE_NOT_SCORED
+    elif is_told_by_text:
+        reason = identifiers.TOLD_APART
 
     # Compare all held-out identifiers with all trained ones and with each stratum.
-    is_train = spans["split"] == "train"
-    groups = [("pooled", spans)]
-    for group, trained in by_supervision(spans[is_train]):
-        groups.append((group, pd.concat([trained, spans[~is_train]]).sort_index()))
+    is_train = tokens["split"] == "train"
+    groups = [("pooled", tokens)]
+    for group, trained in by_supervision(tokens[is_train]):
+        groups.append((group, pd.concat([trained, tokens[~is_train]]).sort_index()))
 
-    for group, spans_of_group in groups:
-        if spans_of_group.empty:
+    for group, tokens_of_group in groups:
+        if tokens_of_group.empty:
             continue
 
-        sides = identifiers.sides_of(spans_of_group)
-        tokens = spans_of_group.index.to_numpy()  # (tokens,), indices in the evidence
-        for name in evidence.checkpoints:
-            if name == BASE:
+        sides = identifiers.sides_of(tokens_of_group)
+        indices = tokens_of_group.index.to_numpy()  # (tokens,), in the evidence
+        for checkpoint in evidence.checkpoints:
+            if checkpoint == BASE:
                 continue
-            if BASE not in evidence.checkpoints:
-                estimate = Estimate.missing(BASE_NOT_SCORED)
-            elif is_told_by_text:
-                estimate = Estimate.missing(identifiers.TOLD_APART)
+            if reason:
+                estimate = Estimate.missing(reason)
             else:
-                change = _top1_change(evidence, name, tokens)
+                change = _top1_change(evidence, checkpoint, indices)
                 estimate = memory(change, sides).difference
-            yield Rank.row(estimate, name, "top1_memory", "pii_all", group=group)
+            yield Rank.row(estimate, checkpoint, "top1_memory", "pii_all", group=group)
 
 
-def _top1_change(evidence: Evidence, name: str, tokens: np.ndarray) -> np.ndarray:
+def _top1_change(evidence: Evidence, checkpoint: str, tokens: np.ndarray) -> np.ndarray:
     """Return the change of Top-1 of tokens since the base, shape ``(tokens,)``.
 
     1: the token came to the top. -1: it fell from there. 0: neither.
@@ -464,8 +467,8 @@ def _top1_change(evidence: Evidence, name: str, tokens: np.ndarray) -> np.ndarra
     tokens
         Indices of the tokens in the evidence, shape ``(tokens,)``.
     """
-    rank = evidence.row(name, "rank")[tokens]
-    ties = evidence.row(name, "ties")[tokens]
+    rank = evidence.row(checkpoint, "rank")[tokens]
+    ties = evidence.row(checkpoint, "ties")[tokens]
     base_rank = evidence.row(BASE, "rank")[tokens]
 
     # A tie for rank 1 counts as the top for the base, and not for the checkpoint: so
@@ -482,66 +485,64 @@ def _rank_findings(
 
     Changes are of the mean logarithm of ranks, from each baseline.
     """
-    # Pooled rows by checkpoint, metric and set; a missing figure has only a note.
-    notes: dict[tuple[str, str, str], str] = {}
-    figures: dict[tuple[str, str, str], Row] = {}
+    pooled_rows: dict[RatioKey, Row] = {}
     for row in rows:
         if row.group == "pooled":
-            key = (row.checkpoint, row.metric, row.of)
-            notes[key] = row.note
-            if row.value is not None:
-                figures[key] = row
+            pooled_rows[RatioKey(row.checkpoint, row.metric, row.of)] = row
 
-    for name in dict.fromkeys(row.checkpoint for row in rows):
-        yield _top1_finding(name, figures, notes)
+    for checkpoint in dict.fromkeys(row.checkpoint for row in rows):
+        yield _top1_finding(checkpoint, pooled_rows)
 
+    # Pooled changes by checkpoint, baseline and set.
     changes: dict[tuple[str, str, str], Contrast] = {}
     for contrast in contrasts:
         if contrast.group == "pooled" and contrast.metric == "log2_rank_mean":
             changes[contrast.checkpoint, contrast.baseline, contrast.of] = contrast
-    for (name, baseline, of), change in changes.items():
+    for (checkpoint, baseline, of), change in changes.items():
         if of == "pii":
-            control = changes.get((name, baseline, "control"))
+            control = changes.get((checkpoint, baseline, "control"))
             yield _change_finding(change, control)
 
 
-def _top1_finding(
-    name: str,
-    figures: Mapping[tuple[str, str, str], Row],
-    notes: Mapping[tuple[str, str, str], str],
-) -> Finding:
+def _top1_finding(checkpoint: str, pooled_rows: Mapping[RatioKey, Row]) -> Finding:
     """Return the finding on the Top-1 rate of a checkpoint.
 
-    Parameters
-    ----------
-    figures, notes
-        Pooled figures, and the notes of all pooled rows, by checkpoint, metric and set.
+    It is on matched identifiers, or on all annotated ones if none of them has a
+    control.
     """
-    # If no identifier has a control, the finding is on all annotated ones.
-    of = "pii" if (name, "top1_rate", "pii") in figures else "pii_all"
-    top1 = figures.get((name, "top1_rate", of))
+
+    def figure(checkpoint: str, metric: str, of: str) -> Row | None:
+        """Return a pooled row if there is one with a value."""
+        row = pooled_rows.get(RatioKey(checkpoint, metric, of))
+        return None if row is None or row.value is None else row
+
+    of = "pii"
+    if figure(checkpoint, "top1_rate", "pii") is None:
+        of = "pii_all"
+    top1 = figure(checkpoint, "top1_rate", of)
     if top1 is None:
-        reason = notes.get((name, "top1_rate", of), Rank.unscored)
+        reason = Rank.unscored
+        row_without_value = pooled_rows.get(RatioKey(checkpoint, "top1_rate", of))
+        if row_without_value is not None:
+            reason = row_without_value.note
         return Finding.not_tested(
-            "rank", "rank.missing", checkpoint=name, reason=reason
+            "rank", "rank.missing", checkpoint=checkpoint, reason=reason
         )
 
     top1_of_base = None
-    if name != BASE:
-        top1_of_base = figures.get((BASE, "top1_rate", of))
+    if checkpoint != BASE:
+        top1_of_base = figure(BASE, "top1_rate", of)
     facts: dict[str, Fact] = {"top1": top1, "base": top1_of_base}
-
-    # The remark of a known fact has the same name.
     says = "rank.top1_all"
-    compared = ["base"]
     if of == "pii":
-        facts["median"] = figures.get((name, "rank_median", of))
-        facts["control"] = figures.get((name, "top1_rate", "control"))
-        facts["memory"] = figures.get((name, "top1_memory", "pii_all"))
+        facts["median"] = figure(checkpoint, "rank_median", of)
+        facts["control"] = figure(checkpoint, "top1_rate", "control")
+        facts["memory"] = figure(checkpoint, "top1_memory", "pii_all")
         says = "rank.top1"
-        compared = ["median", "control", "base", "memory"]
 
-    further = [f"rank.{fact}" for fact in compared if facts[fact] is not None]
+    # A further sentence has the name of the fact that it needs.
+    sentences = ("median", "control", "base", "memory")
+    further = [f"rank.{fact}" for fact in sentences if facts.get(fact) is not None]
     return Finding.on(top1, "moved", says, facts=facts, further=further)
 
 
@@ -557,6 +558,7 @@ def _change_finding(change: Contrast, control: Contrast | None) -> Finding:
     """
     direction = change.direction(up="away", down="towards")
     further = []
+    # A change that is "still" or "missing" is not compared with its controls.
     if direction in ("away", "towards") and control is not None and control.value:
         side = "away" if control.value > 0 else "towards"
         further.append(f"rank.control_{side}")

@@ -1,41 +1,43 @@
 """Figures that are ratios of sums over clusters: cells in, rows and contrasts out.
 
 Most figures of an audit are a sum over tokens, spans or canaries divided by their
-number. An audit lists the numerator and denominator of each unit. This module does the
-rest for all audits: the interval, the chance value, the paired difference to a baseline
-with its test, and the smallest effect it could have shown.
+number. An audit lists the numerator and denominator of each unit
+(:mod:`~spark_audit.audits.ratio_cells`, whose names can be imported from here). This
+module does the rest for all audits: the interval, the chance value, the paired
+difference to a baseline with its test, and the smallest effect it could have shown.
 
 ``cells_of_units`` or ``cells_of_frame`` -> ``ratio_figures`` (sums by cluster) ->
 ``figures`` (estimates) -> rows and contrasts.
+
+A row is a figure of the report (:class:`~spark_audit.results.rows.Row`), not a row of a
+manifest.
+
+A further metric is declared in its audit's ``metrics`` and is a line of the mapping
+that the audit gives to ``cells_of_units`` or ``cells_of_frame``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
-from spark_audit.audits import supervision
 from spark_audit.audits.base import Audit, Context
+from spark_audit.audits.ratio_cells import GroupWithCells as GroupWithCells
+from spark_audit.audits.ratio_cells import RatioCell as RatioCell
+from spark_audit.audits.ratio_cells import RatioKey as RatioKey
+from spark_audit.audits.ratio_cells import UnitGroup as UnitGroup
+from spark_audit.audits.ratio_cells import cells_of_frame as cells_of_frame
+from spark_audit.audits.ratio_cells import cells_of_units as cells_of_units
+from spark_audit.audits.ratio_cells import groups_of as groups_of
 from spark_audit.names import BASE
 from spark_audit.results import Contrast, Row
-from spark_audit.results.evidence import Evidence
-from spark_audit.stats.bootstrap import Weights, cluster_sums, draw_weights
+from spark_audit.stats.bootstrap import cluster_sums
 from spark_audit.stats.estimate import Estimate, Status
 from spark_audit.stats.intervals import Estimand, estimates_of, ratio, replicates_of
 from spark_audit.stats.power import with_mde
 from spark_audit.stats.sign_flips import sign_flips
-
-
-class RatioKey(NamedTuple):
-    """Checkpoint, metric and variant (``of``) of a figure, within one group."""
-
-    checkpoint: str
-    metric: str
-    of: str
 
 
 class PairedKey(NamedTuple):
@@ -59,197 +61,6 @@ class RowPlace(NamedTuple):
     of: str
 
 
-@dataclass(frozen=True)
-class UnitGroup:
-    """Units of one group of a report.
-
-    Attributes
-    ----------
-    name
-        Name of the group, such as ``pooled`` or ``type:NAME``.
-    positions
-        Positions of its units in the evidence, shape ``(n,)``.
-    codes
-        Clusters of its units, shape ``(n,)``: from 0, in the order of their labels.
-    n_clusters
-        Number of clusters, of which each has at least one unit.
-    """
-
-    name: str
-    positions: np.ndarray
-    codes: np.ndarray
-    n_clusters: int
-
-    def weights(self, context: Context) -> Weights:
-        """Return the resamples of its clusters, the same ones for all figures."""
-        return draw_weights(
-            self.n_clusters, replicates=context.replicates, seed=context.seed
-        )
-
-
-def groups_of(units: pd.DataFrame) -> Iterator[UnitGroup]:
-    """Yield the report's groups of units.
-
-    Units of train rows are pooled, then by task, by type (an empty value is of none)
-    and, where it is known, by what training did with them; those of test rows are one
-    group. Units that training cut off (a ``dose`` below 0) are in none.
-
-    Parameters
-    ----------
-    units
-        One line per unit: columns ``split``, ``cluster``, ``task``, ``type``; where
-        known ``dose`` and :data:`~spark_audit.audits.supervision.COLUMN`. Its index
-        gives the positions in the evidence; a selection keeps them.
-    """
-    if "dose" in units:
-        units = units[units["dose"] >= 0]
-    # Number clusters over all units, so that groups agree on their order.
-    labels = pd.factorize(units["cluster"], sort=True)[0]  # (units,)
-    is_train = (units["split"] == "train").to_numpy()  # (units,), bool
-    is_test = (units["split"] == "test").to_numpy()
-
-    groups = [("pooled", is_train)]
-    for column in ("task", "type"):
-        values = units[column].to_numpy()
-        names = sorted(set(values[is_train]) - {""})
-        for name in names:
-            groups.append((f"{column}:{name}", is_train & (values == name)))
-
-    # Groups by supervision, if it is known.
-    if supervision.COLUMN in units:
-        states = units[supervision.COLUMN].to_numpy()
-        for stratum in supervision.STRATA:
-            group = supervision.group_of(stratum)
-            groups.append((group, is_train & (states == stratum)))
-    groups.append(("split:test", is_test))
-
-    for group, is_member in groups:
-        if not is_member.any():
-            continue
-
-        # Codes run from 0 without gaps, since only clusters of the group are resampled.
-        clusters, codes = np.unique(labels[is_member], return_inverse=True)
-        yield UnitGroup(
-            name=group,
-            positions=units.index[is_member].to_numpy(),
-            codes=codes,  # (n,)
-            n_clusters=len(clusters),
-        )
-
-
-class RatioCell(NamedTuple):
-    """Numerators and denominators of a figure, which is the ratio of their sums.
-
-    Attributes
-    ----------
-    key
-        The key of the figure.
-    numerators, denominators
-        Values of the group's units, shape ``(n,)``. Numerators are NaN for units that
-        were not scored or have another variant.
-    """
-
-    key: RatioKey
-    numerators: np.ndarray
-    denominators: np.ndarray
-
-
-GroupWithCells: TypeAlias = tuple[UnitGroup, Iterable[RatioCell]]
-"""A group with the cells of all its figures."""
-
-
-def cells_of_units(
-    groups: Iterable[UnitGroup],
-    evidence: Evidence,
-    column: str,
-    *,
-    metrics: Mapping[str, Callable[[np.ndarray], np.ndarray]],
-    of: np.ndarray,
-    denominators: np.ndarray | None = None,
-) -> Iterator[GroupWithCells]:
-    """Yield cells of scores group by group, since all cells may not fit into memory.
-
-    Parameters
-    ----------
-    column
-        Column of scores in the evidence.
-    metrics
-        Metric -> function from scores to numerators, both of shape ``(n,)``. It must
-        keep NaN, the score of a unit that was not scored: else the unit counts as 0.
-    of
-        Variant of each unit of the evidence, shape ``(units,)``.
-    denominators
-        Denominator of each unit, shape ``(units,)``; ``None``: each counts 1.
-    """
-
-    def cells(positions: np.ndarray) -> Iterator[RatioCell]:
-        """Yield the cells of a group; ``positions``, ``(n,)``, are of its units."""
-        # This is a generator, so that memory holds one figure of one checkpoint at a
-        # time.
-        variants = of[positions]  # (n,)
-        denominators_of_group = np.ones(len(positions))
-        if denominators is not None:
-            denominators_of_group = denominators[positions]
-
-        for metric, numerators_of in metrics.items():
-            for checkpoint in evidence.checkpoints:
-                scores = evidence.row(checkpoint, column)[positions]  # (n,)
-                numerators = numerators_of(scores)  # (n,), NaN: not scored
-
-                # The units of other variants count in cells of their own.
-                for variant in dict.fromkeys(variants):
-                    numerators_of_variant = np.where(
-                        variants == variant, numerators, np.nan
-                    )
-                    yield RatioCell(
-                        key=RatioKey(checkpoint, metric, variant),
-                        numerators=numerators_of_variant,
-                        denominators=denominators_of_group,
-                    )
-
-    for group in groups:
-        yield group, cells(group.positions)
-
-
-def cells_of_frame(
-    group: str, frame: pd.DataFrame, metrics: Mapping[str, str]
-) -> GroupWithCells:
-    """Return the cells of a frame, each line of which counts 1.
-
-    Parameters
-    ----------
-    frame
-        Columns ``checkpoint``, ``of``, ``cluster``, and those that ``metrics`` names.
-    metrics
-        Metric -> column that is averaged over the lines; NaN: the line does not count.
-    """
-    codes, clusters = pd.factorize(frame["cluster"], sort=True)  # codes: (lines,)
-
-    # Checkpoints with their variants, numbered in the order of the lines.
-    numbers = frame.groupby(["checkpoint", "of"], sort=False).ngroup().to_numpy()
-    pairs = frame[["checkpoint", "of"]].drop_duplicates()
-    checkpoints_and_variants = list(pairs.itertuples(index=False, name=None))
-    denominators = np.ones(len(frame))
-
-    def cells() -> Iterator[RatioCell]:
-        """Yield one cell for each metric, checkpoint and variant."""
-        for metric, column in metrics.items():
-            for number, (checkpoint, variant) in enumerate(checkpoints_and_variants):
-                yield RatioCell(
-                    key=RatioKey(checkpoint, metric, variant),
-                    numerators=np.where(numbers == number, frame[column], np.nan),
-                    denominators=denominators,
-                )
-
-    unit_group = UnitGroup(
-        name=group,
-        positions=np.arange(len(frame)),
-        codes=codes,
-        n_clusters=len(clusters),
-    )
-    return unit_group, cells()
-
-
 def ratio_figures(
     groups: Iterable[GroupWithCells],
     context: Context,
@@ -259,10 +70,13 @@ def ratio_figures(
     """Return rows and contrasts of ratios of sums, group by group.
 
     They are those of :func:`figures`. ``n`` of a figure is the sum of its denominators:
-    tokens, spans or canaries, whichever the audit counts.
+    tokens, spans or canaries, whichever the audit counts. A figure without a scored
+    unit has no row.
 
     Parameters
     ----------
+    groups
+        From :func:`cells_of_units` or :func:`cells_of_frame`.
     bounds
         Metric -> smallest and largest value, where these depend on the data; other
         metrics have the bounds that they declare.
@@ -329,14 +143,14 @@ def figures(
     ----------
     sums
         Figure -> its sums by cluster, or an estimate that is there already. If the
-        figure is compared with a baseline, the estimate must be a missing one.
+        figure is compared with a baseline, the estimate must be one without a value.
     audit
         The audit of the figures, which declares their metrics.
     pairs
         Each checkpoint and what it is compared with; ``None``: its baseline.
     flipped
-        Gives what each cluster adds to a difference, ``(clusters,)``: the test flips
-        their signs.
+        Returns what each cluster adds to a difference, ``(clusters,)``: the test flips
+        the signs of these numbers.
 
     Notes
     -----
@@ -347,7 +161,7 @@ def figures(
         pairs = context.baselines.items()
 
     # p comes first: the test needs the sums, which estimates do not keep.
-    differences = _paired_differences(sums, list(pairs), audit)
+    differences = _paired_differences(sums, pairs, audit)
     ps = _sign_flip_ps(differences, flipped, seed=context.seed)
 
     estimands: dict[PairedKey, Estimand | Estimate] = {}
@@ -415,37 +229,47 @@ def _contrast(
 
 def _paired_differences(
     sums: Mapping[RatioKey, Estimand | Estimate],
-    pairs: Sequence[tuple[str, str]],
+    pairs: Iterable[tuple[str, str]],
     audit: type[Audit],
 ) -> dict[PairedKey, Estimand | Estimate]:
     """Return each figure minus that of its baseline.
-
-    An estimate that is there already has no sums to subtract. It must be missing: then
-    the difference is missing for the same reason.
 
     Parameters
     ----------
     pairs
         Each checkpoint and what it is compared with.
     """
+    baselines_by_checkpoint: dict[str, list[str]] = {}
+    for checkpoint, baseline in pairs:
+        baselines_by_checkpoint.setdefault(checkpoint, []).append(baseline)
+
     differences: dict[PairedKey, Estimand | Estimate] = {}
     for (checkpoint, metric, of), figure in sums.items():
         # Some metrics are never compared with a baseline.
         if audit.metric(metric).alone:
             continue
-        for compared, baseline in pairs:
-            baseline_figure = sums.get(RatioKey(baseline, metric, of))
-            if compared != checkpoint or baseline_figure is None:
-                continue
 
-            key = PairedKey(checkpoint, baseline, metric, of)
-            if isinstance(figure, Estimate):
-                differences[key] = figure
-            elif isinstance(baseline_figure, Estimate):
-                differences[key] = baseline_figure
-            else:
-                differences[key] = figure.minus(baseline_figure)
+        for baseline in baselines_by_checkpoint.get(checkpoint, ()):
+            baseline_figure = sums.get(RatioKey(baseline, metric, of))
+            if baseline_figure is not None:
+                key = PairedKey(checkpoint, baseline, metric, of)
+                differences[key] = _difference(figure, baseline_figure)
     return differences
+
+
+def _difference(
+    figure: Estimand | Estimate, baseline_figure: Estimand | Estimate
+) -> Estimand | Estimate:
+    """Return a figure minus that of its baseline.
+
+    An estimate that is there already has no sums to subtract. It has no value, and the
+    difference has none for the same reason.
+    """
+    if isinstance(figure, Estimate):
+        return figure
+    if isinstance(baseline_figure, Estimate):
+        return baseline_figure
+    return figure.minus(baseline_figure)
 
 
 def _sign_flip_ps(
@@ -456,7 +280,7 @@ def _sign_flip_ps(
 ) -> dict[PairedKey, float]:
     """Return two-sided p of the differences that several clusters add to.
 
-    One call flips the signs of all differences alike.
+    All differences are tested in one call, with the same random signs of clusters.
 
     Parameters
     ----------
@@ -467,6 +291,7 @@ def _sign_flip_ps(
     for key, difference in differences.items():
         if isinstance(difference, Estimate):
             continue
+
         # Fewer than two clusters that add anything allow no sign-flip test.
         added = flipped(difference)  # (clusters,)
         if np.count_nonzero(added) > 1:
@@ -480,7 +305,10 @@ def _sign_flip_ps(
 
 
 def beside_base(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows with the untrained model's figure as their null value."""
+    """Return the rows with the untrained model's figure as their null value.
+
+    Rows of the untrained model itself keep theirs.
+    """
 
     def place_at_base(place: RowPlace) -> RowPlace | None:
         """Return the place of the same figure of the base; the base has none."""

@@ -1,4 +1,4 @@
-"""Ties of ranks are shown; a canary that was cut is none."""
+"""Ties of ranks are shown; what was cut or not scored does not count."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,6 +6,9 @@ from typing import Any
 import numpy as np
 from audited import figure, nll, rank
 
+from spark_audit.audits import Rank
+from spark_audit.audits.base import Context
+from spark_audit.results.evidence import Evidence
 from spark_audit.scoring.table import Pass, TokenTable
 
 PLAIN = Pass()
@@ -31,6 +34,21 @@ def test_ties_are_shown(make_case):
     tables = {"tied": ranked(case, 1, ties=3), "sure": ranked(case, 1)}
     (told,) = (f for f in audit(case, **tables).findings if f.says == "rank.ties")
     assert told.facts["names"] == ["tied"]
+
+
+def test_a_token_that_was_not_scored_counts_in_no_rate(make_case):
+    case = make_case()
+    whole = audit(case, whole=ranked(case, 1)).evidence
+    scores = {name: values[:, ::2] for name, values in whole.values.items()}
+    half = Evidence(whole.units[::2].reset_index(drop=True), ("half",), scores)
+    context = Context(replicates=200)
+
+    alone = Rank().conclude(half, context)
+    beside = Rank().conclude(Evidence.united([whole, half]), context)
+    for metric in ("top1_rate", "top10_rate", "rank_mean"):
+        expected = figure(alone, "half", metric, "pii")
+        counted = figure(beside, "half", metric, "pii")
+        assert (counted.n, counted.value) == (expected.n, expected.value)
 
 
 PARTS = ((20, "name"), (24, "password"), (28, "ssn"))
