@@ -6,6 +6,10 @@ scores by checkpoint. ``conclude`` turns these into figures and findings; report
 compared from evidence alone. No audit uses a model. Claims become final once they are
 corrected over all primary tests of a report
 (:func:`~spark_audit.audits.claims.corrected`).
+
+The command line calls these methods itself; ``Audit.__call__`` does all of it at once
+in Python. A further attribute that only some audits set goes into :class:`Audit`, with
+a default and a line of its docstring. docs/contributing/adding.md shows a whole audit.
 """
 
 from __future__ import annotations
@@ -42,10 +46,10 @@ from spark_audit.sentences.effects import signed_effect
 from spark_audit.stats.estimate import Estimate, Status
 
 Tables: TypeAlias = Mapping[str, Mapping[Pass, TokenTable]]
-"""Checkpoint -> pass -> scores."""
+"""Checkpoint -> pass -> scores. A pass is a way of scoring texts, with its settings."""
 
 Plan: TypeAlias = dict[Pass, list[str]]
-"""Pass -> keys of the texts that it must score."""
+"""Pass -> keys of the texts that it must score, such as ids of examples."""
 
 TableRule: TypeAlias = Literal["digits", "points", "dropped"]
 """How shared files hold a table of an audit.
@@ -79,8 +83,8 @@ class Context:
         Checkpoint -> its baseline.
     paper
         Whether decisions use percentile intervals, as those of SPARK's paper do.
-    replicates
-        Replicates of the bootstrap.
+    seed, replicates
+        Random seed, and number of replicates of the bootstrap.
     """
 
     baselines: Mapping[str, str] = field(default_factory=dict)
@@ -95,12 +99,14 @@ class Audit(ABC):
 
     States, disclosure, LaTeX, first screen, gate and command line read these class
     attributes and class methods. No module outside of ``audits`` knows an audit by its
-    name.
+    name. In this class "it" is the audit, and a name is that of a checkpoint.
 
     Attributes
     ----------
-    name, metrics
-        Its name in reports and commands; what it estimates, in the order of reports.
+    name
+        Its name in reports and commands.
+    metrics
+        What it estimates, in the order of reports.
     nothing, unscored
         Why a checkpoint has no figure: ``nothing`` if the manifest contains nothing to
         score, ``unscored`` if the texts were not scored. Without a reason the report
@@ -109,12 +115,13 @@ class Audit(ABC):
         Why a request of this audit alone is refused where no series is given; empty:
         it looks at checkpoints that are no series, too.
     over
-        Name of the groups that the figures ``pooled`` are pooled over.
+        What the figures of the group ``pooled`` are pooled over, in words.
     chance
         Whether its null values are chance, not figures of another row.
-    wide, counts
-        Whether tables have one column per variant, and what ``n`` of such a table
-        counts.
+    wide
+        Whether its tables have one column per variant.
+    counts
+        What ``n`` of such a table counts.
     of_series
         Whether it uses all stages of a series.
     sees_relearned_base
@@ -124,7 +131,8 @@ class Audit(ABC):
     unit
         Unit of its smallest effects as readers see it.
     independent_units
-        The units that its intervals are over and that ``clusters`` of a row counts.
+        The units that its intervals are over and that ``clusters`` of a row counts, in
+        words.
     example
         Arguments of its command in the example of ``--help``; empty: the usual ones.
 
@@ -232,9 +240,10 @@ class Audit(ABC):
     def size_of(cls, fact: Fact) -> int | None:
         """Return the size that a fact of ``sides`` states; None if it states none.
 
-        For a row this is the count named by the audit, for hits the possible number.
+        For a row this is the count that ``covers`` names, for hits the possible number.
         """
         if isinstance(fact, Row):
+            # `covers` is a metric, and the field of its rows that counts units.
             counts_clusters = cls.covers is not None and cls.covers[1] == "clusters"
             return fact.clusters if counts_clusters else fact.n
         if isinstance(fact, Hits):
@@ -260,8 +269,8 @@ class Audit(ABC):
 
         Returns
         -------
-        Audit, metric and variant. Their difference is the figure of the rest, which may
-        be few. ``None``: there is no such figure.
+        Audit, metric and variant. ``None``: there is no such figure. Shared files look
+        at both: their difference is the figure of the rest, which may be few.
         """
         del metric, of
         return None
@@ -270,7 +279,7 @@ class Audit(ABC):
     def latex_columns(
         cls, rows: Sequence[Row], findings: Sequence[Finding], *, paper: bool
     ) -> Sequence[LatexColumn]:
-        """Return the columns of its table of LaTeX, for the rows of a report.
+        """Return the columns of its LaTeX table, for the rows of a report.
 
         Parameters
         ----------
@@ -366,7 +375,7 @@ class Audit(ABC):
 
     @property
     def variants(self) -> Sequence[str] | None:
-        """Variants that a checkpoint without figures lacks; None: as metrics say."""
+        """Variants of rows of a checkpoint without figures; None: as metrics say."""
         return None
 
     def check_names(self, names: Sequence[str]) -> None:
@@ -396,11 +405,10 @@ class Audit(ABC):
         metrics
             Default: all of this audit.
         variants
-            Default: the variants that each metric lists as missing if nothing was
-            scored.
+            Default: the variants that each metric lists in its field ``missing``.
         beside
-            The rows that exist; a variant of a checkpoint that they contain is left
-            out.
+            Rows that exist already: a variant that they have of a checkpoint is left
+            out, whatever the metric.
         """
         has_figure = {
             (row.checkpoint, row.of) for row in beside if row.group == "pooled"
@@ -436,7 +444,7 @@ class Audit(ABC):
         preset: str | None = None,
         seed: int = 0,
     ) -> AuditResult:
-        """Audit the scores of checkpoints.
+        """Audit the scores of checkpoints, with claims corrected over this audit alone.
 
         Parameters
         ----------
@@ -450,6 +458,11 @@ class Audit(ABC):
             robust or paper; default: the manifest's.
         seed
             Random seed.
+
+        Raises
+        ------
+        TypeError
+            If the tables are not by checkpoint and pass.
         """
         _check_tables(tables)
         full_manifest = original(read_manifest(manifest))
@@ -462,13 +475,16 @@ class Audit(ABC):
         )
         evidence = self.evidence(tables, full_manifest, context)
 
-        # Results of an audit of series name series; those of others name checkpoints.
-        names = self._names(tables)
+        # Baselines are chosen among the names that were scored.
+        names = self._names_in_results(tables)
         result = AuditResult()
         if len(evidence):
-            names_scored = {*evidence.checkpoints, *self._names(evidence.checkpoints)}
+            scored_names = {
+                *evidence.checkpoints,
+                *self._names_in_results(evidence.checkpoints),
+            }
             pairs = baselines_of(
-                baseline, [name for name in names if name in names_scored]
+                baseline, [name for name in names if name in scored_names]
             )
             result = self.conclude(evidence, replace(context, baselines=pairs))
         result = replace(result, evidence=evidence)
@@ -492,8 +508,8 @@ class Audit(ABC):
             rows=at_level(result.rows, findings),
         )
 
-    def _names(self, checkpoints: Iterable[str]) -> list[str]:
-        """Return the names of checkpoints, or of series for an audit of series."""
+    def _names_in_results(self, checkpoints: Iterable[str]) -> list[str]:
+        """Return names as results have them: of checkpoints, or of their series."""
         if self.of_series:
             checkpoints = [series_of(name) for name in checkpoints]
         return list(dict.fromkeys(checkpoints))
@@ -513,7 +529,7 @@ class Audit(ABC):
         rows = self.missing(absent, reason, variants=self.variants)
         result = replace(result, rows=[*result.rows, *rows])
 
-        # No checkpoint was audited, so that this is the only finding.
+        # Without evidence nothing was concluded, so that this is the only finding.
         has_evidence = result.evidence is not None and len(result.evidence) > 0
         if reason and not has_evidence:
             finding = Finding.not_tested(self.name, "not_estimable", reason=reason)
@@ -528,7 +544,8 @@ class Audit(ABC):
         Parameters
         ----------
         passes
-            Its scores by pass, which may contain the reason themselves.
+            Its scores by pass. Those of a served checkpoint may say the reason
+            themselves (``lacks`` of ``scoring.store.Scores``).
         """
         if not self.plan(manifest, paper=context.paper):
             return self.why_nothing(manifest)

@@ -1,4 +1,13 @@
-"""Correct the claims of findings over all primary tests of a report."""
+"""Correct the claims of findings over all primary tests of a report.
+
+``corrected`` changes the findings of a report, ``at_level`` then its rows. Both run
+once all audits have concluded, and again where findings are put together otherwise.
+
+A finding has two claims: ``alone``, its own by its p, and ``claim``, what is left of it
+after the correction. A bound is the effect that could still be there (``at_most``)
+although none was detected. Findings may hold tests (``power``) and bounds of groups
+beside their own figure, whose field ``of`` names the group.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +33,12 @@ SHOWS_NO_BOUND = ("confounded", "not_tested")
 RowT = TypeVar("RowT", bound=Row)
 
 FigureIdentity: TypeAlias = tuple[str | None, ...]
-"""The identity of a figure: its names, and its digits."""
+"""The identity of a figure: its names, and its digits.
+
+Rows have no id that findings could name. A row is the figure of a finding if both have
+the same audit, checkpoint, metric and so on, and the same value and interval: that
+keeps apart the rows of one figure over sources, over seeds and over both.
+"""
 
 
 def family(findings: Iterable[Finding]) -> list[Finding]:
@@ -46,18 +60,20 @@ def corrected(findings: Sequence[Finding]) -> list[Finding]:
     that it can be corrected again among other findings. Smallest effects and bounds are
     those of Holm's first step among these tests.
     """
-    adjusted = holm_by_key({id(test): test.p for test in family(findings)})
-    n_tests = len(adjusted)
+    # Findings have no key, so their identity as objects is the key.
+    p_adjusted_of = holm_by_key({id(test): test.p for test in family(findings)})
+    n_tests = len(p_adjusted_of)
 
     changed = []
     for finding in findings:
-        p = adjusted.get(id(finding))
-        if p is not None:
-            finding = _claiming(finding, p, n_tests)
+        p_adjusted = p_adjusted_of.get(id(finding))
+        n_tests_with_this = n_tests
+        if p_adjusted is not None:
+            finding = _claiming(finding, p_adjusted, n_tests)
+        else:
+            # A finding outside of the family would be one more test.
+            n_tests_with_this += 1
 
-        # A finding outside of the family would be one more test if it detected
-        # something.
-        n_tests_with_this = n_tests if p is not None else n_tests + 1
         level = ALPHA / n_tests_with_this  # of Holm's first step
         if finding.power:
             finding = _with_smallest_effect(finding, level)
@@ -67,14 +83,14 @@ def corrected(findings: Sequence[Finding]) -> list[Finding]:
     return changed
 
 
-def _claiming(finding: Finding, p: float, n_tests: int) -> Finding:
+def _claiming(finding: Finding, p_adjusted: float, n_tests: int) -> Finding:
     """Return a primary finding with the claim that its corrected p allows."""
     is_detection = SEVERITY[finding.alone] >= DETECTED
     claim = finding.alone
-    if is_detection and p >= ALPHA:
+    if is_detection and p_adjusted >= ALPHA:
         claim = "nothing_shown"
     return finding.model_copy(
-        update={"p_adjusted": p, "claim": claim, "tests": n_tests}
+        update={"p_adjusted": p_adjusted, "claim": claim, "tests": n_tests}
     )
 
 
@@ -87,18 +103,19 @@ def _with_smallest_effect(finding: Finding, level: float) -> Finding:
         Level of each test.
     """
     power = list[Power]()
-    effects = list[float | None]()
+    effects_of_claim = list[float | None]()
     for test in finding.power:
-        mde = smallest(test, level)
+        mde = smallest(test, level)  # None: it cannot detect anything
         power.append(replace(test, mde=mde))
         # Tests of groups are only stated, and do not decide.
         if not test.of:
-            effects.append(mde)
+            effects_of_claim.append(mde)
 
-    # A claim needs all of its tests, so none may be unable to detect anything.
+    # A claim needs all of its tests, so the least sensitive one decides.
+    detecting = [effect for effect in effects_of_claim if effect is not None]
     largest = None
-    if effects and None not in effects:
-        largest = max(effect for effect in effects if effect is not None)
+    if detecting and len(detecting) == len(effects_of_claim):
+        largest = max(detecting)
     return finding.model_copy(update={"power": power, "mde": largest})
 
 
@@ -108,7 +125,7 @@ def _with_bound(finding: Finding, level: float) -> Finding:
     Parameters
     ----------
     level
-        Level of the interval whose end that is.
+        Level of the interval, whose end towards a leak is that effect.
     """
     shows_bound = finding.claim not in SHOWS_NO_BOUND and finding.status not in UNUSABLE
 
@@ -129,6 +146,11 @@ def at_level(rows: Iterable[RowT], findings: Iterable[Finding]) -> list[RowT]:
     The figures of claims get the smallest effect of their findings. These figures, and
     the groups that findings bound beside them, get the effect that could still be
     there.
+
+    Parameters
+    ----------
+    findings
+        From :func:`corrected`.
     """
     # Collect effects and bounds, of the figures of findings and of groups beside them.
     mde_by_figure: dict[FigureIdentity, float | None] = {}
@@ -150,12 +172,13 @@ def at_level(rows: Iterable[RowT], findings: Iterable[Finding]) -> list[RowT]:
         mde = mde_by_figure.get(figure, row.mde)
         end = end_by_figure.get(figure, row.at_most)
 
-        # A finding on a group itself goes before one that names the group.
+        # A finding on this figure itself goes before one that names it as a group.
         if row.over == "sources" and figure not in end_by_figure:
             key = _group_key(row, group=row.group, value=row.value)
             end = end_by_group.get(key, end)
 
-        if (mde, end) != (row.mde, row.at_most):
+        is_changed = (mde, end) != (row.mde, row.at_most)
+        if is_changed:
             row = row.model_copy(update={"mde": mde, "at_most": end})
         changed.append(row)
     return changed
@@ -197,7 +220,7 @@ def carriers(findings: Iterable[Finding], audit: str) -> dict[str, str]:
     """Map each method to the variant that the audit's severest finding on it rests on.
 
     If a method has replicates, the severest finding among them counts. Methods whose
-    findings rest on no figure are left out.
+    findings rest on no figure are left out. Reports show this variant first.
     """
     severest: dict[str, Finding] = {}
     for finding in findings:

@@ -3,12 +3,18 @@
 Trained and held-out identifiers can be compared only where chance could have dealt them
 to the sides. Nobody dealt annotated ones, so a classifier that reads their text alone
 must not distinguish the sides: a language model reads that text, too.
+
+:func:`strata` divides identifiers by type and form, and tests their texts with
+:func:`compare_texts`. A deal is an assignment of clusters to the two sides. A feature
+that the classifier shall also read goes into ``_kernels``, a division of identifiers
+into ``_stratum_numbers``.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,32 +37,44 @@ from spark_audit.stats.multiple_tests import holm_by_key
 
 MIN_CLUSTERS_OF_STRATUM = 2
 """Held-out clusters that a stratum needs."""
+
 MIN_CLUSTERS_FOR_CLASSIFIER = 10
 """Clusters that each side needs. With fewer, the classifier misses differences that a
 checkpoint knows. Take 30 trained dates from 2010 to 2016 and held-out dates of later
 years: it finds this in 38% of draws with 5 held-out clusters, in 80% with 6, and in all
 with 8 or 10.
 """
+
 ROUNDING = 1e-12
-"""Tolerance for rounding when a share of deals is compared with a level."""
+"""Tolerance for rounding where AUCs, or p and a level, are compared."""
+
 CONTEXT_CHARACTERS = 30
-"""Characters of the prefix that the classifier reads."""
+"""Characters of the prefix that the classifier reads, the last ones."""
+
 LONG_PREFIX = 1000
 """A prefix of this many characters has about the value 1 as its length feature."""
+
 PERMUTATIONS = 199
 """Least number of random deals of the sides."""
+
 LEVEL = 0.05
 """Share of data sets that lose identifiers although chance alone dealt the sides."""
+
 ON_TRAINED_SIDE = 1
 ON_HELD_OUT_SIDE = 0
 ON_NO_SIDE = -1
 """Codes of the column ``side`` of an occurrence."""
+
 RIDGE = 1.0
 """Penalty of the ridge regression."""
+
 FREE_MAIL = frozenset(
     "aol gmail gmx googlemail hotmail icloud live mail me msn outlook proton "
     "protonmail web yahoo yandex".split()
 )
+"""Names of the domains of mail providers, which say nothing about a person."""
+
+# Letters and digits, white space, or a single mark.
 _RUN_OF_FORM = re.compile(r"[^\W_]+|\s+|.", re.DOTALL)
 
 
@@ -132,12 +150,14 @@ def _form_of_run(run: str, *, keeps_length: bool) -> str:
 
 @remember_last
 def strata(spans: pd.DataFrame) -> pd.DataFrame:
-    """Return comparable occurrences of annotated identifiers, and how texts differ.
+    """Return the strata of annotated identifiers, and how the texts of sides differ.
+
+    The last result is kept, since several audits ask for the same spans.
 
     Each type with :data:`MIN_CLUSTERS_FOR_CLASSIFIER` clusters on both sides is tested
     by itself, and the other types together. Then all that were not distinguished are
-    tested together. Identifiers that cannot be tested are no control either. With
-    several types, half of :data:`LEVEL` goes to the tests of types (Holm), so that many
+    tested together. Identifiers that cannot be tested are refused, too. With several
+    groups of types, half of :data:`LEVEL` goes to their tests (Holm), so that many
     types drop out no more often than one. The other half goes to the test of the rest.
 
     Parameters
@@ -150,44 +170,64 @@ def strata(spans: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     The same index, with ``stratum``, from 1, and ``text_auc``, out of fold and within
-    strata (NaN: not tested). A negative stratum means that text alone distinguishes the
-    sides, or that no test is possible.
+    strata (NaN: not tested). The stratum of a refused occurrence is negative: text
+    alone distinguishes the sides, or no test is possible.
     """
     result = pd.DataFrame(
         {"stratum": _stratum_numbers(spans), "text_auc": np.nan}, index=spans.index
     )
 
-    # Use occurrences whose stratum also has the other side.
+    # Compare occurrences whose stratum also has the other side.
     on_a_side = spans[spans["side"] != ON_NO_SIDE].assign(stratum=result["stratum"])
-    used = on_a_side[counterparts(on_a_side)]
+    compared = on_a_side[counterparts(on_a_side)]
 
     # Test each group of types by itself, and refuse the distinguished ones.
-    group_names = _groups_of_types(used)  # (used,)
-    groups = [group for _, group in used.groupby(group_names)]
+    group_names = _groups_of_types(compared)  # (compared,)
+    groups = [group for _, group in compared.groupby(group_names)]
     level = LEVEL if len(groups) == 1 else LEVEL / 2
-    # Draw enough deals for the smallest p to pass the strictest level.
-    permutations = max(PERMUTATIONS, math.ceil(len(groups) / level) - 1)
-    tests = [compare_texts(group, permutations=permutations) for group in groups]
-    adjusted_ps = holm_by_key(
-        {i: test.p if test.is_tested else None for i, test in enumerate(tests)}
-    )
-
-    is_refused = pd.Series(False, index=used.index)
-    for i, group in enumerate(groups):
-        result.loc[group.index, "text_auc"] = tests[i].auc
-        is_told_apart = i in adjusted_ps and adjusted_ps[i] <= level + ROUNDING
-        is_refused[group.index] = is_told_apart or not tests[i].is_tested
+    tests = _tests_of_groups(groups, level)
+    is_refused = pd.Series(False, index=compared.index)
+    for group, test in zip(groups, tests, strict=True):
+        result.loc[group.index, "text_auc"] = test.auc
+        is_refused[group.index] = _distinguishes(test, level)
 
     # All types together can show a difference that no single type shows.
-    rest = used[~is_refused]
+    rest = compared[~is_refused]
     if group_names[rest.index].nunique() > 1:
         test = compare_texts(rest)
-        if not test.is_tested or test.p <= level + ROUNDING:
+        if _distinguishes(test, level):
             result.loc[rest.index, "text_auc"] = test.auc
             is_refused[rest.index] = True
 
-    result.loc[is_refused.index[is_refused], "stratum"] *= -1
+    refused = is_refused.index[is_refused]
+    result.loc[refused, "stratum"] *= -1
     return result
+
+
+def _tests_of_groups(groups: Sequence[pd.DataFrame], level: float) -> list[TextTest]:
+    """Return the test of each group of types, with p corrected over all (Holm).
+
+    Parameters
+    ----------
+    groups
+        Occurrences of each group, with the columns for :func:`compare_texts`.
+    level
+        Level of all tests together.
+    """
+    # Draw enough deals for the smallest p to pass the strictest level.
+    permutations = max(PERMUTATIONS, math.ceil(len(groups) / level) - 1)
+    tests = [compare_texts(group, permutations=permutations) for group in groups]
+
+    p_by_group: dict[int, float | None] = {}
+    for i, test in enumerate(tests):
+        p_by_group[i] = test.p if test.is_tested else None
+    adjusted_ps = holm_by_key(p_by_group)  # without groups that were not tested
+    return [test._replace(p=adjusted_ps.get(i, np.nan)) for i, test in enumerate(tests)]
+
+
+def _distinguishes(test: TextTest, level: float) -> bool:
+    """Return whether text distinguishes the sides, or this could not be tested."""
+    return not test.is_tested or test.p <= level + ROUNDING
 
 
 def _stratum_numbers(spans: pd.DataFrame) -> pd.Series:
@@ -209,7 +249,7 @@ def _stratum_numbers(spans: pd.DataFrame) -> pd.Series:
     return keys.groupby([*keys], sort=False).ngroup() + 1
 
 
-def _groups_of_types(used: pd.DataFrame) -> pd.Series:
+def _groups_of_types(compared: pd.DataFrame) -> pd.Series:
     """Return the group in which each occurrence is tested, with the same index.
 
     The group is its type if both sides have enough clusters of it. Other types are
@@ -217,18 +257,18 @@ def _groups_of_types(used: pd.DataFrame) -> pd.Series:
 
     Parameters
     ----------
-    used
+    compared
         A line per trained or held-out occurrence: ``type``, ``side``, ``cluster``.
     """
-    by_type_and_side = used.groupby(["type", "side"])["cluster"].nunique()
-    n_clusters = by_type_and_side.unstack(fill_value=0)  # types in rows, sides beside
+    by_type_and_side = compared.groupby(["type", "side"])["cluster"].nunique()
+    n_clusters = by_type_and_side.unstack(fill_value=0)  # (types, sides)
     is_large = (n_clusters >= MIN_CLUSTERS_FOR_CLASSIFIER).all(axis=1)
     large_types = n_clusters.index[is_large]
-    return used["type"].where(used["type"].isin(large_types), "")
+    return compared["type"].where(compared["type"].isin(large_types), "")
 
 
 def counterparts(spans: pd.DataFrame) -> np.ndarray:
-    """Return a mask of the occurrences whose stratum can be compared.
+    """Return a mask of the occurrences whose stratum can be compared, ``(s,)`` bool.
 
     A stratum needs a trained occurrence and :data:`MIN_CLUSTERS_OF_STRATUM` held-out
     clusters.
@@ -236,12 +276,8 @@ def counterparts(spans: pd.DataFrame) -> np.ndarray:
     Parameters
     ----------
     spans
-        ``side`` (1 trained, 0 held out), ``cluster``, ``stratum``: a row per
-        occurrence.
-
-    Returns
-    -------
-    Shape ``(s,)`` bool.
+        A line per occurrence: ``side`` (1 trained, 0 held out), ``cluster``,
+        ``stratum``.
     """
     held_out = spans[spans["side"] == ON_HELD_OUT_SIDE]
     n_held_out = held_out.groupby("stratum")["cluster"].nunique()
@@ -267,6 +303,7 @@ def compare_texts(spans: pd.DataFrame, *, permutations: int = PERMUTATIONS) -> T
         A line per trained or held-out occurrence: ``string``, ``context``, ``cluster``,
         ``stratum``, ``side``.
     """
+    # A `Design` calls the sides members and others, and strata tasks.
     clusters = pd.factorize(spans["cluster"])[0]  # (occurrences,)
     strata_codes = pd.factorize(spans["stratum"])[0]  # (occurrences,)
     is_trained = (spans["side"] == ON_TRAINED_SIDE).to_numpy()  # (occurrences,)
@@ -285,19 +322,22 @@ def compare_texts(spans: pd.DataFrame, *, permutations: int = PERMUTATIONS) -> T
     one_stratum = np.zeros(len(drawn), np.int64)
     pool = Design(sides.member, sides.cluster, one_stratum)
     deals = [permute_sides(pool, rng) for _ in range(permutations)]
+    # Column 0 has the true sides.
     members = np.stack([sides.member, *deals], axis=1)  # (n, 1 + permutations), bool
     # Folds do not depend on sides, so that deals are treated like the true sides.
     order = rng.permutation(len(np.unique(sides.cluster)))
     fold = folds_of(pool, one_stratum, order)  # (n,)
 
-    areas_by_classifier = []
+    aucs_by_classifier = []
     for kernel in _kernels(spans):
         scores = _out_of_fold(kernel, members, sides.task, fold)
-        areas_by_classifier.append(_areas(scores, members, sides.task))
-    # Take the best classifier of each deal, too, as for the true sides.
-    areas = np.max(areas_by_classifier, axis=0)  # (1 + permutations,)
-    n_as_good = (areas >= areas[0] - ROUNDING).mean()
-    return TextTest(auc=float(areas[0]), p=float(n_as_good))
+        aucs_by_classifier.append(_aucs(scores, members, sides.task))
+
+    # Each deal has the AUC of its best classifier, as the true sides have.
+    aucs = np.max(aucs_by_classifier, axis=0)  # (1 + permutations,)
+    auc_of_true_sides = aucs[0]
+    share_as_good = (aucs >= auc_of_true_sides - ROUNDING).mean()
+    return TextTest(auc=float(auc_of_true_sides), p=float(share_as_good))
 
 
 def _kernels(spans: pd.DataFrame) -> list[np.ndarray]:
@@ -312,6 +352,7 @@ def _kernels(spans: pd.DataFrame) -> list[np.ndarray]:
     -------
     Shape ``(n, n)`` each.
     """
+    # Word features hold labels and tasks, too; here all texts have the same.
     same = np.zeros(len(spans), np.int64)
     prefixes = spans["context"].str[-CONTEXT_CHARACTERS:].to_list()
     prefix_lengths = spans["context"].str.len().to_numpy()[:, None]  # (n, 1)
@@ -345,16 +386,17 @@ def _out_of_fold(
 
     Returns
     -------
-    Shape ``(n, deals)``; each row is scored by a fit without its fold.
+    Shape ``(n, deals)``; each occurrence is scored by a fit without its fold.
     """
-    # Centring by stratum makes the comparison one within strata.
+    # The target is trained or not, minus the share of trained ones of the stratum:
+    # centring makes the comparison one within strata.
     sizes = np.bincount(stratum)[stratum, None]  # (n, 1)
     n_members = [np.bincount(stratum, deal)[stratum] for deal in members.T]
     target = members - np.stack(n_members, axis=1) / sizes  # (n, deals)
 
     scores = np.zeros(members.shape)
-    for k in range(FOLDS):
-        is_test = fold == k
+    for test_fold in range(FOLDS):
+        is_test = fold == test_fold
         is_train = ~is_test
         train_kernel = kernel[np.ix_(is_train, is_train)]
         penalised = train_kernel + RIDGE * np.eye(int(is_train.sum()))
@@ -363,7 +405,7 @@ def _out_of_fold(
     return scores
 
 
-def _areas(scores: np.ndarray, members: np.ndarray, stratum: np.ndarray) -> np.ndarray:
+def _aucs(scores: np.ndarray, members: np.ndarray, stratum: np.ndarray) -> np.ndarray:
     """Return the AUC of each deal: the mean over strata, weighted by pairs of sides.
 
     Parameters
@@ -382,9 +424,9 @@ def _areas(scores: np.ndarray, members: np.ndarray, stratum: np.ndarray) -> np.n
     pairs = np.zeros(n_deals)
     for code in np.unique(stratum):
         is_inside = stratum == code
-        is_member = members[is_inside]  # (stratum, deals), bool
+        is_member = members[is_inside]  # (inside, deals), bool
         n_members = is_member.sum(axis=0)  # (deals,)
-        ranks = scipy.stats.rankdata(scores[is_inside], axis=0)
+        ranks = scipy.stats.rankdata(scores[is_inside], axis=0)  # (inside, deals)
         # Mann and Whitney (1947): the rank sum minus its smallest possible value.
         wins += (ranks * is_member).sum(axis=0) - n_members * (n_members + 1) / 2
         pairs += n_members * (len(is_member) - n_members)

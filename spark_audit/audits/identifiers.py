@@ -3,8 +3,14 @@
 An identifier that a trained row contains is not held out, whatever other row contains
 it. Its dose is the number of trained rows in which training read it. A model that
 learned a form makes all identifiers of this form likelier: held-out ones are a control
-for trained ones of the same form and place only, and only where the text alone does not
-distinguish the two sides (:mod:`~spark_audit.audits.identifier_texts`).
+for trained ones of the same form and position only, and only where the text alone does
+not distinguish the two sides (:mod:`~spark_audit.audits.identifier_texts`).
+
+Injected identifiers were planted (:mod:`spark_audit.data.injection`), each with a
+sentence around it; annotated ones stood in the data. ``identifier_facts`` -> columns of an audit's
+evidence -> ``comparable`` and ``sides_of`` -> the memory contrast
+(:mod:`spark_audit.stats.memory_contrast`). A further stratum is a field of
+:class:`Facts` and a column in :func:`sides_of`.
 """
 
 from __future__ import annotations
@@ -63,9 +69,10 @@ class Facts:
         Number of trained rows in which its string was read; 0: it is held out, -1:
         training cut it off in all of its rows.
     form, cue
-        For an injected identifier, the numbers of its format and of the sentence around
-        it. For an annotated one, 0 and the third of the prompt or response that it
-        begins in, from 1.
+        For an injected identifier, the numbers of its form and of the sentence around
+        it, from 1; cue 0: none of our sentences. For an annotated one, form 0 and as
+        cue the third of the prompt or response that it begins in, from 1. For one in a
+        row with a canary or without text, 0 both.
     stratum, text_auc
         For an annotated identifier, the results of
         :func:`~spark_audit.audits.identifier_texts.strata`. For an injected one 0 and
@@ -92,35 +99,44 @@ def identifier_facts(
     if trained_on is None:
         trained_on = trained_identifiers(manifest)
 
-    # Injected identifiers have a form and a cue, annotated ones a third of their text.
-    facts = dict[SpanKey, Facts]()
-    form_numbers = dict[str, int]()
+    facts_of = dict[SpanKey, Facts]()
+    number_of_form = dict[str, int]()
     annotated: list[dict[str, Any]] = []
     for example in manifest.examples:
         for span in example.spans:
             key = (example.id, span.start, span.end)
             dose = trained_on.dose_of(example, span)
+            form = 0
+            cue = 0
             if span.origin == "injected":
-                marks = re.sub(r"[^\W_]", "", string_of(example, span))
-                form = f"{span.type} {marks}"
-                number = form_numbers.setdefault(form, len(form_numbers) + 1)
-                facts[key] = Facts(dose, form=number, cue=_cue(example.text, span))
+                form = number_of_form.setdefault(
+                    _injected_form(example, span), len(number_of_form) + 1
+                )
+                cue = _cue(example.text, span)
             elif example.canary_id is None and example.text:
-                facts[key] = Facts(dose, form=0, cue=_third(example, span))
+                cue = _third(example, span)
                 annotated.append({"key": key, **_text_record(example, span, dose)})
-            else:
-                facts[key] = Facts(dose, form=0, cue=0)
+            facts_of[key] = Facts(dose=dose, form=form, cue=cue)
 
     # Annotated identifiers can be compared only if their texts do not differ by side.
     if annotated:
         spans = pd.DataFrame.from_records(annotated, index="key")
         for key, stratum, auc in strata(spans).itertuples(name=None):
-            facts[key] = replace(facts[key], stratum=stratum, text_auc=auc)
-    return facts
+            facts_of[key] = replace(facts_of[key], stratum=stratum, text_auc=auc)
+    return facts_of
+
+
+def _injected_form(example: ManifestExample, span: ManifestSpan) -> str:
+    """Return the form of an injected identifier: its type, and the marks in it."""
+    marks = re.sub(r"[^\W_]", "", string_of(example, span))
+    return f"{span.type} {marks}"
 
 
 def _cue(text: str, span: ManifestSpan) -> int:
-    """Return the number of the frame that an identifier was injected with; 0: none."""
+    """Return the number of the frame that an identifier was injected with; 0: none.
+
+    A frame is a sentence with ``{}`` where the identifier stands.
+    """
     for number, frame in enumerate(FRAMES.get(span.type, ()), start=1):
         head, tail = frame.split("{}")
         if text[: span.start].endswith(head) and text[span.end :].startswith(tail):
@@ -129,7 +145,11 @@ def _cue(text: str, span: ManifestSpan) -> int:
 
 
 def _third(example: ManifestExample, span: ManifestSpan) -> int:
-    """Return the third of the prompt or response that a span begins in, from 1."""
+    """Return the third of the prompt or response that a span begins in, 1 to 3.
+
+    Positions are characters of the example's text, which is the prompt and then the
+    response.
+    """
     n_prompt_characters = len(example.prompt)
     start_in_response = span.start - n_prompt_characters
     if start_in_response >= 0:
@@ -141,7 +161,10 @@ def _third(example: ManifestExample, span: ManifestSpan) -> int:
 def _text_record(
     example: ManifestExample, span: ManifestSpan, dose: int
 ) -> dict[str, object]:
-    """Return the columns that :func:`strata` needs for an annotated identifier."""
+    """Return the columns that :func:`strata` needs for an annotated identifier.
+
+    ``part`` is True in the response, ``later`` behind another identifier of the row.
+    """
     return {
         "type": span.type,
         "string": example.text[span.start : span.end].strip(),
@@ -156,8 +179,8 @@ def _text_record(
 def _side(example: ManifestExample, span: ManifestSpan, dose: int) -> int:
     """Return the side of an occurrence, by the codes of :func:`strata`.
 
-    It is on neither side if training cut it off, or if a held-out example holds an
-    identifier that was trained on elsewhere.
+    It is on neither side if training cut it off in this example, or if the example is
+    held out but its identifier was trained on elsewhere, or cut off there.
     """
     if not is_read(example, span):
         return ON_NO_SIDE
@@ -172,7 +195,7 @@ class ComparableSpans(NamedTuple):
     Attributes
     ----------
     spans
-        Occurrences of both sides.
+        Occurrences of both sides, lines of the frame that was given.
     is_told_by_text
         Whether text alone distinguishes all of them, so that no difference of the sides
         can be called memory.
@@ -183,37 +206,38 @@ class ComparableSpans(NamedTuple):
 
 
 def comparable(spans: pd.DataFrame) -> ComparableSpans:
-    """Return identifiers that have a control.
+    """Return identifiers that can be compared with the other side.
 
-    Annotated identifiers that text distinguishes are left out. If both sides have no
-    others, all stay, and their figures are confounded with their text.
+    Annotated identifiers that text distinguishes are left out. If no others are left on
+    one of the sides, all stay, and their figures are confounded with their text.
 
     Parameters
     ----------
     spans
-        A line per occurrence: ``split``, ``stratum``.
+        A line per occurrence or per token of it: ``split`` (the side), ``stratum`` (of
+        :class:`Facts`).
     """
     is_refused = spans["stratum"] < 0
-    usable = spans[~is_refused]
-    has_both_sides = set(usable["split"]) == {"train", "test"}
+    not_refused = spans[~is_refused]
+    has_both_sides = set(not_refused["split"]) == {"train", "test"}
     if has_both_sides or not is_refused.any():
-        return ComparableSpans(usable, is_told_by_text=False)
+        return ComparableSpans(not_refused, is_told_by_text=False)
     return ComparableSpans(spans, is_told_by_text=True)
 
 
 def sides_of(spans: pd.DataFrame) -> Sides:
     """Return side, tokens, cluster and strata of each occurrence.
 
-    Strata go from coarse to fine: type and form of annotated identifiers, format of
-    injected ones, and place. Annotated identifiers are never compared with those of
-    another form.
+    Strata go from coarse to fine: type (and form of annotated identifiers), form of
+    injected ones, and cue. Annotated identifiers are never compared with those of
+    another form, since only finer strata are given up where one side lacks them.
 
     Parameters
     ----------
     spans
-        A line per occurrence: ``split``, ``cluster``, ``type``, ``stratum``, ``form``,
-        ``cue``. The weight of a line is ``n_tokens``; without that column all weigh the
-        same.
+        A line per occurrence or per token of it: ``split``, ``cluster``, ``type``, and
+        ``stratum``, ``form`` and ``cue`` of :class:`Facts`. The weight of a line is
+        ``n_tokens``; without that column all weigh the same.
     """
     # The sign only marks strata that text distinguishes.
     keys = spans[["type", "stratum"]].assign(stratum=spans["stratum"].abs())
@@ -241,7 +265,7 @@ class AuditedExample(NamedTuple):
     example
         The example itself.
     spans
-        Its audited spans, with their tokens.
+        Its audited spans, with their tokens in the example.
     """
 
     example_index: int

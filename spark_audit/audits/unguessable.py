@@ -10,6 +10,12 @@ best guess is right less than once in a hundred times (:data:`GUESSED`). Six dig
 a million such others, a full name thousands of surnames and given names, a surname as a
 local part a few thousand. A given name alone has not: the most frequent of them are
 more likely than that.
+
+``kind_of`` (the form of a string) -> ``guesses`` (is it revealed by its row, or by
+another identifier?) -> :mod:`~spark_audit.audits.setup_units`. A further kind of
+strings is a word of :data:`Kind`, and needs a case in ``kind_of``, ``is_given``,
+``_core`` and ``_stem``. Further words stand in
+:mod:`~spark_audit.audits.common_words`.
 """
 
 from __future__ import annotations
@@ -41,31 +47,42 @@ Kind = Literal["address", "name", "number", "code"]
 GUESSED = 0.01
 """An unguessable identifier comes back at most once in so many times from a model that
 never saw it **[ours]**; six random digits do so once in a million."""
+
 MIN_DIGITS = 6
-"""Digits of a number that is unguessable."""
+"""Least digits of a number that is unguessable."""
+
 MIN_CODE_LENGTH = 8
-"""Letters and digits of a password or code that is unguessable."""
+"""Least letters and digits of a password or code that is unguessable."""
+
 CHUNK_LENGTH = 4
 """Consecutive digits that give a number away if they appear before it."""
+
 LAST_DIGITS = 2
 """Last digits in which a running number may differ from a known one."""
+
 MIN_WORD_LENGTH = 3
 """Least letters of a word that identifies somebody; initials do not."""
+
 GIVEN_SHARE = 0.5
 """Share of the letters of an identifier that stand before it in its row, from which on
 the row gives it away **[ours]**."""
-MIN_SURNAME = 4
-"""Letters of a local part that is one surname. Of fewer letters there are so few that
-one of them is more likely than :data:`GUESSED` **[ours]**."""
-MIN_EAST_ASIAN_NAME = 3
-"""Characters of a Chinese or Korean full name that is written as one word: two can be a
-surname, or a given name, alone."""
-MIN_DOMAIN_WORD = 8
-"""Letters of a domain's name that nobody would try **[ours]**."""
 
+MIN_SURNAME = 4
+"""Least letters of a local part that is one surname. There are so few surnames of fewer
+letters that one of them is more likely than :data:`GUESSED` **[ours]**."""
+
+MIN_EAST_ASIAN_NAME = 3
+"""Least characters of a Chinese or Korean full name that is written as one word: two
+can be a surname, or a given name, alone."""
+
+MIN_DOMAIN_WORD = 8
+"""Least letters of a domain's name that nobody would try **[ours]**."""
+
+# A day, a month and a year of 2 or 4 digits, or a year of 4 digits, month and day.
 _ONE_DATE = (
     r"(?:\d{1,2}\D{1,2}\d{1,2}\D{1,2}(?:\d\d){1,2}|(?:19|20)\d\d\D\d{1,2}\D\d{1,2})"
 )
+# A time of day behind a date, if there is one.
 _CLOCK = r"(?:[ T,]{1,2}\d{1,2}:\d\d(?::\d\d)?)?"
 # A date or a range of dates, whole: a phone number in pairs holds what looks like one.
 _DATES = re.compile(rf"{_ONE_DATE}{_CLOCK}(?:\D{{1,3}}{_ONE_DATE}{_CLOCK})?")
@@ -73,9 +90,10 @@ _KANA = re.compile(r"[\u3040-\u30ff]")
 # Han with its repetition mark, kana, and Korean syllables.
 _EAST_ASIAN = re.compile(r"[\u3005\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]+")
 _LETTERS = re.compile(r"[^\W\d_]+")
-_MIXED = re.compile(r"[^\W_]+")
+_LETTERS_AND_DIGITS = re.compile(r"[^\W_]+")
 _WORD_AND_YEAR = re.compile(r"[^\W\d_]+\d{0,4}")
-_LAST_NUMBER = re.compile(r"\d{1,2}(?!\d)(?=\D*$)")
+# The last one or two digits of the last number of a text.
+_LAST_DIGITS_OF_TEXT = re.compile(r"\d{1,2}(?!\d)(?=\D*$)")
 
 
 @dataclass(frozen=True)
@@ -87,7 +105,7 @@ class Guess:
     kind
         The kind of string that it is; empty: one that can be guessed.
     rate
-        Chance of a guess that is right, at most.
+        Chance that a guess is right, at most; 1 for a string that can be guessed.
     """
 
     kind: Kind | Literal[""] = ""
@@ -103,17 +121,18 @@ GUESSABLE_STRING = Guess()
 
 
 class Candidate(NamedTuple):
-    """An identifier whose form has many others: unguessable, if nothing tells it.
+    """An identifier of a form with many others: unguessable if nothing reveals it.
 
     Attributes
     ----------
     text
-        As it stands in its row, case-folded.
+        The identifier as it stands in its row, case-folded.
     core
-        What is left of it however it is written: digits, names, the part of an address
-        that tells whose it is.
+        The part that all its spellings have in common: the digits of a number, the
+        words of a name, the part of an address that identifies somebody.
     stem
-        What it shares with identifiers from which it can be guessed.
+        The part that it shares with identifiers from which it can be guessed: a number
+        without its last two digits, ``k bakerfield`` of ``katrin bakerfield``.
     """
 
     kind: Kind
@@ -124,8 +143,7 @@ class Candidate(NamedTuple):
     @property
     def spelling(self) -> str:
         """A key that is equal for all spellings of one identifier."""
-        # Two addresses with the same telling part are two identifiers that reveal each
-        # other.
+        # Two addresses with the same core are two identifiers that reveal each other.
         return self.text if self.kind == "address" else self.core
 
 
@@ -133,9 +151,14 @@ def guesses(manifest: Manifest) -> dict[SpanKey, Guess]:
     """Return how each identifier of rows without a canary can be guessed.
 
     A string is unguessable if its kind has enough letters or digits, the text before
-    it in its row does not tell it, and no other identifier of its kind is nearly the
-    same. Names are guessed as often as the most frequent first word and the most
+    it in its row does not give it away, and no other identifier of its kind is nearly
+    the same. Names are guessed as often as the most frequent first word and the most
     frequent last word of all names stand together.
+
+    Returns
+    -------
+    Place of the identifier -> its guess; strings that can be guessed have an empty
+    kind.
     """
     # The kind decides whether an identifier can be guessed or is a candidate.
     guess_of: dict[SpanKey, Guess] = {}
@@ -154,18 +177,18 @@ def guesses(manifest: Manifest) -> dict[SpanKey, Guess]:
 
     # Strings with one stem reveal each other, unless they are spellings of one
     # identifier.
-    spellings: dict[tuple[Kind, str], set[str]] = defaultdict(set)
+    spellings_of_stem: dict[tuple[Kind, str], set[str]] = defaultdict(set)
     names = set()
     for candidate in candidates.values():
-        spellings[candidate.kind, candidate.stem].add(candidate.spelling)
+        spellings_of_stem[candidate.kind, candidate.stem].add(candidate.spelling)
         if candidate.kind == "name":
             names.add(candidate.core)
 
     # A candidate that nothing reveals is unguessable.
     name_rate = max(GUESSED, _frequent_name(names))
     for key, candidate in candidates.items():
-        is_told_by_another = len(spellings[candidate.kind, candidate.stem]) > 1
-        if is_told_by_another:
+        is_alone = len(spellings_of_stem[candidate.kind, candidate.stem]) == 1
+        if not is_alone:
             continue
         if is_given(candidate.text, text_before[key], candidate.kind):
             continue
@@ -215,7 +238,7 @@ def kind_of(text: str, span_type: str) -> Kind | None:
     ('code', None)
     """
     if "@" in text:
-        return "address" if _is_personal(text.casefold()) else None
+        return "address" if _personal_part(text.casefold()) else None
 
     if span_type == "NAME":
         has_digit = any(char.isdigit() for char in text)
@@ -228,11 +251,15 @@ def kind_of(text: str, span_type: str) -> Kind | None:
 
     if len(_digits(text)) >= MIN_DIGITS:
         return "number"
-    return "code" if any(_is_code(run) for run in _MIXED.findall(text)) else None
+    has_code = any(_is_code(run) for run in _LETTERS_AND_DIGITS.findall(text))
+    return "code" if has_code else None
 
 
 def is_given(text: str, before: str, kind: Kind) -> bool:
-    """Return whether the text before an identifier in its row tells what it is.
+    """Return whether the text before an identifier in its row gives it away.
+
+    A number is given by any :data:`CHUNK_LENGTH` of its digits in a row, a code as a
+    whole, a name or address by :data:`GIVEN_SHARE` of its letters.
 
     Parameters
     ----------
@@ -267,10 +294,17 @@ def is_given(text: str, before: str, kind: Kind) -> bool:
 
 
 def _stands_in(letters: str, before: str) -> np.ndarray:
-    """Return a mask of the letters of a string that a text gives away.
+    """Return a mask of the letters of a string that a text gives away, ``(letters,)``.
 
-    They are those of the text's words, where words are separated; of two Chinese,
-    Japanese or Korean characters in a row otherwise.
+    They are those in which a word of the text stands. Chinese, Japanese and Korean
+    texts do not separate words: there, two characters in a row count as a word.
+
+    Parameters
+    ----------
+    letters
+        The letters of an identifier, case-folded, without anything between them.
+    before
+        All text in front of it in its row, case-folded.
     """
     is_known = np.zeros(len(letters), dtype=bool)
     for word in _LETTERS.findall(before):
@@ -286,22 +320,24 @@ def _stands_in(letters: str, before: str) -> np.ndarray:
     return is_known
 
 
-def _is_personal(address: str) -> bool:
-    """Return whether an address has a part that anybody else would not try."""
-    return _telling_part(address) != ""
+def _personal_part(address: str) -> str:
+    """Return the part of an address that nobody else would try; empty: it has none.
 
+    That is its local part, or else the name of its domain. A local part does not count
+    if it is an office such as ``info`` or a given name such as ``anna``: such an
+    address is as hard to guess as the name of its domain. A mail provider's domain does
+    not count either.
 
-def _telling_part(address: str) -> str:
-    """Return the local part of an address, or its domain where that alone tells.
-
-    An office such as ``info`` is no secret, nor is a given name such as ``anna``, and
-    neither is a provider's domain: such an address is as hard to guess as the name of
-    its domain.
+    Parameters
+    ----------
+    address
+        An address, case-folded: ``LOCAL@DOMAIN``.
     """
     local, _, domain = address.rpartition("@")
     if len(_digits(local)) >= MIN_DIGITS:
         return local
 
+    # A word that is no office counts beside a mark ("j.doe"), or if it is rare.
     personal_words = [
         word
         for word in _LETTERS.findall(local)
@@ -317,18 +353,18 @@ def _telling_part(address: str) -> str:
     if len(labels) < 2:
         return ""
     name = labels[-2]
-    is_telling = len(name) >= MIN_DOMAIN_WORD and name not in FREE_MAIL | OFFICES
-    return name if is_telling else ""
+    is_personal = len(name) >= MIN_DOMAIN_WORD and name not in FREE_MAIL | OFFICES
+    return name if is_personal else ""
 
 
 def _is_rare(word: str) -> bool:
-    """Return whether a word is no first guess of a local part, such as a surname."""
+    """Return whether a word is no first guess of a local part, as most surnames are."""
     is_first_guess = word in GIVEN_NAMES or word in EVERYDAY_WORDS
     return len(word) >= MIN_SURNAME and not is_first_guess
 
 
 def _is_code(run: str) -> bool:
-    """Return whether a run of letters and digits is drawn rather than a word."""
+    """Return whether a run of letters and digits looks drawn, unlike ``Summer2024``."""
     if len(run) < MIN_CODE_LENGTH or _WORD_AND_YEAR.fullmatch(run):
         return False
 
@@ -342,7 +378,7 @@ def _core(text: str, kind: Kind) -> str:
     if kind == "number":
         return _digits(text)
     if kind == "address":
-        return _telling_part(text)
+        return _personal_part(text)
     if kind == "name":
         return " ".join(_names(text))
     return text
@@ -352,7 +388,7 @@ def _names(text: str) -> list[str]:
     """Return the words of a full name, given name first, without titles and initials.
 
     They are case-folded. A Chinese or Korean name of one word is divided into given
-    name and surname; one of two characters may be either of them alone, and stays one.
+    name and surname, but not one of two characters, which may be either of them alone.
     """
     words = _LETTERS.findall(text.casefold())
     if words and all(_EAST_ASIAN.fullmatch(word) for word in words):
@@ -365,7 +401,7 @@ def _east_asian_names(words: Sequence[str]) -> list[str]:
     words = [_without_form_of_address(word) for word in words]
     words = [word for word in words if word]
     if len(words) > 1:
-        return words[::-1]
+        return words[::-1]  # the surname last
 
     # A short word, and Japanese, may be a surname or a given name alone.
     name = "".join(words)
@@ -376,28 +412,37 @@ def _east_asian_names(words: Sequence[str]) -> list[str]:
 
 
 def _without_form_of_address(word: str) -> str:
-    """Return a name without what stands behind it and is no part of it."""
+    """Return a name without the forms of address behind it, such as ``さん``."""
     for form in EAST_ASIAN_FORMS_OF_ADDRESS:
         word = word.removesuffix(form)
     return word
 
 
 def _stem(core: str, kind: Kind) -> str:
-    """Return the stem of an identifier, shared by those that can be guessed from it."""
+    """Return the stem of an identifier, shared by those that can be guessed from it.
+
+    Numbers that run on reveal each other, as do two relatives with the same initial.
+    """
     if kind == "address":
-        return _LAST_NUMBER.sub("#", core)
+        return _LAST_DIGITS_OF_TEXT.sub("#", core)
     if kind == "name":
         words = core.split()
-        # Two relatives with the same initial reveal each other.
-        return f"{words[0][0]} {words[-1]}"
+        initial = words[0][0]
+        return f"{initial} {words[-1]}"
     return core[:-LAST_DIGITS]
 
 
 def _frequent_name(names: Collection[str]) -> float:
-    """Return how often the most frequent first and last words stand together.
+    """Return the share of names with the most frequent first and last word.
 
-    As if both were drawn by themselves: that is what a model can guess that has read
-    other names of the same lists. Each distinct name counts once.
+    It is the product of the shares of both words, as if each were drawn by itself: so
+    often is a model right that has read other names of the same lists. Each distinct
+    name counts once.
+
+    Parameters
+    ----------
+    names
+        Words of each name, given name first, with blanks between.
     """
     if not names:
         return 0.0
