@@ -7,10 +7,11 @@ for trained ones of the same form and position only, and only where the text alo
 not distinguish the two sides (:mod:`~spark_audit.audits.identifier_texts`).
 
 Injected identifiers were planted (:mod:`spark_audit.data.injection`), each with a
-sentence around it; annotated ones stood in the data. ``identifier_facts`` -> columns of an audit's
-evidence -> ``comparable`` and ``sides_of`` -> the memory contrast
-(:mod:`spark_audit.stats.memory_contrast`). A further stratum is a field of
-:class:`Facts` and a column in :func:`sides_of`.
+sentence around it; annotated ones stood in the data.
+
+``identifier_facts`` -> columns of an audit's evidence -> ``comparable`` and
+``sides_of`` -> the memory contrast (:mod:`spark_audit.stats.memory_contrast`). A
+further stratum is a field of :class:`Facts` and a column in :func:`sides_of`.
 """
 
 from __future__ import annotations
