@@ -1,9 +1,13 @@
-"""Resampling over clusters: bootstrap weights, sign flips, adjusted p values.
+"""Resampling over clusters: bootstrap weights, sums, and medians of resamples.
 
 The unit that is resampled is the cluster (a source with all its rows). Statistics are
 functions of per-cluster sums, so a resample is a row of integer weights, and B
-resamples of K statistics are one matrix product. The same weights or signs for every
-checkpoint and metric make their differences paired.
+resamples of K statistics are one matrix product. The same weights for every checkpoint
+and metric make their differences paired. Sign-flip tests over clusters stand in
+:mod:`~spark_audit.stats.sign_flips`.
+
+In shapes, ``B`` are resamples, ``C`` clusters, ``n`` observations, and ``M`` the
+columns of the weights: clusters, or blocks of clusters if there are too many.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,6 +27,9 @@ BLOCKS = 8192
 """If there are more clusters, this many blocks of clusters are drawn instead
 **[ours]**.
 """
+
+MAX_EXACT_IN_FLOAT32 = 1 << 24
+"""Whole numbers below this are exact in 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +74,15 @@ def draw_weights(
 ) -> Weights:
     """Return bootstrap weights: how often each cluster occurs in each resample.
 
-    Weights are int16. Every row sums to the number of drawn clusters, or to
-    :data:`BLOCKS` if there are more clusters.
+    Weights are int16. Every row sums to the number of clusters, or to :data:`BLOCKS`
+    if there are more clusters.
+
+    Parameters
+    ----------
+    n_clusters
+        Number C of clusters.
+    replicates
+        Number B of resamples.
 
     Notes
     -----
@@ -88,7 +103,7 @@ def draw_weights(
 
     weights = np.empty((replicates, width), dtype=np.int16)
     for rows in row_chunks(replicates, width):
-        chunk = weights[rows]
+        chunk = weights[rows]  # (rows, width), a view that is filled below
         drawn = rng.integers(0, width, chunk.shape)
 
         # Give each row its own range of numbers, so that one count serves all rows.
@@ -119,20 +134,20 @@ def draw_in_strata(
     [[2.0, 3.0], [2.0, 3.0]]
     """
     rng = np.random.default_rng(seed)
-    column = np.zeros(len(strata), dtype=np.int64)
-    drawn = [np.zeros((replicates, 0), np.int16)]
-    width = 0
+    column = np.zeros(len(strata), dtype=np.int64)  # (C,)
+    drawn_by_stratum = [np.zeros((replicates, 0), np.int16)]
+    n_columns = 0
 
     for stratum in np.unique(strata):
         clusters = np.flatnonzero(strata == stratum)
         weights = draw_weights(len(clusters), replicates=replicates, seed=rng)
 
         # The columns of this stratum follow those of the strata before it.
-        column[clusters] = width + weights.column
-        width += weights.drawn.shape[1]
-        drawn.append(weights.drawn)
+        column[clusters] = n_columns + weights.column
+        n_columns += weights.drawn.shape[1]
+        drawn_by_stratum.append(weights.drawn)
 
-    return Weights(drawn=np.concatenate(drawn, axis=1), column=column)
+    return Weights(drawn=np.concatenate(drawn_by_stratum, axis=1), column=column)
 
 
 def block_of_cluster(n_clusters: int) -> np.ndarray:
@@ -148,7 +163,15 @@ def block_of_cluster(n_clusters: int) -> np.ndarray:
 
 
 def row_chunks(rows: int, width: int) -> Iterator[slice]:
-    """Yield blocks of rows of about ``_REPLICATES_CHUNK`` elements."""
+    """Yield slices of rows that have about ``_REPLICATES_CHUNK`` elements together.
+
+    Parameters
+    ----------
+    rows
+        Number of rows of the whole array.
+    width
+        Elements of one row.
+    """
     step = max(1, _REPLICATES_CHUNK // max(1, width))
     for start in range(0, rows, step):
         yield slice(start, min(start + step, rows))
@@ -179,15 +202,14 @@ def cluster_sums(
     """
     table = np.asarray(values, dtype=np.float64)
     codes = np.asarray(clusters)
-    count = n_clusters
-    if count is None:
-        count = int(codes.max(initial=-1)) + 1
+    if n_clusters is None:
+        n_clusters = int(codes.max(initial=-1)) + 1
 
-    # One cell per cluster and column, so that a single count sums them all.
-    n_columns = math.prod(table.shape[1:])
+    # Number the cells of the result, so that a single count sums them all.
+    n_columns = math.prod(table.shape[1:])  # 1 for shape (n,)
     cells = codes[:, None].astype(np.int64) * n_columns + np.arange(n_columns)
-    sums = np.bincount(cells.ravel(), table.ravel(), minlength=count * n_columns)
-    return sums.reshape((count, *table.shape[1:]))
+    sums = np.bincount(cells.ravel(), table.ravel(), minlength=n_clusters * n_columns)
+    return sums.reshape((n_clusters, *table.shape[1:]))
 
 
 def weighted_sums(drawn: np.ndarray, sums: np.ndarray) -> np.ndarray:
@@ -232,9 +254,9 @@ def median_replicates(
     Notes
     -----
     The values of a cluster count as often as it was drawn, without being repeated in
-    memory. Sorted observations form about ``sqrt(n)`` blocks of equal size. Counts per
-    block find the block of the median, and counts within it the place. A resample thus
-    needs about ``2 sqrt(n)`` counts instead of ``n``.
+    memory. Sorted observations form about ``sqrt(n)`` bins of equal size. Counts per
+    bin find the bin of the median, and counts within it the observation. A resample
+    thus needs about ``2 sqrt(n)`` counts instead of ``n``.
 
     Examples
     --------
@@ -245,57 +267,114 @@ def median_replicates(
     [2.0, 9.0]
     """
     pooled = np.asarray(values, dtype=np.float64)
-    codes = weights.column[np.asarray(clusters)]
-    drawn = weights.drawn
-    medians = np.full(len(drawn), np.nan)
-
-    n = len(pooled)
-    if not n:
+    columns = weights.column[np.asarray(clusters)]  # (n,)
+    medians = np.full(len(weights), np.nan)
+    if not len(pooled):
         return medians
 
-    order = np.argsort(pooled, kind="stable")
-    pooled = pooled[order]
-    codes = codes[order]
-    n_columns = drawn.shape[1]  # of drawn: clusters, or blocks of many clusters
-    width = math.isqrt(n)  # observations of a block
-    n_blocks = -(-n // width)
-
-    # Number of observations of each cluster before each block, and in all blocks.
-    cells = codes * (n_blocks + 1) + 1 + np.arange(n) // width
-    counts = np.bincount(cells, minlength=n_columns * (n_blocks + 1))
-    before = counts.reshape(n_columns, -1).cumsum(axis=1)  # (columns, blocks + 1)
+    n_columns = weights.drawn.shape[1]
+    bins = _sorted_bins(pooled, columns, n_columns)
+    n_bins, width = bins.columns.shape
 
     # Up to 2^24, counts are exact in 32 bits, which takes half the time.
-    is_small = before[:, -1].max() * n_columns < 1 << 24
-    exact = np.float32 if is_small else np.float64
+    largest_count = bins.n_before[:, -1].max() * n_columns
+    is_exact = largest_count < MAX_EXACT_IN_FLOAT32
+    count_type = np.float32 if is_exact else np.float64
+    n_before_by_column = bins.n_before.astype(count_type)  # (M, bins + 1)
 
-    # The cluster of each observation, by block. The last block is filled with a cluster
-    # that no resample draws.
-    padding = (0, n_blocks * width - n)
-    column_of = np.pad(codes, padding, constant_values=n_columns)
-    column_of = column_of.reshape(n_blocks, width)
-
-    for rows in row_chunks(len(drawn), n_columns + 2 * n_blocks + 2 * width):
-        n_before = drawn[rows].astype(exact) @ before.astype(exact)  # (b, blocks + 1)
+    for rows in row_chunks(len(weights), n_columns + 2 * n_bins + 2 * width):
+        drawn = weights.drawn[rows]  # (b, M)
+        n_before = drawn.astype(count_type) @ n_before_by_column  # (b, bins + 1)
         size = n_before[:, -1]  # (b,), observations of each resample
-        chunk = np.pad(drawn[rows], ((0, 0), (0, 1)))
-        resample = np.arange(len(chunk))
 
         # The lower and the upper middle observation; an odd number has only one.
-        middle = []
-        for target in (np.floor((size - 1) / 2), np.floor(size / 2)):
-            # Its block is the first that does not end before it.
-            is_passed = n_before[:, 1:-1] <= target[:, None]  # (b, blocks - 1)
-            block = np.count_nonzero(is_passed, axis=1)  # (b,)
-
-            # Its place in the block, counted in the same way.
-            times_drawn = chunk[resample[:, None], column_of[block]]  # (b, width)
-            n_within = times_drawn.cumsum(axis=1, dtype=np.int32)
-            n_ahead = (target - n_before[resample, block]).astype(np.int32)
-            offset = np.count_nonzero(n_within <= n_ahead[:, None], axis=1)
-            middle.append(pooled[np.minimum(block * width + offset, n - 1)])
-
-        lower, upper = middle
+        lower = _values_at(np.floor((size - 1) / 2), bins, drawn, n_before)
+        upper = _values_at(np.floor(size / 2), bins, drawn, n_before)
         medians[rows] = np.where(size > 0, (lower + upper) / 2, np.nan)
 
     return medians
+
+
+class SortedBins(NamedTuple):
+    """Observations in rising order, cut into bins of ``width``.
+
+    Attributes
+    ----------
+    values
+        Shape ``(n,)``, rising.
+    columns
+        Shape ``(bins, width)``: the column of the weights that draws an observation.
+        The last bin is filled with the column M, which no resample draws.
+    n_before
+        Shape ``(M, bins + 1)``: observations of each column before each bin, and
+        last in all bins.
+    """
+
+    values: np.ndarray
+    columns: np.ndarray
+    n_before: np.ndarray
+
+
+def _sorted_bins(values: np.ndarray, columns: np.ndarray, n_columns: int) -> SortedBins:
+    """Return observations in about ``sqrt(n)`` bins; n is at least 1.
+
+    ``values``, ``columns``: shape ``(n,)``.
+    """
+    order = np.argsort(values, kind="stable")
+    values = values[order]
+    columns = columns[order]
+
+    n = len(values)
+    width = math.isqrt(n)
+    n_bins = -(-n // width)  # n / width, rounded up
+
+    # Count observations by column and bin. Bin k is counted at k + 1, so that the
+    # cumulated counts are those before each bin.
+    bin_of_value = np.arange(n) // width
+    cells = columns * (n_bins + 1) + 1 + bin_of_value
+    counts = np.bincount(cells, minlength=n_columns * (n_bins + 1))
+    n_before = counts.reshape(n_columns, -1).cumsum(axis=1)
+
+    padding = (0, n_bins * width - n)
+    padded = np.pad(columns, padding, constant_values=n_columns)
+    return SortedBins(
+        values=values,
+        columns=padded.reshape(n_bins, width),
+        n_before=n_before,
+    )
+
+
+def _values_at(
+    rank: np.ndarray, bins: SortedBins, drawn: np.ndarray, n_before: np.ndarray
+) -> np.ndarray:
+    """Return the observation of each resample at a rank, shape ``(b,)``.
+
+    Parameters
+    ----------
+    rank
+        Shape ``(b,)``: from 0, among the observations of the resample in rising order.
+    drawn
+        Shape ``(b, M)``: weights of these resamples.
+    n_before
+        Shape ``(b, bins + 1)``: observations of each resample before each bin.
+    """
+    resample = np.arange(len(drawn))
+    _, width = bins.columns.shape
+
+    # Its bin is the first that does not end before it.
+    is_passed = n_before[:, 1:-1] <= rank[:, None]  # (b, bins - 1)
+    bin_of_rank = np.count_nonzero(is_passed, axis=1)  # (b,)
+
+    # Count within the bin in the same way; the column that fills it is drawn 0 times.
+    with_filler = np.pad(drawn, ((0, 0), (0, 1)))  # (b, M + 1)
+    times_drawn = with_filler[
+        resample[:, None], bins.columns[bin_of_rank]
+    ]  # (b, width)
+    n_up_to = times_drawn.cumsum(axis=1, dtype=np.int32)
+    rank_in_bin = (rank - n_before[resample, bin_of_rank]).astype(np.int32)
+    offset = np.count_nonzero(n_up_to <= rank_in_bin[:, None], axis=1)
+
+    # An empty resample runs past the end; its median is replaced by NaN.
+    index = np.minimum(bin_of_rank * width + offset, len(bins.values) - 1)
+    at_rank: np.ndarray = bins.values[index]
+    return at_rank

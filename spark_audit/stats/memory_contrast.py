@@ -5,6 +5,12 @@ token since the reference model, P are the occurrences in trained rows, and H th
 rows never trained on, weighted by P's mix of strata. Learned formats and drift move
 both sides equally, so memory is 0 without memorisation. Below 0, trained identifiers
 became likelier than others of their kind.
+
+:func:`memory` gives the means and their difference, with intervals over clusters.
+:func:`spark_audit.stats.permutation.permutation_p` tests the difference, and
+:func:`spark_audit.stats.dose_trend.dose_trend` how it grows with the number of trained
+rows. In shapes, ``s`` are occurrences of identifiers; a *cell* is the stratum in which
+an occurrence is compared.
 """
 
 from __future__ import annotations
@@ -25,7 +31,7 @@ from spark_audit.stats.intervals import Statistic, estimate_of
 from spark_audit.stats.power import mde
 
 MIN_CLUSTERS_OF_SIDE = 2
-"""Least number of never-trained clusters of a stratum."""
+"""Fewest never-trained clusters with which a stratum can be compared."""
 
 NONE_TRAINED = "no identifier stands in trained rows"
 NONE_HELD_OUT = "no identifier stands in rows never trained on"
@@ -40,11 +46,12 @@ class Sides:
     trained
         Shape ``(s,)`` bool: whether the occurrence stands in a trained row.
     tokens
-        Shape ``(s,)``: its tokens.
+        Shape ``(s,)``: its tokens, the weight of the occurrence.
     clusters
         Shape ``(s,)``: its cluster code. A cluster may lie on both sides.
     strata
-        Shape ``(s, depth)``: codes from coarse to fine, such as type, format, cue.
+        Shape ``(s, depth)``: codes from coarse to fine, such as type, format, cue. Two
+        occurrences can be compared at a depth if all codes up to it are equal.
     """
 
     trained: np.ndarray
@@ -93,44 +100,56 @@ class Sides:
         trained occurrences keeps :data:`MIN_CLUSTERS_OF_SIDE` never-trained clusters.
         """
         cells = np.full(len(self.tokens), -1)
-        next_code = 0
+        next_cell = 0
 
         for coarse in np.unique(self.strata[:, 0]):
-            inside = np.flatnonzero(self.strata[:, 0] == coarse)  # rows of this stratum
+            inside = np.flatnonzero(self.strata[:, 0] == coarse)  # indices (m,)
 
             # Take the first valid division, from the finest to the coarsest.
             for depth in range(self.strata.shape[1], 0, -1):
-                codes = self._codes_at_depth(inside, depth)  # (rows,)
-                compared = self._compared_codes(inside, codes)
-                if not len(compared):
+                codes = self._codes_at_depth(inside, depth)  # (m,)
+                compared_codes = self._compared_codes(inside, codes)
+                if not len(compared_codes):
                     continue
 
-                is_compared = np.isin(codes, compared)
-                cells[inside[is_compared]] = next_code + codes[is_compared]
-                next_code += len(codes)
+                is_compared = np.isin(codes, compared_codes)
+                cells[inside[is_compared]] = next_cell + codes[is_compared]
+
+                # There are at most m codes, so the next stratum starts behind them.
+                next_cell += len(codes)
                 break
 
         # Renumber without gaps, since an empty stratum has no mean.
         is_used = cells >= 0
-        used_codes = np.unique(cells[is_used])
-        return np.where(is_used, np.searchsorted(used_codes, cells), -1)
+        used_cells = np.unique(cells[is_used])
+        return np.where(is_used, np.searchsorted(used_cells, cells), -1)
 
-    def _codes_at_depth(self, rows: np.ndarray, depth: int) -> np.ndarray:
-        """Return the codes of some rows' strata by their first columns only."""
-        columns = self.strata[rows, :depth]
+    def _codes_at_depth(self, indices: np.ndarray, depth: int) -> np.ndarray:
+        """Return codes from 0 of some occurrences' strata, by their first columns only.
+
+        ``indices``: shape ``(m,)``. The result has the same shape.
+        """
+        columns = self.strata[indices, :depth]
         _, codes = np.unique(columns, axis=0, return_inverse=True)
         return codes.ravel()
 
-    def _compared_codes(self, rows: np.ndarray, codes: np.ndarray) -> np.ndarray:
-        """Return the codes that have trained rows, if all of them can be compared.
+    def _compared_codes(self, indices: np.ndarray, codes: np.ndarray) -> np.ndarray:
+        """Return the codes of strata with trained occurrences, if each is comparable.
 
         The result is empty if one of them has too few never-trained clusters.
+
+        Parameters
+        ----------
+        indices
+            Shape ``(m,)``: occurrences of one coarse stratum.
+        codes
+            Shape ``(m,)``: the stratum of each of them, from 0.
         """
-        is_trained = self.trained[rows]
+        is_trained = self.trained[indices]
         codes_of_trained = np.unique(codes[is_trained])
 
-        # Count each cluster once in each stratum where it has a held-out row.
-        pairs = np.stack([codes, self.clusters[rows]], axis=1)  # (rows, 2)
+        # Count each cluster once in each stratum where it has a held-out occurrence.
+        pairs = np.stack([codes, self.clusters[indices]], axis=1)  # (m, 2)
         held_out_pairs = np.unique(pairs[~is_trained], axis=0)
         n_held_out_clusters = np.bincount(held_out_pairs[:, 0], minlength=len(codes))
 
@@ -145,7 +164,9 @@ class Memory:
     """Means of both sides and their difference, nats per token.
 
     ``difference`` is trained minus held-out; below 0, trained identifiers became
-    likelier. ``freedom`` holds the degrees of freedom of the t intervals.
+    likelier. ``n`` of all three are the tokens of trained occurrences, ``clusters``
+    those of its own side, of the difference those of both sides. ``freedom`` holds the
+    degrees of freedom of the t intervals.
     """
 
     trained: Estimate
@@ -160,9 +181,17 @@ class Memory:
         return cls(trained=missing, held_out=missing, difference=missing)
 
     def t_p(self, *, null: float = 0.0) -> float | None:
-        """Return the two-sided p of a difference within ``-null`` to ``null``.
+        """Return the two-sided p of Student's t for a difference beyond ``null``.
 
-        It is by Student's t. ``None``: the difference or its standard error is missing.
+        Parameters
+        ----------
+        null
+            Nats per token, 0 or more: differences from ``-null`` to ``null`` are no
+            evidence, and p is 1.
+
+        Returns
+        -------
+        ``None`` if the difference or its standard error is missing.
         """
         difference = self.difference
         if difference.value is None or not difference.se:
@@ -176,7 +205,8 @@ class Memory:
 class SideSums(NamedTuple):
     """Sums of both sides by stratum; strata are the last axis.
 
-    ``*_change``: NLL minus that on the reference, nats. ``*_tokens``: tokens.
+    ``*_change``: NLL minus that on the reference, nats. ``*_tokens``: tokens. A table of
+    all four has the shape ``(..., 4 * strata)``, in the order of these fields.
     """
 
     trained_change: np.ndarray
@@ -220,13 +250,13 @@ def memory(
     >>> change = [-2.0, -3.0, -4.0, 0.0, -1.0, -2.0]
     >>> trained = [True, True, True, False, False, False]
     >>> sides = Sides.of(trained, clusters=list("abcdef"), strata=[[0] * 6])
-    >>> found = memory(change, sides)
-    >>> found.trained.value, found.held_out.value, found.difference.value
+    >>> contrast = memory(change, sides)
+    >>> contrast.trained.value, contrast.held_out.value, contrast.difference.value
     (-3.0, -1.0, -2.0)
 
     The mean of either side has the variance 1/3, so their difference has 2/3:
 
-    >>> round(found.difference.se, 4), round(found.freedom, 2)
+    >>> round(contrast.difference.se, 4), round(contrast.freedom, 2)
     (0.8165, 5.0)
     """
     no_trained, no_held_out = reasons
@@ -252,10 +282,12 @@ def memory(
     note = _note_of_left_out(sides, is_used)
 
     def estimate(statistic: Statistic) -> Estimate:
+        """Return a figure of the sums with its interval, smallest effect and note."""
         figure = estimate_of(
             table, statistic, n=n_tokens, df=freedom, scale=jackknife_scale
         )
         if figure.se is not None:
+            # mde takes the number of clusters, which is its degrees of freedom plus 1.
             figure = replace(figure, mde=mde(figure.se, clusters=int(freedom) + 1))
         if note:
             figure = figure.noting(note)
@@ -273,7 +305,10 @@ def memory(
 
 
 def _sums_of_sides(change: ArrayLike, sides: Sides, is_used: np.ndarray) -> np.ndarray:
-    """Return the sums for :func:`_split_sides`, one row per cluster with data."""
+    """Return the sums of :class:`SideSums`, one row per cluster with data.
+
+    ``change``, ``is_used``: shape ``(s,)``. The result: ``(clusters, 4 * strata)``.
+    """
     change = np.asarray(change, np.float64)  # (s,), nats
     tokens = np.asarray(sides.tokens, np.float64)  # (s,)
     is_trained = sides.trained  # (s,), bool
@@ -294,14 +329,20 @@ def _split_sides(sums: np.ndarray) -> SideSums:
 
 
 def _trained_mean(totals: np.ndarray) -> np.ndarray:
-    """Return the mean change of trained occurrences, nats per token."""
+    """Return the mean change of trained occurrences, nats per token.
+
+    From totals ``(..., 4 * strata)`` to ``(...)``.
+    """
     sums = _split_sides(totals)
     mean = sums.trained_change.sum(-1) / sums.trained_tokens.sum(-1)
     return np.asarray(mean)
 
 
 def _held_out_mean(totals: np.ndarray) -> np.ndarray:
-    """Return the mean change of held-out ones in the mix of strata of trained ones."""
+    """Return the mean change of held-out ones in the mix of strata of trained ones.
+
+    From totals ``(..., 4 * strata)`` to ``(...)``, nats per token.
+    """
     sums = _split_sides(totals)
     mix = sums.trained_tokens / sums.trained_tokens.sum(-1, keepdims=True)
     mean = (mix * sums.held_out_change / sums.held_out_tokens).sum(-1)
@@ -335,7 +376,8 @@ def _jackknife_scale(by_cluster: SideSums) -> np.ndarray:
 def _degrees_of_freedom(by_cluster: SideSums) -> float:
     """Return Satterthwaite's degrees of freedom from each cluster's share of a side.
 
-    The share of a cluster replaces its variance in the formula.
+    The squared share of a cluster stands in for its variance in the formula; at least
+    1.
     """
     trained = by_cluster.trained_tokens  # (clusters, strata)
     held_out = by_cluster.held_out_tokens  # (clusters, strata)
@@ -365,7 +407,7 @@ def _note_of_left_out(sides: Sides, is_used: np.ndarray) -> str:
 
 
 def codes_of(labels: ArrayLike) -> np.ndarray:
-    """Return a code for each label: 0 for the first one seen, 1 for the next new one.
+    """Return a code for each label, numbered in the order of first appearance.
 
     Parameters
     ----------
@@ -384,8 +426,9 @@ def codes_of(labels: ArrayLike) -> np.ndarray:
     _, first_seen, sorted_codes = np.unique(
         np.asarray(labels), return_index=True, return_inverse=True
     )
-    order_of_appearance = np.argsort(np.argsort(first_seen))
-    codes: np.ndarray = order_of_appearance[sorted_codes]
+    # Rank of each distinct label by where it is seen first.
+    rank_of_label = np.argsort(np.argsort(first_seen))
+    codes: np.ndarray = rank_of_label[sorted_codes]
     return codes
 
 
@@ -399,7 +442,7 @@ def sums_by_stratum(
     columns
         K arrays of shape ``(s,)``.
     sides
-        Where the occurrences stand.
+        Cluster and stratum of each occurrence.
     is_used
         Shape ``(s,)``, bool: occurrences that are summed; each has a stratum.
 
@@ -407,15 +450,15 @@ def sums_by_stratum(
     -------
     Shape ``(clusters, K * strata)``: by column, and within a column by stratum.
     """
-    cells = sides.cells[is_used]
+    strata = sides.cells[is_used]
     clusters = sides.clusters[is_used]
     n_clusters = int(clusters.max()) + 1
-    n_strata = int(cells.max()) + 1
+    n_strata = int(strata.max()) + 1
 
     sums = cluster_sums(
         np.stack(columns, axis=1)[is_used],
-        clusters * n_strata + cells,
+        clusters * n_strata + strata,
         n_clusters * n_strata,
     )  # (clusters * strata, K)
     by_cluster = sums.reshape(n_clusters, n_strata, -1).swapaxes(1, 2)
-    return by_cluster.reshape(n_clusters, -1)
+    return by_cluster.reshape(n_clusters, -1)  # (clusters, K * strata)
