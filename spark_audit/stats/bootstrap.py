@@ -276,7 +276,8 @@ def median_replicates(
     bins = _sorted_bins(pooled, columns, n_columns)
     n_bins, width = bins.columns.shape
 
-    # Up to 2^24, counts are exact in 32 bits, which takes half the time.
+    # Small counts are exact in 32 bits, which takes half the time. A resample draws M
+    # columns, so this is the most that it can count.
     largest_count = bins.n_before[:, -1].max() * n_columns
     is_exact = largest_count < MAX_EXACT_IN_FLOAT32
     count_type = np.float32 if is_exact else np.float64
@@ -367,9 +368,8 @@ def _values_at(
 
     # Count within the bin in the same way; the column that fills it is drawn 0 times.
     with_filler = np.pad(drawn, ((0, 0), (0, 1)))  # (b, M + 1)
-    times_drawn = with_filler[
-        resample[:, None], bins.columns[bin_of_rank]
-    ]  # (b, width)
+    columns = bins.columns[bin_of_rank]  # (b, width)
+    times_drawn = with_filler[resample[:, None], columns]
     n_up_to = times_drawn.cumsum(axis=1, dtype=np.int32)
     rank_in_bin = (rank - n_before[resample, bin_of_rank]).astype(np.int32)
     offset = np.count_nonzero(n_up_to <= rank_in_bin[:, None], axis=1)

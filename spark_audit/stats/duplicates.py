@@ -4,6 +4,12 @@ Two texts are near-duplicates when the Jaccard similarity of their sets of word 
 reaches a threshold. Nothing is hashed or sampled: an inverted index over the rarest
 n-grams of each text finds all candidate pairs, and the similarity of each is then
 counted.
+
+The way of :func:`duplicate_groups`: equal texts are joined, each other text becomes a
+set of n-grams (a row of a sparse matrix, :func:`_ngram_sets`), similar sets are found
+(:func:`_similar_pairs`), and chains of pairs form groups
+(:func:`connected_components`). :func:`cluster_labels` then makes the clusters over
+which everything is resampled.
 """
 
 from __future__ import annotations
@@ -17,7 +23,8 @@ import numpy as np
 import scipy
 
 _MAX_SIMILARITIES = 1 << 22
-"""Matches of the index held at once; it limits memory and changes no result."""
+"""Matches of the index, or columns of compared sets, that are held at once; it limits
+memory and changes no result."""
 
 _SIMILARITY_ROUND_OFF = 1e-9
 """Filters keep pairs this close to their bound; the final count decides."""
@@ -103,28 +110,28 @@ def duplicate_groups(
         raise ValueError(f"an n-gram has at least 1 word, not {n}")
 
     # Equal texts form one group and are compared only once.
-    rows_by_text: dict[str, list[int]] = {}
+    indices_by_text: dict[str, list[int]] = {}
     for i, text in enumerate(texts):
-        rows_by_text.setdefault(normalise_text(text), []).append(i)
+        indices_by_text.setdefault(normalise_text(text), []).append(i)
 
     edges: list[tuple[int, int]] = []
-    for rows in rows_by_text.values():
-        edges += [(rows[0], row) for row in rows]
+    for indices in indices_by_text.values():
+        edges += [(indices[0], index) for index in indices]
 
     # A shorter text is its own only n-gram, which matches equal texts only.
-    lengths = np.array([len(text.split()) for text in rows_by_text], np.int32)
-    is_long = lengths >= n
-    first_rows = np.array([rows[0] for rows in rows_by_text.values()], np.int64)
-    first_rows = first_rows[is_long]
+    n_words = np.array([len(text.split()) for text in indices_by_text], np.int32)
+    is_long = n_words >= n
+    first_index = np.array([indices[0] for indices in indices_by_text.values()])
+    index_of_set = first_index.astype(np.int64)[is_long]  # (sets,)
 
-    split_texts = (text.split() for text in rows_by_text)
+    split_texts = (text.split() for text in indices_by_text)
     long_texts = (words for words in split_texts if len(words) >= n)
-    sets = _ngram_sets(long_texts, lengths[is_long], n)
+    sets = _ngram_sets(long_texts, n_words[is_long], n)
 
     for pairs in _similar_pairs(sets, threshold):
-        first = first_rows[pairs.smaller].tolist()
-        second = first_rows[pairs.larger].tolist()
-        edges += zip(first, second, strict=True)
+        smaller = index_of_set[pairs.smaller].tolist()
+        larger = index_of_set[pairs.larger].tolist()
+        edges += zip(smaller, larger, strict=True)
 
     return connected_components(len(texts), edges)
 
@@ -178,7 +185,8 @@ def cluster_labels(
     Parameters
     ----------
     source_ids, canary_ids, duplicate_groups
-        One entry per row; a canary of None joins nothing.
+        One entry per row: its source, its canary (``None`` joins nothing), and its
+        group from :func:`duplicate_groups`.
     strings
         Identifying strings of each row; ``None``: no row has any.
 
@@ -203,7 +211,8 @@ def cluster_labels(
     n_rows = len(source_ids)
     no_strings: list[Collection[Hashable]] = [()] * n_rows
 
-    # Columns of keys; equal keys connect rows.
+    # Columns of keys, each with a collection of keys per row. Equal keys of one column
+    # connect rows.
     columns: list[Iterable[Collection[Hashable]]] = [
         ([source] for source in source_ids),
         ([int(group)] for group in duplicate_groups),
@@ -211,8 +220,8 @@ def cluster_labels(
         no_strings if strings is None else strings,
     ]
 
-    # An edge from each row to the first one with the same key, as an array, since there
-    # can be many millions.
+    # An edge from each row to the first one with the same key: first, row, first, row,
+    # ... as an array of int64, since there can be many millions.
     edges = array("q")
     for keys_of_rows in columns:
         first_row: dict[Hashable, int] = {}
@@ -236,33 +245,37 @@ def _ngram_sets(
 ) -> scipy.sparse.csr_array:
     """Return the set of n-grams of each text as a row of 0 and 1.
 
-    Columns are n-grams. ``texts`` is read only once, since a list of words takes ten
-    times the memory of a text. ``lengths`` has their numbers of words, shape
-    ``(texts,)``.
+    The shape is ``(texts, n-grams)``. An n-gram's code is found from that of its first
+    n - 1 words and its last word, so different n-grams never share one.
 
-    An n-gram's number is found from that of its first n - 1 words and its last word, so
-    different n-grams never share one.
+    Parameters
+    ----------
+    texts
+        The words of each text, at least n. They are read only once, since a list of
+        words takes ten times the memory of a text.
+    lengths
+        Shape ``(texts,)``: number of words of each text.
     """
-    # All texts one after the other, each word as a number.
-    number_of_word: dict[str, int] = {}
-    numbers = (
-        number_of_word.setdefault(word, len(number_of_word))
+    # All texts one after the other, each word as a code.
+    code_of_word: dict[str, int] = {}
+    codes = (
+        code_of_word.setdefault(word, len(code_of_word))
         for text in texts
         for word in text
     )
-    words = np.fromiter(numbers, np.int32)
+    words = np.fromiter(codes, np.int32)  # (words,)
     n_texts = len(lengths)
 
-    # Number the sequences of m words from each place, for m = 1, 2, ..., n. Those that
-    # cross into the next text are dropped below.
+    # grams[i] is the code of the m words from word i on, first for m = 1, at last for
+    # m = n. Those that cross into the next text are dropped below.
     grams = words
     for m in range(1, n):
-        keys = grams[:-1] * np.int64(len(number_of_word)) + words[m:]
-        _, codes = np.unique(keys, return_inverse=True)
-        grams = codes.astype(np.int32)
+        keys = grams[:-1] * np.int64(len(code_of_word)) + words[m:]
+        _, codes_of_keys = np.unique(keys, return_inverse=True)
+        grams = codes_of_keys.astype(np.int32)  # (words - m,)
 
-    # Number of words of the text that are left at each place: enough for an n-gram?
-    ends = np.repeat(np.cumsum(lengths), lengths)
+    # An n-gram starts at a word if enough words of its text are left there.
+    ends = np.repeat(np.cumsum(lengths), lengths)  # (words,), of the word's text
     n_left = ends - np.arange(len(words))
     is_start = n_left >= n
 
@@ -276,12 +289,12 @@ def _ngram_sets(
         (np.ones(len(columns), np.int32), (rows, columns)),
         (n_texts, n_grams),
     )
-    sets.data[:] = 1  # however often it stands there
+    sets.data[:] = 1  # however often the text has it
     return sets
 
 
 class SimilarPairs(NamedTuple):
-    """Rows of sets that are similar, the smaller set of each pair and the larger.
+    """Pairs of similar sets: rows of the smaller and of the larger set of each pair.
 
     Both of shape ``(pairs,)``.
     """
@@ -295,10 +308,11 @@ def _similar_pairs(
 ) -> Iterator[SimilarPairs]:
     """Yield pairs of rows with Jaccard similarity of at least the threshold.
 
-    Order the columns from rare to common. Two similar sets, ``x`` the smaller, share a
-    column among the first ``|x| - ceil(2t / (1 + t) |x|) + 1`` of ``x`` and the first
-    ``|y| - ceil(t |y|) + 1`` of ``y``: prefix filtering, as in Xiao et al. (2011),
-    "Efficient similarity joins for near duplicate detection".
+    Prefix filtering, as in Xiao et al. (2011), "Efficient similarity joins for near
+    duplicate detection". Order the columns from rare to common, and call t the
+    threshold. Two similar sets, ``x`` the smaller and ``y`` the larger, share a column
+    among the first ``|x| - ceil(2t / (1 + t) |x|) + 1`` of ``x`` and the first ``|y| -
+    ceil(t |y|) + 1`` of ``y``. So only pairs whose prefixes meet are counted.
     """
     n_sets = sets.shape[0]
 
@@ -309,20 +323,20 @@ def _similar_pairs(
     size = size[by_size]
 
     # Sort columns from the rarest n-gram to the most common.
-    frequency = np.bincount(sets.indices, minlength=sets.shape[1])
+    frequency = np.bincount(sets.indices, minlength=sets.shape[1])  # (n-grams,)
     by_rarity = np.argsort(frequency, kind="stable")
     new_column = np.argsort(by_rarity).astype(sets.indices.dtype)
     sets.indices = new_column[sets.indices]
     sets.sort_indices()
     frequency = frequency[by_rarity]
 
-    # Each row y looks for rows x that share a column of their prefixes.
+    # Each row is the larger one in turn, and looks for smaller rows that share a column
+    # of their prefixes.
+    share_of_smaller = 2 * threshold / (1 + threshold)
     prefixes_of_larger = _prefixes(sets, threshold, frequency)
-    prefixes_of_smaller = _prefixes(
-        sets,
-        2 * threshold / (1 + threshold),
-        frequency,
-    )
+    prefixes_of_smaller = _prefixes(sets, share_of_smaller, frequency)
+
+    # Count the matches of each row beforehand, which limits the rows of a block.
     n_rows_of_column = np.bincount(
         prefixes_of_smaller.indices,
         minlength=sets.shape[1],
@@ -330,24 +344,26 @@ def _similar_pairs(
     n_matches = prefixes_of_larger @ n_rows_of_column  # (sets,)
     n_matches_before = np.concatenate([[0], np.cumsum(n_matches)])
 
-    low = 0
-    while low < n_sets:
+    first = 0
+    while first < n_sets:
         # Take as many rows as fit into a block, at least one.
-        most = n_matches_before[low] + _MAX_SIMILARITIES
-        high = int(np.searchsorted(n_matches_before, most, side="right")) - 1
-        high = max(high, low + 1)
+        most = n_matches_before[first] + _MAX_SIMILARITIES
+        end = int(np.searchsorted(n_matches_before, most, side="right")) - 1
+        end = max(end, first + 1)
 
-        matches = (prefixes_of_larger[low:high] @ prefixes_of_smaller.T).tocoo()
-        larger, smaller = matches.coords
-        larger = larger.astype(np.int64) + low
+        matches = (prefixes_of_larger[first:end] @ prefixes_of_smaller.T).tocoo()
+        larger, smaller = matches.coords  # each (matches,)
+        larger = larger.astype(np.int64) + first
 
-        # A set of less than t |y| cannot have a similarity of t with y.
+        # Take each pair once. A set of less than t |y| cannot have a similarity of t
+        # with y.
         is_ordered = smaller < larger
         least_size = threshold * size[larger] - _SIMILARITY_ROUND_OFF
         is_candidate = is_ordered & (size[smaller] >= least_size)
         smaller = smaller[is_candidate]
         larger = larger[is_candidate]
 
+        # The similarity itself: columns that both have, over columns that either has.
         n_shared = _shared_columns(sets, smaller, larger, largest_size=int(size[-1]))
         n_either = size[smaller] + size[larger] - n_shared
         is_similar = n_shared / n_either >= threshold
@@ -355,7 +371,7 @@ def _similar_pairs(
             smaller=by_size[smaller[is_similar]],
             larger=by_size[larger[is_similar]],
         )
-        low = high
+        first = end
 
 
 def _shared_columns(
@@ -365,9 +381,12 @@ def _shared_columns(
     *,
     largest_size: int,
 ) -> np.ndarray:
-    """Return the number of columns that each pair of rows shares, ``(pairs,)``."""
+    """Return the number of columns that each pair of rows shares.
+
+    ``first``, ``second`` and the result: shape ``(pairs,)``.
+    """
     n_shared = np.zeros(len(first), np.int64)
-    step = max(1, _MAX_SIMILARITIES // max(largest_size, 1))
+    step = max(1, _MAX_SIMILARITIES // max(largest_size, 1))  # pairs at a time
     for start in range(0, len(first), step):
         block = slice(start, start + step)
         product = sets[first[block]].multiply(sets[second[block]])
@@ -382,18 +401,26 @@ def _prefixes(
 
     A row that shares at least ``share`` of its columns with another row shares one of
     the prefix with it.
+
+    Parameters
+    ----------
+    sets
+        Columns stand from rare to common.
+    frequency
+        Shape ``(n-grams,)``: number of rows that have a column.
     """
     size = np.diff(sets.indptr)
-    n_shared = np.ceil(share * size - _SIMILARITY_ROUND_OFF)
-    length = size - n_shared + 1  # (sets,)
+    least_shared = np.ceil(share * size - _SIMILARITY_ROUND_OFF)
+    length = size - least_shared + 1  # (sets,)
 
-    # 0, 1, .. within each row.
+    # Each entry's number within its row: 0, 1, ...
     rank = np.arange(sets.nnz) - np.repeat(sets.indptr[:-1], size)
     is_in_prefix = rank < np.repeat(length, size)
     is_used = is_in_prefix & (frequency[sets.indices] > 1)
 
-    ends = np.concatenate([[0], np.cumsum(is_used)])[sets.indptr]
+    # Where each row begins among the entries that are used.
+    starts = np.concatenate([[0], np.cumsum(is_used)])[sets.indptr]
     return scipy.sparse.csr_array(
-        (sets.data[is_used], sets.indices[is_used], ends),
+        (sets.data[is_used], sets.indices[is_used], starts),
         sets.shape,
     )

@@ -5,6 +5,13 @@ span's number of tokens and, on the reference model, its mean NLL within a calip
 Everything is decided in integers (micro-nats per token, micro-nat-tokens per pair), so
 that the same scores give the same pairs on every machine. Controls of one example
 share no token: :mod:`~spark_audit.stats.window_assignment` says how they are chosen.
+
+In shapes, ``T`` are the tokens of one example. A window is a run of tokens, given by
+its start; ``unll`` is the NLL of each token on the reference model in micro-nats, -1
+where a token has no score.
+
+A new reason why a span has no control goes into :func:`_choices_of_span`, beside the
+constants below, which are the words of the report.
 """
 
 from __future__ import annotations
@@ -20,20 +27,21 @@ from spark_audit.stats.window_assignment import Choices, assign_disjoint
 
 SPAN_NOT_SCORED = "span not fully scored"
 NO_WINDOW = "no eligible window of length {}"
+"""The number is the span's length in tokens."""
 OUTSIDE_CALIPER = "none within caliper"
 LOST_TO_SPAN = "lost to another span"
 
 MICRO_NATS_PER_NAT = 1e6
 
-_DISTANCE_ROUND_OFF = 1e-3
+_NLL_ROUND_OFF = 1e-3
 """Round-off of a log-softmax can put an NLL this far (nats) below its true minimum 0.
 """
 
-_MAX_DISTANCE = 1e6
+_MAX_TOKEN_NLL = 1e6
 """Largest NLL of a token, nats: sums over 9 million of them fit into int64 micro-nats.
 """
 
-_MAX_DISTANCES = 1 << 20
+_MAX_SORTED_TOKENS = 1 << 20
 """Tokens of windows that are sorted at once, which limits memory."""
 
 
@@ -93,7 +101,7 @@ def micro_nats(nll: np.ndarray) -> np.ndarray:
     values = np.asarray(nll, dtype=np.float64)
 
     # A NaN fails both comparisons.
-    is_valid = (values >= -_DISTANCE_ROUND_OFF) & (values <= _MAX_DISTANCE)
+    is_valid = (values >= -_NLL_ROUND_OFF) & (values <= _MAX_TOKEN_NLL)
     if not is_valid.all():
         n_invalid = (~is_valid).sum()
         raise InputError(
@@ -128,8 +136,8 @@ def eligible_windows(eligible: np.ndarray, length: int) -> np.ndarray:
     if length > len(eligible):
         return np.zeros(0, np.int64)
 
-    counts = _prefix_sums(eligible)
-    n_eligible = counts[length:] - counts[:-length]  # of each window
+    n_before = _prefix_sums(eligible)  # (T + 1,), eligible tokens before each token
+    n_eligible = n_before[length:] - n_before[:-length]  # of each window
     return np.flatnonzero(n_eligible == length)
 
 
@@ -143,13 +151,13 @@ def dilate(mask: np.ndarray, buffer: int) -> np.ndarray:
     >>> dilate(np.array([0, 0, 1, 0, 0, 0], bool), 1).astype(int).tolist()
     [0, 1, 1, 1, 0, 0]
     """
-    counts = _prefix_sums(mask)
-    tokens = np.arange(len(mask))
+    n_before = _prefix_sums(mask)  # (T + 1,), tokens of the mask before each token
+    token = np.arange(len(mask))
 
     # The neighbourhood of each token, end exclusive.
-    start = np.maximum(tokens - buffer, 0)
-    end = np.minimum(tokens + buffer + 1, len(mask))
-    return counts[end] > counts[start]
+    start = np.maximum(token - buffer, 0)
+    end = np.minimum(token + buffer + 1, len(mask))
+    return n_before[end] > n_before[start]
 
 
 def match_spans(
@@ -178,7 +186,7 @@ def match_spans(
     spans
         Token ranges ``(start, end)`` of the PII spans.
     caliper_u
-        Largest distance per token, micro-nats, inclusive.
+        Largest distance per token of a span and its control, micro-nats, inclusive.
     distance
         ``mean``: absolute difference of the summed NLLs. ``profile``: sum of absolute
         differences of the sorted token NLLs (Wasserstein-1 times tokens), never smaller
@@ -188,6 +196,7 @@ def match_spans(
         context the span itself cannot have changed.
     shows
         Shape ``(T,)``, bool: tokens that are not all blank. A control has at least one.
+        ``None``: no token counts as blank.
 
     Returns
     -------
@@ -219,51 +228,41 @@ def match_spans(
         starts_by_length[length] = _with_visible_token(starts, length, shows)
 
     # Earlier spans come first, since the order breaks ties.
-    choices: dict[int, Choices] = {}
+    choices_by_span: dict[int, Choices] = {}
     reasons: dict[int, str] = {}
-    for i in sorted(range(len(spans)), key=lambda i: spans[i]):
-        start, end = spans[i]
-        length = end - start
-        starts = starts_by_length[length]
+    for index in sorted(range(len(spans)), key=lambda index: spans[index]):
+        start, end = spans[index]
+        starts = starts_by_length[end - start]
         if controls == "before":
             # No window overlaps the span, whose tokens are not free.
             starts = starts[starts < start]
 
-        if not is_scored[start:end].all():
-            reasons[i] = SPAN_NOT_SCORED
-            continue
-        if not len(starts):
-            reasons[i] = NO_WINDOW.format(length)
-            continue
-
-        near = _within_caliper(
+        choices = _choices_of_span(
             unll,
             starts,
             slice(start, end),
             caliper_u,
             is_profile=distance == "profile",
         )
-        if len(near.starts):
-            choices[i] = near
+        if isinstance(choices, str):
+            reasons[index] = choices
         else:
-            reasons[i] = OUTSIDE_CALIPER
+            choices_by_span[index] = choices
 
-    picks = assign_disjoint(list(choices.values()))
+    # One window for each span, or None, in the same order.
+    picks = assign_disjoint(list(choices_by_span.values()))
 
     pairs: list[MatchedPair] = []
-    for (i, choice), window in zip(choices.items(), picks, strict=True):
-        if window is None:
-            reasons[i] = LOST_TO_SPAN
+    for index, pick in zip(choices_by_span, picks, strict=True):
+        if pick is None:
+            reasons[index] = LOST_TO_SPAN
             continue
 
-        start, cost = window
-        pair = MatchedPair(
-            span=i,
-            start=start,
-            end=start + choice.length,
-            cost=cost,
+        start, cost = pick
+        length = choices_by_span[index].length
+        pairs.append(
+            MatchedPair(span=index, start=start, end=start + length, cost=cost)
         )
-        pairs.append(pair)
 
     return Matching(pairs=sorted(pairs), unmatched=dict(sorted(reasons.items())))
 
@@ -271,11 +270,15 @@ def match_spans(
 def _with_visible_token(
     starts: np.ndarray, length: int, shows: np.ndarray | None
 ) -> np.ndarray:
-    """Return the starts of windows that have a token which is not all blank."""
+    """Return the starts of windows that have a token which is not all blank.
+
+    ``starts``: shape ``(windows,)``; ``shows``: shape ``(T,)``, or ``None``: all.
+    """
     if shows is None:
         return starts
-    n_visible = _prefix_sums(shows)
-    has_visible = n_visible[starts + length] > n_visible[starts]
+
+    n_before = _prefix_sums(shows)  # (T + 1,), visible tokens before each token
+    has_visible = n_before[starts + length] > n_before[starts]
     visible: np.ndarray = starts[has_visible]
     return visible
 
@@ -343,17 +346,17 @@ def placebo_spans(
 
     # Draw for the longest spans first; ties go to the earlier span.
     drawn: dict[int, tuple[int, int]] = {}
-    for i in sorted(range(len(spans)), key=lambda i: (-lengths[i], i)):
-        starts = eligible_windows(is_free, lengths[i])
+    for index in sorted(range(len(spans)), key=lambda index: (-lengths[index], index)):
+        starts = eligible_windows(is_free, lengths[index])
         if not len(starts):
             continue
 
         start = int(starts[rng.integers(len(starts))])
-        end = start + lengths[i]
-        drawn[i] = (start, end)
+        end = start + lengths[index]
+        drawn[index] = (start, end)
         is_free[start:end] = False
 
-    return [drawn[i] for i in sorted(drawn)]
+    return [drawn[index] for index in sorted(drawn)]
 
 
 def _prefix_sums(values: np.ndarray) -> np.ndarray:
@@ -361,6 +364,33 @@ def _prefix_sums(values: np.ndarray) -> np.ndarray:
     sums = np.zeros(len(values) + 1, np.int64)
     np.cumsum(values, out=sums[1:])
     return sums
+
+
+def _choices_of_span(
+    unll: np.ndarray,
+    starts: np.ndarray,
+    span: slice,
+    caliper_u: int,
+    *,
+    is_profile: bool,
+) -> Choices | str:
+    """Return the windows that may be a span's control, or the reason if none may.
+
+    Parameters
+    ----------
+    starts
+        Shape ``(windows,)``: eligible windows of the span's length.
+    """
+    # A token without a score is below 0.
+    if (unll[span] < 0).any():
+        return SPAN_NOT_SCORED
+    if not len(starts):
+        return NO_WINDOW.format(span.stop - span.start)
+
+    near = _within_caliper(unll, starts, span, caliper_u, is_profile=is_profile)
+    if not len(near.starts):
+        return OUTSIDE_CALIPER
+    return near
 
 
 def _within_caliper(
@@ -371,14 +401,17 @@ def _within_caliper(
     *,
     is_profile: bool,
 ) -> Choices:
-    """Return the windows within the caliper of a span, with their costs."""
+    """Return the windows within the caliper of a span, with their costs.
+
+    ``starts``: shape ``(windows,)``, of the span's length.
+    """
     length = span.stop - span.start
     most = caliper_u * length  # micro-nat-tokens
 
-    # Compare the summed NLLs.
-    sums = _prefix_sums(unll)
-    span_sum = sums[span.stop] - sums[span.start]
-    window_sums = sums[starts + length] - sums[starts]
+    # Compare the summed NLLs. Tokens without a score are in no window.
+    sum_before = _prefix_sums(unll)  # (T + 1,)
+    span_sum = sum_before[span.stop] - sum_before[span.start]
+    window_sums = sum_before[starts + length] - sum_before[starts]
     costs = np.abs(window_sums - span_sum)
     is_near = costs <= most
     starts = starts[is_near]
@@ -395,15 +428,18 @@ def _within_caliper(
 
 
 def _profile_costs(unll: np.ndarray, starts: np.ndarray, span: slice) -> np.ndarray:
-    """Return the summed differences of sorted NLLs of windows and span, ``(n,)``."""
+    """Return the summed differences of sorted NLLs of windows and span.
+
+    ``starts`` and the result: shape ``(windows,)``; micro-nat-tokens.
+    """
     length = span.stop - span.start
     sorted_span = np.sort(unll[span])
     windows = sliding_window_view(unll, length)  # (T - length + 1, length)
 
     costs = np.zeros(len(starts), np.int64)
-    rows = max(1, _MAX_DISTANCES // length)
-    for first in range(0, len(starts), rows):
-        block = slice(first, first + rows)
+    n_at_once = max(1, _MAX_SORTED_TOKENS // length)
+    for first in range(0, len(starts), n_at_once):
+        block = slice(first, first + n_at_once)
         sorted_windows = np.sort(windows[starts[block]], axis=1)
         costs[block] = np.abs(sorted_windows - sorted_span).sum(axis=1)
     return costs

@@ -205,8 +205,8 @@ class Memory:
 class SideSums(NamedTuple):
     """Sums of both sides by stratum; strata are the last axis.
 
-    ``*_change``: NLL minus that on the reference, nats. ``*_tokens``: tokens. A table of
-    all four has the shape ``(..., 4 * strata)``, in the order of these fields.
+    ``*_change``: NLL minus that on the reference, nats. ``*_tokens``: tokens. Stacked
+    in this order, all four are a table ``(..., 4 * strata)``.
     """
 
     trained_change: np.ndarray

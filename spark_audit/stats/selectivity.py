@@ -15,11 +15,17 @@ drift by the same number of nats. Drift that depends on the likelihood or the cl
 token gives other values, often with the other sign. R1 is therefore only printed beside
 a figure. It is neither subtracted nor the end of a range, and nothing is tested against
 it.
+
+The audit ``matched`` reads this file: :func:`rtm_bias` gives R1, :func:`reweighted` the
+variants of Delta_sel, and :func:`unlike_drift` says when a contrast of two runs means
+nothing. All figures are in nats per token; Delta_sel is above 0 where identifiers are
+less likely than their controls.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -28,13 +34,13 @@ from spark_audit.stats.bootstrap import cluster_sums
 from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.intervals import Estimand, ratio
 
-UNLIKE = 0.1
+MAX_DRIFT_SHARE = 0.1
 """Largest difference of drift between two runs, as a share of their contrast."""
 
 MAX_DRIFT_INTERVAL_SHARE = 0.5
 """Largest end of the interval of that difference, as a share of the contrast."""
 
-ALIKE = 1e-12
+CONSTANT_NLL = 1e-12
 """Mean squares of NLLs (nats squared) up to this size mean that windows do not vary."""
 
 
@@ -79,7 +85,7 @@ def unlike_drift(
     """Return whether two runs drifted too unequally for a contrast to say anything.
 
     There are two such cases. The drift of low-sensitivity text differs by more than a
-    tenth of the contrast (:data:`UNLIKE`), with a paired interval that excludes 0 or is
+    tenth of the contrast (:data:`MAX_DRIFT_SHARE`), with a paired interval that excludes 0 or is
     missing. Or the interval reaches half of the contrast
     (:data:`MAX_DRIFT_INTERVAL_SHARE`), which means too little text to tell. Ordinary
     fine-tuning moves all text; if it moves other text unequally, it also moves
@@ -100,7 +106,7 @@ def unlike_drift(
     >>> unlike_drift(0.5, 0.1, 0.05, 0.15), unlike_drift(0.5, 0.01, -0.02, 0.04)
     (True, False)
     """
-    is_large = abs(drift) > UNLIKE * abs(contrast)
+    is_large = abs(drift) > MAX_DRIFT_SHARE * abs(contrast)
     if low is None or high is None:
         return is_large
 
@@ -212,7 +218,7 @@ def rtm_bias(
     change = checkpoint - before  # (m,), nats
 
     # A span whose cell has no window cannot have a control, so it is no part of
-    # Delta_sel.
+    # Delta_sel and weighs nothing here.
     has_window = np.isin(windows.span_cells, windows.pool_cells)
     span_tokens = np.where(has_window, windows.span_tokens, 0.0)  # (s,)
 
@@ -223,16 +229,16 @@ def rtm_bias(
     pool_change = change - change_means[windows.pool_cells]  # (m,)
     span_nll = windows.spans - nll_means[windows.span_cells]  # (s,)
 
-    # The order of these sums is that of _bias.
-    moments = [
-        np.ones(len(pool_nll)),
-        pool_nll,
-        pool_change,
-        pool_nll * pool_nll,
-        pool_nll * pool_change,
-    ]
+    # Sums by cluster, first of the pool, then of the spans.
+    pool_moments = PoolMoments(
+        n=np.ones(len(pool_nll)),
+        x=pool_nll,
+        y=pool_change,
+        xx=pool_nll * pool_nll,
+        xy=pool_nll * pool_change,
+    )
     pool_sums = cluster_sums(
-        np.stack(moments, axis=1),
+        np.stack(pool_moments, axis=1),
         windows.pool_clusters,
         windows.n_clusters,
     )  # (C, 5)
@@ -241,7 +247,7 @@ def rtm_bias(
         windows.span_clusters,
         windows.n_clusters,
     )  # (C, 2)
-    sums = np.hstack([pool_sums, span_sums])  # (C, 7)
+    sums = np.hstack([pool_sums, span_sums])  # (C, 7), as _bias takes them
     n_clusters = int(sums.any(axis=1).sum())
 
     if not span_tokens.any():
@@ -249,7 +255,7 @@ def rtm_bias(
         return Estimate.missing(reason, clusters=n_clusters)
 
     is_finite = np.isfinite(pool_nll).all()
-    if is_finite and float(pool_nll @ pool_nll) <= ALIKE * len(pool_nll):
+    if is_finite and float(pool_nll @ pool_nll) <= CONSTANT_NLL * len(pool_nll):
         reason = "the pool's windows do not vary on the reference model"
         return Estimate.missing(reason, clusters=n_clusters)
 
@@ -260,6 +266,7 @@ def _means_of_cells(windows: Windows, change: np.ndarray) -> np.ndarray:
     """Return means over each cell's windows, shape ``(2, cells)``.
 
     The means are of the NLL on the reference model and of the change; 0: an empty cell.
+    ``change``: shape ``(m,)``, of the pool's windows.
     """
     last_pool_cell = windows.pool_cells.max(initial=0)
     last_span_cell = windows.span_cells.max(initial=0)
@@ -272,14 +279,28 @@ def _means_of_cells(windows: Windows, change: np.ndarray) -> np.ndarray:
     return means
 
 
+class PoolMoments(NamedTuple):
+    """Moments of the pool's windows for a straight line ``y = a + slope x``.
+
+    ``n``: 1 for each window; ``x``: its NLL on the reference model; ``y``: the change
+    of its NLL. In this order they are the first columns of :func:`rtm_bias`'s sums.
+    """
+
+    n: np.ndarray
+    x: np.ndarray
+    y: np.ndarray
+    xx: np.ndarray
+    xy: np.ndarray
+
+
 def slope(sums: np.ndarray) -> np.ndarray:
     """Return the slope of the change on the reference's NLL.
 
     Parameters
     ----------
     sums
-        Shape ``(..., 5)`` or more columns: summed ``n, x, y, xx, xy`` of the pool, as
-        :func:`rtm_bias` sums them.
+        Shape ``(..., 5)`` or more columns: summed :class:`PoolMoments`, ``n, x, y, xx,
+        xy``, first.
 
     Returns
     -------
@@ -293,17 +314,23 @@ def slope(sums: np.ndarray) -> np.ndarray:
     2.0
     """
     n, x, y, xx, xy = np.moveaxis(sums[..., :5], -1, 0)  # each (...)
+
+    # Sums of squares and products about the means; NaN where x is a constant.
     spread = xx - x * x / n
-    spread = np.where(spread > ALIKE * n, spread, np.nan)
+    spread = np.where(spread > CONSTANT_NLL * n, spread, np.nan)
     return np.asarray((xy - x * y / n) / spread)
 
 
 def _bias(sums: np.ndarray) -> np.ndarray:
-    """Return R1 from sums ``(..., 7)``.
+    """Return R1, ``-slope * gap``, from sums ``(..., 7)``; shape ``(...)``.
 
-    ``n, x, y, xx, xy`` of the pool, then ``tokens, x`` of the spans.
+    The columns are :class:`PoolMoments` of the pool, then the spans' tokens, and their
+    tokens times NLL.
     """
-    mean_of_spans = sums[..., 6] / sums[..., 5]
-    mean_of_pool = sums[..., 1] / sums[..., 0]
-    gap = mean_of_spans - mean_of_pool
+    pool = PoolMoments(*np.moveaxis(sums[..., :5], -1, 0))  # each (...)
+    span_tokens = sums[..., 5]
+    span_nll = sums[..., 6]
+
+    # How much harder than the pool the spans are on the reference model.
+    gap = span_nll / span_tokens - pool.x / pool.n
     return np.asarray(-slope(sums) * gap)
