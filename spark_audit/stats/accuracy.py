@@ -1,6 +1,13 @@
 """Continual-learning accuracy: Last, Avg, BWT, forgetting.
 
-``R[t, i]`` is the accuracy on task ``i`` after stage ``t``.
+A matrix has the shape ``(..., T, N)``: the accuracy, a share, on task n after stage t.
+Stage t trains task t, so T and N are equal; only :func:`last` takes others. Intervals
+stand in :mod:`~spark_audit.stats.accuracy_intervals`; the audit ``utility`` reads both.
+
+A new figure is a function here and an entry of :data:`ACCURACY_METRICS`; of
+:data:`LEVEL_METRICS` if it is itself an accuracy (:func:`task_weights` then needs its
+weights); and :func:`reason_against` says on which shapes it has no value. The audit
+lists it among its metrics, too.
 """
 
 from __future__ import annotations
@@ -10,7 +17,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 Metric = Callable[[np.ndarray], np.ndarray]
-"""Accuracies ``(..., T, N)`` to values ``(...)``."""
+"""A function from accuracies ``(..., T, N)`` to values ``(...)``."""
 
 
 def last(matrix: np.ndarray) -> np.ndarray:
@@ -62,7 +69,7 @@ def bwt(matrix: np.ndarray) -> np.ndarray:
     """Return backward transfer: the mean change on earlier tasks since learned.
 
     It is below 0 if earlier tasks were forgotten. ``matrix`` has the shape ``(..., T,
-    N)``: accuracy after stage t on task n.
+    N)``: accuracy after stage t on task n, with T = N.
 
     Examples
     --------
@@ -78,7 +85,8 @@ def bwt(matrix: np.ndarray) -> np.ndarray:
 def forgetting(matrix: np.ndarray) -> np.ndarray:
     """Return the mean over earlier tasks of best accuracy before the end minus last.
 
-    ``matrix`` has the shape ``(..., T, N)``: accuracy after stage t on task n.
+    It is above 0 if earlier tasks were forgotten. ``matrix`` has the shape ``(..., T,
+    N)``: accuracy after stage t on task n, with T = N.
 
     Chaudhry et al. (2018). Unknown accuracies (NaN) are no candidates. The best of
     several noisy values is biased upwards, so 0 is not the value by chance.
@@ -88,11 +96,12 @@ def forgetting(matrix: np.ndarray) -> np.ndarray:
     >>> forgetting(np.array([[0.9, 0.0], [0.5, 0.7]])).item()
     0.4
     """
-    before_the_end = matrix[..., :-1, :-1]
+    # Leave out the last task, and for the best accuracy the last stage.
+    before_the_end = matrix[..., :-1, :-1]  # (..., T - 1, N - 1)
     candidates = np.where(np.isnan(before_the_end), -np.inf, before_the_end)
     best = candidates.max(axis=-2)  # (..., N - 1)
 
-    at_the_end = matrix[..., -1, :-1]
+    at_the_end = matrix[..., -1, :-1]  # (..., N - 1)
     return np.asarray((best - at_the_end).mean(axis=-1))
 
 
@@ -103,6 +112,7 @@ ACCURACY_METRICS: Mapping[str, Metric] = {
     "forgetting": forgetting,
     "learning_accuracy": learning_accuracy,
 }
+"""Name of a figure, as reports have it -> its function."""
 
 LEVEL_METRICS = ("last", "avg", "learning_accuracy")
 """Figures that are accuracies themselves, from 0 to 1."""
@@ -110,6 +120,8 @@ LEVEL_METRICS = ("last", "avg", "learning_accuracy")
 
 def reason_against(metric: str, *, stages: int, tasks: int) -> str | None:
     """Return why a figure has no value on a matrix of this shape; ``None``: it has one.
+
+    ``stages``, ``tasks``: numbers T and N.
 
     Examples
     --------

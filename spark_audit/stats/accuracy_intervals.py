@@ -4,6 +4,10 @@ All figures but forgetting are linear in the tasks' accuracies, so a resample is
 row of weights over clusters. Sources of different tasks are drawn independently, so
 jackknife and bootstrap are stratified by task. A source in several tasks is one
 cluster.
+
+In shapes, ``C`` are clusters, ``T`` stages, ``N`` tasks and ``B`` resamples. The
+figures themselves are those of :data:`~spark_audit.stats.accuracy.ACCURACY_METRICS`;
+one that is added there has intervals without a change here.
 """
 
 from __future__ import annotations
@@ -57,10 +61,10 @@ class Answers:
         correct
             Shape ``(n, T)``: 1 where the answer after a stage was right, else 0.
         tasks, clusters
-            Shape ``(n,)``: codes.
+            Shape ``(n,)``: codes from 0, below ``n_tasks`` and ``n_clusters``.
         """
         n_stages = correct.shape[1]
-        right = np.zeros((n_clusters, n_tasks, n_stages))
+        right = np.zeros((n_clusters, n_tasks, n_stages))  # as np.add.at indexes it
         np.add.at(right, (clusters, tasks), correct)
 
         trials = np.zeros((n_clusters, n_tasks))
@@ -97,16 +101,17 @@ class Answers:
         return matrix_of(self.sums.sum(axis=0), self.shape)
 
     def strata(self) -> np.ndarray:
-        """Return the task with most rows of each cluster, shape ``(C,)``.
+        """Return the task with most questions of each cluster, shape ``(C,)``.
 
         A task with a single cluster joins the largest task, since its spread is
         unknown.
         """
-        task = self.trials.argmax(axis=1)  # (C,)
-        n_clusters = np.bincount(task, minlength=self.trials.shape[1])  # (N,)
+        main_task = self.trials.argmax(axis=1)  # (C,)
+        n_clusters = np.bincount(main_task, minlength=self.trials.shape[1])  # (N,)
 
-        is_alone = n_clusters[task] == 1
-        return np.where(is_alone, n_clusters.argmax(), task)
+        is_alone = n_clusters[main_task] == 1
+        largest_task = n_clusters.argmax()
+        return np.where(is_alone, largest_task, main_task)
 
 
 def accuracy_estimate(
@@ -150,24 +155,34 @@ def accuracy_estimate(
     if estimate.value is None or metric not in LEVEL_METRICS:
         return estimate
 
-    # Number of independent questions with the same variance: a weighted mean over tasks
-    # has the variance p (1 - p) sum w^2 / n.
-    _, n_tasks = answers.shape
-    squared_weights = task_weights(metric, n_tasks) ** 2  # (N,)
-    if estimate.se is None or not 0 < estimate.value < 1:
-        n_by_task = (answers.trials > 0).sum(axis=0)  # (N,), clusters
-        n_effective = float(1 / np.sum(squared_weights / n_by_task))
-    else:
-        n_by_task = answers.trials.sum(axis=0)  # (N,), questions
-        n_effective = float(1 / np.sum(squared_weights / n_by_task))
-        n_effective = intervals.effective_trials(estimate, n_effective)
-
     return intervals.rate_limits(
         estimate,
         events=estimate.value * estimate.n,
         trials=estimate.n,
-        effective=n_effective,
+        effective=_effective_questions(answers, metric, estimate),
     )
+
+
+def _effective_questions(answers: Answers, metric: str, estimate: Estimate) -> float:
+    """Return the number of independent questions that an accuracy is worth.
+
+    ``estimate``: one of :data:`LEVEL_METRICS`, from the jackknife. A weighted mean over
+    tasks has the variance ``p (1 - p) sum_i w_i^2 / n_i``, that of ``1 / sum_i w_i^2 /
+    n_i`` questions.
+    """
+    _, n_tasks = answers.shape
+    squared_weights = task_weights(metric, n_tasks) ** 2  # (N,)
+
+    # Without a spread, or if all or no answers are right, each cluster counts as one
+    # question.
+    assert estimate.value is not None
+    if estimate.se is None or not 0 < estimate.value < 1:
+        n_clusters = (answers.trials > 0).sum(axis=0)  # (N,)
+        return float(1 / np.sum(squared_weights / n_clusters))
+
+    n_questions = answers.trials.sum(axis=0)  # (N,)
+    n_weighted = float(1 / np.sum(squared_weights / n_questions))
+    return intervals.effective_trials(estimate, n_weighted)
 
 
 def accuracy_difference(
@@ -186,7 +201,8 @@ def accuracy_difference(
     metric
         Name of the figure.
     drawn
-        As for :func:`accuracy_estimate`: the sums of both, one after the other.
+        As for :func:`accuracy_estimate`, but the sums of both, one after the other:
+        shape ``(B, 2 (T * N + N))``.
 
     Examples
     --------
@@ -217,7 +233,8 @@ def cluster_shares(answers: Answers, metric: str) -> np.ndarray:
     """Return the contribution of each cluster to a figure linear in right answers.
 
     The shape is ``(C,)`` and the sum is the figure. Paired tests flip the differences
-    of two series' contributions cluster by cluster.
+    of two series' contributions cluster by cluster
+    (:mod:`~spark_audit.stats.sign_flips`).
 
     Examples
     --------
@@ -230,9 +247,9 @@ def cluster_shares(answers: Answers, metric: str) -> np.ndarray:
     if metric == "forgetting":
         raise ValueError("forgetting is not linear in right answers")
 
-    # The figure is linear, so apply it to each cluster's contribution to R.
-    additions = answers.correct / answers.trials.sum(axis=0)  # (C, T, N)
-    return np.asarray(ACCURACY_METRICS[metric](additions))
+    # The figure is linear, so apply it to each cluster's contribution to the matrix.
+    contributions = answers.correct / answers.trials.sum(axis=0)  # (C, T, N)
+    return np.asarray(ACCURACY_METRICS[metric](contributions))
 
 
 def _reason_against(metric: str, *series: Answers) -> str | None:
@@ -264,7 +281,11 @@ def _jackknife(
     figure: Estimand,
     drawn: np.ndarray | None,
 ) -> Estimate:
-    """Return a figure with its interval, stratified by the tasks of the answers."""
+    """Return a figure with its interval, stratified by the tasks of the answers.
+
+    ``drawn``: the figure's sums in each resample, shape ``(B, J)``; ``None``: no
+    percentile interval.
+    """
     replicates = None
     if drawn is not None:
         with np.errstate(divide="ignore", invalid="ignore"):

@@ -15,6 +15,11 @@ have led to a claim.
 ``significance`` is here the largest p that is a claim (alpha), ``level`` the confidence
 of an interval. Each function says whether its significance is that of a two-sided or of
 a one-sided test.
+
+An audit attaches the inputs to its finding (:func:`t_bound`, or a ``Bound`` of its
+own); the report calls :func:`at_most` once its tests are counted. A new kind of test is
+a value of :class:`~spark_audit.stats.estimate.Bound`'s ``test`` and a branch of
+:func:`_end_towards_leak`.
 """
 
 from __future__ import annotations
@@ -123,8 +128,8 @@ def _end_towards_leak(bound: Bound, significance: float) -> float:
         )
 
     # The figure if every trial is a hit: a count or a percentage says so in `most`, and
-    # a share may have none.
-    # Without any trial `most` is 0, and so are the hits: no share of it is taken.
+    # a share may have none. Without any trial `most` is 0, and so are the hits: no
+    # share of it is taken.
     all_hits = bound.most or 1.0
 
     if bound.test == "hits":
@@ -135,6 +140,7 @@ def _end_towards_leak(bound: Bound, significance: float) -> float:
     if bound.test == "rates":
         return rates_at_most(bound.rates, significance=significance) * all_hits
 
+    # The t test subtracts what may be there without a leak, so add it.
     half_width = t_quantile(significance, bound.df) * (bound.se or 0.0) + bound.beyond
     return bound.value + bound.direction * half_width
 
@@ -256,7 +262,7 @@ def rate_side(events: ArrayLike, trials: ArrayLike, *, sign: int) -> RateSide | 
 
 
 def rate_limits_at(side: RateSide, significance: float) -> tuple[float, float]:
-    """Return both limits of a rate over clusters, in [0, 1].
+    """Return both limits of a rate over clusters, shares from 0 to 1.
 
     They generalise the 5% limits of :func:`spark_audit.stats.intervals.rate_estimate`
     to any significance: Student's t over clusters, or with few events Korn and

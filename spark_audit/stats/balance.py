@@ -2,7 +2,8 @@
 
 Balance is judged by size, never by a test, as MatchIt advises. All standardised mean
 differences use the same SD, that of the PII spans *before* matching, so that before and
-after can be compared.
+after can be compared. A *side* is the PII spans, or the windows that they are compared
+with.
 """
 
 from __future__ import annotations
@@ -167,7 +168,7 @@ def _balance_row(
     matched: np.ndarray,
     control: np.ndarray,
 ) -> dict[str, str | float | None]:
-    """Return the figures of one covariate.
+    """Return the figures of one covariate; a new one is a further ``put``.
 
     The arrays, float64, hold one value for each span (``pii``, ``matched``) or window
     (``pool``, ``control``).

@@ -5,6 +5,10 @@ likeliest. A canary that is drawn uniformly from its candidates, and that a mode
 saw, has a uniform rank. This file has exact moments and distributions of figures under
 uniform ranks, smallest detectable effects, and tests of uniformity. A tied canary gets
 the mean over random orders of the ties, which keeps the mean of a uniform rank.
+
+In shapes, ``n`` are canaries and ``N`` the candidates of one canary. *Chance* or *null*
+is the case that no canary was learned; memory gives small ranks and large exposures.
+The audits ``canary`` and ``twins`` read these figures.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from numpy.typing import ArrayLike
 from spark_audit.stats.intervals import clopper_pearson
 
 Of = Literal["exposure", "rank"]
-"""Figure of a canary: its exposure in bits, or its rank itself."""
+"""The figure of a canary that is averaged: its exposure in bits, or its rank itself."""
 
 _GRID = 1 << 19
 """Points of the null distribution of a sum. For 50 canaries among 512 candidates, the
@@ -32,9 +36,12 @@ mean has steps of 0.00002 bits.
 _ROUNDING = 1e-12
 """Tail probabilities below this are rounding of the Fourier transform."""
 
+STRONGEST_TILT = 50.0
+"""The largest tilt per bit that is searched: all but one in 10^15 rank first."""
+
 
 class CandidateRank(NamedTuple):
-    """Rank of a candidate, ties counted behind, and how many are tied with it."""
+    """Rank of a candidate ahead of those tied with it, and how many these are."""
 
     rank: int
     ties: int
@@ -48,7 +55,7 @@ def candidate_rank(nll: ArrayLike, true_index: int) -> CandidateRank:
     nll
         Shape ``(N,)``: nats, lower = more likely.
     true_index
-        Place of the true candidate among them.
+        Index of the true candidate among them.
 
     Raises
     ------
@@ -87,7 +94,7 @@ def exposure_bits(
     Parameters
     ----------
     rank
-        Shape ``(n,)``: ties counted behind, as :func:`candidate_rank` has it.
+        Shape ``(n,)``: ahead of ties, as :func:`candidate_rank` has it.
     n_candidates
         The number N, or shape ``(n,)``.
     ties
@@ -110,16 +117,16 @@ def exposure_bits(
     8.5
     """
     ranks, sizes = checked_ranks(rank, n_candidates)
-    behind = np.asarray(ties, dtype=np.float64)
-    checked_ranks(ranks + behind, sizes)
+    n_tied = np.asarray(ties, dtype=np.float64)
+    checked_ranks(ranks + n_tied, sizes)
 
     # The mean of log2 over the tied ranks, from log2 of (rank + ties)! / (rank - 1)!.
-    log_of_product = scipy.special.gammaln(ranks + behind + 1)
+    log_of_product = scipy.special.gammaln(ranks + n_tied + 1)
     log_of_product = log_of_product - scipy.special.gammaln(ranks)
-    mean_of_logs = log_of_product / np.log(2) / (behind + 1)
+    mean_of_logs = log_of_product / np.log(2) / (n_tied + 1)
 
     # Without ties the plain logarithm is exact.
-    log_rank = np.where(behind > 0, mean_of_logs, np.log2(ranks))
+    log_rank = np.where(n_tied > 0, mean_of_logs, np.log2(ranks))
     return np.asarray(np.log2(sizes) - log_rank)
 
 
@@ -131,7 +138,8 @@ def lower_tail_exposure(
 ) -> np.ndarray:
     """Return exposure from the other end, ``log2 N - log2(N + 1 - rank)``.
 
-    A canary that unlearning pushed below never-inserted strings stands out as much as a
+    It is large for a canary that is less likely than nearly all of its candidates: one
+    that unlearning pushed below never-inserted strings stands out as much as a
     memorised one.
 
     Parameters
@@ -161,11 +169,12 @@ def top_k_credit(rank: ArrayLike, *, k: int, ties: ArrayLike = 0) -> np.ndarray:
     [1.0, 0.5, 0.0]
     """
     ranks = np.asarray(rank, dtype=np.float64)
-    behind = np.asarray(ties, dtype=np.float64)
+    n_tied = np.asarray(ties, dtype=np.float64)
 
-    # Count the tied ranks up to k.
+    # The canary gets one of the ranks from `ranks` to `ranks + n_tied`. Count those up
+    # to k.
     n_among_first = k - ranks + 1
-    return np.clip(n_among_first / (behind + 1), 0.0, 1.0)
+    return np.clip(n_among_first / (n_tied + 1), 0.0, 1.0)
 
 
 def checked_ranks(
@@ -205,7 +214,8 @@ def null_moments(n_candidates: int, *, of: Of = "exposure") -> tuple[float, floa
 class NullMean:
     """Distribution of a mean over n independent canaries with uniform ranks.
 
-    ``probability[i]`` is the chance of the value ``(first + i * step) / n``.
+    ``probability[i]``, shape ``(points,)``, is the chance of the mean ``(first + i *
+    step) / n``; ``first`` and ``step`` are those of the sum over canaries.
     """
 
     n: int
@@ -215,7 +225,8 @@ class NullMean:
 
     def above(self, value: float) -> float:
         """Return the one-sided p value: the chance of at least ``value``."""
-        # A mean of mid-ranks may lie between two points; take the larger p.
+        # A mean of mid-ranks may lie between two points; take the lower one, which has
+        # the larger p.
         position = (value * self.n - self.first) / self.step
         first_point = max(math.floor(position + 1e-6), 0)
 
@@ -282,11 +293,13 @@ def _null_mean(count_by_size: tuple[tuple[int, int], ...], of: Of) -> NullMean:
         most = sum(count * np.log2(size) for size, count in count_by_size)
         step = float(most) / _GRID
 
+    # Distribution of one canary for each size, with the number of such canaries.
     laws = []
     for size, count in count_by_size:
         laws.append((_law_on_grid(size, of, least=least, step=step), count))
 
-    # Distribution of the sum, long enough that nothing wraps around.
+    # A sum of independent figures is a product in the Fourier domain. The transform is
+    # long enough that nothing wraps around.
     length = sum(count * (len(law) - 1) for law, count in laws) + 1
     fast_length = scipy.fft.next_fast_len(length, real=True)
     spectrum = np.ones(fast_length // 2 + 1, dtype=np.complex128)
@@ -306,12 +319,12 @@ def _law_on_grid(size: int, of: Of, *, least: float, step: float) -> np.ndarray:
 
     Equal masses at real positions are divided between the neighbouring grid points.
     """
-    position = (_figure_of_each_rank(size, of) - least) / step
-    below = np.floor(position).astype(np.int64)
-    share_above = position - below
+    position = (_figure_of_each_rank(size, of) - least) / step  # (N,), in steps
+    lower_point = np.floor(position).astype(np.int64)
+    share_of_upper = position - lower_point
 
-    points = np.r_[below, below + 1]
-    masses = np.r_[1 - share_above, share_above] / size
+    points = np.concatenate([lower_point, lower_point + 1])  # (2 N,)
+    masses = np.concatenate([1 - share_of_upper, share_of_upper]) / size
     return np.bincount(points[masses > 0], masses[masses > 0])
 
 
@@ -329,10 +342,12 @@ def _figure_of_each_rank(size: int, of: Of) -> np.ndarray:
 class TopK(NamedTuple):
     """Hits among the first k, held against chance.
 
-    ``p`` is the chance of as many hits or more; ``null_low`` and ``null_high`` the
-    central 95 % of hits by chance; ``low`` and ``high`` the exact interval of the rate.
-    With ties ``hits`` is the mean over random tie-breaking and may be fractional. ``p``
-    and ``low`` then use the next lower whole number, ``high`` the next higher.
+    ``hits`` of n canaries are the ``rate``, a share with the exact interval from
+    ``low`` to ``high``. ``null`` is the rate by chance; ``null_low`` and ``null_high``,
+    which are counts of hits, the central 95 % of hits by chance. ``p`` is the chance of
+    as many hits or more. With ties ``hits`` is the mean over random tie-breaking and
+    may be fractional. ``p`` and ``low`` then use the next lower whole number, ``high``
+    the next higher.
     """
 
     hits: float
@@ -372,8 +387,8 @@ def top_k(
     --------
     Two of four canaries rank first among 20:
 
-    >>> found = top_k([1, 1, 7, 12], k=1, n_candidates=20)
-    >>> found.hits, found.rate, found.null, round(found.p, 3)
+    >>> top_1 = top_k([1, 1, 7, 12], k=1, n_candidates=20)
+    >>> top_1.hits, top_1.rate, top_1.null, round(top_1.p, 3)
     (2.0, 0.5, 0.05, 0.014)
     """
     checked, _ = checked_ranks(ranks, n_candidates)
@@ -498,20 +513,27 @@ def exposure_mde(
     z = float(scipy.special.ndtri(power))
 
     def moments(tilt: float) -> tuple[float, float]:
+        """Return mean and standard deviation of one canary's exposure.
+
+        The chance of a rank is in proportion to ``exp(tilt * exposure)``; 0 is chance.
+        """
         chances = scipy.special.softmax(tilt * bits)
         mean = float(chances @ bits)
         sd = float(chances @ (bits - mean) ** 2) ** 0.5
         return mean, sd
 
     def shortfall(tilt: float) -> float:
-        """Return the distance of the mean from the one that has the power."""
+        """Return by how much the mean is too small to be found with the power.
+
+        Found: the mean of n canaries, less z standard errors, is above the critical
+        value.
+        """
         mean, sd = moments(tilt)
         return critical - mean + z * sd * float(n**-0.5)
 
-    # At a tilt of 50 per bit all but one in 10^15 rank first.
-    tilt = 50.0
-    if shortfall(50.0) < 0:
-        tilt = scipy.optimize.brentq(shortfall, 0.0, 50.0)
+    tilt = STRONGEST_TILT
+    if shortfall(STRONGEST_TILT) < 0:
+        tilt = scipy.optimize.brentq(shortfall, 0.0, STRONGEST_TILT)
 
     mean, _ = moments(tilt)
     return mean - float(bits.mean())
@@ -551,15 +573,15 @@ def uniformity_p(
     checked, sizes = checked_ranks(ranks, n_candidates)
     if not checked.size:
         raise ValueError("there is no rank")
-    behind = np.broadcast_to(np.asarray(ties, dtype=np.int64), checked.shape)
+    n_tied = np.broadcast_to(np.asarray(ties, dtype=np.int64), checked.shape)
 
     # Test the mean: a uniform rank among N has the variance (N^2 - 1) / 12.
     sd_of_sum = np.sqrt(np.sum((sizes**2 - 1) / 12))
-    z = float(np.sum(checked + behind / 2 - (sizes + 1) / 2) / sd_of_sum)
+    z = float(np.sum(checked + n_tied / 2 - (sizes + 1) / 2) / sd_of_sum)
     p_of_mean = 2 * float(scipy.special.ndtr(-abs(z)))
 
     # Test the whole distribution, with ties broken at random.
-    ranks_drawn = checked + np.random.default_rng(0).integers(0, behind + 1)
+    ranks_drawn = checked + np.random.default_rng(0).integers(0, n_tied + 1)
     quantiles = ((ranks_drawn - 0.5) / sizes).ravel()
     p_of_distribution = float(scipy.stats.kstest(quantiles, "uniform").pvalue)
 

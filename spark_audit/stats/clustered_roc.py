@@ -1,4 +1,4 @@
-"""AUC of rows that come in clusters and tasks, with their intervals.
+"""AUCs of rows that come in clusters and tasks, with their intervals.
 
 The unit of every variance and resample is the cluster, and figures are averaged over
 tasks. The variance of an AUC is that of Obuchowski (1997), "Nonparametric analysis
@@ -6,8 +6,9 @@ of clustered ROC curve data", which for clusters of one row is that of DeLong et
 (1988). What cannot be estimated is an ``Estimate.missing`` with its reason.
 
 In shapes, ``n`` are rows, ``C`` clusters, ``T`` tasks and ``B`` resamples. A *side* is
-a task's members, or its non-members: of ``2 T`` sides, those of members stand at even
-places.
+a task's members, or its non-members (*others*): of ``2 T`` sides, those of members
+stand at even indices. :mod:`~spark_audit.stats.roc` has the figures of independent
+rows, :mod:`~spark_audit.stats.clustered_tpr` the TPR of clustered ones.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ ZERO = 1e-12
 """Variances and distances of an AUC from 0 or 1 up to this size are rounding errors."""
 
 MOST_PAIRS = 1000
-"""With more pairs, a power of one half is no normal floating-point number."""
+"""Pairs of a sign test that count: with more, p would be no normal floating-point
+number."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +95,7 @@ class Design:
         Parameters
         ----------
         rows
-            Places of rows, or a mask of shape ``(n,)``.
+            Indices of rows, or a mask of shape ``(n,)``.
         """
         return Design(
             member=self.member[rows],
@@ -108,15 +110,15 @@ class Design:
 
     @cached_property
     def rows_by_side(self) -> np.ndarray:
-        """Rows of each cluster on each side, shape ``(C, 2 T)``."""
+        """Number of rows of each cluster on each side, shape ``(C, 2 T)``."""
         n_tasks = int(self.task.max(initial=-1)) + 1
-        side = 2 * self.task + ~self.member  # (n,)
+        side = 2 * self.task + ~self.member  # (n,), one more for non-members
         is_on_side = np.eye(2 * n_tasks)[side]  # (n, 2 T)
         return cluster_sums(is_on_side, self.cluster, self.n_clusters)
 
     @cached_property
     def clusters_by_side(self) -> np.ndarray:
-        """Clusters with a row on each side, shape ``(2 T,)``."""
+        """Number of clusters with a row on each side, shape ``(2 T,)``."""
         count: np.ndarray = (self.rows_by_side > 0).sum(axis=0)
         return count
 
@@ -127,19 +129,21 @@ class Design:
         """
         is_present = self.rows_by_side > 0  # (C, 2 T)
         has_one_side = is_present.sum(axis=1) == 1
+
+        # The stratum is the cluster's only side; -1 stands for several.
         stratum = np.where(has_one_side, is_present.argmax(axis=1), -1)  # (C,)
         return draw_in_strata(stratum, replicates=replicates, seed=seed)
 
     @cached_property
     def tasks(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Places of the rows of members, and of non-members, by task."""
-        rows = []
+        """Indices of the rows of members, and of non-members, by task."""
+        rows_by_task = []
         for code in range(self.rows_by_side.shape[1] // 2):
             is_in_task = self.task == code
             members = np.flatnonzero(is_in_task & self.member)
             non_members = np.flatnonzero(is_in_task & ~self.member)
-            rows.append((members, non_members))
-        return rows
+            rows_by_task.append((members, non_members))
+        return rows_by_task
 
     def missing(self, reason: str) -> Estimate:
         """Return a missing estimate for these rows, with the reason."""
@@ -150,7 +154,7 @@ class Design:
         )
 
     def point(self, value: float) -> Estimate:
-        """Return an estimate for these rows without an interval."""
+        """Return an estimate for these rows, still without an interval."""
         return Estimate(value, n=len(self.member), clusters=self.n_clusters)
 
 
@@ -210,8 +214,8 @@ def auc_estimate(
     if spread.variance <= ZERO:
         return estimate.noting(intervals.NO_SPREAD), None
 
-    # The logit scale keeps the interval inside of (0, 1). Its derivative is 1 / (value
-    # (1 - value)).
+    # The logit scale keeps the interval inside of (0, 1). The delta method divides the
+    # error by value (1 - value). An AUC of 0.5 is a logit of 0.
     se = float(np.sqrt(spread.variance))
     test = _t_test(
         float(scipy.special.logit(value)),
@@ -325,6 +329,8 @@ def _opposite_perfect_orders(design: Design, difference: float) -> Estimate:
     # Each AUC gets half of the error: a one-sided bound at 98.75%.
     n_pairs = _disjoint_pairs(design)
     least_auc, _ = intervals.clopper_pearson(n_pairs, n_pairs, level=0.975)
+
+    # One AUC is at least least_auc, the other at most 1 - least_auc.
     least_difference = max(2 * least_auc - 1, -1.0)
     low, high = sorted([difference, difference * least_difference])
 
@@ -424,9 +430,11 @@ def auc_replicates(design: Design, scores: ArrayLike, weights: Weights) -> np.nd
             # Weight of the members by the number of non-members below them.
             member_weight = halves_below @ resamples.members  # (others + 1, b)
             n_pairs = weight_below[-1] * member_weight.sum(axis=0)
+
+            # Each pair of a member and a non-member below it is ordered rightly.
             with np.errstate(invalid="ignore"):
-                ordered = np.einsum("jb,jb->b", weight_below, member_weight)
-                total[resamples.columns] += ordered / n_pairs
+                n_ordered = np.einsum("jb,jb->b", weight_below, member_weight)
+                total[resamples.columns] += n_ordered / n_pairs
 
     return total / len(design.tasks)
 
@@ -436,9 +444,14 @@ def _halves_below(
 ) -> scipy.sparse.csr_array:
     """Return how many non-members each member exceeds, as a matrix of halves.
 
-    Cell ``(j, i)`` of ``(others + 1, members)``: one half if ``j`` non-members score
-    less than member ``i``, and one half if ``j`` do not score more. So ties count one
-    half.
+    Cell ``(j, i)`` of ``(others + 1, members)``: one half if exactly ``j`` non-members
+    score less than member ``i``, and one half if exactly ``j`` score as much or less.
+    Both halves stand in one cell if there is no tie; a tie counts one half.
+
+    Parameters
+    ----------
+    members, sorted_others
+        Shapes ``(members,)`` and ``(others,)``: scores, those of others rising.
     """
     below = sorted_others.searchsorted(members, "left")
     up_to = sorted_others.searchsorted(members, "right")
@@ -453,9 +466,9 @@ def _halves_below(
 
 
 class Influence(NamedTuple):
-    """An AUC averaged over tasks, and the contribution of each cluster to it.
+    """An AUC averaged over tasks, and how far each cluster lifts it on each side.
 
-    ``components``: shape ``(C, 2 T)``.
+    ``components``: shape ``(C, 2 T)``; they sum to 0 over the clusters of a side.
     """
 
     auc: float
@@ -478,7 +491,7 @@ def _influence(design: Design, scores: ArrayLike) -> Influence:
         placed = placements(values[members], values[others])
         aucs.append(placed.auc)
 
-        # Members are at even places, non-members at odd ones.
+        # Members are at even indices, non-members at odd ones.
         components[:, 2 * task] = _components_of_side(
             design, members, placed.above - placed.auc
         )
@@ -524,7 +537,11 @@ def _components_of_side(
     rows: np.ndarray,
     deviations: np.ndarray,
 ) -> np.ndarray:
-    """Return deviations summed by cluster, divided by the number of rows, ``(C,)``."""
+    """Return deviations summed by cluster, divided by the number of rows, ``(C,)``.
+
+    ``rows``, ``deviations``: shape ``(side,)``, indices of the side's rows and how far
+    the placement of each is from the AUC.
+    """
     sums = cluster_sums(deviations, design.cluster[rows], design.n_clusters)
     component: np.ndarray = sums / len(rows)
     return component
@@ -546,9 +563,9 @@ def _variance(design: Design, components: np.ndarray) -> Spread:
     variances = np.diag(products) * n_clusters / (n_clusters - 1)
 
     # Covariances of sides come only from clusters with rows on several sides.
-    across = products.sum() - np.trace(products)
-    total = design.n_clusters
-    variance = float(variances.sum() + across * total / (total - 1))
+    covariances = products.sum() - np.trace(products)
+    n_all = design.n_clusters
+    variance = float(variances.sum() + covariances * n_all / (n_all - 1))
 
     # Degrees of freedom by Satterthwaite, since sides differ in spread.
     squares = float(np.sum(variances**2 / (n_clusters - 1)))
@@ -559,6 +576,7 @@ def _variance(design: Design, components: np.ndarray) -> Spread:
 
 
 def _is_perfect(auc: float) -> bool:
+    """Return whether a score separates the sides, in either direction."""
     return auc <= ZERO or auc >= 1 - ZERO
 
 

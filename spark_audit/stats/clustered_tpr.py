@@ -2,7 +2,9 @@
 
 Figures are averaged over tasks; the unit of every resample is the cluster. Shapes are
 those of :mod:`~spark_audit.stats.clustered_roc`: ``n`` rows, ``C`` clusters, ``T``
-tasks, ``B`` resamples.
+tasks, ``B`` resamples. A *budget* is the largest false positive rate that is allowed, a
+share; a row is called a member if its score exceeds the threshold of its task. The
+audit ``mia`` reads these figures.
 """
 
 from __future__ import annotations
@@ -93,6 +95,8 @@ def tpr_estimate(
     if high - low > ZERO:
         estimate = replace(estimate, se=float(np.nanstd(replicates)))
     else:
+        # All resamples agree: there is no percentile interval, and no error. Too few
+        # members decide, so the interval is widened below.
         estimate = replace(estimate, parity_low=None, parity_high=None)
 
     thresholds = np.array([tpr.threshold for tpr in rates])  # (T,)
@@ -116,9 +120,11 @@ def tpr_estimate(
 def _widened_for_few(
     design: Design, is_above: np.ndarray, estimate: Estimate
 ) -> Estimate:
-    """Return the interval, widened to the exact one if few members decide.
+    """Return the estimate, its interval widened to the exact one if few members decide.
 
-    ``is_above``: shape ``(n,)``, whether a row exceeds the threshold of its task.
+    Few: less than ``FEW_EVENTS`` members above the threshold, or not above it. The
+    wider interval contains both. ``is_above``: shape ``(n,)``, whether a row exceeds
+    the threshold of its task.
     """
     is_hit = is_above & design.member
     hits = cluster_sums(is_hit, design.cluster, design.n_clusters)  # (C,)
@@ -185,37 +191,63 @@ def tpr_replicates(
         n_above = np.searchsorted(-values[members], -values[others], side="left")
 
         for resamples in resamples_of_rows(weights, design.cluster, members, others):
-            # Cumulated weight down to each non-member, and of the first 0, 1, ...
-            # members.
-            false_positives = np.cumsum(resamples.others, axis=0)
-            true_positives = np.cumsum(resamples.members, axis=0)
-            true_positives = np.pad(true_positives, ((1, 0), (0, 0)))
+            # Weight of the non-members down to each one, (others, b), and of the first
+            # 0, 1, ... members, (members + 1, b).
+            others_down_to = np.cumsum(resamples.others, axis=0)
+            first_members = np.cumsum(resamples.members, axis=0)
+            first_members = np.pad(first_members, ((1, 0), (0, 0)))
 
-            n_others = false_positives[-1]  # (b,)
-            n_members = true_positives[-1]  # (b,)
-            lacks_side = (n_others == 0) | (n_members == 0)
-            resample = np.arange(len(n_members))
-
-            for row, fpr in enumerate(fprs):
-                # Find the first non-member that exceeds the budget.
-                budget = np.floor(fpr * n_others + 1e-9)
-                n_within = (false_positives <= budget).sum(axis=0)
-                threshold = np.minimum(n_within, len(others) - 1)
-
-                hits = true_positives[n_above[threshold], resample]
-                rate = hits / np.maximum(n_members, 1)
-                total[row, resamples.columns] += np.where(lacks_side, np.nan, rate)
+            for i, fpr in enumerate(fprs):
+                total[i, resamples.columns] += _tpr_of_resamples(
+                    fpr, others_down_to, first_members, n_above
+                )
 
     return total / max(len(design.tasks), 1)
+
+
+def _tpr_of_resamples(
+    fpr: float,
+    others_down_to: np.ndarray,
+    first_members: np.ndarray,
+    n_above: np.ndarray,
+) -> np.ndarray:
+    """Return the TPR of one task in some resamples, shape ``(b,)``; NaN: lacks a side.
+
+    Both sides are sorted from the largest score down.
+
+    Parameters
+    ----------
+    fpr
+        Budget of false positives, a share.
+    others_down_to
+        Shape ``(others, b)``: weight of the non-members down to each one.
+    first_members
+        Shape ``(members + 1, b)``: weight of the first 0, 1, ... members.
+    n_above
+        Shape ``(others,)``: number of members above each non-member.
+    """
+    n_others = others_down_to[-1]  # (b,), weights of the sides
+    n_members = first_members[-1]  # (b,)
+    lacks_side = (n_others == 0) | (n_members == 0)
+
+    # The threshold is the first non-member that exceeds the budget.
+    budget = np.floor(fpr * n_others + 1e-9)  # the tolerance is that of roc.allowed
+    n_within = (others_down_to <= budget).sum(axis=0)
+    threshold = np.minimum(n_within, len(others_down_to) - 1)  # (b,), index of others
+
+    resample = np.arange(len(n_members))
+    hits = first_members[n_above[threshold], resample]  # (b,)
+    rate = hits / np.maximum(n_members, 1)
+    return np.where(lacks_side, np.nan, rate)
 
 
 @lru_cache(maxsize=64)
 def chance(design: Design, fpr: float, *, seed: int, draws: int = 20000) -> Band:
     """Return the TPR of a random score at a budget, averaged over tasks.
 
-    For one task it is exact (:func:`chance_band`), else it comes from independent draws
-    for each task. Clusters count by their effective number, ``(sum n)^2 / sum n^2``,
-    rounded down.
+    For one task it is exact (:func:`chance_band`), else it comes from ``draws``
+    independent draws for each task. The rows of a side count as the effective number of
+    its clusters, ``(sum n)^2 / sum n^2``, rounded down.
 
     Examples
     --------
@@ -225,16 +257,18 @@ def chance(design: Design, fpr: float, *, seed: int, draws: int = 20000) -> Band
     >>> chance(design, 0.1, seed=0)
     Band(mean=0.1, low=0.0, high=0.3)
     """
-    rows = design.rows_by_side  # (C, 2 T)
-    squares = np.maximum((rows**2).sum(axis=0), 1)
-    n_worth = np.floor(rows.sum(axis=0) ** 2 / squares + 1e-9)  # (2 T,)
-    sizes = n_worth.astype(np.int64).reshape(-1, 2).tolist()  # of each task
+    n_rows = design.rows_by_side  # (C, 2 T)
+    squares = np.maximum((n_rows**2).sum(axis=0), 1)
+    n_effective = np.floor(n_rows.sum(axis=0) ** 2 / squares + 1e-9)  # (2 T,)
 
+    # Members and non-members of each task.
+    sizes = n_effective.astype(np.int64).reshape(-1, 2).tolist()
     if len(sizes) == 1:
         n_members, n_others = sizes[0]
         return chance_band(n_members, n_others, fpr)
 
-    # Draw from the beta-binomial of chance_band: a binomial with a random rate.
+    # Draw from the beta-binomial of chance_band: a binomial with a random rate. Both
+    # are summed over tasks.
     rng = np.random.default_rng(seed)
     mean = 0.0
     drawn = np.zeros(draws)

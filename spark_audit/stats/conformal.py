@@ -6,6 +6,10 @@ so p is valid for a row of a similar cluster. Rows are named by Benjamini and Ho
 procedure, whose bound on the expected share of false ones holds for p values on one
 calibration set (Bates et al., 2023, "Testing for outliers with conformal p-values",
 arXiv 2104.08279).
+
+The steps of a report's named rows: :func:`standardised` scores, :func:`conformal_p` of
+each row, :func:`simes` if one p is wanted for several, and :func:`discoveries`. In
+shapes, ``n`` are rows of text; the larger a score, the more familiar the row.
 """
 
 from __future__ import annotations
@@ -56,16 +60,16 @@ def standardised(
     values = np.asarray(scores, np.float64)
     tasks = np.asarray(task)
     clusters = np.asarray(cluster)
-    is_scored_held_out = np.asarray(held_out, bool) & np.isfinite(values)
+    can_be_compared = np.asarray(held_out, bool) & np.isfinite(values)
     scaled = np.full(len(values), np.nan)
 
-    for name in np.unique(tasks):
-        is_in_task = tasks == name
+    for one_task in np.unique(tasks):
+        is_in_task = tasks == one_task
 
-        for label in np.unique(clusters[is_in_task]):
-            is_in_cluster = clusters == label
-            is_comparison = is_scored_held_out & is_in_task & ~is_in_cluster
-            comparison = values[is_comparison]
+        # Rows of one cluster are compared with the same held-out rows.
+        for one_cluster in np.unique(clusters[is_in_task]):
+            is_in_cluster = clusters == one_cluster
+            comparison = values[can_be_compared & is_in_task & ~is_in_cluster]
             if len(comparison) < 2:
                 continue
 
@@ -124,7 +128,8 @@ def conformal_p(
     n_below = np.searchsorted(calibration[order], values, side="left")
     weight_below = cumulated[n_below]  # (n,)
 
-    # The row itself counts as one more cluster that is as familiar.
+    # Weight of held-out rows that look as familiar or more; the row itself counts as
+    # one more cluster of them.
     p = (1 + cumulated[-1] - weight_below) / (1 + n_clusters)
     return np.where(is_held_out | ~is_scored, np.nan, np.minimum(p, 1.0))
 
@@ -132,7 +137,8 @@ def conformal_p(
 def simes(p: ArrayLike) -> float:
     """Return one p from several of a cluster, valid if they are positively dependent.
 
-    Shape ``(n,)``. Source: Simes (1986).
+    ``p``: shape ``(n,)``. Source: Simes (1986), ``min_i p_(i) n / i`` with the i-th
+    smallest p.
 
     Examples
     --------
@@ -140,8 +146,8 @@ def simes(p: ArrayLike) -> float:
     0.03
     """
     ordered = np.sort(np.asarray(p, np.float64))
-    ranks = np.arange(1, len(ordered) + 1)
-    return float((ordered * len(ordered) / ranks).min())
+    rank = np.arange(1, len(ordered) + 1)
+    return float((ordered * len(ordered) / rank).min())
 
 
 def discoveries(p: ArrayLike, *, share: float) -> np.ndarray:

@@ -1,7 +1,9 @@
 """Trend of the change of trained identifiers over their dose.
 
 The dose of an identifier is the number of trained rows that contain it. Memory grows
-with it, while a drift of the whole model moves all doses equally.
+with it, while a drift of the whole model moves all doses equally. The trend is a
+weighted regression within the strata of :mod:`~spark_audit.stats.memory_contrast`; in
+shapes, ``s`` are occurrences of identifiers.
 """
 
 from __future__ import annotations
@@ -70,12 +72,13 @@ def dose_trend(change: ArrayLike, sides: Sides, dose: ArrayLike) -> Estimate:
 
     cluster_tokens, cluster_doublings, *_ = np.split(table, 5, axis=1)
     stratum_tokens = cluster_tokens.sum(axis=0)  # (strata,)
-    stratum_mean = cluster_doublings.sum(axis=0) / np.where(
+    mean_doublings = cluster_doublings.sum(axis=0) / np.where(
         stratum_tokens > 0, stratum_tokens, 1.0
     )
 
-    # The weight of a cluster grows with the distance of its doses from the mean.
-    distance = cluster_doublings - stratum_mean * cluster_tokens
+    # The weight of a cluster in a slope grows with the distance of its doses from the
+    # mean. The effective number of clusters counts these weights.
+    distance = cluster_doublings - mean_doublings * cluster_tokens  # (clusters, strata)
     leverage = (distance**2).sum(axis=1)  # (clusters,)
     if not leverage.any():
         return Estimate.missing("identifiers of one kind stand in equally many rows")
@@ -91,11 +94,14 @@ def dose_trend(change: ArrayLike, sides: Sides, dose: ArrayLike) -> Estimate:
 def _slope_within_strata(totals: np.ndarray) -> np.ndarray:
     """Return the slope of the change on doublings, pooled within strata.
 
-    From sums ``(..., 5 * strata)`` of tokens n, d, dd, and of the change y, yd.
+    From sums ``(..., 5 * strata)`` to ``(...)``. The sums are those of tokens n, of
+    tokens times doublings d and times their squares dd, of the change y, and of the
+    change times doublings yd.
     """
     n, d, dd, y, yd = np.split(totals, 5, axis=-1)  # each (..., strata)
     n = np.where(n > 0, n, 1.0)
 
+    # Sums of products about the means of each stratum.
     covariance = (yd - y * d / n).sum(-1)
     variance = (dd - d * d / n).sum(-1)
     return np.asarray(covariance / variance)

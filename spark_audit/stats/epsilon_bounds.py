@@ -2,6 +2,11 @@
 
 Each bound says, at its confidence and under the randomisation that it names, that a
 training run is *not* epsilon-DP for any smaller epsilon. A bound of 0 proves nothing.
+
+There are two games. In :func:`candidate_guess_bound` each canary was drawn from N
+candidates, and an attacker ranks them. In :func:`one_run_bound` (and
+:func:`one_run_mu`, for Gaussian DP) fair coins chose what a run was given, and an
+attacker guesses some of the coins. The audit ``canary`` and receipts play both.
 """
 
 from __future__ import annotations
@@ -16,13 +21,17 @@ import scipy
 from spark_audit.stats.intervals import clopper_pearson
 
 MOST_EPSILON = 256.0
-"""Largest bound that is searched for."""
+"""Largest epsilon, or mu, that is searched for."""
 
 BISECTIONS = 32
 """Halvings of the interval in which a bound lies."""
 
 Curve: TypeAlias = Callable[[float], float]
-"""The inverse of ``1 - f``, ``f`` being a trade-off curve of two error rates."""
+"""The inverse of ``1 - f``, ``f`` being a trade-off curve of two error rates.
+
+``f(x)`` is the least rate of missed detections at a rate ``x`` of false alarms that a
+DP guarantee allows.
+"""
 
 
 class GuessBound(NamedTuple):
@@ -151,7 +160,7 @@ def one_run_bound(
     Parameters
     ----------
     n_correct, n_guesses, n_coins
-        v right guesses of r, at m coins. r was chosen before looking, as by
+        Right guesses v, guesses r, and coins m. r was chosen before looking, as by
         :func:`declared_guesses`. The guessed coins were chosen without knowing how they
         fell.
     delta
@@ -198,6 +207,7 @@ def one_run_bound(
             return bound_of_unit(1) / group_size
 
         def is_refuted(epsilon: float) -> bool:
+            """Return whether units cannot be (epsilon, delta)-DP."""
             delta_of_group = _delta_of_group(delta, epsilon, group_size)
             return _refutes_epsilon(
                 n_correct,
@@ -242,13 +252,14 @@ def _refutes_epsilon(
     if p <= significance:
         return True
 
-    raised = np.exp(epsilon)
-    lowered = np.exp(-epsilon)
+    exp_of_plus = np.exp(epsilon)
+    exp_of_minus = np.exp(-epsilon)
 
     def inverse_curve(y: float) -> float:
+        """Return the x whose ``1 - f(x)`` is y, for (epsilon, delta)-DP."""
         # y = min(delta + e^eps x, 1 - e^-eps (1 - delta - x)), each solved for x.
-        below_kink = lowered * (y - delta)
-        above_kink = 1 - delta - raised * (1 - y)
+        below_kink = exp_of_minus * (y - delta)
+        above_kink = 1 - delta - exp_of_plus * (1 - y)
         return float(max(0.0, below_kink, above_kink))
 
     return _is_too_many(n_correct, n_guesses, n_coins, significance, inverse_curve)
@@ -276,7 +287,10 @@ def one_run_mu(
     _check_counts(n_correct, n_guesses, significance)
 
     def is_refuted(mu: float) -> bool:
+        """Return whether records cannot be mu-Gaussian-DP."""
+
         def inverse_curve(y: float) -> float:
+            # 1 - f(x) is Phi(Phi^-1(x) + mu) for one record.
             z = scipy.special.ndtri(min(y, 1.0)) - rows * mu
             return float(scipy.special.ndtr(z))
 
@@ -308,18 +322,19 @@ def one_run_p(
     if not n_correct:
         return 1.0
 
+    # The largest chance of one right guess without delta.
     q = scipy.special.expit(epsilon)
-    chance = scipy.special.bdtrc(n_correct - 1, n_guesses, q)
+    chance = scipy.special.bdtrc(n_correct - 1, n_guesses, q)  # of v or more
 
     # max_i P[v > Bin >= v - i] / i, from cumulated chances of v - 1, v - 2, ..., 0
     # right guesses.
-    share_of_delta = 0.0
+    largest_ratio = 0.0
     if delta:
-        fewer = np.arange(n_correct - 1, -1, -1)
+        fewer = np.arange(n_correct - 1, -1, -1)  # (v,)
         cumulated = np.cumsum(scipy.stats.binom.pmf(fewer, n_guesses, q))
-        share_of_delta = float((cumulated / np.arange(1, n_correct + 1)).max())
+        largest_ratio = float((cumulated / np.arange(1, n_correct + 1)).max())
 
-    return float(min(1.0, chance + 2 * n_coins * delta * share_of_delta))
+    return float(min(1.0, chance + 2 * n_coins * delta * largest_ratio))
 
 
 def _is_too_many(
@@ -333,32 +348,41 @@ def _is_too_many(
 
     Notes
     -----
-    Mahloujifar, Melis and Chaudhuri (2025). With p the law of the number of right
-    guesses, for every i: ``sum_{j >= i} j p_j / m <= (1 - f)(sum_{j >= i - 1} (r - j)
-    p_j / m)``. Going down from the least that ``P[>= n_correct] = significance`` asks
-    for, the law must hold more than 1 in all.
+    Mahloujifar, Melis and Chaudhuri (2025). Let ``p_j`` be the chance of j right
+    guesses of r at m coins. For every i: ``sum_{j >= i} j p_j / m <= (1 - f)(sum_{j >=
+    i - 1} (r - j) p_j / m)``. Suppose that ``P[>= n_correct]`` was the significance.
+    Going down from there, the recursion gives the least chances of fewer right guesses.
+    If all together are more than 1, the supposition is wrong: so many right guesses
+    have a smaller chance than the significance.
     """
-    # Both sums over j >= i, at their smallest possible values.
-    right = significance * n_correct / n_coins
-    wrong = significance * (n_guesses - n_correct) / n_coins
+    # The sums over j >= i of j p_j / m and of (r - j) p_j / m, at first for i =
+    # n_correct, as if there were never more right guesses.
+    sum_of_right = significance * n_correct / n_coins
+    sum_of_wrong = significance * (n_guesses - n_correct) / n_coins
 
     for i in range(n_correct - 1, -1, -1):
-        least_wrong = max(wrong, inverse_curve(right))
-        right += i / (n_guesses - i) * (least_wrong - wrong)
-        wrong = least_wrong
+        # The inequality asks for more wrong guesses: they come from p_i, which adds
+        # i / (r - i) as much to the right ones.
+        least_wrong = max(sum_of_wrong, inverse_curve(sum_of_right))
+        sum_of_right += i / (n_guesses - i) * (least_wrong - sum_of_wrong)
+        sum_of_wrong = least_wrong
 
-        # Together they are the mass times r / m.
-        if right + wrong > n_guesses / n_coins:
+        # Together they are the total chance times r / m.
+        if sum_of_right + sum_of_wrong > n_guesses / n_coins:
             return True
 
     return False
 
 
 def _largest_refuted(is_refuted: Callable[[float], bool]) -> float:
-    """Return the largest refuted number, approached from below; 0: none is refuted."""
+    """Return the largest refuted number, approached from below; 0: none is refuted.
+
+    If a number is refuted, so are all smaller ones.
+    """
     if not is_refuted(0.0):
         return 0.0
 
+    # Double until a number is not refuted; then halve the interval.
     low = 0.0
     high = 1.0
     while is_refuted(high) and high < MOST_EPSILON:
@@ -375,6 +399,10 @@ def _largest_refuted(is_refuted: Callable[[float], bool]) -> float:
 
 
 def _check_counts(events: int, trials: int, significance: float) -> None:
+    """Refuse counts that do not fit each other, and a significance that is none.
+
+    ``events``: hits or right guesses; ``trials``: canaries or guesses.
+    """
     if not 0 <= events <= trials or trials < 1:
         raise ValueError("events must lie between 0 and trials, trials at least 1")
     if not 0 < significance < 1:

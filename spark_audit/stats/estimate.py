@@ -1,4 +1,11 @@
-"""Estimates with their intervals, and what the power of a test follows from."""
+"""Estimates with their intervals, and the inputs of power and of bounds.
+
+An :class:`Estimate` is a figure before it has a place in a report; a ``Row`` of
+:mod:`spark_audit.results.rows` is one in it. :class:`Power` and :class:`Bound` are kept
+in reports, beside the finding whose test they describe, because the significance of a
+test depends on all tests of the report: :mod:`~spark_audit.stats.power` and
+:mod:`~spark_audit.stats.at_most` compute with them later.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +35,14 @@ class Estimate:
     """A value with its decision interval and its percentile interval.
 
     ``value`` is ``None`` exactly when ``status`` is ``not_estimable``; ``note`` then
-    gives the reason. ``n`` counts what was averaged, ``clusters`` what was resampled.
-    ``se`` is the standard error that ``mde`` was computed from, ``df`` the degrees of
-    freedom of the t quantile that the decision interval was computed with. ``level``
-    is the confidence of both intervals, ``parity_low`` and ``parity_high`` those of
-    the percentile interval.
+    gives the reason. ``low`` and ``high`` are the interval that decides, computed as
+    ``interval`` says; ``parity_low`` and ``parity_high`` the percentile interval of the
+    bootstrap, which SPARK reports. ``level`` is the confidence of both.
+
+    ``n`` counts what was averaged (tokens, identifiers, rows), ``clusters`` what was
+    resampled. ``se`` is the standard error, from which ``mde``, the smallest effect
+    that would be detected, was computed; ``df`` are the degrees of freedom of the
+    deciding interval's t quantile.
     """
 
     value: float | None
@@ -73,13 +83,16 @@ class Estimate:
         )
 
     def decided(self, *, paper: bool) -> Estimate:
-        """Return the estimate; ``paper`` decides by the percentile interval."""
+        """Return the estimate with the interval that decides.
+
+        ``paper``: the percentile interval, if there is one, as in SPARK's paper.
+        """
         if not paper or self.parity_low is None or self.parity_high is None:
             return self
         return self.between(self.parity_low, self.parity_high)
 
     def between(self, low: float, high: float | None) -> Estimate:
-        """Return the estimate with a percentile interval, which decides too."""
+        """Return the estimate with a percentile interval, which decides, too."""
         return replace(
             self,
             low=low,

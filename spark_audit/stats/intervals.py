@@ -5,6 +5,8 @@ interval is added for parity with SPARK. Rates with few events get the Korn-Grau
 interval. No interval has zero width: if the data have no spread, the estimate has no
 interval and says so. The primitives raise ``NotEstimableError``; the functions that
 return an ``Estimate`` give ``Estimate.missing`` with the same words.
+
+In shapes, ``C`` are clusters, ``J`` summed columns and ``B`` resamples.
 """
 
 from __future__ import annotations
@@ -53,8 +55,8 @@ def left_out(sums: np.ndarray, statistic: Statistic) -> tuple[float, np.ndarray]
     -------
     value
         The statistic on all clusters.
-    values
-        Shape ``(C,)``.
+    values_without_one
+        Shape ``(C,)``: the statistic without each cluster.
 
     Raises
     ------
@@ -63,8 +65,8 @@ def left_out(sums: np.ndarray, statistic: Statistic) -> tuple[float, np.ndarray]
 
     Examples
     --------
-    >>> value, values = left_out(np.array([[1.0, 1.0], [3.0, 1.0]]), ratio)
-    >>> value, values.tolist()
+    >>> value, without_one = left_out(np.array([[1.0, 1.0], [3.0, 1.0]]), ratio)
+    >>> value, without_one.tolist()
     (2.0, [3.0, 1.0])
     """
     if not np.isfinite(sums).all():
@@ -76,13 +78,13 @@ def left_out(sums: np.ndarray, statistic: Statistic) -> tuple[float, np.ndarray]
     totals = sums.sum(axis=0)  # (J,)
     with np.errstate(divide="ignore", invalid="ignore"):
         value = float(statistic(totals))
-        values = statistic(totals - sums)  # (C,)
+        values_without_one = statistic(totals - sums)  # (C,)
 
     if not np.isfinite(value):
         raise NotEstimableError("the statistic is undefined on these data")
-    if not np.isfinite(values).all():
+    if not np.isfinite(values_without_one).all():
         raise NotEstimableError("the statistic is undefined without one cluster")
-    return value, values
+    return value, values_without_one
 
 
 def _too_few(n_clusters: int) -> str:
@@ -155,6 +157,8 @@ def effective_trials(rate: Estimate, n: float) -> float:
     Korn and Graubard (1998) with the degrees-of-freedom adjustment that survey
     software uses: ``min(n, p(1-p)/V (t_{n-1}/t)^2)`` with V the jackknife variance and
     t the quantile of the rate's own interval, ``t_{C-1}`` where nothing is stratified.
+    That quantile is read off the distance from ``rate.value`` to ``rate.low``, so the
+    interval must not be clipped.
 
     Examples
     --------
@@ -171,8 +175,8 @@ def effective_trials(rate: Estimate, n: float) -> float:
     assert rate.se is not None
 
     # Ratio of the half width with n - 1 degrees of freedom to the actual one.
-    half_width = scipy.special.stdtrit(n - 1, 0.5 + rate.level / 2) * rate.se
-    adjustment = (half_width / (share - rate.low)) ** 2
+    half_width_of_n = scipy.special.stdtrit(n - 1, 0.5 + rate.level / 2) * rate.se
+    adjustment = (half_width_of_n / (share - rate.low)) ** 2
     return float(min(n, share * (1 - share) / rate.se**2 * adjustment))
 
 
@@ -230,17 +234,18 @@ def estimate_of(
     n_clusters = len(sums_with_data)
 
     try:
-        value, values = left_out(sums_with_data, statistic)
+        value, values_without_one = left_out(sums_with_data, statistic)
     except NotEstimableError as error:
         return Estimate.missing(error.what, n=n, clusters=n_clusters)
 
     # The cluster jackknife, centred at the value (CV3).
-    squares = (values - value) ** 2
+    squares = (values_without_one - value) ** 2
     if strata is not None:
         spread = _stratified_variance(squares, strata[has_data])
     else:
-        weights = (n_clusters - 1) / n_clusters if scale is None else scale
-        spread = JackknifeVariance(np.sum(weights * squares), df=None)
+        if scale is None:
+            scale = np.array((n_clusters - 1) / n_clusters)
+        spread = JackknifeVariance(np.sum(scale * squares), df=None)
 
     freedom = spread.df
     if freedom is None:
@@ -277,17 +282,14 @@ def _stratified_variance(squares: np.ndarray, strata: np.ndarray) -> JackknifeVa
     Degrees of freedom by Satterthwaite's approximation; ``None`` where no stratum has
     a spread. ``squares``, ``strata``: shape ``(C,)``.
     """
-    _, stratum, n_clusters = np.unique(
-        strata,
-        return_inverse=True,
-        return_counts=True,
-    )
+    _, stratum, n_clusters = np.unique(strata, return_inverse=True, return_counts=True)
     # For each stratum h: (C_h - 1) / C_h times its squares.
     variances = (n_clusters - 1) / n_clusters * np.bincount(stratum, squares)
 
     variance = variances.sum()
-    weight = np.sum(variances**2 / np.maximum(n_clusters - 1, 1))
-    return JackknifeVariance(variance, df=variance**2 / weight if weight else None)
+    squares_by_df = np.sum(variances**2 / np.maximum(n_clusters - 1, 1))
+    df = variance**2 / squares_by_df if squares_by_df else None
+    return JackknifeVariance(variance, df=df)
 
 
 class Estimand(NamedTuple):
@@ -308,7 +310,10 @@ class Estimand(NamedTuple):
         return self._replace(statistic=lambda sums: statistic(sums) + constant)
 
     def minus(self, subtrahend: Estimand) -> Estimand:
-        """Return this function minus another one, paired by cluster."""
+        """Return this function minus another one, paired by cluster.
+
+        The difference is no rate and has no bounds; ``n`` is that of this function.
+        """
         width = self.sums.shape[1]
 
         def difference(sums: np.ndarray) -> np.ndarray:
@@ -335,12 +340,12 @@ class Estimand(NamedTuple):
         )
 
 
-K = TypeVar("K")
+KeyT = TypeVar("KeyT")
 
 
 def replicates_of(
-    estimands: Mapping[K, Estimand | Estimate], weights: Weights
-) -> dict[K, np.ndarray]:
+    estimands: Mapping[KeyT, Estimand | Estimate], weights: Weights
+) -> dict[KeyT, np.ndarray]:
     """Return each estimand in every resample, shape ``(B,)``, from one matrix product.
 
     Parameters
@@ -374,13 +379,10 @@ def replicates_of(
 
     # Checkpoints share many columns, such as counts and figures of the reference, so
     # resample each distinct column once.
-    distinct, distinct_of_column = np.unique(
-        np.hstack(sums),
-        axis=1,
-        return_inverse=True,
-    )
-    # NumPy 2.0.0 returns these places with a second axis.
-    distinct_of_column = distinct_of_column.ravel()
+    distinct, index_of_column = np.unique(np.hstack(sums), axis=1, return_inverse=True)
+
+    # NumPy 2.0.0 returns these indices with a second axis.
+    index_of_column = index_of_column.ravel()
 
     # Keep each sum contiguous in memory, as the statistics read it.
     totals = weighted_sums(weights.drawn, distinct).T.copy()  # (distinct, B)
@@ -389,7 +391,7 @@ def replicates_of(
     first = 0
     for key, estimand in resampled.items():
         end = first + estimand.sums.shape[1]
-        columns = distinct_of_column[first:end].tolist()
+        columns = index_of_column[first:end].tolist()
         with np.errstate(divide="ignore", invalid="ignore"):
             replicates[key] = estimand.statistic(totals[columns].T)
         first = end
@@ -397,8 +399,8 @@ def replicates_of(
 
 
 def estimates_of(
-    estimands: Mapping[K, Estimand | Estimate], replicates: Mapping[K, np.ndarray]
-) -> dict[K, Estimate]:
+    estimands: Mapping[KeyT, Estimand | Estimate], replicates: Mapping[KeyT, np.ndarray]
+) -> dict[KeyT, Estimate]:
     """Return estimates with the intervals that their replicates give.
 
     Parameters
@@ -558,11 +560,7 @@ def median_estimate(
         reason = _too_few(n_clusters)
         return Estimate.missing(reason, n=len(pooled), clusters=n_clusters)
 
-    median = Estimate(
-        float(np.median(pooled)),
-        n=len(pooled),
-        clusters=n_clusters,
-    )
+    median = Estimate(float(np.median(pooled)), n=len(pooled), clusters=n_clusters)
     median = with_parity(median, replicates)
     if median.parity_low is None or median.parity_high is None:
         return median
@@ -575,7 +573,8 @@ def median_estimate(
 def with_parity(estimate: Estimate, replicates: np.ndarray | None) -> Estimate:
     """Return the estimate with the percentile interval, or a note on its absence.
 
-    Without replicates the estimate stays as it is.
+    It stands beside the deciding interval, for parity with SPARK. Without replicates
+    the estimate stays as it is.
 
     Parameters
     ----------

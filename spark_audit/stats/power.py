@@ -3,6 +3,11 @@
 ``significance`` is the largest p that counts as a detection (alpha), and ``level`` the
 confidence level of an interval. For the same test, ``level = 1 - significance``. All
 effects are detected with the chance :data:`POWER`.
+
+:func:`mde` is for one figure, at a fixed level. :func:`smallest` is for a finding, once
+the tests of the whole report are counted. A new kind of test is a value of
+:class:`~spark_audit.stats.estimate.Power`'s ``test`` and a branch of :func:`smallest`;
+what a test can exclude stands beside it, in :mod:`~spark_audit.stats.at_most`.
 """
 
 from __future__ import annotations
@@ -90,7 +95,11 @@ def smallest(test: Power, significance: float) -> float | None:
 
 
 def _smallest_number_of_hits(test: Power, significance: float) -> float | None:
-    """Return the smallest expected number of hits (or their rate) that is detected."""
+    """Return the smallest expected number of hits (or their rate) that is detected.
+
+    It is in the unit of ``test.most``, the figure if all trials are hits; without that,
+    a share. ``None``: not even the most hits are detected.
+    """
     # test.ps holds the p of 1, 2, ... hits; the first small enough one decides.
     hits_needed = 0
     for hits, p in enumerate(test.ps, start=1):
@@ -102,11 +111,16 @@ def _smallest_number_of_hits(test: Power, significance: float) -> float | None:
 
     # P[Bin(n, rate) >= hits] = power is a quantile of the beta distribution.
     rate = scipy.special.betaincinv(hits_needed, test.n - hits_needed + 1, POWER)
-    return float(rate) * (test.most or 1.0) - test.beyond
+    value_of_all_hits = test.most or 1.0
+    return float(rate) * value_of_all_hits - test.beyond
 
 
 def _smallest_mean(test: Power, significance: float) -> float | None:
-    """Return the smallest mean that a t test, or a sign flip, detects."""
+    """Return the smallest mean that a t test, or a sign flip, detects.
+
+    ``None``: the error is unknown, or no possible effect is detected. A sign flip of
+    more clusters than :data:`MAX_CLUSTERS_FOR_EXACT_POWER` counts as a t test.
+    """
     if test.se is None:
         return None
 
@@ -131,7 +145,8 @@ def _smallest_mean(test: Power, significance: float) -> float | None:
 def _shift_for_sign_flip(n_clusters: int, significance: float) -> float:
     """Return the shift that a sign flip of normal cluster means detects.
 
-    The unit is the standard error of the mean over clusters.
+    The unit is the standard error of the mean over clusters. The chance to detect it
+    is estimated from :data:`POWER_SAMPLES` samples with a fixed seed.
 
     A pattern that flips the set S leaves the sum as large if the mean over S of noise
     plus shift is at most 0. The shift must therefore exceed the negated mean over S for
@@ -153,6 +168,7 @@ def _shift_for_sign_flip(n_clusters: int, significance: float) -> float:
         ordered = np.partition(negated_means, -n_allowed, axis=1)
         shifts_needed.append(ordered[:, -n_allowed])
 
+    # The noise has an SD of 1, so a standard error is 1 / sqrt(clusters).
     shift = float(np.quantile(np.concatenate(shifts_needed), POWER))
     return shift * math.sqrt(n_clusters)
 
@@ -240,6 +256,8 @@ def clusters_needed(sd: float, effect: float) -> int:
 def with_mde(estimate: Estimate, *, null: float | None = None) -> Estimate:
     """Return the estimate with its minimum detectable effect, if it has an error.
 
+    The effect is that of a two-sided t test over the estimate's clusters at its level.
+
     Parameters
     ----------
     null
@@ -270,6 +288,7 @@ def _noncentrality(df: float, *, level: float) -> float:
     critical = float(scipy.special.stdtrit(df, 0.5 + level / 2))
 
     def power_in_excess(noncentrality: float) -> float:
+        """Return the chance of a detection, less the wanted one."""
         tails = scipy.special.nctdtr(df, noncentrality, [-critical, critical])
         # SciPy gives NaN for a tail below about 1e-15, which counts as 0 here.
         below_lower, below_upper = np.nan_to_num(tails)

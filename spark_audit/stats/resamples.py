@@ -1,4 +1,9 @@
-"""Weights of rows in resamples of clusters, some resamples at a time."""
+"""Weights of rows in resamples of clusters, some resamples at a time.
+
+AUC and TPR of clustered rows (:mod:`~spark_audit.stats.clustered_roc`,
+:mod:`~spark_audit.stats.clustered_tpr`) need the weight of each row, not only of each
+cluster. For all ``B`` resamples together these would not fit into memory.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +18,8 @@ from spark_audit.stats.bootstrap import Weights, row_chunks
 class Resamples(NamedTuple):
     """A lot of resamples, with the weights of rows in each of them.
 
-    ``columns``: their places among all resamples. ``members``, ``others``: shape
-    ``(rows, b)``, float64.
+    ``columns``: which of all resamples the ``b`` of this lot are. ``members``,
+    ``others``: shape ``(rows, b)``, float64, how often each row is drawn.
     """
 
     columns: slice
@@ -37,7 +42,7 @@ def resamples_of_rows(
     cluster
         Shape ``(n,)``: cluster code of each row.
     members, others
-        Places of the rows whose weights are wanted.
+        Indices of the rows whose weights are wanted.
 
     Examples
     --------

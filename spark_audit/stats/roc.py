@@ -2,7 +2,8 @@
 
 A larger score speaks for membership; ties count one half. This file treats rows as
 independent; :mod:`~spark_audit.stats.clustered_roc` has clusters and tasks. Undefined
-figures raise ``NotEstimableError``.
+figures raise ``NotEstimableError``. A *side* is the members (rows trained on), or the
+non-members.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from numpy.typing import ArrayLike
 from spark_audit.errors import NotEstimableError
 
 COARSE = 10
-"""A TPR is called coarse if fewer false positives than this are allowed."""
+"""A TPR is called coarse if its budget allows fewer false positives than this."""
 
 
 class Tpr(NamedTuple):
@@ -241,9 +242,8 @@ def placements(members: np.ndarray, non_members: np.ndarray) -> Placements:
     >>> placed.above.tolist(), placed.below.tolist()
     ([1.0, 0.25], [0.75, 0.5])
     """
-    # Shapes (m,) and (n,).
-    above = _number_exceeded(members, non_members) / len(non_members)
-    below = 1 - _number_exceeded(non_members, members) / len(members)
+    above = _number_exceeded(members, non_members) / len(non_members)  # (m,)
+    below = 1 - _number_exceeded(non_members, members) / len(members)  # (n,)
     return Placements(auc=float(above.mean()), above=above, below=below)
 
 

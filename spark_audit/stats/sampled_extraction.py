@@ -4,7 +4,9 @@ After the true prefix of a span, ``p_z`` is the chance that sampling gives exact
 tokens. ``n_p`` is the number of tries in which it comes at least once with probability
 p: (n, p)-discoverable extraction, Hayes et al. (2024), "Measuring memorization through
 probabilistic discoverable extraction". A text can be tokenised in several ways and
-``p_z`` counts one: a lower bound of the chance of the text.
+``p_z`` counts one: a lower bound of the chance of the text. The audit ``extract`` sums
+:func:`top_k_logp` over a span's tokens, which gives ``log p_z``, and reports
+:func:`n_p`.
 """
 
 from __future__ import annotations

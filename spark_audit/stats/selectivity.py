@@ -85,8 +85,8 @@ def unlike_drift(
     """Return whether two runs drifted too unequally for a contrast to say anything.
 
     There are two such cases. The drift of low-sensitivity text differs by more than a
-    tenth of the contrast (:data:`MAX_DRIFT_SHARE`), with a paired interval that excludes 0 or is
-    missing. Or the interval reaches half of the contrast
+    tenth of the contrast (:data:`MAX_DRIFT_SHARE`), with a paired interval that
+    excludes 0 or is missing. Or the interval reaches half of the contrast
     (:data:`MAX_DRIFT_INTERVAL_SHARE`), which means too little text to tell. Ordinary
     fine-tuning moves all text; if it moves other text unequally, it also moves
     identifiers and equally hard text unequally.

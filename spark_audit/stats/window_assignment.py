@@ -17,6 +17,10 @@ span. No two assignments tie in this order.
   :data:`MAX_SPANS_EXACT` spans that clash. Larger groups are not merged: the first
   window stays, and the other group must avoid its tokens. A span can thereby lose its
   window, or its closest one.
+
+A *mask* has one bit for each span of a group, set if the span has a window. Spans are
+numbered in the order of ``choices``; costs are whole numbers of any unit.
+:mod:`~spark_audit.stats.matching` calls this file.
 """
 
 from __future__ import annotations
@@ -33,8 +37,8 @@ Pick = tuple[int, int]
 """A window as ``(start, cost)``."""
 
 _Solution: TypeAlias = tuple[int, tuple[Pick | None, ...]]
-"""Total cost, and the window of each span; smaller is better. It is a plain tuple,
-since there can be thousands for each window.
+"""Total cost, and the window of each span; of two for the same mask, the smaller tuple
+is better. It is a plain tuple, since there can be thousands for each window.
 """
 
 MAX_SPANS_EXACT = 12
@@ -57,10 +61,13 @@ class Choices:
     starts: np.ndarray
     costs: np.ndarray
 
-    def without(self, first: int, end: int) -> Choices:
-        """Return the windows that share no token with one from ``first`` to ``end``."""
+    def without(self, start: int, end: int) -> Choices:
+        """Return the windows that share no token with one from ``start`` to ``end``.
+
+        ``end`` is exclusive.
+        """
         is_behind = self.starts >= end
-        is_before = self.starts + self.length <= first
+        is_before = self.starts + self.length <= start
         is_disjoint = is_behind | is_before
         return Choices(
             length=self.length,
@@ -70,7 +77,10 @@ class Choices:
 
 
 class _WindowEnd(NamedTuple):
-    """A window by its end: sorted, the order of the dynamic programme."""
+    """A window of a span, end exclusive.
+
+    Sorted, windows stand in the order of ends, which is that of the dynamic programme.
+    """
 
     end: int
     start: int
@@ -105,14 +115,18 @@ def assign_disjoint(choices: Sequence[Choices]) -> list[Pick | None]:
     """
     picks: list[Pick | None] = [None] * len(choices)
     admissible = list(choices)
-    groups = {i: [i] for i, choice in enumerate(choices) if len(choice.starts)}
 
-    unsolved = list(groups.values())
+    # Each span that has a window starts as a group by itself.
+    group_of_span = {
+        span: [span] for span, choice in enumerate(choices) if len(choice.starts)
+    }
+
+    unsolved = list(group_of_span.values())
     while unsolved:
         for group in unsolved:
-            solution = best_windows([admissible[i] for i in group])
-            for i, window in zip(group, solution, strict=True):
-                picks[i] = window
+            solution = best_windows([admissible[span] for span in group])
+            for span, pick in zip(group, solution, strict=True):
+                picks[span] = pick
 
         unsolved = []
         clash = _leftmost_clash(choices, picks)
@@ -120,16 +134,16 @@ def assign_disjoint(choices: Sequence[Choices]) -> list[Pick | None]:
             break
 
         first, second = clash
-        merged = sorted(groups[first.span] + groups[second.span])
+        merged = sorted(group_of_span[first.span] + group_of_span[second.span])
         if len(merged) <= MAX_SPANS_EXACT:
-            for i in merged:
-                groups[i] = merged
+            for span in merged:
+                group_of_span[span] = merged
             unsolved.append(merged)
         else:
             # The first window stays, and the other group must avoid its tokens.
-            for i in groups[second.span]:
-                admissible[i] = admissible[i].without(first.start, first.end)
-            unsolved.append(groups[second.span])
+            for span in group_of_span[second.span]:
+                admissible[span] = admissible[span].without(first.start, first.end)
+            unsolved.append(group_of_span[second.span])
 
     return picks
 
@@ -139,16 +153,15 @@ def _leftmost_clash(
 ) -> tuple[TakenWindow, TakenWindow] | None:
     """Return the leftmost two windows that share a token; ``None`` if none do."""
     windows = []
-    for i, pick in enumerate(picks):
+    for span, pick in enumerate(picks):
         if pick is not None:
             start, _ = pick
-            windows.append((start, start + choices[i].length, i))
+            end = start + choices[span].length
+            windows.append(TakenWindow(start=start, end=end, span=span))
 
     for first, second in pairwise(sorted(windows)):
-        _, end, _ = first
-        next_start, _, _ = second
-        if next_start < end:
-            return TakenWindow(*first), TakenWindow(*second)
+        if second.start < first.end:
+            return first, second
     return None
 
 
@@ -168,39 +181,27 @@ def best_windows(choices: Sequence[Choices]) -> list[Pick | None]:
     [(0, 1), (7, 2)]
     """
     longest = max(choice.length for choice in choices)
-
-    # best[n] maps a mask of spans to the least cost, then the earliest windows, among
-    # windows that end at ends[n] or before.
     nobody: tuple[Pick | None, ...] = (None,) * len(choices)
+
+    # best[k] maps a mask to the best solution among windows that end at ends[k] or
+    # before. Both lists grow with the windows' ends.
     ends = [0]
     best: list[dict[int, _Solution]] = [{0: (0, nobody)}]
 
-    for end, start, span, cost in _windows_by_end(choices):
-        if end > ends[-1]:
-            ends.append(end)
+    for window in _windows_by_end(choices):
+        if window.end > ends[-1]:
+            ends.append(window.end)
             best.append(best[-1].copy())
 
             # Later windows start at end - longest or after it.
-            n_outdated = bisect_right(ends, end - longest) - 1
+            n_outdated = bisect_right(ends, window.end - longest) - 1
             if n_outdated > 0:
                 del ends[:n_outdated]
                 del best[:n_outdated]
 
         # The window may follow any window that ends before it starts.
-        bit = 1 << span
-        solutions = best[-1]
-        before = best[bisect_right(ends, start) - 1]
-        for mask, (total, picks) in before.items():
-            if mask & bit:
-                continue
-            present = solutions.get(mask | bit)
-            if present is not None and total + cost > present[0]:
-                continue
-
-            with_window = (*picks[:span], (start, cost), *picks[span + 1 :])
-            candidate = (total + cost, with_window)
-            if present is None or candidate < present:
-                solutions[mask | bit] = candidate
+        before = best[bisect_right(ends, window.start) - 1]
+        _add_window(best[-1], before, window)
 
     # Prefer most spans, then the least cost, then the smallest mask.
     final = best[-1]
@@ -212,17 +213,52 @@ def best_windows(choices: Sequence[Choices]) -> list[Pick | None]:
     return list(best_picks)
 
 
+def _add_window(
+    solutions: dict[int, _Solution],
+    before: dict[int, _Solution],
+    window: _WindowEnd,
+) -> None:
+    """Put each solution before a window, with the window, among the best solutions.
+
+    Parameters
+    ----------
+    solutions
+        Best solution by mask; changed in place.
+    before
+        Best solutions among windows that end before this one starts, by mask.
+    """
+    _, start, span, cost = window
+    bit = 1 << span
+
+    for mask, (total, picks) in before.items():
+        # A span has one window only.
+        if mask & bit:
+            continue
+
+        # Compare costs first, which is quicker than making the tuple.
+        present = solutions.get(mask | bit)
+        if present is not None and total + cost > present[0]:
+            continue
+
+        with_window = (*picks[:span], (start, cost), *picks[span + 1 :])
+        candidate = (total + cost, with_window)
+        if present is None or candidate < present:
+            solutions[mask | bit] = candidate
+
+
 def _windows_by_end(choices: Sequence[Choices]) -> list[_WindowEnd]:
     """Return the windows that can be in an optimum, from the first end to the last.
 
-    For each span these are its cheapest ones: one more than all other spans can touch.
+    For each span these are its cheapest ones: one more than all other spans can touch
+    (the pruning in the first lines of this file).
     """
     n_spans = len(choices)
     all_tokens = sum(choice.length for choice in choices)
 
     windows = []
-    for i, choice in enumerate(choices):
-        # A window of b tokens touches a + b - 1 windows of a tokens.
+    for span, choice in enumerate(choices):
+        # A window of b tokens touches a + b - 1 windows of a tokens: a = choice.length,
+        # and b of the other spans sum up to all_tokens - a.
         n_touched = all_tokens - choice.length
         n_touched += (n_spans - 1) * (choice.length - 1)
 
@@ -231,6 +267,6 @@ def _windows_by_end(choices: Sequence[Choices]) -> list[_WindowEnd]:
         costs = choice.costs[cheapest].tolist()
         for start, cost in zip(starts, costs, strict=True):
             end = start + choice.length
-            windows.append(_WindowEnd(end=end, start=start, span=i, cost=cost))
+            windows.append(_WindowEnd(end=end, start=start, span=span, cost=cost))
 
     return sorted(windows)
