@@ -16,8 +16,9 @@ import pandas as pd
 import torch
 
 from spark_audit.checkpoints import run_record, specs
-from spark_audit.checkpoints.checkpoint import Checkpoint, undisturbed
+from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.detect import read_headers
+from spark_audit.checkpoints.in_memory import undisturbed
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.untrusted import quiet
 from spark_audit.checkpoints.weight_files import NOISE_FILE

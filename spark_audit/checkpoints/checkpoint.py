@@ -1,9 +1,10 @@
-"""A checkpoint that is ready to be scored, from files or in memory."""
+"""A checkpoint that is ready to be scored, from files or in memory.
+
+Those of files are made in ``open.py``, and models in memory in ``in_memory.py``.
+"""
 
 from __future__ import annotations
 
-import copy
-import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -12,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from spark_audit.checkpoints.tokenizer import tokenizer_sha256, usable_rows
-from spark_audit.errors import CheckpointError, at
+from spark_audit.checkpoints.tokenizer import usable_rows
 from spark_audit.provenance import sha256_json
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ SIZE_FIELDS = (
     "num_key_value_heads",
 )
 """Sizes of a model's tensors in a configuration, except the vocabulary."""
-NOT_HASHED = "not hashed: a model in memory"
-"""Placeholder for the hash of weights that are still being trained."""
 
 
 @dataclass(frozen=True)
@@ -155,70 +153,10 @@ class Checkpoint:
     @contextmanager
     def active(self) -> Iterator[torch.nn.Module]:
         """Yield the module with exactly this checkpoint switched on, in eval mode."""
-        self.model.eval()
         with self.activate(), torch.inference_mode():
+            # A model in memory gets its own mode back when it is deactivated.
+            self.model.eval()
             yield self.model
-
-
-def live(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    *,
-    name: str,
-    activate: Callable[[], AbstractContextManager[Any]] = nullcontext,
-) -> Checkpoint:
-    """Return a causal language model in memory as a checkpoint.
-
-    Its adapters stay switched as they are.
-
-    Parameters
-    ----------
-    model
-        A model of transformers, perhaps wrapped by PEFT.
-    activate
-        Switches the model to the wanted state, such as ``model.disable_adapter``.
-
-    Raises
-    ------
-    CheckpointError
-        If its parameters are shards, or its tokenizer is a slow one.
-    """
-    with at(f"checkpoint {name!r}"):
-        # FSDP and tensor parallelism use the first mark, and ZeRO-3 the other.
-        for parameter in model.parameters():
-            if hasattr(parameter, "full_tensor") or hasattr(parameter, "ds_id"):
-                problem = "its parameters are shards (FSDP, ZeRO-3, tensor parallel)"
-                raise CheckpointError(
-                    problem, fix="audit the checkpoints that are saved"
-                )
-        if not getattr(tokenizer, "is_fast", False):
-            raise CheckpointError("has no fast tokenizer", fix="give one as tokenizer=")
-
-        base_model = model
-        if hasattr(model, "get_base_model"):
-            base_model = model.get_base_model()
-
-        adapter = getattr(model, "active_peft_config", None)
-        # A trainer may set padding and truncation on its own tokenizer.
-        tokenizer = copy.deepcopy(tokenizer)
-        facts = module_facts(base_model, tokenizer, adapter)
-
-        return Checkpoint(
-            name=name,
-            source="a model in memory",
-            format="live",
-            model=model,
-            tokenizer=tokenizer,
-            architecture=facts.architecture,
-            usable=facts.usable,
-            max_positions=facts.max_positions,
-            dtype=facts.dtype,
-            device=str(entry_device(base_model)),
-            weights_sha256=NOT_HASHED,
-            tokenizer_sha256=tokenizer_sha256(tokenizer),
-            model_id=f"live {name}",
-            activate=activate,
-        )
 
 
 @dataclass(frozen=True)
@@ -254,41 +192,6 @@ def module_facts(
         max_positions=limit,
         dtype=str(next(model.parameters()).dtype).removeprefix("torch."),
     )
-
-
-@contextmanager
-def undisturbed(model: torch.nn.Module) -> Iterator[None]:
-    """Restore training modes and all random numbers after the block.
-
-    In the block, the model computes in the precision of its weights: accelerate's
-    autocast around ``forward`` is removed.
-    """
-    was_training = [(module, module.training) for module in model.modules()]
-    python_state = random.getstate()
-    # Data collators use NumPy's old interface.
-    numpy_state = np.random.get_state()  # noqa: NPY002
-    # A query of the devices would start CUDA in a process that does not use it.
-    cuda: Any = torch.cuda
-    devices = range(cuda.device_count()) if cuda.is_initialized() else ()
-
-    # accelerate keeps the wrapped forward under this name.
-    attributes = model.__dict__
-    wrapped_forward = None
-    if "_original_forward" in attributes:
-        wrapped_forward = attributes.get("forward")
-
-    with torch.random.fork_rng(devices=[*devices]):
-        try:
-            if wrapped_forward is not None:
-                attributes["forward"] = attributes["_original_forward"]
-            yield
-        finally:
-            if wrapped_forward is not None:
-                attributes["forward"] = wrapped_forward
-            for module, is_training in was_training:
-                module.training = is_training
-            random.setstate(python_state)
-            np.random.set_state(numpy_state)  # noqa: NPY002
 
 
 def max_positions(config: PreTrainedConfig) -> int | None:

@@ -31,11 +31,13 @@ from spark_audit.checkpoints.checkpoint import (
     module_facts,
     served_by,
 )
+from spark_audit.checkpoints.given import GivenCheckpoint
 from spark_audit.checkpoints.grown_vocabulary import (
     Growth,
     growth_since,
     notes_on_growth,
 )
+from spark_audit.checkpoints.in_memory import from_memory
 from spark_audit.checkpoints.noise_file import frozen_noise
 from spark_audit.checkpoints.remarks import remarks
 from spark_audit.checkpoints.specs import Loading, Spec, default_name, is_server
@@ -53,8 +55,30 @@ if TYPE_CHECKING:
     from spark_audit.checkpoints.server import Server
 
 
+def as_checkpoint(
+    given: GivenCheckpoint, *, tokenizer_sha256: str | None = None
+) -> Checkpoint:
+    """Return as an open checkpoint whatever a function was given as a checkpoint.
+
+    Parameters
+    ----------
+    given
+        A path, an open checkpoint, or a model in memory.
+    tokenizer_sha256
+        Hash of the tokenizer of the manifest, by which a model in memory finds its own.
+
+    Raises
+    ------
+    CheckpointError, TypeError
+        As :func:`open_checkpoint`.
+    """
+    if isinstance(given, str | Path):
+        return open_checkpoint(given)
+    return from_memory(given, tokenizer_sha256=tokenizer_sha256)
+
+
 def open_checkpoint(
-    source: str | Path | Checkpoint,
+    source: GivenCheckpoint,
     loading: Loading | None = None,
     *,
     name: str | None = None,
@@ -67,7 +91,8 @@ def open_checkpoint(
     source
         A Hugging Face folder or ``hf:ORG/NAME``, a PEFT folder, a weights file, or a
         series of tasks (its last stage, or ``PATH@K``). An open checkpoint is returned
-        unchanged.
+        unchanged. A model in memory is taken as it stands, with the ``tokenizer`` that
+        is given among the options.
     loading
         Options for opening; default: those of
         :class:`~spark_audit.checkpoints.specs.Loading`.
@@ -83,16 +108,15 @@ def open_checkpoint(
     CheckpointError
         If it cannot be loaded as what it claims to be. The error says why.
     TypeError
-        If it is neither a path nor a checkpoint.
+        If it is none of these, or an option cannot apply to what is open already.
     """
     if not isinstance(source, str | Path):
-        # Any object with a checkpoint's parts is accepted as one.
-        if hasattr(source, "usable"):
-            return source
-        given_type = type(source).__name__
-        raise TypeError(
-            f"checkpoint: {given_type} is neither a path nor an open checkpoint"
-        )
+        tokenizer = options.pop("tokenizer", None)
+        if options:
+            raise TypeError(
+                f"{', '.join(options)}: cannot be chosen for a checkpoint that is open"
+            )
+        return from_memory(source, name=name, tokenizer=tokenizer)
 
     spec = Spec(name or default_name(str(source)), (str(source),))
     loading = replace(loading or Loading(), **options)

@@ -33,7 +33,8 @@ from transformers import (
 
 from spark_audit.audits import TRAINING_AUDITS, Audit, Matched, find
 from spark_audit.audits.base import Plan
-from spark_audit.checkpoints.checkpoint import Checkpoint, live, undisturbed
+from spark_audit.checkpoints.checkpoint import Checkpoint
+from spark_audit.checkpoints.in_memory import in_memory, undisturbed, unwrapped
 from spark_audit.errors import InputError, SparkError, one_of
 from spark_audit.integrations.look import LOG_PREFIX, AuditLook
 from spark_audit.integrations.pace import Pace
@@ -208,7 +209,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         started = _now()
         is_fresh = not state.global_step
         with _unwrapped(model) as inner:
-            loaded = live(inner, self._reads_by, name=BASE)
+            loaded = in_memory(inner, self._reads_by, name=BASE, is_hashed=False)
             check_fit(self._full_manifest, loaded, base_sha256=None)
             self._items = items_for(self.manifest, loaded, self.plan)
             self._base = self._scored_base(inner, is_fresh=is_fresh)
@@ -302,7 +303,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         look: AuditLook | None = None
         try:
             with _unwrapped(self._model) as inner:
-                loaded = live(inner, self._reads_by, name=name)
+                loaded = in_memory(inner, self._reads_by, name=name, is_hashed=False)
                 tables = {} if self._base is None else {BASE: self._base}
                 if name != BASE:
                     tables[name] = self._scores(loaded)
@@ -368,7 +369,13 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         distances: list[float] = []  # nats a token, one for each state
         for activate in states:
             tables = self._scores(
-                live(model, self._reads_by, name=BASE, activate=activate)
+                in_memory(
+                    model,
+                    self._reads_by,
+                    name=BASE,
+                    activate=activate,
+                    is_hashed=False,
+                )
             )
             table = tables.get(Pass())
             if table is None or not len(table):  # no text is scored whole
@@ -509,7 +516,7 @@ def _rules_of(texts: Sequence[str], audits: Mapping[str, Audit]) -> list[Rule]:
 @contextmanager
 def _unwrapped(model: torch.nn.Module) -> Iterator[PreTrainedModel]:
     """Yield the model without its wrappers, and restore its mode afterwards."""
-    inner = extract_model_from_parallel(model, keep_torch_compile=False)
+    inner = unwrapped(model)
     with undisturbed(inner):
         yield inner
 

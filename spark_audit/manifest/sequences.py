@@ -30,6 +30,7 @@ from spark_audit.scoring.table import ITEMS, Pass
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.checkpoint import Checkpoint
+    from spark_audit.checkpoints.given import GivenCheckpoint
 
 MORE_TOKENS = 4
 """Tokens by which an answer may exceed its task's longest response **[ours]**."""
@@ -62,7 +63,7 @@ def items_for(
 
 
 def score(
-    loaded: Checkpoint | str | Path,
+    loaded: GivenCheckpoint,
     source: schema.Manifest | str | Path | Sequence[AnyItem],
     **options: Any,
 ) -> PassTables:
@@ -73,22 +74,24 @@ def score(
     Parameters
     ----------
     loaded
-        The checkpoint, or its path.
+        The checkpoint, its path, or a model in memory.
     source
         A manifest or its path, for all its examples; or items that were made from one.
     options
         ``passes``, ``store``, ``batch_size``, ``progress``.
     """
-    from spark_audit.checkpoints.open import open_checkpoint
+    if not isinstance(source, schema.Manifest | str | Path):
+        return scoring.score(loaded, source, **options)
 
-    loaded = open_checkpoint(loaded)
-    if isinstance(source, schema.Manifest | str | Path):
-        manifest = read_manifest(source)
-        plan = {Pass(): [*manifest.by_id]}
-        items = items_for(manifest, loaded, plan)[Pass()]
-    else:
-        items = source
-    return scoring.score(loaded, items, **options)
+    from spark_audit.checkpoints.open import as_checkpoint
+
+    manifest = read_manifest(source)
+    checkpoint = as_checkpoint(
+        loaded, tokenizer_sha256=manifest.reference.tokenizer_sha256
+    )
+    plan = {Pass(): [*manifest.by_id]}
+    items = items_for(manifest, checkpoint, plan)[Pass()]
+    return scoring.score(checkpoint, items, **options)
 
 
 def plain_items(encodings: Encodings, keys: Sequence[str]) -> list[Item]:

@@ -14,6 +14,7 @@ from spark_audit.audits import about
 from spark_audit.audits.base import Tables, baselines_of, originals
 from spark_audit.audits.seeds import with_entries
 from spark_audit.audits.setup_guards import setup_guards
+from spark_audit.checkpoints.given import NOT_HASHED
 from spark_audit.errors import at
 from spark_audit.files import sha256_file
 from spark_audit.manifest.schema import Manifest
@@ -222,7 +223,7 @@ def _setup_guards(
         facts = checkpoint_job.facts
         # A rounded or relearned checkpoint has the hash of its original.
         is_derived = facts.quantised_from or facts.relearned_from
-        if not is_derived and facts.format != "live":
+        if not is_derived and facts.weights_sha256 != NOT_HASHED:
             weights[facts.name] = facts.weights_sha256
 
     with job.clock("statistics: setup"):

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -29,6 +28,7 @@ from spark_audit.scoring.table import COLUMN_TYPES, Pass, Task, TokenTable
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.checkpoint import Checkpoint
+    from spark_audit.checkpoints.given import GivenCheckpoint
 
 Progress: TypeAlias = Callable[[int, int], None]
 """A callback with the tokens done and the total of tokens."""
@@ -67,7 +67,7 @@ def item(key: str, encoding: Encoding, kept: tuple[int, int]) -> Item:
 
 
 def score(
-    loaded: Checkpoint | str | Path,
+    loaded: GivenCheckpoint,
     items: Sequence[AnyItem],
     *,
     passes: Sequence[Pass] = (Pass(),),
@@ -110,11 +110,11 @@ def score(
     OutputError
         If the store cannot be written. Earlier scores stay valid.
     """
-    from spark_audit.checkpoints.open import open_checkpoint
+    from spark_audit.checkpoints.open import as_checkpoint
     from spark_audit.messages import awaited
     from spark_audit.messages import progress as shown
 
-    loaded = open_checkpoint(loaded)
+    loaded = as_checkpoint(loaded)
     store = Store(None) if store is None else store
     progress = awaited() if progress is None else progress
     tables: dict[Pass, TokenTable] = {}
