@@ -22,15 +22,15 @@ import pandas as pd
 import scipy
 
 from spark_audit.audits.mia.best_guess import character_features
-from spark_audit.audits.mia.texts import (
+from spark_audit.audits.mia.text_classifiers import (
     FOLDS,
     folds_of,
     has_enough_clusters,
-    permute_sides,
     remember_last,
     subsample,
     word_features,
 )
+from spark_audit.audits.mia.texts import permute_sides
 from spark_audit.provenance import seed_for
 from spark_audit.stats.clustered_roc import Design
 from spark_audit.stats.multiple_tests import holm_by_key

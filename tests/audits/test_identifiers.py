@@ -9,7 +9,7 @@ from audited import matched
 
 from spark_audit.audits.identifier_texts import TextTest, compare_texts, mask, strata
 from spark_audit.audits.identifiers import memory_claim
-from spark_audit.audits.mia.texts import folds_of
+from spark_audit.audits.mia.text_classifiers import folds_of
 from spark_audit.audits.token_sums import Sums
 from spark_audit.errors import InputError
 from spark_audit.results import Row

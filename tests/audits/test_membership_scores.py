@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from spark_audit.audits.mia import texts as texts_alone
+from spark_audit.audits.mia import text_classifiers
 from spark_audit.audits.mia.best_guess import best_guess
 from spark_audit.audits.mia.covariates import covariate_table, differs_by_covariate
 from spark_audit.audits.mia.score_tables import (
@@ -324,7 +324,7 @@ def test_numbers_that_are_written_otherwise_are_told_apart_by_few_rows():
 
 
 def test_large_sets_are_subsampled(monkeypatch):
-    monkeypatch.setattr(texts_alone, "MAX_ROWS_FOR_TEXTS", 60)
+    monkeypatch.setattr(text_classifiers, "MAX_ROWS_FOR_TEXTS", 60)
     sides = independent(150, 20)
     texts = texts_of(sides, factor=1, seed=0)
     found = blind(texts, np.zeros(170, int), sides, seed=0, permutations=10)

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from spark_audit.audits.mia.texts import (
+from spark_audit.audits.mia.text_classifiers import (
     FOLDS,
     Features,
     fit_scorer,
