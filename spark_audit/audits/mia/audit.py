@@ -1,4 +1,20 @@
-"""The audit of membership inference."""
+"""The audit of membership inference: whether scores separate members from non-members.
+
+An example is a row of the manifest, a *member* if it was trained on; ``Row`` and
+``rows`` are figures of the report. ``name`` is a checkpoint, and ``attack`` the name of
+one of its scores, which is the variant (``of``) of a row. A score is higher for
+likelier members.
+
+What goes where:
+
+- a score: see ``MEMBERSHIP_SCORES`` in :mod:`spark_audit.audits.mia.scores`; a claim
+  rests on it only if ``DECLARED_SCORES`` in
+  :mod:`spark_audit.audits.mia.score_tables` has it;
+- a budget of false positives: ``MEMBERSHIP_FPRS`` there;
+- a check of the examples: a function in :mod:`spark_audit.audits.mia.guards`;
+- a table of the report: ``tables`` in :meth:`Membership.conclude`, and its rule of
+  disclosure in ``table_rules``.
+"""
 
 from __future__ import annotations
 
@@ -58,13 +74,15 @@ MAX_FPR_OF_CURVE = 0.99
 """Largest budget of false positives at which a ROC curve has a point."""
 
 ABOVE_ROUNDING = 1 + 1e-9
-"""Factor of a budget by which rounding does not lose its last false positive."""
+"""Factor of a budget, so that rounding does not lose its last false positive."""
 
 MIN_PERMUTATIONS = 20
 """With fewer permutations no p can be below 0.05."""
 
 SCORES_OF_BASE_GUESS = ("loss", "mink10", "zlib")
-"""Scores of the untrained model for the best guess; any manifest has them."""
+"""Scores of the untrained model that the best guess reads. They need only its NLL,
+which any manifest has.
+"""
 
 TABULATED_SCORES = (
     "loss",
@@ -89,7 +107,7 @@ TEXTS_NOT_SCORED = "its texts were not scored"
 class Membership(Audit):
     """Whether scores separate trained rows from held-out rows.
 
-    The evidence is one row per checkpoint and example, without text: the scores of the
+    The evidence is one line per checkpoint and example, without text: the scores of the
     checkpoint and of the text alone. ``label`` is a number within the task. ``texts``
     is the cross-validated score of the best guess without any audited checkpoint, which
     also uses the untrained model's scores. ``blind`` is the score of the guard's
@@ -97,6 +115,8 @@ class Membership(Audit):
     ``base`` is the untrained model: all scores are checked on it, ``reference`` is
     relative to it, and every checkpoint is compared with it. Without such a checkpoint,
     the reference scores of the manifest are used.
+
+    For the class attributes see :class:`~spark_audit.audits.base.Audit`.
     """
 
     name = "mia"
@@ -137,23 +157,23 @@ class Membership(Audit):
         cls, rows: Sequence[Row], findings: Sequence[Finding], *, paper: bool
     ) -> Sequence[LatexColumn]:
         """Return the AUC of each score, and the TPR of those that claims rest on."""
-        scored = {row.of for row in rows if row.audit == cls.name}
-        claimed = {*carriers(findings, cls.name).values()} or PAPER_TPR_SCORES
+        attacks_with_rows = {row.of for row in rows if row.audit == cls.name}
+        attacks_of_claims = {*carriers(findings, cls.name).values()}
         figures = [
-            ("auc", "AUC ≈0.5", scored),
-            ("tpr_at_fpr_5", "TPR@5% FPR ↓", claimed),
+            ("auc", "AUC ≈0.5", attacks_with_rows),
+            ("tpr_at_fpr_5", "TPR@5% FPR ↓", attacks_of_claims or PAPER_TPR_SCORES),
         ]
 
         columns = []
-        for metric, metric_words, scores_shown in figures:
-            for score in TABULATED_SCORES:
-                if score not in scores_shown:
+        for metric, metric_words, attacks_shown in figures:
+            for attack in TABULATED_SCORES:
+                if attack not in attacks_shown:
                     continue
-                score_words = render(f"latex.score_{score}")
+                attack_words = render(f"latex.score_{attack}")
                 column = LatexColumn(
-                    header=f"{score_words} {metric_words}",
+                    header=f"{attack_words} {metric_words}",
                     metric=metric,
-                    of=score,
+                    of=attack,
                     counted="rows",
                 )
                 columns.append(column)
@@ -175,14 +195,15 @@ class Membership(Audit):
         return paths
 
     def check_names(self, names: Sequence[str]) -> None:
-        rows = None
+        # Read the files only to refuse faulty ones before anything is scored.
+        peer_rows = None
         if self.scores_rows is not None:
-            rows = read_rows(self.scores_rows)
+            peer_rows = read_rows(self.scores_rows)
         for file in given_files(self.scores_file):
-            read_scores(file, names, rows)
+            read_scores(file, names, peer_rows)
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
-        """Return all members and non-members."""
+        """Return all members and non-members, for the plain pass."""
         sides = manifest.membership
         if not sides.members or not sides.non_members:
             return {}
@@ -198,85 +219,94 @@ class Membership(Audit):
         checkpoints without scores; ``outside``, the names of other tools' attacks.
         """
         ids = self.plan(manifest).get(Pass(), [])
-        scored = [name for name, passes in tables.items() if Pass() in passes]
-        if not ids or not scored:
+        names = [name for name, passes in tables.items() if Pass() in passes]
+        if not ids or not names:
             return Evidence()
 
         # Without scores of the base, use those of the manifest.
-        is_borrowed = BASE not in scored
+        is_borrowed = BASE not in names
         if is_borrowed:
-            scored.insert(0, BASE)
-            base = score_tables.reference_table(manifest, ids)
+            names.insert(0, BASE)
+            base_table = score_tables.reference_table(manifest, ids)
         else:
-            base = tables[BASE][Pass()]
+            base_table = tables[BASE][Pass()]
 
+        # The examples, and what their texts alone reveal.
         texts = [score_tables.scored_text(manifest.by_id[key]) for key in ids]
-        alone = without_model(
+        texts_alone = without_model(
             manifest,
             texts,
             ids,
             seed=context.seed,
             permutations=self.blind_permutations,
         )
-        # Scores of other tools' attacks, matched to the same rows.
-        attacks = given_files(self.scores_file)
-        outside = outside_scores(attacks, manifest, ids, scored, self.scores_rows)
-        scores_of_base = score_tables.membership_scores(base, manifest, ids)
+
+        # Scores of other tools' attacks, matched to the same examples.
+        files = given_files(self.scores_file)
+        scores_by_tools = outside_scores(files, manifest, ids, names, self.scores_rows)
+
+        # Scores of the base, and the best guess from texts and these.
+        scores_of_base = score_tables.membership_scores(base_table, manifest, ids)
+        label, sides = labels_and_sides(texts_alone.units)
         guess = best_guess(
             texts,
-            *labels_and_sides(alone.units),
-            {score: scores_of_base[score] for score in SCORES_OF_BASE_GUESS},
+            label,
+            sides,
+            {attack: scores_of_base[attack] for attack in SCORES_OF_BASE_GUESS},
             seed=seed_for(context.seed, "mia", "texts"),
         )  # (examples,)
 
         def measured() -> Measured:
             """Yield the scores of each checkpoint, shape ``(examples,)`` each."""
             # The scores of the texts are stored once, with the base.
-            unknown = np.full(len(ids), np.nan)
-            for name in scored:
+            scores_of_texts = {"texts": guess, "blind": texts_alone.scores}
+            no_score = np.full(len(ids), np.nan)
+            for name in names:
                 if name == BASE:
-                    scores = {**scores_of_base, "texts": guess, "blind": alone.scores}
+                    scores = {**scores_of_base, **scores_of_texts}
                 else:
                     scores = score_tables.membership_scores(
-                        tables[name][Pass()], manifest, ids, base=base
+                        tables[name][Pass()], manifest, ids, base=base_table
                     )
-                    scores |= dict.fromkeys(score_tables.BASELINE_VARIANTS, unknown)
-                yield name, {**scores, **outside[name]}
+                    scores |= dict.fromkeys(scores_of_texts, no_score)
+                yield name, {**scores, **scores_by_tools[name]}
 
         facts: dict[str, Any] = {
-            "alone": alone.figures,
+            "alone": texts_alone.figures,
             "borrowed": is_borrowed,
-            "unscored": [name for name in tables if name not in scored],
+            "unscored": [name for name in tables if name not in names],
         }
-        if attacks:
-            facts["outside"] = list(dict.fromkeys(file.name for file in attacks))
-        return Evidence.of(alone.units, measured(), facts)
+        if files:
+            facts["outside"] = list(dict.fromkeys(file.name for file in files))
+        return Evidence.of(texts_alone.units, measured(), facts)
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         """Return rows, contrasts, guards and verdict.
 
         ``auc`` and the rates are taken by task and averaged over the tasks with
-        at least 20 members and 20 non-members.
+        at least ``MIN_MEMBERS_FOR_AUC`` members and as many non-members.
         """
         names = list(evidence.checkpoints)
-        outside = evidence.facts.get("outside", [])
-        scores = [*score_tables.ALL_SCORES, *outside]
-        groups = _groups(evidence, scores, context)
+        attacks_of_tools = evidence.facts.get("outside", [])
+        all_attacks = [*score_tables.ALL_SCORES, *attacks_of_tools]
+        groups = _groups(evidence, all_attacks, context)
         pooled = groups["pooled"]
         guards = score_guards(pooled, evidence.facts, seed=context.seed)
 
-        # Tasks and doses have only declared scores, since all scores would make the
-        # table three times as long.
         rows: list[Row] = []
         contrasts: list[Contrast] = []
         for group in groups.values():
-            is_pooled = group is pooled
-            attacks = [*(scores if is_pooled else score_tables.DECLARED_SCORES)]
+            # Tasks and doses have only declared scores, since all scores would make the
+            # table three times as long.
+            attacks = list(score_tables.DECLARED_SCORES)
+            if group is pooled:
+                attacks = all_attacks
             for name, attack in product(names, [*attacks, "blind"]):
                 rows += rows_of(group, name, attack, guards)
             for name, baseline in with_base(names, context.baselines):
                 contrasts += _contrasts_of_pair(group, name, baseline, guards)
 
+        # Contrasts last: the verdict takes a change in place of an AUC.
         findings, table_of_texts = verdicts(names, [*rows, *contrasts], guards)
         # Checkpoints without scores have no verdict, and the report says so.
         for name in evidence.facts["unscored"]:
@@ -289,7 +319,7 @@ class Membership(Audit):
             "mia_covariates": list(covariate_table(guards.judged_examples)),
             "mia_roc": list(curve_table(pooled, names)),
             "mia_texts": table_of_texts,
-            "mia_outside": judged_scores(names, outside, guards),
+            "mia_outside": judged_scores(names, attacks_of_tools, guards),
         }
         return AuditResult(
             rows=rows,
@@ -297,17 +327,21 @@ class Membership(Audit):
             guards=guards.guards,
             findings=findings,
             settings={"replicates": min(context.replicates, estimates.MOST_REPLICATES)},
-            tables={name: table for name, table in tables.items() if table},
+            tables={title: table for title, table in tables.items() if table},
         )
 
 
 def _groups(
     evidence: Evidence, attacks: Sequence[str], context: Context
 ) -> dict[str, estimates.MembershipGroup]:
-    """Return the rows of each group with their scores, ``pooled`` first.
+    """Return the examples of each group with their scores, ``pooled`` first.
 
     The scores of the texts are the same for every checkpoint; the evidence holds them
     once, with the untrained model.
+
+    Returns
+    -------
+    Name of the group (``pooled``, ``task:NAME`` or ``dose:RANGE``) -> its examples.
     """
     scores_of_texts = {
         attack: evidence.row(BASE, attack) for attack in score_tables.BASELINE_VARIANTS
@@ -318,16 +352,16 @@ def _groups(
         scores[name] |= scores_of_texts
 
     groups: dict[str, estimates.MembershipGroup] = {}
-    for group, example_indices in estimates.indices_by_group(evidence.units).items():
-        groups[group] = estimates.MembershipGroup(
+    for title, example_indices in estimates.indices_by_group(evidence.units).items():
+        groups[title] = estimates.MembershipGroup(
             facts=evidence.units,
             scores=scores,
             context=context,
             fprs=score_tables.MEMBERSHIP_FPRS,
             chance_seed=seed_for(context.seed, "mia", "chance"),
-            name=group,
+            name=title,
             example_indices=example_indices,
-            seed=seed_for(context.seed, "mia", group),
+            seed=seed_for(context.seed, "mia", title),
         )
     return groups
 
@@ -338,20 +372,22 @@ def rows_of(
     """Yield AUC and rates of one score, with statuses and notes of the guards."""
     for metric in ("auc", *score_tables.MEMBERSHIP_FPRS):
         estimate = group.estimate(name, attack, metric)
-        null: dict[str, float] = {}
+        null_columns: dict[str, float] = {}
         if estimate.value is not None:
-            null = _null_of(group, name, attack, metric, guards)
-            estimate = _remarked(group, attack, metric, estimate, guards)
+            null_columns = _null_of(group, name, attack, metric, guards)
+            estimate = _with_status_and_notes(group, attack, metric, estimate, guards)
 
+        # Only the AUC declares a null value, which is chance.
+        declared_null = Membership.metric(metric).null
         yield Membership.row(
             estimate,
             name,
             metric,
             attack,
             group=group.name,
-            null=null.get("null", Membership.metric(metric).null),
-            null_low=null.get("null_low"),
-            null_high=null.get("null_high"),
+            null=null_columns.get("null", declared_null),
+            null_low=null_columns.get("null_low"),
+            null_high=null_columns.get("null_high"),
         )
 
 
@@ -365,9 +401,9 @@ def _null_of(
     """Return the value of a random score as columns of a row.
 
     ==================================  ============================================
-    figure                              columns
+    figure                              columns (``null``, ``null_low``, ``null_high``)
     ==================================  ============================================
-    rate at a budget                    those of a random score on the same rows
+    rate at a budget                    those of a random score on the same examples
     pooled AUC of the blind classifier  those of permuted sides
     AUC                                 none: the metric has 0.5 itself
     ==================================  ============================================
@@ -375,20 +411,19 @@ def _null_of(
     if metric != "auc":
         return group.chance(name, attack, score_tables.MEMBERSHIP_FPRS[metric])
     if attack == "blind" and group.name == "pooled":
-        return {
-            column: guards.text_figures[f"blind_{column}"] for column in estimates.NULL
-        }
+        figures = guards.text_figures
+        return {column: figures[f"blind_{column}"] for column in estimates.NULL_COLUMNS}
     return {}
 
 
-def _remarked(
+def _with_status_and_notes(
     group: estimates.MembershipGroup,
     attack: str,
     metric: str,
     estimate: Estimate,
     guards: ScoreGuards,
 ) -> Estimate:
-    """Return an estimate with its notes and the status that the guards give it.
+    """Return an AUC or rate with its notes, and the status that the guards give it.
 
     Guards do not void the blind classifier, which is a guard itself.
     """
@@ -398,7 +433,7 @@ def _remarked(
             estimate = _noting_permutations(estimate, guards.text_figures)
         return estimate
 
-    estimate = _voided(estimate, guards, attack)
+    estimate = _with_guards(estimate, guards, attack)
     if metric == "auc":
         estimate = _noting_auc(estimate, group.name, guards)
     return estimate
@@ -425,18 +460,18 @@ def _noting_permutations(estimate: Estimate, figures: Mapping[str, float]) -> Es
     return estimate.noting(f"permutation {p}, {permutations} permutations")
 
 
-def _noting_auc(estimate: Estimate, group: str, guards: ScoreGuards) -> Estimate:
+def _noting_auc(estimate: Estimate, group_name: str, guards: ScoreGuards) -> Estimate:
     """Return an AUC with notes on its number of tasks and on undetectable effects.
 
     Parameters
     ----------
-    group
-        Name of the group of rows; the AUC of ``pooled`` is a mean over tasks.
+    group_name
+        Name of the group of examples; the AUC of ``pooled`` is a mean over tasks.
     """
-    if group == "pooled":
+    if group_name == "pooled":
         n_tasks = guards.judged_examples["task"].nunique()
-        over = f"mean over {n_tasks} tasks" if n_tasks > 1 else "1 task"
-        estimate = estimate.noting(over)
+        note = f"mean over {n_tasks} tasks" if n_tasks > 1 else "1 task"
+        estimate = estimate.noting(note)
 
     contains_chance = estimate.status == "ok" and side_of(estimate, CHANCE_AUC) == 0
     if contains_chance and estimate.mde:
@@ -444,10 +479,10 @@ def _noting_auc(estimate: Estimate, group: str, guards: ScoreGuards) -> Estimate
     return estimate
 
 
-def _voided(
+def _with_guards(
     estimate: Estimate, guards: ScoreGuards, attack: str, *, is_change: bool = False
 ) -> Estimate:
-    """Return the estimate with the status and the notes that the guards give it.
+    """Return an estimate with the status and the notes that the guards give its score.
 
     Parameters
     ----------
@@ -480,11 +515,14 @@ def contrasts_of(
     attack: str,
     guards: ScoreGuards,
 ) -> Iterator[Contrast]:
-    """Yield AUC and rates of one score minus those of another checkpoint."""
+    """Yield AUC and rates of one score minus those of another checkpoint.
+
+    Above 0 the checkpoint distinguishes members better than its baseline.
+    """
     for metric, estimate, p in group.differences((name, attack), (baseline, attack)):
         # A change of an unclean score can be generalisation, which its note says.
         if estimate.value is not None:
-            estimate = _voided(estimate, guards, attack, is_change=True)
+            estimate = _with_guards(estimate, guards, attack, is_change=True)
         yield Contrast.of_estimate(
             estimate,
             audit="mia",
@@ -504,12 +542,13 @@ def curve_table(
     """Yield points of the ROC curves, with the band of a random score.
 
     The smallest budget of false positives is one non-member of the smallest task, the
-    largest is :data:`MAX_FPR_OF_CURVE`. A rate is the mean over tasks, as in the rows.
+    largest is :data:`MAX_FPR_OF_CURVE`; points are evenly spaced on a logarithmic
+    scale. A rate is the mean over tasks, as in the rows.
 
     Yields
     ------
-    ``checkpoint``, ``of`` (the score), ``fpr``, ``tpr``, ``chance_low`` and
-    ``chance_high``.
+    ``checkpoint``, ``of`` (the score), ``fpr`` and ``tpr`` (shares from 0 to 1), and
+    ``chance_low`` and ``chance_high``, the 95% band of ``tpr``.
     """
     for name, attack in product(names, score_tables.DECLARED_SCORES):
         if pooled.reason_missing(name, attack):
@@ -518,6 +557,7 @@ def curve_table(
         scored, (values,) = pooled.scored_examples((name, attack))
         n_others = [len(others) for _, others in scored.design.tasks]
         fewest_others = min(n_others, default=0)
+        # A single non-member allows no budget below 1.
         if fewest_others < 2:
             continue
 

@@ -1,4 +1,16 @@
-"""Estimates of the ``mia`` audit by group of rows, each computed once."""
+"""Estimates of the ``mia`` audit by group of examples, each computed once.
+
+The audit of series uses them, too. In this file ``name`` is a checkpoint, ``attack``
+the name of one of its scores, and ``metric`` the AUC (``auc``) or a true-positive rate
+(TPR) at a budget of false positives. An example is a row of the manifest, a *member* if
+it was trained on. All scores are oriented alike: the higher, the likelier a member.
+
+Of the ``n`` examples of an audit, a group has some, and of these the *scored* ones have
+the scores in question. Estimates are over scored examples only.
+
+A further metric goes into :meth:`MembershipGroup.resampled` (its value in each
+resample), :meth:`MembershipGroup.estimate` and :meth:`MembershipGroup.differences`.
+"""
 
 from __future__ import annotations
 
@@ -56,9 +68,10 @@ somewhat too small.
 """
 
 ITSELF = "the checkpoint is the reference itself"
+"""Reason why the untrained model lacks the scores relative to it."""
 
-NULL = ("null", "null_low", "null_high")
-"""Columns of a figure: what a score gives that knows nothing, and its 95% band."""
+NULL_COLUMNS = ("null", "null_low", "null_high")
+"""Columns of a figure: the value of a score that knows nothing, and its 95% band."""
 
 TOO_FEW_MEMBERS = (
     f"fewer than {MIN_MEMBERS_FOR_AUC} members or {MIN_MEMBERS_FOR_AUC} non-members"
@@ -67,7 +80,7 @@ TOO_FEW_MEMBERS = (
 
 @dataclass(frozen=True)
 class ScoredExamples:
-    """Examples that have a score, their design and the weights of its resamples.
+    """Examples that have some scores, their design and the weights of its resamples.
 
     Attributes
     ----------
@@ -85,7 +98,10 @@ class ScoredExamples:
 
 
 class ScoreDifference(NamedTuple):
-    """The difference of two scores by a metric, with the p that it is 0."""
+    """The difference of two scores by a metric, with the two-sided p that it is 0.
+
+    Rates have no test, so that their ``p`` is None.
+    """
 
     metric: str
     estimate: Estimate
@@ -105,10 +121,10 @@ class MembershipGroup:
         A line per example of the audit, ``n`` of them: ``task``, ``cluster``, and
         ``member`` (bool).
     scores
-        Checkpoint -> score -> shape ``(n,)``: the higher, the likelier a member; NaN
-        where there is none.
+        Checkpoint -> attack -> scores, shape ``(n,)``; NaN: no score. Those of the
+        texts alone (``texts``, ``blind``) are the same for every checkpoint.
     fprs
-        Budgets of false positives of the rates, by metric.
+        Metric of a rate -> its budget of false positives, a share from 0 to 1.
     chance_seed
         Seed of the rates of a random score.
     name
@@ -117,6 +133,10 @@ class MembershipGroup:
         Which of all examples are in the group, shape ``(examples of the group,)``.
     seed
         Seed of the resamples.
+    _scored_by_mask
+        Mask of the group's examples, as bytes -> those examples.
+    _resampled
+        (Checkpoint, attack, scored examples as bytes) -> metric -> its replicates.
     """
 
     facts: pd.DataFrame
@@ -141,15 +161,15 @@ class MembershipGroup:
         -------
         The scores have the shape ``(scored,)`` each, in the order of the arguments.
         """
-        # Each of shape (examples of the group,).
-        values = [
+        # One array per given score, shape (examples of the group,) each.
+        values_of_group = [
             self.scores[name][attack][self.example_indices] for name, attack in scores
         ]
-        is_scored = np.isfinite(values).all(axis=0)  # (examples of the group,)
+        is_scored = np.isfinite(values_of_group).all(axis=0)  # (examples of the group,)
 
         # Scores of the same examples share their design and their resamples.
-        key = is_scored.tobytes()
-        if key not in self._scored_by_mask:
+        mask = is_scored.tobytes()
+        if mask not in self._scored_by_mask:
             example_indices = self.example_indices[is_scored]
             facts = self.facts.iloc[example_indices]
             design = clustered_roc.Design.of(
@@ -157,18 +177,27 @@ class MembershipGroup:
             )
             replicates = min(self.context.replicates, MOST_REPLICATES)
             weights = design.draw(replicates=replicates, seed=self.seed)
-            self._scored_by_mask[key] = ScoredExamples(example_indices, design, weights)
-        return self._scored_by_mask[key], [score[is_scored] for score in values]
+            self._scored_by_mask[mask] = ScoredExamples(
+                example_indices, design, weights
+            )
+        scored_values = [values[is_scored] for values in values_of_group]
+        return self._scored_by_mask[mask], scored_values
 
     def resampled(
         self, name: str, attack: str, scored: ScoredExamples
     ) -> dict[str, np.ndarray]:
-        """Return AUC and rates in every resample by metric, ``(replicates,)`` each."""
+        """Return AUC and rates in every resample.
+
+        Returns
+        -------
+        Metric -> replicates, shape ``(replicates,)``; ``auc`` comes first.
+        """
         # The scores of the texts are the same for every checkpoint.
         scored_by = "" if attack in BASELINE_VARIANTS else name
         key = (scored_by, attack, scored.example_indices.tobytes())
         if key not in self._resampled:
             values = self.scores[name][attack][scored.example_indices]  # (scored,)
+            # Rates are in the order of `fprs`.
             rates = clustered_tpr.tpr_replicates(
                 scored.design, values, [*self.fprs.values()], scored.weights
             )  # (rates, replicates)
@@ -193,7 +222,10 @@ class MembershipGroup:
         return NO_SCORE_REASONS.get(attack, "nothing was scored")
 
     def estimate(self, name: str, attack: str, metric: str = "auc") -> Estimate:
-        """Return the AUC, or TPR at a budget, with interval and smallest effect."""
+        """Return the AUC, or TPR at a budget, with interval and smallest effect.
+
+        It is averaged over tasks. ``metric`` is ``auc`` or a key of :attr:`fprs`.
+        """
         if reason := self.reason_missing(name, attack):
             return Estimate.missing(reason)
 
@@ -214,7 +246,7 @@ class MembershipGroup:
     def _with_notes(
         self, estimate: Estimate, attack: str, values: np.ndarray
     ) -> Estimate:
-        """Return an AUC with notes on rows without the score, and on its limit.
+        """Return an AUC with notes on examples without the score, and on its limit.
 
         Parameters
         ----------
@@ -232,19 +264,30 @@ class MembershipGroup:
         return estimate
 
     def chance(self, name: str, attack: str, fpr: float) -> dict[str, float]:
-        """Return the TPR of a random score as the columns ``NULL``."""
+        """Return the TPR of a random score on the same examples.
+
+        Parameters
+        ----------
+        fpr
+            Budget of false positives, a share from 0 to 1.
+
+        Returns
+        -------
+        :data:`NULL_COLUMNS` -> values; empty: the budget allows no false positive.
+        """
         scored, _ = self.scored_examples((name, attack))
         try:
             band = clustered_tpr.chance(scored.design, fpr, seed=self.chance_seed)
         except NotEstimableError:
-            # With too few non-members this budget allows no false positive.
+            # There are too few non-members for this budget.
             return {}
-        return dict(zip(NULL, band, strict=True))
+        return dict(zip(NULL_COLUMNS, band, strict=True))
 
     def p(self, name: str, attack: str) -> float | None:
         """Return the two-sided p of an AUC of 0.5; ``None`` where there is none."""
         scored, (values,) = self.scored_examples((name, attack))
-        return clustered_roc.auc_estimate(scored.design, values)[1]
+        _, p = clustered_roc.auc_estimate(scored.design, values)
+        return p
 
     def above_texts(
         self,
@@ -265,7 +308,8 @@ class MembershipGroup:
             Whether members have the higher scores; else the score is turned round
             first, as whoever attacks with it would.
         texts
-            The best guess, or ``blind``, which does not use the base's scores.
+            Score of the texts alone: ``texts``, the best guess, or ``blind``, which
+            does not use the base's scores.
         sides_differ
             Whether something else than training is known to distinguish the sides.
         """
@@ -275,9 +319,10 @@ class MembershipGroup:
         scored, (score_values, guess) = self.scored_examples(
             (name, attack), (name, texts)
         )
-        # An attacker reverses a score that is lower for members.
         if not members_score_higher:
             score_values = -score_values
+
+        # Each difference has its own test: against the texts, and against chance.
         design = scored.design
         over_texts, p_over_texts = clustered_roc.auc_difference(
             design, score_values, guess
@@ -287,9 +332,10 @@ class MembershipGroup:
         if score_auc.value is None or texts_auc.value is None or p_over_texts is None:
             return None
 
-        # The texts distinguish the sides only if members look more familiar by them.
+        # A guess is oriented: below 0.5 it is a bad guess, and distinguishes nothing.
         if texts_p is not None and texts_p < TEXTS_ALPHA:
             sides_differ |= texts_auc.value > CHANCE_AUC
+
         # A score must exceed both the texts and chance.
         excess = beyond_both(over_texts, less_chance(score_auc, CHANCE_AUC))
         if p_over_chance is None:
@@ -305,20 +351,23 @@ class MembershipGroup:
     def correlation(
         self, name: str, tests: Mapping[str, CheckpointScore | None]
     ) -> np.ndarray:
-        """Return the correlation of AUCs, each minus its comparison.
+        """Return the correlation of a checkpoint's AUCs, each minus its comparison.
+
+        The correction of their p values needs it
+        (:func:`spark_audit.stats.bootstrap.correlated`).
 
         Parameters
         ----------
         tests
-            Score -> what its AUC is compared with; None: :data:`CHANCE_AUC`.
+            Attack -> score that its AUC is compared with; None: :data:`CHANCE_AUC`.
 
         Returns
         -------
-        Shape ``(scores, scores)``; 0 between scores of different examples, which makes
-        a family larger than it is.
+        Shape ``(tests, tests)``; 0 between scores of different examples, so that their
+        correction is too strict rather than too weak.
         """
-        directions: list[np.ndarray] = []
-        keys: list[bytes] = []
+        unit_vectors: list[np.ndarray] = []  # (clusters,) each
+        examples_of_tests: list[bytes] = []
         for attack, compared_with in tests.items():
             scores = [(name, attack)]
             if compared_with is not None:
@@ -331,15 +380,16 @@ class MembershipGroup:
                 components = components - clustered_roc.auc_components(
                     scored.design, values[1]
                 )
+            # A score without spread has only zeros, and no correlation with others.
             norm = np.linalg.norm(components) or 1.0
-            directions.append(components / norm)  # (clusters,)
-            keys.append(scored.example_indices.tobytes())
+            unit_vectors.append(components / norm)
+            examples_of_tests.append(scored.example_indices.tobytes())
 
         # The vectors have length 1, so their product is a correlation.
-        correlation = np.eye(len(directions))  # (scores, scores)
-        for i, j in combinations(range(len(directions)), 2):
-            if keys[i] == keys[j]:
-                correlation[i, j] = directions[i] @ directions[j]
+        correlation = np.eye(len(unit_vectors))  # (tests, tests)
+        for i, j in combinations(range(len(unit_vectors)), 2):
+            if examples_of_tests[i] == examples_of_tests[j]:
+                correlation[i, j] = unit_vectors[i] @ unit_vectors[j]
                 correlation[j, i] = correlation[i, j]
         return correlation
 
@@ -349,14 +399,14 @@ class MembershipGroup:
         """Yield the first score minus the second, over examples with both, by metric.
 
         The AUC comes first, and is the only difference if it cannot be estimated. Above
-        0 the first score tells members better.
+        0 the first score distinguishes members better.
         """
         reason = self.reason_missing(*first) or self.reason_missing(*second)
         if reason:
             yield ScoreDifference("auc", Estimate.missing(reason), None)
             return
 
-        scored, both_scores = self.scored_examples(first, second)
+        scored, both_values = self.scored_examples(first, second)
         first_replicates = self.resampled(*first, scored)
         second_replicates = self.resampled(*second, scored)
         for metric in first_replicates:
@@ -365,24 +415,26 @@ class MembershipGroup:
             p: float | None = None
             if metric == "auc":
                 difference, p = clustered_roc.auc_difference(
-                    scored.design, *both_scores, replicates=replicates
+                    scored.design, *both_values, replicates=replicates
                 )
             else:
                 difference = _rate_difference(
-                    scored, both_scores, self.fprs[metric], replicates
+                    scored, both_values, self.fprs[metric], replicates
                 )
             estimate = with_mde(difference, null=0.0)
             yield ScoreDifference(metric, estimate.decided(paper=self.context.paper), p)
             if estimate.value is None:
-                # Without a difference of AUCs there is none of rates.
+                # The AUC is the first metric; without its difference there is none of
+                # rates.
                 return
 
 
 def indices_by_group(facts: pd.DataFrame) -> dict[str, np.ndarray]:
     """Return the examples of each group: pooled, by task, and by dose.
 
-    Pooled are the tasks with enough members and enough non-members. A dose is the
-    number of trained examples that are near-duplicates of a text, itself included: its
+    A task is used if it has :data:`MIN_MEMBERS_FOR_AUC` members and as many
+    non-members; ``pooled`` has the examples of all tasks that are. A dose is the number
+    of trained examples that are near-duplicates of an example, itself included: its
     group has the members of this dose, and all non-members. A single dose has no group.
 
     Parameters
@@ -393,7 +445,8 @@ def indices_by_group(facts: pd.DataFrame) -> dict[str, np.ndarray]:
 
     Returns
     -------
-    Name of the group -> indices of its examples, from 0 to ``n - 1``, rising.
+    Name of the group -> indices of its examples, from 0 to ``n - 1``, rising. A task
+    that is not used has an empty group.
     """
     is_member = facts["member"].to_numpy(bool)  # (n,)
     dose = facts["dose"].to_numpy(np.float64)  # (n,)
@@ -404,7 +457,7 @@ def indices_by_group(facts: pd.DataFrame) -> dict[str, np.ndarray]:
         n_members = np.count_nonzero(is_member[of_task])
         n_smaller_side = min(n_members, len(of_task) - n_members)
         if n_smaller_side < MIN_MEMBERS_FOR_AUC:
-            # Keep the empty group, so that the report says why it has no figure.
+            # Keep an empty group, so that the report says why it has no figure.
             of_task = of_task[:0]
         tasks[f"task:{task}"] = of_task
 
@@ -430,43 +483,54 @@ def _indices_by_dose(
     is_member, dose
         Shape ``(n,)``.
     tasks
-        Indices of the examples of each task.
-    """
-    # Without a trained near-duplicate an example is a non-member, and in all groups:
-    # its own dose does not matter.
-    group_of = np.array([dose_group(max(int(copies), 1)) for copies in dose])  # (n,)
-    by_dose = np.argsort(dose[is_member])
+        Indices of the examples of each used task.
 
-    doses: dict[str, np.ndarray] = {}
-    for group in dict.fromkeys(group_of[is_member][by_dose]):
-        is_used = (group_of == group) | ~is_member  # (n,)
-        of_dose = []
+    Returns
+    -------
+    Name of the group -> indices of its examples, the lowest dose first.
+    """
+    # A member has a dose of at least 1, as it is its own near-duplicate. A non-member
+    # can have 0, which has no range; non-members are in all groups anyway.
+    dose_range = np.array([dose_group(max(int(copies), 1)) for copies in dose])  # (n,)
+
+    lowest_first = np.argsort(dose[is_member])
+    ranges = dict.fromkeys(dose_range[is_member][lowest_first])
+
+    groups: dict[str, np.ndarray] = {}
+    for name in ranges:
+        is_used = (dose_range == name) | ~is_member  # (n,)
+        indices_by_task = []
         for of_task in tasks:
             used_of_task = of_task[is_used[of_task]]
             if is_member[used_of_task].sum() >= MIN_MEMBERS_FOR_AUC:
-                of_dose.append(used_of_task)
-        if of_dose:
-            doses[f"dose:{group}"] = np.sort(np.concatenate(of_dose))
-    return doses
+                indices_by_task.append(used_of_task)
+        if indices_by_task:
+            groups[f"dose:{name}"] = np.sort(np.concatenate(indices_by_task))
+    return groups
 
 
 def _rate_difference(
     scored: ScoredExamples,
-    both_scores: Sequence[np.ndarray],
+    both_values: Sequence[np.ndarray],
     fpr: float,
     replicates: np.ndarray,
 ) -> Estimate:
-    """Return the difference of two rates with its percentile interval.
+    """Return the TPR of the first score minus that of the second.
+
+    Its interval is the percentile interval.
 
     Parameters
     ----------
-    both_scores
+    both_values
         The first and the second score, shape ``(scored,)`` each.
+    fpr
+        Budget of false positives, a share from 0 to 1.
     replicates
         The difference in each resample, shape ``(replicates,)``.
     """
-    first = clustered_tpr.tpr_by_task(scored.design, both_scores[0], fpr)
-    second = clustered_tpr.tpr_by_task(scored.design, both_scores[1], fpr)
+    first_values, second_values = both_values
+    first = clustered_tpr.tpr_by_task(scored.design, first_values, fpr)
+    second = clustered_tpr.tpr_by_task(scored.design, second_values, fpr)
     # A rate is resolvable if the tasks have enough non-members for the budget.
     is_resolvable = all(tpr.resolvable for tpr in [*first, *second])
     first_rate = float(np.mean([tpr.value for tpr in first]))

@@ -1,11 +1,15 @@
-"""Guards of membership inference: whether its rows allow conclusions, by score.
+"""Guards of membership inference: whether its examples allow conclusions, by score.
 
 Members and non-members must differ in nothing but training. Each function
-``_guard_...`` checks one possible difference, or whether there are enough rows. It adds
-a guard for readers. If the check fails it also records the consequences: void scores,
-notes on figures, and whether a change can be called membership.
+``_guard_...`` checks one possible difference, or whether there are enough examples. It
+adds a guard for readers. If the check fails it also records the consequences: the
+status of figures, notes on them, and whether a change can be called membership.
 :mod:`~spark_audit.audits.mia.audit` applies these to rows and contrasts,
 :mod:`~spark_audit.audits.mia.verdicts` to findings.
+
+A further guard is a function ``_guard_...`` that calls :meth:`ScoreGuards.add`, and a
+line in :func:`score_guards`. Its sentences are ``guard.mia.KEY`` in
+``spark_audit/sentences/en/``. An *attack* is the name of a score.
 """
 
 from __future__ import annotations
@@ -50,8 +54,10 @@ SIDES_DIFFER = (
     "of membership"
 )
 
+# A note on one score of a checkpoint, whose AUC on the untrained model is not 0.5.
 UNTRAINED = "the AUC of the untrained model is not 0.5 either: only the change counts"
 
+# A note on the scores that the untrained model lacks, where its loss is unclean.
 UNGUARDED = (
     "the AUC of loss is not 0.5 for the untrained model, and it has no AUC of this "
     "score: the two sides differ before training"
@@ -72,11 +78,12 @@ BLIND_AUC_UNSURE = 0.55
 """Above this AUC of the texts, a p without a difference is not trusted."""
 
 BLURRED_SHARE = 0.01
-"""Share of examples with a near-duplicate on the other side above which figures are
-pulled towards chance."""
+"""With a larger share of examples that have a near-duplicate on the other side, figures
+are pulled towards chance.
+"""
 
 UNUSABLE_SHARE = 0.2
-"""Share of such examples above which figures are useless."""
+"""With a larger share of such examples, figures are useless."""
 
 LABELS_VOID_P = 0.01
 """Scores of responses are void if the p of the labels is below this."""
@@ -114,9 +121,10 @@ class ScoreGuards:
     guards
         The guards themselves, which the report shows.
     void
-        Score (or :data:`EVERY_SCORE`) -> status and reason of its unusable figures.
+        Score (or :data:`EVERY_SCORE`) -> status and reason of its figures, where the
+        status is not ``ok``: ``invalid``, or ``insensitive``, which is still tested.
     notes
-        Score (or :data:`EVERY_SCORE`) -> note on its usable figures.
+        Score (or :data:`EVERY_SCORE`) -> note on its figures.
     texts_differ
         Whether the texts alone distinguish the sides.
     differs_before
@@ -139,10 +147,11 @@ class ScoreGuards:
 
     @cached_property
     def judged_examples(self) -> pd.DataFrame:
-        """Return the examples that are judged: ``task``, ``cluster``, ``member`` ...
+        """Return the examples that are judged, one line each.
 
-        All columns are those of ``units`` of
-        :class:`~spark_audit.audits.mia.texts.WithoutModel`.
+        For the columns see ``units`` of
+        :class:`~spark_audit.audits.mia.texts.WithoutModel`: ``task``, ``cluster``,
+        ``member`` (bool) and others.
         """
         return self.pooled.facts.iloc[self.pooled.example_indices]
 
@@ -167,7 +176,9 @@ class ScoreGuards:
         facts
             Facts of the sentences.
         passed
-            ``None``: a warning.
+            Whether the check holds; ``None``: a warning.
+        checkpoint
+            The checkpoint that it is about; empty: the examples.
         """
         added = guard(
             name,
@@ -210,7 +221,7 @@ class ScoreGuards:
 def score_guards(
     pooled: estimates.MembershipGroup, facts: Mapping[str, Any], *, seed: int
 ) -> ScoreGuards:
-    """Return the guards of the rows and of the untrained model.
+    """Return the guards of the examples and of the untrained model.
 
     Parameters
     ----------
@@ -244,7 +255,8 @@ def _guard_base_read(guards: ScoreGuards) -> None:
 
     Such a base has read the members, so a change since it says nothing.
     """
-    # The best guess uses the base's scores, so compare with the blind classifier.
+    # The best guess uses the base's scores, so compare with the blind classifier. Other
+    # audits alarm at the same level (see audits/setup_guards.py).
     above_texts = guards.pooled.above_texts(BASE, "loss", texts="blind")
     if above_texts is None or above_texts.p >= ALARM:
         return
@@ -259,7 +271,7 @@ def _guard_base_read(guards: ScoreGuards) -> None:
 
 
 def _guard_rows(guards: ScoreGuards) -> None:
-    """Add the guard on the number of rows, and the AUC that they can detect.
+    """Add the guard on the number of examples, and the AUC that they can detect.
 
     ======  =======================================================
     passes  clusters of the side that has fewer
@@ -278,10 +290,11 @@ def _guard_rows(guards: ScoreGuards) -> None:
         min(n_clusters_by_side.get(True, 0), n_clusters_by_side.get(False, 0))
     )
 
-    smallest_effect: float | None = None
+    smallest_effect: float | None = None  # distance of the AUC from 0.5
     further = "rows_too_few"
     if n_clusters > 1:
-        # Variance of the AUC without a difference (Mann and Whitney).
+        # Variance of the AUC without a difference (Mann and Whitney), as if examples
+        # were independent and of one task.
         variance = (n_members + n_others + 1) / (12 * n_members * n_others)
         smallest_effect = POWER_FACTOR * float(np.sqrt(variance))
         further = "rows_detect"
@@ -364,10 +377,10 @@ def _guard_texts(guards: ScoreGuards) -> None:
 
 
 def _guard_duplicates(guards: ScoreGuards) -> None:
-    """Add the guard on rows with a near-duplicate on the other side.
+    """Add the guard on examples with a near-duplicate on the other side.
 
     ===========================  =======  ======================
-    share of such rows           passes   status of all figures
+    share of such examples       passes   status of all figures
     ===========================  =======  ======================
     none                         yes      stays
     up to BLURRED_SHARE          warning  stays
@@ -381,7 +394,8 @@ def _guard_duplicates(guards: ScoreGuards) -> None:
         guards.add(name, "duplicates_missing", {})
         return
 
-    # Near-duplicates make the sides alike, which pulls the AUC to 0.5.
+    # Near-duplicates make the sides alike, which pulls the AUC to 0.5. They were
+    # counted over all examples, of which some may be of tasks that are too small.
     n_examples = len(guards.judged_examples)
     is_blurred = n_left > BLURRED_SHARE * n_examples
     is_unusable = n_left > UNUSABLE_SHARE * n_examples
@@ -413,6 +427,14 @@ def _guard_labels(guards: ScoreGuards, seed: int) -> None:
 
     If they clearly are not, the score ``response`` is void: it depends on the label,
     which then reveals the side without any memory.
+
+    =========================  =======
+    p                          passes
+    =========================  =======
+    below LABELS_VOID_P        no
+    below LABELS_WARN_P        warning
+    else                       yes
+    =========================  =======
     """
     name = "label balance"
     labels, sides = labels_and_sides(guards.judged_examples)
@@ -468,11 +490,12 @@ def _guard_untrained(guards: ScoreGuards) -> None:
     That model read neither side. A score with another AUC is unclean; if it is
     ``loss``, all scores are.
     """
-    guards.differs_before = _tells_sides_apart(guards.pooled)
+    guards.differs_before = _base_distinguishes_sides(guards.pooled)
 
     scores_without_auc: list[str] = []
     for attack in score_tables.DECLARED_SCORES:
         auc = guards.pooled.estimate(BASE, attack)
+        # -1, 0, 1: the interval lies below 0.5, contains it, lies above it.
         side = side_of(auc, CHANCE_AUC)
         if side is None:
             scores_without_auc.append(attack)
@@ -490,7 +513,7 @@ def _guard_untrained(guards: ScoreGuards) -> None:
         guards.notes |= dict.fromkeys(scores_without_auc, UNGUARDED)
 
 
-def _tells_sides_apart(pooled: estimates.MembershipGroup) -> bool:
+def _base_distinguishes_sides(pooled: estimates.MembershipGroup) -> bool:
     """Return whether any score of the untrained model distinguishes the sides.
 
     All scores form one family of correlated tests.
@@ -509,6 +532,8 @@ def _tells_sides_apart(pooled: estimates.MembershipGroup) -> bool:
     tests = dict.fromkeys(ps)
     correlation = pooled.correlation(BASE, tests)  # (scores, scores)
     corrected_ps, _ = correlated([*ps.values()], correlation)  # (scores,)
+
+    # The family distinguishes the sides if its smallest p is significant.
     return bool(corrected_ps.min() < estimates.TEXTS_ALPHA)
 
 

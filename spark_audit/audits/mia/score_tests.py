@@ -1,4 +1,8 @@
-"""The two tests of a membership score, and the finding that rests on them."""
+"""The two tests of a membership score, and the finding that rests on them.
+
+:mod:`~spark_audit.audits.mia.verdicts` makes a :class:`ScoreTest` of each declared
+score of a checkpoint, and corrects their p values; those here are not corrected.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +44,7 @@ class ScoreTest:
     ----------
     row
         Its change since the untrained model, or its AUC where that model has none.
+        Above its null (0, or 0.5 for an AUC) members look more familiar.
     p
         Two-sided p that this row is at its null.
     above
@@ -62,12 +67,15 @@ class ScoreTest:
 
     @property
     def is_more_familiar(self) -> bool:
-        """Return whether members look more familiar than non-members."""
+        """Return whether members look more familiar than non-members.
+
+        For a change: more so than before training.
+        """
         return effect_of(self.row) > 0
 
     @property
     def state(self) -> str:
-        """Return the state of the score by itself; the first match wins.
+        """Return the state of the score by itself, uncorrected; the first match wins.
 
         =============  ========================================================
         state          condition
@@ -111,12 +119,14 @@ class ScoreTest:
         return power
 
     def bounds(self, sizes: FamilySizes) -> list[Bound]:
-        """Return the inputs for the effect that could still be there.
+        """Return the inputs for the largest effect that could still be there.
+
+        The list is empty if there is no interval.
 
         Parameters
         ----------
         sizes
-            Tests that p is corrected over.
+            Effective numbers of tests that p is corrected over.
         """
         # The figure of a finding is the excess over the texts, if that was tested.
         if self.above is not None:
@@ -126,10 +136,11 @@ class ScoreTest:
         row = self.row
         direction = 1 if self.is_more_familiar else -1
         null = row.null or 0.0
+        far_limit = row.high if self.is_more_familiar else row.low
 
         return t_bound(
             row.value,
-            row.high if self.is_more_familiar else row.low,
+            far_limit,
             df=row.clusters - 1,
             direction=direction,
             null=null,
@@ -152,6 +163,10 @@ class ScoreTest:
         ----------
         further
             Keys of the sentences that follow the claim.
+        p
+            p of the claim, corrected over the scores of the checkpoint.
+        sizes
+            Effective numbers of tests that p is corrected over.
         """
         says = f"mia.{claim}"
         power = self.power(sizes)
@@ -198,7 +213,7 @@ class ScoreTest:
         Parameters
         ----------
         n_examples
-            Number of judged rows, some of which may lack a score.
+            Number of judged examples, some of which may lack a score.
         """
         if self.above is None:
             return ["mia.no_texts"]
@@ -223,5 +238,5 @@ class ScoreTest:
 
 
 def effect_of(row: Row) -> float:
-    """Return how far a figure is from its null."""
+    """Return how far a figure is from its null; above 0 members look more familiar."""
     return (row.value or 0.0) - (row.null or 0.0)

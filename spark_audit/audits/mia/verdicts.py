@@ -3,6 +3,10 @@
 Each declared score has two tests: that its AUC moved since the untrained model, and
 that it exceeds the texts alone. A claim needs both. Each family is corrected over the
 scores.
+
+``name`` is a checkpoint, *attack* the name of a score, and a *figure* the pooled row of
+its AUC. A further claim is a line of the table of :func:`_verdict` and the same step of
+:func:`_claimed_score`; its sentence is ``mia.CLAIM`` in ``spark_audit/sentences/en/``.
 """
 
 from __future__ import annotations
@@ -37,11 +41,12 @@ class Corrected(NamedTuple):
     Attributes
     ----------
     change_p
-        p of the test that the score's AUC changed.
+        p of the test that the score's AUC changed, or is not 0.5 where the untrained
+        model has no such score.
     claim_p
         p of a claim: the score changed, and exceeds the texts alone.
     sizes
-        Effective numbers of tests that p is corrected over.
+        Effective numbers of tests that both are corrected over.
     """
 
     change_p: dict[str, float]
@@ -54,10 +59,12 @@ class ClaimedScore(NamedTuple):
 
     Attributes
     ----------
+    score
+        Name of that score.
     remarks
         Keys of the sentences that explain the claim.
     facts
-        Further facts of the finding.
+        Facts of the finding that depend on the claim.
     """
 
     claim: Claim
@@ -87,13 +94,15 @@ def verdicts(
 
     Parameters
     ----------
+    names
+        Checkpoints, the untrained model among them.
     rows
         Figures of the audit, contrasts last.
 
     Returns
     -------
-    Findings; and as a table each score compared with the best guess from the texts
-    alone, with the rates of the score that a finding rests on.
+    Findings; and as a table (``mia_texts``) each score compared with the best guess
+    from the texts alone, with the rates of the score that a finding rests on.
     """
     findings: list[Finding] = []
     table: list[TableRecord] = []
@@ -110,7 +119,7 @@ def verdicts(
 
 
 def _declared_figures(name: str, rows: Sequence[Row]) -> dict[str, Row]:
-    """Return the figure of each declared score that has one.
+    """Return the figure of each declared score that has one, by the score's name.
 
     The figure is its change since the untrained model; without that, its AUC.
     """
@@ -132,7 +141,7 @@ def _records_above_texts(
     """Yield each score compared with the texts alone, then the rates of the one shown.
 
     Columns are those of the record of :class:`AboveTexts`, and ``checkpoint``, ``of``,
-    ``metric`` and ``says``, the state of the figure by itself.
+    ``metric`` and ``says``, the state of the score by itself, which is uncorrected.
     """
     for attack, test in verdict.tests.items():
         if test.above is None:
@@ -148,19 +157,20 @@ def _records_above_texts(
     test_of_finding = verdict.tests.get(verdict.finding.of)
     if test_of_finding is None or test_of_finding.above is None:
         return
-    # A score that is lower for members has no rates of an attack.
+    # Rates are of the score as it is, not turned round: if it is lower for members they
+    # say nothing about an attack.
     if test_of_finding.is_more_familiar:
         yield from _rates(test_of_finding, test_of_finding.above, pooled)
 
 
 def _rates(
-    test: ScoreTest, auc: AboveTexts, pooled: estimates.MembershipGroup
+    test: ScoreTest, auc_above_texts: AboveTexts, pooled: estimates.MembershipGroup
 ) -> Iterator[TableRecord]:
     """Yield the TPR of a score, compared with those of the texts alone and of chance.
 
     Parameters
     ----------
-    auc
+    auc_above_texts
         The same comparison of its AUC.
     """
     name = test.row.checkpoint
@@ -176,13 +186,15 @@ def _rates(
         if over_texts.value is None or rate.value is None or texts_rate is None:
             continue
 
-        # The rate of a random score is about the budget itself.
+        # The rate of a random score; without it, the budget, which is about the same.
         budget = score_tables.MEMBERSHIP_FPRS[metric]
         chance = pooled.chance(name, attack, budget).get("null", budget)
         over_chance = less_chance(rate, chance)
         excess = beyond_both(over_texts, over_chance)
-        above = replace(
-            auc,
+        # The difference is over examples with both scores: the score's rate is the
+        # texts' rate plus it.
+        rate_above_texts = replace(
+            auc_above_texts,
             excess=excess,
             score=texts_rate + over_texts.value,
             texts=texts_rate,
@@ -196,7 +208,7 @@ def _rates(
             "checkpoint": name,
             "of": attack,
             "metric": metric,
-            **above.record,
+            **rate_above_texts.record,
             "says": says,
         }
 
@@ -213,17 +225,24 @@ def _verdict(
     not tested     no figure is usable and has a p
     membership     the claim of a score is significant                the primary one
     confounded     a score's change is significant, and the sides     the primary one
-                   are told apart without training
+                   are distinguished without training
     nothing shown  else                                               the smallest p
     =============  =================================================  ===============
 
-    Significant means a p below :data:`ALPHA` after correction over the scores.
+    Significant means a p below :data:`ALPHA` after correction over the scores. The
+    primary one is shown only if the condition holds for it; else the one of the largest
+    effect.
+
+    Parameters
+    ----------
+    figures
+        From :func:`_declared_figures`.
     """
     if not figures:
         return MembershipVerdict(_without_figures(name, guards), {})
 
     tests = _score_tests(name, figures, guards)
-    # Scores that do not count are void by a guard, or have no p.
+    # Scores that do not count were voided by a guard, or have no p.
     void = sorted(attack for attack, row in figures.items() if row.status not in USABLE)
     untested = sorted(set(figures) - set(tests) - set(void))
     remarks_unused = []
@@ -259,13 +278,14 @@ def _verdict(
         **shown_test.facts,
     }
 
-    # Remarks: the figure, cautions, and scores that were not tested.
+    # Remarks: the figure, then the claim, cautions, and scores that were not tested.
     further = [shown_test.says, *claimed.remarks]
     if len(tests) > 1:
         further.append("mia.choice")
     further += shown_test.remarks(n_examples)
     further += remarks_unused
 
+    # p is that of the checkpoint: that any of its scores claims something.
     finding = shown_test.finding(
         claimed.claim,
         further=further,
@@ -279,7 +299,7 @@ def _verdict(
 def _claimed_score(
     tests: Mapping[str, ScoreTest], corrected: Corrected, guards: ScoreGuards
 ) -> ClaimedScore:
-    """Return what the tests claim, from ``membership`` on in :func:`_verdict`'s table.
+    """Return what the tests claim: the last three lines of :func:`_verdict`'s table.
 
     Parameters
     ----------
@@ -312,7 +332,7 @@ def _claimed_score(
 
     # The uncorrected p decides between equal corrected ones.
     score = min(tests, key=lambda attack: (corrected.change_p[attack], tests[attack].p))
-    # Only near-duplicates give every score a status of its own.
+    # Near-duplicates are the only reason that gives all scores another status.
     has_duplicates = EVERY_SCORE in guards.void
     remarks = ["mia.stronger"]
     if has_duplicates:
@@ -327,6 +347,7 @@ def _claimed_score(
 
 def _without_figures(name: str, guards: ScoreGuards) -> Finding:
     """Return "not tested": no declared score has a figure."""
+    # Without examples in the pooled group, each task has too few of them.
     reason = score_tables.NO_MEMBERS
     if not len(guards.pooled.example_indices):
         reason = estimates.TOO_FEW_MEMBERS
@@ -336,13 +357,23 @@ def _without_figures(name: str, guards: ScoreGuards) -> Finding:
 def _score_tests(
     name: str, figures: Mapping[str, Row], guards: ScoreGuards
 ) -> dict[str, ScoreTest]:
-    """Return the tests of each score whose figure is usable and has a p."""
+    """Return the tests of each score whose figure is usable and has a p.
+
+    Parameters
+    ----------
+    figures
+        From :func:`_declared_figures`.
+
+    Returns
+    -------
+    Attack -> its tests, not corrected.
+    """
     pooled = guards.pooled
     tests: dict[str, ScoreTest] = {}
     for attack, row in figures.items():
         p = row.p if isinstance(row, Contrast) else pooled.p(name, attack)
+        # Skip scores that a guard voids, or that have no spread to test.
         if row.status not in USABLE or p is None:
-            # Skip scores that a guard voids, or that have no spread to test.
             continue
 
         is_more_familiar = effect_of(row) > 0
@@ -356,7 +387,7 @@ def _score_tests(
             sides_differ = above.sides_differ
             excess_p = above.p
         else:
-            # If the sides differ in more than training, no score is clean evidence.
+            # Without a test of the texts, a score that a guard doubts claims nothing.
             sides_differ = guards.texts_differ or attack in guards.unclean_scores
             excess_p = 1.0 if sides_differ else p
 
@@ -378,7 +409,7 @@ def _corrected(
     Changes are one family of correlated tests, and excesses over the texts another. A
     claim needs both, so its p is the larger of the two.
     """
-    # The AUC of each score is compared with its AUC of the base, or else with 0.5.
+    # Attack -> what its AUC is compared with: that of the base; None: 0.5.
     origins: dict[str, estimates.CheckpointScore | None] = {}
     for attack, test in tests.items():
         origins[attack] = (BASE, attack) if isinstance(test.row, Contrast) else None
@@ -417,7 +448,7 @@ def _bars(
     Parameters
     ----------
     origins
-        The comparisons of changes, which are the bar if the texts were not tested.
+        What changes are compared with, which is the bar if the texts were not tested.
     """
     bars: dict[str, estimates.CheckpointScore | None] = {}
     for attack, test in tests.items():
@@ -434,7 +465,8 @@ def _bars(
 def _strongest(attacks: Sequence[str], tests: Mapping[str, ScoreTest]) -> str:
     """Return the primary score if it is among these, else that of the largest effect.
 
-    The primary score goes first, since the best of many looks better than it is.
+    The primary score goes first, since the best of many looks better than it is. An
+    effect below 0 is as large as one above it: an attacker reverses such a score.
     """
     if PRIMARY in attacks:
         return PRIMARY

@@ -7,6 +7,11 @@ mean probability of identifiers (``dp_pii``) and of low-sensitivity text
 A change below 0 is a loss of probability; a gap above 0 means that identifiers lose
 more. The gap of the untrained model is no effect of training: that of a trained one is
 compared with it. The audit claims no memory.
+
+A *unit* is a set of tokens (all identifiers, or all low-sensitivity tokens, of one
+example) at one scale and one draw of the noise. The scale is the variant (``of``) of a
+row. A further kind of tokens is yielded by :func:`_noisy_tokens` and has a metric in
+:data:`METRIC_OF_KIND` and in :class:`Noise`.
 """
 
 from __future__ import annotations
@@ -46,17 +51,22 @@ SIGMAS = "0.01,0.05,0.1,0.5"
 DRAWS_OF_NOISE = 3
 
 WIPED_OUT = -99.0
-"""Change of probability in percent: where both kinds of tokens lose more, no gap shows.
+"""Change of probability in percent. If both kinds of tokens lose so much, there is no
+gap to see.
 """
 
-KINDS_OF_TOKENS = 2
-"""Identifiers, and low-sensitivity text."""
+METRIC_OF_KIND = {"pii": "dp_pii", "low": "dp_nonpii"}
+"""Kind of tokens -> metric of its change: identifiers, and low-sensitivity text."""
+
+WORDS_OF_KIND = {"pii": "identifier", "low": "low-sensitivity"}
+"""Kind of tokens -> how a note calls such a token."""
 
 INSENSITIVE = "both groups lose nearly all probability, so no gap could be detected"
 
 SAME_SIZE = 1.1
-"""Largest over smallest relative noise of checkpoints under one sigma. Above this ratio
-they were not disturbed alike."""
+"""Most that the noise of one sigma, relative to the embeddings, may differ between
+checkpoints (largest over smallest); else they were not disturbed alike.
+"""
 
 NOISE_NOT_SCORED = "the texts were not scored both with and without noise"
 
@@ -84,10 +94,12 @@ class NoiseFacts(NamedTuple):
 class Noise(base.Audit):
     """Identifiers' probability under noise on the input embeddings.
 
-    The evidence is one row per checkpoint, example, kind of token, scale and draw.
+    The evidence is one line per checkpoint, example, kind of token, scale and draw.
     Probabilities under noise are averaged over draws, token by token. Tokens are those
     of train rows without a canary: annotated identifiers, and low-sensitivity tokens
     as the manifest lists them.
+
+    For the class attributes see :class:`~spark_audit.audits.base.Audit`.
     """
 
     name = "noise"
@@ -107,6 +119,7 @@ class Noise(base.Audit):
     draws: Annotated[int, "random draws of noise per scale"] = DRAWS_OF_NOISE
 
     def __post_init__(self) -> None:
+        # Refuse scales that are no positive numbers.
         self._scales()
         if self.draws < 1:
             raise InputError(
@@ -152,26 +165,26 @@ class Noise(base.Audit):
     ) -> Evidence:
         """Return one unit per example, kind, scale and draw.
 
-        ``clean`` and ``noisy`` are the summed probabilities of the ``n`` tokens without
-        and with noise, ``relative`` is sigma over the RMS of the embedding matrix.
+        Columns of the units are those of :class:`NoiseFacts`, ``sigma`` and ``draw``.
+        Their scores are ``clean`` and ``noisy``, the summed probabilities of the ``n``
+        tokens without and with noise, and ``relative``, sigma over the RMS of the
+        embedding matrix.
         """
         token_sets = [*_noisy_tokens(manifest)]
         noise_passes = self._passes()
         if not token_sets:
             return Evidence()
 
-        # Units are in the order of passes: all sets by scale and draw.
-        facts = pd.DataFrame([token_set.facts for token_set in token_sets])
-        units = pd.concat(
-            [
-                facts.assign(sigma=noise_pass.sigma, draw=noise_pass.draw)
-                for noise_pass in noise_passes
-            ],
-            ignore_index=True,
-        )
+        # Units are in the order of passes: all token sets by the first one, and so on.
+        facts_of_sets = pd.DataFrame([token_set.facts for token_set in token_sets])
+        units_by_pass = [
+            facts_of_sets.assign(sigma=noise_pass.sigma, draw=noise_pass.draw)
+            for noise_pass in noise_passes
+        ]
+        units = pd.concat(units_by_pass, ignore_index=True)
 
         def probability(table: TokenTable) -> np.ndarray:
-            """Return the summed probability of each set, shape ``(sets,)``."""
+            """Return the summed probability of each token set, shape ``(sets,)``."""
             probabilities = np.exp(-table.columns["nll"].astype(float))  # (tokens,)
             return Sums(manifest, table, probabilities).over(token_sets)
 
@@ -199,6 +212,7 @@ class Noise(base.Audit):
                     if table is not None:
                         clean[i] = clean_of_sets
                         noisy[i] = probability(table)
+                        # All tokens of a pass have the same value.
                         relative[i] = table.columns["relative"][0]
                 values = {
                     "clean": clean.ravel(),
@@ -212,35 +226,39 @@ class Noise(base.Audit):
     def conclude(self, evidence: Evidence, context: base.Context) -> AuditResult:
         """Return changes of probability, gaps, contrasts of gaps, and findings."""
         names = evidence.checkpoints
+        # One line per checkpoint and scored unit.
         frame = evidence.frame()
-        # Compare gaps also with those of the untrained model.
+        # Each checkpoint with its baselines, of which the untrained model is one.
         pairs = base.with_base(names, context.baselines)
 
         rows: list[Row] = []
         contrasts: list[Contrast] = []
-        for group, units_of_group in _groups(frame):
+        for group, frame_of_group in _groups(frame):
             rows_of_group, contrasts_of_group = _figures_of_group(
-                group, units_of_group, context, pairs
+                group, frame_of_group, context, pairs
             )
             rows += rows_of_group
             contrasts += contrasts_of_group
 
-        # The untrained model's own gap has the null 0.
+        # The null of a figure is that of the untrained model, whose own null is 0.
         rows = [_with_null_of_base(row) for row in beside_base(rows)]
+
+        # Gaps that could not show anything get another status.
         n_wiped_out = _n_wiped_out(rows)
 
-        def why_blind(row: Row) -> str | None:
-            """Return why a gap shows nothing, if it does not."""
-            return _why_blind(row, n_wiped_out)
+        def why_insensitive(row: Row) -> str | None:
+            """Return why a gap shows nothing; ``None``: it may show something."""
+            return _why_insensitive(row, n_wiped_out)
 
-        rows = marked(rows, "insensitive", why_blind)
-        contrasts = marked(contrasts, "insensitive", why_blind)
+        rows = marked(rows, "insensitive", why_insensitive)
+        contrasts = marked(contrasts, "insensitive", why_insensitive)
 
-        # State the number of draws, and each sigma relative to the embeddings.
+        # The number of draws, and each sigma relative to the embeddings.
         draws = frame.groupby(["checkpoint", "sigma"], sort=False).agg(
             relative=("relative", "first"), draws=("draw", "nunique")
         )
 
+        # Checkpoints without scores have rows that give the reason.
         sigmas = [f"{sigma:g}" for sigma in evidence.units["sigma"].unique()]
         rows += self.missing(names, NOISE_NOT_SCORED, variants=sigmas, beside=rows)
         tables: dict[str, Any] = {"noise_draws": draws.reset_index().to_dict("records")}
@@ -264,7 +282,8 @@ def _noise_guards(relative: pd.Series[float]) -> list[Guard]:
     Parameters
     ----------
     relative
-        Sigma over the RMS of the embeddings, by checkpoint and sigma.
+        Sigma over the RMS of the embeddings; its index has the levels ``checkpoint``
+        and ``sigma``.
     """
     by_sigma = relative.groupby("sigma")
     largest_ratio = float((by_sigma.max() / by_sigma.min()).max())
@@ -274,7 +293,10 @@ def _noise_guards(relative: pd.Series[float]) -> list[Guard]:
 
 
 def _noisy_tokens(manifest: Manifest) -> Iterator[TokenSet[NoiseFacts]]:
-    """Yield the identifiers and the low-sensitivity tokens of each train row."""
+    """Yield the identifiers and the low-sensitivity tokens of each train row.
+
+    Rows with a canary are left out, and so are empty sets.
+    """
     for i, example in enumerate(manifest.examples):
         if example.split != "train" or example.canary_id is not None:
             continue
@@ -295,10 +317,16 @@ def _noisy_tokens(manifest: Manifest) -> Iterator[TokenSet[NoiseFacts]]:
 
 
 def _groups(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield all units as ``pooled``, then those of each task."""
+    """Yield all lines as ``pooled``, then those of each task.
+
+    Parameters
+    ----------
+    frame
+        One line per checkpoint and unit, with a column ``task``.
+    """
     yield "pooled", frame
-    for task, units_of_task in frame.groupby("task"):
-        yield f"task:{task}", units_of_task
+    for task, frame_of_task in frame.groupby("task"):
+        yield f"task:{task}", frame_of_task
 
 
 def _figures_of_group(
@@ -311,31 +339,34 @@ def _figures_of_group(
 
     Parameters
     ----------
+    group
+        Name of the group.
     frame
-        Columns ``checkpoint``, ``sigma``, ``draw``, ``cluster``, ``clean``, ``noisy``
-        and those of :class:`NoiseFacts`.
+        One line per checkpoint and unit: columns ``checkpoint``, ``sigma``, ``draw``,
+        ``clean``, ``noisy`` and those of :class:`NoiseFacts`.
     pairs
-        Checkpoints with what they are compared with.
+        Each checkpoint and what it is compared with.
     """
-    # All checkpoints share the numbers of clusters, so that contrasts are paired.
-    codes, clusters = pd.factorize(frame["cluster"], sort=True)
+    # All checkpoints share the codes of clusters, so that contrasts are paired.
+    codes, clusters = pd.factorize(frame["cluster"], sort=True)  # codes: (lines,)
     coded = frame.assign(code=codes)
 
     estimands: dict[RatioKey, Estimand | Estimate] = {}
-    for (name, sigma), units_of_scale in coded.groupby(
-        ["checkpoint", "sigma"], sort=False
-    ):
-        for metric, estimand in _estimands(units_of_scale, len(clusters)).items():
+    by_checkpoint_and_scale = coded.groupby(["checkpoint", "sigma"], sort=False)
+    for (name, sigma), units in by_checkpoint_and_scale:
+        for metric, estimand in _estimands(units, len(clusters)).items():
             estimands[RatioKey(str(name), metric, f"{sigma:g}")] = estimand
 
-    units = UnitGroup(
+    unit_group = UnitGroup(
         name=group,
         positions=np.arange(len(frame)),
         codes=codes,
         n_clusters=len(clusters),
     )
+    # A difference of gaps is no sum over clusters, so the signs of pseudo-values are
+    # flipped in its test.
     return figures(
-        units, estimands, context, Noise, pairs=pairs, flipped=_pseudo_values
+        unit_group, estimands, context, Noise, pairs=pairs, flipped=_pseudo_values
     )
 
 
@@ -351,20 +382,21 @@ def _n_wiped_out(rows: Sequence[Row]) -> Counter[tuple[str, str, str]]:
 
     Returns
     -------
-    Checkpoint, group and scale -> how many of the :data:`KINDS_OF_TOKENS` kinds do.
+    Checkpoint, group and scale -> how many kinds of :data:`METRIC_OF_KIND` do.
     """
     counts = Counter[tuple[str, str, str]]()
     for row in rows:
-        is_change = row.metric != "gap" and row.value is not None
-        if is_change and (row.value or 0.0) <= WIPED_OUT:
+        if row.metric == "gap" or row.value is None:
+            continue
+        if row.value <= WIPED_OUT:
             counts[row.checkpoint, row.group, row.of] += 1
     return counts
 
 
-def _why_blind(row: Row, n_wiped_out: Counter[tuple[str, str, str]]) -> str | None:
-    """Return the reason why a gap shows nothing, if both kinds are wiped out.
-
-    ``None``: it can show something, or the figure is no gap.
+def _why_insensitive(
+    row: Row, n_wiped_out: Counter[tuple[str, str, str]]
+) -> str | None:
+    """Return the note of a gap that shows nothing, as both kinds are wiped out.
 
     Parameters
     ----------
@@ -373,27 +405,33 @@ def _why_blind(row: Row, n_wiped_out: Counter[tuple[str, str, str]]) -> str | No
         loses nearly all probability.
     n_wiped_out
         From :func:`_n_wiped_out`.
+
+    Returns
+    -------
+    The reason, then the note that the gap has already. ``None``: it can show something,
+    or the figure is no gap.
     """
     if row.metric != "gap":
         return None
 
     baseline = row.baseline if isinstance(row, Contrast) else row.checkpoint
     for name in (row.checkpoint, baseline):
-        if n_wiped_out[name, row.group, row.of] == KINDS_OF_TOKENS:
+        if n_wiped_out[name, row.group, row.of] == len(METRIC_OF_KIND):
             notes = [INSENSITIVE, row.note] if row.note else [INSENSITIVE]
             return "; ".join(notes)
     return None
 
 
-def _estimands(frame: pd.DataFrame, n_clusters: int) -> dict[str, Estimand | Estimate]:
+def _estimands(units: pd.DataFrame, n_clusters: int) -> dict[str, Estimand | Estimate]:
     """Return the estimand of each metric of a checkpoint and scale, or why it has none.
 
     The estimands are sums of noisy and clean probabilities by cluster, averaged over
-    draws.
+    draws. Their ``n`` counts tokens, each once for all draws; that of a gap counts
+    those of both kinds.
 
     Parameters
     ----------
-    frame
+    units
         Units of one checkpoint and scale: columns ``kind``, ``draw``, ``n``, ``code``
         (of the cluster), ``noisy`` and ``clean``.
     n_clusters
@@ -407,39 +445,46 @@ def _estimands(frame: pd.DataFrame, n_clusters: int) -> dict[str, Estimand | Est
         """
         return np.asarray(100 * (sums[..., 0] / sums[..., 1] - 1))
 
-    n_draws = frame["draw"].nunique()
+    n_draws = units["draw"].nunique()
     estimands: dict[str, Estimand] = {}
     missing: dict[str, Estimate] = {}
-    for token_kind, metric, text in (
-        ("pii", "dp_pii", "identifier"),
-        ("low", "dp_nonpii", "low-sensitivity"),
-    ):
-        units = frame[frame["kind"] == token_kind]
-        means = units[["noisy", "clean"]] / n_draws
-        sums = cluster_sums(means, units["code"], n_clusters)  # (clusters, 2)
-        n_tokens = round(units["n"].sum() / n_draws)
+    for kind, metric in METRIC_OF_KIND.items():
+        units_of_kind = units[units["kind"] == kind]
+        means = units_of_kind[["noisy", "clean"]] / n_draws
+        sums = cluster_sums(means, units_of_kind["code"], n_clusters)  # (clusters, 2)
+        n_tokens = round(units_of_kind["n"].sum() / n_draws)
         estimands[metric] = Estimand(
             sums=sums, statistic=change, n=n_tokens, bounds=(-100.0, np.inf)
         )
 
-        # A gap needs both kinds.
+        # A gap needs both kinds; the first missing one is its reason.
         if not n_tokens:
-            reason = f"there is no {text} token in this group"
+            reason = f"there is no {WORDS_OF_KIND[kind]} token in this group"
             missing.setdefault("gap", Estimate.missing(reason))
             missing[metric] = Estimate.missing(reason)
 
     # Additional loss of identifiers compared with other text, in percentage points.
     gap = estimands["dp_nonpii"].minus(estimands["dp_pii"])
     n_of_both = sum(estimand.n for estimand in estimands.values())
+    # A missing figure replaces its estimand.
     return {**estimands, "gap": gap._replace(n=n_of_both), **missing}
 
 
 def _pseudo_values(gaps: Estimand) -> np.ndarray:
-    """Return the jackknife's pseudo-values of a gap, which is no sum over clusters.
+    """Return the jackknife's pseudo-values of a difference of gaps.
+
+    Such a difference is no sum over clusters; a pseudo-value is what a cluster would
+    add to it if it were, times the number of clusters. :func:`figures` tests by them.
+
+    Parameters
+    ----------
+    gaps
+        The gap of a checkpoint minus that of its baseline.
 
     Returns
     -------
-    Shape ``(clusters,)``; 0 for clusters without tokens.
+    Shape ``(clusters,)``; 0 for clusters without tokens, and everywhere if there is no
+    interval.
     """
     pseudo_values = np.zeros(len(gaps.sums))
     if gaps.estimate().low is None:

@@ -1,7 +1,8 @@
 """Findings of the audit of noise: probabilities under noise, gaps, and changes of gaps.
 
 None claims more than that figures moved. A gap is above 0 where identifiers lose more
-of their probability than other text.
+of their probability than other text. The scale of the noise (sigma) is the variant
+(``of``) of a row. Keys of sentences are those of ``spark_audit/sentences/en/``.
 """
 
 from __future__ import annotations
@@ -16,13 +17,20 @@ from spark_audit.results.findings import Fact
 def noise_findings(
     names: Sequence[str], rows: Sequence[Row], contrasts: Sequence[Contrast]
 ) -> Iterator[Finding]:
-    """Yield findings on probabilities under noise, their gaps, and changes of both."""
+    """Yield findings on probabilities under noise, their gaps, and changes of gaps.
+
+    Parameters
+    ----------
+    names
+        Checkpoints. Without the untrained model one more finding says that gaps have
+        nothing to be compared with.
+    """
     for name in names:
         pooled = [
             row for row in rows if row.checkpoint == name and row.group == "pooled"
         ]
-        known = [row for row in pooled if row.value is not None]
-        rows_by_metric = grouped(known, lambda row: row.metric)
+        with_value = [row for row in pooled if row.value is not None]
+        rows_by_metric = grouped(with_value, lambda row: row.metric)
         yield _probability_finding(name, pooled, rows_by_metric)
 
         gaps = rows_by_metric.get("gap")
@@ -48,9 +56,9 @@ def _probability_finding(
     Parameters
     ----------
     pooled
-        All pooled rows of a checkpoint, also those without a value.
+        All pooled rows of a checkpoint, also those without a value; at least one.
     rows_by_metric
-        Rows with a value, one for each scale.
+        Metric -> rows with a value, one for each scale.
     """
     identifiers = rows_by_metric.get("dp_pii", [])
     other_text = rows_by_metric.get("dp_nonpii", [])
@@ -81,6 +89,11 @@ def _gap_finding(gaps: Sequence[Row], *, is_trained: bool) -> Finding:
 
     If the untrained model has a gap, the gap of a trained one is compared with it
     instead of 0.
+
+    Parameters
+    ----------
+    is_trained
+        Whether the checkpoint is another than the untrained model.
     """
     sigmas = _sigmas_by_outcome(gaps)
     facts: dict[str, Fact] = {"gaps": gaps, "trained": is_trained}
@@ -90,7 +103,7 @@ def _gap_finding(gaps: Sequence[Row], *, is_trained: bool) -> Finding:
     if len(gaps) > 1:
         further.append("noise.gaps_further")
 
-    # If the untrained model has a gap at a scale, compare with it instead of 0.
+    # The null of a trained checkpoint's gap is the untrained model's gap.
     beside_untrained = [gap for gap in gaps if gap.null is not None]
     if is_trained and beside_untrained:
         facts["untrained_gaps"] = beside_untrained

@@ -8,7 +8,12 @@ the best guess that needs no checkpoint. Canaries that rest on a coin bound epsi
 (:mod:`~spark_audit.audits.series.coins`).
 
 A row is an example of the manifest, a member if it was trained on; figures of the
-report are of the type ``Row``. The audit is named after what it attacks.
+report are of the type ``Row``. The audit is named after what it attacks. ``name`` is a
+series, and in the evidence the checkpoint of one of its stages. Stages count from 1.
+
+A further budget of false positives is a line of :data:`STAGE_FPRS`; a further attack is
+a score of :class:`~spark_audit.audits.series.staged_rows.StagedRows`. Their words are
+in ``spark_audit/sentences/en/``.
 """
 
 from __future__ import annotations
@@ -48,15 +53,20 @@ from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.multiple_tests import holm_by_key
 
 STAGE_FPRS = {"tpr_at_fpr_10": 0.1, "tpr_at_fpr_1": 0.01}
-"""Metric -> the false-positive rate of its true-positive rate."""
+"""Metric of a true-positive rate -> its budget of false positives."""
 
 CANDIDATES = Pass("candidates")
+"""Pass that scores both strings of each coin."""
 
 
 def _rate(
     name: str, *, null: float | None = None, glance: tuple[str, ...] = ()
 ) -> Metric:
-    """Return a metric from 0 to 1 of each attack; higher: rows look more familiar."""
+    """Return a metric from 0 to 1 of each attack; higher: rows look more familiar.
+
+    ``glance`` are the attacks that the first screen shows, ``null`` is the value of a
+    random score (see :class:`~spark_audit.audits.metrics.Metric`).
+    """
     return Metric(
         name,
         bounds=(0.0, 1.0),
@@ -76,6 +86,8 @@ class SeriesAttack(OfSeries):
     the order of tasks is not known. ``texts`` is the cross-validated score of the best
     guess without any audited checkpoint. Two units with a ``dose`` are a canary and
     what could have been planted in its place.
+
+    For the class attributes see :class:`~spark_audit.audits.base.Audit`.
     """
 
     name = "series"
@@ -110,7 +122,9 @@ class SeriesAttack(OfSeries):
         The audit ``stages`` also scores the rows with an identifier. No other audit
         scores these canaries.
         """
+        # Refuse an order with unknown tasks before anything is scored.
         tasks_in_order(manifest, self.order)
+
         sides = manifest.membership
 
         # Members and non-members, by default only those with an identifier.
@@ -135,46 +149,48 @@ class SeriesAttack(OfSeries):
         untrained model: it has the NLL before any stage, and the guesses.
         """
         # Checkpoint -> task -> number of the stage that trained on it.
-        stage_of_task_by_name = self.places(tables, manifest)
+        stage_by_task_of_checkpoint = self.places(tables, manifest)
         ids = self.plan(manifest).get(Pass(), [])
-        if not ids or not stage_of_task_by_name:
+        if not ids or not stage_by_task_of_checkpoint:
             return Evidence()
 
         # Units: rows of both sides, then two for each coin.
         texts = [scored_text(manifest.by_id[key]) for key in ids]
-        facts_of_rows, *_ = without_model(
+        row_units = without_model(
             manifest, texts, ids, seed=context.seed, permutations=0
-        )
+        ).units
+        units = row_units[["example", "task", "cluster", "member"]].assign(dose=0)
         coins = coins_of(manifest)
-        units = facts_of_rows[["example", "task", "cluster", "member"]].assign(dose=0)
         if coins:
-            of_coins = coin_units(manifest, coins)
-            units = pd.concat([units, of_coins], ignore_index=True)
+            units = pd.concat([units, coin_units(manifest, coins)], ignore_index=True)
 
         # Without scores of the base, use those of the manifest.
-        untrained = dict(tables.get(BASE, {}))
-        if Pass() not in untrained:
-            untrained[Pass()] = reference_table(manifest, ids)
-        base_nll = _mean_nll(untrained, ids, coins)  # (units,), nats per token
+        base_tables = dict(tables.get(BASE, {}))
+        if Pass() not in base_tables:
+            base_tables[Pass()] = reference_table(manifest, ids)
+        base_nll = _mean_nll(base_tables, ids, coins)  # (units,), nats per token
 
         # Only rows have guesses, since a coin chose the planted string.
         n_rows = len(ids)
-        unknown = np.full(len(units), np.nan)
-        guesses = unknown.copy()  # (units,), higher is a likelier member
+        no_value = np.full(len(units), np.nan)
+        guesses = no_value.copy()  # (units,), higher is a likelier member
+        label, sides = labels_and_sides(row_units)
         guesses[:n_rows] = best_guess(
             texts,
-            *labels_and_sides(facts_of_rows),
+            label,
+            sides,
             {"loss": -base_nll[:n_rows]},
             seed=seed_for(context.seed, "series", "texts"),
         )
 
         def measured() -> Measured:
             """Yield mean NLL, places and guesses of the base, then of each stage."""
-            yield BASE, {"nll": base_nll, "place": unknown, "texts": guesses}
-            for name, stage_by_task in stage_of_task_by_name.items():
+            yield BASE, {"nll": base_nll, "place": no_value, "texts": guesses}
+            for name, stage_by_task in stage_by_task_of_checkpoint.items():
+                # 0: it is not known which stage trained on the task.
                 own_stage = units["task"].map(stage_by_task).fillna(0)  # (units,)
                 nll = _mean_nll(tables[name], ids, coins)
-                yield name, {"nll": nll, "place": own_stage, "texts": unknown}
+                yield name, {"nll": nll, "place": own_stage, "texts": no_value}
 
         return Evidence.of(units, measured())
 
@@ -184,12 +200,13 @@ class SeriesAttack(OfSeries):
         rows: list[Row] = []
         findings: list[Finding] = []
         records_by_stage: list[TableRecord] = []
-        results: dict[str, SeriesResult] = {}
-        coins: dict[str, StagedRows] = {}
+        result_by_series: dict[str, SeriesResult] = {}
+        coins_by_series: dict[str, StagedRows] = {}
         for series in staged_series(evidence):
             name = series.name
-            coins[name] = series.coins
+            coins_by_series[name] = series.coins
             if series.rows is None:
+                # The report has one row and one finding that give the reason.
                 missing = Finding.not_tested(
                     "series", "series.missing", checkpoint=name, reason=series.reason
                 )
@@ -203,7 +220,7 @@ class SeriesAttack(OfSeries):
                 figures = _figures(group, name)
                 rows += figures.rows.values()
                 if group.name == "pooled":
-                    results[name] = SeriesResult(
+                    result_by_series[name] = SeriesResult(
                         group=group,
                         figures=figures.rows,
                         raw_gain_p=figures.raw_gain_p,
@@ -211,83 +228,110 @@ class SeriesAttack(OfSeries):
 
             records_by_stage += _records_by_stage(name, series.rows)
 
-        # Gains are corrected over all series.
-        raw_gain_ps = {name: result.raw_gain_p for name, result in results.items()}
+        # Correct the p values of gains over all series (Holm), then conclude.
+        raw_gain_ps = {
+            name: result.raw_gain_p for name, result in result_by_series.items()
+        }
         for name, gain_p in holm_by_key(raw_gain_ps).items():
-            result = results[name]
-            findings.append(
-                series_finding(name, result, gain_p=gain_p, n_series=len(results))
+            finding = series_finding(
+                name,
+                result_by_series[name],
+                gain_p=gain_p,
+                n_series=len(result_by_series),
             )
+            findings.append(finding)
 
         tables = {"series_stages": records_by_stage}
-        bounds = [*epsilon_table(coins)]
+        bounds = [*epsilon_table(coins_by_series)]
         if bounds:
             tables["series_epsilon"] = bounds
         return AuditResult(rows=rows, findings=findings, tables=tables)
 
 
 def _mean_nll(
-    scores: Mapping[Pass, TokenTable],
+    table_by_pass: Mapping[Pass, TokenTable],
     ids: Sequence[str],
     coins: Mapping[str, ManifestCanary],
 ) -> np.ndarray:
-    """Return the mean NLL of all units, ``(units,)``, nats per token.
-
-    NaN where a unit was not scored.
+    """Return the mean NLL of all units by one checkpoint.
 
     Parameters
     ----------
-    scores
-        Tables of one checkpoint by pass.
+    table_by_pass
+        Scores of the checkpoint.
     ids
         Rows of both sides.
     coins
         Key of a pair -> its canary.
+
+    Returns
+    -------
+    Shape ``(units,)``, nats per token; NaN: not scored. Rows come first, then two units
+    for each coin, the planted string first.
     """
-    # Rows come first, then two units for each coin, the planted string first.
-    nll = np.full(len(ids) + 2 * len(coins), np.nan)
+    of_rows = _mean_nll_of_rows(table_by_pass[Pass()], ids)
+    of_coins = _mean_nll_of_coins(table_by_pass.get(CANDIDATES), coins)
+    return np.concatenate([of_rows, of_coins])
 
-    table = scores[Pass()]
+
+def _mean_nll_of_rows(table: TokenTable, ids: Sequence[str]) -> np.ndarray:
+    """Return the mean NLL of each row, shape ``(rows,)``; NaN: not scored."""
+    nll = np.full(len(ids), np.nan)
     for i, key in enumerate(ids):
-        if key in table:
-            by_token = table.columns["nll"][table.rows(key)]  # (tokens,), nats
-            if len(by_token):
-                nll[i] = by_token.mean(dtype=np.float64)
-
-    candidates = scores.get(CANDIDATES)
-    if candidates is None:
-        return nll
-    for i, (key, canary) in enumerate(coins.items()):
-        if key in candidates and canary.coin:
-            pair_nll = candidates.columns["nll_mean"][candidates.rows(key)]  # (2,)
-            is_second_planted = canary.coin[1]
-            if is_second_planted:
-                pair_nll = pair_nll[::-1]
-            planted_unit = len(ids) + 2 * i
-            nll[planted_unit : planted_unit + 2] = pair_nll
+        if key not in table:
+            continue
+        by_token = table.columns["nll"][table.rows(key)]  # (tokens,), nats
+        if len(by_token):
+            nll[i] = by_token.mean(dtype=np.float64)
     return nll
+
+
+def _mean_nll_of_coins(
+    candidates: TokenTable | None, coins: Mapping[str, ManifestCanary]
+) -> np.ndarray:
+    """Return the mean NLL of both strings of each coin, shape ``(2 * coins,)``.
+
+    Parameters
+    ----------
+    candidates
+        Table of the pass :data:`CANDIDATES`; ``None``: it was not scored.
+    """
+    nll = np.full((len(coins), 2), np.nan)  # planted, other
+    if candidates is None:
+        return nll.ravel()
+
+    for i, (key, canary) in enumerate(coins.items()):
+        if key not in candidates or not canary.coin:
+            continue
+        nll_of_pair = candidates.columns["nll_mean"][candidates.rows(key)]  # (2,)
+        # Candidates are in the order of the pair: put the planted string first.
+        _, planted_index = canary.coin
+        if planted_index == 1:
+            nll_of_pair = nll_of_pair[::-1]
+        nll[i] = nll_of_pair
+    return nll.ravel()
 
 
 def _groups(
     name: str, staged: StagedRows, context: Context
 ) -> Iterator[MembershipGroup]:
-    """Yield all rows of a series, then those of each task."""
-    # The best guess is one more score, beside those of the attacks; each (rows,).
+    """Yield all rows of a series as ``pooled``, then those of each task."""
+    # Attack -> scores, shape (rows,); the best guess is one more of them.
     scores = {**staged.scores, "texts": staged.rows["texts"].to_numpy()}
 
-    # Group -> indices of its rows, shape (n,).
+    # Name of the group -> indices of its rows, shape (rows of the group,).
     indices_by_group = {"pooled": np.arange(len(staged.rows))}
     for task, indices in staged.rows.groupby("task").indices.items():
         indices_by_group[f"task:{task}"] = np.asarray(indices)
 
-    for group, indices in indices_by_group.items():
+    for title, indices in indices_by_group.items():
         yield MembershipGroup(
             facts=staged.rows,
             scores={name: scores},
             context=context,
             fprs=STAGE_FPRS,
             chance_seed=context.seed,
-            name=group,
+            name=title,
             example_indices=indices,
             seed=seed_for(context.seed, "series"),
         )
@@ -307,15 +351,20 @@ class _GroupFigures(NamedTuple):
 def _figures(group: MembershipGroup, name: str) -> _GroupFigures:
     """Return the AUC and TPR of all attacks on a group, and the gain of the series.
 
-    A gain is the figure of the series minus that of its last checkpoint: above 0, who
-    has all checkpoints guesses more members.
+    A gain is the figure of the series minus that of its last checkpoint: above 0,
+    someone who has all checkpoints guesses more members.
+
+    Parameters
+    ----------
+    name
+        Name of the series.
     """
     figures: Figures = {}
     for attack in SERIES_ATTACKS:
         for metric in ("auc", *STAGE_FPRS):
             figures[metric, attack] = _attack_row(group, name, attack, metric)
 
-    # Gains of all stages over the last one.
+    # Gains of all stages over the last one; without a test, p is 1.
     raw_gain_p = 1.0
     for metric, gain, p in group.differences((name, SERIES), (name, LAST_STAGE)):
         gain_metric = f"{metric}_gain"
@@ -349,11 +398,16 @@ def _records_by_stage(name: str, staged: StagedRows) -> Iterator[TableRecord]:
     """Yield the AUC of the last checkpoint and of the series after each stage.
 
     A record is on the rows whose tasks were trained on by that stage.
+
+    Yields
+    ------
+    ``checkpoint`` (the series), ``stage``, ``tasks`` (their number), and for each of
+    the attacks ``last`` and ``series`` its AUC as ``_value``, ``_low`` and ``_high``.
     """
     n_stages = len(staged.fall)
     for stage in range(1, n_stages + 1):
-        is_trained_on = (staged.rows["place"] <= stage).to_numpy()  # (rows,), bool
-        so_far = staged.take(is_trained_on, stage)
+        has_had_own_stage = (staged.rows["place"] <= stage).to_numpy()  # (rows,), bool
+        so_far = staged.take(has_had_own_stage, stage)
         rows = so_far.rows
         if rows.empty:
             continue

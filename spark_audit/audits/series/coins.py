@@ -3,6 +3,9 @@
 An attacker guesses which string of each pair was planted. The number of right guesses
 bounds epsilon from below (Steinke et al., 2023). The only assumption is the draw of the
 coin.
+
+:mod:`~spark_audit.audits.series.audit` puts the coins into the evidence, two units
+each, and the bounds into the table ``series_epsilon``.
 """
 
 from __future__ import annotations
@@ -21,8 +24,8 @@ from spark_audit.manifest.schema import Manifest, ManifestCanary
 from spark_audit.results.audit_result import TableRecord
 from spark_audit.stats.epsilon_bounds import declared_guesses
 
-N_ATTACKS_ON_COINS = 2
-"""Bounds of each series: by all of its stages, and by the last one."""
+COIN_ATTACKS = (SERIES, LAST_STAGE)
+"""Attacks that bound epsilon, one bound of each series by each."""
 
 EPSILON_SIGNIFICANCE = 0.05
 """Joint error of all bounds of a report."""
@@ -31,8 +34,9 @@ EPSILON_SIGNIFICANCE = 0.05
 def coins_of(manifest: Manifest) -> dict[str, ManifestCanary]:
     """Return the planted canaries that rest on a coin, by the key of their pair.
 
-    The bound rests on the draw. Only whole canaries of a format of this package that a
-    coin chose count.
+    The key (:func:`~spark_audit.manifest.encodings.key_of`) is that of the pass
+    ``candidates``, which scores both strings. The bound rests on the draw. Only whole
+    canaries of a format of this package that a coin chose count.
     """
     coins = {}
     for canary in manifest.canaries:
@@ -48,7 +52,8 @@ def coins_of(manifest: Manifest) -> dict[str, ManifestCanary]:
 def coin_units(manifest: Manifest, coins: Mapping[str, ManifestCanary]) -> pd.DataFrame:
     """Return two units for each coin: the planted string, then the other one.
 
-    Columns: ``example``, ``task``, ``cluster``, ``member`` (planted), ``dose``.
+    Columns: ``example``, ``task`` and ``cluster``; ``member``, whether it was planted;
+    and ``dose``, the number of rows that the planted string stands in, for both.
 
     Parameters
     ----------
@@ -57,7 +62,7 @@ def coin_units(manifest: Manifest, coins: Mapping[str, ManifestCanary]) -> pd.Da
     """
     records = []
     for key, canary in coins.items():
-        # The example that the planted string stands in.
+        # The first example that the planted string stands in is the end of the key.
         example = manifest.by_id[components_of(key)[-1]]
         for is_planted in (True, False):
             record = {
@@ -75,20 +80,23 @@ def epsilon_table(coins: Mapping[str, StagedRows]) -> Iterator[TableRecord]:
     """Yield lower bounds of epsilon: by all stages of a series, and by the last one.
 
     Half of the coins are guessed, those whose two scores lie furthest apart; a tie is a
-    wrong guess. All bounds of a report hold together at 95% (Bonferroni).
+    wrong guess. All bounds of a report hold together at 95%
+    (:data:`EPSILON_SIGNIFICANCE`, Bonferroni).
 
     Parameters
     ----------
     coins
         Series -> its coins, in pairs.
     """
-    with_coins = {name: staged for name, staged in coins.items() if len(staged.rows)}
+    series_with_coins = {
+        name: staged for name, staged in coins.items() if len(staged.rows)
+    }
 
-    n_bounds = N_ATTACKS_ON_COINS * max(len(with_coins), 1)
+    n_bounds = len(COIN_ATTACKS) * max(len(series_with_coins), 1)
     significance = EPSILON_SIGNIFICANCE / n_bounds
 
-    for name, staged in with_coins.items():
-        for attack in (SERIES, LAST_STAGE):
+    for name, staged in series_with_coins.items():
+        for attack in COIN_ATTACKS:
             yield _epsilon_record(name, staged, attack, significance)
 
 
@@ -98,10 +106,19 @@ def _epsilon_record(
     """Return the bound of one series by one attack, with its sentence.
 
     For the columns see :mod:`spark_audit.audits.canary.epsilon`.
+
+    Parameters
+    ----------
+    name
+        Name of the series.
+    staged
+        Its coins: two rows for each, the planted string first.
+    significance
+        Error that the bound may have.
     """
     # Two units for each coin: the planted string, then the other one.
     planted, other = staged.scores[attack].reshape(-1, 2).T  # each (coins,)
-    gap = planted - other  # (coins,), above 0: the planted one looks familiar
+    gap = planted - other  # (coins,), above 0: the planted one looks more familiar
 
     # Only the surest half is guessed.
     n_guesses = declared_guesses(len(gap))

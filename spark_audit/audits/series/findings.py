@@ -22,7 +22,7 @@ Figures: TypeAlias = dict[tuple[str, str], Row]
 
 
 class SeriesResult(NamedTuple):
-    """The pooled rows of a series, and what was found in them.
+    """The pooled rows of a series, and the figures on them.
 
     Attributes
     ----------
@@ -41,7 +41,10 @@ class SeriesResult(NamedTuple):
 
 
 class SeriesVerdict(NamedTuple):
-    """The claim of a series, and the keys of its sentences, without ``series.``."""
+    """The claim of a series, and the keys of its sentences, without ``series.``.
+
+    ``says`` is the key of the first sentence, ``remarks`` are those that follow.
+    """
 
     claim: Claim
     says: str
@@ -76,10 +79,11 @@ def series_finding(
             "series", "series.missing", checkpoint=name, reason=reason
         )
 
-    # Find out whether the series adds to its last stage.
+    # The series adds to its last stage if its AUC is significantly higher.
     gain = result.figures["auc_gain", ""]
     is_gain = gain_p < ALPHA and (gain.value or 0.0) > 0
 
+    # Facts of the sentences; `beyond` and others of the bar come from `over_bar`.
     is_member = result.group.facts["member"].astype(bool)
     facts: dict[str, Fact] = {
         **over_bar.facts(name, SERIES, audit="series"),
@@ -121,7 +125,7 @@ def _verdict(
                                      guess without checkpoints, and the series adds
                                      to its last stage
     membership        membership     the same, and it is not shown that it adds
-    confounded        confounded     the sides can be told apart, in whichever
+    confounded        confounded     the sides can be distinguished, in whichever
                                      direction, but their texts differ
     nothing_shown     nothing_shown  otherwise
     ================  =============  ===============================================

@@ -1,6 +1,11 @@
 """Rows of a series by stage: the scores that three attacks give them from their NLL.
 
-A row is an example of the manifest, or one of the two strings of a coin.
+A row is an example of the manifest, or one of the two strings of a coin. Stages count
+from 1; a row's *own* stage is the one that trained on its task, which the column
+``place`` holds.
+
+A further attack is a name in ``SERIES_ATTACKS`` and a score in
+:attr:`StagedRows.scores`.
 """
 
 from __future__ import annotations
@@ -17,11 +22,15 @@ from spark_audit.results.evidence import Evidence
 from spark_audit.results.rows import grouped
 
 SERIES = "series"
+"""Attack by all stages."""
+
 LAST_STAGE = "last"
+"""Attack by the last stage alone."""
+
 STEP = "step"
+"""Attack by a row's own stage and the one before it."""
 
 SERIES_ATTACKS = (SERIES, LAST_STAGE, STEP)
-"""Attacks by all stages, by the last one, and by a row's own stage."""
 
 MIN_ROWS_OF_TASK = 10
 """Least number of members, and of non-members, for estimates of a task."""
@@ -34,17 +43,17 @@ TOO_FEW_ROWS = (
 
 @dataclass(frozen=True, eq=False)
 class StagedRows:
-    """Rows of one series whose stage is known, and their NLL by stage.
+    """Rows of one series, and how far their NLL fell by each stage.
 
     Attributes
     ----------
     rows
-        Units of the evidence: ``example``, ``task``, ``cluster``, ``member``, ``dose``,
-        the number of the stage that trained on its task as ``place``, from 1, and the
-        best guess without a model as ``texts``.
+        Units of the evidence: ``example``, ``task``, ``cluster``, ``member`` (bool),
+        ``dose`` (0: no coin), ``place`` (the row's own stage, from 1; 0: not known) and
+        ``texts``, the best guess without an audited checkpoint.
     fall
-        Shape ``(stages, rows)``: fall of the mean NLL since the untrained model, nats
-        per token. Above 0 a row became likelier.
+        Shape ``(stages, rows)``: fall of the mean NLL from the untrained model to each
+        stage, nats per token. Above 0 a row became likelier.
     """
 
     rows: pd.DataFrame
@@ -58,7 +67,7 @@ class StagedRows:
         is_taken
             Shape ``(rows,)``, bool.
         n_stages
-            ``None``: all stages.
+            Stages that are kept; ``None``: all.
         """
         return StagedRows(self.rows[is_taken], self.fall[:n_stages, is_taken])
 
@@ -66,21 +75,24 @@ class StagedRows:
     def scores(self) -> Mapping[str, np.ndarray]:
         """Attack -> score, shape ``(rows,)``: higher is a likelier member.
 
-        ``series`` is the largest fall since the row's own stage, ``last`` the fall at
-        the last stage, and ``step`` what its own stage added.
+        ``series`` is the largest fall at the row's own stage or a later one, ``last``
+        the fall at the last stage, and ``step`` what its own stage added. Each row
+        needs a known stage.
         """
         n_stages, n_rows = self.fall.shape
-        own_stage = self.rows["place"].to_numpy() - 1  # (rows,), from 0
-        stages = np.arange(n_stages)[:, None]  # (stages, 1)
+        own_index = self.rows["place"].to_numpy() - 1  # (rows,), index of its own stage
+        stage_index = np.arange(n_stages)[:, None]  # (stages, 1)
 
         # Before its own stage, no checkpoint has seen the row.
-        fall_since_own = np.where(stages >= own_stage, self.fall, -np.inf)
+        has_seen_row = stage_index >= own_index  # (stages, rows)
+        fall_since_own_stage = np.where(has_seen_row, self.fall, -np.inf)
 
+        # The first step is that from the untrained model, whose fall is 0.
         steps = np.diff(self.fall, axis=0, prepend=0.0)  # (stages, rows)
         return {
-            SERIES: fall_since_own.max(axis=0),
+            SERIES: fall_since_own_stage.max(axis=0),
             LAST_STAGE: self.fall[-1],
-            STEP: steps[own_stage, np.arange(n_rows)],
+            STEP: steps[own_index, np.arange(n_rows)],
         }
 
 
@@ -90,12 +102,14 @@ class SeriesRows:
 
     Attributes
     ----------
+    name
+        Name of the series.
     rows
-        Rows of both sides; ``None``: none can be tested.
+        Trained and held-out examples; ``None``: none can be tested.
     reason
         Why none can be tested; empty: some can.
     coins
-        Canaries and the strings that could have replaced them, in pairs.
+        Planted strings and those that could have replaced them, in pairs; may be empty.
     """
 
     name: str
@@ -105,32 +119,40 @@ class SeriesRows:
 
 
 def staged_series(evidence: Evidence) -> Iterator[SeriesRows]:
-    """Yield the rows and the coins of each series."""
+    """Yield the rows and the coins of each series.
+
+    Parameters
+    ----------
+    evidence
+        That of :class:`~spark_audit.audits.series.audit.SeriesAttack`: scores ``nll``,
+        ``place`` and ``texts`` by the base and by each stage.
+    """
     units = evidence.units
-    base = evidence.row(BASE, "nll")  # (units,), nats per token
-    texts = evidence.row(BASE, "texts")  # (units,)
+    base_nll = evidence.row(BASE, "nll")  # (units,), nats per token
+    guesses = evidence.row(BASE, "texts")  # (units,), the best guess
     is_coin = units["dose"].to_numpy() > 0  # (units,), bool
 
     names = [name for name in evidence.checkpoints if name != BASE]
     for name, checkpoints in grouped(names, series_of).items():
         stages = sorted(checkpoints, key=_stage_of)
-        falls = [base - evidence.row(stage, "nll") for stage in stages]
+        falls = [base_nll - evidence.row(stage, "nll") for stage in stages]
         fall = np.stack(falls)  # (stages, units), nats per token
 
-        # Number of the stage that trained on the task of each unit; 0: not known.
+        # All stages hold the same places. 0: it is not known which stage it is.
         own_stage = evidence.row(stages[0], "place").astype(int)  # (units,)
-        all_units = StagedRows(units.assign(place=own_stage, texts=texts), fall)
+        all_units = StagedRows(units.assign(place=own_stage, texts=guesses), fall)
 
         # Units whose stage is known and that every stage scored.
-        is_known = (own_stage > 0) & np.isfinite(fall).all(axis=0)  # (units,), bool
-        is_of_large_task = _is_of_large_task(units, is_known & ~is_coin)
-        is_row = is_known & ~is_coin & is_of_large_task
+        has_stage = own_stage > 0  # (units,), bool
+        is_usable = has_stage & np.isfinite(fall).all(axis=0)  # (units,), bool
+        is_of_large_task = _is_of_large_task(units, is_usable & ~is_coin)
+        is_tested_row = is_usable & ~is_coin & is_of_large_task
 
         rows = None
         reason = ""
-        if is_row.any():
-            rows = all_units.take(is_row)
-        elif (own_stage > 0).any():
+        if is_tested_row.any():
+            rows = all_units.take(is_tested_row)
+        elif has_stage.any():
             reason = TOO_FEW_ROWS
         else:
             reason = UNORDERED
@@ -138,7 +160,7 @@ def staged_series(evidence: Evidence) -> Iterator[SeriesRows]:
             name=name,
             rows=rows,
             reason=reason,
-            coins=all_units.take(is_known & is_coin),
+            coins=all_units.take(is_usable & is_coin),
         )
 
 
@@ -162,7 +184,8 @@ def _is_of_large_task(units: pd.DataFrame, is_used: np.ndarray) -> np.ndarray:
     Shape ``(units,)``, bool.
     """
     counts = units[is_used].groupby(["task", "member"]).size().unstack()
-    counts = counts.reindex(columns=[True, False])  # tasks in rows, sides beside
+    # A line per task, a column per side; NaN, which is never enough, for no row.
+    counts = counts.reindex(columns=[True, False])
 
-    is_large = counts.ge(MIN_ROWS_OF_TASK).all(axis=1)
+    is_large = counts.ge(MIN_ROWS_OF_TASK).all(axis=1)  # by task
     return units["task"].isin(counts.index[is_large]).to_numpy()
