@@ -1,4 +1,8 @@
-"""A membership score compared with the best guess without the checkpoint."""
+"""A membership score compared with the best guess without the checkpoint.
+
+:meth:`spark_audit.audits.mia.estimates.MembershipGroup.above_texts` makes the
+comparison. The audits of membership and of series rest their claims on it.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +37,15 @@ class AboveTexts:
         ``score`` minus :attr:`bar` (:func:`beyond_both`), by DeLong over clusters. The
         out-of-fold scores of the texts count as fixed.
     score, texts
-        AUC of the score and of the best guess; or their rates at one budget.
+        AUC of the score and of the best guess; or their true-positive rates at one
+        budget of false positives.
     chance
         The value of a random score: 0.5 for an AUC.
     larger_p
         The larger p of the tests against the texts and against chance, since the score
         must exceed both.
     sides_differ
-        Whether something else than training distinguishes the sides.
+        Whether something else than training distinguishes members from non-members.
     """
 
     excess: Estimate
@@ -62,7 +67,7 @@ class AboveTexts:
 
     @property
     def margin(self) -> float:
-        """The distance by which a score must exceed the bar: 0 unless the sides differ.
+        """Return by how much a score must exceed the bar: 0 unless the sides differ.
 
         A classifier of few rows misses some differences of the sides. If they differ, a
         score must therefore exceed the bar by more than half of the distance to 1.
@@ -74,7 +79,7 @@ class AboveTexts:
 
     @property
     def p(self) -> float:
-        """Two-sided p value where the score exceeds the bar by its margin, else 1."""
+        """Return the two-sided p if the score exceeds the bar by its margin, else 1."""
         # A score below the bar is no leak, whatever its interval.
         beyond_margin = (self.excess.value or 0.0) - self.margin
         if beyond_margin <= 0:
@@ -93,7 +98,11 @@ class AboveTexts:
 
     @property
     def record(self) -> dict[str, Any]:
-        """Its figures as columns of a table; ``difference`` is the excess."""
+        """Return its figures as columns of a table; ``difference`` is the excess.
+
+        ``low`` and ``high`` are the limits of the excess, ``mde`` its smallest
+        detectable size.
+        """
         return {
             "score": self.score,
             "texts": self.texts,
@@ -168,7 +177,7 @@ class AboveTexts:
         row
             The figure of the score, an AUC or its change.
         says
-            Key of the sentence.
+            Key of the sentence, with the name of the audit.
         facts
             Values that the sentences name.
         p, power, bounds
@@ -254,6 +263,7 @@ def less_chance(estimate: Estimate, chance: float) -> Estimate:
     """Return an AUC or rate minus the value of a random score."""
 
     def less(value: float | None) -> float | None:
+        """Return a value or limit minus chance; ``None`` stays."""
         if value is None:
             return None
         return value - chance

@@ -1,7 +1,13 @@
 """The best guess of who is a member, without any audited checkpoint.
 
 Several classifiers of the texts, and of the untrained model's scores of them, compete;
-the best of them is the bar that a membership score must exceed.
+the best of them is the bar that a membership score must exceed. Its scores are called
+``texts`` in evidence and reports.
+
+The choice is nested: the classifier that scores a fold is chosen and fitted in the
+other folds alone. Each classifier is a logistic regression on a *candidate*, a matrix
+of features; a further one is a line of :func:`_candidates`. For ``sides``, folds and
+fitting see :mod:`spark_audit.audits.mia.text_classifiers`.
 """
 
 from __future__ import annotations
@@ -37,7 +43,9 @@ SAME_DIGIT = str.maketrans("012345678", "9" * 9)
 """Translation that turns every digit of a text into a 9."""
 
 MIN_AUC_GAIN = 1e-3
-"""An AUC must be higher by this to be better; otherwise the first one is kept."""
+"""Candidates whose AUC is less than this below the highest one count as equal; the
+first of them is chosen.
+"""
 
 MIN_RANK = 1e-3
 """Least distance of ranks from 0 and 1, where normal scores are infinite."""
@@ -60,16 +68,17 @@ def best_guess(
         ``n`` texts.
     label
         Shape ``(n,)``, codes within the task.
-    base
-        Scores of the untrained model, shape ``(n,)`` each, NaN where there is none.
     sides
         Folds keep clusters whole, stratified by task and side.
+    base
+        Name -> scores of the untrained model, shape ``(n,)``; NaN: no score. The order
+        decides ties.
 
     Returns
     -------
-    Shape ``(n,)``: ranks within fold and task, from 0 to 1, which puts folds with
-    different classifiers on one scale. NaN for rows that were not drawn, and for all
-    rows if there are too few clusters.
+    Shape ``(n,)``: ranks within fold and task, from 0 to 1, the higher, the likelier a
+    member. Ranks put folds with different classifiers on one scale. NaN for examples
+    that were not drawn, and for all if there are too few clusters.
     """
     rng = np.random.default_rng(seed)
     drawn = subsample(sides, rng)  # (drawn,), indices of examples
@@ -84,8 +93,8 @@ def best_guess(
     ]
     candidates = _candidates(texts_drawn, label[drawn], sides_drawn.task, base_scores)
 
-    order = rng.permutation(len(np.unique(sides_drawn.cluster)))
-    fold = folds_of(sides_drawn, sides_drawn.member, order)  # (drawn,)
+    turns_of_clusters = rng.permutation(len(np.unique(sides_drawn.cluster)))
+    fold = folds_of(sides_drawn, sides_drawn.member, turns_of_clusters)  # (drawn,)
     scores[drawn] = _scores_of_best(candidates, sides_drawn, fold)
     return scores
 
@@ -104,11 +113,15 @@ def _candidates(
     Parameters
     ----------
     label, task
-        Shape ``(examples,)``.
+        Shape ``(examples,)``, codes.
     base_scores
         Shape ``(examples,)`` each.
+
+    Returns
+    -------
+    Shape ``(examples, features)`` each.
     """
-    length = np.array([len(text) for text in texts])
+    length = np.array([len(text) for text in texts])  # (examples,), characters
     candidates: list[Features] = [
         word_features(texts, label, task),
         character_features(texts),
@@ -128,11 +141,11 @@ def _scores_of_best(
     Parameters
     ----------
     fold
-        Shape ``(examples,)``.
+        Shape ``(examples,)``, 0 to ``FOLDS - 1``.
 
     Returns
     -------
-    Shape ``(examples,)``.
+    Shape ``(examples,)``: ranks within fold and task, from 0 to 1.
     """
     inner_scores = _inner_scores(candidates, sides, fold)
 
@@ -141,11 +154,13 @@ def _scores_of_best(
         in_fold = fold == k
 
         # AUC of each candidate in the other folds.
-        others = sides.take(np.flatnonzero(~in_fold))
+        sides_of_others = sides.take(np.flatnonzero(~in_fold))
         aucs = []
-        for scores_of_candidate in inner_scores:
-            inner = scores_of_candidate[k][~in_fold]
-            aucs.append(mean_auc(others, others.member, inner))
+        for c in range(len(candidates)):
+            scores_of_others = inner_scores[c, k, ~in_fold]
+            aucs.append(
+                mean_auc(sides_of_others, sides_of_others.member, scores_of_others)
+            )
 
         # Fit the best candidate (the first of equals) to all other folds.
         is_best = [auc > max(aucs) - MIN_AUC_GAIN for auc in aucs]
@@ -166,17 +181,18 @@ def _inner_scores(
     Returns
     -------
     Shape ``(candidates, FOLDS, examples)``: ``[c, k]`` are scores of candidate ``c``
-    for the choice in fold ``k``, NaN for the examples of fold ``k`` itself.
+    for the choice in fold ``k``, NaN for the examples of fold ``k`` itself. They are
+    ranks within fold and task, from 0 to 1.
     """
     inner_scores = np.full((len(candidates), FOLDS, len(fold)), np.nan)
     for c, features in enumerate(candidates):
         for j, k in combinations(range(FOLDS), 2):
             in_neither = ~np.isin(fold, (j, k))
             score = fit_scorer(features, sides.member, sides.task, in_neither)
-            for scored_fold, chosen_in in ((j, k), (k, j)):
+            for scored_fold, fold_of_choice in ((j, k), (k, j)):
                 is_scored = fold == scored_fold
                 ranks = _ranks(score(is_scored), sides.task[is_scored])
-                inner_scores[c, chosen_in, is_scored] = ranks
+                inner_scores[c, fold_of_choice, is_scored] = ranks
     return inner_scores
 
 
@@ -204,6 +220,10 @@ def character_features(
 def _normal_scores(columns: Sequence[np.ndarray], task: np.ndarray) -> np.ndarray:
     """Return normal scores of each column within its task, and their squares.
 
+    A normal score is the quantile of the standard normal distribution at a rank. The
+    square lets a classifier prefer values in the middle, or at both ends; its mean is
+    1, which is subtracted.
+
     Parameters
     ----------
     columns
@@ -211,10 +231,11 @@ def _normal_scores(columns: Sequence[np.ndarray], task: np.ndarray) -> np.ndarra
 
     Returns
     -------
-    Shape ``(examples, 2 * columns)``.
+    Shape ``(examples, 2 * columns)``: the scores of all columns, then their squares.
     """
     ranks = np.stack([_ranks(column, task) for column in columns])
-    scores = scipy.special.ndtri(np.clip(ranks, MIN_RANK, 1 - MIN_RANK))
+    ranks = np.clip(ranks, MIN_RANK, 1 - MIN_RANK)  # (columns, examples)
+    scores = scipy.special.ndtri(ranks)
     return np.concatenate([scores, scores**2 - 1]).T
 
 

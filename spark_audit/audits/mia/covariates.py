@@ -1,4 +1,9 @@
-"""Differences of length and compressed size between members and non-members."""
+"""Differences of length and compressed size between members and non-members.
+
+:mod:`~spark_audit.audits.mia.guards` warns of them, and the report has them as the
+table ``mia_covariates``. A further covariate is a column of
+:class:`~spark_audit.audits.mia.texts.WithoutModel` that :data:`COVARIATES` names.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +39,15 @@ def covariate_table(facts: pd.DataFrame) -> Iterator[TableRecord]:
     ------
     ``task``, ``covariate``; ``ks`` and ``p`` of Kolmogorov-Smirnov, examples taken as
     independent; ``smd``, the mean of members minus that of non-members over the pooled
-    SD (None where that is 0); and ``clusters`` of the side with fewer. Tasks with fewer
-    than two examples on a side are left out.
+    SD (None where that is 0); and ``clusters``, the number of clusters of the side that
+    has fewer. Tasks with fewer than two examples on a side are left out.
     """
-    for task, of_task in facts.groupby("task", sort=False):
-        n_clusters = int(of_task.groupby("member")["cluster"].nunique().min())
+    for task, facts_of_task in facts.groupby("task", sort=False):
+        n_clusters_by_side = facts_of_task.groupby("member")["cluster"].nunique()
+        n_clusters = int(n_clusters_by_side.min())
         for covariate in COVARIATES:
-            values = of_task[covariate].dropna()
-            is_member = of_task.loc[values.index, "member"].to_numpy(bool)
+            values = facts_of_task[covariate].dropna()
+            is_member = facts_of_task.loc[values.index, "member"].to_numpy(bool)
             of_members = values.to_numpy(np.float64)[is_member]  # (members,)
             of_others = values.to_numpy(np.float64)[~is_member]  # (non-members,)
 
@@ -50,6 +56,8 @@ def covariate_table(facts: pd.DataFrame) -> Iterator[TableRecord]:
                 continue
 
             test = scipy.stats.ks_2samp(of_members, of_others)
+
+            # The standardised difference, which needs a spread (see stats/balance.py).
             variances = (np.var(of_members, ddof=1), np.var(of_others, ddof=1))
             pooled_sd = float(np.sqrt(sum(variances) / 2))
 

@@ -1,7 +1,8 @@
 """Results of other tools' attacks on each checkpoint, from their scores.
 
 :mod:`~spark_audit.audits.mia.outside_scores` reads the scores; this module judges them
-by the guards and the best guess of our own scores.
+by the guards and the best guess of our own scores. They are in the table
+``mia_outside`` of the report, and have no finding. ``name`` is a checkpoint.
 """
 
 from __future__ import annotations
@@ -31,13 +32,21 @@ def judged_scores(
     The guards of our own scores apply. An attack detects if it scores trained rows
     higher than the base did (without scores of the base: than chance), and exceeds the
     best guess from the texts alone. p values are corrected (Holm) over attacks and
-    checkpoints. If trained rows score lower, a warning asks whether the sign is wrong.
+    checkpoints. If trained rows score lower, a warning that asks whether the sign is
+    wrong is added to the guards.
+
+    Parameters
+    ----------
+    attacks
+        Names of the other tools' attacks.
 
     Returns
     -------
-    Records with ``checkpoint``, ``of``, ``rows``, ``score`` and ``says``. Tested scores
-    also have the columns of :class:`spark_audit.audits.mia.above_texts.AboveTexts`,
-    ``p``, ``p_adjusted`` and ``status``.
+    Records with ``checkpoint``, ``of`` (the attack), ``rows``, ``score`` (its AUC) and
+    ``says``: ``detected``, ``confounded``, ``not shown``, the status that a guard gave,
+    or why it is not estimable. Tested scores also have the columns of the record of
+    :class:`spark_audit.audits.mia.above_texts.AboveTexts`, ``p``, ``p_adjusted`` and
+    ``status``, and a ``note`` if their sign may be wrong.
     """
     records = [
         _outside_record(name, attack, guards)
@@ -74,7 +83,7 @@ def _outside_record(name: str, attack: str, guards: ScoreGuards) -> TableRecord:
 
     effect = _attack_effect(pooled, name, attack, auc)
     if effect.is_lower:
-        _ask_direction(guards, name, attack, auc)
+        _warn_of_sign(guards, name, attack, auc)
         record["note"] = render("mia.reversed", attack=attack)
 
     # Only scores that are higher for members can detect; others may be reversed.
@@ -136,8 +145,11 @@ def _attack_effect(
     )
 
 
-def _ask_direction(guards: ScoreGuards, name: str, attack: str, auc: Estimate) -> None:
-    """Add the warning that the sign of an attack's scores may be wrong."""
+def _warn_of_sign(guards: ScoreGuards, name: str, attack: str, auc: Estimate) -> None:
+    """Add the warning that the sign of an attack's scores may be wrong.
+
+    The users of a tool can have named its scores without the minus that reverses them.
+    """
     row = Row.of_estimate(
         auc, audit="mia", checkpoint=name, metric="auc", of=attack, null=CHANCE_AUC
     )

@@ -2,9 +2,12 @@
 
 :mod:`~spark_audit.audits.mia.score_files` reads the formats. This module reads the
 option and assigns each score to its checkpoint and its row. A row is found by ``id``
-(of the example), by ``text_sha256`` (of its whole text), or by the place of the score,
+(of the example), by ``text_sha256`` (of its whole text), or by the line of the score,
 which is that of its row in ``--scores-rows``. A higher score means a likelier member;
 ``NAME=-FILE`` reverses that.
+
+An *attack* is one tool's score under the name that the option gives it; ``where`` is
+how errors name a file.
 
 :mod:`~spark_audit.audits.mia.judged_scores` judges the scores.
 """
@@ -77,9 +80,10 @@ def given_files(text: str | None) -> list[ScoresFile]:
         return files
 
     for item in text.split(","):
-        label, equals, target = (piece.strip() for piece in item.partition("="))
-        name, _, checkpoint = label.partition(":")
-        signed_path, _, attack = target.partition("#")
+        # NAME:CHECKPOINT = -FILE#ATTACK, of which only NAME and FILE are needed.
+        left, equals, right = (piece.strip() for piece in item.partition("="))
+        name, _, checkpoint = left.partition(":")
+        signed_path, _, attack = right.partition("#")
         path = signed_path.removeprefix("-")
         if not name or not equals or not path:
             raise InputError(
@@ -151,23 +155,23 @@ def read_scores(
     frame = _with_checkpoint(frame, file, checkpoints, where)
 
     # A table may hold ids and checkpoints as numbers, but the manifest has text.
-    places = frame[["checkpoint", key_column]].astype(str)
+    scored_rows = frame[["checkpoint", key_column]].astype(str)
 
     # Scores of the base may be given although it is not audited.
-    for checkpoint in sorted(set(places["checkpoint"]) - {BASE}):
+    for checkpoint in sorted(set(scored_rows["checkpoint"]) - {BASE}):
         one_of(checkpoint, where, checkpoints)
 
     # A score may be missing, but not be text.
     score = pd.to_numeric(frame["score"], errors="coerce")
     if (score.isna() & frame["score"].notna()).any():
         raise InputError("has scores that are no numbers", where=where)
-    if places.duplicated().any():
+    if scored_rows.duplicated().any():
         raise InputError("has several scores of one text", where=where)
 
     # If a checkpoint has infinite scores, all of its scores become ranks.
     signed = file.sign * score.astype(float)
-    by_checkpoint = signed.groupby(places["checkpoint"])
-    return places.assign(score=by_checkpoint.transform(_finite_in_order))
+    by_checkpoint = signed.groupby(scored_rows["checkpoint"])
+    return scored_rows.assign(score=by_checkpoint.transform(_finite_or_ranks))
 
 
 def _with_key(
@@ -175,7 +179,7 @@ def _with_key(
 ) -> tuple[pd.DataFrame, str]:
     """Return the scores with a column that names their rows, and that column's name.
 
-    Scores that name no rows get the ids of ``rows`` by their place. Their order is
+    Scores that name no rows get the ids of ``rows``, line by line. Their order is
     checked, and each row is kept once.
 
     Parameters
@@ -205,6 +209,13 @@ def _with_checkpoint(
 
     The file has this column, or the option names the checkpoint, or only one checkpoint
     besides the base is audited.
+
+    Parameters
+    ----------
+    frame
+        The scores, from :func:`_with_key`.
+    checkpoints
+        Names of the checkpoints that are audited.
     """
     if "checkpoint" in frame:
         if file.checkpoint:
@@ -230,7 +241,7 @@ def _with_checkpoint(
     return frame.assign(checkpoint=candidates[0])
 
 
-def _finite_in_order(scores: pd.Series) -> pd.Series:
+def _finite_or_ranks(scores: pd.Series) -> pd.Series:
     """Return the scores, or their ranks if any of them is infinite.
 
     An attack may give infinite scores, such as by dividing by a probability of 0. Ranks
@@ -283,17 +294,17 @@ def outside_scores(
         rows = read_rows(rows_path)
         _check_rows(rows, examples, manifest, f"{ROWS_OPTION} {rows_path}")
 
-    # A score stays NaN unless a file contains it.
+    # Checkpoint -> attack -> scores; a score stays NaN unless a file contains it.
     scores: dict[str, dict[str, np.ndarray]] = {}
     for checkpoint in checkpoints:
         scores[checkpoint] = {file.name: np.full(len(ids), np.nan) for file in files}
 
-    with_index = examples.reset_index(names="index")
+    examples_with_index = examples.reset_index(names="index")
     for file in files:
         # Find the examples by the column in which the file names its rows.
         scores_of_file = read_scores(file, checkpoints, rows)
         key_column = "id" if "id" in scores_of_file else HASH
-        scored = scores_of_file.merge(with_index, on=key_column)
+        scored = scores_of_file.merge(examples_with_index, on=key_column)
         if scored.empty:
             raise InputError(
                 "holds no score of any row of the manifest",
@@ -301,14 +312,14 @@ def outside_scores(
                 fix="give the ids of the data, or the SHA-256 of whole texts",
             )
 
-        for key, of_checkpoint in scored.groupby("checkpoint"):
+        for key, scored_by_checkpoint in scored.groupby("checkpoint"):
             # A file may hold scores of the base although they are not asked for.
             checkpoint = str(key)
             if checkpoint not in scores:
                 continue
 
             values = scores[checkpoint][file.name]  # (n,)
-            values[of_checkpoint["index"]] = of_checkpoint["score"]
+            values[scored_by_checkpoint["index"]] = scored_by_checkpoint["score"]
     return scores
 
 
@@ -320,7 +331,7 @@ def _check_rows(
     Parameters
     ----------
     rows
-        ``id``, ``label`` and ``text_sha256``, as the file has them.
+        ``id``, ``label`` (1: member) and ``text_sha256``, as the file has them.
     examples
         ``id`` and ``text_sha256`` of the examples that are audited.
     """

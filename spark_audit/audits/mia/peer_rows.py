@@ -1,7 +1,8 @@
 """Rows that other tools score: written for these, and read again with the scores.
 
-``manifest rows`` writes them. Some rows appear twice, so that scores without ids show
-whether they are in the order of the rows.
+``manifest rows`` writes them, one line per row; a row is an example of the manifest.
+Some rows appear twice, so that scores without ids show whether they are in the order of
+the lines: of a row that appears twice, both scores should be alike.
 """
 
 from __future__ import annotations
@@ -20,31 +21,36 @@ from spark_audit.files import data_bytes, read_regular
 from spark_audit.manifest.schema import Manifest
 
 ROWS_OPTION = "--scores-rows"
+"""The option that names the file of these rows."""
 
 WRITE = "write them with `spark-audit manifest rows`"
+"""What to do, in errors on the file of rows."""
 
 ROWS_TWICE = 12
 """Number of rows of each side that appear twice."""
 
 MAX_P_IN_ORDER = 0.001
-"""Chance that scores in a random order are accepted."""
+"""Scores are in order if p of a random order is at most this."""
 
 RANDOM_PAIRS = 3999
 """Number of sets of random pairs that the repeated rows are compared with."""
 
 ROUNDING_OF_SUM = 1e-9
-"""A sum of distances that is larger by no more than this is as small."""
+"""A sum of distances that is larger by no more than this counts as equal."""
 
 QUANTILE_OF_EXACT = 0.25
-"""Share of the repeats whose distances tell whether an attack is exact."""
+"""Share of the repeated rows that decides whether an attack is exact."""
 
 MAX_GAP_OF_EXACT = 0.01
-"""An attack is exact if a quarter of the repeats differ by less than this share of
+"""An attack is exact, and scores equal texts equally, if this share of repeated rows
+(:data:`QUANTILE_OF_EXACT`) has two scores less than this far apart, as a share of all
 ranks.
 """
 
 MIN_GAP_OF_MISPLACED = 0.2
-"""No repeat of an exact attack may differ by more than this share of ranks."""
+"""Scores of an exact attack are misplaced if a repeated row has two scores further
+apart than this share of all ranks.
+"""
 
 
 def peer_rows(manifest: Manifest) -> Iterator[dict[str, Any]]:
@@ -70,8 +76,8 @@ def peer_rows(manifest: Manifest) -> Iterator[dict[str, Any]]:
     ids_by_label = {1: sorted(sides.members), 0: sorted(sides.non_members)}
     for label, ids in ids_by_label.items():
         repeated = rng.permutation(len(ids))[:ROWS_TWICE]
-        indices = np.concatenate([np.arange(len(ids)), repeated])
-        for i in rng.permutation(indices):
+        with_repeats = np.concatenate([np.arange(len(ids)), repeated])
+        for i in rng.permutation(with_repeats):
             example = manifest.by_id[ids[i]]
             yield {
                 "id": example.id,
@@ -83,7 +89,9 @@ def peer_rows(manifest: Manifest) -> Iterator[dict[str, Any]]:
 
 
 def read_rows(path: Path) -> pd.DataFrame:
-    """Return ``id``, ``label`` and ``text_sha256`` of a file's rows, in their order.
+    """Return ``id``, ``label`` and ``text_sha256`` of a file's rows, a line for each.
+
+    The lines are in the order of the file; a row that appears twice has two.
 
     Raises
     ------
@@ -109,14 +117,18 @@ def read_rows(path: Path) -> pd.DataFrame:
 
 
 def by_place(scores: pd.DataFrame, rows: pd.DataFrame, where: str) -> pd.DataFrame:
-    """Return the scores with the ``id`` of the row at their place, each row once.
+    """Return the scores with the ``id`` of the row on the same line, each row once.
+
+    Of a row that appears twice, the first score is kept.
 
     Parameters
     ----------
     scores
-        Column ``score``, and ``label`` if the file has it.
+        Column ``score``, and ``label`` if the file has it; numbered from 0.
     rows
-        Of :func:`read_rows`.
+        From :func:`read_rows`.
+    where
+        How errors name the file of scores.
 
     Raises
     ------
@@ -159,34 +171,22 @@ def _are_in_order(scores: pd.Series, rows: pd.DataFrame) -> bool:
     Parameters
     ----------
     scores
-        One per row, in the order of the file.
+        One per line, in the order of the file.
     rows
-        Of :func:`read_rows`.
+        From :func:`read_rows`.
     """
-    label = rows["label"].to_numpy()
-    ranks = scores.groupby(rows["label"]).rank(pct=True).to_numpy()  # (rows,), 0 to 1
+    label = rows["label"].to_numpy()  # (lines,)
+    ranks = scores.groupby(rows["label"]).rank(pct=True).to_numpy()  # (lines,), 0 to 1
 
-    # The two lines of each repeated row, and how far apart its two scores are.
-    pairs = []
-    for lines in rows.groupby("id").indices.values():
-        if len(lines) > 1:
-            pairs.append(lines[:2])
-    first, second = np.array(pairs).T  # (pairs,), lines of the file
+    # How far apart the two scores of each repeated row are, without missing scores.
+    first, second = _lines_of_repeated_rows(rows)  # (pairs,)
     distance = np.abs(ranks[first] - ranks[second])  # (pairs,)
     is_scored = np.isfinite(distance)
-    first = first[is_scored]
     distance = distance[is_scored]
-
-    # Compute the same sum for random pairs of the same side.
-    rng = np.random.default_rng(0)
-    random_sums = np.zeros(RANDOM_PAIRS)
-    for side in np.unique(label[first]):
-        n_pairs = (label[first] == side).sum()
-        ranks_of_side = ranks[(label == side) & np.isfinite(ranks)]
-        drawn = rng.choice(ranks_of_side, (2, RANDOM_PAIRS, n_pairs))
-        random_sums += np.abs(drawn[0] - drawn[1]).sum(axis=1)
+    label_of_pair = label[first[is_scored]]  # (pairs,)
 
     # The test is one-sided: repeats must be closer than random pairs, up to rounding.
+    random_sums = _random_sums(ranks, label, label_of_pair)
     n_as_near = (random_sums <= distance.sum() + ROUNDING_OF_SUM).sum()
     p = (1 + n_as_near) / (1 + RANDOM_PAIRS)
     if p > MAX_P_IN_ORDER:
@@ -196,3 +196,42 @@ def _are_in_order(scores: pd.Series, rows: pd.DataFrame) -> bool:
     is_exact = np.quantile(distance, QUANTILE_OF_EXACT) < MAX_GAP_OF_EXACT
     has_misplaced = distance.max() > MIN_GAP_OF_MISPLACED
     return bool(not (is_exact and has_misplaced))
+
+
+def _lines_of_repeated_rows(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first and the second line of each row that appears twice.
+
+    Shape ``(repeated rows,)`` each.
+    """
+    pairs = []
+    for lines in rows.groupby("id").indices.values():
+        if len(lines) > 1:
+            pairs.append(lines[:2])
+    first, second = np.array(pairs).T
+    return first, second
+
+
+def _random_sums(
+    ranks: np.ndarray, label: np.ndarray, label_of_pair: np.ndarray
+) -> np.ndarray:
+    """Return the summed distances of random pairs of lines, as many as real pairs.
+
+    Parameters
+    ----------
+    ranks, label
+        Rank and side of each line, shape ``(lines,)``; NaN: no score.
+    label_of_pair
+        Side of each real pair, shape ``(pairs,)``; random pairs are of the same sides.
+
+    Returns
+    -------
+    Shape ``(RANDOM_PAIRS,)``.
+    """
+    rng = np.random.default_rng(0)
+    random_sums = np.zeros(RANDOM_PAIRS)
+    for side in np.unique(label_of_pair):
+        n_pairs = (label_of_pair == side).sum()
+        ranks_of_side = ranks[(label == side) & np.isfinite(ranks)]
+        drawn = rng.choice(ranks_of_side, (2, RANDOM_PAIRS, n_pairs))
+        random_sums += np.abs(drawn[0] - drawn[1]).sum(axis=1)
+    return random_sums

@@ -1,7 +1,13 @@
 """Files of scores, in the formats of other tools.
 
-A file is a table (a line per scored row of text, a column per attack), or holds lists
-by name (a list per attack, or one for members and one for non-members).
+A file is a table (a line per scored text, a column per attack), or holds lists by name
+(a list per attack, or one for members and one for non-members). ``where`` is how errors
+name it.
+
+The steps are: :func:`read_file` opens the file by its suffix; a file with ids or hashes
+is a table; another one may have the format of a tool (:data:`PEER_FORMATS`), or is
+taken as a table without ids. A further tool whose file holds lists is a line of
+:data:`PEER_FORMATS`, a further suffix one of :data:`TABLE_READERS`.
 """
 
 from __future__ import annotations
@@ -61,6 +67,8 @@ NO_SCORES = ("label", "user_id", "index", "checkpoint", "Unnamed: 0")
 TYPES_OF_KEYS = {"id": str, HASH: str}
 """Types of columns: an id of digits, such as 007, stays as it is written."""
 
+# The errors of a reader become one line of an error (see `read_file`). No reader
+# unpickles.
 TABLE_READERS: Mapping[str, Callable[[Path], pd.DataFrame]] = {
     ".csv": lambda path: pd.read_csv(path, dtype=TYPES_OF_KEYS),
     ".tsv": lambda path: pd.read_csv(path, sep="\t", dtype=TYPES_OF_KEYS),
@@ -117,7 +125,10 @@ def read_file(path: Path, attack: str, where: str) -> pd.DataFrame:
 
 
 def _scores_of_lists(lists: Mapping[str, Any], attack: str, where: str) -> pd.DataFrame:
-    """Return the scores of a file that holds lists by name."""
+    """Return the scores of a file that holds lists by name.
+
+    For the columns see :func:`read_file`.
+    """
     # Only mimir stores texts with the scores.
     if "raw_results" in lists:
         _refuse_attack(attack, where)
@@ -148,7 +159,8 @@ def _scores_of_table(table: pd.DataFrame, attack: str, where: str) -> pd.DataFra
 def _scores_of_mimir(content: Mapping[str, Any]) -> pd.DataFrame:
     """Return the scores of a file of mimir, by the hash of their texts.
 
-    The file's scores are lower for members, so that their signs are changed.
+    The file's scores are lower for members, so that their signs are changed. The hash
+    is of the text that was scored, which is the first one of each sample.
     """
     records = []
     for side in ("member", "nonmember"):
@@ -182,6 +194,7 @@ def _scores_without_ids(
     if attack or "score" not in attacks:
         column = _chosen_attack(attacks, attack, where)
 
+    # Keep the columns that say more on a line: its side, and the checkpoint.
     columns = {"score": content[column]}
     for key in ("label", "checkpoint"):
         if key in content:
@@ -243,13 +256,11 @@ def text_hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _keys_of(value: Any) -> set[str]:
-    """Return the keys of a mapping; none of anything else."""
-    return set(value) if isinstance(value, Mapping) else set()
-
-
 def _attack_columns(content: Mapping[str, Any] | pd.DataFrame) -> list[Any]:
-    """Return the names of lists or columns that may be scores of an attack."""
+    """Return the names of lists or columns that may be scores of an attack.
+
+    Only names in :data:`KEY_COLUMNS` and :data:`NO_SCORES` are none.
+    """
     return [name for name in content if name not in (*KEY_COLUMNS, *NO_SCORES)]
 
 
@@ -285,9 +296,10 @@ def _refuse_attack(attack: str, where: str) -> None:
 def _score_array(value: Any) -> np.ndarray:
     """Return a list of scores as an array, shape ``(texts,)``.
 
-    open-unlearning writes the list as one record per index.
+    open-unlearning writes the list as one record per index: ``{"value_by_index": {"0":
+    {"score": 1.5}, ...}}``.
     """
-    if "value_by_index" in _keys_of(value):
+    if isinstance(value, Mapping) and "value_by_index" in value:
         records = value["value_by_index"]
         value = [records[str(i)]["score"] for i in range(len(records))]
     return np.asarray(value, dtype=np.float64)

@@ -1,7 +1,14 @@
 """Membership scores of whole tables, and the scores that claims rest on.
 
+A *line* of a table is one scored token, a *position* its index in the text. Texts with
+equal numbers of tokens form a block, ``k`` texts of ``n`` tokens each, whose scores
+:mod:`~spark_audit.audits.mia.scores` computes. The higher a score, the likelier a
+member.
+
 Other packages add scores by the entry point ``spark_audit.scores``; its name is that of
-the score.
+the score. A further budget of false positives is an item of :data:`MEMBERSHIP_FPRS`,
+with a name in ``spark_audit/sentences/en/metrics.toml`` and a row in
+``docs/metrics.md``; the figure ``report/figures/mia.py`` has its own list of budgets.
 """
 
 from __future__ import annotations
@@ -29,8 +36,7 @@ from spark_audit.names import ANY_NAME
 from spark_audit.scoring.table import TokenTable
 
 BASELINE_VARIANTS = ("texts", "blind")
-"""Scores that need no audited checkpoint: the best guess and the guard's.
-"""
+"""Scores that need no audited checkpoint: the best guess and that of the guard."""
 
 RELATIVE_SCORES = frozenset((*AGAINST_BASE, "combined"))
 """Scores relative to the untrained model, which has no such score itself."""
@@ -38,8 +44,10 @@ RELATIVE_SCORES = frozenset((*AGAINST_BASE, "combined"))
 NO_MEMBERS = "the manifest has no members or no non-members"
 
 SCORE_ENTRY_POINTS = "spark_audit.scores"
+"""Group of entry points by which other packages register scores."""
 
 _RESERVED_SCORES = (*MEMBERSHIP_SCORES, "combined", *BASELINE_VARIANTS)
+"""Names that a score of another package cannot have; such a score is left out."""
 
 SCORES_OF_PACKAGES = tuple(
     sorted(entry_points(group=SCORE_ENTRY_POINTS).names - {*_RESERVED_SCORES})
@@ -47,6 +55,10 @@ SCORES_OF_PACKAGES = tuple(
 """Scores of other packages: figures for comparison, on which no claim rests."""
 
 ALL_SCORES = (*MEMBERSHIP_SCORES, "combined", *SCORES_OF_PACKAGES)
+"""Scores that a checkpoint has, in the order of reports."""
+
+SCORE_VARIANTS = (*ALL_SCORES, "blind")
+"""Scores that have rows in a report. The best guess has none: it is a bar."""
 
 DECLARED_SCORES = ("loss", "response", "minkpp10", "reference", "wbc", "combined")
 """Scores that claims may rest on, one of each kind, chosen before any audit. They form
@@ -54,14 +66,17 @@ the family of tests, and only they have changes, curves, and figures by task and
 The other scores are figures for comparison; ``ez`` and ``rmia`` count in ``combined``.
 """
 
+MEMBERSHIP_FPRS = {"tpr_at_fpr_5": 0.05, "tpr_at_fpr_1": 0.01, "tpr_at_fpr_0.1": 0.001}
+"""Metric of a true-positive rate -> its budget of false positives."""
+
 MIN_MEMBERS_FOR_AUC = 20
 """Least number of members, and of non-members, for estimates of a task."""
 
 MAX_BLOCK_TOKENS = 1 << 18
-"""Tokens of a block of texts that are scored at a time."""
+"""Most tokens of a block of texts, unless a single text has more."""
 
 MIN_POPULATION = 1 << 10
-"""Least number of tokens that stand for those of all texts, if there are as many."""
+"""Least number of tokens in the sample of all texts' tokens, if there are as many."""
 
 
 def scored_text(example: ManifestExample) -> str:
@@ -71,8 +86,8 @@ def scored_text(example: ManifestExample) -> str:
     tokens. The share of kept characters is taken to be that of tokens.
     """
     text = example.text
-    n_tokens = max(len(example.reference_unll), 1)
-    start, end = example.kept
+    n_tokens = max(len(example.reference_unll), 1)  # of the whole text
+    start, end = example.kept  # tokens
     # Assume that tokens are equally long.
     start_character = round(start / n_tokens * len(text))
     end_character = round(end / n_tokens * len(text))
@@ -93,7 +108,7 @@ def response_tokens(example: ManifestExample, position: np.ndarray) -> np.ndarra
     -------
     Shape ``(tokens,)``, bool.
     """
-    had_loss = example.had_loss
+    had_loss = example.had_loss  # (tokens of the text,), bool
     if had_loss is not None:
         # These tokens were the targets of training, whatever the prompt was.
         return np.asarray(had_loss[position])
@@ -109,6 +124,8 @@ class TokenLines(NamedTuple):
     ----------
     start
         Index of the line of the example's first scored token.
+    n_tokens
+        Number of its lines, which are its scored tokens; 0: it was not scored.
     """
 
     start: np.ndarray
@@ -138,13 +155,13 @@ def membership_scores(
     Attack -> scores, shape ``(n,)``. NaN: an example was not scored, or has no response
     token or no score of the base.
     """
-    tokens = _token_lines(table, ids)
+    token_lines = _token_lines(table, ids)
     nll = table.columns["nll"]  # (tokens of the table,), nats
     base_logp = np.full(len(table), np.nan)  # (tokens of the table,), nats
     population = np.zeros(0)
     if base is not None:
         base_logp = _aligned_logp(table, base, ids)
-        population = _population(nll, base_logp, tokens)
+        population = _population(nll, base_logp, token_lines)
 
     # Find the response tokens, and the text of each example.
     is_response = _response_tokens_of(table, manifest, ids)
@@ -152,9 +169,9 @@ def membership_scores(
 
     # Texts with equal numbers of tokens are scored together, as arrays without gaps.
     scores = {name: np.full(len(ids), np.nan) for name in ALL_SCORES}
-    for examples in _blocks(tokens.n_tokens):
-        n_tokens = tokens.n_tokens[examples[0]]
-        lines = tokens.start[examples, None] + np.arange(n_tokens)  # (k, n)
+    for examples in _blocks(token_lines.n_tokens):
+        n_tokens = token_lines.n_tokens[examples[0]]
+        lines = token_lines.start[examples, None] + np.arange(n_tokens)  # (k, n)
         base_block = base_logp[lines].astype(np.float64)  # (k, n), nats
         block = TextBlock(
             logp=-nll[lines].astype(np.float64),
@@ -173,7 +190,7 @@ def membership_scores(
 
 
 def _token_lines(table: TokenTable, ids: Sequence[str]) -> TokenLines:
-    """Return the rows of each example's tokens in a table."""
+    """Return the lines of each example's tokens in a table."""
     start = np.zeros(len(ids), np.int64)
     n_tokens = np.zeros(len(ids), np.int64)
     for i, key in enumerate(ids):
@@ -186,14 +203,16 @@ def _token_lines(table: TokenTable, ids: Sequence[str]) -> TokenLines:
 
 
 def _population(
-    nll: np.ndarray, base_logp: np.ndarray, tokens: TokenLines
+    nll: np.ndarray, base_logp: np.ndarray, token_lines: TokenLines
 ) -> np.ndarray:
-    """Return the sorted rises above the base for a sample of tokens of all texts.
+    """Return how far a sample of all texts' tokens rose above the base, sorted.
+
+    The score ``rmia`` compares a text's tokens with it.
 
     Parameters
     ----------
     nll, base_logp
-        Values of the tokens of a table, nats.
+        By the checkpoint and by the base, shape ``(tokens of the table,)``, nats.
 
     Returns
     -------
@@ -202,10 +221,10 @@ def _population(
     texts; of fewer tokens, all.
     """
     lines_by_example = [
-        np.arange(start, start + count)
-        for start, count in zip(tokens.start, tokens.n_tokens, strict=True)
+        np.arange(start, start + n_tokens)
+        for start, n_tokens in zip(token_lines.start, token_lines.n_tokens, strict=True)
     ]
-    step = max(1, tokens.n_tokens.sum() // MIN_POPULATION)
+    step = max(1, token_lines.n_tokens.sum() // MIN_POPULATION)
     sample = np.concatenate(lines_by_example)[::step]  # lines of the table
 
     # Above 0 the token is likelier under the checkpoint than under the base.
@@ -216,7 +235,7 @@ def _population(
 def _response_tokens_of(
     table: TokenTable, manifest: Manifest, ids: Sequence[str]
 ) -> np.ndarray:
-    """Return a mask of the response tokens of a table."""
+    """Return a mask of the response tokens, shape ``(tokens of the table,)``."""
     is_response = np.zeros(len(table), dtype=bool)
     for key in ids:
         if key in table:
@@ -227,7 +246,9 @@ def _response_tokens_of(
 
 
 def _scores_of_block(block: TextBlock, has_base: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the scores of some texts, shape ``(k,)`` each.
+    """Return the scores of a block's texts, shape ``(k,)`` each.
+
+    Scores against the base are missing where it scored none of them.
 
     Parameters
     ----------
@@ -299,7 +320,7 @@ def mean_rank(scores: Sequence[np.ndarray]) -> np.ndarray:
     values = np.stack(scores, axis=1)  # (n, scores)
     # An infinite score has no rank, like a missing one.
     finite = pd.DataFrame(np.where(np.isfinite(values), values, np.nan))
-    ranks = (finite.rank() - 0.5) / finite.count()
+    ranks = (finite.rank() - 0.5) / finite.count()  # (n, scores), by column
     return ranks.mean(axis=1).to_numpy()
 
 
@@ -312,19 +333,26 @@ def _blocks(n_tokens_by_example: np.ndarray) -> Iterator[np.ndarray]:
     ----------
     n_tokens_by_example
         Scored tokens of each example, shape ``(n,)``.
+
+    Yields
+    ------
+    Indices of the examples, shape ``(k,)``.
     """
-    order = np.argsort(n_tokens_by_example, kind="stable")  # (n,), the shortest first
-    is_longer = np.diff(n_tokens_by_example[order]) > 0  # than the one before
-    for examples in np.split(order, np.flatnonzero(is_longer) + 1):
+    shortest_first = np.argsort(n_tokens_by_example, kind="stable")  # (n,)
+    sorted_n_tokens = n_tokens_by_example[shortest_first]
+    is_longer_than_last = np.diff(sorted_n_tokens) > 0  # (n - 1,)
+    begins = np.flatnonzero(is_longer_than_last) + 1
+    for examples in np.split(shortest_first, begins):
+        # Without any example the split has one empty part.
         if not len(examples):
             continue
         n_tokens = int(n_tokens_by_example[examples[0]])
         if not n_tokens:
             continue
 
-        step = max(1, MAX_BLOCK_TOKENS // n_tokens)
-        for start in range(0, len(examples), step):
-            yield examples[start : start + step]
+        n_texts = max(1, MAX_BLOCK_TOKENS // n_tokens)
+        for start in range(0, len(examples), n_texts):
+            yield examples[start : start + n_texts]
 
 
 def _aligned_logp(
@@ -332,7 +360,8 @@ def _aligned_logp(
 ) -> np.ndarray:
     """Return the base's log-probabilities at the lines of a table.
 
-    NaN where the base has no score at the same position of the text.
+    NaN where the base has no score at the same position of the text, and for a whole
+    text of which it scored another number of tokens.
 
     Returns
     -------
@@ -340,7 +369,7 @@ def _aligned_logp(
     """
     # float32 is the precision of the table itself and saves half of the memory.
     logp = np.full(len(table), np.nan, np.float32)
-    base_nll = base.columns["nll"]
+    base_nll = base.columns["nll"]  # (tokens of the base's table,), nats
     for key in ids:
         if key not in table or key not in base:
             continue
@@ -350,7 +379,7 @@ def _aligned_logp(
         position = table.position[lines]
         base_position = base.position[base_lines]
         if len(position) == len(base_position):
-            is_same = position == base_position
+            is_same = position == base_position  # (tokens of the text,)
             logp[lines] = np.where(is_same, -base_nll[base_lines], np.nan)
     return logp
 
@@ -368,12 +397,6 @@ def reference_table(manifest: Manifest, ids: Sequence[str]) -> TokenTable:
         items.append((key, position.astype(np.int32), {"nll": nll}))
 
     return TokenTable.from_items(items)
-
-
-SCORE_VARIANTS = (*ALL_SCORES, "blind")
-
-MEMBERSHIP_FPRS = {"tpr_at_fpr_5": 0.05, "tpr_at_fpr_1": 0.01, "tpr_at_fpr_0.1": 0.001}
-"""Budgets of false positives by metric."""
 
 
 def _rate_metric(name: str) -> Metric:

@@ -3,6 +3,11 @@
 All scores are oriented alike: the larger, the likelier a member; NaN where there is
 none. Texts come in blocks of as many tokens each, so that nothing loops over them: a
 formula takes a block of ``k`` texts and gives shape ``(k,)``.
+
+A further score is a function here and an item of :data:`MEMBERSHIP_SCORES`. If it is
+relative to the base, :data:`AGAINST_BASE` has its name, too, and it counts in
+``combined``. If it can be missing for another reason, ``NO_SCORE_REASONS`` in
+:mod:`~spark_audit.audits.mia.estimates` gives that.
 """
 
 from __future__ import annotations

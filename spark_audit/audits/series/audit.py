@@ -11,9 +11,9 @@ A row is an example of the manifest, a member if it was trained on; figures of t
 report are of the type ``Row``. The audit is named after what it attacks. ``name`` is a
 series, and in the evidence the checkpoint of one of its stages. Stages count from 1.
 
-A further budget of false positives is a line of :data:`STAGE_FPRS`; a further attack is
-a score of :class:`~spark_audit.audits.series.staged_rows.StagedRows`. Their words are
-in ``spark_audit/sentences/en/``.
+A further budget of false positives is an item of :data:`STAGE_FPRS`; a further attack
+is a score of :class:`~spark_audit.audits.series.staged_rows.StagedRows`. Both have
+names in ``spark_audit/sentences/en/``, and a metric a row in ``docs/metrics.md``.
 """
 
 from __future__ import annotations
