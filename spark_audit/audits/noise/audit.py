@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
@@ -177,10 +177,12 @@ class Noise(base.Audit):
 
         # Units are in the order of passes: all token sets by the first one, and so on.
         facts_of_sets = pd.DataFrame([token_set.facts for token_set in token_sets])
-        units_by_pass = [
-            facts_of_sets.assign(sigma=noise_pass.sigma, draw=noise_pass.draw)
-            for noise_pass in noise_passes
-        ]
+        units_by_pass: list[pd.DataFrame] = []
+        for noise_pass in noise_passes:
+            units_of_pass = facts_of_sets.assign(
+                sigma=noise_pass.sigma, draw=noise_pass.draw
+            )
+            units_by_pass.append(units_of_pass)
         units = pd.concat(units_by_pass, ignore_index=True)
 
         def probability(table: TokenTable) -> np.ndarray:
@@ -196,9 +198,7 @@ class Noise(base.Audit):
             """
             shape = (len(noise_passes), len(token_sets))
             for name, table_by_pass in tables.items():
-                has_noise = any(
-                    noise_pass in table_by_pass for noise_pass in noise_passes
-                )
+                has_noise = not table_by_pass.keys().isdisjoint(noise_passes)
                 if Pass() not in table_by_pass or not has_noise:
                     continue
 
@@ -259,8 +259,8 @@ class Noise(base.Audit):
         )
 
         # Checkpoints without scores have rows that give the reason.
-        sigmas = [f"{sigma:g}" for sigma in evidence.units["sigma"].unique()]
-        rows += self.missing(names, NOISE_NOT_SCORED, variants=sigmas, beside=rows)
+        variants = _variants_of(evidence.units["sigma"].unique())
+        rows += self.missing(names, NOISE_NOT_SCORED, variants=variants, beside=rows)
         tables: dict[str, Any] = {"noise_draws": draws.reset_index().to_dict("records")}
         return AuditResult(
             rows=rows,
@@ -273,7 +273,17 @@ class Noise(base.Audit):
     @property
     def variants(self) -> Sequence[str]:
         """Return the scales, as ``of`` of the rows names them."""
-        return [f"{sigma:g}" for sigma in self._scales()]
+        return _variants_of(self._scales())
+
+
+def _variants_of(sigmas: Iterable[float]) -> list[str]:
+    """Return the variants (``of``) of rows at some scales, such as ``0.1``."""
+    return [_variant_of(sigma) for sigma in sigmas]
+
+
+def _variant_of(sigma: float) -> str:
+    """Return the variant (``of``) of rows at one scale."""
+    return f"{sigma:g}"
 
 
 def _noise_guards(relative: pd.Series[float]) -> list[Guard]:
@@ -355,7 +365,7 @@ def _figures_of_group(
     by_checkpoint_and_scale = coded.groupby(["checkpoint", "sigma"], sort=False)
     for (name, sigma), units in by_checkpoint_and_scale:
         for metric, estimand in _estimands(units, len(clusters)).items():
-            estimands[RatioKey(str(name), metric, f"{sigma:g}")] = estimand
+            estimands[RatioKey(str(name), metric, _variant_of(sigma))] = estimand
 
     unit_group = UnitGroup(
         name=group,
@@ -465,7 +475,7 @@ def _estimands(units: pd.DataFrame, n_clusters: int) -> dict[str, Estimand | Est
 
     # Additional loss of identifiers compared with other text, in percentage points.
     gap = estimands["dp_nonpii"].minus(estimands["dp_pii"])
-    n_of_both = sum(estimand.n for estimand in estimands.values())
+    n_of_both = estimands["dp_pii"].n + estimands["dp_nonpii"].n
     # A missing figure replaces its estimand.
     return {**estimands, "gap": gap._replace(n=n_of_both), **missing}
 

@@ -96,8 +96,11 @@ def _gap_finding(gaps: Sequence[Row], *, is_trained: bool) -> Finding:
         Whether the checkpoint is another than the untrained model.
     """
     sigmas = _sigmas_by_outcome(gaps)
-    facts: dict[str, Fact] = {"gaps": gaps, "trained": is_trained}
-    facts |= {f"{outcome}_at": scales for outcome, scales in sigmas.items()}
+    facts: dict[str, Fact] = {
+        "gaps": gaps,
+        "trained": is_trained,
+        **_facts_of_outcomes(sigmas),
+    }
 
     further = []
     if len(gaps) > 1:
@@ -122,8 +125,11 @@ def _gap_finding(gaps: Sequence[Row], *, is_trained: bool) -> Finding:
 def _change_finding(name: str, baseline: str, changes: Sequence[Contrast]) -> Finding:
     """Return the finding on the changes of the gap, one change for each scale."""
     sigmas = _sigmas_by_outcome(changes)
-    facts: dict[str, Fact] = {"baseline": baseline, "changes": changes}
-    facts |= {f"{outcome}_at": scales for outcome, scales in sigmas.items()}
+    facts: dict[str, Fact] = {
+        "baseline": baseline,
+        "changes": changes,
+        **_facts_of_outcomes(sigmas),
+    }
 
     # The sentence is on the first scale, the remarks on the others.
     says = "noise.changes"
@@ -148,6 +154,11 @@ def _change_finding(name: str, baseline: str, changes: Sequence[Contrast]) -> Fi
         further=further,
         facts=facts,
     )
+
+
+def _facts_of_outcomes(sigmas: Mapping[str, list[str]]) -> dict[str, Fact]:
+    """Return the scales of each outcome as facts: ``more_at``, ``less_at`` ..."""
+    return {f"{outcome}_at": scales for outcome, scales in sigmas.items()}
 
 
 def _sigmas_by_outcome(rows: Sequence[Row]) -> dict[str, list[str]]:
