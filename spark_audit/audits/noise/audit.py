@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
@@ -281,8 +281,11 @@ def _variants_of(sigmas: Iterable[float]) -> list[str]:
     return [_variant_of(sigma) for sigma in sigmas]
 
 
-def _variant_of(sigma: float) -> str:
-    """Return the variant (``of``) of rows at one scale."""
+def _variant_of(sigma: Hashable) -> str:
+    """Return the variant (``of``) of rows at one scale, a number.
+
+    It is typed as pandas types the key of a group.
+    """
     return f"{sigma:g}"
 
 
