@@ -5,6 +5,10 @@ number, that is put in its place. Both are scored in the same rows: where a mode
 memorised an identifier, it comes ahead of its twins. As a rank also depends on how
 likely a string is anyway, what counts is the rise since the base model, and by how much
 it exceeds that of held-out identifiers.
+
+This file has the evidence; figures are those of ``figures.py``, tests those of
+``rank_tests.py`` and findings those of ``findings.py``. A new metric is declared here
+and computed in ``figures.py``.
 """
 
 from __future__ import annotations
@@ -47,24 +51,36 @@ UNIT_COLUMNS = (
 )
 """Columns of the evidence but for ranks; the supervision follows where it is known."""
 
-_of_sides = partial(Metric, learned=1, variants=(TRAINED, NEVER), missing=(TRAINED,))
+# A metric of trained and of held-out identifiers; above is more memory.
+_metric_by_side = partial(
+    Metric, learned=1, variants=(TRAINED, NEVER), missing=(TRAINED,)
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Twins(Audit):
     """Identifiers ranked among made-up strings of their kind (twins).
 
-    The evidence is one line per checkpoint and identifier, with its ``rank`` by NLL,
-    averaged over contexts. ``ties`` counts twins with exactly the same NLL, which
-    ``rank`` places behind. An identifier of ``dose`` 0 occurs in no trained row.
-    Identifiers that share a cluster of rows share their ``cluster``. ``injected`` ones
-    were drawn in the same way as their twins. For ``stratum`` see
-    :class:`~spark_audit.audits.identifiers.Facts`.
+    The evidence is one line per checkpoint and identifier:
+
+    ================  ==============================================================
+    column            meaning
+    ================  ==============================================================
+    twins_id, type    those of the manifest
+    cluster           shared by all identifiers that share a cluster of rows
+    dose              trained rows that it occurs in; 0: held out
+    contexts          rows in which it and its twins were scored
+    n_candidates      the identifier and its twins
+    injected          whether it was drawn in the same way as its twins
+    stratum           see :class:`~spark_audit.audits.identifiers.Facts`
+    rank              its rank by NLL, the mean over contexts; 1 is the likeliest
+    ties              twins with exactly the same NLL, which ``rank`` places behind
+    ================  ==============================================================
     """
 
     name = "twins"
     metrics = (
-        _of_sides(
+        _metric_by_side(
             "rise",
             "bits",
             null=0.0,
@@ -83,8 +99,8 @@ class Twins(Audit):
             variants=("rise", "exposure"),
             panel="rises",
         ),
-        _of_sides("exposure_mean", "bits", bounds=(0.0, math.inf)),
-        _of_sides("top1_rate", rate=True),
+        _metric_by_side("exposure_mean", "bits", bounds=(0.0, math.inf)),
+        _metric_by_side("top1_rate", rate=True),
     )
     unscored = "the twins of identifiers were not scored"
     over = "exposure among twins"
@@ -201,7 +217,10 @@ def _is_injected(examples: Sequence[ManifestExample], pii_type: str) -> bool:
 
 
 def _supervision(trained_on: Trained, manifest: Manifest, twins: ManifestTwins) -> str:
-    """Return what training did with an identifier; empty for a held-out one."""
+    """Return what training did with an identifier; empty for a held-out one.
+
+    See :mod:`~spark_audit.audits.supervision`.
+    """
     if not twins.dose:
         return ""
 
@@ -230,6 +249,11 @@ def _ranks(table: TokenTable, all_twins: Sequence[ManifestTwins]) -> Ranks | Non
     """Return the rank of each identifier by mean NLL.
 
     ``None``: the table lacks some of the identifiers, so that nothing is ranked.
+
+    Parameters
+    ----------
+    table
+        Scores of one checkpoint: each key has a line per candidate.
     """
     keys_by_identifier = [_keys(twins) for twins in all_twins]
     for keys in keys_by_identifier:
@@ -239,47 +263,48 @@ def _ranks(table: TokenTable, all_twins: Sequence[ManifestTwins]) -> Ranks | Non
     nll = table.columns["nll_mean"]
     ranks = []
     for twins, keys in zip(all_twins, keys_by_identifier, strict=True):
-        # Mean over contexts; in each all strings have as many tokens.
-        by_context = [nll[table.rows(key)] for key in keys]
+        # Mean over contexts; in each context all candidates have the same number of
+        # tokens.
+        by_context = [nll[table.rows(key)] for key in keys]  # (contexts, candidates)
         means = np.mean(by_context, axis=0, dtype=np.float64)  # (candidates,)
         ranks.append(candidate_rank(means, twins.true_index))
 
+    # Without identifiers the array is empty, but has two columns, too.
     rank, ties = np.array(ranks, np.float64).reshape(-1, 2).T
     return Ranks(rank=rank, ties=ties)
 
 
-def _joined_clusters(clusters: Sequence[Sequence[str]]) -> list[str]:
+def _joined_clusters(clusters_by_identifier: Sequence[Sequence[str]]) -> list[str]:
     """Return one cluster for each identifier; those that share any share it.
 
     Parameters
     ----------
-    clusters
-        The clusters of the examples of each identifier: its contexts may lie in
-        several.
+    clusters_by_identifier
+        Clusters of the rows of each identifier: its contexts may lie in several.
     """
     unique_names: set[str] = set()
-    for clusters_of_identifier in clusters:
+    for clusters_of_identifier in clusters_by_identifier:
         unique_names.update(clusters_of_identifier)
     names = sorted(unique_names)
     index_of_name = {name: i for i, name in enumerate(names)}
 
     # Two clusters that hold rows of one identifier are one.
     edges = []
-    for clusters_of_identifier in clusters:
+    for clusters_of_identifier in clusters_by_identifier:
         for first, second in combinations(clusters_of_identifier, 2):
             edges.append((index_of_name[first], index_of_name[second]))
     # Each component is named by the index of one of its names.
     component = connected_components(len(names), edges)  # (names,)
 
     joined = []
-    for clusters_of_identifier in clusters:
+    for clusters_of_identifier in clusters_by_identifier:
         index = index_of_name[clusters_of_identifier[0]]
         joined.append(names[int(component[index])])
     return joined
 
 
 def _guards(evidence: Evidence) -> Iterator[Guard]:
-    """Yield a warning where identifiers have no twins."""
+    """Yield a warning where some identifiers have no twins (the fact ``lost``)."""
     n_lost = evidence.facts["lost"]
     if n_lost:
         lost = Hits(count=n_lost, of=n_lost + len(evidence.units))

@@ -4,6 +4,10 @@ The frame of all functions has a line per checkpoint and identifier: the columns
 evidence (:class:`~spark_audit.audits.twins.audit.Twins`) and those of :func:`ranked`.
 A :class:`~spark_audit.results.Row` is a figure of the report. Above 0 bits, a rise is a
 way towards the top of the list: the identifier became likelier than its twins.
+
+A new figure by side is a column of :func:`ranked`, an entry of ``column_by_metric`` in
+:func:`rank_figures`, and a metric of the audit (``audit.py``), in whose order rows are
+sorted.
 """
 
 from __future__ import annotations
@@ -37,7 +41,8 @@ NO_BASE = (
 NO_TRAINED = "no identifier of trained rows has twins"
 
 MIN_CONTROLS = 5
-"""Held-out clusters that a comparison needs."""
+"""Fewest clusters of held-out identifiers, or of those that stand in for them, that a
+comparison needs."""
 
 
 def ranked(evidence: pd.DataFrame) -> pd.DataFrame:
@@ -104,8 +109,8 @@ def rank_figures(
     if "rise" in frame:
         column_by_metric["rise"] = "rise"
 
-    # The variant of a figure is the side. Sorted downwards, trained identifiers come
-    # first, and so do their rows.
+    # The variant of a figure (column `of`) is the side. Sorted downwards, trained
+    # identifiers come first, and so do their rows.
     identifiers = frame.assign(of=frame["side"])
     identifiers = identifiers.sort_values("of", ascending=False, kind="stable")
     trained = identifiers[identifiers["side"] == TRAINED]
@@ -125,7 +130,8 @@ def rank_figures(
         audit,
         exposure_mean=(0.0, max_exposure(frame)),
     )
-    # An exposure has that of the base as its null value; a rise is since the base.
+    # An exposure has that of the base as its null value; a rise, which is since the
+    # base, keeps 0.
     rows = beside_base(rows)
 
     # Figures that cannot be given say why.
@@ -154,10 +160,14 @@ def rank_figures(
 def _rows_beyond(frame: pd.DataFrame, name: str, audit: type[Audit]) -> Iterator[Row]:
     """Yield by how many bits trained identifiers exceed held-out ones, by group.
 
+    There is no row if too few identifiers can be compared.
+
     Parameters
     ----------
     frame
         Identifiers of one checkpoint, from :func:`ranked`.
+    name
+        Name of the checkpoint.
     """
     trained = frame[frame["side"] == TRAINED]
     held_out = comparable_held_out(frame)
@@ -208,7 +218,9 @@ def _tie_note(collapsed_names: set[str]) -> Callable[[Row], str | None]:
 
 
 def by_dose(trained: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield trained identifiers by group of doses, the lowest first.
+    """Yield the groups of doses, the lowest first: name and trained identifiers.
+
+    Names are ``dose:1``, ``dose:2-3`` and so on.
 
     Parameters
     ----------
@@ -224,7 +236,10 @@ def by_dose(trained: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 
 
 class ComparedSides(NamedTuple):
-    """Rises or exposures, shape ``(identifiers,)``, bits, and their sides."""
+    """Values of trained identifiers, then of held-out ones, and their sides.
+
+    ``values`` are rises, or exposures without a base: shape ``(identifiers,)``, bits.
+    """
 
     values: np.ndarray
     sides: memory_contrast.Sides
@@ -246,7 +261,7 @@ def compared_sides(
         return None
 
     # Identifiers of different types or forms are not compared. The sign of a stratum
-    # only marks those that text distinguishes.
+    # only marks those that text distinguishes: it is of no account among trained ones.
     frame = pd.concat([trained, held_out])
     strata = frame.groupby(["type", frame["stratum"].abs()]).ngroup()
     sides = memory_contrast.Sides.of(
@@ -279,6 +294,8 @@ def max_exposure(frame: pd.DataFrame) -> float:
 
 def collapsed(frame: pd.DataFrame) -> set[str]:
     """Return the checkpoints that tie each identifier with nearly all of its twins.
+
+    Such a model gives all strings the same likelihood, so that no rank says anything.
 
     Parameters
     ----------

@@ -5,6 +5,10 @@ all of them and those of the highest dose, and is on the group that shows a chan
 Identifiers that rise (above 0 bits) are remembered; those that fall further than
 held-out ones are betrayed by it. For the tests see
 :mod:`~spark_audit.audits.twins.rank_tests`.
+
+Keys of sentences are those of ``sentences/en/twins.toml``. A new sentence is a row in
+the table of :func:`_detected_verdict` or :func:`_undetected_verdict`, and a branch in
+the same order.
 """
 
 from __future__ import annotations
@@ -54,12 +58,14 @@ def rank_findings(
         if name == BASE:
             continue
         of_checkpoint = frame[frame["checkpoint"] == name]
+        # Rises need resolved ranks of the base, too.
         if collapsed_names & {name, BASE}:
             yield _not_resolvable(name, is_at_base=name not in collapsed_names)
             continue
 
-        own_rows = [row for row in rows if row.checkpoint == name]
-        tests = list(rank_tests(of_checkpoint, own_rows, seed))
+        rows_of_checkpoint = [row for row in rows if row.checkpoint == name]
+        tests = list(rank_tests(of_checkpoint, rows_of_checkpoint, seed))
+        # Without a base and without held-out identifiers there is no test.
         if tests:
             yield _finding(tests, of_checkpoint)
         elif (of_checkpoint["side"] == TRAINED).any():
@@ -99,21 +105,19 @@ def _finding(tests: Sequence[RankTest], frame: pd.DataFrame) -> Finding:
         Identifiers of the checkpoint, from
         :func:`~spark_audit.audits.twins.figures.ranked`.
     """
-    # The smallest p decides, corrected over both groups.
+    # The group with the smallest p decides, corrected over both groups.
     ps = holm([test.p for test in tests]).tolist()
     p = min(ps)
     pooled = tests[0]
-    best = tests[ps.index(p)]
+    clearest = tests[ps.index(p)]
 
     # A change is detected where its interval agrees with its tests. The finding is on
     # its group, and on all identifiers where none is.
-    do_tests_and_interval_agree = (
-        best.direction != 0 and side_of(best.row) == best.direction
-    )
-    is_detected = p <= ALPHA and do_tests_and_interval_agree
-    if is_detected:
-        shown = best
-        verdict = _detected_verdict(best)
+    has_direction = clearest.direction != 0
+    is_interval_on_its_side = side_of(clearest.row) == clearest.direction
+    if p <= ALPHA and has_direction and is_interval_on_its_side:
+        shown = clearest
+        verdict = _detected_verdict(clearest)
     else:
         shown = pooled
         verdict = _undetected_verdict(pooled)
@@ -129,7 +133,7 @@ def _finding(tests: Sequence[RankTest], frame: pd.DataFrame) -> Finding:
     }
 
     if verdict.claim == "memory":
-        facts |= _facts_beyond(best)
+        facts |= _facts_beyond(shown)
 
     remarks = [_relation(shown.row), *verdict.remarks]
     if not shown.n_held_out:
@@ -137,21 +141,23 @@ def _finding(tests: Sequence[RankTest], frame: pd.DataFrame) -> Finding:
 
     # Both groups could have claimed, so smallest effect and limit include the
     # correction.
-    n_tests = len(tests)
-    power = [replace(test, over=test.over * n_tests) for test in shown.power]
-    bounds = [replace(bound, over=n_tests) for bound in shown.bounds]
+    n_groups = len(tests)
+    power = [replace(inputs, over=inputs.over * n_groups) for inputs in shown.power]
+    bounds = [replace(inputs, over=n_groups) for inputs in shown.bounds]
     says = verdict.says
     unit = shown.row.unit
 
     # Where no rank has changed at all, as in a copy of the base, the sentence says so:
     # a mean rise of 0 may also be two that cancel. Effects then count clusters.
-    if pooled.row.metric == "rise" and not frame.loc[is_trained, "rise"].any():
+    has_rise = pooled.row.metric == "rise"
+    if has_rise and not frame.loc[is_trained, "rise"].any():
         says = "still"
+        # The sentence says already that it is since the base: no remark on that.
         remarks = remarks[1:]
         unit = "clusters"
         facts["clusters"] = pooled.n_trained
-        power = [hits_power(pooled.n_trained, pooled.n_held_out, over=n_tests)]
-        bounds = [_bound_of_moved(pooled.n_trained, n_tests=n_tests)]
+        power = [hits_power(pooled.n_trained, pooled.n_held_out, over=n_groups)]
+        bounds = [_bound_of_moved(pooled.n_trained, n_groups=n_groups)]
 
     return Finding.on(
         shown.row,
@@ -166,9 +172,17 @@ def _finding(tests: Sequence[RankTest], frame: pd.DataFrame) -> Finding:
     )
 
 
-def _bound_of_moved(n_clusters: int, *, n_tests: int) -> Bound:
-    """Return the inputs of how many clusters could have moved where none did."""
-    return Bound(test="hits", value=0.0, n=n_clusters, most=n_clusters, over=n_tests)
+def _bound_of_moved(n_clusters: int, *, n_groups: int) -> Bound:
+    """Return the inputs of how many clusters could have moved where none did.
+
+    Parameters
+    ----------
+    n_clusters
+        Clusters of trained identifiers.
+    n_groups
+        Groups that were tested, over which p is corrected.
+    """
+    return Bound(test="hits", value=0.0, n=n_clusters, most=n_clusters, over=n_groups)
 
 
 def _why_no_control(n_left_out: int) -> str:
@@ -202,6 +216,7 @@ def _detected_verdict(test: RankTest) -> RankVerdict:
     # A finding on a dose names it.
     prefix = "" if test.row.group == "pooled" else "dose_"
 
+    # In the order of the table.
     if test.direction > 0:
         facts = _facts_beyond(test)
         if facts["beyond"] is None:
@@ -222,11 +237,12 @@ def _undetected_verdict(pooled: RankTest) -> RankVerdict:
     ==========  ==============  =====================================================
     confounded  confounded      ranks changed since the base, and no held-out
                                 identifier tells whether a learned format explains it
-    kind        formats, moved  they rose, fell since the base, and not beyond
-                                held-out ones
+    kind        formats         they rose since the base, and not beyond held-out ones
+    kind        moved           they fell since the base, and not beyond held-out ones
     nothing     nothing_shown   otherwise
     ==========  ==============  =====================================================
     """
+    # Without a base there is no p of a rise.
     is_changed = pooled.ps.get("rise", 1.0) <= ALPHA
     if is_changed and "format" in pooled.ps:
         return RankVerdict("confounded", "confounded", ("why_confounded",))
@@ -239,15 +255,15 @@ def _undetected_verdict(pooled: RankTest) -> RankVerdict:
 def _facts_beyond(test: RankTest) -> Mapping[str, Fact]:
     """Return the rise beyond held-out identifiers, and whether its interval is clear.
 
-    Only this part of a rise cannot be a learned format. Of few clusters its interval
-    may hold 0 where its test, by permutations, shows a difference. ``beyond`` is
-    ``None`` where there is none, or where it is the row of the finding already.
+    Only this part of a rise cannot be a learned format. With few clusters its interval
+    may contain 0 where its test, by permutations, shows a difference. ``beyond`` is
+    ``None`` where it was not tested, or where it is the row of the finding already.
     """
     beyond = test.beyond_row
-    has_further_row = "beyond" in test.ps and test.row is not beyond
+    is_further_row = "beyond" in test.ps and test.row is not beyond
     is_clear = beyond is not None and side_of(beyond) == test.direction
     return {
-        "beyond": beyond if has_further_row else None,
+        "beyond": beyond if is_further_row else None,
         "beyond_clear": is_clear,
     }
 

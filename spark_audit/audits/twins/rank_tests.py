@@ -6,6 +6,10 @@ bits: above 0, identifiers rose towards the top of their lists.
 A rise may also be that of a learned format: a checkpoint that has learned what such
 strings look like, as a country code in front of a number, ranks all of them higher,
 held-out ones too. Memory is what exceeds it.
+
+A new test is a function that returns a :class:`TestOutcome`. :func:`_rank_test` runs
+it, and gives it a name, which is a key of ``ps``; if it is not needed for a fall, that
+is said there, too. Findings read ``ps`` by these names (``findings.py``).
 """
 
 from __future__ import annotations
@@ -39,25 +43,27 @@ LEAST_P_OF_DRAWS = 1e-4
 """The smallest p of a test by 9,999 random draws."""
 
 MIN_CLUSTERS_FOR_P_05 = 6
-"""Clusters from which a sign flip can reach p 0.05: 2 of 64 patterns."""
+"""Clusters from which on a sign flip can reach p 0.05: 2 of 64 patterns of signs."""
 
 MIN_NUMBER_CLUSTERS = 5
-"""Clusters of injected numbers from which their rise is tested by itself."""
+"""Clusters of injected numbers from which on their rise is tested by itself."""
 
 MAX_COUNTED_HITS = 60
-"""Clusters that moved, up to which the p of a count is listed."""
+"""Largest number of clusters that moved whose p is listed."""
 
 
 @dataclass(frozen=True)
 class RankTest:
-    """The tests of one group of trained identifiers.
+    """The tests of one group of trained identifiers: all, or those of a dose.
 
     Attributes
     ----------
     row
-        The figure that a claim rests on.
+        The figure that a claim rests on: the rise since the base or, without a base,
+        ``beyond_row``.
     beyond_row
-        The rise beyond held-out identifiers, if there are any.
+        The difference to held-out identifiers, if these can be compared; ``None``:
+        they cannot.
     direction
         1, -1: both figures point up, down; 0: they do not agree.
     n_trained, n_held_out
@@ -69,6 +75,7 @@ class RankTest:
         - ``beyond``: they moved as held-out ones did;
         - ``format``: their rise is that of a learned format. It takes the place of
           ``beyond`` where sides cannot be compared, and a fall does not need it.
+
     power
         The inputs of the smallest effect that all of these tests detect.
     bounds
@@ -95,8 +102,9 @@ class TestOutcome(NamedTuple):
     Attributes
     ----------
     p
-        Two-sided. A sign flip always has one; ``None``: two sides that do not differ,
-        or whose difference has no standard error.
+        Two-sided; of :func:`_test_beyond_format` one-sided. A sign flip always has one;
+        ``None``: two sides that do not differ, or whose difference has no standard
+        error.
     power
         Empty where there is no smallest effect. ``why`` of a :class:`Power` is part of
         the key of a sentence, ``ending.why_clusters`` and so on, which says why no
@@ -108,6 +116,25 @@ class TestOutcome(NamedTuple):
     p: float | None
     power: list[Power]
     value: float | None = None
+
+
+class TestedGroup(NamedTuple):
+    """Trained identifiers of one checkpoint that are tested together.
+
+    Attributes
+    ----------
+    name
+        The group of their rows: ``pooled``, or ``dose:`` and the doses.
+    identifiers
+        Columns of :func:`~spark_audit.audits.twins.figures.ranked`.
+    lowest_dose
+        Trained identifiers of the lowest dose, alike; ``None``: the group is of all
+        doses.
+    """
+
+    name: str
+    identifiers: pd.DataFrame
+    lowest_dose: pd.DataFrame | None
 
 
 def rank_tests(
@@ -130,47 +157,47 @@ def rank_tests(
     held_out = comparable_held_out(frame)
     doses = list(by_dose(trained))
 
-    # The lowest dose is the control of the highest one.
-    groups: list[tuple[str, pd.DataFrame, pd.DataFrame | None]]
-    groups = [("pooled", trained, None)]
+    # The lowest dose is the control of the highest one; all doses together have none.
+    groups = [TestedGroup("pooled", trained, lowest_dose=None)]
     if len(doses) > 1:
         _, lowest = doses[0]
         name, highest = doses[-1]
         if highest["cluster"].nunique() >= MIN_CLUSTERS_TO_PUBLISH:
-            groups.append((name, highest, lowest))
+            groups.append(TestedGroup(name, highest, lowest_dose=lowest))
 
-    for name, identifiers, lowest_dose in groups:
+    for group in groups:
         rows_of_group = {
             (row.metric, row.of): row
             for row in rows
-            if row.group == name and row.value is not None
+            if row.group == group.name and row.value is not None
         }
-        rise = rows_of_group.get(("rise", TRAINED))
+        rise_row = rows_of_group.get(("rise", TRAINED))
         beyond_row = rows_of_group.get(("beyond", compared_column(frame)))
-        if rise is not None or beyond_row is not None:
-            yield _rank_test(identifiers, held_out, lowest_dose, rise, beyond_row, seed)
+        # Without a base there is no rise, and without held-out ones no row beyond them.
+        if rise_row is not None or beyond_row is not None:
+            yield _rank_test(group, held_out, rise_row, beyond_row, seed)
 
 
 def _rank_test(
-    identifiers: pd.DataFrame,
+    group: TestedGroup,
     held_out: pd.DataFrame,
-    lowest_dose: pd.DataFrame | None,
-    rise: Row | None,
+    rise_row: Row | None,
     beyond_row: Row | None,
     seed: int,
 ) -> RankTest:
-    """Return the tests of one group; one of ``rise`` and ``beyond_row`` is given.
+    """Return the tests of one group.
 
     Parameters
     ----------
-    identifiers, held_out, lowest_dose
-        Trained identifiers of the group, held-out ones, and trained ones of the lowest
-        dose; ``None``: the group is of all doses.
-    rise, beyond_row
-        Figures of the group.
+    held_out
+        Held-out identifiers that can be compared with trained ones.
+    rise_row, beyond_row
+        Figures of the group: since the base, and beyond held-out identifiers. At least
+        one of them is given.
     """
+    identifiers = group.identifiers
     outcomes: dict[str, TestOutcome] = {}
-    if rise is not None:
+    if rise_row is not None:
         outcomes["rise"] = _test_rise(identifiers, seed)
     comparison = None
     if beyond_row is not None:
@@ -180,10 +207,10 @@ def _rank_test(
 
     # Without held-out identifiers, a learned format must be excluded otherwise.
     if comparison is None or comparison.p is None:
-        outcomes["format"] = _test_beyond_format(identifiers, lowest_dose, seed=seed)
+        outcomes["format"] = _test_beyond_format(group, seed=seed)
 
-    # Both figures must point the same way.
-    figures = [row for row in (rise, beyond_row) if row is not None]
+    # Both figures must point the same way; a figure of 0 points nowhere.
+    figures = [row for row in (rise_row, beyond_row) if row is not None]
     directions = {int(np.sign(row.value or 0.0)) for row in figures}
     direction = 0
     if len(directions) == 1:
@@ -224,7 +251,10 @@ def _bounds(row: Row, identifiers: pd.DataFrame) -> list[Bound]:
     The rank at the base limits a rise, but is a sample, too; so the exposure of the
     first rank is taken, ahead of which there is none.
 
-    ``identifiers`` has a row per identifier: ``n_candidates``.
+    Parameters
+    ----------
+    identifiers
+        A line per identifier: ``n_candidates``.
     """
     return t_bound(
         row.value,
@@ -237,7 +267,10 @@ def _bounds(row: Row, identifiers: pd.DataFrame) -> list[Bound]:
 def _test_rise(identifiers: pd.DataFrame, seed: int) -> TestOutcome:
     """Return the sign-flip test that rises are 0, over clusters.
 
-    ``identifiers`` has a row per identifier: ``cluster``, ``rise`` (bits).
+    Parameters
+    ----------
+    identifiers
+        A line per identifier: ``cluster``, ``rise`` (bits).
     """
     # Identifiers of a cluster are flipped together.
     sums = identifiers.groupby("cluster")["rise"].agg(["sum", "size"])  # (clusters, 2)
@@ -245,8 +278,8 @@ def _test_rise(identifiers: pd.DataFrame, seed: int) -> TestOutcome:
     p = sign_flip(sums["sum"].to_numpy(), seed=seed)
     se = ratio_estimate(sums["sum"], sums["size"]).se
 
-    # Without a spread there is no smallest effect. Of too few clusters the reason is
-    # told all the same.
+    # Without a spread there is no smallest effect. With too few clusters there is none
+    # either, but then `why` says so.
     if not se and n_clusters >= MIN_CLUSTERS_FOR_P_05:
         return TestOutcome(p, [])
 
@@ -271,19 +304,21 @@ def _least_flip_p(n_clusters: int) -> float:
 
 
 def _compare_sides(
-    trained: pd.DataFrame, others: pd.DataFrame, seed: int
+    trained: pd.DataFrame, controls: pd.DataFrame, seed: int
 ) -> TestOutcome | None:
     """Return the test that two sides are alike, by permutations or by Student's t.
 
-    ``None``: too few clusters are on the other side.
+    What is compared are rises, or exposures without a base. ``None``: too few clusters
+    are on the side of the controls.
 
     Parameters
     ----------
-    trained, others
-        Identifiers of one checkpoint on either side, ``side`` of which says so, from
-        :func:`~spark_audit.audits.twins.figures.ranked`.
+    trained, controls
+        Identifiers of one checkpoint, from
+        :func:`~spark_audit.audits.twins.figures.ranked`. Their column ``side`` tells
+        them apart.
     """
-    compared = compared_sides(trained, others)
+    compared = compared_sides(trained, controls)
     if compared is None:
         return None
     memory = memory_contrast.memory(compared.values, compared.sides)
@@ -291,7 +326,8 @@ def _compare_sides(
     p = permutation.permutation_p(compared.values, compared.sides, seed=seed)
     least_p = permutation.least_p(compared.sides)
     if p is None:
-        # Nothing can be permuted if each cluster lies on both sides.
+        # Nothing can be permuted if each cluster lies on both sides. Student's t has no
+        # smallest p.
         p = memory.t_p()
         least_p = 0.0
 
@@ -307,9 +343,7 @@ def _compare_sides(
     return TestOutcome(p, [power], value)
 
 
-def _test_beyond_format(
-    identifiers: pd.DataFrame, lowest_dose: pd.DataFrame | None, *, seed: int
-) -> TestOutcome:
+def _test_beyond_format(group: TestedGroup, *, seed: int) -> TestOutcome:
     """Return the test that a rise is no more than that of a learned format.
 
     It stands for the comparison with held-out identifiers where there is none:
@@ -321,14 +355,15 @@ def _test_beyond_format(
     3. Identifiers of the highest dose are compared with those of the lowest.
 
     The smaller p of the last two counts, by Bonferroni; p is 1 where there is neither.
-    The smallest effect is that of the first of them.
+    p is one-sided: 1 for a fall. The smallest effect is that of the first of them that
+    has one.
 
     Parameters
     ----------
-    identifiers, lowest_dose
-        Trained identifiers of the group, and of the lowest dose (``None``: the group is
-        of all doses): ``injected``, ``type``, ``cluster``, ``rise``.
+    group
+        Its identifiers have the columns ``injected``, ``type``, ``cluster``, ``rise``.
     """
+    identifiers = group.identifiers
     tests: list[TestOutcome] = []
     is_number = identifiers["injected"] & ~identifiers["type"].isin(WORDED)
     numbers = identifiers[is_number]
@@ -336,9 +371,9 @@ def _test_beyond_format(
         flip = _test_rise(numbers, seed)
         tests.append(flip._replace(value=numbers["rise"].sum()))
 
-    if lowest_dose is not None:
+    if group.lowest_dose is not None:
         # The lowest dose stands in as the held-out side.
-        controls = lowest_dose.assign(side=NEVER)
+        controls = group.lowest_dose.assign(side=NEVER)
         comparison = _compare_sides(identifiers, controls, seed)
         if comparison is not None:
             tests.append(comparison)
@@ -346,12 +381,13 @@ def _test_beyond_format(
     if not tests:
         return TestOutcome(1.0, [Power(test="t", least_p=1.0, why="nobody")])
 
-    # One-sided: a fall is no evidence of memory.
+    # A fall is no evidence of memory.
     ps: list[float] = []
     powers: list[Power] = []
     for test in tests:
+        is_rise = (test.value or 0.0) > 0
         p = 1.0
-        if test.p is not None and (test.value or 0.0) > 0:
+        if test.p is not None and is_rise:
             p = test.p
         ps.append(p)
         powers += test.power
@@ -370,8 +406,8 @@ def hits_power(n_trained: int, n_held_out: int, *, over: float) -> Power:
 
     Without a spread there is no smallest effect in bits, but one in clusters: how many
     of the trained ones must go ahead, all others and the held-out ones standing still,
-    for both tests to find them. Fisher's exact test stands for the permutations, which
-    are drawn.
+    for both tests (``rise`` and ``beyond``) to find them. Fisher's exact test stands
+    for the permutations, which are drawn.
 
     Parameters
     ----------
@@ -388,9 +424,10 @@ def hits_power(n_trained: int, n_held_out: int, *, over: float) -> Power:
                 [0, n_held_out],
             ]
         )  # (sides, moved and not)
-        p_of_counts = float(scipy.stats.fisher_exact(table).pvalue)
-        p_of_sides = max(p_of_counts, LEAST_P_OF_DRAWS)
+        fisher_p = float(scipy.stats.fisher_exact(table).pvalue)
+        p_beyond = max(fisher_p, LEAST_P_OF_DRAWS)
 
         # Clusters that stand still do not change a sign flip.
-        ps.append(max(_least_flip_p(n_moved), p_of_sides))
+        p_rise = _least_flip_p(n_moved)
+        ps.append(max(p_rise, p_beyond))
     return Power(test="hits", n=n_trained, most=n_trained, ps=ps, over=over)
