@@ -1,4 +1,9 @@
-"""The audit of stages: memory by task after each stage of a series."""
+"""The audit of stages: memory by task after each stage of a series.
+
+Evidence is made here. From it follow cells, a task after a stage each
+(``memory_cells.py``), then their states (``states.py``), then findings
+(``findings.py``).
+"""
 
 from __future__ import annotations
 
@@ -39,17 +44,24 @@ from spark_audit.results.rows import grouped
 from spark_audit.scoring.table import Pass
 
 MIN_CLUSTERS_TO_SHOW_P = 3
-"""Clusters of a figure whose p the table of states shows."""
+"""Fewest clusters of a figure whose p the table of states shows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stages(OfSeries):
     """Memory of a series by stage and task: learned, kept or forgotten.
 
-    The evidence is one row per stage and identifier. ``place`` is the stage that
-    trained on its task; 0 if the order of tasks is not known, because none was given or
-    it is not as long as the series. ``elsewhere`` counts the other tasks whose trained
-    rows contain the same string.
+    The evidence is one row per checkpoint (a stage of a series) and occurrence of an
+    identifier. Columns are those of :func:`_spans` but ``index``, and:
+
+    ===========  ===================================================================
+    column       meaning
+    ===========  ===================================================================
+    ref_sum      its summed NLL by the reference model, nats
+    nll_sum      its summed NLL by the checkpoint, nats
+    place        the stage that trained on its task; 0 if the order of tasks is not
+                 known, because none was given or it is not as long as the series
+    ===========  ===================================================================
     """
 
     name = "stages"
@@ -72,17 +84,21 @@ class Stages(OfSeries):
     claims = False
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
+        """Return the rows with audited identifiers."""
+        # This refuses an order with unknown tasks before anything is scored.
         tasks_in_order(manifest, self.order)
         return plan_of_identifiers(manifest)
 
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
+        """Return one unit per occurrence of an identifier; empty without a series."""
+        # Checkpoint -> task -> the stage that trained on it.
         training_stages = self.places(tables, manifest)
         if not training_stages:
             return Evidence()
 
-        # Units: audited identifiers, and their tokens in the manifest.
+        # Units: audited identifiers, and where their tokens stand in the manifest.
         spans = _spans(manifest)
         examples = spans["index"].to_numpy()  # (spans,), indices in the manifest
         starts = spans["start"].to_numpy()
@@ -110,7 +126,7 @@ class Stages(OfSeries):
         states = states_of_tasks([cell for cell in cells if cell.task])
 
         rows = [cell.memory for cell in cells]
-        # Only the reference comes before the first stage.
+        # The first stage has no step: only the reference comes before it.
         rows += [state.cell.step for state in states if state.cell.stage > 1]
 
         # Findings and guards by series.
@@ -149,11 +165,12 @@ class Stages(OfSeries):
 
 
 def _spans(manifest: Manifest) -> pd.DataFrame:
-    """Return every audited identifier, without scores.
+    """Return every occurrence of an audited identifier, without scores.
 
     Columns: those of :class:`~spark_audit.audits.identifiers.Facts`, and ``index``
-    (place of the row in the manifest), ``example``, ``cluster``, ``task``, ``split``,
-    ``type``, ``start``, ``n_tokens``, ``elsewhere``.
+    (place of its row in the manifest), ``example`` (id of the row), ``cluster``,
+    ``task``, ``split``, ``type``, ``start`` (its first token), ``n_tokens``, and
+    ``elsewhere`` (number of other tasks whose trained rows contain the same string).
     """
     facts = identifier_facts(manifest)
     tasks_by_string = _tasks_by_string(manifest)
@@ -179,7 +196,7 @@ def _spans(manifest: Manifest) -> pd.DataFrame:
 
 
 def _tasks_by_string(manifest: Manifest) -> dict[str, set[str]]:
-    """Map each identifier to the tasks whose trained rows hold it, annotated or not."""
+    """Map each string to the tasks whose trained rows contain it, annotated or not."""
     strings_by_row: list[set[str]] = []
     all_strings = set[str]()
     for row in manifest.examples:
@@ -210,9 +227,10 @@ def _tasks_that_differed(states: Sequence[TaskState]) -> list[str]:
 def _early_guards(
     name: str, states: Sequence[TaskState], differing: Collection[str]
 ) -> Iterator[Guard]:
-    """Yield a warning where sides differed before their tasks were trained on.
+    """Yield one guard on whether sides differed before their tasks were trained on.
 
-    There is none if no task was tested before its training.
+    It warns (``passed`` is None) if some did. There is none if no task was tested
+    before its training.
 
     Parameters
     ----------
@@ -246,7 +264,10 @@ def _early_guards(
 
 
 def _state_records(states: Sequence[TaskState]) -> Iterator[dict[str, Any]]:
-    """Yield the records of the table of states, without the figures, which are rows."""
+    """Yield the records of the table of states, in the order of stages.
+
+    They have no figures, which are rows of the report.
+    """
     for state in sorted(states, key=lambda state: state.cell.stage):
         cell = state.cell
         # The p of a few clusters says nothing and may not be shared.

@@ -1,6 +1,9 @@
 """Findings of the audit of stages: memory, identifiers likelier again, and gains.
 
-All are exploratory, since the primary tests decide whether a checkpoint leaks.
+All are exploratory, since the primary tests decide whether a checkpoint leaks. A series
+has one finding on memory, one on identifiers that became likelier again, and one on
+what its earlier stages add to the last one. Memory and steps are in nats per token,
+below 0 is more memory. Keys of sentences are those of ``sentences/en/stages.toml``.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from spark_audit.stats.multiple_tests import holm_by_key
 NO_FOLLOWED_TASK = "no task can be followed beyond its stage"
 
 WITHOUT_FIGURE: tuple[State, ...] = ("not yet trained", "not estimable")
-"""States of tasks that allow no statement."""
+"""States of tasks on whose memory nothing can be said."""
 
 
 def remembered_finding(
@@ -30,21 +33,27 @@ def remembered_finding(
 ) -> Finding:
     """Return the finding on the memory of a series.
 
-    It is on the latest stage at which a task is remembered, and on the task that this
-    stage remembers most.
+    ==============================  ================================================
+    first match wins                finding
+    ==============================  ================================================
+    no task has a figure            not_tested, with the reasons
+    no task is remembered           nothing_shown, on all tasks after the last stage
+    otherwise                       moved, on the task that is remembered most at the
+                                    latest stage at which any is
+    ==============================  ================================================
 
     Parameters
     ----------
     states
-        Single tasks of the series.
+        Single tasks of the series, after each of its stages.
     all_tasks
-        All tasks of the series that were trained on so far, by stage.
+        Cells of all tasks that the series was trained on so far, one for each stage.
     states_of_report
         Single tasks of all series: p is corrected over them.
     """
     # Without a figure, the reasons are given.
-    estimable = [state for state in states if state.state not in WITHOUT_FIGURE]
-    if not estimable:
+    with_figure = [state for state in states if state.state not in WITHOUT_FIGURE]
+    if not with_figure:
         notes = dict.fromkeys(state.cell.memory.note for state in states)
         reasons = [note for note in notes if note]
         return Finding.not_tested(
@@ -57,7 +66,7 @@ def remembered_finding(
     # Without memory, the figure is that of all tasks after the last stage.
     remembered = [state for state in states if state.state == "remembered"]
     if not remembered:
-        last_stage = max(state.cell.stage for state in estimable)
+        last_stage = max(state.cell.stage for state in with_figure)
         (pooled,) = (cell.memory for cell in all_tasks if cell.stage == last_stage)
         return Finding.on(
             pooled,
@@ -67,7 +76,7 @@ def remembered_finding(
             facts={"memory": pooled},
         )
 
-    # The latest stage shows the memory that is left; below 0 is more memory.
+    # The latest stage shows the memory that is left; the lowest value is most memory.
     latest_stage = max(state.cell.stage for state in remembered)
     at_latest_stage = [
         state for state in remembered if state.cell.stage == latest_stage
@@ -120,7 +129,8 @@ def _tasks_by_period(states: Sequence[TaskState]) -> dict[tuple[str, ...], list[
     """Map each period of remembering to its tasks, in the order of their names.
 
     A period has the stage from which on its tasks are forgotten (empty: they are not),
-    then the stages at which they are remembered.
+    then the stages at which they are remembered: ``("4", "1", "2")`` is remembered at
+    stages 1 and 2, and forgotten from 4 on. Tasks without memory are in none.
     """
     # Stages of each task at which it is remembered, or forgotten, in their order.
     remembered_stages: dict[str, list[int]] = defaultdict(list)
@@ -134,7 +144,8 @@ def _tasks_by_period(states: Sequence[TaskState]) -> dict[tuple[str, ...], list[
     # Tasks with the same stages share a period.
     tasks_by_period: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for task, stages in sorted(remembered_stages.items()):
-        # Forgotten for good: after the last stage at which it is remembered.
+        # Only a stage after the last one at which it is remembered counts: what is
+        # remembered again is not forgotten for good.
         last_stage = max(stages)
         forgotten_after = [
             stage for stage in forgotten_stages[task] if stage > last_stage
@@ -150,14 +161,16 @@ def again_finding(
 ) -> Finding:
     """Return the finding on earlier tasks that a later stage made likelier again.
 
+    It is on the step that made identifiers likelier by most.
+
     Parameters
     ----------
     states
-        Single tasks of the series.
+        Single tasks of the series, after each of its stages.
     states_of_report
         Single tasks of all series: p is corrected over them.
     """
-    # Only a later stage than that of the task can make it likelier again.
+    # Only steps by a later stage than that of the task have a p (`states.py`).
     followed = [state for state in states if state.step_p is not None]
     if not followed:
         reason = UNORDERED
@@ -170,7 +183,7 @@ def again_finding(
             reason=reason,
         )
 
-    # The largest significant fall counts; without any, the largest fall.
+    # The largest significant fall of NLL counts; without any, the largest fall.
     likelier_again = [state for state in followed if state.is_likelier_again]
     largest_fall = min(
         likelier_again or followed, key=lambda state: state.cell.step.value or 0.0
@@ -218,8 +231,8 @@ def again_finding(
 def gain_findings(gains: Mapping[str, SeriesGain]) -> list[Finding]:
     """Return the findings on the gain of all stages over the last one, by series.
 
-    p is corrected over the series. A series can add to its last stage only if it shows
-    memory itself.
+    p is corrected over the series (Holm). A series can add to its last stage only if it
+    shows memory itself.
 
     Parameters
     ----------
@@ -227,28 +240,28 @@ def gain_findings(gains: Mapping[str, SeriesGain]) -> list[Finding]:
         Series -> gain of all of its stages over the last one.
     """
     # Series whose gain cannot be tested have no finding.
-    adjusted = holm_by_key({name: gain.p for name, gain in gains.items()})
+    adjusted_ps = holm_by_key({name: gain.p for name, gain in gains.items()})
     findings = []
-    for name, p in adjusted.items():
-        gain = gains[name]
-        is_memory = memory_claim(gain.best) == "memory"
-        is_fall = (gain.gain.value or 0.0) < 0
-        is_gain = is_memory and is_fall and p < ALPHA
+    for name, p in adjusted_ps.items():
+        series_gain = gains[name]
         facts: dict[str, Fact] = {
-            "series": gain.best,
-            "last": gain.last,
-            "gain": gain.gain,
+            "series": series_gain.best,
+            "last": series_gain.last,
+            "gain": series_gain.gain,
             "p": p,
-            "tests": len(adjusted),
+            "tests": len(adjusted_ps),
         }
 
+        # Below 0, all stages show more memory than the last one.
+        is_memory = memory_claim(series_gain.best) == "memory"
+        is_more = (series_gain.gain.value or 0.0) < 0
         claim: Claim = "nothing_shown"
         says = "stages.series_adds_nothing"
-        if is_gain:
+        if is_memory and is_more and p < ALPHA:
             claim = "moved"
             says = "stages.series_adds"
         finding = Finding.on(
-            gain.gain,
+            series_gain.gain,
             claim,
             says,
             further=["stages.series_best"],

@@ -1,7 +1,13 @@
 """Memory by task and stage: figures of a series, before anything is concluded.
 
 All changes are of summed NLL per token, in nats. Below 0, trained identifiers became
-likelier than held-out ones.
+likelier than held-out ones. A *cell* is a task after a stage. It has *memory*, the
+change since the reference model, and its *step*, the change by this stage alone. States
+(``states.py``) and findings (``findings.py``) follow from cells.
+
+A new figure of a cell is a field of :class:`TaskCell`, computed in
+:func:`_cells_of_task` and made a row in :func:`_cell`; ``audit.py`` declares its metric
+and adds its row to the report.
 """
 
 from __future__ import annotations
@@ -26,6 +32,9 @@ NONE_ALONE = "its rows contain no identifier that occurs in this task only"
 
 NO_PREVIOUS_STAGE = "the previous stage was not scored"
 
+ALL_TASKS = ""
+"""Name of the cells of all tasks that were trained on so far."""
+
 
 @dataclass(frozen=True, eq=False)
 class SeriesScores:
@@ -37,8 +46,9 @@ class SeriesScores:
         The method; its NLL is the mean over seeds.
     spans
         Units of the evidence (:class:`~spark_audit.audits.stages.audit.Stages`), one
-        line per identifier, and ``trained_at``: the stage that trained on its task; 0:
-        not known.
+        line per occurrence of an identifier, and ``trained_at``: the stage that trained
+        on its task; 0: not known. ``ref_sum`` is its summed NLL by the reference model,
+        nats.
     nll
         Stage -> summed NLL, shape ``(spans,)``, nats; stages in their order. Only
         stages that all seeds of the method have.
@@ -55,12 +65,13 @@ def series_scores(evidence: Evidence) -> dict[str, SeriesScores]:
     sums = evidence.values["nll_sum"]  # (checkpoints, spans), nats
     training_stages = evidence.values["place"]  # (checkpoints, spans)
 
-    # Seeds of a method are one series.
+    # Seeds of a method are one series. Checkpoints are named by their index, the first
+    # axis of both arrays.
     series = dict[str, SeriesScores]()
-    numbers_by_method = grouped(range(len(names)), lambda i: names[i].method)
-    for method, numbers in numbers_by_method.items():
-        # Stage -> numbers of its checkpoints, one for each seed.
-        seeds_by_stage = grouped(numbers, lambda i: names[i].stage or 1)
+    indices_by_method = grouped(range(len(names)), lambda i: names[i].method)
+    for method, indices in indices_by_method.items():
+        # Stage -> indices of its checkpoints, one for each seed.
+        seeds_by_stage = grouped(indices, lambda i: names[i].stage or 1)
         n_seeds = max(len(seeds) for seeds in seeds_by_stage.values())
 
         # Leave out stages with fewer seeds, whose means would not be comparable.
@@ -72,8 +83,8 @@ def series_scores(evidence: Evidence) -> dict[str, SeriesScores]:
 
         # All checkpoints of a series have learned the tasks in the same order.
         first_stage = next(iter(nll))
-        one_checkpoint = seeds_by_stage[first_stage][0]
-        trained_at = training_stages[one_checkpoint].astype(int)  # (spans,)
+        any_checkpoint = seeds_by_stage[first_stage][0]
+        trained_at = training_stages[any_checkpoint].astype(int)  # (spans,)
         series[method] = SeriesScores(
             name=method, spans=evidence.units.assign(trained_at=trained_at), nll=nll
         )
@@ -86,8 +97,12 @@ class TaskCell:
 
     Attributes
     ----------
+    series
+        Name of the series.
     task
-        Empty: all tasks that were trained on so far.
+        :data:`ALL_TASKS` (empty): all tasks that were trained on so far.
+    stage
+        From 1.
     trained_at
         The stage that trained on the task; 0: not known.
     memory, step
@@ -97,10 +112,12 @@ class TaskCell:
     memory_p, step_p
         Two-sided p of no memory, and of no change by the stage; ``None``: not tested.
     rise_p
-        p of no rise since the stage at which the task was remembered most, over all
-        stages that could have been that.
+        p of no rise since the stage at which the task was remembered most, corrected
+        over all stages that could have been that; 1: memory did not rise, or there is
+        no earlier stage.
     trained_step_high
-        Upper limit of the change of trained identifiers by the stage.
+        Upper limit of the change of trained identifiers alone by the stage, nats per
+        token.
     """
 
     series: str
@@ -128,7 +145,8 @@ class TaskCell:
 class SidesContrast(NamedTuple):
     """Change of trained minus held-out identifiers, and their difference before.
 
-    ``gap`` is the size of a clear difference before the change, nats per token; else 0.
+    ``gap`` is the size of a clear difference before the change, nats per token; 0: the
+    two sides did not clearly differ.
     """
 
     memory: Memory
@@ -146,13 +164,13 @@ def _contrast(sides: Sides, nll: np.ndarray, before: np.ndarray) -> SidesContras
     Parameters
     ----------
     nll, before
-        Shape ``(spans,)``: summed NLL, and the one that it is compared with, nats.
+        Shape ``(spans,)``: summed NLL after the change and before it, nats.
     """
     # Without identifiers there is nothing to compare.
     if not len(nll):
-        return SidesContrast(Memory.missing(NONE_ALONE), 0.0)
+        return SidesContrast(Memory.missing(NONE_ALONE), gap=0.0)
     gap = clear_gap(memory(before, sides).difference)
-    return SidesContrast(memory(nll - before, sides), gap)
+    return SidesContrast(memory(nll - before, sides), gap=gap)
 
 
 def _is_usable(spans: pd.DataFrame) -> np.ndarray:
@@ -175,51 +193,47 @@ def _is_usable(spans: pd.DataFrame) -> np.ndarray:
 
 
 def cells_of_series(series: SeriesScores) -> Iterator[TaskCell]:
-    """Yield a cell for each task and stage, then one of all tasks for each stage.
-
-    Parameters
-    ----------
-    series
-        Scores by stage; of all tasks, those count that were trained on so far.
-    """
+    """Yield a cell for each task and stage, then one of all tasks for each stage."""
     tasks = sorted({*series.spans["task"]})
-    for task in [*tasks, ""]:
+    for task in [*tasks, ALL_TASKS]:
         yield from _cells_of_task(series, task)
 
 
 def _cells_of_task(series: SeriesScores, task: str) -> Iterator[TaskCell]:
     """Yield the cells of one task, stage by stage.
 
-    All tasks together have memory alone, neither a step nor a rise.
-
     Parameters
     ----------
     task
-        Empty: all tasks that were trained on so far.
+        :data:`ALL_TASKS`: all that were trained on so far, of which other identifiers
+        count at each stage. They have memory alone, neither a step nor a rise.
     """
     spans = series.spans
     is_usable = _is_usable(spans)  # (spans,), bool
     tasks = spans["task"].to_numpy()  # (spans,)
     training_stages = spans["trained_at"].to_numpy()  # (spans,)
     reference = spans["ref_sum"].to_numpy()  # (spans,), nats
+
+    is_of_task = tasks == task  # (spans,), bool
+    is_single_task = task != ALL_TASKS
     trained_at = 0
-    if task:
-        trained_at = int(training_stages[tasks == task][0])
+    if is_single_task:
+        trained_at = int(training_stages[is_of_task][0])
 
     # Stages in their order: each is compared with earlier ones.
     memory_since_training: dict[int, float] = {}  # stage -> nats per token
-    memory_gap = 0.0  # nats per token, by memory after the previous stage
+    memory_gap = 0.0  # gap by memory after the previous stage, nats per token
     for stage, nll in series.nll.items():
         is_counted = training_stages <= stage  # (spans,), bool
-        if task:
-            is_counted = tasks == task
+        if is_single_task:
+            is_counted = is_of_task
         used = is_usable & is_counted  # (spans,), bool
         sides = sides_of(spans[used])
         since_reference = _contrast(sides, nll[used], reference[used])
 
         # What this stage alone changed.
         step = SidesContrast(Memory.missing(NO_PREVIOUS_STAGE), gap=0.0)
-        if task and stage - 1 in series.nll:
+        if is_single_task and stage - 1 in series.nll:
             step = _contrast(sides, nll[used], series.nll[stage - 1][used])
             # Memory is estimated more precisely than levels of NLL, as it is a change
             # of the same tokens. What was remembered after the previous stage may be
@@ -234,7 +248,8 @@ def _cells_of_task(series: SeriesScores, task: str) -> Iterator[TaskCell]:
             rise_p = _rise_p(series, used, sides, nll, memory_since_training)
 
         # This stage is an earlier one for the next.
-        if task and memory_value is not None and stage >= trained_at:
+        is_since_training = stage >= trained_at
+        if is_single_task and is_since_training and memory_value is not None:
             memory_since_training[stage] = memory_value
 
         yield _cell(
@@ -261,7 +276,7 @@ def _cell(
     step
         Change by the stage.
     """
-    group = f"task:{task}" if task else "pooled"
+    group = "pooled" if task == ALL_TASKS else f"task:{task}"
     memory_row = stage_row(
         since_reference.memory.difference,
         "memory",
@@ -301,14 +316,18 @@ def _rise_p(
 ) -> float:
     """Return the p of no rise since the stage at which a task was remembered most.
 
+    It is 1 if memory did not rise (it did not become less), or cannot be tested.
+
     Parameters
     ----------
     used
         Shape ``(spans,)``, bool: the identifiers of the task.
+    sides
+        Their sides, of the used ones alone.
     nll
         Shape ``(spans,)``: summed NLL after the stage, nats.
     memory_since_training
-        Earlier stage -> memory of the task, nats per token.
+        Earlier stage since the training -> memory of the task, nats per token.
     """
     # Below 0 is remembered: the lowest value is that of the best stage.
     best_stage = min(
@@ -332,7 +351,7 @@ def stage_row(
     group: str = "pooled",
     band: float | None = None,
 ) -> Row:
-    """Return a figure in nats per token.
+    """Return a figure of the audit of stages, in nats per token.
 
     Parameters
     ----------
@@ -400,22 +419,26 @@ def gain_of_series(
     if len(series.nll) < 2 or spans.empty:
         return None
 
-    # Each task is its own stratum, since more stages saw the earlier tasks.
+    # Each task is divided into strata by itself, since an earlier task has more stages
+    # to choose the best from.
     stratum = spans.groupby(["task", "stratum"]).ngroup()
     sides = sides_of(spans.assign(stratum=stratum))
     before = spans["ref_sum"].to_numpy()  # (used,), nats
 
     # Each identifier has at least one stage since its task: the last one.
-    nll = np.stack([of_stage[used] for of_stage in series.nll.values()])
+    nll_by_stage = [nll[used] for nll in series.nll.values()]
+    nll = np.stack(nll_by_stage)  # (stages, used), nats
     stages = np.array([*series.nll])[:, None]  # (stages, 1)
     is_since_training = stages >= spans["trained_at"].to_numpy()  # (stages, used)
     best_nll = np.where(is_since_training, nll, np.inf).min(axis=0)  # (used,), nats
 
+    # Memory by the last stage and by the best ones, and what the best ones add.
     last = _contrast(sides, nll[-1], before)
     best = _contrast(sides, best_nll, before)
     gain = _contrast(sides, best_nll, nll[-1])
 
-    # The gap is that of the reference, so it is the same for both.
+    # Both memories are changes since the reference, so they have the same gap. The gain
+    # has no band, and its p is of a gain of 0.
     name = series.name
     return SeriesGain(
         best=stage_row(best.memory.difference, "memory_by_series", name, band=last.gap),

@@ -1,7 +1,9 @@
 """States of tasks after each stage: remembered, forgotten, and so on.
 
 Memory and steps are changes of NLL, nats per token, of trained minus held-out
-identifiers: below 0 is more remembered.
+identifiers: below 0 is more remembered. A new state is a word of :data:`State`, a row
+of the table in :func:`states_of_tasks`, and a branch in :func:`_state` in the same
+order.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ State: TypeAlias = Literal[
     "forgotten",
     "not shown",
 ]
-"""The findings count ``remembered`` and ``forgotten`` by these words, and the figure of
-stages marks ``remembered``; the report's table ``stages_states`` has all of them."""
+"""State of a task after a stage. The findings count ``remembered`` and ``forgotten`` by
+these words, and the figure of stages marks ``remembered``; the report's table
+``stages_states`` has all of them."""
 
 TaskOfSeries: TypeAlias = tuple[str, str]
 """A series, and the name of one of its tasks."""
@@ -89,6 +92,7 @@ def states_of_tasks(cells: Sequence[TaskCell]) -> list[TaskState]:
     """
     adjusted = _adjusted_ps(cells)
 
+    # Before a task is trained on, its sides cannot differ by memory.
     differed_before = set[TaskOfSeries]()
     for number, cell in enumerate(cells):
         is_significant = _is_below_alpha(adjusted.memory.get(number))
@@ -113,19 +117,20 @@ def states_of_tasks(cells: Sequence[TaskCell]) -> list[TaskState]:
             remembered_so_far.add(task)
 
         is_clear_step = _is_below_alpha(step_p) and task not in differed_before
-        task_state = TaskState(
-            cell=cell,
-            state=state,
-            memory_p=memory_p,
-            step_p=step_p,
-            is_likelier_again=is_clear_step and _became_likelier(cell),
+        states.append(
+            TaskState(
+                cell=cell,
+                state=state,
+                memory_p=memory_p,
+                step_p=step_p,
+                is_likelier_again=is_clear_step and _became_likelier(cell),
+            )
         )
-        states.append(task_state)
     return states
 
 
 class AdjustedPs(NamedTuple):
-    """p by the number of a cell, corrected (Holm) within families of tests.
+    """p by the number of a cell, from 0, corrected (Holm) within families of tests.
 
     Attributes
     ----------
@@ -149,7 +154,7 @@ def _adjusted_ps(cells: Sequence[TaskCell]) -> AdjustedPs:
     Parameters
     ----------
     cells
-        Their numbers are the keys of the result.
+        Their places in this list are the keys of the result.
     """
     memory_before: dict[int, float | None] = {}
     memory_since: dict[int, float | None] = {}
