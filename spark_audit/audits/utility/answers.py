@@ -28,11 +28,11 @@ class Series:
     stages
         Numbers of the stages that were scored, from 1, in rising order.
     tasks
-        One row per task in training order, indexed by its name. Columns: ``chance``
+        One line per task in training order, indexed by its name. Columns: ``chance``
         (accuracy of always giving the most common response), ``scorer``, and ``reason``
         (why the task has no question; empty: it has some).
     questions
-        One row per question. Columns: ``example`` (id of its row), ``task``, and
+        One line per question. Columns: ``example`` (id of its row), ``task``, and
         ``cluster_code`` (number of its cluster, the same in all series).
     is_right
         Shape ``(questions, stages)``: 1 where the stage answered rightly, else 0.
@@ -49,7 +49,7 @@ class Series:
     def answers(
         self, example_ids: Collection[str] | None = None
     ) -> accuracy_intervals.Answers:
-        """Return right answers and questions by cluster and task.
+        """Return right answers by cluster, stage and task, and the number of questions.
 
         Parameters
         ----------
@@ -61,7 +61,9 @@ class Series:
             is_counted = self.questions["example"].isin(example_ids).to_numpy()
 
         counted = self.questions[is_counted]
-        task_codes = self.tasks.index.get_indexer(pd.Index(counted["task"]))
+        task_codes = self.tasks.index.get_indexer(
+            pd.Index(counted["task"])
+        )  # (questions that count,), places in training order
         return accuracy_intervals.Answers.of_rows(
             self.is_right[is_counted],
             task_codes,
@@ -71,7 +73,11 @@ class Series:
         )
 
     def reason_missing(self, metric: str) -> str | None:
-        """Return why a metric over all tasks has no value; ``None``: it has one."""
+        """Return why a metric over all tasks has no value; ``None``: it has one.
+
+        It has one only if each task has a question. All but the last accuracy need each
+        stage, too.
+        """
         reasons = self.tasks["reason"]
         without_question = reasons[reasons != ""]
         if len(without_question):
@@ -99,47 +105,49 @@ def all_series(evidence: Evidence) -> Iterator[tuple[str, Series]]:
         ``example``, ``task``, ``cluster``, ``chance``, ``scorer``, ``reason`` and
         ``place``, the task's place in training order.
     """
-    # 1 right, 0 wrong, -1 not asked; NaN: no question of this checkpoint.
-    correct = evidence.values["correct"]  # (checkpoints, questions)
+    # Units are questions, and tasks without any. 1 right, 0 wrong, -1 a task without a
+    # question; NaN: a unit that is none of this checkpoint.
+    correct = evidence.values["correct"]  # (checkpoints, units)
     is_answered = correct >= 0
 
     # One numbering for all series, so that they can be resampled together.
     clusters = evidence.units["cluster"].where(np.any(is_answered, axis=0))
     cluster_codes, cluster_names = pd.factorize(clusters, sort=True)
-    questions = evidence.units.assign(cluster_code=cluster_codes)
+    units = evidence.units.assign(cluster_code=cluster_codes)
 
-    for name, number_by_stage in _numbers_by_series(evidence.checkpoints).items():
-        stages = sorted(number_by_stage)
-        numbers = [number_by_stage[stage] for stage in stages]  # of checkpoints
-        if not is_answered[numbers].any():
+    for name, index_by_stage in _indices_by_series(evidence.checkpoints).items():
+        stages = sorted(index_by_stage)
+        indices = [index_by_stage[stage] for stage in stages]  # of checkpoints
+        if not is_answered[indices].any():
             continue
 
-        # All stages of a series have the same questions, so read the first one.
-        first_listed = next(iter(number_by_stage.values()))
-        has_question = ~np.isnan(correct[first_listed])  # (questions,)
-        tasks = questions[has_question].drop_duplicates("task").sort_values("place")
+        # All stages of a series have the same units, so read the first one.
+        first_listed = next(iter(index_by_stage.values()))
+        is_unit_of_series = ~np.isnan(correct[first_listed])  # (units,)
+        tasks = units[is_unit_of_series].drop_duplicates("task").sort_values("place")
 
-        is_answered_by_all = np.all(is_answered[numbers], axis=0)  # (questions,)
+        is_answered_by_all = np.all(is_answered[indices], axis=0)  # (units,)
+        is_right = correct[indices][:, is_answered_by_all]  # (stages, questions)
         series = Series(
             stages=stages,
             tasks=tasks.set_index("task"),
-            questions=questions[is_answered_by_all],
-            is_right=correct[numbers][:, is_answered_by_all].T,
+            questions=units[is_answered_by_all],
+            is_right=is_right.T,  # (questions, stages)
             n_clusters=len(cluster_names),
         )
         yield name, series
 
 
-def _numbers_by_series(checkpoints: Sequence[str]) -> dict[str, dict[int, int]]:
-    """Map each series to the number of the checkpoint after each of its stages.
+def _indices_by_series(checkpoints: Sequence[str]) -> dict[str, dict[int, int]]:
+    """Map each series to the index of the checkpoint after each of its stages.
 
     Parameters
     ----------
     checkpoints
-        Names in the order of the evidence; the first has the number 0.
+        Names in the order of the evidence, whose first axis the indices are of.
     """
-    numbers_by_series: dict[str, dict[int, int]] = {}
-    for number, checkpoint in enumerate(checkpoints):
+    indices_by_series: dict[str, dict[int, int]] = {}
+    for i, checkpoint in enumerate(checkpoints):
         series = series_of(checkpoint)
 
         # A checkpoint without a stage is the first stage of its own series.
@@ -147,6 +155,6 @@ def _numbers_by_series(checkpoints: Sequence[str]) -> dict[str, dict[int, int]]:
         if series != checkpoint:
             stage = CheckpointName.parse(checkpoint).stage or 1
 
-        number_by_stage = numbers_by_series.setdefault(series, {})
-        number_by_stage.setdefault(stage, number)
-    return numbers_by_series
+        index_by_stage = indices_by_series.setdefault(series, {})
+        index_by_stage.setdefault(stage, i)
+    return indices_by_series

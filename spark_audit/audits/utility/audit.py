@@ -1,4 +1,14 @@
-"""The audit of utility: task accuracy of a checkpoint, stage by stage."""
+"""The audit of utility: task accuracy of a checkpoint, stage by stage.
+
+Rows of the manifest's test split are asked as questions. A scorer says which answers
+are right: ``normalised`` and ``strict`` compare generated text with the row's response,
+and ``likelihood`` takes the likeliest label of the task. The evidence is made here;
+``answers.py`` puts it together by series, and ``figures.py`` has figures and finding.
+
+A new scorer is a name in :data:`SCORERS`; one of generated text also is a column of the
+pass ``generate`` (:mod:`spark_audit.scoring.answers`), and needs the comparison of
+labels in :meth:`Utility.evidence`.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +55,11 @@ NEWLINE = 1
 NO_TEST_ROW = "has no test row without a canary"
 
 NO_LABELS = "has no set of labels for the scorer `likelihood`"
+"""Why a task has no question. The name of the task stands in front."""
+
+NOT_ASKED_SCORE = -1.0
+"""Score of a unit that is a task without a question; 1 is a right answer, 0 a wrong
+one."""
 
 SCORERS = ("normalised", "strict", "likelihood")
 
@@ -59,6 +74,8 @@ class Question(NamedTuple):
     ----------
     example
         Id of the row; empty: the task has no question.
+    task, cluster
+        Those of the row; without a question the cluster is empty.
     answer
         The right one, as the scorer compares it; None: no question.
     reason
@@ -94,9 +111,11 @@ class Asked(NamedTuple):
 class Utility(OfSeries):
     """Task accuracy after every stage: Last, Avg, BWT, forgetting.
 
-    The evidence is one row per checkpoint (a stage of a series) and test row, without
-    text. The default order is that in which tasks first appear in the manifest; the
-    command line reads the order from the runs of ``spark-train``.
+    The evidence is one line per checkpoint (a stage of a series) and test row, without
+    text. Its columns are those of :meth:`_units`, ``correct`` (1, 0, or -1: not asked)
+    and ``empty`` (1: a wrong answer that ended before a word). The default order is
+    that in which tasks first appear in the manifest; the command line reads the order
+    from the runs of ``spark-train``.
     """
 
     name = "utility"
@@ -146,6 +165,7 @@ class Utility(OfSeries):
         cls, rows: Sequence[Row], findings: Sequence[Finding], *, paper: bool
     ) -> Sequence[LatexColumn]:
         """Return a column per task with its last accuracy, then the others."""
+        # Each task has a row for each stage; its group is `task:` and its name.
         tasks = dict.fromkeys(
             row.grouping[1] for row in rows if row.metric == "accuracy"
         )
@@ -186,8 +206,8 @@ class Utility(OfSeries):
             n_asked = len(asked.rows)
             n_units = n_asked + len(asked.reasons)
             for name, table in scored(tables, wanted):
-                correct = np.full(n_units, -1.0)  # 1, 0, or -1: not asked
-                empty = np.zeros(n_units)
+                correct = np.full(n_units, NOT_ASKED_SCORE)  # (units,)
+                empty = np.zeros(n_units)  # (units,), 1: empty
                 if is_by_likelihood:
                     correct[:n_asked] = _right_by_likelihood(table, asked.rows, labels)
                 else:
@@ -196,7 +216,8 @@ class Utility(OfSeries):
                     empty[:n_asked] = answers.is_empty
                 yield name, {"correct": correct, "empty": empty}
 
-        # Fewer series than checkpoints mean that some of them are stages.
+        # If there are fewer series than checkpoints, some checkpoints are stages: then
+        # the order of tasks matters.
         has_stages = len({series_of(name) for name in tables}) < len(tables)
         has_several_tasks = len(asked.tasks) > 1
         facts = {
@@ -218,9 +239,9 @@ class Utility(OfSeries):
 
         Returns
         -------
-        Columns of :class:`Question`, but for ``answer`` ``chance``: the share of the
-        most common answer of the task; and ``scorer`` and ``place``, the task's place
-        in training order.
+        Columns of :class:`Question`, with ``chance`` instead of ``answer``: the share
+        of the most common answer of the task. Also ``scorer``, and ``place``: the
+        task's place in training order, from 0.
         """
         questions = [
             Question(row.id, row.task, row.cluster, compare(row.answer), reason="")
@@ -236,7 +257,7 @@ class Utility(OfSeries):
         chance = units["task"].map(chance_of_task).fillna(0.0)
 
         place_of_task = {task: i for i, task in enumerate(asked.tasks)}
-        # The answers stay here; their column holds the chance.
+        # Answers are text, which evidence has not: the chance takes their column.
         units = units.rename(columns={"answer": "chance"})
         return units.assign(
             chance=chance, scorer=self.scorer, place=units["task"].map(place_of_task)
@@ -324,7 +345,8 @@ class Utility(OfSeries):
 def _drawer(context: Context) -> Drawer:
     """Return a function that gives sums of answers in resamples of their clusters.
 
-    All series share the resamples, so that their figures are comparable.
+    All series of the same strata share the resamples, so that their figures are
+    comparable. It is a :data:`~spark_audit.audits.utility.figures.Drawer`.
     """
 
     @cache
@@ -347,7 +369,7 @@ def _drawer(context: Context) -> Drawer:
 class ScoredAnswers(NamedTuple):
     """Answers of a checkpoint, shape ``(questions,)`` each, bool.
 
-    ``is_empty`` is of answers that are wrong and end before a word.
+    ``is_empty`` is true of answers that are wrong and end before a word.
     """
 
     is_right: np.ndarray
@@ -357,7 +379,13 @@ class ScoredAnswers(NamedTuple):
 def _answers(
     table: TokenTable, rows: Sequence[ManifestExample], scorer: str
 ) -> ScoredAnswers:
-    """Return which generated answers are right, and which are wrong and empty."""
+    """Return which generated answers are right, and which are wrong and empty.
+
+    Parameters
+    ----------
+    scorer
+        ``normalised`` or ``strict``: columns of the table.
+    """
     # The table has one line for each generated answer.
     lines = [table.rows(row.id).start for row in rows]
     # The scorer's column holds 1 for a right answer and 0 for a wrong one.
@@ -365,7 +393,7 @@ def _answers(
     n_tokens = table.columns["n_tokens"][lines]
     stop = table.columns["stop"][lines]
 
-    # The answer stopped at once: no token, or only a newline.
+    # An empty answer stopped at once: no token, or only a newline.
     has_stopped = (n_tokens == 0) | ((n_tokens == 1) & (stop == NEWLINE))
     return ScoredAnswers(is_right=is_right, is_empty=has_stopped & ~is_right)
 
@@ -434,6 +462,8 @@ def _nothing_finding(units: pd.DataFrame) -> Finding:
     """
     pairs = units[["task", "reason"]].itertuples(index=False)
     tasks = list(dict.fromkeys(f"{task} {reason}" for task, reason in pairs))
+
+    # Without units no answer was scored at all.
     says = "utility.nothing" if tasks else "utility.nothing_scored"
     return Finding.not_tested("utility", says, tasks=tasks)
 
@@ -462,6 +492,7 @@ def _empty_answer_guards(evidence: Evidence) -> Iterator[Guard]:
     for i, name in enumerate(evidence.checkpoints):
         n_answers = int(is_answered[i].sum())
         n_empty = int(is_empty[i].sum())
+        # It warns if more than half are empty.
         if 2 * n_empty <= n_answers:
             continue
         yield guard(

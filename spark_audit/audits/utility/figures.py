@@ -1,4 +1,15 @@
-"""Figures of accuracy: rows, contrasts, the matrix of a series, and its finding."""
+"""Figures of accuracy: rows, contrasts, the matrix of a series, and its finding.
+
+All are shares of questions that were answered rightly, or differences of these. The
+metrics over all tasks are those of :mod:`spark_audit.stats.accuracy`: Last (accuracy
+after the last stage), Avg (mean over stages, on the tasks learned until then), BWT (by
+how much the accuracy of earlier tasks changed since they were learned; below 0 is
+forgetting), forgetting, and learning accuracy (on each task right after its stage). R
+is the matrix of accuracies, ``(stages, tasks)``.
+
+A new metric over all tasks is computed in ``stats/accuracy.py`` and declared in
+``audit.py``; if two series are compared by it, it goes into :data:`COMPARED`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +29,7 @@ from spark_audit.stats.power import with_mde
 from spark_audit.stats.sign_flips import sign_flip
 
 COMPARED = ("last", "avg", "bwt")
-"""Metrics that two series are compared by."""
+"""Metrics by which a series is compared with its baseline."""
 
 ASKED_OTHERWISE = (
     "the two differ in their tasks, in the order of tasks, or in the scorer"
@@ -33,7 +44,8 @@ SMALLEST_DIFFERENCE = 1e-12
 """Quotients that differ by less than this are equal up to rounding."""
 
 AGAINST_COMMON_RESPONSE = {None: "unknown", -1: "worse", 0: "not_shown", 1: "known"}
-"""Side of the interval of an accuracy -> how it is against its chance."""
+"""Side of the interval of an accuracy -> how it is against always giving the most
+common response: the fact ``against_null``. None: no interval."""
 
 TRANSFER_BY_SIDE = {
     None: "no_interval",
@@ -41,24 +53,27 @@ TRANSFER_BY_SIDE = {
     0: "not_detected",
     1: "gained",
 }
-"""Side of the interval of BWT -> what became of tasks that were learned before."""
+"""Side of the interval of BWT -> what became of tasks that were learned before: the
+fact ``transfer_is``, and the end of the key of its sentence. None: no interval."""
 
 Drawer: TypeAlias = Callable[..., np.ndarray]
-"""Takes the answers of one series or of two, and returns their sums by cluster in
+"""Takes the answers of one series or of two, and returns their sums over clusters in
 each resample, shape ``(replicates, sums of the first and of the second)``."""
 
 
 def accuracy_finding(series: Series, rows: Sequence[Row]) -> Finding:
     """Return the finding on the last accuracy of a series, and on forgetting.
 
+    It only describes, so its claim is ``moved`` or ``not_tested``.
+
     Parameters
     ----------
     rows
         Figures of the series, from :func:`series_rows`.
     """
-    over_all_tasks = {row.metric: row for row in rows if row.group == "pooled"}
-    last = over_all_tasks["last"]
-    bwt = over_all_tasks["bwt"]
+    row_by_metric = {row.metric: row for row in rows if row.group == "pooled"}
+    last = row_by_metric["last"]
+    bwt = row_by_metric["bwt"]
     if last.value is None:
         return Finding.on(
             last, "not_tested", "utility.missing", facts={"reason": last.note}
@@ -112,10 +127,11 @@ def series_rows(
     """
     # The same resamples for all metrics, so that they are comparable.
     answers = series.answers()
-    totals = draws(answers)  # (replicates, sums)
+    totals = draws(answers)  # (replicates, sums), see accuracy_intervals.Answers
     chances = series.tasks["chance"].to_numpy(np.float64)  # (tasks,)
 
     for metric in accuracy.ACCURACY_METRICS:
+        # Without an effect BWT is 0; forgetting has no such value (see BIASED).
         null: float | None = 0.0 if metric == "bwt" else None
         reason = series.reason_missing(metric)
         if reason is not None:
@@ -155,18 +171,20 @@ def _matrix_rows(
     accuracies = accuracy_intervals.matrix_of(
         totals, answers.shape
     )  # (replicates, stages, tasks)
+    reasons = series.tasks["reason"].to_numpy()  # (tasks,), empty: it has questions
 
+    # t and i number stages and tasks from 0.
     for t, stage in enumerate(series.stages):
         for i, task in enumerate(series.tasks.index):
             chance: float | None = None
-            reason = series.tasks["reason"].iloc[i]
+            reason = reasons[i]
             if reason:
                 estimate = Estimate.missing(f"{task} {reason}")
             else:
                 estimate = rate_estimate(
-                    answers.correct[:, t, i],
-                    answers.trials[:, i],
-                    replicates=accuracies[:, t, i],
+                    answers.correct[:, t, i],  # (clusters,)
+                    answers.trials[:, i],  # (clusters,)
+                    replicates=accuracies[:, t, i],  # (replicates,)
                 )
                 estimate = with_mde(estimate).decided(paper=paper)
                 chance = float(chances[i])
@@ -191,7 +209,9 @@ def series_contrasts(
     Parameters
     ----------
     names
-        A series and its baseline.
+        A series, and the series that is its baseline.
+    series_by_name
+        All series of the report.
     draws
         Gives the resamples of the intervals.
     """
@@ -203,7 +223,7 @@ def series_contrasts(
     shared_ids = set(series.questions["example"]) & set(baseline.questions["example"])
     answers = series.answers(shared_ids)
     baseline_answers = baseline.answers(shared_ids)
-    # The index is the tasks in their order: both must agree in these, too.
+    # The index of `tasks` has their names in order: `equals` compares it, too.
     is_asked_alike = series.tasks[["scorer"]].equals(baseline.tasks[["scorer"]])
 
     for metric in COMPARED:
@@ -220,7 +240,7 @@ def series_contrasts(
                 drawn=draws(answers, baseline_answers),
             )
 
-        # A test needs several clusters that differ.
+        # A sign-flip test needs several clusters that differ.
         p: float | None = None
         if estimate.value is not None:
             differences = _differences(answers, baseline_answers, metric)
@@ -243,7 +263,7 @@ def _differences(
     baseline_answers: accuracy_intervals.Answers,
     metric: str,
 ) -> np.ndarray:
-    """Return what each cluster adds to a difference of two series.
+    """Return what each cluster adds to the metric of a series minus its baseline's.
 
     The sign-flip test turns the signs of these.
 
@@ -260,10 +280,13 @@ def _differences(
 def matrix_records(name: str, series: Series) -> Iterator[dict[str, Any]]:
     """Yield the matrix R: a record for each stage, a column for each task.
 
+    They are the table ``accuracy_matrix`` of the report.
+
     Yields
     ------
-    ``checkpoint``, ``stage``, the task that the stage trained on as ``after`` (if it is
-    known), and the accuracy on each task; None: it has no question.
+    ``checkpoint`` (the series), ``stage``, the task that the stage trained on as
+    ``after`` (only if there is one stage for each task), and the accuracy on each task;
+    None: it has no question.
     """
     tasks = list(series.tasks.index)
     has_question = (series.tasks["reason"] == "").tolist()
