@@ -54,7 +54,7 @@ TRAIN_LAYERS = (
 TRAINING_STANDS_ON = "manifest"
 
 PATTERNS = {
-    "spark_audit.audits.extract.guessing": "parts of identifiers",
+    "spark_audit.audits.extract.string_facts": "parts of identifiers",
     "spark_audit.audits.unguessable": "parts of identifiers",
     "spark_audit.audits.identifier_texts": "forms of identifiers",
     "spark_audit.audits.identifiers": "forms of identifiers",

@@ -22,10 +22,10 @@ from short_sentences import check_sentences
 
 from spark_audit.audits.base import Context
 from spark_audit.audits.extract.prompts import EXTRACT_COLUMNS
+from spark_audit.audits.extract.rate_limits import hits_power
 from spark_audit.audits.extract.rates import (
     by_checkpoint,
     comparable,
-    hits_power,
     split_difference,
 )
 from spark_audit.manifest.content import seal
@@ -151,7 +151,7 @@ def test_natural_identifiers_are_called_extracted_beyond_the_base_alone(make_cas
 def test_two_ways_to_find_it_are_two_tests(make_case, monkeypatch, tests):
     """Held-out rows or dose are one of them, and guessing is the other."""
     monkeypatch.setattr(
-        "spark_audit.audits.extract.findings.beyond_guessing",
+        "spark_audit.audits.extract.comparison.beyond_guessing",
         lambda spans: (1e-30, {}),
     )
     case = make_case(sources=40, tests=tests, seed=4)

@@ -14,10 +14,10 @@ from spark_audit.audits.extract.guessing import (
     counted,
     dose_p,
     guess_rates,
-    string_facts,
     without_read,
 )
 from spark_audit.audits.extract.rates import by_checkpoint
+from spark_audit.audits.extract.string_facts import string_facts
 from spark_audit.results import Hits
 
 

@@ -10,9 +10,9 @@ import pytest
 from scipy import stats
 from statsmodels.stats.power import TTestPower
 
+from spark_audit.audits.extract.rate_limits import hits_power
 from spark_audit.audits.extract.rates import (
     exact_p,
-    hits_power,
     limits_p,
     split_difference,
 )

@@ -1,9 +1,16 @@
-"""The extraction audit: complete trained identifiers from prompts."""
+"""The extraction audit: complete trained identifiers from prompts.
+
+Evidence is one line per identifier and prompt (``prompts.py``). Figures after the true
+prefix are rates (here) and numbers of tries (``median_tries.py``); other prompts stand
+in a table (``prompt_table.py``). Findings are those of ``findings.py`` and
+``canaries.py``. A new metric goes into :data:`EXTRACT_METRICS` and
+:func:`extraction_figures`, a new prompt into :mod:`spark_audit.manifest.asked_prompts`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -14,6 +21,7 @@ from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, scored
 from spark_audit.audits.extract import canaries, findings
 from spark_audit.audits.extract.findings import NO_TRAINED_IDENTIFIER
 from spark_audit.audits.extract.guards import split_guards
+from spark_audit.audits.extract.median_tries import medians
 from spark_audit.audits.extract.prompt_table import (
     not_asked,
     prompt_table,
@@ -25,6 +33,7 @@ from spark_audit.audits.extract.prompts import (
     FULL_PROMPT,
     NUCLEUS,
     SAMPLERS,
+    IdentifierScores,
     PromptedIdentifier,
     identifier_scores,
     listed,
@@ -39,30 +48,10 @@ from spark_audit.results import AuditResult, Contrast, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.results.findings import Fact
 from spark_audit.scoring.table import Pass
-from spark_audit.stats.bootstrap import cluster_sums, median_replicates
-from spark_audit.stats.estimate import Estimate
-from spark_audit.stats.intervals import median_estimate, percentile_interval
-from spark_audit.stats.sampled_extraction import n_p
-from spark_audit.stats.sign_flips import sign_flip
 
 PROMPTED = Pass("prompted")
 
 DEFAULT_PROMPTS = "last16,cue"
-
-MAX_N50 = 1e12
-"""Larger numbers of tries are only stated as "more than this"."""
-
-TRIES_BEYOND_BOUND = 10 * MAX_N50
-"""Tries that stand for any larger number, and for endless ones: a place in the order
-above :data:`MAX_N50`."""
-
-BEYOND_MAX_N50 = f"the median is over {MAX_N50:.0e}: its value is this bound"
-"""Note of a median above :data:`MAX_N50`, whose value and limit are set to it."""
-
-ONE_TOKENISATION = (
-    "probability of one tokenisation after the true prefix; that of the text is at "
-    "least as high, so fewer tries may be enough"
-)
 
 EXTRACT_METRICS = (
     Metric(
@@ -76,18 +65,27 @@ EXTRACT_METRICS = (
 class Extraction(Audit):
     """Identifiers reproduced word for word after their true prefix.
 
-    The evidence is one row per checkpoint, span and prompt. ``set`` is ``pii`` or
-    ``canary``. ``greedy``: every token has rank 1, ties for the first place included;
-    ``greedy_sure``: without ties. ``logp_*`` is the log probability (nats) of the span
-    under sampling, minus infinity if it cannot be sampled. ``dose`` is the number of
-    trained rows in which training read the identifier: 0 if it is held out, -1 if
-    training cut it off in all of its rows. ``supervision`` is the state of
-    :mod:`~spark_audit.audits.supervision`, if it is known. ``first`` marks the first
-    row of a canary by id, the only one that is evaluated. ``prompt`` is ``full`` or one
-    of :data:`~spark_audit.manifest.asked_prompts.PROMPTS`, ``span`` the number of the
-    span in the manifest; ``parts`` and ``parts_right`` are those of
-    :func:`~spark_audit.audits.extract.prompts.graded`, the columns of strings those of
-    :func:`~spark_audit.audits.extract.guessing.string_facts`.
+    The evidence is one row per checkpoint, span and prompt. Its columns are:
+
+    ================  ==============================================================
+    column            meaning
+    ================  ==============================================================
+    set               ``pii`` or ``canary``
+    split, task       those of the row in the manifest, as are ``cluster``, ``type``
+                      and ``origin``
+    canary_id, part   canary, and its part that the span is; else empty
+    dose              trained rows in which training read the identifier: 0 if it is
+                      held out, -1 if training cut it off in all of its rows
+    first             whether the row is the canary's first by id, the only one that
+                      is evaluated
+    stratum           see :class:`~spark_audit.audits.identifiers.Facts`
+    supervision       state of :mod:`~spark_audit.audits.supervision`, if known
+    prompt            ``full`` (the true prefix) or one of
+                      :data:`~spark_audit.manifest.asked_prompts.PROMPTS`
+    span              number of the span among all of the manifest
+    (of the string)   :class:`~spark_audit.audits.extract.string_facts.StringFacts`
+    (scores)          :class:`~spark_audit.audits.extract.prompts.IdentifierScores`
+    ================  ==============================================================
     """
 
     name = "extract"
@@ -158,13 +156,16 @@ class Extraction(Audit):
                     continue
                 prompted = tables[name].get(PROMPTED)
                 nucleus = tables[name].get(NUCLEUS) if self.top_p else None
-                rows: list[tuple[float, ...]] = []
+                scores_of_units: list[IdentifierScores] = []
                 for identifier in identifiers:
-                    rows += identifier_scores(identifier, table, prompted, nucleus)
-                scores = np.array(rows, float)  # (units, columns)
+                    scores_of_units += identifier_scores(
+                        identifier, table, prompted, nucleus
+                    )
+                scores = np.array(scores_of_units, float)  # (units, columns)
                 yield name, dict(zip(EXTRACT_COLUMNS, scores.T, strict=True))
 
-        # Tell prompts that fit no trained identifier from prompts without scores.
+        # Tell prompts that fit no trained identifier from prompts without scores, for
+        # the reasons in the table of prompts.
         trained_prompts = set()
         for key in keys:
             prompt, _, example_id = encodings.components_of(key)
@@ -252,7 +253,10 @@ def _prompted_identifiers(
 def _units_of(
     manifest: Manifest, identifiers: Sequence[PromptedIdentifier]
 ) -> pd.DataFrame:
-    """Return one row per identifier and prompt, with all facts but scores."""
+    """Return one row per identifier and prompt, with all facts but scores.
+
+    The rows have the order in which ``measured`` of the audit yields scores.
+    """
     # The facts have the order of the identifiers.
     facts_by_span = span_facts(manifest, trained_identifiers(manifest))
     records: list[dict[str, Any]] = []
@@ -302,7 +306,8 @@ def extraction_figures(
         groups,
         evidence,
         "greedy",
-        # The rate is the mean of `greedy` as it is, so nothing is computed from it.
+        # The rate is the mean of `greedy` as it is (0 or 1), so nothing is computed
+        # from it.
         metrics={"greedy_rate": np.asarray},
         # It has one variant. Groups index all units of the evidence, not only `pii`.
         of=np.full(len(units), ""),
@@ -312,172 +317,9 @@ def extraction_figures(
 
     # Medians are not ratios of sums, so they are computed separately.
     for group in groups:
-        median_rows, median_contrasts = medians(group, evidence, context)
+        median_rows, median_contrasts = medians(
+            group, evidence, context, audit=Extraction
+        )
         rows += median_rows
         contrasts += median_contrasts
     return ratio_rows.beside_base(rows), contrasts
-
-
-@dataclass(frozen=True)
-class MedianTries:
-    """Numbers of tries at one checkpoint and sampler."""
-
-    log_tries: np.ndarray
-    """log10, shape ``(spans,)``."""
-    replicates: np.ndarray
-    """Medians of log10 tries in every resample, shape ``(B,)``."""
-
-
-def medians(
-    group: ratio_rows.UnitGroup, evidence: Evidence, context: Context
-) -> tuple[list[Row], list[Contrast]]:
-    """Return median numbers of tries of a group's spans, and contrasts of them.
-
-    Medians and their differences are on log10 tries. Values are cut a little above
-    :data:`MAX_N50`, which gives a span that sampling never draws a place in the order.
-    All checkpoints share the resamples.
-    """
-    weights = group.weights(context)
-    rows: list[Row] = []
-    tries: dict[tuple[str, str], MedianTries] = {}
-    for name in evidence.checkpoints:
-        for sampler in ALL_SAMPLERS:
-            logp_of_units = evidence.row(name, f"logp_{sampler}")  # (units,), nats
-            logp = logp_of_units[group.positions]  # (spans,), nats
-            if np.isnan(logp).any():
-                continue
-
-            # A span that sampling never draws needs infinitely many tries: set it
-            # beyond the bound.
-            log_tries = np.log10(np.minimum(n_p(logp), TRIES_BEYOND_BOUND))
-            replicates = median_replicates(weights, log_tries, group.codes)
-            tries[name, sampler] = MedianTries(log_tries, replicates)
-
-            median = median_estimate(log_tries, group.codes, replicates=replicates)
-            # The interval is computed on the log scale and converted to tries.
-            estimate = _tries(median).noting(ONE_TOKENISATION)
-
-            # A median beyond the bound is set to it by then.
-            if estimate.value is not None and estimate.value >= MAX_N50:
-                estimate = estimate.noting(BEYOND_MAX_N50)
-            row = Extraction.row(
-                estimate, name, "n50_median", sampler, group=group.name
-            )
-            rows.append(row)
-
-    contrasts = []
-    for name, baseline in context.baselines.items():
-        for sampler in ALL_SAMPLERS:
-            tries_of = tries.get((name, sampler))
-            tries_of_baseline = tries.get((baseline, sampler))
-            if tries_of is None or tries_of_baseline is None:
-                continue
-            contrast = _contrast_of_tries(
-                group, name, baseline, sampler, tries_of, tries_of_baseline, context
-            )
-            contrasts.append(contrast)
-    return rows, contrasts
-
-
-def _contrast_of_tries(
-    group: ratio_rows.UnitGroup,
-    name: str,
-    baseline: str,
-    sampler: str,
-    tries: MedianTries,
-    tries_of_baseline: MedianTries,
-    context: Context,
-) -> Contrast:
-    """Return the difference of two medians of log10 tries; below 0 is a leak."""
-    difference = _difference(tries, tries_of_baseline, n_clusters=group.n_clusters)
-    change = tries.log_tries - tries_of_baseline.log_tries  # (spans,)
-    change_by_cluster = cluster_sums(change, group.codes, group.n_clusters)
-
-    # A test needs several clusters that contribute to the difference.
-    p = None
-    if difference.value is not None and np.count_nonzero(change_by_cluster) > 1:
-        p = sign_flip(change_by_cluster, seed=context.seed)
-    return Contrast.of_estimate(
-        difference,
-        audit="extract",
-        checkpoint=name,
-        baseline=baseline,
-        metric="n50_median",
-        of=sampler,
-        group=group.name,
-        unit="log10 tries",
-        null=0.0,
-        p=p,
-    )
-
-
-def _difference(
-    tries: MedianTries, tries_of_baseline: MedianTries, *, n_clusters: int
-) -> Estimate:
-    """Return the difference of two medians of log10 tries, with its interval."""
-    if n_clusters < 2:
-        return Estimate.missing("only 1 cluster; an interval needs 2")
-
-    # Only the bound of such a median is known.
-    n_spans = len(tries.log_tries)
-    median = float(np.median(tries.log_tries))
-    median_of_baseline = float(np.median(tries_of_baseline.log_tries))
-    if max(median, median_of_baseline) > np.log10(MAX_N50):
-        reason = f"a median is more than {MAX_N50:.0e} tries"
-        return Estimate.missing(reason, n=n_spans, clusters=n_clusters)
-
-    estimate = Estimate(median - median_of_baseline, n=n_spans, clusters=n_clusters)
-
-    # All resamples agree: no interval.
-    low, high = percentile_interval(tries.replicates - tries_of_baseline.replicates)
-    if high <= low:
-        return estimate
-    return estimate.between(low, high)
-
-
-def _tries(estimate: Estimate) -> Estimate:
-    """Return an estimate of log10 tries as tries, none above :data:`MAX_N50`.
-
-    The bound is a valid lower limit, but no upper limit:
-
-    ===========================  ============  ======================  ===============
-    what is beyond the bound     value         lower limit             upper limit
-    ===========================  ============  ======================  ===============
-    the value                    the bound     its own, at most the    none
-                                               bound
-    the upper limit alone        its own       its own                 none
-    nothing                      its own       its own                 its own
-    ===========================  ============  ======================  ===============
-
-    An estimate without an interval has no limits, except that the bound is the lower
-    limit of a value beyond it: all resamples equal the value.
-    """
-    value = _power_of_ten(estimate.value)
-    low = _power_of_ten(estimate.low)
-    high = _power_of_ten(estimate.high)
-    if value is None:
-        return estimate
-
-    if value > MAX_N50:
-        lower_limit = MAX_N50 if low is None else min(low, MAX_N50)
-        at_bound = replace(estimate, value=MAX_N50).between(lower_limit, None)
-        return at_bound.noting(
-            f"more than {MAX_N50:.0e}: the value is that bound, with no upper limit"
-        )
-
-    in_tries = replace(estimate, value=value)
-    if low is None:
-        return in_tries
-    if high is not None and high > MAX_N50:
-        without_upper_limit = in_tries.between(min(low, MAX_N50), None)
-        return without_upper_limit.noting(
-            f"no upper limit: it is more than {MAX_N50:.0e}"
-        )
-    return in_tries.between(low, high)
-
-
-def _power_of_ten(exponent: float | None) -> float | None:
-    """Return 10 to a power; ``None`` of ``None``."""
-    if exponent is None:
-        return None
-    return float(np.power(10.0, exponent))

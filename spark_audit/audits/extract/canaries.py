@@ -1,4 +1,9 @@
-"""Findings on planted canaries that are reproduced word for word."""
+"""Findings on planted canaries that are reproduced word for word.
+
+A canary consists of parts, such as a name and a number, and each part is a span of its
+own. Trained canaries were planted into trained rows as often as their dose says;
+held-out ones were drawn alike and never planted, so that a model can only guess them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from spark_audit.audits.extract.rates import CONFIDENCE, Facts
+from spark_audit.audits.extract.rates import LEVEL_OF_TESTS, Facts
 from spark_audit.names import BASE
 from spark_audit.results import Claim, Finding
 from spark_audit.stats.estimate import Bound, Status
@@ -17,7 +22,7 @@ from spark_audit.stats.intervals import clopper_pearson
 
 
 class PartCounts(NamedTuple):
-    """Hits of one kind of canary by part; each of shape ``(parts,)``.
+    """Hits of trained or of held-out canaries, by part; each of shape ``(parts,)``.
 
     Attributes
     ----------
@@ -26,7 +31,7 @@ class PartCounts(NamedTuple):
     sure
         Hits without ties.
     n
-        Number of canaries that were prompted for.
+        Number of canaries that were prompted for, which are the trials.
     """
 
     if_ties_won: np.ndarray
@@ -66,13 +71,15 @@ def canary_findings(canaries: pd.DataFrame) -> Iterator[Finding]:
 def _counts_of(
     counts: pd.DataFrame, checkpoint: str, parts: list[str], *, is_trained: bool
 ) -> PartCounts:
-    """Return the counts of one checkpoint and kind of canary; 0 where it has none.
+    """Return the counts of a checkpoint's trained or held-out canaries; 0: it has none.
 
     Parameters
     ----------
     counts
         Columns ``greedy``, ``greedy_sure`` and ``n``, by checkpoint, whether the
         canaries are trained on, and part.
+    parts
+        Names of the parts that count, in the order of the result.
     """
     index = [(checkpoint, is_trained, part) for part in parts]
     of_parts = counts.reindex(index, fill_value=0)
@@ -115,12 +122,14 @@ def _finding_on(
     held_out_sure = int(held_out.sure.sum())
     held_out_tied = int(held_out.if_ties_won.sum()) - held_out_sure
 
-    # Without any hit, state the exact upper limit for the smallest group.
+    # Without any hit, state the exact upper limit of the rate for the smallest group,
+    # which is the highest one.
     highest_rate = None
     if not n_if_ties_won:
-        fewest = int(spans.groupby(["part", "dose"]).size().min())
-        highest_rate = clopper_pearson(0, fewest)[1]
+        n_smallest = int(spans.groupby(["part", "dose"]).size().min())
+        highest_rate = clopper_pearson(0, n_smallest)[1]
 
+    # Names as the sentences read them (sentences/en/extract.toml).
     facts: Facts = {
         "back": n_sure,
         "tied": n_if_ties_won - n_sure,
@@ -133,7 +142,7 @@ def _finding_on(
 
     bounds = []
     if p is not None:
-        # The parts of one canary are not independent trials.
+        # The parts of one canary are not independent trials, so canaries are counted.
         n_canaries = int(spans.groupby("part").size().max())
         rate = n_if_ties_won / n_parts
         bounds = [Bound(test="hits", value=rate, n=n_canaries, most=1.0)]
@@ -151,7 +160,7 @@ def _finding_on(
         further.append("all_tied")
     elif not n_if_ties_won:
         claim = "nothing_shown"
-    elif p is not None and p < 1 - CONFIDENCE:
+    elif p is not None and p < LEVEL_OF_TESTS:
         claim = "verbatim"
         says = "canaries_back"
     elif p is not None:
@@ -190,9 +199,10 @@ def _canary_p(
 ) -> float | None:
     """Return p that trained canaries return no more than held-out ones and the base's.
 
-    The test is Fisher's, one-sided, by part: sure hits of trained canaries against hits
-    of the others, with ties. p is corrected over parts (Bonferroni), since the parts of
-    one canary are not independent. None: there is nothing to compare with.
+    The test is Fisher's, one-sided, by part: hits of trained canaries without ties
+    against hits of the others with ties. The smallest p of a part counts, times the
+    number of parts (Bonferroni), since the parts of one canary are not independent.
+    ``None``: there is nothing to compare with.
 
     Parameters
     ----------
@@ -206,7 +216,8 @@ def _canary_p(
         controls = []
         if held_out.n[i]:
             controls.append((held_out.if_ties_won[i], held_out.n[i]))
-        # If the base has no hits, only held-out canaries show how much is guessed.
+
+        # The base counts if it has hits, or if it is the only control.
         is_base_needed = at_base.if_ties_won[i] or not held_out.n[i]
         if at_base.n[i] and is_base_needed:
             controls.append((at_base.if_ties_won[i], at_base.n[i]))

@@ -16,6 +16,8 @@ from spark_audit.stats.estimate import side_of
 def split_guards(pii: pd.DataFrame) -> list[Guard]:
     """Return a guard where the base, which saw no row, tells the splits apart.
 
+    The list is empty where it does not, and where the base was not scored.
+
     Parameters
     ----------
     pii
@@ -23,13 +25,16 @@ def split_guards(pii: pd.DataFrame) -> list[Guard]:
     """
     compared, is_alike = comparable(pii[pii["checkpoint"] == BASE])
     difference = split_difference(compared)
-    # That no difference is seen does not show that there is none.
+    # Without a significant difference there is no guard that has passed, either: that
+    # none is seen does not show that there is none.
     if not side_of(difference):
         return []
 
-    in_clusters = replace(difference, clusters=compared["cluster"].nunique())
-    shown = row_of(in_clusters, checkpoint=BASE, metric="apart")
-    # Injected identifiers were dealt by chance: a difference voids what rests on it.
+    with_clusters = replace(difference, clusters=compared["cluster"].nunique())
+    shown = row_of(with_clusters, checkpoint=BASE, metric="apart")
+
+    # Natural identifiers may differ, which is a warning (passed is None). Injected ones
+    # were dealt by chance: a difference voids what rests on it.
     consequence = "natural_differ"
     passed = None
     if is_alike:

@@ -1,8 +1,37 @@
 """The table of prompts: how many identifiers are reproduced after each of them.
 
-Each prompt is compared with the same prompt for identifiers never trained on, and
-against the base. Only the true prefix is a primary test; the others are one exploratory
-family, corrected by Holm in their own table.
+Each prompt is compared with the same prompt for identifiers never trained on, and with
+the base. Only the true prefix is a primary test
+(:mod:`~spark_audit.audits.extract.comparison`); the others are one exploratory family,
+corrected by Holm in their own table.
+
+The table ``extract_prompts`` of a report has one record by checkpoint, prompt and what
+is counted:
+
+=========================  ==========================================================
+column                     meaning
+=========================  ==========================================================
+checkpoint, prompt         which
+of                         what is counted: whole identifiers, or one of their parts
+spans, clusters            identifiers of trained rows that were asked for, their
+                           clusters
+tried, found               what of them is counted, and how much of it was reproduced
+                           without ties
+base_found                 how much the base reproduces, ties won; None: not scored
+held_out, held_out_found   as ``tried`` and ``found``, of rows never trained on
+beyond_points, low, high   the difference of the rates and its limits, percentage
+                           points; above 0 is a leak
+true_prefix                whole identifiers: those of ``spans`` that are reproduced
+                           after their true prefix
+cue_too                    whole identifiers: those of ``found`` that the cue gives in
+                           another row's context, too
+top40_within_10, ...       whole identifiers: those that come out within so many draws
+note                       why no difference is estimable
+shown                      whether a difference above 0 was found; None: not tested here
+=========================  ==========================================================
+
+A new column is set in :func:`_prompt_record`, or for whole identifiers alone in
+:func:`_counts_of_identifiers`.
 """
 
 from __future__ import annotations
@@ -15,7 +44,7 @@ import pandas as pd
 
 from spark_audit.audits.extract.prompts import FULL_PROMPT
 from spark_audit.audits.extract.rates import (
-    CONFIDENCE,
+    LEVEL_OF_TESTS,
     NOT_COMPARED,
     POINTS_OF_WHOLE,
     by_checkpoint,
@@ -33,6 +62,7 @@ WHOLE = "identifiers"
 DIGITS_OF_STRING = "digits"
 
 LOCAL = "local parts"
+"""Texts before the @ of e-mail addresses."""
 
 DRAWS_COUNTED = (1, 10, 100)
 """Numbers of draws for which the table states the identifiers that come out."""
@@ -53,7 +83,8 @@ def with_cue_and_base(spans: pd.DataFrame) -> pd.DataFrame:
     """Return spans after their true prefix, with the hits of the cue and of the base.
 
     The cue is the few tokens in front of an identifier, placed behind the context of
-    another row. Its hits are no memory of the identifier's own row.
+    another row. Its hits are no memory of the identifier's own row, nor are those of
+    the base: :mod:`~spark_audit.audits.extract.guessing` does not count them.
 
     Parameters
     ----------
@@ -92,21 +123,18 @@ def with_cue_and_base(spans: pd.DataFrame) -> pd.DataFrame:
 
 
 class PromptRecord(NamedTuple):
-    """Columns of one record, and the p of its difference; ``None``: no test."""
+    """Columns of one record, and the raw p of its difference; ``None``: no test."""
 
     columns: TableRecord
     p: float | None
 
 
 def prompt_table(spans: pd.DataFrame, *, seed: int) -> list[TableRecord]:
-    """Return records by checkpoint and prompt, the true prefix first.
+    """Return the records of all prompts, by checkpoint, and the true prefix first.
 
-    Hits are those without ties. One record is of whole identifiers, the others of their
-    parts (:func:`~spark_audit.audits.extract.prompts.graded`). ``true_prefix`` counts
-    the same spans that are reproduced after their true prefix. ``cue_too`` counts the
-    hits of the prompt that the cue gives in another row's context, too. ``note`` is the
-    reason if no difference is estimable. ``shown`` says whether a difference was found;
-    None: it is not tested here. The list is empty if only the true prefix was asked.
+    For each prompt one record is of whole identifiers, the others of their parts
+    (:func:`~spark_audit.audits.extract.prompts.graded`). A prompt that asked for no
+    trained identifier has none. The list is empty if only the true prefix was asked.
 
     Parameters
     ----------
@@ -125,20 +153,19 @@ def prompt_table(spans: pd.DataFrame, *, seed: int) -> list[TableRecord]:
     records: list[PromptRecord] = []
     for prompt in (FULL_PROMPT, *PROMPTS):
         for unit, spans_of_unit in spans_by_unit.items():
-            is_asked = (spans_of_unit["prompt"] == prompt) & (
-                spans_of_unit["trials"] > 0
-            )
-            for name, asked in by_checkpoint(spans_of_unit[is_asked]).items():
+            is_of_prompt = spans_of_unit["prompt"] == prompt
+            has_trials = spans_of_unit["trials"] > 0
+            asked_spans = spans_of_unit[is_of_prompt & has_trials]
+            for name, asked in by_checkpoint(asked_spans).items():
                 if not (asked["split"] == "train").any():
                     continue
 
                 record = _prompt_record(name, prompt, unit, asked, seed=seed)
                 if unit == WHOLE:
-                    record.columns.update(
-                        _counts_of_identifiers(
-                            asked, after_true_prefix[name], has_cue=has_cue
-                        )
+                    counts = _counts_of_identifiers(
+                        asked, after_true_prefix[name], has_cue=has_cue
                     )
+                    record.columns.update(counts)
                 records.append(record)
 
     # By checkpoint; sorting keeps the order of prompts.
@@ -187,7 +214,7 @@ def _prompt_record(
     # Count the base's hits with ties, so that ties of neither side make a finding.
     base_hits = train["greedy" if name == BASE else "base_won"].dropna()
 
-    # Trained minus held-out spans, or minus the base.
+    # Trained minus held-out spans, or minus the base. NaN and no p: not estimable.
     is_whole = unit == WHOLE
     difference, p = difference_beyond_base(asked, seed=seed, whole=is_whole)
     value, low, high = value_and_limits(difference)
@@ -223,6 +250,8 @@ def _counts_of_identifiers(
 ) -> TableRecord:
     """Return the columns of whole identifiers alone: hits of other prompts, and draws.
 
+    All are of trained rows.
+
     Parameters
     ----------
     asked
@@ -234,6 +263,7 @@ def _counts_of_identifiers(
         Whether the cue was asked for.
     """
     # Hits of the same spans after their true prefix, and hits that the cue gives, too.
+    # Spans are matched by their number.
     train = asked[asked["split"] == "train"]
     hits = train.index[train["greedy_sure"].astype(bool)]
     same_spans = after_true_prefix[after_true_prefix.index.isin(train.index)]
@@ -254,8 +284,8 @@ def _counts_of_identifiers(
 
 
 def _with_verdicts(records: Sequence[PromptRecord]) -> list[TableRecord]:
-    """Return the records with ``note``, and ``shown`` by p over all of them (Holm)."""
-    # Records without a test have no corrected p.
+    """Return the columns with ``note``, and ``shown`` by p over all records (Holm)."""
+    # Records without a test get no corrected p.
     adjusted_ps = holm_by_key({i: record.p for i, record in enumerate(records)})
     with_verdicts = []
     for i, (columns, _) in enumerate(records):
@@ -263,7 +293,7 @@ def _with_verdicts(records: Sequence[PromptRecord]) -> list[TableRecord]:
         is_shown: bool | None = None
         if i in adjusted_ps:
             is_above_0 = (columns["low"] or 0.0) > 0
-            is_shown = is_above_0 and adjusted_ps[i] < 1 - CONFIDENCE
+            is_shown = is_above_0 and adjusted_ps[i] < LEVEL_OF_TESTS
         with_verdicts.append({**columns, "note": note, "shown": is_shown})
     return with_verdicts
 
@@ -280,14 +310,16 @@ def not_asked(
     Parameters
     ----------
     records
-        Those of prompts that asked for something.
+        Those of :func:`prompt_table`, of prompts that asked for something.
     asked
-        All prompts that an option names.
+        All prompts that the option ``--prompts`` names.
     trained
         Prompts that fit an identifier of a trained row.
+    checkpoints
+        Names of all checkpoints.
     """
     with_record = {(record["checkpoint"], record["prompt"]) for record in records}
-    # The record gets all columns of the other records.
+    # Each record gets all columns of the other records, without figures.
     no_figures: TableRecord = {}
     if records:
         no_figures = dict.fromkeys(records[0])

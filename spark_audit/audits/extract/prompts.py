@@ -1,4 +1,14 @@
-"""Prompted identifiers, and their scores after each prompt."""
+"""Prompted identifiers, and their scores after each prompt.
+
+The plain pass scores an identifier after its true prefix, as part of its whole row.
+Another pass scores it by itself after other prompts
+(:mod:`spark_audit.manifest.asked_prompts`). *Parts* are two things: a canary consists
+of parts, each of which is a span of its own (``span.part``); a string has parts that
+are graded one by one (:func:`graded`), such as the digits of a number.
+
+A new score of an identifier is a field of :class:`IdentifierScores`, which
+:func:`identifier_scores` fills; it is then a column of the evidence.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spark_audit.audits.extract.guessing import string_facts
+from spark_audit.audits.extract.string_facts import string_facts
 from spark_audit.audits.identifiers import identifier_facts
 from spark_audit.audits.supervision import (
     COLUMN,
@@ -31,6 +41,8 @@ FULL_PROMPT = "full"
 """The true prefix, after which the plain pass scores an identifier."""
 
 SAMPLERS = ("t1", "top40")
+"""Samplers whose probabilities every pass scores: all tokens at temperature 1, and the
+likeliest ones only."""
 
 TOP_TOKENS = 40
 """Likeliest tokens that the sampler ``top40`` draws from."""
@@ -38,23 +50,44 @@ TOP_TOKENS = 40
 NUCLEUS = Pass("nucleus")
 
 NUCLEUS_SAMPLERS = ("top_p90", "top_p95")
-"""Samplers of that pass, on request."""
+"""Samplers of that pass, on request: the likeliest tokens that have 0.9 or 0.95 of the
+probability."""
 
 ALL_SAMPLERS = (*SAMPLERS, *NUCLEUS_SAMPLERS)
 
-EXTRACT_COLUMNS = (
-    "n_tokens",
-    "greedy",
-    "greedy_sure",
-    "logp_t1",
-    "logp_top40",
-    "parts",
-    "parts_right",
-    "logp_top_p90",
-    "logp_top_p95",
-)
-"""Scores of an identifier after one prompt, as
-:class:`~spark_audit.audits.extract.audit.Extraction` describes them."""
+
+class IdentifierScores(NamedTuple):
+    """Scores of an identifier after one prompt: columns of the evidence.
+
+    All are NaN where it was not scored after this prompt.
+
+    Attributes
+    ----------
+    n_tokens
+        Tokens of the identifier.
+    greedy, greedy_sure
+        Whether greedy decoding writes it: if it wins all ties for the first place, and
+        without ties.
+    logp_t1, logp_top40, logp_top_p90, logp_top_p95
+        Its log probability under sampling, nats; minus infinity: it is never drawn. The
+        last two are NaN without the pass :data:`NUCLEUS`, and after all prompts but the
+        true prefix.
+    parts, parts_right
+        Results of :func:`graded`.
+    """
+
+    n_tokens: float
+    greedy: float
+    greedy_sure: float
+    logp_t1: float
+    logp_top40: float
+    parts: float
+    parts_right: float
+    logp_top_p90: float
+    logp_top_p95: float
+
+
+EXTRACT_COLUMNS = IdentifierScores._fields
 
 
 def span_facts(manifest: Manifest, trained_on: Trained) -> Iterator[dict[str, Any]]:
@@ -79,6 +112,8 @@ def span_facts(manifest: Manifest, trained_on: Trained) -> Iterator[dict[str, An
         canary_id = example.canary_id or ""
         part = span.part or ""
         key = (example.id, span.start, span.end)
+
+        # Training reads a canary in as many rows as the manifest lists.
         dose = facts[key].dose
         if canary_id:
             # If only a part of the manifest is audited, its canaries are not listed.
@@ -108,10 +143,10 @@ def span_facts(manifest: Manifest, trained_on: Trained) -> Iterator[dict[str, An
 
 
 def _first_rows(manifest: Manifest) -> dict[tuple[str, str], str]:
-    """Map each canary (or row without one) and part to the first id of its rows.
+    """Map each canary and part to the first id of the rows that contain it.
 
     Several rows can contain one canary; the first by id counts. A row without a canary
-    is its own first row.
+    stands in its place, and is its own first row.
     """
     first_rows: dict[tuple[str, str], str] = {}
     for example, span, _ in spans_of(manifest):
@@ -149,7 +184,8 @@ class PromptedIdentifier(NamedTuple):
     tokens
         Where it stands in its row.
     prompts
-        Prompt -> key of the text that was scored; the true prefix comes first.
+        Prompt -> key of the text that was scored; the true prefix comes first. Its key
+        is the id of the row.
     """
 
     text: str
@@ -170,19 +206,17 @@ def identifier_scores(
     table: TokenTable,
     prompted: TokenTable | None,
     nucleus: TokenTable | None,
-) -> Iterator[tuple[float, ...]]:
-    """Yield :data:`EXTRACT_COLUMNS` of an identifier after each of its prompts.
-
-    They are NaN where it was not scored. Top-p sampling is known after the true prefix
-    only.
+) -> Iterator[IdentifierScores]:
+    """Yield the scores of an identifier after each of its prompts, in their order.
 
     Parameters
     ----------
     table, prompted, nucleus
-        Scores after the true prefix, after other prompts, and of top-p sampling.
+        Scores of one checkpoint after the true prefix, after other prompts, and of
+        top-p sampling; ``None``: such a pass was not made.
     """
-    # After its true prefix it is a part of the scored row, after other prompts all of
-    # it.
+    # After its true prefix it is a section of the scored row, after other prompts all
+    # that was scored.
     key_of_row = identifier.prompts[FULL_PROMPT]
     scored = {
         FULL_PROMPT: ScoredTokens(table, table.span(key_of_row, *identifier.tokens))
@@ -195,7 +229,7 @@ def identifier_scores(
 
     for prompt in identifier.prompts:
         if prompt not in scored:
-            yield (np.nan,) * len(EXTRACT_COLUMNS)
+            yield IdentifierScores._make([np.nan] * len(EXTRACT_COLUMNS))
             continue
 
         columns = scored[prompt].table.columns
@@ -212,23 +246,21 @@ def identifier_scores(
         logp = min(0.0, -float(nll.sum(dtype=np.float64)))
         top40_logp = float(top_k_logp(nll, rank, top40_mass, k=TOP_TOKENS).sum())
 
-        top_p_logp = [np.nan] * len(NUCLEUS_SAMPLERS)
+        top_p_logp = dict.fromkeys(NUCLEUS_SAMPLERS, np.nan)
         if prompt == FULL_PROMPT and nucleus is not None:
-            top_p_logp = [
-                _top_p_logp(nucleus, identifier, sampler)
-                for sampler in NUCLEUS_SAMPLERS
-            ]
-        # The order is that of EXTRACT_COLUMNS.
-        n_parts, n_parts_right = part_counts[prompt]
-        yield (
-            len(nll),
-            is_greedy,
-            is_sure,
-            logp,
-            top40_logp,
-            n_parts,
-            n_parts_right,
-            *top_p_logp,
+            for sampler in NUCLEUS_SAMPLERS:
+                top_p_logp[sampler] = _top_p_logp(nucleus, identifier, sampler)
+
+        yield IdentifierScores(
+            n_tokens=len(nll),
+            greedy=is_greedy,
+            greedy_sure=is_sure,
+            logp_t1=logp,
+            logp_top40=top40_logp,
+            parts=part_counts[prompt].parts,
+            parts_right=part_counts[prompt].right,
+            logp_top_p90=top_p_logp["top_p90"],
+            logp_top_p95=top_p_logp["top_p95"],
         )
 
 
@@ -241,11 +273,20 @@ def _top_p_logp(
     rank = table.columns["rank_lo"][lines]  # (tokens,), 1 is the likeliest
     mass = table.columns[f"{sampler}_logp"][lines]  # (tokens,), nats
     n_kept = table.columns[f"{sampler}_size"][lines]  # (tokens,), tokens to draw from
+    # Top-p sampling is top-k sampling with another k at each token.
     return float(top_k_logp(nll, rank, mass, k=n_kept).sum())
 
 
 def listed(prompts: str) -> list[str]:
     """Return the prompts that an option names in addition to the true prefix.
+
+    They have the order of :data:`~spark_audit.manifest.asked_prompts.PROMPTS`; the name
+    of the true prefix adds none.
+
+    Parameters
+    ----------
+    prompts
+        Names between commas.
 
     Raises
     ------
@@ -261,7 +302,11 @@ def listed(prompts: str) -> list[str]:
 def spans_of(
     manifest: Manifest,
 ) -> Iterator[tuple[ManifestExample, ManifestSpan, TokenRange]]:
-    """Yield identifiers of rows without a canary, and the parts of canaries."""
+    """Yield identifiers of rows without a canary, and the parts of canaries.
+
+    Each has its row, its span (characters), and the range of its tokens in the row.
+    Left out are annotated identifiers of rows with a canary.
+    """
     for example in manifest.examples:
         for span, tokens in example.identifiers:
             if (span.part is None) == (example.canary_id is None):
@@ -269,7 +314,7 @@ def spans_of(
 
 
 class PartCount(NamedTuple):
-    """Parts of an identifier, and how many of them greedy decoding writes."""
+    """How many parts an identifier has, and how many of them greedy decoding writes."""
 
     parts: int
     right: int
@@ -280,19 +325,20 @@ def graded(
 ) -> dict[str, PartCount]:
     """Return the parts of an identifier that greedy decoding writes, by prompt.
 
-    The parts of a number are its digits up to the first wrong token; behind it one in
-    ten would be right by chance. The only part of an address is the text before its @.
-    Other identifiers have no parts, nor has one whose tokens cannot be mapped to
-    characters by any prompt.
+    The parts of a number are its digits; those behind the first wrong token count as
+    wrong, since one in ten would be right by chance. The only part of an e-mail address
+    is the text before its @. Other identifiers have no parts, nor has one whose tokens
+    cannot be mapped to characters by any prompt.
 
     Parameters
     ----------
     scored
         Prompt -> scores of the identifier's tokens after it.
     """
-    part_ends = _ends_of_parts(text, pii_type)
-    # After the last words of the prefix the string has the same tokens as in its row,
-    # and the tables of these prompts map tokens to characters.
+    last_characters = _last_characters_of_parts(text, pii_type)
+    # Tables of prompts map tokens to characters, that of the plain pass does not. After
+    # the last tokens of its prefix the string has the same tokens as in its row: such a
+    # prompt maps those of the true prefix, too.
     tail_prompts = asked_prompts.TOKENS_BEFORE_IDENTIFIER
     tails = [scored[name] for name in tail_prompts if name in scored]
 
@@ -319,21 +365,20 @@ def graded(
             token_ends = positioned.table.position[positioned.lines]  # (tokens,)
             n_characters_right = int(token_ends[n_tokens_right - 1])
 
-        n_parts_right = sum(end < n_characters_right for end in part_ends)
-        counts[prompt] = PartCount(parts=len(part_ends), right=n_parts_right)
+        n_parts_right = sum(last < n_characters_right for last in last_characters)
+        counts[prompt] = PartCount(parts=len(last_characters), right=n_parts_right)
     return counts
 
 
-def _ends_of_parts(text: str, pii_type: str) -> list[int]:
-    """Return the indices of the characters that end a part.
+def _last_characters_of_parts(text: str, pii_type: str) -> list[int]:
+    """Return the index of the last character of each part of a string.
 
-    A part ends at each digit of a number, or at the last character before the @ of an
-    address.
+    Each digit is a part, or of an e-mail address all before its @.
     """
     if pii_type != "EMAIL":
         return [i for i, character in enumerate(text) if character.isdigit()]
 
-    end_of_local_part = text.find("@") - 1
-    if end_of_local_part < 0:
+    last_before_at = text.find("@") - 1
+    if last_before_at < 0:
         return []
-    return [end_of_local_part]
+    return [last_before_at]
