@@ -60,6 +60,7 @@ LEVEL_OF_TESTS = 1 - CONFIDENCE
 """Largest p of a significant test."""
 
 SPLITS = ("train", "test")
+"""Values of ``split``, in the order of the first axis of arrays by split."""
 
 LOWER_QUANTILE = 0.025
 UPPER_QUANTILE = 0.975

@@ -169,12 +169,19 @@ class Utility(OfSeries):
         tasks = dict.fromkeys(
             row.grouping[1] for row in rows if row.metric == "accuracy"
         )
-        of_tasks = [
-            LatexColumn(task, "accuracy", "last", "answers", f"task:{task}")
-            for task in tasks
-            if task
-        ]
-        return [*of_tasks, *cls.latex]
+        columns = []
+        for task in tasks:
+            if not task:
+                continue
+            column = LatexColumn(
+                header=task,
+                metric="accuracy",
+                of="last",
+                counted="answers",
+                group=f"task:{task}",
+            )
+            columns.append(column)
+        return [*columns, *cls.latex]
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
         """Return test rows of the order's tasks that have a response and no canary."""
