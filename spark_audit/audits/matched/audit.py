@@ -1,4 +1,14 @@
-"""The audit of difficulty-matched pairs."""
+"""The audit of difficulty-matched pairs.
+
+``evidence`` sums the NLL of all units (identifiers, their controls and other text) by
+each checkpoint, and ``conclude`` makes figures, findings, guards and tables of these
+sums alone. Each of the four is made in another file of this folder.
+
+A new metric goes into ``Matched.metrics``; its figure into ``pairs.py`` (from pairs) or
+``memory.py`` (from trained and held-out identifiers); its words into
+``sentences/en/metrics.toml`` and ``definitions.toml``. A new option is an annotated
+field of :class:`Matched`.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +60,7 @@ from spark_audit.scoring.table import Pass
 
 # Three kinds of metrics: changes of the NLL, mean NLL, and the differences that
 # conclusions rest on. ``learned=-1``: a model that learned identifiers has lower
-# values.
+# values. For the other arguments see `spark_audit/audits/metrics.py`.
 _change = partial(Metric, unit="nats", panel="changes")
 _level = partial(Metric, unit="nats", bounds=(0.0, np.inf), learned=-1)
 _delta = partial(Metric, unit="nats", learned=-1, glance=("",), headline=("",))
@@ -126,6 +136,7 @@ class Matched(Audit):
     ] = None
 
     def __post_init__(self) -> None:
+        """Refuse options without a meaning, when the command line is read."""
         if self.replicates and self.replicates < FEWEST_REPLICATES:
             # Fewer replicates have no 2.5% quantile.
             raise InputError(
@@ -149,13 +160,16 @@ class Matched(Audit):
         return (NLL.name, "nll", "pii") if metric == "nll_pii" else None
 
     def check_names(self, names: Sequence[str]) -> None:
+        """Refuse ``null`` if it names none of the checkpoints, before any scoring."""
         if names:
             listed(self.null, names, where="--null")
 
     def replicates_of(self, preset: str) -> int:
+        """Return the bootstrap replicates: those given, or the preset's."""
         return self.replicates or super().replicates_of(preset)
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
+        """Return all rows with an identifier, matched or not."""
         # Unmatched spans change ``rtm_bias``, too.
         return plan_of_identifiers(manifest)
 
@@ -207,7 +221,7 @@ class Matched(Audit):
         if ranges.empty:
             return Evidence()
 
-        # Units without a pair come after all pairs.
+        # Units without a pair come after all pairs (NaN sorts last).
         ranges = ranges.sort_values("pair", kind="stable")
         token_sets = [*token_set_units(manifest)]
         extra_pairs = other_pairs(
@@ -226,7 +240,7 @@ class Matched(Audit):
             extra_pairs=extra_pairs,
         )
 
-        # Units get the facts of their row.
+        # Units of rows get the facts of their row; ``index`` is that of the example.
         facts_of_sets = pd.DataFrame([token_set.facts for token_set in token_sets])
         facts_of_rows = pd.DataFrame(
             [
@@ -260,7 +274,7 @@ class Matched(Audit):
         for name in nll:
             memory = memory_figures(scores, name)
             rows += memory.rows
-            tests[name] = memory.tests
+            tests[name] = memory.tests  # by group of identifiers
         for name, baseline in baselines.items():
             contrasts += pairs.contrasts_with_baseline(scores, name, baseline)
 
@@ -280,7 +294,8 @@ class Matched(Audit):
             if returned.finding is not None:
                 concluded.append(returned.finding)
 
-        # The DiD of all methods are compared with those of ordinary runs.
+        # The DiD of all methods are compared with those of ordinary runs. Methods with
+        # seeds are the names that the evidence lacks.
         if contrasts:
             replicated = {*nll}.difference(evidence.checkpoints)
             ordinary = listed(self.null, [*nll], where="--null")
@@ -330,7 +345,7 @@ class _UnitTokens(NamedTuple):
 
 
 class _ScoresByMethod(NamedTuple):
-    """Scores of checkpoints and of methods.
+    """Scores of checkpoints (single seeds are some) and of methods with seeds.
 
     ``nll`` maps a name to the summed NLL of all units, shape ``(units,)``, nats;
     ``baselines`` maps a name to the one that it is compared with.
@@ -351,12 +366,14 @@ def _with_means_of_seeds(
     """
     nll = dict(zip(evidence.checkpoints, evidence.values["nll_sum"], strict=True))
     baseline_by_name = dict(baselines)
-    seeds = [name for name in nll if entry_of(name) != name]
-    for method, names in grouped(seeds, entry_of).items():
-        nll[method] = np.mean([nll[name] for name in names], axis=0)
+
+    # The entry of a seed is its method; other checkpoints are their own.
+    names_of_seeds = [name for name in nll if entry_of(name) != name]
+    for method, seeds in grouped(names_of_seeds, entry_of).items():
+        nll[method] = np.mean([nll[seed] for seed in seeds], axis=0)  # (units,)
 
         # All seeds of a method are compared with seeds of one baseline.
-        baseline = baselines.get(names[0])
+        baseline = baselines.get(seeds[0])
         if baseline is not None:
             baseline_by_name[method] = entry_of(baseline)
     return _ScoresByMethod(nll, baseline_by_name)

@@ -1,10 +1,14 @@
-"""DiD: identifiers of a checkpoint compared with those of its baseline.
+"""Findings on DiD: identifiers of a checkpoint compared with those of its baseline.
 
 The difference in differences is the change of identifiers from the baseline to the
 checkpoint, minus the change of equally hard text (their controls). Above 0, identifiers
 became less likely relative to that text, as if a method suppresses them. That is no
 proof by itself: other text may have drifted unequally, and ordinary training moves
-identifiers as well. :func:`did_findings` draws the conclusions.
+identifiers as well. :func:`did_findings` draws the conclusions, from contrasts that
+:mod:`~spark_audit.audits.matched.pairs` makes. All figures are in nats per token.
+
+A new conclusion goes into the table and the code of ``_did_verdict``, and has its
+sentence in ``sentences/en/matched.toml``.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import scipy
@@ -32,6 +37,9 @@ QUANTILE_OF_ORDINARY_RUNS = 0.975
 
 REACH_OF_SINGLE_RUN = 2.0
 """Multiple of the DiD of a single ordinary run up to which others are like it."""
+
+PooledContrasts: TypeAlias = Mapping[tuple[str, str, str], Contrast]
+"""Contrasts of all identifiers by checkpoint, baseline and metric."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,19 @@ class DidComparison:
     own: Contrast
     beyond_alike: Contrast
 
+    @classmethod
+    def of_checkpoint(cls, did: Contrast, contrasts: PooledContrasts) -> DidComparison:
+        """Return the comparison of a DiD with other contrasts of the same two."""
+        name = did.checkpoint
+        baseline = did.baseline
+        drift = contrasts[name, baseline, "low_change"]
+        return cls(
+            did=did,
+            drift=drift if drift.value is not None else None,
+            own=contrasts[name, baseline, "nll_pii"],
+            beyond_alike=contrasts[name, baseline, "did_alike"],
+        )
+
 
 def did_findings(
     rows: Sequence[Row],
@@ -83,13 +104,13 @@ def did_findings(
     drift_by_checkpoint = {
         row.checkpoint: row for row in rows if row.metric == "low_change"
     }
-    pooled_contrasts = {
+    pooled_contrasts: PooledContrasts = {
         (contrast.checkpoint, contrast.baseline, contrast.metric): contrast
         for contrast in contrasts
         if contrast.group == "pooled"
     }
 
-    # Make a finding for each DiD that is a primary test or comes from rounding.
+    # A finding for each DiD that is a primary test (of a method), or of a rounding.
     for (name, baseline, metric), did in pooled_contrasts.items():
         is_rounded = CheckpointName.parse(name).derived in ROUNDINGS
         is_rounding_of_baseline = is_rounded and original_of(name) == baseline
@@ -108,17 +129,10 @@ def did_findings(
             continue
 
         # Other contrasts with the same baseline show what the DiD can mean.
-        drift_contrast = pooled_contrasts[name, baseline, "low_change"]
-        drift = drift_contrast if drift_contrast.value is not None else None
-        comparison = DidComparison(
-            did=did,
-            drift=drift,
-            own=pooled_contrasts[name, baseline, "nll_pii"],
-            beyond_alike=pooled_contrasts[name, baseline, "did_alike"],
-        )
+        comparison = DidComparison.of_checkpoint(did, pooled_contrasts)
         facts["p"] = did.best_p
         facts["adjusted"] = did.p_adjusted is not None
-        facts["drift"] = drift
+        facts["drift"] = comparison.drift
         facts["drift_own"] = drift_by_checkpoint.get(name)
         facts["drift_baseline"] = drift_by_checkpoint.get(baseline)
         facts["own"] = comparison.own
@@ -131,14 +145,14 @@ def did_findings(
         # The interval does not cover seeds, so only the claim is kept.
         if is_replicated:
             verdict = Verdict(verdict.claim, "did_of_seeds", ("seeds",))
-        remarks = (*verdict.remarks, *_drift_remarks(verdict, drift))
+        remarks = (*verdict.remarks, *_drift_remarks(verdict, comparison.drift))
         yield matched_finding(did, verdict._replace(remarks=remarks), facts)
 
 
 def _dids_of_ordinary_runs(
     name: str,
     baseline: str,
-    pooled_contrasts: Mapping[tuple[str, str, str], Contrast],
+    pooled_contrasts: PooledContrasts,
     ordinary: Collection[str],
 ) -> list[float]:
     """Return the DiD of ordinary runs from the same baseline, nats per token.
@@ -147,8 +161,6 @@ def _dids_of_ordinary_runs(
 
     Parameters
     ----------
-    pooled_contrasts
-        Contrasts of all identifiers by checkpoint, baseline and metric.
     ordinary
         Checkpoints of ordinary training.
     """
@@ -206,7 +218,8 @@ def _did_verdict(
         DiD of ordinary runs from the same baseline, nats per token; empty: there are
         none.
     """
-    # Nothing is claimed without a clear difference, or if drift can cause it.
+    # Nothing is claimed without a clear difference, or if drift can cause it. `level`
+    # is a confidence: 1 - level is alpha.
     did = comparison.did
     drift = comparison.drift
     if did.best_p is None or did.best_p >= 1 - did.level:
@@ -223,7 +236,7 @@ def _did_verdict(
 
     # The difference is clear. If only its corrected p is significant and its interval
     # contains 0, the sign of the value counts.
-    direction = direction_of(did)
+    direction = direction_of(did)  # by the interval
     sign_of_value = int(np.sign(did.value or 0.0))
     is_less_likely_by_itself = direction_of(comparison.own) > 0
     is_less_likely_than_alike = direction_of(comparison.beyond_alike) > 0
@@ -263,6 +276,7 @@ def _is_like_ordinary(did: Contrast, did_of_ordinary: Sequence[float]) -> bool:
         t = float(scipy.special.stdtrit(n_runs - 1, QUANTILE_OF_ORDINARY_RUNS))
         reach = max(largest, abs(float(values.mean())) + t * spread)
 
-    ends = [end for end in (did.value, did.low, did.high) if end is not None]
-    is_outside = min(ends) > reach or max(ends) < -reach
+    # Without an interval the value alone must lie outside.
+    limits = [limit for limit in (did.value, did.low, did.high) if limit is not None]
+    is_outside = min(limits) > reach or max(limits) < -reach
     return not is_outside

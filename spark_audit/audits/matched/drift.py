@@ -31,10 +31,10 @@ def pooled_change(spans: pd.DataFrame, change: np.ndarray) -> Estimate:
     spans
         Units by their indices in the evidence: ``n_tokens``, ``cluster``.
     change
-        Shape ``(units,)``: change of the NLL of all units, nats.
+        Shape ``(units,)``: change of the summed NLL of all units, nats.
     """
     columns = np.stack([change[spans.index], spans["n_tokens"]], axis=1)  # (spans, 2)
-    codes = pd.factorize(spans["cluster"], sort=True)[0]
+    codes, _ = pd.factorize(spans["cluster"], sort=True)
     nats, tokens = bootstrap.cluster_sums(columns, codes).T  # each (clusters,)
     return intervals.ratio_estimate(nats, tokens)
 
@@ -74,7 +74,7 @@ def change_beyond_alike(train: pd.DataFrame, change: np.ndarray) -> Estimate:
     identifiers = train[train["role"] == "pii"]
     alike = train[train["role"] == "alike"]
 
-    # Classes with other tokens in enough clusters.
+    # Classes with other tokens in enough clusters. The type of `alike` is a class.
     n_clusters = alike.groupby("type")["cluster"].nunique()
     letters = [
         letter
@@ -90,8 +90,8 @@ def change_beyond_alike(train: pd.DataFrame, change: np.ndarray) -> Estimate:
     if used.empty:
         return Estimate.missing(NONE_ALIKE)
 
-    # Per unit: nats and tokens of identifiers, their tokens by class, and nats and
-    # tokens of other text by class.
+    # Per unit: nats and tokens of identifiers, their tokens by class (0 for `alike`),
+    # and nats and tokens of other text by class.
     units = pd.concat([used, alike])
     is_identifier = (units["role"] == "pii").to_numpy()[:, None]  # (units, 1)
     is_of_class = units["type"].to_numpy()[:, None] == np.array(letters, object)
@@ -107,10 +107,15 @@ def change_beyond_alike(train: pd.DataFrame, change: np.ndarray) -> Estimate:
             is_other * tokens,
         ]
     )  # (units, 2 + 3 * classes)
-    sums = bootstrap.cluster_sums(columns, pd.factorize(units["cluster"])[0])
+    codes, _ = pd.factorize(units["cluster"])
+    sums = bootstrap.cluster_sums(columns, codes)  # (clusters, 2 + 3 * classes)
 
     def beyond_expected(totals: np.ndarray) -> np.ndarray:
-        """Map totals ``(..., 2 + 3 * classes)`` to nats per token ``(...)``."""
+        """Map totals ``(..., 2 + 3 * classes)`` to nats per token ``(...)``.
+
+        An identifier's tokens of a class are expected to change as the mean token of
+        that class does.
+        """
         counts, class_nats, class_tokens = np.split(totals[..., 2:], 3, axis=-1)
         expected = (counts * class_nats / class_tokens).sum(axis=-1)
         return np.asarray((totals[..., 0] - expected) / totals[..., 1])

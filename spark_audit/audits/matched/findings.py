@@ -6,7 +6,8 @@ ones; its tests were declared beforehand. Delta_sel is the NLL of identifiers mi
 of equally hard text (their controls), and is exploratory.
 
 A finding holds a claim, the key of a sentence in ``sentences/en/matched.toml``, and the
-facts that the sentence is rendered from. Findings on returns
+facts that the sentence is rendered from. A new conclusion goes into the table and the
+code of ``_verdict_on_memory`` or ``_selectivity_verdict``. Findings on returns
 (:mod:`~spark_audit.audits.matched.returns`) and on DiD
 (:mod:`~spark_audit.audits.matched.did`) compare checkpoints.
 """
@@ -35,7 +36,8 @@ from spark_audit.results.rows import MIN_CLUSTERS_TO_PUBLISH
 from spark_audit.stats.estimate import Estimate, side_of
 
 RowsOfCheckpoint: TypeAlias = Mapping[tuple[str, str, str], Row]
-"""Rows of a checkpoint by metric, variant and group."""
+"""Rows of one checkpoint by metric, variant and group; ``pooled`` is the group of all
+identifiers."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,7 @@ def findings_by_checkpoint(
         Tests of no memory, by checkpoint and group.
     """
     matched = scores.train[scores.train["role"] == "pii"]
+    # The entry of a single replicate is its method.
     replicated = {entry_of(name) for name in scores.nll if entry_of(name) != name}
     left_out = left_out_of_comparison(scores)
 
@@ -142,6 +145,8 @@ def _memory_findings(
         All trained and all held-out identifiers.
     tests
         Tests of no memory of this checkpoint, by group.
+    is_replicated
+        Whether the checkpoint is a method with seeds: figures are means over these.
     """
     comparison = Comparison.of_group(rows, "pooled")
     facts: dict[str, Fact] = {
@@ -199,7 +204,8 @@ def _tested_findings(
         if rows["pii_change", TRAINED, group].clusters >= MIN_CLUSTERS_TO_PUBLISH
     ]
 
-    # Doses have smallest effects and bounds, too.
+    # The finding on all identifiers also states the smallest effects and bounds of the
+    # doses.
     power = [*tests["pooled"].power]
     bounds = [*tests["pooled"].bounds]
     for group in shown_doses:
@@ -221,7 +227,7 @@ def _tested_findings(
         bounds=bounds,
     )
 
-    # The claim on those of the highest dose, if it may be published.
+    # The claim on those of the highest dose, if its figures may be published.
     if doses and doses[-1] in shown_doses:
         yield _dose_finding(rows, doses[-1], tests[doses[-1]])
 

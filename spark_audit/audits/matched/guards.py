@@ -1,6 +1,11 @@
 """Guards of the matched audit: conditions under which its figures can be read.
 
-A guard passes, fails (which voids its figures), or warns (``passed=None``).
+A guard passes, fails (which voids its figures), or warns (``passed=None``). One with
+``passed=... or None`` never fails. Sentences: ``[guard]`` in
+``sentences/en/matched.toml``.
+
+A new guard is yielded by :func:`matching_guards`, its limit stands at the top of this
+file, and its sentence there.
 """
 
 from __future__ import annotations
@@ -65,7 +70,8 @@ def matching_guards(scores: UnitScores) -> Iterator[Guard]:
     if pooled.difference_before.value is None:
         return
 
-    # Both sides exist, so check that they were equally hard.
+    # Both sides exist, so check that they were equally hard. Form 0 is an annotated
+    # identifier, any other an injected one.
     yield _difficulty_guard(pooled)
 
     is_annotated = pooled.spans["form"] == 0
@@ -152,11 +158,12 @@ def _balance_guard(spans: pd.DataFrame) -> Guard:
     cells = sides.cells[is_used]  # (used,)
     is_trained = sides.trained[is_used]  # (used,), bool
 
-    # With few clusters, larger differences arise by chance, so raise the limit.
+    # With few clusters, larger differences arise by chance, so raise the limit: a
+    # standardised difference has about this variance.
     n_trained = used["cluster"][is_trained].nunique()
     n_held_out = used["cluster"][~is_trained].nunique()
     variance = 1 / max(n_trained, 1) + 1 / max(n_held_out, 1)
-    least = max(UNBALANCED, NORMAL_QUANTILE * np.sqrt(variance))
+    limit = max(UNBALANCED, NORMAL_QUANTILE * np.sqrt(variance))
 
     # Identifiers of different strata are never compared, so centre within strata.
     covariates = pd.DataFrame(
@@ -167,6 +174,8 @@ def _balance_guard(spans: pd.DataFrame) -> Guard:
         }
     )
     centred = covariates.groupby(cells).transform(lambda column: column - column.mean())
+
+    # A covariate that is the same for all cannot differ and is left out.
     differences: dict[str, float] = {}  # covariate -> standard deviations
     for name, sd in centred.std(ddof=0).items():
         values = centred[name].to_numpy()  # (used,)
@@ -175,8 +184,8 @@ def _balance_guard(spans: pd.DataFrame) -> Guard:
                 values[is_trained], values[~is_trained], sd=sd
             )
 
-    worst = [name for name, value in differences.items() if abs(value) > least]
-    facts: dict[str, Fact] = {**differences, "least": float(least), "worst": worst}
+    worst = [name for name, value in differences.items() if abs(value) > limit]
+    facts: dict[str, Fact] = {**differences, "least": float(limit), "worst": worst}
     further = [f"balance_of_{name}" for name in differences]
     if worst:
         further.append("unbalanced_result")
@@ -209,11 +218,12 @@ def _pair_guards(train: pd.DataFrame) -> Iterator[Guard]:
     n_tokens = pii["n_tokens"].to_numpy(float)  # (pairs,)
     n_clusters = pii["cluster"].nunique()
 
-    # Difference of difficulty between identifiers and controls on the reference.
+    # Difference of difficulty between identifiers and controls on the reference. Both
+    # frames are in the order of their pairs.
     gaps = pii["ref_sum"].to_numpy() - control["ref_sum"].to_numpy()  # (pairs,), nats
     residual = gaps.sum() / n_tokens.sum()  # nats per token
     distance = float(np.quantile(np.abs(gaps) / n_tokens, QUANTILE_OF_DISTANCE))
-    is_good = bool(abs(residual) <= MAX_RESIDUAL)
+    is_residual_small = bool(abs(residual) <= MAX_RESIDUAL)
     yield guard(
         "match quality",
         "match_quality",
@@ -221,7 +231,7 @@ def _pair_guards(train: pd.DataFrame) -> Iterator[Guard]:
             "residual": guard_row("residual", residual, n_clusters),
             "distance": guard_row("distance", distance, n_clusters),
         },
-        passed=is_good or None,
+        passed=is_residual_small or None,
     )
 
     # A few large clusters could dominate all figures.
@@ -247,19 +257,20 @@ def _share_guard(identifiers: pd.DataFrame) -> Guard:
     is_unmatched = identifiers["role"].eq("unmatched")
     n_matched = int((~is_unmatched).sum())
 
-    # The least matched types come first.
+    # The least matched types come first. Columns by type: the identifiers without a
+    # control, all identifiers, and the share of the former.
     types = is_unmatched.groupby(identifiers["type"]).agg(["sum", "size", "mean"])
     types = types.sort_values("mean", ascending=False)
 
     without = [
-        f"{name} {missing}/{count}"
-        for name, missing, count, _ in types[:N_TYPES_SHOWN].itertuples()
-        if missing
+        f"{name} {n_unmatched}/{n_of_type}"
+        for name, n_unmatched, n_of_type, _ in types[:N_TYPES_SHOWN].itertuples()
+        if n_unmatched
     ]
 
-    # A share of a few identifiers says nothing.
-    shares = types.loc[types["size"] >= MIN_IDENTIFIERS_OF_TYPE, "mean"]
-    is_each_matched = bool((shares <= 1 - MIN_SHARE_WITH_CONTROL).all())
+    # The share of a type with few identifiers says nothing.
+    unmatched_shares = types.loc[types["size"] >= MIN_IDENTIFIERS_OF_TYPE, "mean"]
+    is_each_matched = bool((unmatched_shares <= 1 - MIN_SHARE_WITH_CONTROL).all())
     is_matched = n_matched / len(identifiers) >= MIN_SHARE_WITH_CONTROL
 
     further = ["matched_share_without"] if without else []

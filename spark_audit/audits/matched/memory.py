@@ -12,6 +12,10 @@ metric          meaning
 ``specific``    memory minus the same difference of the controls
 ``low_change``  change of low-sensitivity text: the drift
 ==============  =====================================================================
+
+A new figure of a group goes into ``_rows_of_group``, and its metric into
+``Matched.metrics`` (``audit.py``). Groups: see
+:func:`~spark_audit.audits.matched.units.groups_of_identifiers`.
 """
 
 from __future__ import annotations
@@ -51,7 +55,8 @@ def memory_figures(scores: UnitScores, name: str) -> MemoryFigures:
     of the difference hold that range.
     """
     if name in scores.references:
-        # The reference has no change since itself.
+        # The reference has no change since itself, and only missing figures of all
+        # identifiers.
         missing = memory_contrast.Memory.missing(REFERENCE)
         tests = {"pooled": MemoryTest(missing, missing)}
         trend = missing.difference

@@ -7,7 +7,8 @@ change is subtracted: these rows may move trained and held-out identifiers unequ
 even without memory.
 
 Memory is the change of the NLL of trained identifiers minus that of held-out ones, in
-nats per token. Below 0, trained ones are likelier.
+nats per token. Below 0, trained ones are likelier. A return needs two tests: memory
+grew by that training, and there is memory after it.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Return:
     ----------
     change
         Memory after that training minus memory before it, nats per token. Below 0,
-        trained identifiers became likelier again and held-out ones did not.
+        trained identifiers became likelier, compared with held-out ones.
     after
         Memory after that training, nats per token.
     finding
@@ -109,8 +110,8 @@ def returns(
         if not {BASE, RELEARNED_BASE, original} <= scores.nll.keys():
             continue
 
-        # Confounded sides allow no claim, but the finding may say that there is no
-        # test.
+        # If texts distinguish the sides there is no claim. Only the finding that a test
+        # is missing (without p) is made all the same.
         tests = _return_tests(scores, name, original)
         finding = None
         if tests.p is None or not is_confounded:
@@ -134,12 +135,12 @@ def _names_with_memory(rows: Sequence[Row], findings: Sequence[Finding]) -> set[
 
 
 def _return_tests(scores: UnitScores, name: str, original: str) -> ReturnTests:
-    """Return the figures and tests of the memory that ``name`` brought back."""
+    """Return the figures and tests of the memory that came back in ``name``."""
     nll = scores.nll
     pooled = scores.pooled
     seed = scores.context.seed
 
-    # Changes minus those of the base, before and after that training; (units,), nats.
+    # NLL minus that of the base, before and after that training; each (units,), nats.
     beyond_base_before = nll[original] - nll[BASE]
     beyond_base_after = nll[name] - nll[RELEARNED_BASE]
 
@@ -184,6 +185,8 @@ def _return_finding(tests: ReturnTests, remembers_before: Collection[str]) -> Fi
     returned                memory         both tests show memory
     not_returned            nothing_shown  otherwise
     ======================  =============  ============================================
+
+    Only the last two are declared tests with a p.
 
     Parameters
     ----------

@@ -1,4 +1,12 @@
-"""Placebo pairs and pairs of other matchings, which show the effect of the matching."""
+"""Placebo pairs and pairs of other matchings, which show the effect of the matching.
+
+The evidence gets their sums (:func:`other_pairs`), from which two tables are made: one
+of Delta_sel under other settings of the matching (:data:`VARIANTS`), and one of the
+placebo, whose pairs are random windows and their controls. No claim rests on them.
+
+A new setting of the matching goes into :data:`VARIANTS`; a new column of a table into
+the records of :func:`sensitivity_table` or :func:`placebo_table`.
+"""
 
 from __future__ import annotations
 
@@ -26,21 +34,29 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "distance profile": {"distance": "profile"},
     "controls before": {"controls": "before"},
 }
-"""Name of a sensitivity run -> settings that differ from the manifest's."""
+"""Name of a variant -> options of :func:`~spark_audit.stats.matching.match_spans` that
+differ from the manifest's settings. ``caliper_u`` is in micro-nats per token."""
 
 MAX_MATCHINGS = 100_000
 """Largest number of matched examples for the placebo, which takes seconds."""
 
 FEWEST_DRAWS = 40
-"""Least number of draws for a large manifest; the table states the number."""
+"""A large manifest has at least so many draws (if they are asked for), which keeps a
+spread; the table states the number."""
 
 MAX_ROWS_FOR_PLACEBO = 25_000
 """With more rows a placebo takes hours and shows almost no spread."""
 
 PAIR_RECORD = ["example", "pii", "control", "length", "setting"]
-"""Columns of pairs: index in ``manifest.examples``, first token of the identifier and
-of its control, tokens of each of the two, and number of the setting: a variant, or a
-placebo draw (numbered after all variants).
+"""Columns of pairs, all whole numbers.
+
+===========  =========================================================================
+example      index in ``manifest.examples``
+pii          first token of the identifier, or of the window that replaces it
+control      first token of its control
+length       number of tokens of each of the two
+setting      number of the variant, or of the placebo draw plus the number of variants
+===========  =========================================================================
 """
 
 
@@ -51,8 +67,8 @@ class OtherPairs:
     Attributes
     ----------
     units
-        Units without scores. ``rematched``: one pair under the setting ``type``;
-        ``placebo``: all pairs of the draw ``start``.
+        Units without scores. ``rematched``: one pair under the variant ``type``;
+        ``placebo``: all pairs of the draw with the number ``start``.
     pairs
         :data:`PAIR_RECORD`, and ``unit``: the index in ``units``.
     """
@@ -61,7 +77,14 @@ class OtherPairs:
     pairs: pd.DataFrame
 
     def sums(self, nll: Sums) -> np.ndarray:
-        """Return NLL of identifiers minus that of controls, ``(units,)``, nats."""
+        """Return NLL of identifiers minus that of controls, ``(units,)``, nats.
+
+        Parameters
+        ----------
+        nll
+            Returns the summed NLL of ranges of tokens by one checkpoint, or by the
+            reference.
+        """
         # A unit is one pair or all pairs of a draw, so add the gaps by unit.
         example, pii, control, length, _ = self.pairs[PAIR_RECORD].to_numpy().T
         gaps = nll(example, pii, length) - nll(example, control, length)  # (pairs,)
@@ -69,7 +92,7 @@ class OtherPairs:
 
 
 class MatchingTask(NamedTuple):
-    """Spans of one row to match, and the options of the matching."""
+    """Spans of one example to match, and the options of ``match_spans``."""
 
     spans: Sequence[TokenRange]
     options: Mapping[str, Any]
@@ -92,23 +115,16 @@ def other_pairs(
         Options of :func:`spark_audit.stats.matching.match_spans` by name. Missing
         options are taken from the manifest.
     """
-    # Tokens of matched identifiers by row.
-    matched = defaultdict[str, set[TokenRange]](set)
-    for known_pair in manifest.pairs:
-        pii = known_pair.pii
-        matched[known_pair.example].add((pii.token_start, pii.token_end))
-
+    matched = _matched_ranges(manifest)
     n_draws = min(draws, max(FEWEST_DRAWS, MAX_MATCHINGS // max(len(matched), 1)))
     has_placebo = len(matched) <= MAX_ROWS_FOR_PLACEBO
 
     # A flat list of PAIR_RECORD values: millions of tuples would take ten times the
     # room.
-    records = array("i")
+    values = array("i")
     for index, example, spans in audited_spans(manifest, ["train"]):
         ranges = [tokens for _, tokens in spans]
         paired = [tokens for tokens in ranges if tokens in matched[example.id]]
-        unll = example.reference_micronats  # (tokens,), micro-nats
-        eligible = example.eligible  # (tokens,), bool; worked out at each access
         tasks = _matching_tasks(
             manifest,
             example,
@@ -118,19 +134,34 @@ def other_pairs(
             n_draws=n_draws if paired and has_placebo else 0,
             seed=seed,
         )
+
+        # The number of a task is that of its setting.
+        unll = example.reference_micronats  # (tokens,), micro-nats
+        eligible = example.eligible  # (tokens,), bool; worked out at each access
         for setting, task in enumerate(tasks):
             matched_spans = matching.match_spans(
                 unll, eligible, task.spans, **task.options
             )
             for pair in matched_spans.pairs:
+                # `start` and `end` are those of the control.
                 pii_start, _ = task.spans[pair.span]
-                n_tokens = pair.end - pair.start
-                records.extend((index, pii_start, pair.start, n_tokens, setting))
+                length = pair.end - pair.start
+                values.extend((index, pii_start, pair.start, length, setting))
 
-    pairs = pd.DataFrame(
-        np.asarray(records).reshape(-1, len(PAIR_RECORD)), columns=PAIR_RECORD
-    )
+    table = np.asarray(values).reshape(-1, len(PAIR_RECORD))  # (pairs, columns)
+    pairs = pd.DataFrame(table, columns=PAIR_RECORD)
     return _with_units(manifest, pairs, names=[*variants], n_draws=n_draws)
+
+
+def _matched_ranges(manifest: Manifest) -> defaultdict[str, set[TokenRange]]:
+    """Return the tokens of identifiers with a control, by id of the example.
+
+    An id without any has the empty set; the length counts ids with some.
+    """
+    matched = defaultdict[str, set[TokenRange]](set)
+    for pair in manifest.pairs:
+        matched[pair.example].add((pair.pii.token_start, pair.pii.token_end))
+    return matched
 
 
 def _matching_tasks(
@@ -148,25 +179,26 @@ def _matching_tasks(
     Parameters
     ----------
     ranges, paired
-        Tokens of the identifiers of a row, and of those that have a control.
+        Tokens of the identifiers of the example, and of those that have a control in
+        the manifest.
     """
-    # One task per variant.
     settings = manifest.settings
-    own_options: dict[str, Any] = {
+    options_of_manifest: dict[str, Any] = {
         "distance": settings.distance,
         "controls": settings.controls,
         "caliper_u": round(matching.MICRO_NATS_PER_NAT * settings.caliper),
     }
     for options in variants.values():
-        yield MatchingTask(ranges, own_options | options)
+        yield MatchingTask(ranges, options_of_manifest | options)
 
-    # One task per draw, in which windows replace identifiers.
+    # One task per draw, in which windows replace identifiers. Their controls may stand
+    # anywhere, whatever the manifest's setting is.
     rng = np.random.default_rng(seed_for(seed, "placebo", example.id))
     unll = example.reference_micronats  # (tokens,), micro-nats
     eligible = example.eligible  # (tokens,), bool; worked out at each access
     for _ in range(n_draws):
         windows = matching.placebo_spans(unll, eligible, paired, rng)
-        yield MatchingTask(windows, own_options | {"controls": "any"})
+        yield MatchingTask(windows, options_of_manifest | {"controls": "any"})
 
 
 def _with_units(
@@ -181,17 +213,17 @@ def _with_units(
     names
         Names of the variants.
     """
-    # Number of the draw; below 0: a pair of a variant, which is a unit by itself.
-    draw = pairs["setting"] - len(names)
-    # A pair of a variant has its own index as key, pairs of a draw share a key below 0.
+    # Pairs with the same key are one unit: a pair of a variant has its own index (0 or
+    # more) as key, pairs of a draw share a key below 0.
+    draw = pairs["setting"] - len(names)  # below 0: a pair of a variant
     keys = pairs.index.where(draw < 0, -1 - draw)
     pairs = pairs.assign(unit=pd.factorize(keys)[0])
 
-    # All columns for all pairs would not fit into memory, so keep the first pair of
-    # each unit.
+    # Units are numbered as they first occur. Their facts are those of their first pair:
+    # text columns for all pairs would not fit into memory.
     firsts = pairs[~pairs["unit"].duplicated()]
-    draw = draw[firsts.index]
-    is_variant = draw < 0
+    draw_of_unit = draw[firsts.index]
+    is_variant = draw_of_unit < 0
     name_by_setting = np.array([*names, *[""] * n_draws], object)
     clusters = np.array([example.cluster for example in manifest.examples], object)
 
@@ -200,7 +232,7 @@ def _with_units(
             "role": np.where(is_variant, "rematched", "placebo"),
             "type": name_by_setting[firsts["setting"]],
             "cluster": np.where(is_variant, clusters[firsts["example"]], ""),
-            "start": draw.clip(lower=0),
+            "start": draw_of_unit.clip(lower=0),
             "n_tokens": np.bincount(pairs["unit"], pairs["length"], len(firsts)),
         }
     )
@@ -208,16 +240,16 @@ def _with_units(
 
 
 def sensitivity_table(evidence: Evidence) -> Iterator[dict[str, Any]]:
-    """Yield Delta_sel under other matching settings, by setting and checkpoint.
+    """Yield Delta_sel and its change since the reference, by variant and checkpoint.
 
-    The manifest's pairs stay primary.
+    Both are in nats per token. The manifest's pairs stay primary.
     """
     units = evidence.units[evidence.units["role"] == "rematched"]
     reference = evidence.units["ref_sum"].to_numpy()  # (units,), nats
     for variant in VARIANTS:
         pairs = units[units["type"] == variant]
         for name in evidence.checkpoints:
-            # Identifier minus control for each pair.
+            # The sum of such a unit is identifier minus control.
             gaps = evidence.row(name, "nll_sum")  # (units,), nats
             delta_sel = pooled_change(pairs, gaps)
             change = pooled_change(pairs, gaps - reference)

@@ -1,7 +1,9 @@
 """Units of the matched audit, from a manifest, without scores.
 
 A unit is a range or a set of tokens of one row of the manifest. Its role says what it
-is for: see :meth:`~spark_audit.audits.matched.audit.Matched.evidence`.
+is for: see :meth:`~spark_audit.audits.matched.audit.Matched.evidence`, which also lists
+the columns. A new column of identifiers is added in :func:`range_units` and named in
+:func:`complete`, or else it is lost there.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import pandas as pd
 
+from spark_audit.audits import supervision
 from spark_audit.audits.identifiers import audited_spans, identifier_facts
-from spark_audit.audits.supervision import COLUMN, trained_identifiers
 from spark_audit.audits.token_sums import TokenSet
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest, ManifestExample
@@ -24,17 +26,18 @@ ROW_COLUMNS = ["example", "cluster", "task", "split"]
 """Columns on the row of a unit: its id, cluster of sources, task and split."""
 
 CLASS_NAMES = {"d": "digits", "A": "capitals", "a": "letters", "-": "marks"}
-"""Classes of tokens, and the columns that count an identifier's tokens of each."""
+"""Class of a token (``ManifestExample.classes``) -> the column that counts an
+identifier's tokens of it."""
 
 WHOLE_COLUMNS = ("start", "n_tokens", "trained", "dose", "form", "cue", "stratum")
-"""Columns of whole numbers, in this order; missing numbers are 0."""
+"""Columns of whole numbers, 0 where missing; ``start`` is the first token."""
 
 IdentifierKey: TypeAlias = tuple[str, int, int, int, int]
 """Id of the row, first and last character, first and last token; ends exclusive."""
 
 
 class Control(NamedTuple):
-    """The control of an identifier: the number of the pair, and its first token."""
+    """The control of an identifier: index of the pair in the manifest, first token."""
 
     pair: int
     start: int
@@ -52,18 +55,19 @@ def range_units(manifest: Manifest) -> Iterator[dict[str, Any]]:
     InputError
         If a pair of the manifest belongs to no annotated identifier.
     """
-    trained_on = trained_identifiers(manifest)
+    trained_on = supervision.trained_identifiers(manifest)
     facts = identifier_facts(manifest, trained_on)
     controls = _controls(manifest)
 
-    for i, example, spans in audited_spans(manifest):
+    for example_index, example, spans in audited_spans(manifest):
         for span, (start, end) in spans:
-            # A pair belongs to the span with the same characters and tokens.
+            # A pair belongs to the span with the same characters and tokens. What is
+            # left in `controls` at the end belongs to no span.
             key = (example.id, span.start, span.end, start, end)
             control = controls.pop(key, None)
             facts_of_span = facts[example.id, span.start, span.end]
             unit: dict[str, Any] = {
-                "index": i,
+                "index": example_index,
                 "type": span.type,
                 "n_tokens": end - start,
                 "pair": None if control is None else control.pair,
@@ -72,9 +76,10 @@ def range_units(manifest: Manifest) -> Iterator[dict[str, Any]]:
                 **vars(facts_of_span),
             }
             if trained_on.is_known:
-                unit[COLUMN] = trained_on.supervision_of(example, span)
+                unit[supervision.COLUMN] = trained_on.supervision_of(example, span)
 
-            # The control stands right behind its identifier.
+            # The control stands right behind its identifier and has its facts, such as
+            # type and dose.
             role = "unmatched" if control is None else "pii"
             yield {**unit, "role": role, "start": start}
             if control is not None:
@@ -83,7 +88,7 @@ def range_units(manifest: Manifest) -> Iterator[dict[str, Any]]:
         # Windows of the lengths that identifiers have.
         sizes = {end - start for _, (start, end) in spans}
         for size in sorted(sizes):
-            yield from _window_units(i, example, size)
+            yield from _window_units(example_index, example, size)
 
     if controls:
         what = f"{len(controls)} of its pairs are of no annotated identifier"
@@ -116,20 +121,26 @@ def _tokens_by_class(
 
 
 def _window_units(
-    i: int, example: ManifestExample, size: int
+    example_index: int, example: ManifestExample, size: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield windows of a given number of tokens in a row, without overlap."""
+    """Yield windows of ``size`` eligible tokens of an example, without overlap."""
     starts = matching.non_overlapping_windows(example.eligible, size)
     for start in starts.tolist():
-        yield {"index": i, "role": "window", "n_tokens": size, "start": start}
+        yield {
+            "index": example_index,
+            "role": "window",
+            "n_tokens": size,
+            "start": start,
+        }
 
 
 def token_set_units(manifest: Manifest) -> Iterator[TokenSet[dict[str, Any]]]:
     """Yield the units that are sets of tokens, row by row: ``low``, then ``alike``.
 
-    They have the facts of :func:`range_units` that apply to sets.
+    ``low`` are all tokens of low sensitivity of a row, ``alike`` the eligible tokens of
+    one class. They have the facts of :func:`range_units` that apply to sets.
     """
-    for i, example, _ in audited_spans(manifest):
+    for example_index, example, _ in audited_spans(manifest):
         # Tokens by role and class; low-sensitivity tokens have no class.
         tokens_by_unit = {("low", ""): np.array(example.low, np.int32)}
         classes = np.array(list(example.classes))  # (tokens,), letters
@@ -142,16 +153,16 @@ def token_set_units(manifest: Manifest) -> Iterator[TokenSet[dict[str, Any]]]:
             if not len(tokens):
                 continue
             facts = {
-                "index": i,
+                "index": example_index,
                 "role": role,
                 "type": letter,
                 "n_tokens": len(tokens),
             }
-            yield TokenSet(i, tokens, facts)
+            yield TokenSet(example_index, tokens, facts)
 
 
 def complete(units: pd.DataFrame) -> pd.DataFrame:
-    """Return units with all columns of the evidence but scores.
+    """Return units with all columns of the evidence but scores, and no others.
 
     Columns are those of a row (:data:`ROW_COLUMNS`), ``role``, ``type`` and, where it
     is known, the supervision; ``pair``, -1 for none; whole numbers
@@ -159,8 +170,8 @@ def complete(units: pd.DataFrame) -> pd.DataFrame:
     or empty, and NaN in ``text_auc``.
     """
     text_columns = [*ROW_COLUMNS, "role", "type"]
-    if COLUMN in units:
-        text_columns.append(COLUMN)
+    if supervision.COLUMN in units:
+        text_columns.append(supervision.COLUMN)
     count_columns = [*WHOLE_COLUMNS, *CLASS_NAMES.values()]
 
     # Whole numbers have no NaN, so a unit without a pair has -1.

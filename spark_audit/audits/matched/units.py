@@ -1,9 +1,12 @@
 """Scores of the units that the matched audit measures, and tests of memory on them.
 
-A unit is an identifier, its control, or other text; :class:`UnitScores` has the NLL of
-all units by each checkpoint. :class:`Occurrences` are the trained and held-out
-identifiers of one group, and :meth:`Occurrences.test_memory` tests whether the two
-sides changed differently.
+A unit is an identifier, its control, or other text: for their roles and columns see
+:meth:`~spark_audit.audits.matched.audit.Matched.evidence`. The index of every frame of
+units is that of the evidence, and arrays of shape ``(units,)`` are indexed by it.
+
+:class:`UnitScores` has the NLL of all units by each checkpoint. :class:`Occurrences`
+are the trained and held-out identifiers of one group, and
+:meth:`Occurrences.test_memory` tests whether the two sides changed differently.
 """
 
 from __future__ import annotations
@@ -73,7 +76,10 @@ class UnitScores:
 
     @cached_property
     def groups(self) -> list[Occurrences]:
-        """Return identifiers of both sides by group: all first, highest dose last."""
+        """Return identifiers of both sides by group: all first, highest dose last.
+
+        If all doses are alike there are no groups of doses, and another group is last.
+        """
         return [*groups_of_identifiers(self.units)]
 
     @property
@@ -94,7 +100,10 @@ class UnitScores:
 
     @cached_property
     def references(self) -> set[str]:
-        """Return the checkpoints that score as the matching reference does."""
+        """Return the checkpoints that score as the matching reference does.
+
+        The base is one of them if the manifest was built with the same model.
+        """
         return {
             name for name, size in self.largest_changes.items() if size <= REPRODUCED
         }
@@ -142,8 +151,8 @@ class Occurrences:
     group
         Name of the group, such as ``pooled`` or ``type:NAME``.
     spans
-        Units of the evidence, by their index there. The column ``control`` is the index
-        of the control, NaN for those without one.
+        Units of the evidence. The column ``control`` is the index of the control in
+        the evidence, NaN for those without one.
     """
 
     group: str
@@ -213,26 +222,21 @@ class Occurrences:
         """
         change_of_spans = change[self.spans.index]  # (occurrences,), nats
         memory = memory_contrast.memory(change_of_spans, self.sides)
-        difference = memory.difference
         gap = self.gap_before
 
-        # p is by Student's t. If chance dealt all identifiers to the sides, as it does
-        # injected ones, permutations are valid, too, and the larger p counts.
+        # The t test, and permutations where they are valid: then the larger p counts.
         p = memory.t_p(null=gap)
         least_p = 0.0
-        are_all_injected = (self.spans["form"] > 0).all()
-        if seed is not None and p is not None and are_all_injected:
-            permuted_p = permutation.permutation_p(
-                change_of_spans, self.sides, seed=seed
-            )
+        if seed is not None and p is not None:
+            permuted_p = self._permuted_p(change_of_spans, seed=seed)
             if permuted_p is not None:
                 p = max(p, permuted_p)
                 least_p = permutation.least_p(self.sides)
 
         # Memory is below 0: what could still be there lies at the lower end.
         bounds = t_bound(
-            difference.value,
-            difference.low,
+            memory.difference.value,
+            memory.difference.low,
             df=memory.freedom,
             direction=-1,
             beyond=gap,
@@ -245,6 +249,23 @@ class Occurrences:
             power=_power_of_memory(memory, gap=gap, least_p=least_p),
             bounds=tuple(bounds),
         )
+
+    def _permuted_p(self, change_of_spans: np.ndarray, *, seed: int) -> float | None:
+        """Return p by permutations of the sides; ``None``: they are not valid here.
+
+        They are valid if chance dealt all identifiers to the sides, as it does injected
+        ones.
+
+        Parameters
+        ----------
+        change_of_spans
+            Shape ``(occurrences,)``, nats.
+        """
+        # Annotated identifiers have form 0.
+        are_all_injected = (self.spans["form"] > 0).all()
+        if not are_all_injected:
+            return None
+        return permutation.permutation_p(change_of_spans, self.sides, seed=seed)
 
     def _beyond_controls(self, change: np.ndarray) -> memory_contrast.Memory:
         """Return the change of each side minus that of its controls.
@@ -291,7 +312,7 @@ def groups_of_identifiers(units: pd.DataFrame) -> Iterator[Occurrences]:
     A group has identifiers of trained rows, and identifiers that no trained row
     contains. A single type or dose makes no group of its own. Groups by supervision (in
     the loss, or only read) and by dose have all held-out identifiers; a group by type
-    has those of its type.
+    has those of its type. Doses ascend, and the highest comes last: others rely on it.
 
     Parameters
     ----------
@@ -302,7 +323,8 @@ def groups_of_identifiers(units: pd.DataFrame) -> Iterator[Occurrences]:
     is_on_a_side = (units["split"] == "train") | (units["dose"] == 0)
     spans, _ = comparable(units[is_identifier & is_on_a_side])
 
-    # Add the index of its control to each identifier.
+    # Add the index of its control to each identifier; those without one have pair -1,
+    # which no control has.
     control = units[units["role"] == "control"]
     control_of_pair = pd.Series(control.index, control["pair"])
     spans = spans.assign(control=spans["pair"].map(control_of_pair))
@@ -319,11 +341,11 @@ def groups_of_identifiers(units: pd.DataFrame) -> Iterator[Occurrences]:
         for name in types:
             yield Occurrences(f"type:{name}", spans[spans["type"] == name])
 
-    # An identifier of a trained row has a dose of at least 1.
+    # Doses by ranges of numbers, such as `2-3`, which begin at 1: held-out ones have 0.
     doses = spans["dose"].clip(lower=1)
     dose_groups = doses.map(dose_group)
-    trained_doses = doses[is_trained].sort_values().map(dose_group).unique()
-    if len(trained_doses) > 1:
-        for name in trained_doses:
+    ascending = doses[is_trained].sort_values().map(dose_group).unique()
+    if len(ascending) > 1:
+        for name in ascending:
             is_of_dose = is_trained & (dose_groups == name)
             yield Occurrences(f"dose:{name}", spans[is_of_dose | ~is_trained])

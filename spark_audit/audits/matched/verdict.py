@@ -53,7 +53,8 @@ def matched_finding(
     is_declared
         Whether the test was declared beforehand.
     p, power, bounds
-        Of the test of the claim; without a test there are none.
+        p of the claim's test, and inputs for the smallest detectable effect and for
+        what could still be there; without a test there are none.
     """
     return Finding.on(
         row,
