@@ -156,7 +156,7 @@ def other_pairs(
 def _matched_ranges(manifest: Manifest) -> defaultdict[str, set[TokenRange]]:
     """Return the tokens of identifiers with a control, by id of the example.
 
-    An id without any has the empty set; the length counts ids with some.
+    Asking for an id without any gives (and adds) the empty set.
     """
     matched = defaultdict[str, set[TokenRange]](set)
     for pair in manifest.pairs:
@@ -211,7 +211,7 @@ def _with_units(
     pairs
         :data:`PAIR_RECORD`, a line per pair.
     names
-        Names of the variants.
+        Names of the variants, in the order of their settings.
     """
     # Pairs with the same key are one unit: a pair of a variant has its own index (0 or
     # more) as key, pairs of a draw share a key below 0.

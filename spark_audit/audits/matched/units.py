@@ -125,7 +125,7 @@ class MemoryTest:
         The same for the change minus that of each identifier's control, if there is
         one. Its held-out side is the change of the kind beyond equally hard text.
     gap_before
-        Nats per token of a clear difference of the sides on the reference, else 0.
+        Difference of the sides on the reference, nats per token: see :func:`clear_gap`.
     p
         Two-sided p of no difference larger than that gap.
     power
@@ -176,9 +176,9 @@ class Occurrences:
 
     @cached_property
     def gap_before(self) -> float:
-        """Return the size of a clear difference of the sides on the reference, else 0.
+        """Return the gap of the sides on the reference, nats per token.
 
-        Memory must be larger than this gap. The unit is nats per token.
+        Memory must be larger than this gap: see :func:`clear_gap`.
         """
         return clear_gap(self.difference_before)
 
@@ -187,7 +187,8 @@ class Occurrences:
         """Return whether texts differ by side, so that no difference can be memory.
 
         A negative stratum marks identifiers that the text distinguishes, or that are
-        too few to tell.
+        too few to tell. They are in the frame only if there are no others: see
+        :func:`~spark_audit.audits.identifiers.comparable`.
         """
         return bool((self.spans["stratum"] < 0).any())
 
@@ -199,7 +200,7 @@ class Occurrences:
         ``text_auc``; if that is not known, ``fewest``, the clusters that each side
         needs. Guards and findings match on that key.
         """
-        # One stratum with distinguishing text is enough.
+        # One stratum with distinguishing text is enough; NaN ones do not count.
         auc = self.spans["text_auc"].max()
 
         if np.isnan(auc):
@@ -297,9 +298,10 @@ def _power_of_memory(
 
 
 def clear_gap(difference: Estimate) -> float:
-    """Return the size of a difference whose interval excludes 0, else 0.
+    """Return the size of a difference, or 0 if its interval contains 0.
 
     It is the gap, in nats per token, by which one side was harder before training.
+    Without an interval the whole difference counts.
     """
     if side_of(difference) == 0:
         return 0.0
