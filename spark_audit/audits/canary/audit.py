@@ -150,9 +150,9 @@ class CanaryRank(Audit):
 
     @classmethod
     def is_of_nobody(cls, unit: str) -> bool:
-        """Return whether figures are ranks of planted strings, which tell of no person.
+        """Return whether figures are ranks of planted strings, not scores (nats).
 
-        An NLL, in nats, may tell of the row around the string.
+        See :meth:`spark_audit.audits.base.Audit.is_of_nobody`.
         """
         return unit != "nats"
 

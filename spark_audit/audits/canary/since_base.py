@@ -59,6 +59,9 @@ def rise_finding(
     name = control_test.checkpoint
     of_part = frame[frame["part"] == control_test.part]
     trained = ranks.trained_canaries(of_part)
+
+    # The control test may have lower doses, too (`RankedCanaries.control_tests`); the
+    # smallest effect and the bound are those of the highest dose alone.
     in_most_rows = trained[trained["dose"] == trained["dose"].max()]
 
     # Each (canaries,), bits; above 0 is more exposed than at the base model.
@@ -84,7 +87,7 @@ def rise_finding(
     facts: Mapping[str, Fact] = {
         "rise": row,
         "p": control_test.p,
-        "over": control_test.n_tests,
+        "over": control_test.n_tests,  # tests that p is corrected over
     }
     further = ["on_most_rows"]
 
