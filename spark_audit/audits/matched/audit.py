@@ -240,18 +240,11 @@ class Matched(Audit):
             extra_pairs=extra_pairs,
         )
 
-        # Units of rows get the facts of their row; ``index`` is that of the example.
+        # Their facts, in the same order.
         facts_of_sets = pd.DataFrame([token_set.facts for token_set in token_sets])
-        facts_of_rows = pd.DataFrame(
-            [
-                (example.id, example.cluster, example.task, example.split)
-                for example in manifest.examples
-            ],
-            columns=ROW_COLUMNS,
-            dtype=object,
+        units_of_rows = _with_facts_of_rows(
+            pd.concat([ranges, facts_of_sets]), manifest
         )
-        units_of_rows = pd.concat([ranges, facts_of_sets])
-        units_of_rows = units_of_rows.join(facts_of_rows, on="index")
         units = pd.concat([units_of_rows, extra_pairs.units], ignore_index=True)
         units = complete(units)
         units["ref_sum"] = tokens.sums(Sums(manifest))
@@ -342,6 +335,25 @@ class _UnitTokens(NamedTuple):
         of_token_sets = nll.over(self.token_sets)
         of_extra_pairs = self.extra_pairs.sums(nll)
         return np.concatenate([of_ranges, of_token_sets, of_extra_pairs])
+
+
+def _with_facts_of_rows(units: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
+    """Return units with the columns of their row, :data:`ROW_COLUMNS`.
+
+    Parameters
+    ----------
+    units
+        Column ``index``: the index of the example in ``manifest.examples``.
+    """
+    facts_of_rows = pd.DataFrame(
+        [
+            (example.id, example.cluster, example.task, example.split)
+            for example in manifest.examples
+        ],
+        columns=ROW_COLUMNS,
+        dtype=object,
+    )
+    return units.join(facts_of_rows, on="index")
 
 
 class _ScoresByMethod(NamedTuple):

@@ -228,8 +228,10 @@ def _tested_findings(
     )
 
     # The claim on those of the highest dose, if its figures may be published.
-    if doses and doses[-1] in shown_doses:
-        yield _dose_finding(rows, doses[-1], tests[doses[-1]])
+    if doses:
+        highest_dose = doses[-1]
+        if highest_dose in shown_doses:
+            yield _dose_finding(rows, highest_dose, tests[highest_dose])
 
 
 def _verdict_on_memory(comparison: Comparison, kind: Row) -> Verdict:
