@@ -401,7 +401,7 @@ def _null_of(
     """Return the value of a random score as columns of a row.
 
     ==================================  ============================================
-    figure                              columns (``null``, ``null_low``, ``null_high``)
+    figure                              ``null``, ``null_low`` and ``null_high``
     ==================================  ============================================
     rate at a budget                    those of a random score on the same examples
     pooled AUC of the blind classifier  those of permuted sides

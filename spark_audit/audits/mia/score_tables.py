@@ -168,7 +168,7 @@ def membership_scores(
     texts = [scored_text(manifest.by_id[key]) for key in ids]
 
     # Texts with equal numbers of tokens are scored together, as arrays without gaps.
-    scores = {name: np.full(len(ids), np.nan) for name in ALL_SCORES}
+    scores = {attack: np.full(len(ids), np.nan) for attack in ALL_SCORES}
     for examples in _blocks(token_lines.n_tokens):
         n_tokens = token_lines.n_tokens[examples[0]]
         lines = token_lines.start[examples, None] + np.arange(n_tokens)  # (k, n)
@@ -181,11 +181,11 @@ def membership_scores(
             base=Untrained(base_block, population),
         )
         has_base = np.isfinite(base_block).all(axis=1)  # (k,)
-        for name, values in _scores_of_block(block, has_base).items():
-            scores[name][examples] = values
+        for attack, values in _scores_of_block(block, has_base).items():
+            scores[attack][examples] = values
 
     # The combined score ranks all texts, so it comes after all blocks.
-    scores["combined"] = mean_rank([scores[name] for name in AGAINST_BASE])
+    scores["combined"] = mean_rank([scores[attack] for attack in AGAINST_BASE])
     return scores
 
 
@@ -246,29 +246,32 @@ def _response_tokens_of(
 
 
 def _scores_of_block(block: TextBlock, has_base: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the scores of a block's texts, shape ``(k,)`` each.
-
-    Scores against the base are missing where it scored none of them.
+    """Return the scores of a block's texts.
 
     Parameters
     ----------
     has_base
         Whether the base scored all tokens of a text, shape ``(k,)``.
+
+    Returns
+    -------
+    Attack -> scores, shape ``(k,)``. If the base scored no text in full, the scores
+    against it are left out.
     """
     scores: dict[str, np.ndarray] = {}
-    for name, score in MEMBERSHIP_SCORES.items():
-        if name not in AGAINST_BASE:
-            scores[name] = score(block)  # (k,)
+    for attack, formula in MEMBERSHIP_SCORES.items():
+        if attack not in AGAINST_BASE:
+            scores[attack] = formula(block)  # (k,)
         elif has_base.any():
-            scores[name] = np.where(has_base, score(block), np.nan)
+            scores[attack] = np.where(has_base, formula(block), np.nan)
 
     # Scores of other packages get the same block.
-    for name, score in further_scores().items():
-        scores[name] = _further_score(name, score, block)
+    for attack, formula in further_scores().items():
+        scores[attack] = _further_score(attack, formula, block)
     return scores
 
 
-def _further_score(name: str, score: Any, block: TextBlock) -> np.ndarray:
+def _further_score(attack: str, formula: Any, block: TextBlock) -> np.ndarray:
     """Return the score of another package, shape ``(k,)``; NaN: not finite.
 
     Raises
@@ -278,12 +281,12 @@ def _further_score(name: str, score: Any, block: TextBlock) -> np.ndarray:
     """
     n_texts = len(block.logp)
     try:
-        values = np.asarray(score(block), dtype=np.float64)
+        values = np.asarray(formula(block), dtype=np.float64)
         if values.shape != (n_texts,):
             raise ValueError(f"it gives the shape {values.shape}, not one per text")
     except Exception as error:
         raise InputError(
-            f"the membership score {name!r} fails ({one_line(error)})",
+            f"the membership score {attack!r} fails ({one_line(error)})",
             fix="update or uninstall the package that registers it",
         ) from error
     return np.where(np.isfinite(values), values, np.nan)
@@ -291,14 +294,14 @@ def _further_score(name: str, score: Any, block: TextBlock) -> np.ndarray:
 
 @cache
 def further_scores() -> dict[str, Any]:
-    """Return the functions of :data:`SCORES_OF_PACKAGES`, without broken ones.
+    """Return the functions of :data:`SCORES_OF_PACKAGES` by name, without broken ones.
 
     They are loaded only for scoring, since their packages may import this one.
     """
 
-    def fault(name: str, score: Any) -> str:
+    def fault(attack: str, formula: Any) -> str:
         """Return why an object cannot be a score of this name; empty: it can."""
-        if name in SCORES_OF_PACKAGES and callable(score):
+        if attack in SCORES_OF_PACKAGES and callable(formula):
             return ""
         return "it is no further score"
 

@@ -11,7 +11,8 @@ compared with it. The audit claims no memory.
 A *unit* is a set of tokens (all identifiers, or all low-sensitivity tokens, of one
 example) at one scale and one draw of the noise. The scale is the variant (``of``) of a
 row. A further kind of tokens is yielded by :func:`_noisy_tokens` and has a metric in
-:data:`METRIC_OF_KIND` and in :class:`Noise`.
+:data:`METRIC_OF_KIND` and in :class:`Noise`. Intervals and tests are those of
+:mod:`spark_audit.audits.ratio_rows`.
 """
 
 from __future__ import annotations

@@ -148,7 +148,8 @@ class SeriesAttack(OfSeries):
         ``place`` and ``texts`` are as the class describes them. The base stands for the
         untrained model: it has the NLL before any stage, and the guesses.
         """
-        # Checkpoint -> task -> number of the stage that trained on it.
+        # Checkpoint -> task -> number of the stage that trained on it. It has only the
+        # checkpoints of series (see audits/of_series.py).
         stage_by_task_of_checkpoint = self.places(tables, manifest)
         ids = self.plan(manifest).get(Pass(), [])
         if not ids or not stage_by_task_of_checkpoint:
