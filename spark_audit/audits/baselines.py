@@ -1,4 +1,8 @@
-"""Baselines: the checkpoint that each checkpoint is compared with."""
+"""Baselines: the checkpoint that each checkpoint is compared with.
+
+``baselines_of`` for those that the user names, ``with_base`` where audits compare with
+the untrained model, too, and ``originals`` for derived checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -25,38 +29,41 @@ def baselines_of(baseline: Baseline, names: Iterable[str]) -> dict[str, str]:
         :func:`_baseline_of` picks the same seed.
     names
         Checkpoints that are audited.
+
+    Returns
+    -------
+    Checkpoint -> its baseline.
     """
-    checkpoints = list(names)
+    audited = list(names)
     if baseline is None:
         return {}
 
-    if isinstance(baseline, Mapping):
-        return {
-            name: baseline_name
-            for name, baseline_name in baseline.items()
-            if name in checkpoints
-            and baseline_name in checkpoints
-            and name != baseline_name
-        }
-
     pairs: dict[str, str] = {}
-    for name in checkpoints:
+    if isinstance(baseline, Mapping):
+        for name, baseline_name in baseline.items():
+            are_audited = name in audited and baseline_name in audited
+            if are_audited and name != baseline_name:
+                pairs[name] = baseline_name
+        return pairs
+
+    for name in audited:
         # The untrained model and the seeds of the baseline itself have no baseline.
         if entry_of(name) in (baseline, BASE):
             continue
-        baseline_name = _baseline_of(name, baseline, checkpoints)
-        if baseline_name in checkpoints:
+        baseline_name = _baseline_of(name, baseline, audited)
+        if baseline_name in audited:
             pairs[name] = baseline_name
     return pairs
 
 
-def _baseline_of(name: str, baseline: str, checkpoints: Sequence[str]) -> str:
+def _baseline_of(name: str, baseline: str, audited: Sequence[str]) -> str:
     """Return the baseline of a checkpoint: that of the same seed, if there is one."""
     is_seed_of_method = entry_of(name) != name
     if is_seed_of_method:
-        same_seed = str(CheckpointName(baseline, CheckpointName.parse(name).seed))
-        if same_seed in checkpoints:
-            return same_seed
+        seed = CheckpointName.parse(name).seed
+        baseline_of_seed = str(CheckpointName(baseline, seed))
+        if baseline_of_seed in audited:
+            return baseline_of_seed
     return baseline
 
 
@@ -64,6 +71,8 @@ def with_base(
     names: Sequence[str], baselines: Mapping[str, str]
 ) -> list[tuple[str, str]]:
     """Return pairs of each checkpoint with its baseline, and with the untrained model.
+
+    No checkpoint is paired with itself or with one that is not among the names.
 
     Parameters
     ----------
@@ -83,14 +92,16 @@ def with_base(
 def originals(checkpoints: Iterable[CheckpointFacts]) -> dict[str, str]:
     """Map each rounded or relearned checkpoint to its original: its baseline.
 
-    The relearned base is the baseline of the other relearned checkpoints.
+    It has none if its original is not among the checkpoints, or is the base: others are
+    compared with the relearned base (:mod:`spark_audit.audits.matched.returns`).
     """
-    original_by_name = {}
+    original_of_checkpoint = {}
     for facts in checkpoints:
-        original_by_name[facts.name] = facts.quantised_from or facts.relearned_from
+        original_name = facts.quantised_from or facts.relearned_from
+        original_of_checkpoint[facts.name] = original_name
 
     baselines = {}
-    for name, original_name in original_by_name.items():
-        if original_name in original_by_name and original_name != BASE:
+    for name, original_name in original_of_checkpoint.items():
+        if original_name in original_of_checkpoint and original_name != BASE:
             baselines[name] = original_name
     return baselines

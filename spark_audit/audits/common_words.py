@@ -3,7 +3,8 @@
 They are the first guesses of a model that never read an address: offices, given names
 and everyday words. Such lists are never complete. A word that they lack counts as
 unguessable only if its string has one of many equally likely values
-(:mod:`~spark_audit.audits.unguessable`).
+(:mod:`~spark_audit.audits.unguessable`). All words are case-folded, as the texts are
+that they are compared with.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ EVERYDAY_WORDS = frozenset(
     "tiger time travel trial user users value verein welcome white work world your "
     "yoga young".split()
 )
-"""Words that are addresses by themselves, and no surnames."""
+"""Words that are local parts by themselves, and no surnames."""
 
 GIVEN_NAMES = frozenset(
     # English

@@ -1,6 +1,7 @@
 """The registry of audits, by command: those of this package and of others.
 
-An audit is imported only when something needs it.
+An audit is imported only when something needs it. A further audit of this package is a
+line of :data:`AUDITS` and of ``audits/__init__.pyi``.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ AUDITS = {
 }
 """Command -> name of the audit's class in ``spark_audit.audits``.
 
-In the order of reports; audits of other packages follow.
+The command is also the audit's ``name``. In the order of reports; audits of other
+packages follow.
 """
 
 RESERVED_COMMANDS = (
@@ -152,6 +154,6 @@ def in_order(names: Iterable[str]) -> list[str]:
 
     Names of audits that are not installed come last, by the alphabet.
     """
-    positions = {name: index for index, name in enumerate(audit_names())}
-    last = len(positions)
-    return sorted(names, key=lambda name: (positions.get(name, last), name))
+    position_of = {name: index for index, name in enumerate(audit_names())}
+    behind_all = len(position_of)
+    return sorted(names, key=lambda name: (position_of.get(name, behind_all), name))

@@ -1,4 +1,8 @@
-"""Declarations of an audit about its figures: metrics, and columns of LaTeX tables."""
+"""Declarations of an audit about its figures: metrics, and columns of LaTeX tables.
+
+A field of :class:`Metric` is read wherever figures are estimated, shown or judged; a
+further one gets a default, so that other audits need no change.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,17 @@ from typing import NamedTuple
 class LatexColumn(NamedTuple):
     """A column of a LaTeX table: its header, and the rows that it shows.
 
+    The table has one line per checkpoint.
+
     Attributes
     ----------
+    header
+        An arrow in it shows the better direction.
     metric, of, group
-        Names of its rows. ``of = "last"`` selects the last stage for an accuracy.
+        Metric, variant and group of its rows. ``of = "last"`` selects the last stage
+        for an accuracy.
     counted
-        The units that ``n`` of the rows counts.
+        The units that ``n`` of the rows counts, in words.
     audit
         The audit of the rows; empty: the audit that declares the column.
     """
@@ -37,30 +46,40 @@ class Metric:
     name
         Name in rows. Readers see ``metric.AUDIT.NAME`` of
         ``sentences/en/metrics.toml``.
-    unit, bounds, rate
-        Unit and range of its values. A rate is a share of events, whose interval never
-        has zero width.
+    unit
+        Unit of its values, such as ``nats``; empty: a plain number.
+    rate
+        Whether it is a share of events. The interval of a rate never has zero width.
+    bounds
+        Smallest and largest value; None: see :attr:`range`.
     learned
         Its direction as a checkpoint memorises its rows or planted strings: 1 up, -1
         down, 0 neither by itself.
-    variants, hidden, missing
-        ``variants``: the values of ``of`` (:data:`~spark_audit.names.ANY_NAME`: any).
-        ``hidden``: variants that only the CSV shows. ``missing``: variants that get a
-        row with the reason if nothing was scored.
-    null, note
-        Value by chance, and a note on every figure.
-    alone, heavy
-        ``alone``: it has no contrasts. ``heavy``: its percentile interval never
-        decides.
-    glance, headline
-        ``glance``: variants among the figures that are shown first
+    variants
+        The values of ``of`` in its rows (:data:`~spark_audit.names.ANY_NAME`: any).
+    null
+        Its value by chance, or without an effect; None: it has none.
+    note
+        A note on every figure; empty: none.
+    alone
+        Whether it is never compared with a baseline.
+    heavy
+        Whether its percentile interval never decides, not even in the paper's preset.
+    hidden
+        Variants that only the CSV shows.
+    missing
+        Variants that get a row with the reason if nothing was scored.
+    glance
+        Variants among the figures that are shown first
         (:data:`~spark_audit.names.ANY_NAME`: the one that the verdict rests on).
-        ``headline``: variants of the sentences on several seeds.
+    headline
+        Variants that have a sentence on a method with several seeds.
     partner
         Metric that is shown with it or not at all, since one may follow from the other.
-    panel, counted
-        ``panel``: key of its table, if not the audit's own. ``counted``: variants whose
-        smallest effect the table states.
+    panel
+        Key of its table, if not the audit's own.
+    counted
+        Variants whose smallest effect the table states.
     """
 
     name: str
@@ -83,7 +102,7 @@ class Metric:
 
     @property
     def range(self) -> tuple[float, float]:
-        """Least and largest value."""
+        """Smallest and largest value: ``bounds``, else those of a rate, else none."""
         if self.bounds is not None:
             return self.bounds
         return (0.0, 1.0) if self.rate else (-math.inf, math.inf)

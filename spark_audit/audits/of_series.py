@@ -1,4 +1,8 @@
-"""Audits of all stages of a series, and the order of the tasks that it learned."""
+"""Audits of all stages of a series, and the order of the tasks that it learned.
+
+A series ``NAME`` has the stages ``NAME@1``, ``NAME@2`` and so on. Each stage was
+trained on one task more than the one before.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,13 @@ UNORDERED = (
 
 @dataclass(frozen=True, kw_only=True)
 class OfSeries(Audit):
-    """An audit of all stages of a series, each trained on the next of some tasks."""
+    """The base class of audits that compare the stages of a series.
+
+    Attributes
+    ----------
+    order
+        The option ``--order``: tasks in the order of training, between commas.
+    """
 
     of_series = True
 
@@ -30,10 +40,13 @@ class OfSeries(Audit):
     ] = None
 
     def __post_init__(self) -> None:
-        tasks = listed(self.order)
+        """Refuse an order with an empty name, or with a task twice."""
         if self.order is None:
             return
-        if not all(tasks) or len(set(tasks)) < len(tasks):
+        tasks = listed(self.order)
+        has_empty_name = "" in tasks
+        has_repeated_task = len(set(tasks)) < len(tasks)
+        if has_empty_name or has_repeated_task:
             raise InputError(
                 "names a task twice, or has an empty name",
                 where="--order",
@@ -41,42 +54,51 @@ class OfSeries(Audit):
             )
 
     def places(self, tables: Tables, manifest: Manifest) -> dict[str, dict[str, int]]:
-        """Map each checkpoint of a series to the stage that trained on each task.
+        """Map each stage of a series to the number of the stage that trained each task.
 
-        No task has a place if the order is not given or its length is not that of the
-        series. Series of a single stage are left out.
+        The result is checkpoint -> task -> number of a stage, from 1, and the same for
+        all stages of a series. The inner mapping is empty if no order is given, or if
+        its tasks are not as many as the stages of the series. Series of a single stage
+        are left out.
+
+        Raises
+        ------
+        InputError
+            If the order names a task that the manifest does not have.
         """
-        # This also refuses an order with unknown tasks.
+        # This only refuses an order with unknown tasks.
         tasks_in_order(manifest, self.order)
         stage_of_task = {
             task: stage for stage, task in enumerate(listed(self.order), start=1)
         }
 
-        # Checkpoint -> its stage; without scores a checkpoint is none.
-        stage_of: dict[str, int] = {}
-        for name, passes in tables.items():
+        # Only checkpoints with scores count as stages.
+        stage_of_checkpoint: dict[str, int] = {}
+        for checkpoint, passes in tables.items():
             if Pass() not in passes:
                 continue
-            parsed = CheckpointName.parse(name)
+            parsed = CheckpointName.parse(checkpoint)
             if parsed.stage and not parsed.derived:
-                stage_of[name] = parsed.stage
+                stage_of_checkpoint[checkpoint] = parsed.stage
 
         training_stages: dict[str, dict[str, int]] = {}
-        for names in grouped(stage_of, series_of).values():
+        for checkpoints in grouped(stage_of_checkpoint, series_of).values():
             # A single stage has no earlier one to compare with.
-            if len(names) < 2:
+            if len(checkpoints) < 2:
                 continue
-            stages = {stage_of[name] for name in names}
+            stages = {stage_of_checkpoint[checkpoint] for checkpoint in checkpoints}
             has_stage_per_task = stages == {*stage_of_task.values()}
-            for name in names:
-                training_stages[name] = stage_of_task if has_stage_per_task else {}
+            for checkpoint in checkpoints:
+                training_stages[checkpoint] = (
+                    stage_of_task if has_stage_per_task else {}
+                )
         return training_stages
 
 
 def tasks_in_order(manifest: Manifest, order: str | None) -> list[str]:
     """Return the tasks as they were trained; default: as they stand in the manifest.
 
-    Tasks that are missing in a given order are left out.
+    Tasks of the manifest that a given order does not name are left out.
 
     Raises
     ------

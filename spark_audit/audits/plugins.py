@@ -18,7 +18,7 @@ def registered(group: str, fault: Callable[[str, Any], str]) -> dict[str, Any]:
     Parameters
     ----------
     group
-        Name of the entry point.
+        Group of entry points, such as ``spark_audit.audits``.
     fault
         ``fault(name, loaded)`` returns the fault of a loaded object; empty: it has
         none.
@@ -27,7 +27,7 @@ def registered(group: str, fault: Callable[[str, Any], str]) -> dict[str, Any]:
     -------
     Name -> loaded object.
     """
-    loaded: dict[str, Any] = {}
+    registered_objects: dict[str, Any] = {}
     for point in sorted(entry_points(group=group), key=str):
         # Foreign code runs here and may raise anything, which must not stop us.
         try:
@@ -37,9 +37,10 @@ def registered(group: str, fault: Callable[[str, Any], str]) -> dict[str, Any]:
             candidate = None
             reason = one_line(error)
 
+        # Of several objects with one name the last one counts, broken or not.
         if reason:
-            loaded.pop(point.name, None)
+            registered_objects.pop(point.name, None)
             say(f"{group}: {point.name!r} ({point.value}) is left out: {reason}")
         else:
-            loaded[point.name] = candidate
-    return loaded
+            registered_objects[point.name] = candidate
+    return registered_objects

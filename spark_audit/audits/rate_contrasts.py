@@ -1,4 +1,7 @@
-"""Contrasts of rates: their limits, and where interval and test disagree."""
+"""Contrasts of rates: their limits, and where interval and test disagree.
+
+Audits call ``bounded`` on the contrasts of :mod:`~spark_audit.audits.ratio_rows`.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,8 @@ def bounded(contrasts: Sequence[Contrast], rates: Collection[str]) -> list[Contr
 def _within_1(contrast: Contrast) -> Contrast:
     """Return the contrast of a rate with its limits within [-1, 1].
 
-    Without an interval it stays as it is.
+    Without an interval it stays as it is. ``parity_low`` and ``parity_high`` are the
+    limits by percentiles of the bootstrap.
     """
     if contrast.ends is None:
         return contrast

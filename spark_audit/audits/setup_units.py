@@ -3,6 +3,10 @@
 An example is a row of the manifest. A part of it is an identifier, the rest of the
 example, or its tokens of low sensitivity. The last part overlaps the others: its tokens
 stand in the rest or in an identifier, and are counted again.
+
+``identifiers_of_rows`` (once) -> ``scored_units`` (for each checkpoint) -> the tests of
+:mod:`spark_audit.audits.setup_faults`. A further part goes into ``_parts``, a further
+score into ``scored_units`` and :data:`UNIT_DTYPES`.
 """
 
 from __future__ import annotations
@@ -119,7 +123,10 @@ class TokenScores(NamedTuple):
 
 
 def identifiers_of_rows(manifest: Manifest) -> dict[str, list[Identifier]]:
-    """Return the identifiers of each example without a canary, by the example's id."""
+    """Return the identifiers of each example without a canary, by the example's id.
+
+    They are the same for all checkpoints.
+    """
     trained_on = trained_identifiers(manifest, canaries=False)
     guess_of = guesses(manifest)
 
@@ -183,10 +190,7 @@ def scored_units(
         scores = _token_scores(table, base_table, example)
         parts = _parts(example, identifiers.get(example.id, ()), scores.position)
 
-        # If the checkpoint is its own base, every token has the same NLL twice, up to
-        # rounding.
         difference = np.abs(scores.nll - scores.base_nll)  # (tokens,), nats
-
         for facts, is_part in parts:
             # A part that was cut off, or is outside the context, has no scored token.
             if not is_part.any():

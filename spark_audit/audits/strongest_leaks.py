@@ -1,4 +1,8 @@
-"""The strongest leak of each attack, and findings that could hide as much."""
+"""The strongest leak of each attack, and findings that could hide as much.
+
+An attack is an audit that can detect a leak. The report sets a checkpoint without a
+detection beside the strongest leak of another one.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +38,12 @@ class StrongestLeak:
 
         Returns
         -------
-        ``None``: the finding has no limit in this unit.
+        ``None``: the finding has no bound in this unit.
         """
         if finding.at_most is None or finding.unit != self.finding.unit:
             return None
+
+        # `at_most` is the figure of the largest leak that could still be there.
         return leak_of(finding, finding.at_most) >= self.effect
 
 
@@ -79,7 +85,13 @@ def told_figure(finding: Finding, figure: float) -> float:
     The excess of a membership score over the texts or chance is shown as its AUC; 100
     times the AUC is how many of 100 pairs an attacker orders rightly. Other figures
     stay unchanged.
+
+    Parameters
+    ----------
+    figure
+        The finding's value, or its bound, on the scale of its value.
     """
+    # Only findings on a membership score have this fact: the AUC of the score.
     score = finding.facts.get("score")
     if not isinstance(score, Row) or score.value is None or finding.value is None:
         return figure

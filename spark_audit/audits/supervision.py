@@ -17,6 +17,11 @@ state            what training did
 An identifier that was cut off in all of its trained rows was never trained on, and is
 not held out either: audits leave it out. They report the others by these states (the
 strata), while claims rest on all of them together.
+
+``trained_identifiers`` makes a :class:`Trained` of a manifest, once per audit; audits
+ask it for ``dose_of`` and ``supervision_of`` of each identifier. A further state is one
+of ``Supervision`` (:mod:`spark_audit.data.training_input`), and has its place in
+:data:`STRONGEST_FIRST`; if audits report it, also in :data:`STRATA`.
 """
 
 from __future__ import annotations
@@ -40,10 +45,11 @@ from spark_audit.data.training_input import Supervision
 from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestSpan
 
 COLUMN = "supervision"
-"""Column of evidence; it is left out if training is known for no row."""
+"""Column of evidence; it is left out if training is known for no row. Also the first
+part of the names of groups, such as ``supervision:read only``."""
 
 STRATA: tuple[Supervision, ...] = ("in the loss", "read only")
-"""The strata that audits report."""
+"""The strata that audits report, in this order."""
 
 NOT_READ = -1
 """Dose of an identifier that training cut off in all of its trained rows."""
@@ -64,7 +70,8 @@ STRONGEST_FIRST: tuple[SupervisionState, ...] = (
 class Trained:
     """The supervision of the identifiers of a manifest.
 
-    Identifiers are keyed by their strings, without case.
+    Identifiers are keyed by their strings as :func:`string_of` compares them, without
+    case.
 
     Attributes
     ----------
@@ -105,12 +112,12 @@ class Trained:
 
 
 def is_read(example: ManifestExample, span: ManifestSpan) -> bool:
-    """Return whether training read an identifier; True if that is not known."""
+    """Return whether training read an identifier there; True if that is not known."""
     return example.supervision_of(span.start, span.end) != "cut off"
 
 
 def is_known(manifest: Manifest) -> bool:
-    """Return whether it is known of any train row which part of it had loss."""
+    """Return whether any train row carries its training input."""
     return any(
         example.split == "train" and example.training_input is not None
         for example in manifest.examples
@@ -119,8 +126,6 @@ def is_known(manifest: Manifest) -> bool:
 
 def trained_identifiers(manifest: Manifest, *, canaries: bool = True) -> Trained:
     """Return the supervision of the identifiers of a manifest.
-
-    Audits take the doses and strata of identifiers from it.
 
     Parameters
     ----------
@@ -161,7 +166,7 @@ def _states_by_string(
     annotated_anywhere: set[str] = set()
     for example in examples:
         annotated_anywhere |= _annotated_strings(example)
-    find = finder(annotated_anywhere)
+    strings_in = finder(annotated_anywhere)  # text -> the strings that it contains
 
     state_by_string: dict[str, SupervisionState] = {}
     for example in examples:
@@ -169,7 +174,7 @@ def _states_by_string(
             continue
 
         annotated_here = _annotated_strings(example)
-        for string in find(folded(example.text)) | annotated_here:
+        for string in strings_in(folded(example.text)) | annotated_here:
             is_annotated = string in annotated_here
             states = {*_states_in_example(example, string, is_annotated=is_annotated)}
             if string in state_by_string:
@@ -179,14 +184,17 @@ def _states_by_string(
 
 
 def _annotated_strings(example: ManifestExample) -> set[str]:
-    """Return the strings that are annotated in a row, as identifiers are compared."""
+    """Return the strings that are annotated in a row, as identifiers are compared.
+
+    A span of white space gives an empty string, which identifies nobody.
+    """
     return {string_of(example, span) for span in example.spans} - {""}
 
 
 def _states_in_example(
     example: ManifestExample, string: str, *, is_annotated: bool
 ) -> Iterator[SupervisionState]:
-    """Yield the state of a string at each place where it stands in a row.
+    """Yield the state of a string at each of its occurrences in a row.
 
     Parameters
     ----------
@@ -204,12 +212,14 @@ def _states_in_example(
 
 
 def _is_whole_word(text: str, start: int, end: int) -> bool:
-    """Return whether no word goes on beyond the characters ``start:end`` of a text."""
-    # An edge with letters or digits on both sides is inside of a word.
-    before = text[max(start - 1, 0) : start]
-    behind = text[end : end + 1]
-    begins_inside = before.isalnum() and text[start].isalnum()
-    ends_inside = behind.isalnum() and text[end - 1].isalnum()
+    """Return whether no word goes on beyond the characters ``start:end`` of a text.
+
+    Between two letters or digits a word goes on.
+    """
+    char_before = text[max(start - 1, 0) : start]  # empty at the start of the text
+    char_behind = text[end : end + 1]  # empty at its end
+    begins_inside = char_before.isalnum() and text[start].isalnum()
+    ends_inside = char_behind.isalnum() and text[end - 1].isalnum()
     return not (begins_inside or ends_inside)
 
 
@@ -223,12 +233,12 @@ def _strongest(states: Collection[SupervisionState]) -> SupervisionState:
 
 def canary_rows_cut(manifest: Manifest) -> Counter[str]:
     """Map each canary to the number of its trained rows with a secret part cut off."""
-    counts = Counter[str]()
+    n_rows_cut = Counter[str]()
     for canary_id, example, secret_spans in _planted_canaries(manifest):
         # A canary that lacks a part is not whole.
         is_cut = any(not is_read(example, span) for span in secret_spans)
-        counts[canary_id] += is_cut
-    return counts
+        n_rows_cut[canary_id] += int(is_cut)
+    return n_rows_cut
 
 
 def canary_supervision(manifest: Manifest) -> dict[str, SupervisionState]:
@@ -267,7 +277,7 @@ def _planted_canaries(manifest: Manifest) -> Iterator[PlantedCanary]:
 
 
 def by_supervision(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield the lines of a frame that are of each stratum, by its group in reports.
+    """Yield the group of each stratum in reports, and the lines of a frame that it has.
 
     Strata without a line are left out.
 

@@ -3,6 +3,10 @@
 An identifier that ``max_length`` cut off was never trained on. A canary without loss
 was read, and hardly learned. Neither voids a claim, since claims leave out cut-off
 identifiers. But readers must know that these were not tested.
+
+The setup guards run ``supervision_guards`` first. A further warning of this kind is a
+function beside ``_canary_guard``, a name in ``is_said_first``, and a sentence
+``guard.NAME``.
 """
 
 from __future__ import annotations
@@ -117,5 +121,5 @@ def supervision_warnings(guards: Iterable[Guard]) -> list[str]:
 
 def is_said_first(warning: Guard) -> bool:
     """Return whether a guard is one of this file, and failed."""
-    is_ours = warning.name in (CUT_OFF_GUARD, CANARY_WITHOUT_LOSS)
-    return is_ours and warning.passed is False
+    is_of_this_file = warning.name in (CUT_OFF_GUARD, CANARY_WITHOUT_LOSS)
+    return is_of_this_file and warning.passed is False

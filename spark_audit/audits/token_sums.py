@@ -1,4 +1,8 @@
-"""Sums over tokens of a manifest's examples, such as their NLL."""
+"""Sums over tokens of a manifest's examples, such as their NLL.
+
+An audit lists the tokens that belong together as :class:`TokenSet`, and sums them by
+each checkpoint: ``Sums(manifest, table).over(token_sets)``.
+"""
 
 from __future__ import annotations
 
@@ -74,19 +78,19 @@ class Sums:
 
         for i, key in enumerate(manifest.by_id):
             if table is None or values is None:
-                # Only here is an example made from its key: it is the slowest step.
+                # The example itself is made only here, as that is the slowest step.
                 by_token = manifest.by_id[key].reference_nll  # (tokens,), nats
             else:
                 by_token = _values_of(key, table, values, lengths[i])  # (tokens,)
 
-            after_first_token = self._begin[i] + 1
-            prefix_sums = slice(after_first_token, after_first_token + len(by_token))
+            sum_of_first_token = self._begin[i] + 1  # index of prefix sum 1
+            prefix_sums = slice(sum_of_first_token, sum_of_first_token + len(by_token))
             np.cumsum(by_token, out=self._prefix[prefix_sums])
 
     def __call__(
         self, example: np.ndarray | int, start: np.ndarray, length: np.ndarray | int
     ) -> np.ndarray:
-        """Return sums over ranges of tokens, shape of the arguments; float64.
+        """Return sums over ranges of tokens, float64; arguments are broadcast.
 
         Parameters
         ----------

@@ -63,7 +63,7 @@ def trained_rows_guards(fits: Mapping[str, Mapping[str, Memory]]) -> list[Guard]
         if p is None:
             continue
 
-        # Readers see the figures of whole rows.
+        # The p is of all parts, but readers see the figures of whole rows.
         whole_rows = by_part[WHOLE_ROW]
         fits_better = p < MAX_P_BETTER_FIT
         facts: dict[str, Fact] = {
@@ -152,7 +152,7 @@ def fit_p(by_part: Mapping[str, Memory]) -> float | None:
     """
     ps = list[float]()
     for fit in by_part.values():
-        # A side of few clusters says too little of the spread between them.
+        # A side of few clusters says too little about the spread between clusters.
         n_clusters_of_smaller_side = min(fit.trained.clusters, fit.held_out.clusters)
         if n_clusters_of_smaller_side < MIN_CLUSTERS_TO_PUBLISH:
             continue
@@ -176,8 +176,9 @@ def without_answered(
 ) -> list[Guard]:
     """Return the guards without those of the fit that nobody needs any more.
 
-    Guards of the fit (:data:`TRAINED_ROWS_FIT`), asked or passed, go where an audit
-    answers them or nothing can be concluded. All other guards stay.
+    A guard of the fit (:data:`TRAINED_ROWS_FIT`), asked or passed, is left out if an
+    audit answers it, or if nothing can be concluded of its checkpoint. All other guards
+    stay.
 
     A checkpoint that gives anything of its trained rows away was trained on them, and
     so were all others of its training (:func:`training_of`).
