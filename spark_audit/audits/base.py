@@ -1,6 +1,6 @@
 """The base class of audits: a frozen dataclass whose fields are its options.
 
-A subclass names its metrics and has four methods. ``plan`` lists the texts that each
+A subclass names its metrics and has three methods. ``plan`` lists the texts that each
 pass must score. ``evidence`` lists the units that are audited, without text, and their
 scores by checkpoint. ``conclude`` turns these into figures and findings; reports are
 compared from evidence alone. No audit uses a model. Claims become final once they are
@@ -16,10 +16,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal, TypeAlias
 
+from spark_audit.audits.audit_inputs import Context as Context
+from spark_audit.audits.audit_inputs import Plan as Plan
+from spark_audit.audits.audit_inputs import Tables as Tables
+from spark_audit.audits.audit_inputs import scored as scored
 from spark_audit.audits.baselines import Baseline as Baseline
 from spark_audit.audits.baselines import baselines_of as baselines_of
 from spark_audit.audits.baselines import originals as originals
@@ -41,15 +45,8 @@ from spark_audit.results import (
 from spark_audit.results.evidence import Evidence
 from spark_audit.results.findings import Fact
 from spark_audit.results.rows import Family, Over
-from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.sentences.effects import signed_effect
 from spark_audit.stats.estimate import Estimate, Status
-
-Tables: TypeAlias = Mapping[str, Mapping[Pass, TokenTable]]
-"""Checkpoint -> pass -> scores. A pass is a way of scoring texts, with its settings."""
-
-Plan: TypeAlias = dict[Pass, list[str]]
-"""Pass -> keys of the texts that it must score, such as ids of examples."""
 
 TableRule: TypeAlias = Literal["digits", "points", "dropped"]
 """How shared files hold a table of an audit.
@@ -60,37 +57,6 @@ planted strings or count answers. ``points``: floats are percentage points, and 
 numbers count parts of identifiers. ``dropped``: records of few clusters are left out,
 since they say nothing without their figure.
 """
-
-
-def scored(
-    tables: Tables, wanted: Pass | None = None
-) -> Iterable[tuple[str, TokenTable]]:
-    """Yield checkpoints with their scores of one pass, by default the plain one."""
-    if wanted is None:
-        wanted = Pass()
-    for name, passes in tables.items():
-        if wanted in passes:
-            yield name, passes[wanted]
-
-
-@dataclass(frozen=True)
-class Context:
-    """The settings of a conclusion.
-
-    Attributes
-    ----------
-    baselines
-        Checkpoint -> its baseline.
-    paper
-        Whether decisions use percentile intervals, as those of SPARK's paper do.
-    seed, replicates
-        Random seed, and number of replicates of the bootstrap.
-    """
-
-    baselines: Mapping[str, str] = field(default_factory=dict)
-    paper: bool = False
-    seed: int = 0
-    replicates: int = 9999
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -475,17 +441,11 @@ class Audit(ABC):
         )
         evidence = self.evidence(tables, full_manifest, context)
 
-        # Baselines are chosen among the names that were scored.
+        # Conclude, if there is anything to conclude from.
         names = self._names_in_results(tables)
         result = AuditResult()
         if len(evidence):
-            scored_names = {
-                *evidence.checkpoints,
-                *self._names_in_results(evidence.checkpoints),
-            }
-            pairs = baselines_of(
-                baseline, [name for name in names if name in scored_names]
-            )
+            pairs = baselines_of(baseline, self._scored_names(names, evidence))
             result = self.conclude(evidence, replace(context, baselines=pairs))
         result = replace(result, evidence=evidence)
 
@@ -493,6 +453,7 @@ class Audit(ABC):
         with_figures = {row.checkpoint for row in result.rows}
         absent = [name for name in names if name not in with_figures]
         if absent:
+            # All of them lack figures for the reason of the first.
             reason = self._why_absent(tables.get(absent[0]), full_manifest, context)
             result = self._with_absent(result, absent, reason)
 
@@ -513,6 +474,12 @@ class Audit(ABC):
         if self.of_series:
             checkpoints = [series_of(name) for name in checkpoints]
         return list(dict.fromkeys(checkpoints))
+
+    def _scored_names(self, names: Iterable[str], evidence: Evidence) -> list[str]:
+        """Return the names of which the evidence has scores."""
+        of_evidence = self._names_in_results(evidence.checkpoints)
+        scored_names = {*evidence.checkpoints, *of_evidence}
+        return [name for name in names if name in scored_names]
 
     def _with_absent(
         self, result: AuditResult, absent: Sequence[str], reason: str

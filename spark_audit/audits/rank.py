@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -30,14 +29,19 @@ from spark_audit.audits.base import (
     Tables,
     scored,
 )
+from spark_audit.audits.rank_spans import (
+    RANK_SETS,
+    annotated_spans,
+    matched_spans,
+    table_lines,
+)
 from spark_audit.audits.ratio_rows import RatioKey, RowPlace
 from spark_audit.audits.supervision import (
     COLUMN,
-    Trained,
     by_supervision,
     trained_identifiers,
 )
-from spark_audit.manifest.schema import Manifest, ManifestExample
+from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE
 from spark_audit.results import AuditResult, Contrast, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
@@ -46,59 +50,10 @@ from spark_audit.scoring.table import Pass
 from spark_audit.stats.bootstrap import median_replicates
 from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.intervals import median_estimate
-from spark_audit.stats.memory_contrast import memory
-
-
-class SpanFacts(NamedTuple):
-    """Facts on a span of tokens, which are columns of the evidence.
-
-    Attributes
-    ----------
-    set
-        One of :data:`RANK_SETS`.
-    split, task, cluster
-        Those of its example; the split is ``train`` or ``test``.
-    type
-        Type of the identifier; of a control, that of its identifier.
-    dose, form, cue, stratum
-        Of ``pii_all``, as in :class:`~spark_audit.audits.identifiers.Facts`; else 0,
-        since only ``pii_all`` is compared with held-out identifiers.
-    supervision
-        What training did with the identifier; empty: not known.
-    """
-
-    set: str
-    split: str
-    task: str
-    type: str
-    cluster: str
-    dose: int
-    form: int
-    cue: int
-    stratum: int
-    supervision: str
-
-
-class RankedSpan(NamedTuple):
-    """Tokens ``start`` to before ``end`` of an example, whose ranks are read.
-
-    ``example`` is the example's id.
-    """
-
-    example: str
-    start: int
-    end: int
-    facts: SpanFacts
-
+from spark_audit.stats.memory_contrast import Sides, memory
 
 RANK_COLUMNS = {"rank": "rank_lo", "ties": "ties"}
 """Column of the evidence -> column of the scores."""
-
-RANK_SETS = ("pii", "control", "pii_all")
-"""Sets of tokens, which are the variants (``of``) of figures: see the module."""
-
-PLACEHOLDER_FACTS = identifiers.Facts(dose=0, form=0, cue=0)
-"""Facts of matched identifiers and controls, whose figures need none."""
 
 HEAVY = "heavy-tailed: a 95% interval covers about 75%; only for comparison with SPARK"
 """Note on each mean rank."""
@@ -209,8 +164,8 @@ class Rank(Audit):
     ) -> Evidence:
         """Return the rank of every token of an identifier or control."""
         trained_on = trained_identifiers(manifest)
-        spans = [*_matched_spans(manifest, trained_on)]
-        spans += _annotated_spans(manifest, trained_on)
+        spans = [*matched_spans(manifest, trained_on)]
+        spans += annotated_spans(manifest, trained_on)
         if not spans:
             return Evidence()
 
@@ -228,15 +183,9 @@ class Rank(Audit):
                 if "rank_lo" not in table.columns:
                     continue
 
-                # Lines of the table, span by span: the order of the evidence.
-                lines_by_span = []
-                for span in spans:
-                    token_slice = table.span(span.example, span.start, span.end)
-                    lines_by_span.append(np.arange(token_slice.start, token_slice.stop))
-                table_lines = np.concatenate(lines_by_span)  # (tokens,)
-
+                lines = table_lines(table, spans)  # (tokens,)
                 values = {
-                    column: table.columns[scored_column][table_lines]
+                    column: table.columns[scored_column][lines]
                     for column, scored_column in RANK_COLUMNS.items()
                 }
                 yield checkpoint, values
@@ -276,83 +225,6 @@ class Rank(Audit):
             )
             findings.append(ties)
         return AuditResult(rows=rows, contrasts=contrasts, findings=findings)
-
-
-def _matched_spans(manifest: Manifest, trained_on: Trained) -> Iterator[RankedSpan]:
-    """Yield the tokens of matched identifiers, and of their controls.
-
-    A control has the supervision of its identifier.
-    """
-    supervision_by_span: dict[identifiers.SpanKey, str] = {}
-    if trained_on.is_known:
-        for example in manifest.examples:
-            for span in example.spans:
-                key = (example.id, span.start, span.end)
-                supervision_by_span[key] = trained_on.supervision_of(example, span)
-
-    for pair in manifest.pairs:
-        example = manifest.by_id[pair.example]
-        key = (example.id, pair.pii.char_start, pair.pii.char_end)
-        for span_set, tokens in (("pii", pair.pii), ("control", pair.control)):
-            facts = _span_facts(
-                example,
-                span_set,
-                pii_type=pair.pii.type,
-                facts=PLACEHOLDER_FACTS,
-                supervision=supervision_by_span.get(key, ""),
-            )
-            yield RankedSpan(example.id, tokens.token_start, tokens.token_end, facts)
-
-
-def _annotated_spans(manifest: Manifest, trained_on: Trained) -> Iterator[RankedSpan]:
-    """Yield the tokens of all annotated identifiers of examples without a canary."""
-    facts_of = identifiers.identifier_facts(manifest, trained_on)
-    for example in manifest.examples:
-        if example.canary_id is not None:
-            continue
-        for span, (start, end) in example.identifiers:
-            supervision = ""
-            if trained_on.is_known:
-                supervision = trained_on.supervision_of(example, span)
-            facts = _span_facts(
-                example,
-                "pii_all",
-                pii_type=span.type,
-                facts=facts_of[example.id, span.start, span.end],
-                supervision=supervision,
-            )
-            yield RankedSpan(example.id, start, end, facts)
-
-
-def _span_facts(
-    example: ManifestExample,
-    span_set: str,
-    *,
-    pii_type: str,
-    facts: identifiers.Facts,
-    supervision: str,
-) -> SpanFacts:
-    """Return the facts on a span of an example.
-
-    Parameters
-    ----------
-    span_set
-        One of :data:`RANK_SETS`.
-    facts
-        Facts on the identifier, such as its dose.
-    """
-    return SpanFacts(
-        set=span_set,
-        split=example.split,
-        task=example.task,
-        type=pii_type,
-        cluster=example.cluster,
-        dose=facts.dose,
-        form=facts.form,
-        cue=facts.cue,
-        stratum=facts.stratum,
-        supervision=supervision,
-    )
 
 
 def _control_of(place: RowPlace) -> RowPlace | None:
@@ -405,7 +277,10 @@ def _checkpoints_with_ties(evidence: Evidence) -> list[str]:
     is_first = evidence.values["rank"] == 1  # (checkpoints, tokens)
     is_tied_first = is_first & (evidence.values["ties"] > 0)
 
-    by_token = pd.DataFrame(is_tied_first[:, is_train].T)  # (tokens, checkpoints)
+    # Means leave out NaN: tokens that a checkpoint was not scored on.
+    is_ranked = ~np.isnan(evidence.values["rank"])
+    tied_or_nan = np.where(is_ranked, is_tied_first, np.nan)
+    by_token = pd.DataFrame(tied_or_nan[:, is_train].T)  # (tokens, checkpoints)
     shares = by_token.groupby(sets).mean()  # (sets, checkpoints)
     largest_shares = shares.max()  # (checkpoints,)
     with_ties = []
@@ -445,22 +320,40 @@ def _memory_rows(evidence: Evidence) -> Iterator[Row]:
             continue
 
         sides = identifiers.sides_of(tokens_of_group)
-        indices = tokens_of_group.index.to_numpy()  # (tokens,), in the evidence
         for checkpoint in evidence.checkpoints:
             if checkpoint == BASE:
                 continue
             if reason:
                 estimate = Estimate.missing(reason)
             else:
-                change = _top1_change(evidence, checkpoint, indices)
-                estimate = memory(change, sides).difference
+                estimate = _top1_memory(evidence, checkpoint, tokens_of_group, sides)
             yield Rank.row(estimate, checkpoint, "top1_memory", "pii_all", group=group)
+
+
+def _top1_memory(
+    evidence: Evidence, checkpoint: str, tokens: pd.DataFrame, sides: Sides
+) -> Estimate:
+    """Return the change of Top-1 since the base, trained minus held-out tokens.
+
+    Parameters
+    ----------
+    tokens
+        Units of the evidence; their index gives the positions there.
+    sides
+        The sides of these tokens.
+    """
+    change = _top1_change(evidence, checkpoint, tokens.index.to_numpy())
+    is_scored = ~np.isnan(change)  # (tokens,), bool
+    if not is_scored.all():
+        sides = identifiers.sides_of(tokens[is_scored])
+    return memory(change[is_scored], sides).difference
 
 
 def _top1_change(evidence: Evidence, checkpoint: str, tokens: np.ndarray) -> np.ndarray:
     """Return the change of Top-1 of tokens since the base, shape ``(tokens,)``.
 
-    1: the token came to the top. -1: it fell from there. 0: neither.
+    1: the token came to the top. -1: it fell from there. 0: neither. NaN: checkpoint or
+    base was not scored on it.
 
     Parameters
     ----------
@@ -475,7 +368,9 @@ def _top1_change(evidence: Evidence, checkpoint: str, tokens: np.ndarray) -> np.
     # ties alone never look like memory.
     is_top = (rank == 1) & (ties == 0)
     was_top = base_rank == 1
-    return np.asarray(is_top - was_top.astype(np.float64))
+    change = is_top - was_top.astype(np.float64)
+    is_scored = ~np.isnan(rank) & ~np.isnan(base_rank)
+    return np.where(is_scored, change, np.nan)
 
 
 def _rank_findings(

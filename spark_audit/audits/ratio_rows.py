@@ -85,28 +85,37 @@ def ratio_figures(
     contrasts: list[Contrast] = []
     for group, cells in groups:
         sums: dict[RatioKey, Estimand] = {}
-        for key, numerators, denominators in cells:
-            is_scored = ~np.isnan(numerators)  # (n,), bool
-            if not is_scored.any():
-                continue
-
-            metric = audit.metric(key.metric)
-            terms = np.stack([numerators, denominators], axis=1)  # (n, 2)
-            by_cluster = cluster_sums(
-                terms[is_scored], group.codes[is_scored], group.n_clusters
-            )  # (clusters, 2)
-            sums[key] = Estimand(
-                sums=by_cluster,
-                statistic=ratio,
-                n=round(float(by_cluster[:, 1].sum())),
-                bounds=bounds.get(metric.name, metric.bounds),
-                rate=metric.rate,
-            )
+        for cell in cells:
+            is_scored = ~np.isnan(cell.numerators)  # (n,), bool
+            if is_scored.any():
+                sums_of_cell = _sums_by_cluster(cell, group, is_scored)
+                metric = audit.metric(cell.key.metric)
+                sums[cell.key] = Estimand(
+                    sums=sums_of_cell,  # (clusters, 2)
+                    statistic=ratio,
+                    n=round(float(sums_of_cell[:, 1].sum())),
+                    bounds=bounds.get(metric.name, metric.bounds),
+                    rate=metric.rate,
+                )
 
         group_rows, group_contrasts = figures(group, sums, context, audit)
         rows += group_rows
         contrasts += group_contrasts
     return rows, contrasts
+
+
+def _sums_by_cluster(
+    cell: RatioCell, group: UnitGroup, is_scored: np.ndarray
+) -> np.ndarray:
+    """Return the sums of numerators and denominators, ``(clusters, 2)``.
+
+    Parameters
+    ----------
+    is_scored
+        Which units of the group count, ``(n,)`` bool.
+    """
+    terms = np.stack([cell.numerators, cell.denominators], axis=1)  # (n, 2)
+    return cluster_sums(terms[is_scored], group.codes[is_scored], group.n_clusters)
 
 
 def added_by_clusters(difference: Estimand) -> np.ndarray:
@@ -154,8 +163,10 @@ def figures(
 
     Notes
     -----
-    ``p`` is that of the sign-flip test over clusters. By default it needs checkpoint
-    and baseline to have the same denominators, as they do on one manifest.
+    ``p`` is that of the sign-flip test over clusters, two-sided. By default it needs
+    checkpoint and baseline to have the same denominators, as they do on one manifest.
+    Intervals by percentiles decide only with the paper's preset, and never those of
+    metrics that are ``heavy``.
     """
     if pairs is None:
         pairs = context.baselines.items()

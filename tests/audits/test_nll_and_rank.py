@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 from audited import figure, nll, rank
 
 from spark_audit.audits import Rank
@@ -36,19 +37,40 @@ def test_ties_are_shown(make_case):
     assert told.facts["names"] == ["tied"]
 
 
-def test_a_token_that_was_not_scored_counts_in_no_rate(make_case):
+def test_a_token_that_was_not_scored_counts_in_no_figure(make_case):
     case = make_case()
-    whole = audit(case, whole=ranked(case, 1)).evidence
-    scores = {name: values[:, ::2] for name, values in whole.values.items()}
-    half = Evidence(whole.units[::2].reset_index(drop=True), ("half",), scores)
-    context = Context(replicates=200)
+    tables = {"base": ranked(case, 1), "half": ranked(case, 2)}
+    evidence = audit(case, **tables).evidence
+    units = evidence.units
+    clusters = sorted(set(units["cluster"]))
 
+    # A third of the clusters is held out, and half of all are left out of one report.
+    is_held_out = units["cluster"].isin(clusters[::3])
+    units = units.assign(
+        split=np.where(is_held_out, "test", "train"),
+        dose=np.where(is_held_out, 0, 1),
+    )
+    is_kept = units["cluster"].isin(clusters[::2]).to_numpy()
+    ranks = {name: values[:, is_kept] for name, values in evidence.values.items()}
+    names = ("base", "half")
+    half = Evidence(units[is_kept].reset_index(drop=True), names, ranks)
+    of_base = {name: values[:1] for name, values in evidence.values.items()}
+    united = Evidence.united([Evidence(units, ("base",), of_base), half])
+
+    context = Context(replicates=200)
     alone = Rank().conclude(half, context)
-    beside = Rank().conclude(Evidence.united([whole, half]), context)
-    for metric in ("top1_rate", "top10_rate", "rank_mean"):
-        expected = figure(alone, "half", metric, "pii")
-        counted = figure(beside, "half", metric, "pii")
-        assert (counted.n, counted.value) == (expected.n, expected.value)
+    beside = Rank().conclude(united, context)
+    for metric, of in (
+        ("top1_rate", "pii"),
+        ("top10_rate", "pii"),
+        ("rank_median", "pii"),
+        ("top1_memory", "pii_all"),
+    ):
+        expected = figure(alone, "half", metric, of)
+        counted = figure(beside, "half", metric, of)
+        assert expected.value is not None
+        assert (counted.n, counted.clusters) == (expected.n, expected.clusters)
+        assert counted.value == pytest.approx(expected.value)
 
 
 PARTS = ((20, "name"), (24, "password"), (28, "ssn"))
