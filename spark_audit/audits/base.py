@@ -324,7 +324,13 @@ class Audit(ABC):
 
     @abstractmethod
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
-        """Return the texts that each pass must score."""
+        """Return the texts that each pass must score.
+
+        Parameters
+        ----------
+        paper
+            Whether the preset is that of SPARK's paper.
+        """
 
     @abstractmethod
     def evidence(
@@ -332,12 +338,17 @@ class Audit(ABC):
     ) -> Evidence:
         """Return the audited units, without text, and their scores by checkpoint.
 
-        :meth:`conclude` gets nothing else, and reports are compared from it.
+        :meth:`conclude` gets nothing else, and reports are compared from it. Its
+        columns are described by the audit's class.
         """
 
     @abstractmethod
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
-        """Return rows, contrasts, guards and findings."""
+        """Return rows, contrasts, guards and findings.
+
+        Evidence of several reports may have units that a checkpoint was not scored on:
+        their scores are NaN.
+        """
 
     @property
     def variants(self) -> Sequence[str] | None:

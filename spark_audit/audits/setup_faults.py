@@ -154,6 +154,11 @@ def base_read_fault(base_units: pd.DataFrame) -> Fault | None:
     """Return the fault that the base writes trained identifiers and no held-out ones.
 
     Names do not count, since the base may know persons of either side.
+
+    Parameters
+    ----------
+    base_units
+        Units of the base, scored as a checkpoint.
     """
     without_names = base_units[base_units["unguessable_kind"] != "name"]
     held_out, trained = _sides_written(without_names)
