@@ -109,6 +109,11 @@ def mask(string: str, kind: str) -> str:
     and digits is ``x``, and so is every password. A mail address keeps its top-level
     domain, or the fact that its provider is free.
 
+    Parameters
+    ----------
+    kind
+        Type of the identifier, such as ``EMAIL``.
+
     Examples
     --------
     >>> mask("Anna Smith", "NAME")
@@ -171,7 +176,8 @@ def strata(spans: pd.DataFrame) -> pd.DataFrame:
     -------
     The same index, with ``stratum``, from 1, and ``text_auc``, out of fold and within
     strata (NaN: not tested). The stratum of a refused occurrence is negative: text
-    alone distinguishes the sides, or no test is possible.
+    alone distinguishes the sides, or no test is possible. Occurrences whose stratum
+    lacks a side are not refused, but have no counterpart.
     """
     result = pd.DataFrame(
         {"stratum": _stratum_numbers(spans), "text_auc": np.nan}, index=spans.index
