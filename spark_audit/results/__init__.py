@@ -1,4 +1,8 @@
-"""Results: evidence, rows, findings, and the report that holds them."""
+"""Results: evidence, rows, findings, and the report that holds them.
+
+Import from here what audits and readers of reports need. Evidence is imported from its
+own file, since it needs pandas and Arrow, which take long to load.
+"""
 
 from spark_audit.results.audit_result import AuditResult as AuditResult
 from spark_audit.results.findings import OF_REPORT as OF_REPORT

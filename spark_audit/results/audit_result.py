@@ -1,4 +1,9 @@
-"""What an audit concludes, before it is written anywhere."""
+"""The conclusions of an audit, before they are written anywhere.
+
+An audit returns an :class:`AuditResult`; ``pipeline/conclude.py`` unites those of all
+audits in a :class:`~spark_audit.results.report.Report`. Both show their lists as frames
+by :func:`frame`.
+"""
 
 from __future__ import annotations
 
@@ -51,14 +56,17 @@ def frame(of: str, holder: Any, lists: Mapping[str, type[BaseModel]]) -> pd.Data
     # pandas takes long to import, and reading a report does not need it.
     import pandas as pd
 
+    # A list of records; without any it keeps its columns.
     if of in lists:
         record_type = lists[of]
         columns = [*record_type.model_fields, *record_type.model_computed_fields]
         records = [record.model_dump() for record in getattr(holder, of)]
         table = pd.DataFrame(records, columns=columns)
+
         # Facts are nested records, which do not fit into a cell.
         return table.drop(columns="facts", errors="ignore")
 
+    # A further table, by its name.
     if of in holder.tables:
         return pd.DataFrame(holder.tables[of])
 
@@ -113,7 +121,7 @@ class AuditResult:
 
     @property
     def results(self) -> list[Row]:
-        """The rows, as reports call them."""
+        """The rows, under the name that they have in reports."""
         return self.rows
 
     @property

@@ -1,4 +1,10 @@
-"""Evidence of an audit: units without text, and a matrix of their scores."""
+"""Evidence of an audit: units without text, and a matrix of their scores.
+
+An audit collects evidence from scores (:meth:`Evidence.of`) and concludes from it; the
+report keeps it as a Parquet file in ``scores/``, so that reports can be compared and
+checked without model and manifest. :mod:`~spark_audit.results.evidence_file` reads such
+a file, and :mod:`~spark_audit.results.evidence_columns` lists what it must have.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +24,11 @@ import pyarrow.parquet as pq
 from spark_audit.files import cannot_write, write_atomically
 
 Measured: TypeAlias = Iterable[tuple[str, Mapping[str, Any]]]
-"""A checkpoint and its scores by name, shape ``(units,)``; NaN if not scored."""
+"""Each checkpoint with its scores by name, shape ``(units,)``; NaN if not scored.
+
+It is often a generator, and is read once. (The field type ``Measured`` of
+``results/rows.py`` is another thing: a number of a report.)
+"""
 
 LARGE_MATRIX_BYTES = 1 << 28
 """Bytes beyond which a matrix is mapped from a file instead of held in memory."""
@@ -67,7 +77,15 @@ class Evidence:
         units
             One row per unit.
         measured
-            Read once, so that memory holds the scores of one checkpoint at a time.
+            Read once, so that memory holds the scores of one checkpoint at a time. Each
+            checkpoint must have the same scores.
+        facts
+            Default: none.
+
+        Raises
+        ------
+        OutputError
+            If a temporary file cannot be written.
         """
         checkpoints: list[str] = []
         files: dict[str, IO[bytes]] = {}
@@ -81,8 +99,8 @@ class Evidence:
                         if name not in files:
                             file = SpooledTemporaryFile(LARGE_MATRIX_BYTES)
                             files[name] = stack.enter_context(file)
-                        of_checkpoint = np.asarray(scores, np.float64)  # (units,)
-                        files[name].write(of_checkpoint.tobytes())
+                        row_of_matrix = np.asarray(scores, np.float64)  # (units,)
+                        files[name].write(row_of_matrix.tobytes())
 
                 shape = (len(checkpoints), len(units))
                 values = {name: _matrix(file, shape) for name, file in files.items()}
@@ -91,7 +109,7 @@ class Evidence:
         return cls(units, tuple(checkpoints), values, facts or {})
 
     def __len__(self) -> int:
-        """Return the number of rows of :meth:`frame` if every unit was scored."""
+        """Return checkpoints times units: the rows of :meth:`frame` without gaps."""
         return len(self.checkpoints) * len(self.units)
 
     def row(self, checkpoint: str, column: str) -> np.ndarray:
@@ -122,9 +140,14 @@ class Evidence:
     def whole(self, name: str) -> pd.DataFrame:
         """Return one row per unit of a checkpoint, including units without a score.
 
+        Parameters
+        ----------
+        name
+            The checkpoint's; one that was not scored has NaN only.
+
         Returns
         -------
-        Columns as of :meth:`frame`.
+        Columns as of :meth:`frame`, in the order of the units.
         """
         scores = {column: self.row(name, column) for column in self.values}
         units = self.units.assign(checkpoint=name, **scores)
@@ -202,27 +225,39 @@ class Evidence:
             units = pd.concat([units, evidence.units[is_new]], ignore_index=True)
         keys = _keys(units)
 
-        # Scores of each checkpoint on all of these units.
-        names = dict.fromkeys(
+        score_names = dict.fromkeys(
             name for evidence in all_evidence for name in evidence.values
         )
         scores_of: dict[str, dict[str, np.ndarray]] = {}
         for evidence in all_evidence:
+            # Where the units of this report stand among all of them.
             indices = keys.get_indexer(_keys(evidence.units))  # (units of the report,)
             for checkpoint in evidence.checkpoints:
                 if checkpoint in scores_of:
                     continue
 
-                scores_of[checkpoint] = {}
-                for name in names:
-                    scores = np.full(len(units), np.nan)
-                    scores[indices] = evidence.row(checkpoint, name)
-                    scores_of[checkpoint][name] = scores
+                scores_of[checkpoint] = {
+                    name: _spread(evidence.row(checkpoint, name), indices, len(units))
+                    for name in score_names
+                }
         return cls.of(units, scores_of.items(), all_evidence[0].facts)
 
 
+def _spread(scores: np.ndarray, indices: np.ndarray, n_units: int) -> np.ndarray:
+    """Return scores at their indices among more units, shape ``(n_units,)``; else NaN.
+
+    ``scores``, ``indices``: shape ``(units of the report,)``.
+    """
+    of_all_units = np.full(n_units, np.nan)
+    of_all_units[indices] = scores
+    return of_all_units
+
+
 def _keys(units: pd.DataFrame) -> pd.MultiIndex:
-    """Return a key per unit: a hash of its columns, and a number among equal units."""
+    """Return a key per unit: a hash of its columns, and a number among equal units.
+
+    So units of two reports that are equal in all columns are paired in their order.
+    """
     hashes = pd.util.hash_pandas_object(units, index=False)
     number_among_equals = hashes.groupby(hashes).cumcount()
     return pd.MultiIndex.from_arrays([hashes, number_among_equals])

@@ -3,6 +3,11 @@
 A file may come from somebody else. A layout names the columns that its audit reads,
 with their types and ranges, and :mod:`~spark_audit.results.evidence_file` checks them.
 A file may have further columns.
+
+What a column means is said where its audit makes it, in the method ``evidence`` or the
+type of its units (``spark_audit/audits/``). A column or score that an audit begins to
+read goes here and there; a file without it is then refused. Layouts stand in
+:data:`LAYOUTS` at the end of this file, ranges before them.
 """
 
 from __future__ import annotations
@@ -41,7 +46,9 @@ class Range:
     has_minus_infinity: bool = False
 
     def fault(self, values: np.ndarray) -> str:
-        """Return what is wrong with some values; empty where nothing is.
+        """Return what is wrong with some values; empty: nothing.
+
+        The words continue a sentence that begins with "it".
 
         Parameters
         ----------
@@ -51,7 +58,7 @@ class Range:
         if self.kind in ("text", "flag"):
             return ""
 
-        # Gaps and minus infinity are allowed apart from the range, so drop them first.
+        # Gaps and minus infinity lie outside of every range, so drop them if allowed.
         numbers = values.astype(np.float64)  # (units,)
         is_missing = np.isnan(numbers)
         if is_missing.any() and not self.has_gaps:
@@ -75,6 +82,7 @@ MAX_EVIDENCE_VALUE = 1e15
 
 TEXT = Range("text")
 FLAG = Range("flag")
+"""True or false, stored as a truth value."""
 
 COUNT_RANGE = Range("whole", least=0, most=MAX_EVIDENCE_VALUE)
 
@@ -114,7 +122,8 @@ SCORED_SHARE = Range("number", least=0, most=1, has_gaps=True)
 """A share by checkpoint, or 1 for yes and 0 for no; NaN: not scored."""
 
 ANSWER = Range("number", least=-1, most=1, has_gaps=True)
-"""1 right, 0 wrong, -1 not asked."""
+"""1 right, 0 wrong, -1 not asked; NaN: not scored."""
+
 LOG_PROBABILITY = Range(
     "number",
     least=-MAX_EVIDENCE_VALUE,
@@ -122,9 +131,11 @@ LOG_PROBABILITY = Range(
     has_gaps=True,
     has_minus_infinity=True,
 )
+"""Nats; minus infinity: it cannot be drawn. NaN: not scored."""
 
 FactCheck = Callable[[object], bool]
-"""A function that returns whether a fact has the type that its audit needs."""
+"""A function that returns whether a fact, read from JSON, has the type that its audit
+needs."""
 
 
 def _is_list_of_names(value: object) -> bool:
@@ -169,11 +180,11 @@ class EvidenceLayout:
     Attributes
     ----------
     units
-        Columns of the units.
+        Columns of the units, one value for each unit.
     values
-        Scores; each has a column per checkpoint.
+        Scores; each has a column per checkpoint, named ``SCORE/CHECKPOINT``.
     facts
-        Facts on all units together.
+        Facts on all units together, in the file's metadata.
     """
 
     units: Mapping[str, Range]
@@ -369,4 +380,5 @@ LAYOUTS: Mapping[str, EvidenceLayout] = {
         },
     ),
 }
-"""Name of an evidence file -> its layout."""
+"""Name of an evidence file -> its layout. A file that is not here is that of another
+package's audit, and may have any columns."""

@@ -3,6 +3,11 @@
 Sizes are checked before anything is decoded: a file of a kilobyte can stand for fifty
 million equal rows. Then names, types and ranges are checked, so that an audit gets only
 evidence that it could have written itself.
+
+:meth:`~spark_audit.results.evidence.Evidence.write` writes these files: columns of the
+units, columns ``SCORE/CHECKPOINT``, and metadata that names both. A further check goes
+into the function of what it checks (metadata, sizes, units, scores) and raises
+:class:`_UnfitError`.
 """
 
 from __future__ import annotations
@@ -32,6 +37,7 @@ CheckpointScores: TypeAlias = tuple[str, Mapping[str, np.ndarray]]
 """A checkpoint, and its scores by name, shape ``(units,)`` each."""
 
 AGAIN = "audit again with this version"
+"""What to do about a file that is not readable evidence."""
 
 NUMBER_BYTES = 8
 """Bytes that a decoded number takes."""
@@ -40,9 +46,11 @@ TEXT_BYTES = 64
 """Least bytes that a decoded text takes."""
 
 MAX_MAPPED_SHARE = 8
-"""Scores may take this many times the allowed memory: a file maps them."""
+"""Scores may take this many times the allowed memory, since they are mapped from a
+file."""
 
 MOST_COLUMNS = 100_000
+"""Most columns, and most names of one list, of a file."""
 
 LONGEST_TEXT = 10_000
 """Most characters of an id or a name of a unit."""
@@ -187,6 +195,8 @@ def _check_names(about: _About, layout: EvidenceLayout) -> None:
 def _text_columns(file: pq.ParquetFile, about: _About) -> list[str]:
     """Return the names of the units' columns of text.
 
+    The stored columns are checked on the way, before anything is read.
+
     Raises
     ------
     _UnfitError
@@ -211,7 +221,11 @@ def _text_columns(file: pq.ParquetFile, about: _About) -> list[str]:
 def _check_size(
     file: pq.ParquetFile, about: _About, text_columns: Sequence[str]
 ) -> None:
-    """Refuse a file whose decoded contents do not fit into memory."""
+    """Refuse a file whose decoded contents do not fit into memory.
+
+    Texts count here with the least that they can take; :func:`_units` counts them
+    exactly.
+    """
     n_units = file.metadata.num_rows
     n_text_columns = len(text_columns)
     n_number_columns = len(about.units) - n_text_columns
@@ -236,12 +250,13 @@ def _check_size(
         raise _UnfitError(f"would take {size} of memory")
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def _is_text(stored_type: pa.DataType) -> bool:
     """Return whether a column has texts, dictionary-encoded or plain."""
     # Arrow stores repeated texts once, in a dictionary.
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    if pa.types.is_dictionary(stored_type):
+        stored_type = stored_type.value_type
+    is_small = pa.types.is_string(stored_type)
+    return bool(is_small or pa.types.is_large_string(stored_type))
 
 
 def _units(
@@ -328,6 +343,7 @@ def _check_type(name: str, column: pa.ChunkedArray, wanted: Range | None) -> Non
     stored_type = column.type
     is_whole = bool(pa.types.is_integer(stored_type))
     is_number = is_whole or _is_float(column)
+    # By the kind of a Range: whether the stored type is of it.
     fits_kind = {
         "text": _is_text(stored_type),
         "flag": bool(pa.types.is_boolean(stored_type)),
@@ -335,6 +351,7 @@ def _check_type(name: str, column: pa.ChunkedArray, wanted: Range | None) -> Non
         "number": is_number,
     }
 
+    # A null is a gap, which only numbers can have: pandas reads it as NaN.
     if wanted is None:
         is_fit = any(fits_kind.values())
         may_have_gaps = is_number
@@ -358,7 +375,8 @@ def _scores(
 ) -> Iterator[CheckpointScores]:
     """Yield the scores of each checkpoint by name, shape ``(units,)`` each.
 
-    An unknown score may be infinite: it can come from a file of another attack.
+    A score that the layout does not name has no range and may be infinite: it can come
+    from a file of another attack.
     """
     ranges: Mapping[str, Range] = {}
     if layout is not None:

@@ -1,6 +1,13 @@
 """Findings and guards: the conclusions from the figures of a report.
 
-Each consists of keys and typed facts, from which its sentences are rendered.
+Each consists of keys and typed facts, from which its sentences are rendered: ``says``
+is the key of a template in ``spark_audit/sentences/en/``, ``further`` those of the
+sentences after it, and ``facts`` what the templates show. Docstrings of fields and of
+classes here are part of the report's JSON schema.
+
+Audits make findings (:meth:`Finding.on`, :meth:`Finding.not_tested`), and the report
+corrects them over all primary tests. A new claim is a word of :data:`Claim` with its
+place in :data:`SEVERITY`; a new sentence is a template, and a key given by the audit.
 """
 
 from __future__ import annotations
@@ -39,6 +46,16 @@ Claim = Literal[
     "nothing_shown",
     "not_tested",
 ]
+"""What a finding claims of a checkpoint.
+
+``verbatim``: it gives identifiers back word by word. ``memory``: trained identifiers or
+canaries are likelier than held-out ones. ``membership``: trained rows can be told from
+held-out ones. ``betrays``: trained identifiers are less likely than held-out ones,
+which tells whose they are. ``confounded``: the difference may have another cause than
+training. ``suppressed_kind``, ``formats``: identifiers as a kind became less likely, or
+likelier, but no memory is shown. ``moved``: a figure changed, which alone is no leak.
+``nothing_shown``: the test detects nothing. ``not_tested``: there was no test.
+"""
 
 SEVERITY: Mapping[str, int] = {
     "verbatim": 6,
@@ -61,7 +78,7 @@ DETECTED = 3
 """Claims of at least this severity are detections, which no output may leave out."""
 
 UNUSABLE: tuple[Status, ...] = ("invalid", "void")
-"""Statuses of figures that allow no conclusion."""
+"""Statuses of figures that allow no conclusion: a finding on them has severity 0."""
 
 EXCESS = "_excess"
 """Ending of the metric of a finding that claims a difference of two figures."""
@@ -163,8 +180,10 @@ OF_ROW = OfRow.TAKEN
 
 
 def _given_or(argument: T | OfRow, of_row: T) -> T:
-    """Return an argument if it was given, else the value of the row."""
-    # ``None`` is a given argument, too: it says that there is no figure.
+    """Return an argument if it was given, else the value of the row.
+
+    ``None`` is a given argument, too: it says that there is no figure.
+    """
     if isinstance(argument, OfRow):
         return of_row
     return argument
@@ -269,15 +288,24 @@ class Finding(Rendered, Figure):
         if self.is_lost_to_correction:
             keys.append("ending.withdrawn")
         if self._excludes_null_uncorrected():
-            # Say among how many scores the finding's score was chosen.
-            n_scores = self.facts.get("scores")
-            is_chosen = isinstance(n_scores, int) and n_scores > 1
-            keys.append("ending.excludes_of_scores" if is_chosen else "ending.excludes")
-            keys.append("ending.unclear")
+            keys += self._keys_of_excluded_null()
 
         # State the smallest effect that the test could have detected.
-        if not self.shows_effect:
-            return keys
+        if self.shows_effect:
+            keys += self._keys_of_effect()
+        return keys
+
+    def _keys_of_excluded_null(self) -> list[str]:
+        """Return the keys that say why an interval without the null is no claim."""
+        # Say among how many scores the finding's score was chosen.
+        n_scores = self.facts.get("scores")
+        is_chosen = isinstance(n_scores, int) and n_scores > 1
+        key = "ending.excludes_of_scores" if is_chosen else "ending.excludes"
+        return [key, "ending.unclear"]
+
+    def _keys_of_effect(self) -> list[str]:
+        """Return the keys that state the smallest effect, or that there is none."""
+        keys = []
         if self.mde is None:
             keys.append("ending.never")
         elif self.null:
@@ -295,7 +323,10 @@ class Finding(Rendered, Figure):
         return self.withdrawn and self.p is not None and self.p < ALPHA
 
     def _excludes_null_uncorrected(self) -> bool:
-        """Return whether the interval excludes no effect, unlike the corrected p."""
+        """Return whether the interval excludes the null, but the corrected p does not.
+
+        Readers would otherwise take such an interval for a claim.
+        """
         # A single test is not corrected, so its p and interval agree.
         if self.claim != "nothing_shown" or self.tests <= 1:
             return False
@@ -312,11 +343,14 @@ class Finding(Rendered, Figure):
 
     @property
     def power_by_dose(self) -> list[Power]:
-        """The tests by dose that could detect an effect."""
+        """The tests of groups, such as doses, that could detect an effect.
+
+        A test with ``of`` is one of a group; without it, it is the finding's own.
+        """
         return [test for test in self.power if test.of and test.mde is not None]
 
     def _rendered(self, key: str) -> str:
-        """Render a sentence from the facts and the finding itself."""
+        """Return a sentence, rendered from the facts and the finding itself."""
         return sentences.render(key, **self.facts, finding=self)
 
     @property
@@ -329,7 +363,10 @@ class Finding(Rendered, Figure):
 
     @property
     def why(self) -> str:
-        """Why no effect can be detected; empty where one can."""
+        """Why no effect can be detected; empty where one can.
+
+        It is the end of a key: templates include ``ending.why_`` and this.
+        """
         for test in self.power:
             # Only the tests of the whole decide, not those of groups.
             if not test.of and test.mde is None:
@@ -338,7 +375,7 @@ class Finding(Rendered, Figure):
 
     @property
     def row_metric(self) -> str:
-        """The metric of the row that it rests on, if it claims an excess of it."""
+        """The metric of the row that it rests on: without the ending of an excess."""
         return self.metric.removesuffix(EXCESS)
 
     @property
@@ -354,7 +391,11 @@ class Finding(Rendered, Figure):
     @model_validator(mode="before")
     @classmethod
     def _with_severity(cls, data: object) -> object:
-        """Add the severity of the claim, and ``alone``, to the fields."""
+        """Add the severity of the claim to the fields, and ``alone`` if it is missing.
+
+        A severity that the fields contain is replaced, so that it always follows from
+        the claim.
+        """
         if not isinstance(data, dict):
             return data
         claim = data.get("claim")
@@ -395,7 +436,17 @@ class Finding(Rendered, Figure):
         further: Sequence[str] = (),
         **facts: Fact,
     ) -> Finding:
-        """Return a finding that says what was not tested, and why."""
+        """Return a finding that says what was not tested, and why.
+
+        Parameters
+        ----------
+        says, further
+            Keys of its sentence and of those that follow it.
+        checkpoint
+            Empty: it is on all of them.
+        facts
+            What the sentences are rendered from, by name.
+        """
         return cls(
             audit=audit,
             checkpoint=checkpoint,
@@ -433,10 +484,17 @@ class Finding(Rendered, Figure):
 
         Parameters
         ----------
+        claim, says, facts, further
+            As in the class.
         metric, value, low, high, unit, null, mde, status, p_adjusted
-            By default those of the row.
+            By default those of the row. ``None`` is no default: the finding then has no
+            such figure.
         family
             By default a finding with a p is primary, whatever the family of its row.
+        power, bounds
+            Inputs of the smallest effect and of what could still be there.
+        p
+            p of the test that the claim rests on, corrected within the audit.
         """
         if family is None:
             family = "exploratory" if p is None else "primary"
@@ -479,9 +537,9 @@ def by_severity(findings: Iterable[Finding]) -> list[Finding]:
     The sort is stable. Findings on the report as a whole come before all others.
     """
 
-    def place(finding: Finding) -> tuple[bool, int]:
+    def sort_key(finding: Finding) -> tuple[bool, int]:
         """Return the sort key of a finding; False sorts before True."""
         is_on_report = finding.audit == OF_REPORT and not finding.checkpoint
         return not is_on_report, -finding.severity
 
-    return sorted(findings, key=place)
+    return sorted(findings, key=sort_key)

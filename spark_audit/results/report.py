@@ -1,4 +1,9 @@
-"""``report.json``: the truth that every other format is rendered from."""
+"""The types of ``report.json``, the truth that every other format is rendered from.
+
+Docstrings of classes and fields are part of its JSON schema, ``schemas/report.json``. A
+new field needs a default, so that older reports can still be read, and an entry in the
+schema (``tests/report/test_writers.py`` says how it is written).
+"""
 
 from __future__ import annotations
 
@@ -128,23 +133,24 @@ class Report(Strict):
         # First the caveats of every report, then of each audit in it, then its own.
         figures = (*self.results, *self.contrasts, *self.findings)
         scopes = ["all", *(figure.audit for figure in figures)]
-        lines = []
-        for scope in dict.fromkeys(scopes):
-            lines += sentences.under(f"scope.{scope}.")
-        return [*lines, *self.caveats]
+
+        caveats = []
+        for scope in dict.fromkeys(scopes):  # each once, in this order
+            caveats += sentences.under(f"scope.{scope}.")
+        return [*caveats, *self.caveats]
 
     def __eq__(self, other: object) -> bool:
         """Return whether the content is the same: a subclass only adds methods."""
         if not isinstance(other, Report):
             return NotImplemented
 
-        # The computed fields follow from the stored ones.
+        # Compare stored fields only; the computed ones follow from them.
         return all(
             getattr(self, name) == getattr(other, name) for name in Report.model_fields
         )
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """Yield the manifest, and the number of records in each list."""
+        """Yield what ``repr`` shows: the manifest, and the length of each list."""
         yield "status", self.status
         yield "manifest", self.manifest.name
 

@@ -1,4 +1,10 @@
-"""Checks of a ``report.json`` that is read, whoever wrote it."""
+"""Checks of the parts of a ``report.json`` that have no type of their own.
+
+They run whenever a :class:`~spark_audit.results.report.Report` is made or read: a file
+may come from somebody else. Names must not lead out of the report's folder, and tables
+that figures and pages are drawn from must have their columns. A new table that is drawn
+needs a line in :data:`_COLUMNS_OF_DRAWN`; other tables need nothing here.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +26,15 @@ _FILE_OF_REPORT = re.compile(
     r"report\.(?!json$)\w+|card\.md|dossier\.html|(?:tables|figures)/[^/\0]+\.\w+"
     r"|scores/[^/\0]+\.parquet"
 )
+"""Files that a report may list as its own; ``report.json`` is not one of them, since
+the next report must not delete it."""
 
 _MAX_FIGURE = 1e15
 """Largest absolute value of a number in a table."""
 
 
 class _DrawnColumns(NamedTuple):
-    """The columns that each record of a table must have."""
+    """The columns of text and of numbers that each record of a table must have."""
 
     texts: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
@@ -50,7 +58,7 @@ _COLUMNS_OF_DRAWN: Mapping[str, _DrawnColumns] = {
 """Tables that figures and pages are drawn from -> the columns that they need."""
 
 _TEXT_COLUMNS = ("checkpoint", "note", "after", "says", "status", "work")
-"""Columns that hold text in every table."""
+"""Columns that hold text in every table that has them."""
 
 _TEXT_OR_NUMBER = "value"
 """The column that holds text in some records, and a number in others."""
@@ -107,12 +115,15 @@ def checked_files(files: dict[str, list[str]]) -> dict[str, list[str]]:
 
 
 def _check_values(table: str, record: Mapping[str, object]) -> None:
-    """Refuse a nested record, or one with text in a number column or the reverse."""
+    """Refuse a record that is nested, or has text in place of numbers or the reverse.
+
+    Any column may hold ``None``. Numbers are finite and not too large to be drawn.
+    """
     for column, value in record.items():
-        # A missing figure is None, which any column may hold.
         if value is None:
             continue
 
+        # A NaN fails the comparison, too.
         is_text = isinstance(value, str)
         is_number = (
             isinstance(value, int | float) and -_MAX_FIGURE <= value <= _MAX_FIGURE
@@ -139,7 +150,7 @@ def _may_hold_text(table: str, column: str) -> bool:
 
 
 def _check_drawn_columns(table: str, record: Mapping[str, object]) -> None:
-    """Refuse a record that lacks a column its figures and pages need."""
+    """Refuse a record that lacks a column which its figures and pages need."""
     needed = _COLUMNS_OF_DRAWN.get(table, _DrawnColumns())
     for column in needed.texts:
         if not isinstance(record.get(column), str):

@@ -1,8 +1,14 @@
 """Rows and contrasts: the figures of a report, of single checkpoints and paired.
 
-A :class:`Row` is one figure, and no row of text: those are examples of a manifest.
+A :class:`Row` is one figure, and no row of text: those are examples of a manifest. A
+:class:`Contrast` is a row with a baseline and a p; a ``Finding``
+(:mod:`spark_audit.results.findings`) has the fields of :class:`Figure`, too. All refuse
+NaN, a value without a status, and a missing reason.
 
-They refuse NaN, a value without a status, and a missing reason.
+Audits make rows with :meth:`Row.of_estimate`. Docstrings of fields and of classes here
+are part of the report's JSON schema. A new column is a field of :class:`Row`, an
+argument of ``of_estimate`` of both classes, and an entry of ``schemas/report.json``
+(``tests/report/test_writers.py`` says how it is written).
 """
 
 from __future__ import annotations
@@ -23,7 +29,8 @@ Family = Literal["primary", "exploratory"]
 """Whether a figure was declared beforehand, and is corrected with all that were."""
 
 Over = Literal["sources", "seeds", "both"]
-"""What the interval of a figure is over."""
+"""What the interval of a figure is over: clusters of sources, training runs of one
+method with several seeds, or both."""
 
 MIN_CLUSTERS_TO_PUBLISH = 5
 """Clusters of a figure that is shown, and of a dose that is tested by itself.
@@ -32,14 +39,17 @@ to work out the last.
 """
 
 WITHHELD = f"withheld: fewer than {MIN_CLUSTERS_TO_PUBLISH} clusters (see report.json)"
+"""Note of a figure that shared files leave out, as its own group is too small."""
 
 WITHHELD_NOTE = "withheld: else a smaller group could be worked out (see report.json)"
+"""Note of a figure that is left out because of another group."""
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 Number = Finite | None
 
 AS_UNIT: dict[str, Any] = {"unit": "as the field `unit` says"}
+"""Addition to the JSON schema of a figure's numbers."""
 
 Measured = Annotated[Number, Field(json_schema_extra=AS_UNIT)]
 """A number that may be missing, in the unit that the field ``unit`` names."""
@@ -64,8 +74,8 @@ class Strict(BaseModel):
     def _without_rendered(cls, data: object) -> object:
         """Return the fields without those that are computed from others.
 
-        Files hold rendered sentences for human readers; a record is read from its
-        facts.
+        It runs before a record is read. Files hold rendered sentences for human
+        readers; a record is read from its facts.
         """
         computed = cls.model_computed_fields
         if not computed or not isinstance(data, dict):
@@ -170,7 +180,7 @@ class Row(Figure):
 
     @property
     def grouping(self) -> tuple[str, str]:
-        """The kind and name of its group: ``("type", "SSN")``; or ``"pooled"``."""
+        """The kind and name of its group: ``("type", "SSN")``, ``("pooled", "")``."""
         kind, _, name = self.group.partition(":")
         return kind, name
 
@@ -279,6 +289,8 @@ class Contrast(Row):
 
         Parameters
         ----------
+        estimate
+            The difference: checkpoint minus baseline.
         mde
             Default: the value of the estimate, which holds for a single test.
         """
@@ -340,7 +352,11 @@ class Contrast(Row):
 
     @property
     def moved(self) -> bool:
-        """True if a change may be claimed: interval and test both show it."""
+        """True if a change may be claimed: interval and test both show it.
+
+        The interval must lie above or below 0, and p, not corrected, must be at most 1
+        minus its level.
+        """
         is_beside_0 = bool(side_of(self))
         is_significant = self.p is not None and self.p <= 1 - self.level
         return is_beside_0 and is_significant
