@@ -215,16 +215,7 @@ def identifier_scores(
         Scores of one checkpoint after the true prefix, after other prompts, and of
         top-p sampling; ``None``: such a pass was not made.
     """
-    # After its true prefix it is a section of the scored row, after other prompts all
-    # that was scored.
-    key_of_row = identifier.prompts[FULL_PROMPT]
-    scored = {
-        FULL_PROMPT: ScoredTokens(table, table.span(key_of_row, *identifier.tokens))
-    }
-    for prompt, key in identifier.prompts.items():
-        if prompt != FULL_PROMPT and prompted is not None and key in prompted:
-            scored[prompt] = ScoredTokens(prompted, prompted.rows(key))
-
+    scored = _scored_by_prompt(identifier, table, prompted)
     part_counts = graded(scored, identifier.text, identifier.type)
 
     for prompt in identifier.prompts:
@@ -241,10 +232,8 @@ def identifier_scores(
 
         # Greedy decoding writes the identifier if every token has rank 1.
         is_greedy = bool((rank == 1).all())
-        is_sure = is_greedy and not ties.any()
         # Rounding can make the NLL of a certain token slightly negative.
         logp = min(0.0, -float(nll.sum(dtype=np.float64)))
-        top40_logp = float(top_k_logp(nll, rank, top40_mass, k=TOP_TOKENS).sum())
 
         top_p_logp = dict.fromkeys(NUCLEUS_SAMPLERS, np.nan)
         if prompt == FULL_PROMPT and nucleus is not None:
@@ -254,14 +243,39 @@ def identifier_scores(
         yield IdentifierScores(
             n_tokens=len(nll),
             greedy=is_greedy,
-            greedy_sure=is_sure,
+            greedy_sure=is_greedy and not ties.any(),
             logp_t1=logp,
-            logp_top40=top40_logp,
+            logp_top40=float(top_k_logp(nll, rank, top40_mass, k=TOP_TOKENS).sum()),
             parts=part_counts[prompt].parts,
             parts_right=part_counts[prompt].right,
             logp_top_p90=top_p_logp["top_p90"],
             logp_top_p95=top_p_logp["top_p95"],
         )
+
+
+def _scored_by_prompt(
+    identifier: PromptedIdentifier, table: TokenTable, prompted: TokenTable | None
+) -> dict[str, ScoredTokens]:
+    """Map each prompt after which the identifier was scored to its tokens' scores.
+
+    Parameters
+    ----------
+    table, prompted
+        Scores after the true prefix, and after other prompts.
+    """
+    # After its true prefix it is a section of the scored row, after other prompts all
+    # that was scored.
+    key_of_row = identifier.prompts[FULL_PROMPT]
+    scored = {
+        FULL_PROMPT: ScoredTokens(table, table.span(key_of_row, *identifier.tokens))
+    }
+    if prompted is None:
+        return scored
+
+    for prompt, key in identifier.prompts.items():
+        if prompt != FULL_PROMPT and key in prompted:
+            scored[prompt] = ScoredTokens(prompted, prompted.rows(key))
+    return scored
 
 
 def _top_p_logp(

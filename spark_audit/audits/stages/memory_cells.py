@@ -173,6 +173,25 @@ def _contrast(sides: Sides, nll: np.ndarray, before: np.ndarray) -> SidesContras
     return SidesContrast(memory(nll - before, sides), gap=gap)
 
 
+def _step(
+    sides: Sides, nll: np.ndarray, previous_nll: np.ndarray, memory_gap: float
+) -> SidesContrast:
+    """Return the change of trained minus held-out identifiers by one stage.
+
+    Parameters
+    ----------
+    nll, previous_nll
+        Shape ``(spans,)``: summed NLL after the stage and after the one before, nats.
+    memory_gap
+        Size of a clear memory after the stage before, nats per token; else 0.
+    """
+    step = _contrast(sides, nll, previous_nll)
+    # Memory is estimated more precisely than levels of NLL, as it is a change of the
+    # same tokens. What was remembered after the previous stage may be all that the
+    # sides differ by.
+    return step._replace(gap=max(step.gap, memory_gap))
+
+
 def _is_usable(spans: pd.DataFrame) -> np.ndarray:
     """Return which identifiers can be compared, shape ``(spans,)``, bool.
 
@@ -234,11 +253,7 @@ def _cells_of_task(series: SeriesScores, task: str) -> Iterator[TaskCell]:
         # What this stage alone changed.
         step = SidesContrast(Memory.missing(NO_PREVIOUS_STAGE), gap=0.0)
         if is_single_task and stage - 1 in series.nll:
-            step = _contrast(sides, nll[used], series.nll[stage - 1][used])
-            # Memory is estimated more precisely than levels of NLL, as it is a change
-            # of the same tokens. What was remembered after the previous stage may be
-            # all that the sides differ by.
-            step = step._replace(gap=max(step.gap, memory_gap))
+            step = _step(sides, nll[used], series.nll[stage - 1][used], memory_gap)
         memory_gap = clear_gap(since_reference.memory.difference)
 
         # Test whether the task is less remembered than at its best earlier stage.

@@ -122,8 +122,10 @@ def _finding(tests: Sequence[RankTest], frame: pd.DataFrame) -> Finding:
         shown = pooled
         verdict = _undetected_verdict(pooled)
 
+    # `trained`, `never` and `left_out` count clusters.
     is_trained = frame["side"] == TRAINED
-    n_left_out = frame[~is_trained & (frame["stratum"] < 0)]["cluster"].nunique()
+    is_left_out = ~is_trained & (frame["stratum"] < 0)
+    n_left_out = frame[is_left_out]["cluster"].nunique()
     facts: dict[str, Fact] = {
         "ahead": shown.row,
         "ahead_all": pooled.row,
@@ -131,10 +133,11 @@ def _finding(tests: Sequence[RankTest], frame: pd.DataFrame) -> Finding:
         "never": shown.n_held_out,
         "left_out": n_left_out,
     }
-
     if verdict.claim == "memory":
         facts |= _facts_beyond(shown)
 
+    # Remarks: what the figure is relative to, those of the verdict, and why held-out
+    # identifiers are missing.
     remarks = [_relation(shown.row), *verdict.remarks]
     if not shown.n_held_out:
         remarks.append(_why_no_control(n_left_out))
