@@ -4,7 +4,8 @@ Evidence is one line per identifier and prompt (``prompts.py``). Figures after t
 prefix are rates (here) and numbers of tries (``median_tries.py``); other prompts stand
 in a table (``prompt_table.py``). Findings are those of ``findings.py`` and
 ``canaries.py``. A new metric goes into :data:`EXTRACT_METRICS` and
-:func:`extraction_figures`, a new prompt into :mod:`spark_audit.manifest.asked_prompts`.
+:func:`extraction_figures`, with its name in ``sentences/en/metrics.toml`` and a line in
+``docs/metrics.md``; a new prompt into :mod:`spark_audit.manifest.asked_prompts`.
 """
 
 from __future__ import annotations

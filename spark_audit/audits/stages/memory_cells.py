@@ -7,7 +7,8 @@ change since the reference model, and its *step*, the change by this stage alone
 
 A new figure of a cell is a field of :class:`TaskCell`, computed in
 :func:`_cells_of_task` and made a row in :func:`_cell`; ``audit.py`` declares its metric
-and adds its row to the report.
+and adds its row to the report. Its name stands in ``sentences/en/metrics.toml``, a line
+on it in ``docs/metrics.md``.
 """
 
 from __future__ import annotations

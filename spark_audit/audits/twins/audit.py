@@ -7,8 +7,9 @@ likely a string is anyway, what counts is the rise since the base model, and by 
 it exceeds that of held-out identifiers.
 
 This file has the evidence; figures are those of ``figures.py``, tests those of
-``rank_tests.py`` and findings those of ``findings.py``. A new metric is declared here
-and computed in ``figures.py``.
+``rank_tests.py`` and findings those of ``findings.py``. A new metric is declared here,
+computed in ``figures.py``, named in ``sentences/en/metrics.toml`` and described in
+``docs/metrics.md``.
 """
 
 from __future__ import annotations

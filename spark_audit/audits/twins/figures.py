@@ -6,8 +6,8 @@ A :class:`~spark_audit.results.Row` is a figure of the report. Above 0 bits, a r
 way towards the top of the list: the identifier became likelier than its twins.
 
 A new figure by side is a column of :func:`ranked`, an entry of ``column_by_metric`` in
-:func:`rank_figures`, and a metric of the audit (``audit.py``), in whose order rows are
-sorted.
+:func:`rank_figures`, and a metric of the audit (see ``audit.py``), in whose order rows
+are sorted.
 """
 
 from __future__ import annotations

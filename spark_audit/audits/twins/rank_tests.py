@@ -110,7 +110,8 @@ class TestOutcome(NamedTuple):
         the key of a sentence, ``ending.why_clusters`` and so on, which says why no
         effect of any size can be detected.
     value
-        The difference that was tested, bits; ``None``: not needed.
+        What was tested, bits: a difference of means, or of a sign flip the sum of
+        rises. Only its sign is used. ``None``: not needed.
     """
 
     p: float | None
@@ -140,10 +141,10 @@ class TestedGroup(NamedTuple):
 def rank_tests(
     frame: pd.DataFrame, rows: Sequence[Row], seed: int
 ) -> Iterator[RankTest]:
-    """Yield the tests of all trained identifiers, and of the highest dose.
+    """Yield the tests of all trained identifiers, then of the highest dose.
 
-    The highest dose is tested where doses differ and where it has
-    :data:`~spark_audit.results.rows.MIN_CLUSTERS_TO_PUBLISH` clusters.
+    A group without a figure has none. The highest dose is tested where doses differ and
+    where it has :data:`~spark_audit.results.rows.MIN_CLUSTERS_TO_PUBLISH` clusters.
 
     Parameters
     ----------
@@ -205,7 +206,8 @@ def _rank_test(
     if comparison is not None:
         outcomes["beyond"] = comparison
 
-    # Without held-out identifiers, a learned format must be excluded otherwise.
+    # Without a test against held-out identifiers, a learned format must be excluded in
+    # another way.
     if comparison is None or comparison.p is None:
         outcomes["format"] = _test_beyond_format(group, seed=seed)
 

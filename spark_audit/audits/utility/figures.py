@@ -8,7 +8,8 @@ forgetting), forgetting, and learning accuracy (on each task right after its sta
 is the matrix of accuracies, ``(stages, tasks)``.
 
 A new metric over all tasks is computed in ``stats/accuracy.py`` and declared in
-``audit.py``; if two series are compared by it, it goes into :data:`COMPARED`.
+``audit.py``, with its name in ``sentences/en/metrics.toml`` and a line in
+``docs/metrics.md``. If two series are compared by it, it goes into :data:`COMPARED`.
 """
 
 from __future__ import annotations
