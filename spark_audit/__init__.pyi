@@ -7,6 +7,7 @@ from .data.chat.import_chat import import_chat as import_chat
 from .data.examples import Example as Example
 from .data.examples import Span as Span
 from .data.examples import read_examples as read_examples
+from .data.examples import write_examples as write_examples
 from .data.importers import import_rows as import_rows
 from .manifest.build import build_manifest as build_manifest
 from .manifest.file import read_manifest as read_manifest
@@ -22,6 +23,7 @@ from .report.audit_report import AuditReport as AuditReport
 from .report.audit_report import read_report as read_report
 from .results import AuditResult as AuditResult
 from .results import Report as Report
+from .scoring.score import Scores as Scores
 from .scoring.table import Pass as Pass
 from .scoring.table import TokenTable as TokenTable
 from .stats.estimate import Estimate as Estimate

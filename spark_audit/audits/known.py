@@ -40,6 +40,14 @@ The command is also the audit's ``name``. In the order of reports; audits of oth
 packages follow.
 """
 
+NAMES_OF_CLASSES = {
+    "membership": "mia",
+    "extraction": "extract",
+    "canary_rank": "canary",
+    "series_attack": "series",
+}
+"""Name of a class in lower case -> its command, where the two differ."""
+
 RESERVED_COMMANDS = (
     "demo",
     "data",
@@ -105,12 +113,39 @@ def find(name: str) -> type[Audit]:
 
     For names that a user gives. For those in a report see ``about``.
 
+    Parameters
+    ----------
+    name
+        The name of its command (``mia``), or that of its class (``membership``).
+
     Raises
     ------
     InputError
         If no audit has this name.
     """
-    return about(one_of(name, "audit", audit_names()))
+    one_of(name, "audit", [*audit_names(), *NAMES_OF_CLASSES])
+    return about(NAMES_OF_CLASSES.get(name, name))
+
+
+def audit_of(given: str | Audit | type[Audit]) -> Audit:
+    """Return an audit that Python code gave, with its default options if it had none.
+
+    Raises
+    ------
+    InputError
+        If no audit has the given name.
+    TypeError
+        If the value is neither a name nor an audit.
+    """
+    from spark_audit.audits.base import Audit
+
+    if isinstance(given, Audit):
+        return given
+    if isinstance(given, str):
+        return find(given)()
+    if isinstance(given, type) and issubclass(given, Audit):
+        return given()
+    raise TypeError(f"audits: {given!r} is neither the name of an audit nor an audit")
 
 
 def about(name: str) -> type[Audit]:

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from spark_audit.arguments import checked_call
 from spark_audit.data.examples import Example, Span
 from spark_audit.data.fixed_wording import lack_notes, merged, template_ranges
 from spark_audit.data.pii import detector_of, resolved
@@ -41,6 +42,7 @@ class Annotated:
     notes: list[str]
 
 
+@checked_call
 def annotate(
     examples: Sequence[Example],
     *,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal, get_args
 
+from spark_audit.arguments import checked_call
 from spark_audit.data.chat.formats import is_chat
 from spark_audit.data.columns import (
     COLUMNS_OF_LAYOUT,
@@ -65,6 +66,7 @@ _PLAIN_COLUMN = re.compile(r"[A-Za-z]+(_[A-Za-z0-9]+)*")
 """Pattern of a column name that may be shown: another name may be text of the data."""
 
 
+@checked_call
 def import_rows(
     source: str | Path,
     output: str | Path,

@@ -12,13 +12,14 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
+from spark_audit.arguments import checked_call
 from spark_audit.data.canary_candidates import Encode
 from spark_audit.data.encoding import token_ids
 from spark_audit.data.examples import Example, unique
@@ -53,7 +54,10 @@ READ_ROWS = 8 * SLICE_ROWS
 Progress: TypeAlias = Callable[[str, int, int], None]
 """A callback with the current step, the amount done, and the total."""
 
+SettingT = TypeVar("SettingT")
 
+
+@checked_call
 def build_manifest(
     examples: Sequence[Example],
     loaded: Checkpoint,
@@ -64,7 +68,13 @@ def build_manifest(
     store: Store | None = None,
     batch_size: BatchSize = "auto",
     progress: Progress | None = None,
-    **options: Any,
+    caliper: float | None = None,
+    preset: str | None = None,
+    distance: Literal["mean", "profile"] | None = None,
+    controls: Literal["any", "before"] | None = None,
+    max_length: int | None = None,
+    seed: int | None = None,
+    n_candidates: int | None = None,
 ) -> Manifest:
     """Build a manifest from annotated examples and the reference model.
 
@@ -76,14 +86,16 @@ def build_manifest(
         The base model that the checkpoints to be audited were trained from.
     name
         Name of the manifest in reports; not part of its digest.
-    settings, options
-        Settings of the build. ``options`` are fields of
-        :class:`~spark_audit.manifest.settings.BuildSettings` by name, such as
-        ``caliper`` and ``preset``.
+    settings
+        Settings of the build; those that are given by name win over them.
     data
         Files that the examples were read from, whose hashes are recorded.
     store, batch_size
         As in :func:`spark_audit.scoring.score.score`.
+    caliper, preset, distance, controls, max_length, seed, n_candidates
+        Settings by name: fields of
+        :class:`~spark_audit.manifest.settings.BuildSettings`. ``None``: that of
+        ``settings``, or its default.
 
     Raises
     ------
@@ -92,7 +104,16 @@ def build_manifest(
         rows, a number is out of range, the tokenizer gives no offsets, or ``loaded`` is
         not a base model.
     """
-    chosen = replace(settings or BuildSettings(), **options)
+    defaults = settings or BuildSettings()
+    chosen = BuildSettings(
+        caliper=_first_given(caliper, defaults.caliper),
+        preset=_first_given(preset, defaults.preset),
+        distance=_first_given(distance, defaults.distance),
+        controls=_first_given(controls, defaults.controls),
+        max_length=_first_given(max_length, defaults.max_length),
+        seed=_first_given(seed, defaults.seed),
+        n_candidates=_first_given(n_candidates, defaults.n_candidates),
+    )
     recorded = chosen.recorded(max_positions=loaded.max_positions)
     show = _stages(progress)
 
@@ -161,6 +182,11 @@ def build_manifest(
             "notes": notes,
         }
     )
+
+
+def _first_given(value: SettingT | None, default: SettingT) -> SettingT:
+    """Return a setting that was given by name, or else its default."""
+    return default if value is None else value
 
 
 def _encoder(loaded: Checkpoint, *, special_tokens: bool) -> Encode:

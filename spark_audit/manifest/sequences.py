@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from spark_audit.arguments import checked_call
 from spark_audit.data.encoding import Encoding
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
@@ -23,9 +24,11 @@ from spark_audit.manifest.asked_prompts import asked_items
 from spark_audit.manifest.candidate_items import candidate_items
 from spark_audit.manifest.encodings import Encodings, few_labels, fitted_prefix
 from spark_audit.manifest.file import read_manifest
+from spark_audit.options import BatchSize
 from spark_audit.scoring import score as scoring
 from spark_audit.scoring.items import AnyItem, Item, Prompt
-from spark_audit.scoring.score import PassTables
+from spark_audit.scoring.score import Progress, Scores
+from spark_audit.scoring.store import Store
 from spark_audit.scoring.table import ITEMS, Pass
 
 if TYPE_CHECKING:
@@ -62,36 +65,110 @@ def items_for(
     }
 
 
+@overload
 def score(
-    loaded: GivenCheckpoint,
+    checkpoint: GivenCheckpoint,
     source: schema.Manifest | str | Path | Sequence[AnyItem],
-    **options: Any,
-) -> PassTables:
-    """Score all examples of a manifest, or given items, on a checkpoint.
+    *,
+    passes: Sequence[Pass] = (Pass(),),
+    store: Store | str | Path | None = None,
+    batch_size: BatchSize = "auto",
+    progress: Progress | bool | None = None,
+) -> Scores: ...
 
-    This is :func:`spark_audit.scoring.score.score` for whoever has a manifest at hand.
+
+@overload
+def score(
+    checkpoint: Mapping[str, GivenCheckpoint],
+    source: schema.Manifest | str | Path | Sequence[AnyItem],
+    *,
+    passes: Sequence[Pass] = (Pass(),),
+    store: Store | str | Path | None = None,
+    batch_size: BatchSize = "auto",
+    progress: Progress | bool | None = None,
+) -> dict[str, Scores]: ...
+
+
+@checked_call
+def score(
+    checkpoint: GivenCheckpoint | Mapping[str, GivenCheckpoint],
+    source: schema.Manifest | str | Path | Sequence[AnyItem],
+    *,
+    passes: Sequence[Pass] = (Pass(),),
+    store: Store | str | Path | None = None,
+    batch_size: BatchSize = "auto",
+    progress: Progress | bool | None = None,
+) -> Scores | dict[str, Scores]:
+    """Score all examples of a manifest, or given items, on one or several checkpoints.
+
+    ``sa.audit(scores=...)`` and each audit of ``sa.audits`` take what this returns.
 
     Parameters
     ----------
-    loaded
-        The checkpoint, its path, or a model in memory.
+    checkpoint
+        The checkpoint, its path, or a model in memory; ``{name: checkpoint}`` for
+        several.
     source
         A manifest or its path, for all its examples; or items that were made from one.
-    options
-        ``passes``, ``store``, ``batch_size``, ``progress``.
+    passes
+        Passes to run over the items.
+    store
+        The folder that keeps the scores, so that the same call resumes; ``None``: they
+        are in memory only.
+    batch_size
+        Most texts of a batch; ``auto``: limited by a budget of tokens.
+    progress
+        Called after every batch with the tokens done and their total. ``True``:
+        progress on stderr, which is the default if a person waits.
+
+    Returns
+    -------
+    Scores or dict
+        The scores of the checkpoint; for several ``{name: scores}``.
     """
-    if not isinstance(source, schema.Manifest | str | Path):
-        return scoring.score(loaded, source, **options)
+    from spark_audit.checkpoints.open import as_checkpoint, open_checkpoint
 
-    from spark_audit.checkpoints.open import as_checkpoint
+    if isinstance(checkpoint, Mapping):
+        scores_by_name = {}
+        for name, given in checkpoint.items():
+            if isinstance(given, str | Path):
+                given = open_checkpoint(given, name=name)
+            scores_by_name[name] = score(
+                given,
+                source,
+                passes=passes,
+                store=store,
+                batch_size=batch_size,
+                progress=progress,
+            )
+        return scores_by_name
 
-    manifest = read_manifest(source)
-    checkpoint = as_checkpoint(
-        loaded, tokenizer_sha256=manifest.reference.tokenizer_sha256
+    digest = ""
+    items: Sequence[AnyItem]
+    if isinstance(source, schema.Manifest | str | Path):
+        manifest = read_manifest(source)
+        digest = manifest.digest
+        loaded = as_checkpoint(
+            checkpoint, tokenizer_sha256=manifest.reference.tokenizer_sha256
+        )
+        plan = {Pass(): [*manifest.by_id]}
+        items = items_for(manifest, loaded, plan)[Pass()]
+    else:
+        loaded = as_checkpoint(checkpoint)
+        items = source
+
+    if isinstance(store, str | Path):
+        store = Store(Path(store).expanduser())
+    scores = scoring.score(
+        loaded,
+        items,
+        passes=passes,
+        store=store,
+        batch_size=batch_size,
+        progress=progress,
     )
-    plan = {Pass(): [*manifest.by_id]}
-    items = items_for(manifest, checkpoint, plan)[Pass()]
-    return scoring.score(checkpoint, items, **options)
+    scores.manifest_digest = digest
+    return scores
 
 
 def plain_items(encodings: Encodings, keys: Sequence[str]) -> list[Item]:

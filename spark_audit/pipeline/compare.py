@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from spark_audit.arguments import checked_call
 from spark_audit.audits import Matched, about, audit_names, find
 from spark_audit.audits.base import Context, baselines_of, guard, originals
 from spark_audit.audits.seeds import with_entries
@@ -68,6 +69,7 @@ class ComparedReport:
         return evidence_of(self.report, self.folder, audit).renamed(self.names)
 
 
+@checked_call
 def compare(
     *folders: str | Path,
     baseline: str | None = None,

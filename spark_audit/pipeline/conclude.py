@@ -27,7 +27,7 @@ from spark_audit.report.folder import write_report
 from spark_audit.report.kept import keep_if_replaced, other_models
 from spark_audit.results import AuditResult, Guard, ManifestFacts
 from spark_audit.results.evidence import Evidence
-from spark_audit.scoring.store import Scores
+from spark_audit.scoring.store import StoredScores
 
 STATISTICS = "statistics, audits"
 """Name of the activity after scoring, in the progress that a terminal shows."""
@@ -134,12 +134,14 @@ def score_files(evidence: Iterable[str]) -> dict[str, list[str]]:
     return {"scores": sorted(f"scores/{name}" for name in evidence)}
 
 
-def _tables(job: Job, checkpoint_jobs: Sequence[CheckpointJob]) -> dict[str, Scores]:
+def _tables(
+    job: Job, checkpoint_jobs: Sequence[CheckpointJob]
+) -> dict[str, StoredScores]:
     """Return the stored scores of each checkpoint, by its name."""
     tables = {}
     for checkpoint_job in checkpoint_jobs:
         facts = checkpoint_job.facts
-        tables[facts.name] = Scores(
+        tables[facts.name] = StoredScores(
             job.store,
             checkpoint_job.items_by_pass,
             served=facts.format == "server",

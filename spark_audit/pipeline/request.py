@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, TypeAlias
 
 from cyclopts import Parameter, Token
 from cyclopts.types import PositiveInt
 
 from spark_audit import options
-from spark_audit.audits import Audit, find
+from spark_audit.audits import Audit
+from spark_audit.audits.known import audit_of
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
+
+GivenPaths: TypeAlias = str | Path | Sequence[str | Path]
+"""One path or several, as Python code gives them."""
+
+GivenAudit: TypeAlias = str | Audit | type[Audit]
+"""An audit as Python code gives it: its name, its class, or one with options."""
+
+GivenAudits: TypeAlias = GivenAudit | Sequence[GivenAudit]
+"""One audit or several."""
+
+GivenCheckpoints: TypeAlias = GivenPaths | Mapping[str, GivenPaths]
+"""Checkpoints as Python code gives them; several paths of one name are its seeds."""
 
 LAUNCHER_VARIABLES = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"))
 """Variables in which torchrun and srun give a process its number and their total."""
@@ -60,29 +73,42 @@ def _path(value: str | Path) -> Path:
     return Path(value).expanduser()
 
 
-def _typed_checkpoints(checkpoints: Any) -> Any:
-    """Return checkpoints that Python code gave as ``{name: path}`` as typed texts.
+def given_paths(paths: GivenPaths) -> tuple[Path, ...]:
+    """Return one path or several, with ``~`` expanded."""
+    if isinstance(paths, str | Path):
+        paths = [paths]
+    return tuple(_path(path) for path in paths)
 
-    Each becomes ``NAME=PATH``; several paths of one name, its seeds, become several
-    texts. Any other value is returned as it is.
+
+def given_texts(texts: GivenPaths) -> tuple[str, ...]:
+    """Return one text or several, such as names of formats; a path is a text, too."""
+    if isinstance(texts, str | Path):
+        texts = [texts]
+    return tuple(str(text) for text in texts)
+
+
+def given_audits(audits: GivenAudits) -> tuple[Audit, ...]:
+    """Return audits that are given by name, class, or with options."""
+    if isinstance(audits, str | Audit | type):
+        audits = [audits]
+    return tuple(audit_of(audit) for audit in audits)
+
+
+def typed_checkpoints(checkpoints: GivenCheckpoints) -> tuple[str, ...]:
+    """Return checkpoints as they are typed on a command line.
+
+    Each item of ``{name: path}`` becomes ``NAME=PATH``; several paths of one name, its
+    seeds, become several texts.
     """
     if not isinstance(checkpoints, Mapping):
-        return checkpoints
+        return given_texts(checkpoints)
 
     typed: list[str] = []
     for name, paths in checkpoints.items():
-        paths_of_name = [paths] if isinstance(paths, str | Path) else paths
-        for path in paths_of_name:
+        for path in given_texts(paths):
             typed.append(f"{name}={path}")
-    return typed
+    return tuple(typed)
 
-
-_LIST_OPTIONS: dict[str, Callable[[Any], object]] = {
-    "audits": lambda audit: find(audit)() if isinstance(audit, str) else audit,
-    **dict.fromkeys(("checkpoints", "formats"), str),
-    **dict.fromkeys(("data", "relearn"), _path),
-}
-"""Name of a list field -> function that converts each value."""
 
 _REFUSED = {
     "--data": "takes the place of a manifest, for audits of series alone; leave it out",
@@ -198,12 +224,15 @@ class Request:
 
     def __post_init__(self) -> None:
         # A frozen dataclass sets its own fields by object's method.
-        object.__setattr__(self, "checkpoints", _typed_checkpoints(self.checkpoints))
-        for name, convert in _LIST_OPTIONS.items():
-            value = getattr(self, name)
-            values = [value] if isinstance(value, str | Path | Audit) else value
-            converted = tuple(convert(value) for value in values)
-            object.__setattr__(self, name, converted)
+        given = {
+            "checkpoints": typed_checkpoints(self.checkpoints),
+            "audits": given_audits(self.audits),
+            "formats": given_texts(self.formats),
+            "data": given_paths(self.data),
+            "relearn": given_paths(self.relearn),
+        }
+        for name, values in given.items():
+            object.__setattr__(self, name, values)
 
         for name in ("manifest", "output", "scores"):
             value = getattr(self, name)

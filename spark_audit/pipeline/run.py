@@ -7,16 +7,20 @@ Among several workers, the one that finds nothing missing writes the report.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Literal
 
+from spark_audit.arguments import checked_call
 from spark_audit.audits import DEFAULT_AUDITS
+from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import IncompleteError
 from spark_audit.files import alone
 from spark_audit.messages import awaited, say
 from spark_audit.messages import progress as shown
+from spark_audit.options import BatchSize
 from spark_audit.pipeline import up_to_date
 from spark_audit.pipeline.conclude import conclude
 from spark_audit.pipeline.estimate import stored_passes
@@ -28,8 +32,20 @@ from spark_audit.pipeline.job import (
     checked_job,
     missing_base_note,
 )
-from spark_audit.pipeline.request import Request
+from spark_audit.pipeline.request import (
+    GivenAudits,
+    GivenCheckpoints,
+    GivenPaths,
+    Request,
+    given_audits,
+    given_paths,
+    given_texts,
+    typed_checkpoints,
+)
 from spark_audit.report.audit_report import AuditReport, read_report
+
+if TYPE_CHECKING:
+    from spark_audit.pipeline.handed_scores import GivenScores
 
 LOCK = ".report.lock"
 """The lock in a report folder, held by the process that writes the report."""
@@ -58,8 +74,21 @@ class Outcome:
     missing: int = 0
 
 
-def run(request: Request, *, progress: Progress | None = None) -> Outcome:
+@checked_call
+def run(
+    request: Request,
+    *,
+    progress: Progress | None = None,
+    scores: GivenScores | None = None,
+) -> Outcome:
     """Audit checkpoints against a manifest and write the report folder.
+
+    Parameters
+    ----------
+    progress
+        Called with the name of an activity, the amount done, and the total amount.
+    scores
+        Scores of ``sa.score`` for some of the checkpoints, which are not made again.
 
     Raises
     ------
@@ -67,13 +96,18 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
         For any input of the user that cannot be used. Finished scores are kept, and the
         same request resumes.
     """
-    folder = up_to_date.unchanged(request)
+    # Scores that are handed over must be checked, also if a report is there already.
+    folder = up_to_date.unchanged(request) if scores is None else None
     if folder is not None:
         return Outcome(folder, read_report(folder), anew=False)
 
     # Problems that headers show are refused before anything is scored.
     job = checked_job(request, progress)
     inputs = up_to_date.inputs_of(request, job.opening)
+    if scores is not None:
+        from spark_audit.pipeline.handed_scores import take_scores
+
+        take_scores(job, scores)
     unscored = job.unscored()
     _say_before_scoring(job, unscored)
 
@@ -114,36 +148,163 @@ def _say_before_scoring(job: Job, unscored: Unscored) -> None:
         say(f"{passes} are stored in {job.store.folder}")
 
 
+@checked_call
 def audit(
-    checkpoints: Any,
+    checkpoints: GivenCheckpoints,
     *,
-    audits: Any = DEFAULT_AUDITS,
+    base: str | Path | None = None,
+    baseline: str | None = None,
+    manifest: str | Path | None = None,
+    audits: GivenAudits = DEFAULT_AUDITS,
+    scores: GivenScores | str | Path | None = None,
+    output: str | Path | None = None,
+    formats: str | Sequence[str] = (),
+    data: GivenPaths = (),
+    relearn: GivenPaths = (),
+    relearn_steps: int = 50,
+    relearn_lr: float = 1e-3,
+    preset: str | None = None,
+    seed: int = 0,
+    limit: int | None = None,
+    batch_size: BatchSize = "auto",
+    shard: tuple[int, int] = (0, 1),
+    jobs: int | Literal["auto"] = "auto",
+    engine: str = "local",
+    address: str | None = None,
+    show_text: bool = False,
+    device: str = "auto",
+    dtype: str = "float32",
+    device_map: str | None = None,
+    tokenizer: str | Path | None = None,
+    lora_alpha: float | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    quantize: str | Sequence[str] = (),
+    model: str | None = None,
+    agree: str | Path | None = None,
     progress: bool | None = None,
-    **options: Any,
 ) -> AuditReport:
     """Audit checkpoints against a manifest, write the report folder, return the report.
 
     Parameters
     ----------
     checkpoints
-        Path of a checkpoint, several paths, or ``{name: path}``.
+        Path of a checkpoint, several paths, or ``{name: path}``; for the seeds of one
+        method ``{name: [path, ...]}``.
+    base
+        Base model: the model before this training. Needed for adapters that do not
+        name theirs, and to compare full weights with it; audited as ``base``.
+    baseline
+        Name of the same run without the correction; gives contrasts.
+    manifest
+        Default: the one in ``manifests/`` that fits the checkpoint.
     audits
-        Names of audits, or audits with options (``sa.audits.Matched(...)``).
+        Audits by name (``"mia"`` or ``"membership"``), class
+        (``sa.audits.Membership``), or with options (``sa.audits.Matched(null="x")``).
+    scores
+        What ``sa.score`` returned for these checkpoints, one or ``{name: scores}``:
+        these texts are not scored again. Or the folder of a score store or report.
+    output
+        Folder of the report; default: ``reports/<manifest>-<names>``.
+    formats
+        What is rendered beside ``report.json``; none stands for the usual ones.
+    data
+        Data files, for audits of series in place of a manifest: their test rows are
+        answered.
+    relearn, relearn_steps, relearn_lr
+        Data files to train each checkpoint on for a few steps, and audit it again as
+        NAME+relearn; the steps and the peak learning rate of that training.
+    preset
+        ``robust`` or ``paper``; default: that of the manifest.
+    seed
+        Seed of everything random.
+    limit
+        Score only so many examples; the report is partial.
+    batch_size
+        Most texts of a batch; ``auto``: limited by a budget of tokens.
+    shard
+        Part of this worker, from 0, and how many workers there are.
+    jobs
+        Processes on this machine's CPU; ``auto``: one per core, as memory allows.
+    engine, address
+        ``local``, or ``ray`` with the address of the cluster.
+    show_text
+        Show identifiers in the dossier.
+    device, dtype, device_map, tokenizer, lora_alpha, revision, trust_remote_code
+        How checkpoints are opened; see
+        :class:`~spark_audit.checkpoints.specs.Loading`.
+    quantize
+        Audit each checkpoint but the base with weights rounded to ``int8`` or
+        ``int4``, too.
+    model, agree
+        Name of the model on a server, and the local copy of the served checkpoint.
     progress
         Whether to show progress; default: if a person waits.
-    **options
-        The other fields of :class:`Request`: ``base``, ``manifest``, ``output``,
-        ``formats``, ``baseline`` ...
 
     Raises
     ------
     SparkError
         As for :func:`run`.
+    TypeError
+        If there is no such argument (the error names the nearest), or a value has a
+        wrong type.
     """
-    request = Request(checkpoints=checkpoints, audits=audits, **options)
+    score_folder: Path | None = None
+    handed_scores: GivenScores | None = None
+    if isinstance(scores, str | Path):
+        score_folder = Path(scores)
+    else:
+        handed_scores = scores
+
+    loading = Loading(
+        device=device,
+        dtype=dtype,
+        device_map=device_map,
+        tokenizer=_text(tokenizer),
+        lora_alpha=lora_alpha,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+        quantize=given_texts(quantize),
+        model=model,
+        agree=_text(agree),
+    )
+    request = Request(
+        checkpoints=typed_checkpoints(checkpoints),
+        base=_text(base),
+        baseline=baseline,
+        manifest=_path(manifest),
+        audits=given_audits(audits),
+        scores=score_folder,
+        output=_path(output),
+        formats=given_texts(formats),
+        data=given_paths(data),
+        relearn=given_paths(relearn),
+        relearn_steps=relearn_steps,
+        relearn_lr=relearn_lr,
+        preset=preset,
+        seed=seed,
+        limit=limit,
+        batch_size=batch_size,
+        shard=shard,
+        jobs=jobs,
+        engine=engine,
+        address=address,
+        show_text=show_text,
+        loading=loading,
+    )
     is_shown = awaited() if progress is None else progress
     with shown(quiet=not is_shown) as show:
-        report = run(request, progress=show).report
+        report = run(request, progress=show, scores=handed_scores).report
     if report is None:
         raise IncompleteError("other workers have not scored their part")
     return report
+
+
+def _text(value: str | Path | None) -> str | None:
+    """Return a path as text; ``None`` stays."""
+    return None if value is None else str(value)
+
+
+def _path(value: str | Path | None) -> Path | None:
+    """Return a text as path; ``None`` stays."""
+    return None if value is None else Path(value)

@@ -52,12 +52,45 @@ _MAX_NAMED = 5
 _ITEM_NOUNS = {Item: "example", Candidates: "candidates", Prompt: "prompt"}
 
 
-class PassTables(dict[Pass, TokenTable]):
-    """Tables by pass, with ``notes`` on how the scores were made."""
+class Scores(dict[Pass, TokenTable]):
+    """The scores of one checkpoint: pass -> table, as audits read them.
 
-    def __init__(self, tables: dict[Pass, TokenTable], notes: Sequence[str]) -> None:
+    Attributes
+    ----------
+    checkpoint
+        Name of the checkpoint.
+    model_id
+        Hash of everything a score depends on besides the token ids; see
+        :class:`~spark_audit.checkpoints.checkpoint.Checkpoint`.
+    manifest_digest
+        Digest of the manifest whose examples were scored; empty: the items were made
+        otherwise.
+    notes
+        Notes on how the scores were made.
+    """
+
+    def __init__(
+        self,
+        tables: Mapping[Pass, TokenTable],
+        *,
+        checkpoint: str,
+        model_id: str,
+        manifest_digest: str = "",
+        notes: Sequence[str] = (),
+    ) -> None:
         super().__init__(tables)
+        self.checkpoint = checkpoint
+        self.model_id = model_id
+        self.manifest_digest = manifest_digest
         self.notes = tuple(notes)
+
+    def __repr__(self) -> str:
+        """Return the sizes alone: scores of tokens reveal as much as their text."""
+        sizes = [
+            f"{scoring_pass.kind}: {len(table.ids)} texts, {len(table)} tokens"
+            for scoring_pass, table in self.items()
+        ]
+        return f"Scores({self.checkpoint!r}, {'; '.join(sizes)})"
 
 
 def item(key: str, encoding: Encoding, kept: tuple[int, int]) -> Item:
@@ -74,7 +107,7 @@ def score(
     store: Store | None = None,
     batch_size: BatchSize = "auto",
     progress: Progress | bool | None = None,
-) -> PassTables:
+) -> Scores:
     """Score items once in every pass, except for scores that are already stored.
 
     Parameters
@@ -96,7 +129,7 @@ def score(
 
     Returns
     -------
-    PassTables
+    Scores
         Pass -> table of its items, sorted by key, with notes on how the scores were
         made.
 
@@ -138,7 +171,12 @@ def score(
             tables[scoring_pass] = store.gather(store_keys, scoring_pass=scoring_pass)
             notes |= dict.fromkeys(store.remarks(store_keys.values()))
             notes |= dict.fromkeys(store.notes)
-    return PassTables(tables, list(notes))
+    return Scores(
+        tables,
+        checkpoint=loaded.name,
+        model_id=loaded.model_id,
+        notes=list(notes),
+    )
 
 
 def score_items(

@@ -291,7 +291,7 @@ class Store:
         return list(texts)
 
 
-class Scores(Mapping[Pass, TokenTable]):
+class StoredScores(Mapping[Pass, TokenTable]):
     """The tables of a checkpoint, by pass, as audits read them.
 
     Each table is gathered from the store when the caller asks for it, and not kept: no

@@ -14,7 +14,7 @@ from spark_audit.errors import CheckpointError, IncompleteError, InputError
 from spark_audit.scoring.items import Candidates
 from spark_audit.scoring.passes import candidates as prefixes_module
 from spark_audit.scoring.passes import plain as engine_module
-from spark_audit.scoring.score import PassTables, score
+from spark_audit.scoring.score import Scores, score
 from spark_audit.scoring.table import Pass
 
 KIND = Pass("candidates")
@@ -80,7 +80,7 @@ def expected(model: Any, item: Candidates) -> np.ndarray:
 
 
 def assert_fits(
-    scored: PassTables, model: Any, sets: Sequence[Candidates], *, atol: float = 1e-5
+    scored: Scores, model: Any, sets: Sequence[Candidates], *, atol: float = 1e-5
 ) -> None:
     table = scored[KIND]
     for item in sets:
@@ -252,7 +252,7 @@ def test_the_models_own_head(keep, monkeypatch):
 # --- where the cache is not used ------------------------------------------------------
 
 
-def whole(scored: PassTables) -> str:
+def whole(scored: Scores) -> str:
     (text,) = (text for text in scored.notes if "read whole" in text)
     return text
 

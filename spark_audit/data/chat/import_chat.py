@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
+from spark_audit.arguments import checked_call
 from spark_audit.data.chat.formats import (
     TEMPLATE_ROLES,
     Conversation,
@@ -60,6 +61,7 @@ _LOSS_IN_WORDS = {
 """Words in which notes describe each value of ``--supervised``."""
 
 
+@checked_call
 def import_chat(
     source: str | Path,
     output: str | Path,
