@@ -28,7 +28,7 @@ FOLDS = 5
 MAX_ROWS_FOR_TEXTS = 1500
 """Most examples that a classifier reads."""
 
-FEATURES = 1 << 14
+COLUMNS_OF_WORDS = 1 << 14
 """Columns that words are hashed to."""
 
 CHARACTERS_OF_LENGTH_0 = 1000
@@ -167,7 +167,7 @@ def word_features(
     -------
     Shape ``(n, features)``: words, the length and its square, labels of tasks.
     """
-    words = hash_features(texts, n_features=FEATURES)
+    words = hash_features(texts, n_features=COLUMNS_OF_WORDS)
 
     # The length is scaled to about -1 to 1, with its square.
     n_characters = [len(text) for text in texts]
