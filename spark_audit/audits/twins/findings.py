@@ -136,41 +136,63 @@ def _finding(tests: Sequence[RankTest], frame: pd.DataFrame) -> Finding:
     if verdict.claim == "memory":
         facts |= _facts_beyond(shown)
 
-    # Remarks: what the figure is relative to, those of the verdict, and why held-out
-    # identifiers are missing.
-    remarks = [_relation(shown.row), *verdict.remarks]
+    control_remarks = []
     if not shown.n_held_out:
-        remarks.append(_why_no_control(n_left_out))
+        control_remarks.append(_why_no_control(n_left_out))
+
+    # A mean rise of 0 may also be two that cancel: look at each of them.
+    n_groups = len(tests)
+    has_rise = pooled.row.metric == "rise"
+    if has_rise and not frame.loc[is_trained, "rise"].any():
+        return _finding_of_copy(pooled, facts, control_remarks, p=p, n_groups=n_groups)
 
     # Both groups could have claimed, so smallest effect and limit include the
     # correction.
-    n_groups = len(tests)
-    power = [replace(inputs, over=inputs.over * n_groups) for inputs in shown.power]
-    bounds = [replace(inputs, over=n_groups) for inputs in shown.bounds]
-    says = verdict.says
-    unit = shown.row.unit
-
-    # Where no rank has changed at all, as in a copy of the base, the sentence says so:
-    # a mean rise of 0 may also be two that cancel. Effects then count clusters.
-    has_rise = pooled.row.metric == "rise"
-    if has_rise and not frame.loc[is_trained, "rise"].any():
-        says = "still"
-        # The sentence says already that it is since the base: no remark on that.
-        remarks = remarks[1:]
-        unit = "clusters"
-        facts["clusters"] = pooled.n_trained
-        power = [hits_power(pooled.n_trained, pooled.n_held_out, over=n_groups)]
-        bounds = [_bound_of_moved(pooled.n_trained, n_groups=n_groups)]
-
+    remarks = [_relation(shown.row), *verdict.remarks, *control_remarks]
     return Finding.on(
         shown.row,
         verdict.claim,
-        f"twins.{says}",
+        f"twins.{verdict.says}",
         further=[f"twins.{key}" for key in remarks],
         facts=facts,
-        unit=unit,
-        power=power,
-        bounds=bounds,
+        power=[replace(inputs, over=inputs.over * n_groups) for inputs in shown.power],
+        bounds=[replace(inputs, over=n_groups) for inputs in shown.bounds],
+        p=p,
+    )
+
+
+def _finding_of_copy(
+    pooled: RankTest,
+    facts: Mapping[str, Fact],
+    remarks: Sequence[str],
+    *,
+    p: float,
+    n_groups: int,
+) -> Finding:
+    """Return the finding that no rank has changed at all, as in a copy of the base.
+
+    Its effects count clusters that moved, since rises have no spread.
+
+    Parameters
+    ----------
+    pooled
+        Tests of all trained identifiers.
+    remarks
+        Keys of the remarks that follow the sentence, without ``twins.`` in front.
+    p
+        p of the finding, corrected over the groups.
+    n_groups
+        Groups that were tested.
+    """
+    return Finding.on(
+        pooled.row,
+        "nothing_shown",
+        "twins.still",
+        further=[f"twins.{key}" for key in remarks],
+        facts={**facts, "clusters": pooled.n_trained},
+        unit="clusters",
+        power=[hits_power(pooled.n_trained, pooled.n_held_out, over=n_groups)],
+        bounds=[_bound_of_moved(pooled.n_trained, n_groups=n_groups)],
         p=p,
     )
 
