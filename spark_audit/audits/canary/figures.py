@@ -179,20 +179,19 @@ def _next_to_chance(row: Row, once: pd.DataFrame, in_contexts: pd.DataFrame) -> 
         return row
 
     k = TOP_RANKS.get(row.metric)
-    hits = None
     if k is None:
         chance = _chance_of_mean(row, once, n_candidates)
     else:
-        hits = ranks.hits_of(once, k=k)
-        chance = _chance_of_top_k(hits, once, n_candidates, k=k)
+        chance = _chance_of_top_k(once, n_candidates, k=k)
     update: dict[str, Any] = chance._asdict()
 
     if ranks.is_by_context(row.of):
         notes = [row.note, ONE_RANK, _note_of_ties(_canaries_of(row, in_contexts))]
-    elif hits is None:
+    elif k is None:
         notes = [row.note, _note_of_ties(once)]
     else:
         # The exact interval replaces the interval of the ratio and its notes.
+        hits = ranks.hits_of(once, k=k)
         update |= {"low": hits.low, "high": hits.high, "interval": "clopper-pearson"}
         notes = [_note_of_ties(once)]
     update["note"] = "; ".join(note for note in notes if note)
@@ -232,18 +231,16 @@ def _n_rankable(once: pd.DataFrame) -> int:
     return max(1, int(ranks.resolved(once).sum()))
 
 
-def _chance_of_top_k(
-    hits: canary_ranks.TopK, once: pd.DataFrame, n_candidates: int, *, k: int
-) -> ChanceFigures:
+def _chance_of_top_k(once: pd.DataFrame, n_candidates: int, *, k: int) -> ChanceFigures:
     """Return the value by chance of the share of canaries among the first k.
 
     Parameters
     ----------
-    hits
-        The hits of ``once`` among the first k.
     once
         The canaries of one row, ranked once over their contexts.
     """
+    hits = ranks.hits_of(once, k=k)
+
     # The smallest effect is the distance of the smallest detectable rate from that by
     # chance.
     n_canaries = len(once)
