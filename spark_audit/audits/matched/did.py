@@ -55,7 +55,7 @@ class DidComparison:
         Change of identifiers minus that of equally hard text.
     drift
         Change of low-sensitivity text; ``None``: not known.
-    own
+    identifiers
         Change of the identifiers by themselves.
     beyond_alike
         Change of the identifiers minus that of text that looks like them.
@@ -63,7 +63,7 @@ class DidComparison:
 
     did: Contrast
     drift: Contrast | None
-    own: Contrast
+    identifiers: Contrast
     beyond_alike: Contrast
 
     @classmethod
@@ -75,7 +75,7 @@ class DidComparison:
         return cls(
             did=did,
             drift=drift if drift.value is not None else None,
-            own=contrasts[name, baseline, "nll_pii"],
+            identifiers=contrasts[name, baseline, "nll_pii"],
             beyond_alike=contrasts[name, baseline, "did_alike"],
         )
 
@@ -135,7 +135,7 @@ def did_findings(
         facts["drift"] = comparison.drift
         facts["drift_own"] = drift_by_checkpoint.get(name)
         facts["drift_baseline"] = drift_by_checkpoint.get(baseline)
-        facts["own"] = comparison.own
+        facts["own"] = comparison.identifiers
         facts["alike"] = comparison.beyond_alike
 
         verdict = _did_verdict(
@@ -238,7 +238,7 @@ def _did_verdict(
     # contains 0, the sign of the value counts.
     direction = direction_of(did)  # by the interval
     sign_of_value = int(np.sign(did.value or 0.0))
-    is_less_likely_by_itself = direction_of(comparison.own) > 0
+    is_less_likely_by_itself = direction_of(comparison.identifiers) > 0
     is_less_likely_than_alike = direction_of(comparison.beyond_alike) > 0
 
     if (direction or sign_of_value) < 0:
