@@ -206,7 +206,7 @@ class TwoEnds(NamedTuple):
     suppressed: CanaryTest
 
 
-def two_ended(frame: pd.DataFrame, parts: Collection[str]) -> TwoEnds:
+def clearest_ends(frame: pd.DataFrame, parts: Collection[str]) -> TwoEnds:
     """Return the clearest test of each end among some parts.
 
     Both p are corrected (Holm) over both ends of all parts, including parts that are

@@ -30,7 +30,7 @@ from spark_audit.audits.canary.against_chance import (
     suppression_finding,
 )
 from spark_audit.audits.canary.canary_finding import canary_finding
-from spark_audit.audits.canary.chance_tests import CanaryTest, two_ended
+from spark_audit.audits.canary.chance_tests import CanaryTest, clearest_ends
 from spark_audit.audits.canary.epsilon import epsilon_finding
 from spark_audit.audits.canary.held_out import (
     HeldOutComparison,
@@ -287,7 +287,7 @@ def _findings_by_chance(
     """
     name = tested.name
     trained = ranks.trained_canaries(tested.frame)
-    remembered, suppressed = two_ended(trained, tested.parts)
+    remembered, suppressed = clearest_ends(trained, tested.parts)
     ahead_of_held_out = clearest_difference(tested.comparisons, ahead=True)
     behind_held_out = clearest_difference(tested.comparisons, ahead=False)
 

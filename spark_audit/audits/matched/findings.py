@@ -113,7 +113,7 @@ def findings_by_checkpoint(
             )
         yield _selectivity_finding(
             rows_of_name,
-            own_change=pooled_change(matched, change),
+            identifier_change=pooled_change(matched, change),
             is_reference=is_reference,
             is_replicated=is_replicated,
         )
@@ -309,7 +309,7 @@ def _dose_finding(rows: RowsOfCheckpoint, group: str, test: MemoryTest) -> Findi
 def _selectivity_finding(
     rows: RowsOfCheckpoint,
     *,
-    own_change: Estimate,
+    identifier_change: Estimate,
     is_reference: bool,
     is_replicated: bool,
 ) -> Finding:
@@ -320,7 +320,7 @@ def _selectivity_finding(
 
     Parameters
     ----------
-    own_change
+    identifier_change
         Change of the NLL of the identifiers by themselves, nats per token. It is needed
         since Delta_sel also grows if other text is learned faster than identifiers.
     """
@@ -342,11 +342,13 @@ def _selectivity_finding(
     facts["change"] = change
     facts["test_rows"] = change_in_test_rows
     facts["regression"] = regression
-    facts["own"] = row_of(own_change, checkpoint=level.checkpoint, metric="own_change")
+    facts["own"] = row_of(
+        identifier_change, checkpoint=level.checkpoint, metric="own_change"
+    )
 
     verdict = _selectivity_verdict(
         change,
-        own_change,
+        identifier_change,
         is_replicated=is_replicated,
         is_regression_known=regression.value is not None,
     )
@@ -355,7 +357,7 @@ def _selectivity_finding(
 
 def _selectivity_verdict(
     change: Row,
-    own_change: Estimate,
+    identifier_change: Estimate,
     *,
     is_replicated: bool,
     is_regression_known: bool,
@@ -376,7 +378,7 @@ def _selectivity_verdict(
 
     Parameters
     ----------
-    change, own_change
+    change, identifier_change
         Change of Delta_sel, and of the NLL of identifiers by themselves.
     is_regression_known
         Whether regression to the mean could be estimated.
@@ -393,7 +395,7 @@ def _selectivity_verdict(
         says = "delta_sel_still"
     elif direction > 0:
         says = "delta_sel_up"
-    elif direction_of(own_change) > 0:
+    elif direction_of(identifier_change) > 0:
         says = "delta_sel_both_up"
     else:
         says = "delta_sel_down"
