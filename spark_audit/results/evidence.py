@@ -102,6 +102,7 @@ class Evidence:
                         row_of_matrix = np.asarray(scores, np.float64)  # (units,)
                         files[name].write(row_of_matrix.tobytes())
 
+                # A matrix that is mapped stays readable when its file is closed.
                 shape = (len(checkpoints), len(units))
                 values = {name: _matrix(file, shape) for name, file in files.items()}
         except OSError as error:

@@ -166,9 +166,9 @@ def accuracy_estimate(
 def _effective_questions(answers: Answers, metric: str, estimate: Estimate) -> float:
     """Return the number of independent questions that an accuracy is worth.
 
-    ``estimate``: one of :data:`LEVEL_METRICS`, from the jackknife. A weighted mean over
-    tasks has the variance ``p (1 - p) sum_i w_i^2 / n_i``, that of ``1 / sum_i w_i^2 /
-    n_i`` questions.
+    ``estimate``: one of :data:`LEVEL_METRICS`, from the jackknife. As a weighted mean
+    over tasks it has the variance ``p (1 - p) S`` with ``S = sum_i (w_i^2 / n_i)``:
+    that of ``1 / S`` questions.
     """
     _, n_tasks = answers.shape
     squared_weights = task_weights(metric, n_tasks) ** 2  # (N,)

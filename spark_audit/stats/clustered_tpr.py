@@ -103,15 +103,24 @@ def tpr_estimate(
     is_above = np.asarray(scores) > thresholds[design.task]  # (n,)
     estimate = _widened_for_few(design, is_above, estimate)
 
+    return _with_status_and_notes(estimate, rates)
+
+
+def _with_status_and_notes(estimate: Estimate, rates: Sequence[Tpr]) -> Estimate:
+    """Return the estimate with its status, the achieved rate, and one task's note.
+
+    ``rates``: the TPR of each task.
+    """
     achieved = np.mean([tpr.fpr for tpr in rates])
     estimate = estimate.noting(f"achieved FPR {achieved:.4g}")
 
+    # One note is enough; that of an unresolved task goes first.
     unresolved = [tpr for tpr in rates if not tpr.resolvable]
     if unresolved:
         estimate = replace(estimate, status="not_resolvable")
+        return estimate.noting(unresolved[0].note)
 
-    # One note is enough; that of an unresolved task goes first.
-    notes = [tpr.note for tpr in unresolved or rates if tpr.note]
+    notes = [tpr.note for tpr in rates if tpr.note]
     if notes:
         estimate = estimate.noting(notes[0])
     return estimate

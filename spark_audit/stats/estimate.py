@@ -5,6 +5,21 @@ An :class:`Estimate` is a figure before it has a place in a report; a ``Row`` of
 in reports, beside the finding whose test they describe, because the significance of a
 test depends on all tests of the report: :mod:`~spark_audit.stats.power` and
 :mod:`~spark_audit.stats.at_most` compute with them later.
+
+Each kind of test reads some of their fields, and all read ``over``:
+
+================ ========================================= ==========================
+test             fields of ``Power``                       fields of ``Bound``
+================ ========================================= ==========================
+``t``            se, df, beyond, most, least_p             value, se, df, beyond
+``sign-flip``    se, df, n (clusters), beyond, most,       none
+                 least_p
+``exposure``     n (canaries), size (candidates), least_p  value, n, size
+``hits``         n (trials), ps, beyond, most, least_p     value, n (trials), most
+``rates``        none                                      rates, most
+================ ========================================= ==========================
+
+``Bound`` uses ``direction``, ``null`` and ``most`` of every test to limit the result.
 """
 
 from __future__ import annotations
