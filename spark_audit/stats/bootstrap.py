@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -280,7 +280,7 @@ def median_replicates(
     # columns, so this is the most that it can count.
     largest_count = bins.n_before[:, -1].max() * n_columns
     is_exact = largest_count < MAX_EXACT_IN_FLOAT32
-    count_type = np.float32 if is_exact else np.float64
+    count_type: np.dtype[Any] = np.dtype(np.float32 if is_exact else np.float64)
     n_before_by_column = bins.n_before.astype(count_type)  # (M, bins + 1)
 
     for rows in row_chunks(len(weights), n_columns + 2 * n_bins + 2 * width):
