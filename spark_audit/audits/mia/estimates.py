@@ -354,7 +354,7 @@ class MembershipGroup:
         """Return the correlation of a checkpoint's AUCs, each minus its comparison.
 
         The correction of their p values needs it
-        (:func:`spark_audit.stats.bootstrap.correlated`).
+        (:func:`spark_audit.stats.multiple_tests.correlated`).
 
         Parameters
         ----------
