@@ -27,3 +27,5 @@ from .scoring.score import Scores as Scores
 from .scoring.table import Pass as Pass
 from .scoring.table import TokenTable as TokenTable
 from .stats.estimate import Estimate as Estimate
+
+__version__: str

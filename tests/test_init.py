@@ -1,7 +1,10 @@
 """Public names are there, typed by their modules, and resolved when they are used."""
 
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -62,3 +65,20 @@ def test_importing_a_module_imports_nothing_heavy(module, heavy):
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "set()"
+
+
+def test_the_version_is_the_same_wherever_it_is_cited():
+    root = Path(__file__).parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    assert sa.__version__ == project["project"]["version"]
+    for name, pattern in {
+        "CITATION.cff": r"^version: (.+)$",
+        "README.md": r"^  version = \{(.+)\}$",
+    }.items():
+        text = (root / name).read_text(encoding="utf-8")
+        assert re.findall(pattern, text, flags=re.M) == [sa.__version__], name
+        assert "2609.29711" in text, name
+
+
+def test_no_more_names_are_public_than_a_reader_looks_through():
+    assert len(sa.__all__) <= 40

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Annotated, Literal, TypeVar
+from typing import IO, Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -54,6 +54,8 @@ SPLIT_FIX = (
 )
 MAX_ID_LENGTH = 1000
 """Most letters of an id or a source."""
+SAME_AS_ID = "\0same as id"
+"""Stands for a source that was not given; no source can hold the character."""
 _TASK = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9._+-]{0,199}")
 
 
@@ -113,6 +115,9 @@ class Example:
     holds the ranges of injected sentences, identifiers included: other rows hold the
     same sentences. ``training_input`` says how a training run read a row of chat data.
 
+    The rules are those of rows in files: a row without a ``source_id`` is a source of
+    its own, and spans may be given as mappings.
+
     Raises
     ------
     InputError
@@ -125,7 +130,7 @@ class Example:
     prompt: StrictStr = dataclasses.field(repr=False)
     response: StrictStr = dataclasses.field(repr=False)
     split: Split
-    source_id: StrictStr
+    source_id: StrictStr = SAME_AS_ID
     spans: tuple[Span, ...] = ()
     canary: Canary | None = None
     template: Annotated[Ranges | None, Field(exclude_if=lambda at: at is None)] = None
@@ -135,6 +140,17 @@ class Example:
     __pydantic_config__ = _CLOSED
 
     def __post_init__(self) -> None:
+        # The class is frozen, so its own setter cannot change a field.
+        if self.source_id == SAME_AS_ID:
+            object.__setattr__(self, "source_id", self.id)
+
+        # Values as a file has them become values of the fields' types, or are refused.
+        if not _has_field_types(self):
+            checked = from_row(_fields_of(self), place="Example")
+            for name, value in _fields_of(checked).items():
+                object.__setattr__(self, name, value)
+            return
+
         check_task(self.task)
         _check_name("id", self.id)
         _check_name("source_id", self.source_id)
@@ -159,7 +175,6 @@ class Example:
         if self.training_input is not None:
             _check_training_input(self.training_input, self.text)
 
-        # The class is frozen, so its own setter cannot put the spans in order.
         object.__setattr__(self, "spans", tuple(span for _, span in ordered))
 
     @property
@@ -175,6 +190,30 @@ class Example:
             turns = tuple((turn.start, turn.end) for turn in self.training_input.turns)
         start = len(self.prompt)
         return self.text[start : answer_end(turns, start, len(self.text))]
+
+
+def _fields_of(example: Example) -> dict[str, Any]:
+    """Return the values of the fields as they are, by name."""
+    return {
+        field.name: getattr(example, field.name)
+        for field in dataclasses.fields(example)
+    }
+
+
+def _has_field_types(example: Example) -> bool:
+    """Return whether fields have their types, which Python itself does not check."""
+    names = (example.id, example.task, example.source_id)
+    texts = (*names, example.prompt, example.response)
+    return (
+        all(isinstance(text, str) for text in texts)
+        and example.split in get_args(Split)
+        and isinstance(example.spans, tuple | list)
+        and all(isinstance(span, Span) for span in example.spans)
+        and isinstance(example.canary, Canary | None)
+        and isinstance(example.template, tuple | None)
+        and isinstance(example.frames, tuple)
+        and isinstance(example.training_input, TrainingInput | None)
+    )
 
 
 def check_task(name: str) -> None:

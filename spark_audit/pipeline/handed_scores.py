@@ -21,6 +21,7 @@ GivenScores: TypeAlias = Scores | Mapping[str, Scores]
 """Scores of one checkpoint, or ``{name: scores}``, as ``sa.score`` returns them."""
 
 DIGEST_CHARACTERS_SHOWN = 12
+"""Characters of a digest in an error."""
 
 
 def take_scores(job: Job, given: GivenScores) -> None:

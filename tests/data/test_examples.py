@@ -75,6 +75,52 @@ def test_spans_are_put_in_order():
     assert [span.start for span in row.spans] == [0, 11]
 
 
+def test_python_gives_an_example_what_a_row_of_a_file_may_hold(tmp_path):
+    """A source of its own, spans as mappings, lists for ranges."""
+    fields = {"id": "r1", "task": "t", "prompt": "Call 555-0142 ", "response": "now"}
+    fields |= {"split": "train", "template": [[0, 5]]}
+    fields |= {"spans": [{"start": 5, "end": 13, "type": "PHONE"}]}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(fields))
+    (of_file,) = read_examples(tmp_path / "rows.jsonl")
+    made = Example(**fields)
+    assert made == of_file
+    assert made.source_id == "r1"
+    assert made.spans == (Span(5, 13, "PHONE"),)
+    assert hash(made.spans) is not None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"id": 3},
+        {"source_id": 1.5},
+        {"source_id": ""},
+        {"prompt": b"bytes"},
+        {"split": "dev"},
+        {"spans": "PHONE"},
+        {"spans": [{"start": 0, "end": 3}]},
+        {"spans": [{"start": "0", "end": 3, "type": "ID"}]},
+        {"spans": [{"start": 0, "end": 99, "type": "ID"}]},
+        {"spans": [{"start": 0, "end": 3, "type": "ID", "extra": SECRET}]},
+        {"canary": {"id": "c"}},
+    ],
+)
+def test_python_refuses_what_a_file_refuses_in_the_same_words(tmp_path, change):
+    fields = {"id": "r1", "task": "t", "prompt": "Call me", "response": "now"}
+    fields |= {"split": "train", **change}
+    with pytest.raises(InputError) as error:
+        Example(**fields)
+    assert SECRET not in str(error.value)
+
+    if change.get("prompt") == b"bytes":
+        return
+    (tmp_path / "rows.jsonl").write_text(json.dumps(fields))
+    with pytest.raises(InputError) as error_of_file:
+        read_examples(tmp_path / "rows.jsonl")
+    assert error.value.what == error_of_file.value.what
+    assert error.value.fix == error_of_file.value.fix
+
+
 # --- refusals: every one names file, line and field, none shows text ------------------
 
 

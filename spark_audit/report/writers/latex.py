@@ -54,6 +54,9 @@ ACCENT_BY_MARK = dict(zip(COMBINING_MARKS, "`'^~\"rvc", strict=True))
 RowsByColumn: TypeAlias = Mapping[LatexColumn, Mapping[str, Row]]
 """Column -> name of a line -> row."""
 
+DIGEST_CHARACTERS = 12
+"""Characters of a manifest's digest that identify it below a table."""
+
 
 class LatexTable(NamedTuple):
     """A table of the paper; its caption is the sentence ``latex.NAME``."""
@@ -289,6 +292,12 @@ def _general_notes(
     failed_guards = _failed_guards(report)
     if failed_guards:
         yield render("latex.note.failed", guards=failed_guards)
+
+    # A table that is cited names the program and the texts that it is about.
+    version = report.versions.get("spark-audit", "of an unknown version")
+    kind, separator, digits = report.manifest.digest.rpartition(":")
+    digest = f"{kind}{separator}{digits[:DIGEST_CHARACTERS]}"
+    yield render("latex.note.made", version=version, digest=digest)
 
 
 def _interval_note(report: Report, rows: Sequence[Row]) -> str:
