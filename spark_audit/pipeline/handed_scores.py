@@ -45,19 +45,16 @@ def take_scores(job: Job, given: GivenScores) -> None:
 
 def _by_name(given: GivenScores) -> dict[str | None, Scores]:
     """Return scores by the checkpoint's name; ``None``: the caller gave no name."""
-    by_name: dict[str | None, Scores] = {}
     # Scores are a mapping themselves, of passes.
     if isinstance(given, Scores):
-        by_name[None] = given
-    elif isinstance(given, Mapping):
-        for name, scores in given.items():
-            by_name[name] = scores
+        return {None: given}
 
-    if not by_name or not all(isinstance(one, Scores) for one in by_name.values()):
+    is_mapping = isinstance(given, Mapping) and len(given) > 0
+    if not is_mapping or not all(isinstance(one, Scores) for one in given.values()):
         raise TypeError(
             "scores: give what sa.score returns, {name: scores}, or a folder of scores"
         )
-    return by_name
+    return {**given}
 
 
 def _checkpoint_of(job: Job, scores: Scores, name: str | None) -> Checkpoint:
