@@ -65,18 +65,8 @@ def items_for(
     }
 
 
-@overload
-def score(
-    checkpoint: GivenCheckpoint,
-    source: schema.Manifest | str | Path | Sequence[AnyItem],
-    *,
-    passes: Sequence[Pass] = (Pass(),),
-    store: Store | str | Path | None = None,
-    batch_size: BatchSize = "auto",
-    progress: Progress | bool | None = None,
-) -> Scores: ...
-
-
+# Several come first: for a type checker that does not know transformers, a model may
+# be anything, also a mapping.
 @overload
 def score(
     checkpoint: Mapping[str, GivenCheckpoint],
@@ -87,6 +77,18 @@ def score(
     batch_size: BatchSize = "auto",
     progress: Progress | bool | None = None,
 ) -> dict[str, Scores]: ...
+
+
+@overload
+def score(
+    checkpoint: GivenCheckpoint,
+    source: schema.Manifest | str | Path | Sequence[AnyItem],
+    *,
+    passes: Sequence[Pass] = (Pass(),),
+    store: Store | str | Path | None = None,
+    batch_size: BatchSize = "auto",
+    progress: Progress | bool | None = None,
+) -> Scores: ...
 
 
 @checked_call
@@ -126,28 +128,45 @@ def score(
     Scores or dict
         The scores of the checkpoint; for several ``{name: scores}``.
     """
-    from spark_audit.checkpoints.open import as_checkpoint, open_checkpoint
+    from spark_audit.checkpoints.open import open_checkpoint
 
-    if isinstance(checkpoint, Mapping):
-        scores_by_name = {}
-        for name, given in checkpoint.items():
-            if isinstance(given, str | Path):
-                given = open_checkpoint(given, name=name)
-            scores_by_name[name] = score(
-                given,
-                source,
-                passes=passes,
-                store=store,
-                batch_size=batch_size,
-                progress=progress,
-            )
-        return scores_by_name
+    if isinstance(store, str | Path):
+        store = Store(Path(store).expanduser())
+    run = _Scoring(passes, store, batch_size, progress)
+    if not isinstance(checkpoint, Mapping):
+        return _scores_of(checkpoint, source, run)
 
-    digest = ""
+    scores_by_name: dict[str, Scores] = {}
+    for name, given in checkpoint.items():
+        if isinstance(given, str | Path):
+            given = open_checkpoint(given, name=name)
+        scores_by_name[name] = _scores_of(given, source, run)
+    return scores_by_name
+
+
+@dataclass(frozen=True)
+class _Scoring:
+    """How texts are scored; the arguments of :func:`score` have these names."""
+
+    passes: Sequence[Pass]
+    store: Store | None
+    batch_size: BatchSize
+    progress: Progress | bool | None
+
+
+def _scores_of(
+    checkpoint: GivenCheckpoint,
+    source: schema.Manifest | str | Path | Sequence[AnyItem],
+    run: _Scoring,
+) -> Scores:
+    """Score a manifest, or given items, on one checkpoint."""
+    from spark_audit.checkpoints.open import as_checkpoint
+
+    manifest_digest = ""
     items: Sequence[AnyItem]
     if isinstance(source, schema.Manifest | str | Path):
         manifest = read_manifest(source)
-        digest = manifest.digest
+        manifest_digest = manifest.digest
         loaded = as_checkpoint(
             checkpoint, tokenizer_sha256=manifest.reference.tokenizer_sha256
         )
@@ -157,17 +176,15 @@ def score(
         loaded = as_checkpoint(checkpoint)
         items = source
 
-    if isinstance(store, str | Path):
-        store = Store(Path(store).expanduser())
     scores = scoring.score(
         loaded,
         items,
-        passes=passes,
-        store=store,
-        batch_size=batch_size,
-        progress=progress,
+        passes=run.passes,
+        store=run.store,
+        batch_size=run.batch_size,
+        progress=run.progress,
     )
-    scores.manifest_digest = digest
+    scores.manifest_digest = manifest_digest
     return scores
 
 

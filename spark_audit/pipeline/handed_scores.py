@@ -54,7 +54,7 @@ def _by_name(given: GivenScores) -> dict[str | None, Scores]:
         raise TypeError(
             "scores: give what sa.score returns, {name: scores}, or a folder of scores"
         )
-    return {**given}
+    return {name: scores for name, scores in given.items()}
 
 
 def _checkpoint_of(job: Job, scores: Scores, name: str | None) -> Checkpoint:

@@ -1,0 +1,21 @@
+"""Ten typical slips: a type checker refuses each, in the line marked `slip`.
+
+This file is read by mypy, and never run.
+"""
+
+import spark_audit as sa
+
+base = sa.open_checkpoint("models/base")
+manifest = sa.read_manifest("m.json")
+report = sa.read_report("reports/mine")
+
+sa.audit("runs/mine", bas="models/base")  # slip
+sa.audit("runs/mine", manifest=3)  # slip
+sa.audit("runs/mine", "models/base")  # slip
+sa.audit("runs/mine", audits=[3])  # slip
+sa.audit("runs/mine", scores={"mine": "scores"})  # slip
+sa.score("runs/mine", manifest, stor="scores")  # slip
+_ = sa.score("runs/mine", manifest).manifest  # slip
+sa.build_manifest([], base, name="m", calliper=0.5)  # slip
+sa.compare("reports/a", "reports/b", base_line="plain")  # slip
+_ = report.standings  # slip
