@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
     from spark_audit.checkpoints.server import Server
+    from spark_audit.checkpoints.specs import Loading
 
 
 SIZE_FIELDS = (
@@ -32,6 +33,25 @@ SIZE_FIELDS = (
     "num_key_value_heads",
 )
 """Sizes of a model's tensors in a configuration, except the vocabulary."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """How an open checkpoint was opened, so that an adapter can be put on its module.
+
+    Attributes
+    ----------
+    typed_path
+        Its path, as it was given.
+    loading
+        The options with which it was opened.
+    host
+        The module, an :class:`~spark_audit.checkpoints.adapters.AdapterHost`.
+    """
+
+    typed_path: str
+    loading: Loading
+    host: Any
 
 
 @dataclass(frozen=True)
@@ -81,6 +101,10 @@ class Checkpoint:
         ``usable``.
     repeats_layers
         Whether its adapter repeats layers of the base.
+    on_base
+        The base on the same module, for an adapter that shares it.
+    origin
+        How it was opened from files; ``None``: a model in memory.
     """
 
     name: str
@@ -106,6 +130,8 @@ class Checkpoint:
     grown_from: str | None = None
     added: np.ndarray | None = field(default=None, repr=False)
     repeats_layers: bool = False
+    on_base: Checkpoint | None = field(default=None, repr=False)
+    origin: Origin | None = field(default=None, repr=False)
     activate: Callable[[], AbstractContextManager[None]] = field(
         default=nullcontext, repr=False
     )
@@ -144,11 +170,17 @@ class Checkpoint:
         """
         return self.scored_tokenizer_sha256 == vocabulary and len(self.usable) >= rows
 
+    def is_on(self, host: object) -> bool:
+        """Return whether it was opened on this module."""
+        return self.origin is not None and self.origin.host is host
+
     def without_weights(self) -> Checkpoint:
         """Return everything but the weights, for a process that does not score it."""
         described: Any = torch.nn.Module()
         described.config = getattr(self.model, "config", None)
-        return replace(self, model=described, activate=nullcontext)
+        return replace(
+            self, model=described, activate=nullcontext, on_base=None, origin=None
+        )
 
     @contextmanager
     def active(self) -> Iterator[torch.nn.Module]:

@@ -37,6 +37,7 @@ from spark_audit.checkpoints.given import (
 )
 from spark_audit.checkpoints.tokenizer import read_tokenizer, tokenizer_sha256
 from spark_audit.errors import CheckpointError, SparkError, at
+from spark_audit.names import BASE
 from spark_audit.provenance import sha256_json
 
 if TYPE_CHECKING:
@@ -134,7 +135,12 @@ def _of_model(
             where=where,
             fix="open it by sa.open_checkpoint(model, tokenizer=...), and give that",
         )
-    return in_memory(model, tokenizer, name=name)
+
+    checkpoint = in_memory(model, tokenizer, name=name)
+    if not _active_adapters(model) or not hasattr(model, "disable_adapter"):
+        return checkpoint
+    base = in_memory(model, tokenizer, name=BASE, activate=model.disable_adapter)
+    return replace(checkpoint, on_base=base)
 
 
 def in_memory(
@@ -186,7 +192,7 @@ def in_memory(
         model_id = f"live {name}"
         notes: tuple[str, ...] = ()
         if is_hashed:
-            with activate():
+            with _switched(model, activate):
                 weights_sha256 = weights_digest(model)
                 model_id = _model_id(model, base_model, tokenizer, weights_sha256)
             notes = (

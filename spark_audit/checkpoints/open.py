@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from spark_audit.checkpoints import derived, weight_files
-from spark_audit.checkpoints.adapters import AdapterHost, AttachedAdapter
+from spark_audit.checkpoints.adapters import AdapterHost
 from spark_audit.checkpoints.base_check import check_base
 from spark_audit.checkpoints.call_headers import (
     group_by_module,
@@ -27,25 +25,28 @@ from spark_audit.checkpoints.call_headers import (
 )
 from spark_audit.checkpoints.checkpoint import (
     Checkpoint,
-    ModuleFacts,
+    Origin,
     module_facts,
     served_by,
 )
 from spark_audit.checkpoints.given import GivenCheckpoint
 from spark_audit.checkpoints.grown_vocabulary import (
-    Growth,
     growth_since,
-    notes_on_growth,
 )
 from spark_audit.checkpoints.in_memory import from_memory
 from spark_audit.checkpoints.noise_file import frozen_noise
-from spark_audit.checkpoints.remarks import remarks
+from spark_audit.checkpoints.on_module import Derivation, OnModule
+from spark_audit.checkpoints.open_base import (
+    base_from_files,
+    can_share,
+    check_no_adapter_on_memory,
+    with_open_base,
+)
 from spark_audit.checkpoints.specs import Loading, Spec, default_name, is_server
 from spark_audit.checkpoints.stored_checkpoint import StoredCheckpoint
 from spark_audit.checkpoints.tokenizer import TokenizerRead, read_tokenizer
 from spark_audit.checkpoints.tokenizer_choice import choose_tokenizer
 from spark_audit.checkpoints.untrusted import quiet
-from spark_audit.checkpoints.unused_tensors import notes_on
 from spark_audit.errors import InputError, at
 from spark_audit.names import BASE, RELEARN, CheckpointName
 
@@ -119,112 +120,16 @@ def open_checkpoint(
         return from_memory(source, name=name, tokenizer=tokenizer)
 
     spec = Spec(name or default_name(str(source)), (str(source),))
+    base = options.pop("base", None)
+    opened: list[Checkpoint] = []
+    if base is None or isinstance(base, str | Path):
+        options["base"] = None if base is None else str(base)
+    else:
+        opened = [from_memory(base, name=BASE)]
     loading = replace(loading or Loading(), **options)
     # An adapter's base is opened first, so the checkpoint itself is the last one.
-    *_, loaded = OpenCheckpoints([spec], loading).each()
+    *_, loaded = OpenCheckpoints([spec], loading, opened=opened).each()
     return loaded
-
-
-@dataclass(frozen=True)
-class _OnModule:
-    """A checkpoint on its module, before other weights are derived from it.
-
-    Attributes
-    ----------
-    host
-        The module of its full weights.
-    checkpoint
-        The description of its parts.
-    attached
-        The adapter on ``host``; ``None``: full weights alone.
-    noise
-        Shape ``(rows, width)``: noise on the input embeddings.
-    tokenizer_read
-        Its tokenizer.
-    facts
-        Properties of the module alone, with this tokenizer.
-    growth
-        The growth of its vocabulary over the base's; ``None`` without any.
-    """
-
-    host: AdapterHost
-    checkpoint: StoredCheckpoint
-    attached: AttachedAdapter | None
-    noise: torch.Tensor | None
-    tokenizer_read: TokenizerRead
-    facts: ModuleFacts
-    growth: Growth | None
-
-    @property
-    def adapter_name(self) -> str | None:
-        """The name of the adapter on the module, if there is one."""
-        return None if self.attached is None else self.attached.name
-
-    @property
-    def is_packed(self) -> bool:
-        """Return whether only headers of packed (quantised) weights were read.
-
-        Headers show no dtype, and fewer numbers than the model has.
-        """
-        return self.checkpoint.full_weights.quantised and self.host.ids is None
-
-    @property
-    def dtype(self) -> str:
-        """The dtype in which it computes."""
-        return "auto" if self.is_packed else self.facts.dtype
-
-    @property
-    def attention(self) -> str:
-        """The implementation of attention that transformers chose."""
-        return str(getattr(self.host.model.config, "_attn_implementation", "eager"))
-
-    def notes(self) -> list[str]:
-        """Return the notes on it for readers of the report."""
-        model = self.host.model
-        full_weights = self.checkpoint.full_weights
-        notes = [*self.checkpoint.notes, *notes_on(full_weights.unused)]
-        if self.attached is not None:
-            notes += self.attached.notes
-        if self.noise is not None:
-            notes.append("the frozen noise next to it is added to input embeddings")
-        notes += self.tokenizer_read.notes
-        notes.append(f"loaded as {self.dtype}, attention {self.attention}")
-        notes += remarks(
-            full_weights.architecture,
-            model,
-            self.tokenizer_read.tokenizer,
-            self.facts.usable,
-        )
-        if self.growth is not None:
-            notes += notes_on_growth(
-                model,
-                self.tokenizer_read.tokenizer,
-                self.growth.usable,
-                self.growth.added,
-            )
-        return notes
-
-
-@dataclass(frozen=True)
-class _Derivation:
-    """A way to derive other weights from a checkpoint's own: rounded, or relearned.
-
-    Attributes
-    ----------
-    field, value
-        Everything except the checkpoint that determines the other weights, and its name
-        in the checkpoint's hash.
-    note
-        A note for readers of the report.
-    make
-        Makes the weights. It is called when the checkpoint is first scored, because
-        stored scores need no weights.
-    """
-
-    field: str
-    value: str
-    note: str
-    make: Callable[[], derived.ReplacedWeights]
 
 
 class OpenCheckpoints:
@@ -284,6 +189,7 @@ class OpenCheckpoints:
         *,
         numbers: bool = True,
         relearning: derived.Relearning | None = None,
+        opened: Sequence[Checkpoint] = (),
     ) -> None:
         for rounding in loading.quantize:
             derived.check_rounding(rounding)
@@ -294,7 +200,12 @@ class OpenCheckpoints:
             from spark_audit.checkpoints.server import served
 
             self._server, specs = served(specs, loading, relearn=bool(relearning))
+        # Adapters in files are put on the module of a base that is open.
+        open_base, opened = base_from_files(opened)
+        if open_base is not None:
+            loading = with_open_base(loading, open_base)
         loading = with_named_base(specs, loading)
+        self._given_host = None if open_base is None else open_base.host
 
         self._loading = loading
         self._relearning = relearning
@@ -302,6 +213,7 @@ class OpenCheckpoints:
         # The loaded module, and the base as it was last opened.
         self._host: AdapterHost | None = None
         self._base: Checkpoint | None = None
+        self._base_on_host: Checkpoint | None = None
         # Checkpoints of one call mostly share a tokenizer, which takes seconds to read.
         self._read_tokenizer: Callable[[Path], TokenizerRead] = cache(
             partial(read_tokenizer, trust_remote_code=loading.trust_remote_code)
@@ -312,10 +224,20 @@ class OpenCheckpoints:
         with quiet():
             self.checkpoints = read_call(specs, loading)
             self.files_and_folders = _files_and_folders(self.checkpoints)
-            self._modules = group_by_module(self.checkpoints)
-            for checkpoints in self._modules:
-                self._describe(checkpoints)
-            if loading.include_base:
+            check_no_adapter_on_memory(opened, self.checkpoints)
+            # The base comes first, whether it is in files or open.
+            self._modules: list[list[StoredCheckpoint] | Checkpoint] = [
+                *(checkpoint for checkpoint in opened if checkpoint.name == BASE),
+                *group_by_module(self.checkpoints),
+                *(checkpoint for checkpoint in opened if checkpoint.name != BASE),
+            ]
+            for module in self._modules:
+                if isinstance(module, list):
+                    self._describe(module)
+                else:
+                    self._describe_open(module)
+            has_open_base = self.groups[:1] == [[BASE]] and bool(opened)
+            if loading.include_base or has_open_base:
                 for description in self.described[1:]:
                     check_base(description, self.described[0])
             if numbers:
@@ -334,6 +256,14 @@ class OpenCheckpoints:
         ]
         self.described += descriptions
         self.groups.append([description.name for description in descriptions])
+
+    def _describe_open(self, checkpoint: Checkpoint) -> None:
+        """Describe a checkpoint that was given open, as a group of its own."""
+        description = checkpoint.without_weights()
+        self.described.append(description)
+        self.groups.append([description.name])
+        if description.name == BASE:
+            self._base = description
 
     def _check_numbers(self) -> None:
         """Refuse full weights with a number that is NaN or infinite.
@@ -366,13 +296,21 @@ class OpenCheckpoints:
     def open(self, group: int) -> Iterator[Checkpoint]:
         """Load the module of a group, and yield the group's checkpoints.
 
-        The module that was loaded before is released first.
+        The module that was loaded before is released first. What was given open is
+        yielded as it is.
         """
         checkpoints = self._modules[group]
-        full_weights = checkpoints[0].full_weights
-
         # Two modules at once would take twice the memory.
         self.release()
+        if not isinstance(checkpoints, list):
+            yield checkpoints
+            return
+
+        full_weights = checkpoints[0].full_weights
+        if self._given_host is not None and can_share(self._given_host, checkpoints):
+            yield from self._open_on(self._given_host, checkpoints)
+            return
+
         with quiet(), at(full_weights.typed_path):
             self._host = AdapterHost(full_weights.load())
         yield from self._open_on(self._host, checkpoints)
@@ -402,7 +340,7 @@ class OpenCheckpoints:
                 # a time.
                 del loaded
 
-    def _put_on(self, host: AdapterHost, checkpoint: StoredCheckpoint) -> _OnModule:
+    def _put_on(self, host: AdapterHost, checkpoint: StoredCheckpoint) -> OnModule:
         """Attach a checkpoint's adapter to its module, and read what belongs to it."""
         embeddings = host.model.get_input_embeddings()
         noise = frozen_noise(
@@ -430,7 +368,7 @@ class OpenCheckpoints:
                 sha256=tokenizer_read.sha256,
                 usable=facts.usable,
             )
-        return _OnModule(
+        return OnModule(
             host, checkpoint, attached, noise, tokenizer_read, facts, growth
         )
 
@@ -458,7 +396,7 @@ class OpenCheckpoints:
             kinds.append(RELEARN)
         return kinds
 
-    def _opened(self, on_module: _OnModule, derived_kind: str) -> Checkpoint:
+    def _opened(self, on_module: OnModule, derived_kind: str) -> Checkpoint:
         """Return a checkpoint on its module, as it is or with other weights.
 
         Parameters
@@ -498,6 +436,10 @@ class OpenCheckpoints:
         # Full weights do not say from which base they were trained.
         has_unknown_base = checkpoint.has_full_weights and not self._is_base(checkpoint)
         has_adapter_on = attached is not None and not derived_kind
+        origin = Origin(checkpoint.typed_path, checkpoint.loading, host)
+        on_base = None
+        if self._base_on_host is not None and self._base_on_host.is_on(host):
+            on_base = self._base_on_host
         loaded = Checkpoint(
             name=str(CheckpointName(checkpoint.name, derived=derived_kind)),
             source=checkpoint.source,
@@ -521,15 +463,18 @@ class OpenCheckpoints:
             grown_from=None if growth is None else growth.base_tokenizer_sha256,
             added=None if growth is None else growth.added,
             repeats_layers=bool((adapter_config or {}).get("layer_replication")),
+            on_base=on_base,
+            origin=origin,
             activate=activate,
         )
         loaded = self._as_served(loaded, checkpoint)
         if checkpoint.name == BASE and not derived_kind:
             # Without weights, because it outlives its module for comparisons.
             self._base = loaded.without_weights()
+            self._base_on_host = loaded
         return loaded
 
-    def _derivation(self, on_module: _OnModule, derived_kind: str) -> _Derivation:
+    def _derivation(self, on_module: OnModule, derived_kind: str) -> Derivation:
         """Return how other weights are made of a checkpoint's own.
 
         Raises
@@ -544,7 +489,7 @@ class OpenCheckpoints:
 
         relearning = self._relearning
         if derived_kind == RELEARN and relearning is not None:
-            return _Derivation(
+            return Derivation(
                 field="relearned",
                 value=relearning.sha256,
                 note=relearning.note,
@@ -557,7 +502,7 @@ class OpenCheckpoints:
                     relearning,
                 ),
             )
-        return _Derivation(
+        return Derivation(
             field="rounded",
             value=derived_kind,
             note=f"linear layers rounded to {derived_kind} by torchao",

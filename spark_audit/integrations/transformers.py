@@ -42,6 +42,10 @@ from spark_audit.integrations.probe import probe_rows
 from spark_audit.integrations.processes import result_of_first, results_of_all
 from spark_audit.integrations.trainer_batches import STEPS, BatchReader, Seen
 from spark_audit.manifest.file import check_fit, original, read_manifest, restricted_to
+from spark_audit.manifest.reference_distance import (
+    MAX_BASE_DIFFERENCE,
+    distance_from_manifest,
+)
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import items_for
 from spark_audit.names import BASE
@@ -57,9 +61,6 @@ from spark_audit.scoring.table import Pass, TokenTable
 
 MAX_CALLBACK_ROWS = 256
 """Rows of the manifest that a look scores unless the user says another number."""
-
-MAX_BASE_DIFFERENCE = 0.02
-"""Nats per token up to which a model counts as that of the manifest."""
 
 Scores = dict[Pass, TokenTable]
 """The scores of one checkpoint by each pass."""
@@ -380,7 +381,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
             table = tables.get(Pass())
             if table is None or not len(table):  # no text is scored whole
                 return tables
-            distance = self._distance_from_manifest(table)
+            distance = distance_from_manifest(self.manifest, table)
             if distance <= MAX_BASE_DIFFERENCE:
                 return tables
             distances.append(distance)
@@ -391,15 +392,6 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
             reason = f"the model differs from it by {min(distances):.3g} nats per token"
         _log.warning("the manifest's base cannot be looked at here: %s", reason)
         return None
-
-    def _distance_from_manifest(self, table: TokenTable) -> float:
-        """Return the mean difference from the manifest's NLL, in nats per token."""
-        of_manifest = [
-            self.manifest.by_id[key].reference_nll[table.position[table.rows(key)]]
-            for key in table.ids
-        ]
-        difference = table.columns["nll"] - np.concatenate(of_manifest)  # (tokens,)
-        return float(np.abs(difference).mean())
 
     def _concluded(
         self, loaded: Checkpoint, step: int, tables: Mapping[str, Scores]

@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from spark_audit import files, wrong_paths
+from spark_audit.checkpoints.given import IN_MEMORY
 from spark_audit.data.arrow_messages import ARROW_MAGIC
 from spark_audit.errors import InputError, OutputError
 from spark_audit.manifest.arrow_file import read_arrow, write_arrow
@@ -25,6 +26,7 @@ from spark_audit.manifest.schema import (
     ManifestExample,
     MembershipRows,
 )
+from spark_audit.names import BASE
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.checkpoint import Checkpoint
@@ -212,9 +214,13 @@ def check_fit(
             where=f"checkpoint {checkpoint.name!r}",
             fix="build a manifest from this checkpoint's base",
         )
-    if base_sha256 is None:
-        return ["base not verifiable: full weights name no base"]
-    return []
+    # A base in memory, or under an adapter in memory, was recognised by its scores.
+    is_in_memory = checkpoint.format == IN_MEMORY
+    is_recognised = is_in_memory and (checkpoint.name == BASE or checkpoint.base)
+    if base_sha256 is not None or is_recognised:
+        return []
+    nameless = "weights in memory" if is_in_memory else "full weights"
+    return [f"base not verifiable: {nameless} name no base"]
 
 
 class _Comparison(NamedTuple):

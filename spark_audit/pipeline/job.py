@@ -27,6 +27,7 @@ from spark_audit.pipeline.lineup import (
     union,
     with_order,
 )
+from spark_audit.pipeline.opened import check_options, opened_checkpoints
 from spark_audit.pipeline.request import Request
 from spark_audit.report.folder import check_formats, folder_of
 from spark_audit.results import CheckpointFacts
@@ -141,6 +142,7 @@ class Job:
         from spark_audit.checkpoints.open import OpenCheckpoints
         from spark_audit.scoring.store import Store
 
+        check_options(request)
         lineup = _lineup_of(request)
         loading = loading_of(request)
 
@@ -148,8 +150,10 @@ class Job:
         opening = None
         if request.manifest is not None:
             manifest = original(read_manifest(request.manifest))
+            opened = opened_checkpoints(request, manifest)
         else:
-            opening = OpenCheckpoints(lineup.specs, loading)
+            opened = opened_checkpoints(request, None)
+            opening = OpenCheckpoints(lineup.specs, loading, opened=opened)
             manifest = original(manifest_for(opening.described[0], request))
 
         # If a manifest was given, a bad order or folder is refused before headers are
@@ -162,7 +166,9 @@ class Job:
         # rows it may use is only known with the manifest.
         relearning = relearning_of(request, manifest) if request.relearn else None
         if opening is None or relearning:
-            opening = OpenCheckpoints(lineup.specs, loading, relearning=relearning)
+            opening = OpenCheckpoints(
+                lineup.specs, loading, relearning=relearning, opened=opened
+            )
         _check_fits(manifest, opening.described, lineup, request)
 
         # Plan what is scored, and where the scores are stored.
@@ -407,6 +413,9 @@ def _lineup_of(request: Request) -> Lineup:
     lineup = Lineup(tuple(parse_specs(request.checkpoints)))
     if any(audit.of_series for audit in request.audits):
         lineup = make_lineup(lineup.specs, request.audits)
+    # What is open is no series: like a series of one stage, every audit looks at it.
+    opened = [named.name for named in request.opened if named.name != BASE]
+    lineup = replace(lineup, opened=tuple(opened), both=lineup.both | frozenset(opened))
 
     if request.baseline is not None:
         methods = [entry_of(name) for name in lineup.names]

@@ -81,7 +81,7 @@ def _requested_checkpoints(request: Request, specs: Sequence[Spec]) -> set[str]:
     if request.relearn:
         derivations.append(RELEARN)
 
-    names = set[str]()
+    names = {named.name for named in request.opened}
     for spec in specs:
         for seed in seeds_of(spec.name, len(spec.paths)):
             for derivation in derivations:

@@ -47,11 +47,14 @@ class Lineup:
         at them.
     both
         Names of the specs that are a series of one stage: every audit looks at them.
+    opened
+        Names of the checkpoints that were given open.
     """
 
     specs: tuple[Spec, ...]
     stages: frozenset[str] = frozenset()
     both: frozenset[str] = frozenset()
+    opened: tuple[str, ...] = ()
 
     @property
     def names(self) -> list[str]:
@@ -60,6 +63,7 @@ class Lineup:
         A series is listed by itself only if no whole checkpoint has its name.
         """
         whole = [spec.name for spec in self.specs if spec.name not in self.stages]
+        whole += self.opened
         series = sorted({self.entry(name) for name in self.stages})
 
         # Where `run` is opened whole, `run` and `run[2]` are known by it.

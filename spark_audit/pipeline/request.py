@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from cyclopts import Parameter, Token
 from cyclopts.types import PositiveInt
@@ -15,6 +15,7 @@ from cyclopts.types import PositiveInt
 from spark_audit import options
 from spark_audit.audits import Audit
 from spark_audit.audits.known import audit_of
+from spark_audit.checkpoints.given import GivenCheckpoint
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
@@ -28,7 +29,13 @@ GivenAudit: TypeAlias = str | Audit | type[Audit]
 GivenAudits: TypeAlias = GivenAudit | Sequence[GivenAudit]
 """One audit or several."""
 
-GivenCheckpoints: TypeAlias = GivenPaths | Mapping[str, GivenPaths]
+NamedPaths: TypeAlias = GivenPaths | Mapping[str, GivenPaths]
+"""Checkpoints as paths; several paths of one name are its seeds."""
+
+SeveralCheckpoints: TypeAlias = GivenCheckpoint | Sequence[GivenCheckpoint]
+"""One checkpoint or several: paths, open ones, or models in memory."""
+
+GivenCheckpoints: TypeAlias = SeveralCheckpoints | Mapping[str, SeveralCheckpoints]
 """Checkpoints as Python code gives them; several paths of one name are its seeds."""
 
 LAUNCHER_VARIABLES = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"))
@@ -94,7 +101,7 @@ def given_audits(audits: GivenAudits) -> tuple[Audit, ...]:
     return tuple(audit_of(audit) for audit in audits)
 
 
-def typed_checkpoints(checkpoints: GivenCheckpoints) -> tuple[str, ...]:
+def typed_checkpoints(checkpoints: NamedPaths) -> tuple[str, ...]:
     """Return checkpoints as they are typed on a command line.
 
     Each item of ``{name: path}`` becomes ``NAME=PATH``; several paths of one name, its
@@ -169,6 +176,9 @@ class Request:
         Scores in this process (and workers of --shard or a launcher), or on Ray.
     address
         The Ray cluster; default: RAY_ADDRESS, else here.
+    opened
+        Checkpoints that are open already, and models in memory, each with its name
+        (``NamedOpen`` of ``opened.py``); the base among them is named ``base``.
     command
         What was typed.
     """
@@ -220,6 +230,7 @@ class Request:
     ] = None
     show_text: options.ShowText = False
     loading: Annotated[Loading, options.NO_OPTION] = Loading()
+    opened: Annotated[tuple[Any, ...], options.NO_OPTION] = ()
     command: Annotated[tuple[str, ...], options.NO_OPTION] = ()
 
     def __post_init__(self) -> None:
@@ -264,7 +275,11 @@ class Request:
     @property
     def can_use_processes(self) -> bool:
         """Return whether several processes of this machine may share the work."""
-        must_be_single = self.jobs == 1 or self.shard[1] > 1 or self.loading.device_map
+        must_be_single = (
+            self.jobs == 1 or self.shard[1] > 1 or bool(self.loading.device_map)
+        )
+        # Another process has no access to what is open in this one.
+        must_be_single = must_be_single or bool(self.opened)
         return self.engine == "local" and not must_be_single
 
     def shared_settings(self, manifest: Manifest) -> dict[str, object]:

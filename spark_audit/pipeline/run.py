@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from spark_audit.arguments import checked_call
 from spark_audit.audits import DEFAULT_AUDITS
+from spark_audit.checkpoints.given import GivenCheckpoint
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import IncompleteError
 from spark_audit.files import alone
@@ -32,6 +33,7 @@ from spark_audit.pipeline.job import (
     checked_job,
     missing_base_note,
 )
+from spark_audit.pipeline.opened import split_base, split_open
 from spark_audit.pipeline.request import (
     GivenAudits,
     GivenCheckpoints,
@@ -152,7 +154,7 @@ def _say_before_scoring(job: Job, unscored: Unscored) -> None:
 def audit(
     checkpoints: GivenCheckpoints,
     *,
-    base: str | Path | None = None,
+    base: GivenCheckpoint | None = None,
     baseline: str | None = None,
     manifest: str | Path | None = None,
     audits: GivenAudits = DEFAULT_AUDITS,
@@ -189,8 +191,9 @@ def audit(
     Parameters
     ----------
     checkpoints
-        Path of a checkpoint, several paths, or ``{name: path}``; for the seeds of one
-        method ``{name: [path, ...]}``.
+        Path of a checkpoint, an open one, or a model in memory, which is scored as it
+        stands; several of these, or ``{name: checkpoint}``; for the seeds of one method
+        ``{name: [checkpoint, ...]}``.
     base
         Base model: the model before this training. Needed for adapters that do not
         name theirs, and to compare full weights with it; audited as ``base``.
@@ -268,9 +271,12 @@ def audit(
         model=model,
         agree=_text(agree),
     )
+    paths, opened = split_open(checkpoints)
+    base_path, opened = split_base(base, opened)
     request = Request(
-        checkpoints=typed_checkpoints(checkpoints),
-        base=_text(base),
+        checkpoints=typed_checkpoints(paths),
+        opened=opened,
+        base=base_path,
         baseline=baseline,
         manifest=_path(manifest),
         audits=given_audits(audits),

@@ -120,6 +120,10 @@ def keep_inputs(
 
 def _reads_only_files(request: Request) -> bool:
     """Return whether all inputs are files, without a server and the hub."""
+    # What is open may have changed since it was opened.
+    if request.opened:
+        return False
+
     sources = [
         *request.checkpoints,
         request.base or "",

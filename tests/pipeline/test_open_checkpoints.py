@@ -1,0 +1,218 @@
+"""Audits of open checkpoints and of models in memory: figures of the saved ones."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from marked import make_example
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import spark_audit as sa
+from spark_audit.audits import Matched
+from spark_audit.data.examples import Example
+from spark_audit.errors import CheckpointError, InputError
+from spark_audit.manifest.build import build_manifest
+from spark_audit.manifest.file import write_manifest
+
+QUICK: dict[str, Any] = {
+    "audits": [Matched(placebo_draws=0, rematched=False, replicates=200), "nll"],
+    "progress": False,
+    "device": "cpu",
+}
+
+
+WORDS = "the service food good cold said customer paid dollars rate label news".split()
+
+
+def examples() -> list[Example]:
+    """Rows with a number each, every second one held out."""
+    rng = np.random.default_rng(0)
+    made = []
+    for i in range(60):
+        before, after = (" ".join(rng.choice(WORDS, 6)) for _ in range(2))
+        number = "-".join(str(rng.integers(100, 999)) for _ in range(3))
+        prompt = f"Text: {before}. Call {number} today. {after}.\nLabel:"
+        split = "test" if i % 2 else "train"
+        response = " good" if i % 4 < 2 else " cold"
+        made.append(
+            make_example(
+                f"row-{i:02d}", prompt, response, pii={number: "PHONE"}, split=split
+            )
+        )
+    return made
+
+
+@pytest.fixture(scope="module")
+def manifest(tiny_base, tmp_path_factory) -> Path:
+    base = sa.open_checkpoint(tiny_base, name="base", device="cpu")
+    path = tmp_path_factory.mktemp("manifest") / "m.json"
+    built = build_manifest(examples(), base, name="m", caliper=2.0)
+    write_manifest(built, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def lora(make_adapter, tmp_path_factory) -> Path:
+    return Path(make_adapter(tmp_path_factory.mktemp("runs") / "lora"))
+
+
+@pytest.fixture
+def audit(manifest, tmp_path) -> Callable[..., Any]:
+    """``audit(folder, checkpoints, **options)`` into a folder of its own."""
+
+    def run(folder: str, checkpoints: Any, **options: Any) -> Any:
+        output = tmp_path / folder
+        settings = {key: value for key, value in QUICK.items() if key != "device"}
+        return sa.audit(
+            checkpoints, manifest=manifest, output=output, **settings, **options
+        )
+
+    return run
+
+
+def figures(report: Any) -> dict[tuple[str, ...], list[float]]:
+    """(checkpoint, audit, metric, variant, group) -> value and interval."""
+    return {
+        (row.checkpoint, row.audit, row.metric, row.of, row.group): [
+            np.nan if end is None else end for end in (row.value, row.low, row.high)
+        ]
+        for row in report.results
+    }
+
+
+def assert_equal_figures(one: Any, other: Any) -> None:
+    assert figures(one).keys() == figures(other).keys()
+    assert np.isfinite([values[0] for values in figures(one).values()]).sum() > 5
+    for key, values in figures(one).items():
+        np.testing.assert_allclose(values, figures(other)[key], atol=1e-9, rtol=0)
+
+
+def test_adapter_given_open_has_the_figures_of_its_path(audit, tiny_base, lora) -> None:
+    loaded = sa.open_checkpoint(lora, base=str(tiny_base), device="cpu")
+    of_path = audit("path", {"lora": lora}, base=tiny_base)
+    assert_equal_figures(audit("one", loaded), of_path)
+    assert_equal_figures(audit("list", [loaded]), of_path)
+    assert_equal_figures(audit("named", {"lora": loaded}), of_path)
+
+
+def test_adapter_in_memory_has_the_figures_of_its_path(audit, tiny_base, lora) -> None:
+    of_path = audit("path", {"lora": lora}, base=tiny_base)
+    model = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(tiny_base), lora
+    )
+    report = audit("memory", {"lora": model})
+    assert_equal_figures(report, of_path)
+
+    facts = {checkpoint.name: checkpoint for checkpoint in report.checkpoints}
+    assert facts["lora"].source == "weights in memory"
+    assert len(facts["lora"].weights_sha256) == 64
+    assert facts["lora"].weights_sha256 != facts["base"].weights_sha256
+    assert facts["lora"].dtype == "float32"
+
+
+def test_full_weights_in_memory_have_the_figures_of_their_folder(
+    audit, tiny_base, tmp_path
+) -> None:
+    model = AutoModelForCausalLM.from_pretrained(tiny_base)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(0.9)
+    folder = tmp_path / "full"
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(tiny_base).save_pretrained(folder)
+    of_path = audit("path", {"full": folder}, base=tiny_base)
+    assert_equal_figures(audit("memory", {"full": model}, base=tiny_base), of_path)
+    # The base in memory is recognised by its scores.
+    base = AutoModelForCausalLM.from_pretrained(tiny_base)
+    assert_equal_figures(audit("both", {"full": model}, base=base), of_path)
+
+
+def test_another_model_as_base_in_memory_is_refused(audit, tiny_base) -> None:
+    model = AutoModelForCausalLM.from_pretrained(tiny_base)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(0.5)
+    with pytest.raises(CheckpointError, match="differs from the base of manifest"):
+        audit("wrong", {"full": model}, base=model)
+
+
+def test_open_base_is_taken_as_it_is(tiny_base, lora) -> None:
+    base = sa.open_checkpoint(tiny_base, name="base", device="cpu")
+    on_open = sa.open_checkpoint(lora, base=base)
+    on_path = sa.open_checkpoint(lora, base=str(tiny_base), device="cpu")
+    assert on_open.model_id == on_path.model_id
+    assert on_open.base == on_path.base
+    # The module of the base is shared, and nothing is loaded twice.
+    embeddings = on_open.model.get_input_embeddings().weight
+    assert embeddings.data_ptr() == base.model.get_input_embeddings().weight.data_ptr()
+
+
+def test_open_base_can_still_be_scored_after_an_adapter_was_put_on_it(
+    tiny_base, lora, manifest
+) -> None:
+    base = sa.open_checkpoint(tiny_base, name="base", device="cpu")
+    before = sa.score(base, manifest, progress=False)
+    on_open = sa.open_checkpoint(lora, base=base)
+    changed = sa.score(on_open, manifest, progress=False)
+    after = sa.score(base, manifest, progress=False)
+    (plain,) = before
+    np.testing.assert_array_equal(
+        before[plain].columns["nll"], after[plain].columns["nll"]
+    )
+    assert not np.array_equal(
+        before[plain].columns["nll"], changed[plain].columns["nll"]
+    )
+
+
+def test_open_base_serves_adapters_that_are_given_as_paths(
+    audit, tiny_base, lora
+) -> None:
+    base = sa.open_checkpoint(tiny_base, name="base", device="cpu")
+    of_path = audit("path", {"lora": lora}, base=tiny_base)
+    assert_equal_figures(audit("open", {"lora": lora}, base=base), of_path)
+    assert sa.open_checkpoint(lora, base=base).name == "lora"
+
+
+def test_adapter_in_files_on_a_base_in_memory_is_refused(
+    audit, tiny_base, lora
+) -> None:
+    model = AutoModelForCausalLM.from_pretrained(tiny_base)
+    with pytest.raises(CheckpointError, match="the base is a model in memory"):
+        audit("wrong", {"lora": lora}, base=model)
+
+
+def test_option_that_the_open_base_has_decided_is_refused(tiny_base, lora) -> None:
+    base = sa.open_checkpoint(tiny_base, name="base", device="cpu")
+    with pytest.raises(InputError, match="the base was opened with 'float32'"):
+        sa.open_checkpoint(lora, base=base, dtype="bfloat16")
+
+
+def test_model_that_changed_is_scored_anew_in_the_same_folder(audit, tiny_base) -> None:
+    model = AutoModelForCausalLM.from_pretrained(tiny_base)
+    before = figures(audit("report", {"m": model}))
+    assert figures(audit("report", {"m": model})) == before
+    with torch.no_grad():
+        model.lm_head.weight.mul_(0.7)
+    assert figures(audit("report", {"m": model})) != before
+
+
+def test_model_in_memory_needs_its_manifest(tiny_base, tmp_path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(tiny_base)
+    with pytest.raises(InputError, match="is needed for a model in memory"):
+        sa.audit(model, output=tmp_path / "report", progress=False)
+
+
+def test_two_open_checkpoints_of_one_name_are_refused(audit, tiny_base) -> None:
+    model = AutoModelForCausalLM.from_pretrained(tiny_base)
+    with pytest.raises(InputError, match="have the name"):
+        audit("twice", [model, model])
+
+
+def test_relearning_is_refused_for_what_is_open(audit, tiny_base, manifest) -> None:
+    loaded = sa.open_checkpoint(tiny_base, device="cpu")
+    with pytest.raises(InputError, match="one is given open"):
+        audit("again", {"m": loaded}, relearn=manifest)
