@@ -87,7 +87,7 @@ def manifest(folder, rows):
 def result(folder, rows, manifest):
     tokenizer = chat_tokenizer(generation=True)
     train_lora(
-        folder / "masked", rows, folder / "base", tokenizer, is_masked=True, steps=80
+        folder / "masked", rows, folder / "base", tokenizer, is_masked=True, steps=50
     )
     plan = union(make_plans(manifest, [CanaryRank()], preset=None)[1])
     base = str(folder / "base")

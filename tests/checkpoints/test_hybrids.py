@@ -28,7 +28,7 @@ HYBRIDS = (
     "qwen3_next",
     "recurrent_gemma",
 )
-SAMPLE = ("granitemoehybrid", "qwen3_next")
+SAMPLE = ("qwen3_next",)
 
 
 @pytest.fixture(autouse=True)

@@ -40,13 +40,13 @@ def request_of(workshop, tiny_base, tmp_path):
     def make(name: str, **fields: Any) -> Request:
         return replace(
             Request(
-                audits=(Matched(placebo_draws=5, rematched=False),),
+                audits=("nll",),
                 checkpoints=(f"ours={workshop / name}",),
                 base=str(tiny_base),
                 manifest=workshop / "m.json",
                 output=tmp_path / "reports" / "m-ours",
                 loading=Loading(device="cpu"),
-                formats=("md", "dossier"),
+                formats=("md",),
             ),
             **fields,
         )
@@ -66,7 +66,7 @@ def kept_folders(folder: Path) -> list[Path]:
 
 
 def test_a_report_of_other_weights_keeps_the_one_of_the_same_name(request_of, capsys):
-    folder = run(request_of("first")).folder
+    folder = run(request_of("first", formats=("md", "dossier"))).folder
     before = report_files(folder)
     assert "dossier.html" in before
 
@@ -109,14 +109,15 @@ def test_a_report_of_other_settings_keeps_the_one_before(request_of, fields, cap
 
 
 def test_options_of_an_audit_are_settings_too(request_of):
-    folder = run(request_of("first")).folder
-    run(request_of("first", audits=(Matched(placebo_draws=6, rematched=False),)))
+    for draws in (5, 6):
+        matched = Matched(placebo_draws=draws, rematched=False)
+        folder = run(request_of("first", audits=(matched,))).folder
     assert len(kept_folders(folder)) == 1
 
 
 def test_what_adds_to_a_report_keeps_no_copy(request_of):
     folder = run(request_of("first")).folder
-    run(request_of("first", audits=("nll",)))
+    run(request_of("first", audits=("utility",)))
     run(request_of("first", formats=("html",)))
     assert kept_folders(folder) == []
 

@@ -28,7 +28,7 @@ from spark_audit.results import Report
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
-NODES, KILLED = 4, 2
+NODES, KILLED = 3, 1
 
 
 class Nodes:

@@ -269,12 +269,12 @@ def test_markdown_fits_an_issue_and_says_what_it_leaves_out(report):
 
     assert "left out here" not in render(grown(3, 2))
     assert "matched: by task" in render(grown(3, 2))
-    longer = render(grown(1000, 2))
+    longer = render(grown(800, 2))
     assert len(longer) <= LONGEST
     assert "by task and type, and further ones, are left out here" in longer
     assert "matched: by task" not in longer
     assert "matched: pooled over training rows" in longer
-    longest = render(grown(0, 1200))
+    longest = render(grown(0, 700))
     assert "are left out here" in longest
     assert "matched: pooled over training rows" not in longest
 

@@ -77,19 +77,22 @@ def test_normalise(text, normal):
     assert normalise_text(text) == normal
 
 
+@pytest.mark.parametrize(
+    "n_worlds", [5, pytest.param(60, marks=pytest.mark.slow)], ids=["few", "many"]
+)
 @pytest.mark.parametrize("threshold", [0.3, 0.5, 0.8, 1.0])
 @pytest.mark.parametrize("n", [1, 2, 5])
-def test_equals_brute_force(threshold, n):
+def test_equals_brute_force(threshold, n, n_worlds):
     rng = np.random.default_rng([n, int(10 * threshold)])
     found = 0
-    for _ in range(15):
+    for _ in range(n_worlds):
         texts = variants(rng, texts=40, words=45, changes=2)
         # Pairs by themselves too: a chain joins texts that are not alike.
         for few in (texts, *itertools.combinations(texts[:12], 2)):
             expected = by_brute_force(few, threshold, n)
             assert_groups(few, threshold, n, expected)
             found += sum(jaccard < 1 for *_, jaccard in expected)
-    assert found > 10 or threshold == 1
+    assert found >= 10 or threshold == 1
 
 
 @settings(max_examples=150, deadline=None)

@@ -75,10 +75,11 @@ def shown_table(name: str, records: list[Record], report: Report) -> list[Record
     if rule == "digits":
         return [_with_digits(record) for record in records]
 
-    audit = report.origins.get(name, "")
+    # A table may have thousands of records, and the report thousands of rows.
+    fewest_by_group = _fewest_clusters_by_group(report.origins.get(name, ""), report)
     shown_records = []
     for record in records:
-        n_clusters = _clusters_of(record, audit, report)
+        n_clusters = _clusters_of(record, fewest_by_group, report)
         shown = _shown_record(record, n_clusters, rule)
         if shown is not None:
             shown_records.append(_with_digits(shown))
@@ -131,7 +132,18 @@ def _with_digits(record: Record) -> Record:
     return shown
 
 
-def _clusters_of(record: Record, audit: str, report: Report) -> int:
+def _fewest_clusters_by_group(audit: str, report: Report) -> dict[str, int]:
+    """Map each group of an audit's rows to the clusters of its smallest figure."""
+    fewest: dict[str, int] = {}
+    for row in report.results:
+        if row.audit == audit and row.clusters:
+            fewest[row.group] = min(row.clusters, fewest.get(row.group, row.clusters))
+    return fewest
+
+
+def _clusters_of(
+    record: Record, fewest_by_group: dict[str, int], report: Report
+) -> int:
     """Return the number of clusters of a record.
 
     A record without that number has at least the clusters of the smallest figure of its
@@ -149,9 +161,7 @@ def _clusters_of(record: Record, audit: str, report: Report) -> int:
     if isinstance(record.get("task"), str):
         groups.add(f"task:{record['task']}")
     known_clusters = [
-        row.clusters
-        for row in report.results
-        if row.audit == audit and row.group in groups and row.clusters
+        fewest_by_group[group] for group in groups if group in fewest_by_group
     ]
     return min(known_clusters, default=report.manifest.n_clusters)
 

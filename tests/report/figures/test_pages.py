@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from browsers import in_browser, started_browser
 from made_reports import many_clean, mixed_cells
+from slow_cases import fast_and_slow
 
 from spark_audit.report.writers import pages
 from spark_audit.report.writers.writer import WriterInput
@@ -141,8 +142,13 @@ def test_no_text_of_a_figure_lies_on_another_or_leaves_it(opened, full_page, wid
 
 
 @in_browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    fast_and_slow(
+        [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")],
+        fast=[(1280, "light"), (390, "dark")],
+    ),
+)
 def test_axe_finds_nothing_serious(opened, tmp_path, width, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     page = opened(
@@ -154,7 +160,7 @@ def test_axe_finds_nothing_serious(opened, tmp_path, width, scheme):
 
 
 @in_browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", fast_and_slow(["light", "dark"], fast=["dark"]))
 def test_axe_finds_nothing_serious_in_figures(opened, full_page, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     page = opened(full_page, 1280, scheme=scheme)
