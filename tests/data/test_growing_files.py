@@ -1,10 +1,10 @@
 """Small files that decode to large ones are refused, and usual ones are read."""
 
 import gzip
-import io
 import json
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -124,12 +124,9 @@ def test_compressed_arrow_of_a_usual_size_is_read(tmp_path):
         assert len(imported(path)[0]) == 2000
 
 
-@pytest.mark.parametrize("compress", [gzip.compress, zstd])
+@pytest.mark.parametrize("compress", [partial(gzip.compress, compresslevel=1), zstd])
 def test_a_compressed_file_that_grows_is_refused(compress, tmp_path):
     line = json.dumps({"text": "a" * 10_000, "label": "b"}).encode() + b"\n"
-    buffer = io.BytesIO()
-    for _ in range(30_000):
-        buffer.write(line)
     path = tmp_path / "x.jsonl.gz"
-    path.write_bytes(compress(buffer.getvalue()))
+    path.write_bytes(compress(line * 28_000))
     assert "decodes to more than" in refusal(path)

@@ -34,7 +34,7 @@ Commands = Generator[list[Any], int, None]
 Family = Callable[[Scene, Rng, list[str]], Commands]
 
 FAMILIES: dict[str, tuple[Family, int]] = {}
-"""Name -> the family, and how many of 200 mutants are its own."""
+"""Name -> the family, and how many of 100 mutants are its own."""
 
 
 class Silent(AssertionError):
@@ -61,7 +61,7 @@ def same(one: Any, other: Any) -> bool:
 # --- manifests ------------------------------------------------------------------------
 
 
-@family(20)
+@family(10)
 def manifest(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     """A manifest that was changed without a new digest."""
     original = json.loads(scene.manifest.read_bytes())
@@ -82,7 +82,7 @@ def manifest(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     yield ["manifest", one(rng, ("show", "show")), path, *one(rng, ([], ["--json"]))]
 
 
-@family(22)
+@family(11)
 def sealed_manifest(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     """A manifest of nonsense with a digest that fits."""
     content = json.loads(scene.manifest.read_bytes())
@@ -303,7 +303,7 @@ def flaws(content: dict[str, Any]) -> Iterator[str]:
 # --- data -----------------------------------------------------------------------------
 
 
-@family(22)
+@family(11)
 def data(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     """Rows of the project's own format."""
     lines = scene.data.read_bytes().splitlines()
@@ -340,7 +340,7 @@ def data(scene: Scene, rng: Rng, said: list[str]) -> Commands:
         yield ["data", "inject", path, "-o", path.with_name("more"), "--canaries", 1]
 
 
-@family(12)
+@family(6)
 def csv(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     """Somebody else's CSV, JSON or Parquet."""
     rows = [json.loads(line) for line in scene.data.read_bytes().splitlines()]
@@ -422,7 +422,7 @@ def _checkpoint(
     return False
 
 
-@family(16)
+@family(8)
 def adapter(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     """A PEFT adapter from somebody else."""
     folder = scene.copy(scene.lora)
@@ -434,7 +434,7 @@ def adapter(scene: Scene, rng: Rng, said: list[str]) -> Commands:
         raise Silent("other weights were opened as an adapter")
 
 
-@family(16)
+@family(8)
 def model(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     """A model's folder: configuration, tokenizer, weights."""
     folder = scene.copy(scene.base)
@@ -452,7 +452,7 @@ def model(scene: Scene, rng: Rng, said: list[str]) -> Commands:
         raise Silent("other weights were opened as a model")
 
 
-@family(14)
+@family(7)
 def run(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     """The folder of a run of spark-train."""
     folder = scene.copy(scene.run)
@@ -483,7 +483,7 @@ def run(scene: Scene, rng: Rng, said: list[str]) -> Commands:
 # --- reports --------------------------------------------------------------------------
 
 
-@family(20)
+@family(10)
 def report(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     """A report.json from somebody else."""
     folder = scene.copy(scene.report)
@@ -519,7 +519,7 @@ def report(scene: Scene, rng: Rng, said: list[str]) -> Commands:
         yield ["@draw", folder, one(rng, list(FIGURE_NEEDS))]
 
 
-@family(14)
+@family(7)
 def evidence(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     """Evidence in a report folder, which comparisons conclude from."""
     folder = scene.copy(scene.report)
@@ -547,7 +547,7 @@ def evidence(scene: Scene, rng: Rng, said: list[str]) -> Commands:
         raise Silent("changed evidence was concluded from")
 
 
-@family(10)
+@family(5)
 def store(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     """A shard of scores, damaged or named anew after a change."""
     shutil.rmtree(scene.room, ignore_errors=True)

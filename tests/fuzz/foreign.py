@@ -11,7 +11,7 @@ from fuzz.scene import Scene
 SIZES = (0, 1, 255, 2**16, 2**31, 2**32 - 1, 2**40, 2**63, 2**64 - 1)
 
 
-@family(8)
+@family(4)
 def gguf(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     """A GGUF file: a count, length or offset in its header, or any of its bytes."""
     raw = scene.gguf.read_bytes()
@@ -35,7 +35,7 @@ def gguf(scene: Scene, rng: Rng, said: list[str]) -> Commands:
             raise Silent("a file without its end was opened")
 
 
-@family(8)
+@family(4)
 def header(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     """The header of a safetensors file, written anew over the same tensors."""
     given, name = one(
@@ -60,7 +60,7 @@ def header(scene: Scene, rng: Rng, said: list[str]) -> Commands:
         yield ["@open", folder, base]
 
 
-@family(8)
+@family(4)
 def peft(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     """An adapter's configuration of another type, with fields that PEFT knows."""
     from peft import PEFT_TYPE_TO_CONFIG_MAPPING
@@ -91,7 +91,7 @@ def peft(scene: Scene, rng: Rng, said: list[str]) -> Commands:
         yield ["@open", folder, scene.base]
 
 
-@family(10)
+@family(5)
 def server(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     """What a server answers where it is asked for scores."""
     body: Any = {

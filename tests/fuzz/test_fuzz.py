@@ -7,7 +7,7 @@
 
 A mutant follows from its family's name and its number alone, as long as the mutations
 and the small audit they are made of stay what they are. The short run takes the first
-200: every family its share.
+100: every family its share.
 """
 
 import json
@@ -36,7 +36,7 @@ from spark_audit.manifest.file import read_manifest
 CPU_SECONDS = 5.0
 """Of one command; of the process, so that a busy machine trips nothing."""
 WALL_SECONDS = 300.0
-LONG = 50
+LONG = 100
 """Times as many mutants as in the short run: 10,000."""
 
 
