@@ -78,6 +78,8 @@ class Report(Strict):
     """``report.json``: the truth that every other format is rendered from."""
 
     model_config = ConfigDict(
+        # `limitations` is the key `scope` of the file.
+        serialize_by_alias=True,
         json_schema_extra={
             "$schema": "https://json-schema.org/draft/2020-12/schema",
             "$id": "urn:spark-audit:report:2",
@@ -126,9 +128,9 @@ class Report(Strict):
     """Files beside it, by the writer that they are of: nothing else in the folder is
     ever deleted."""
 
-    @computed_field  # type: ignore[prop-decorator]
+    @computed_field(alias="scope")  # type: ignore[prop-decorator]
     @property
-    def scope(self) -> list[str]:
+    def limitations(self) -> list[str]:
         """Sentences on what cannot be concluded."""
         # First the caveats of every report, then of each audit in it, then its own.
         figures = (*self.results, *self.contrasts, *self.findings)

@@ -77,7 +77,9 @@ class Strict(BaseModel):
         It runs before a record is read. Files hold rendered sentences for human
         readers; a record is read from its facts.
         """
-        computed = cls.model_computed_fields
+        computed = {
+            field.alias or name for name, field in cls.model_computed_fields.items()
+        }
         if not computed or not isinstance(data, dict):
             return data
         return {name: value for name, value in data.items() if name not in computed}
