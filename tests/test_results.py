@@ -107,3 +107,11 @@ def test_a_report_reads_back_what_it_wrote():
     broken = json.loads(text) | {"schema_version": 3}
     with pytest.raises(ValidationError, match="schema_version"):
         Report.model_validate(broken)
+
+
+def test_limitations_stand_in_the_file_under_their_key():
+    report = made_report([])
+    content = json.loads(report.model_dump_json())
+    assert report.limitations == content["scope"] != []
+    assert "limitations" not in content
+    assert Report.model_validate(content) == report
