@@ -110,7 +110,7 @@ def test_a_report_reads_back_what_it_wrote():
 
 
 def test_limitations_stand_in_the_file_under_their_key():
-    report = made_report([])
+    report = made_report("ours")
     content = json.loads(report.model_dump_json())
     assert report.limitations == content["scope"] != []
     assert "limitations" not in content

@@ -83,7 +83,7 @@ class Report(Strict):
         json_schema_extra={
             "$schema": "https://json-schema.org/draft/2020-12/schema",
             "$id": "urn:spark-audit:report:2",
-        }
+        },
     )
 
     kind: Literal["spark-audit-report"] = "spark-audit-report"
