@@ -35,6 +35,12 @@ class Pace:
         """Return the seconds since the beginning without those of looks."""
         return time.perf_counter() - self.began - self.spent
 
+    @property
+    def share_of_time(self) -> float:
+        """Return the share of the time since the beginning that looks took."""
+        elapsed = time.perf_counter() - self.began
+        return min(self.spent / max(elapsed, 1e-9), 1.0)
+
     def wait(self, step: int) -> int:
         """Return the number of steps until the next look; 0 if it is due now.
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 import transformers
 from accelerate import PartialState
@@ -36,6 +37,7 @@ from spark_audit.audits.base import Plan
 from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.in_memory import in_memory, undisturbed, unwrapped
 from spark_audit.errors import InputError, SparkError, one_of
+from spark_audit.integrations.history import LookCost, history_of, summary_of
 from spark_audit.integrations.look import LOG_PREFIX, AuditLook
 from spark_audit.integrations.pace import Pace
 from spark_audit.integrations.probe import probe_rows
@@ -107,8 +109,8 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
 
     Attributes
     ----------
-    looks
-        The results of all looks, in order.
+    looks, costs
+        The results of all looks in order, and the time that each took.
     batches
         Counts from the trainer's own first batches: which identifiers have loss, and
         whether rows are packed
@@ -172,6 +174,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
             )
 
         self.looks: list[AuditLook] = []
+        self.costs: list[LookCost] = []
         self._base: Scores | None = None
         self._due_step = 0
         self._reader: BatchReader | None = None
@@ -199,16 +202,41 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
                 fix="audit the checkpoints that are saved",
             )
 
+        self.begin(model, self._tokenizer or processing_class, step=state.global_step)
+        # torch.compile would compile a hook with the model.
+        if self._reader is not None and not getattr(args, "torch_compile", False):
+            self._reader.attach(extract_model_from_parallel(model))
+
+    def begin(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase | None,
+        *,
+        step: int = 0,
+    ) -> None:
+        """Check that manifest and model fit, score the base, and look at the start.
+
+        Parameters
+        ----------
+        step
+            The step at which training begins; above 0 it was resumed.
+
+        Raises
+        ------
+        SparkError
+            If manifest and model do not fit.
+        """
         self.looks = []
+        self.costs = []
         self._facts: list[CheckpointFacts] = []
         self._findings: dict[str, list[Finding]] = {name: [] for name in self.audits}
-        self._pace = Pace(self._every, state.global_step)
+        self._pace = Pace(self._every, step)
         self._model = model
-        self._reads_by = self._tokenizer or processing_class
+        self._reads_by = tokenizer
         self._steps_read = 0
 
         started = _now()
-        is_fresh = not state.global_step
+        is_fresh = not step
         with _unwrapped(model) as inner:
             loaded = in_memory(inner, self._reads_by, name=BASE, is_hashed=False)
             check_fit(self._full_manifest, loaded, base_sha256=None)
@@ -216,13 +244,10 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
             self._base = self._scored_base(inner, is_fresh=is_fresh)
             self._reader = BatchReader.of(self._full_manifest, loaded)
         if is_fresh:
-            self._look(state, control, started)
+            self.look_at(step, started=started)
         else:
             # The start of a resumed training is not a look: the earlier run made it.
-            self._count_look(state.global_step, started)
-        # torch.compile would compile a hook with the model.
-        if not getattr(args, "torch_compile", False):
-            self._reader.attach(extract_model_from_parallel(model))
+            self._count_look(step, started)
 
     def on_step_end(
         self,
@@ -291,14 +316,38 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         self._due_step = step + 1
         return self._pace.cost
 
-    def _look(
-        self,
-        state: TrainerState,
-        control: TrainerControl,
-        started: float | None = None,
-    ) -> None:
-        """Score, conclude and log; end the training if a rule is broken."""
-        step = state.global_step
+    def _look(self, state: TrainerState, control: TrainerControl) -> None:
+        """Look at a trainer's step; end the training if a rule is broken."""
+        is_last = state.global_step >= state.max_steps
+        # Logging would cancel the log that the trainer itself was about to write.
+        should_log = control.should_log
+        look = self.look_at(state.global_step, is_last=is_last)
+        control.should_log = should_log
+        if look is not None and look.tripped:
+            control.should_training_stop = True
+
+    def look_at(
+        self, step: int, *, started: float | None = None, is_last: bool = False
+    ) -> AuditLook | None:
+        """Score the model as it stands, conclude and log.
+
+        Parameters
+        ----------
+        started
+            When this look began, if before the call.
+        is_last
+            Whether training has ended.
+
+        Returns
+        -------
+        AuditLook or None
+            ``None``: it failed, which is logged as a warning.
+
+        Raises
+        ------
+        SparkError
+            If an error prevents the check of a rule.
+        """
         started = _now() if started is None else started
         name = BASE if self._base is not None and not step else f"step-{step}"
         look: AuditLook | None = None
@@ -317,22 +366,27 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
 
         seconds = self._count_look(step, started)
         if look is None:
-            return
+            return None
 
         self.looks.append(look)
-        self._tell(look, control, seconds, is_last=step >= state.max_steps)
+        self.costs.append(LookCost(seconds, self._pace.share_of_time))
+        self._tell(look, seconds, is_last=is_last)
+        return look
 
-        if look.tripped:
-            control.should_training_stop = True
+    @property
+    def history(self) -> pd.DataFrame:
+        """Return the figures of all looks, one row a figure (see ``history_of``)."""
+        return history_of(self.looks, self.costs)
+
+    def __repr__(self) -> str:
+        return f"AuditCallback({summary_of(self.looks, self.costs)})"
 
     @property
     def tripped(self) -> list[str]:
         """Return the broken rules, each with its look, for the exit of a script."""
         return [f"{look.name}: {text}" for look in self.looks for text in look.tripped]
 
-    def _tell(
-        self, look: AuditLook, control: TrainerControl, seconds: float, *, is_last: bool
-    ) -> None:
+    def _tell(self, look: AuditLook, seconds: float, *, is_last: bool) -> None:
         """Log the figures of a look, its findings, and the rules that it breaks."""
         figures = look.figures() | {f"{LOG_PREFIX}seconds": seconds}
         if look.step:
@@ -342,10 +396,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         if self._rules:
             figures[f"{LOG_PREFIX}tripped"] = float(len(look.tripped))
 
-        # Logging would cancel the log that the trainer itself was about to write.
-        should_log = control.should_log
         _tell_trainer(figures)
-        control.should_log = should_log
 
         # Logs go to services, so they contain only what shared files may contain.
         for finding in look.shared.findings:

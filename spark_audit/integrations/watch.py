@@ -1,0 +1,171 @@
+"""Look at a model in a training loop of one's own, or in an unlearning loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from spark_audit.audits import TRAINING_AUDITS, Audit
+from spark_audit.checkpoints.given import default_model_name
+from spark_audit.checkpoints.in_memory import beside_model, unwrapped
+from spark_audit.errors import CheckpointError, InputError
+from spark_audit.integrations.history import summary_of
+from spark_audit.integrations.look import AuditLook
+from spark_audit.integrations.transformers import MAX_CALLBACK_ROWS, AuditCallback
+from spark_audit.manifest.file import read_manifest
+from spark_audit.manifest.schema import Manifest
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+class Watch:
+    """Looks at a model in memory, when the loop asks for one; made by :func:`watch`.
+
+    Attributes
+    ----------
+    looks
+        The results of all looks, in order; the first is that of the beginning.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        callback: AuditCallback,
+        tokenizer: PreTrainedTokenizerBase,
+    ) -> None:
+        self._model = model
+        self._callback = callback
+        self._tokenizer = tokenizer
+        self._is_open = False
+
+    def __enter__(self) -> Watch:
+        self._callback.begin(self._model, self._tokenizer)
+        self._is_open = True
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._is_open = False
+
+    def look(self, step: int | None = None) -> AuditLook | None:
+        """Audit the model as it stands, and return the result.
+
+        Parameters
+        ----------
+        step
+            Number of this look's step, above that of the last look; default: the next
+            one.
+
+        Returns
+        -------
+        AuditLook or None
+            ``None``: the look failed, which is logged as a warning.
+
+        Raises
+        ------
+        InputError
+            Outside of ``with``, or if the step is not above that of the last look.
+        """
+        last_step = self.looks[-1].step if self.looks else 0
+        if not self._is_open:
+            raise InputError(
+                "is used outside of its block",
+                where="watch",
+                fix="write `with sa.watch(model, manifest) as w:`, and look in it",
+            )
+        if step is None:
+            step = last_step + 1
+        if step <= last_step:
+            raise InputError(
+                f"is not above {last_step}, the step of the last look",
+                where=f"step={step}",
+                fix="count steps upwards, or leave it out",
+            )
+        return self._callback.look_at(step)
+
+    @property
+    def looks(self) -> list[AuditLook]:
+        """Return the results of all looks, in order."""
+        return self._callback.looks
+
+    @property
+    def tripped(self) -> list[str]:
+        """Return the broken rules of ``fail_if``, each with its look."""
+        return self._callback.tripped
+
+    @property
+    def history(self) -> pd.DataFrame:
+        """Return the figures of all looks, one row a figure.
+
+        Columns are those of
+        :data:`~spark_audit.integrations.history.HISTORY_COLUMNS`.
+        """
+        return self._callback.history
+
+    def __repr__(self) -> str:
+        return f"Watch({summary_of(self.looks, self._callback.costs)})"
+
+
+def watch(
+    model: PreTrainedModel,
+    manifest: str | Path | Manifest,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    audits: str | Audit | Sequence[str | Audit] = TRAINING_AUDITS,
+    rows: int = MAX_CALLBACK_ROWS,
+    fail_if: str | Sequence[str] = (),
+    preset: str | None = None,
+    seed: int = 0,
+) -> Watch:
+    """Watch a model in memory while a loop of one's own changes it.
+
+    ``with watch(model, manifest) as w:`` looks at the beginning, and ``w.look()`` in
+    the loop audits the model as it stands: its mode, gradients, hooks and all random
+    numbers are afterwards what they were. ``w.history`` has the figures of all looks.
+
+    Parameters
+    ----------
+    model
+        A model of transformers, perhaps wrapped by PEFT.
+    manifest
+        A file, or what ``read_manifest`` returned.
+    tokenizer
+        Default: that of the folder from which the model was loaded, if it is the
+        manifest's.
+    audits, rows, fail_if, preset, seed
+        As in :class:`~spark_audit.integrations.transformers.AuditCallback`. A broken
+        rule ends no loop; it is listed in ``w.tripped``.
+
+    Raises
+    ------
+    CheckpointError
+        If no tokenizer is known.
+    """
+    manifest = read_manifest(manifest)
+    if tokenizer is None:
+        tokenizer = beside_model(unwrapped(model), manifest.reference.tokenizer_sha256)
+    if tokenizer is None:
+        raise CheckpointError(
+            "is a model in memory, and its tokenizer is not known",
+            where=f"checkpoint {default_model_name(model)!r}",
+            fix="give tokenizer=",
+        )
+
+    callback = AuditCallback(
+        manifest,
+        audits=audits,
+        rows=rows,
+        fail_if=fail_if,
+        tokenizer=tokenizer,
+        preset=preset,
+        seed=seed,
+    )
+    return Watch(model, callback, tokenizer)
