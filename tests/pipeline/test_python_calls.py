@@ -13,8 +13,8 @@ from spark_audit.errors import InputError, OutputError
 from spark_audit.pipeline.request import Request
 from spark_audit.scoring import score as scoring
 
-NOT_ARGUMENTS = {"loading", "command", "include_base"}
-"""Fields that a caller cannot set: two are made of others, one is a command's."""
+NOT_ARGUMENTS = {"loading", "command", "include_base", "opened"}
+"""Fields that are made of other arguments, or that only a command sets."""
 
 
 @pytest.fixture(scope="module")
