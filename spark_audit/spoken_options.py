@@ -85,7 +85,7 @@ _WORDS = "ray|dossier|cpu|auto|float32|bfloat16|train|test|rules|presidio|all|dr
 
 _NAMES = "|".join(sorted(ARGUMENTS, key=len, reverse=True))
 _VALUE = rf"'[^']*'|(?:{_WORDS})\b|http[^\s,;]+|[A-Z][A-Z|]+\b(?!=)"
-_OPTION = re.compile(
+_OPTION_IN_TEXT = re.compile(
     rf"(?<![\w/.-])(?<!mlx_lm.fuse )--(?P<option>{_NAMES})(?![\w-])"
     rf"(?: (?P<value>{_VALUE}))?"
 )
@@ -133,7 +133,7 @@ def as_called(text: str) -> str:
         is_command = part.startswith("`") and not part.startswith("`-")
         if not is_command:
             part = _PAIR.sub(_mapping, part)
-            part = _OPTION.sub(_argument, part)
+            part = _OPTION_IN_TEXT.sub(_argument, part)
             part = OUTPUT_OPTION.sub("output=", part)
         parts.append(part)
     return "".join(parts)
