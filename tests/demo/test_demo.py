@@ -57,17 +57,19 @@ def told() -> Told:
 
 @pytest.fixture(scope="module")
 def outcome(told, tmp_path_factory) -> Outcome:
-    """In two processes more, after an interrupt in this one while it trains."""
+    """The demo in one process, after an interrupt while it trains."""
     out = tmp_path_factory.mktemp("demo") / "out"
     with pytest.raises(KeyboardInterrupt):
         demo.run_demo(out, size=SMALL, processes=1, progress=interrupt)
     assert not (out / "report.json").exists()
     assert any((out / "runs").glob("*/run.json"))
-    found = demo.run_demo(
-        out, size=SMALL, formats=FORMATS, progress=lambda *done: told.append(done)
+    return demo.run_demo(
+        out,
+        size=SMALL,
+        processes=1,
+        formats=FORMATS,
+        progress=lambda *done: told.append(done),
     )
-    assert not multiprocessing.active_children()
-    return found
 
 
 def test_the_folder_is_a_whole_report(outcome):
@@ -258,6 +260,7 @@ def test_jobs_are_shared_and_what_a_process_leaves_is_done_here(
     ]
     by: list[str] = []
     run_jobs(jobs, processes=2, ended=by.append)
+    assert not multiprocessing.active_children()
     here = [one == str(os.getpid()) for one in by]  # those of the other one come last
     assert here == [True, True, True, False, dies]
 
