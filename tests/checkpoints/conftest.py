@@ -1,6 +1,8 @@
 """What a module says on a fixed input, to be compared with the source exactly."""
 
+import resource
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -25,3 +27,16 @@ def base_model(tiny_base):
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_pretrained(tiny_base).eval()
+
+
+@pytest.fixture
+def measured():
+    """Within 5 s of this process, and 1 GB more than before."""
+    begun, before = time.process_time(), _peak()
+    yield
+    assert time.process_time() - begun < 5
+    assert _peak() - before < 1e9
+
+
+def _peak() -> float:
+    return 1024.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
