@@ -173,6 +173,11 @@ def test_a_run_is_what_it_is_without_and_its_figures_are_those_of_what_it_saves(
     seen = make_trainer(look, sft=sft, lora=lora, **more)
     seen.train()
     assert [one.step for one in look.looks] == [0, 6, 12]
+    history = look.history
+    assert [*history["step"].unique()] == [0, 6, 12]
+    shares = history.groupby("step")["share_of_time"].first()
+    assert shares.between(0, 1).all()
+    assert f"{shares[12]:.1%} of the time" in repr(look)
     # Dropout is on: other random numbers, or another mode, would be other weights.
     own = weights(seen)
     for name, value in weights(plain).items():
