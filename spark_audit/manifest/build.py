@@ -114,7 +114,30 @@ def build_manifest(
         seed=_first_given(seed, defaults.seed),
         n_candidates=_first_given(n_candidates, defaults.n_candidates),
     )
-    recorded = chosen.recorded(max_positions=loaded.max_positions)
+    return _build(
+        examples,
+        loaded,
+        name=name,
+        recorded=chosen.recorded(max_positions=loaded.max_positions),
+        data=data,
+        store=store or Store(None),
+        batch_size=batch_size,
+        progress=progress,
+    )
+
+
+def _build(
+    examples: Sequence[Example],
+    loaded: Checkpoint,
+    *,
+    name: str,
+    recorded: ManifestSettings,
+    data: Sequence[Path],
+    store: Store,
+    batch_size: BatchSize,
+    progress: Progress | None,
+) -> Manifest:
+    """Build a manifest as :func:`build_manifest` does, with all settings resolved."""
     show = _stages(progress)
 
     # First the rows themselves are checked, before anything is scored.
@@ -128,7 +151,7 @@ def build_manifest(
     scores = _score_rows(
         rows,
         loaded,
-        store or Store(None),
+        store,
         batch_size=batch_size,
         progress=show(f"scoring {loaded.name}, tokens"),
     )

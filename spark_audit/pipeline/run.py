@@ -252,12 +252,8 @@ def audit(
         If there is no such argument (the error names the nearest), or a value has a
         wrong type.
     """
-    score_folder: Path | None = None
-    handed_scores: GivenScores | None = None
-    if isinstance(scores, str | Path):
-        score_folder = Path(scores)
-    else:
-        handed_scores = scores
+    score_folder = Path(scores) if isinstance(scores, str | Path) else None
+    handed_scores = None if isinstance(scores, str | Path) else scores
 
     loading = Loading(
         device=device,
@@ -299,8 +295,15 @@ def audit(
         loading=loading,
     )
     is_shown = awaited() if progress is None else progress
+    return _report_of(request, handed_scores, is_shown=is_shown)
+
+
+def _report_of(
+    request: Request, scores: GivenScores | None, *, is_shown: bool
+) -> AuditReport:
+    """Run a request, and refuse to end without a report."""
     with shown(quiet=not is_shown) as show:
-        report = run(request, progress=show, scores=handed_scores).report
+        report = run(request, progress=show, scores=scores).report
     if report is None:
         raise IncompleteError("other workers have not scored their part")
     return report
