@@ -33,7 +33,7 @@ from spark_audit.errors import InputError, one_of
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE
 
-OPTION = "--scores-file"
+SCORES_FILE_OPTION = "--scores-file"
 
 MAX_COLUMNS_SHOWN = 200
 """Most characters of column names in an error."""
@@ -87,7 +87,7 @@ def given_files(text: str | None) -> list[ScoresFile]:
         path = signed_path.removeprefix("-")
         if not name or not equals or not path:
             raise InputError(
-                f"{item!r} is no file", where=OPTION, fix="write NAME=FILE"
+                f"{item!r} is no file", where=SCORES_FILE_OPTION, fix="write NAME=FILE"
             )
 
         # An attack may have one file per checkpoint.
@@ -98,7 +98,7 @@ def given_files(text: str | None) -> list[ScoresFile]:
         if name in taken_names:
             raise InputError(
                 f"{name!r} is the name of another score",
-                where=OPTION,
+                where=SCORES_FILE_OPTION,
                 fix="choose another name",
             )
 
@@ -139,7 +139,7 @@ def read_scores(
         If the file has another format, or the checkpoint or rows of its scores are
         unknown.
     """
-    where = f"{OPTION} {file.path}"
+    where = f"{SCORES_FILE_OPTION} {file.path}"
     frame = read_file(file.path, file.attack, where)
     if "score" not in frame:
         columns = ", ".join(str(column) for column in frame.columns)
@@ -308,7 +308,7 @@ def outside_scores(
         if scored.empty:
             raise InputError(
                 "holds no score of any row of the manifest",
-                where=f"{OPTION} {file.path}",
+                where=f"{SCORES_FILE_OPTION} {file.path}",
                 fix="give the ids of the data, or the SHA-256 of whole texts",
             )
 
