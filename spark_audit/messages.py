@@ -17,6 +17,9 @@ from spark_audit.spoken_options import as_called
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+Update: TypeAlias = Callable[[str, int, int], None]
+"""A callback with the stage, the amount done and the total (0: unknown)."""
+
 SETTLED_SECONDS = 2.0
 """Seconds after which a rate can predict the time left."""
 
@@ -25,9 +28,6 @@ SECONDS_FOR_RATE = 0.5
 
 PLAIN_EVERY = 10.0
 """Seconds between two progress lines when stderr is no terminal."""
-
-Update: TypeAlias = Callable[[str, int, int], None]
-"""A callback with the stage, the amount done and the total (0: unknown)."""
 
 
 def say(text: str) -> None:
@@ -41,7 +41,7 @@ def say(text: str) -> None:
         print(visible(masked(text), keep="\n"), file=sys.stderr, flush=True)
 
 
-def awaited() -> bool:
+def is_watched() -> bool:
     """Return whether a person watches the work, in a terminal or a notebook."""
     return sys.stderr.isatty() or "ipykernel" in sys.modules
 
@@ -83,20 +83,20 @@ class _Stage:
 
     Attributes
     ----------
-    started, shown
+    began_at, shown_at
         Times of its beginning and of its last display, in monotonic seconds.
     done
         Amount done at the last update.
     """
 
-    started: float
-    shown: float = -math.inf
+    began_at: float
+    shown_at: float = -math.inf
     done: int = 0
 
     @property
     def is_new(self) -> bool:
         """Return whether it has not been shown yet."""
-        return self.shown == -math.inf
+        return self.shown_at == -math.inf
 
 
 class _Stages:
@@ -104,8 +104,9 @@ class _Stages:
 
     def __init__(self, bars: Progress | None) -> None:
         self._bars = bars
+        # By the name of a stage: its progress, and its bar.
         self._stages: dict[str, _Stage] = {}
-        self._tasks: dict[str, TaskID] = {}
+        self._bar_ids: dict[str, TaskID] = {}
 
     def update(self, name: str, done: int, total: int) -> None:
         """Show the progress of a stage; the parameters are those of :data:`Update`."""
@@ -114,23 +115,28 @@ class _Stages:
         if stage is None or done < stage.done:
             # A smaller amount means that another command or checkpoint begins the
             # stage.
-            stage = _Stage(started=now)
+            stage = _Stage(began_at=now)
             self._stages[name] = stage
 
+        # The first update of a stage is always due, since it was never shown.
         is_new = stage.is_new
         is_finished = 0 < total <= done
-        is_due = is_finished or now - stage.shown >= PLAIN_EVERY
+        is_due = is_finished or now - stage.shown_at >= PLAIN_EVERY
         stage.done = done
         if is_due:
-            stage.shown = now
+            stage.shown_at = now
 
-        seconds = now - stage.started
-        rate = f"{done / seconds:,.0f}/s" if seconds > SECONDS_FOR_RATE and done else ""
+        seconds = now - stage.began_at
+        rate = ""
+        if done and seconds > SECONDS_FOR_RATE:
+            rate = f"{done / seconds:,.0f}/s"
+
+        # A bar is moved at each update, and a line is printed only when it is due.
         if self._bars is not None:
             if is_new:
-                self._tasks[name] = self._bars.add_task(visible(name), rate="")
+                self._bar_ids[name] = self._bars.add_task(visible(name), rate="")
             self._bars.update(
-                self._tasks[name], completed=done, total=total or None, rate=rate
+                self._bar_ids[name], completed=done, total=total or None, rate=rate
             )
         elif is_due:
             line = _progress_line(name, done, total, seconds=seconds, rate=rate)

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from spark_audit import options
 from spark_audit.audits import AUDITS_ON_REQUEST, Audit
 from spark_audit.checkpoints.specs import Loading
-from spark_audit.messages import awaited, say
+from spark_audit.messages import is_watched, say
 from spark_audit.pipeline.request import Request, shard_of
 from spark_audit.terminal import flags
 from spark_audit.terminal.console import tell, tell_json
@@ -186,7 +186,7 @@ def _audit(
             tell("\n".join(estimate_lines(estimated)))
         return
 
-    if not quiet and awaited():
+    if not quiet and is_watched():
         # Imports and headers take a while before there is progress to show.
         say("reading the manifest and what the checkpoints are, then their tokenizers")
     from spark_audit.messages import progress

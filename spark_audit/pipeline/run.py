@@ -19,7 +19,7 @@ from spark_audit.checkpoints.given import GivenCheckpoint
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import IncompleteError
 from spark_audit.files import alone
-from spark_audit.messages import awaited, say
+from spark_audit.messages import is_watched, say
 from spark_audit.messages import progress as shown
 from spark_audit.options import BatchSize
 from spark_audit.pipeline import up_to_date
@@ -294,7 +294,7 @@ def audit(
         show_text=show_text,
         loading=loading,
     )
-    is_shown = awaited() if progress is None else progress
+    is_shown = is_watched() if progress is None else progress
     return _report_of(request, handed_scores, is_shown=is_shown)
 
 

@@ -144,12 +144,12 @@ def score(
         If the store cannot be written. Earlier scores stay valid.
     """
     from spark_audit.checkpoints.open import as_checkpoint
-    from spark_audit.messages import awaited
+    from spark_audit.messages import is_watched
     from spark_audit.messages import progress as shown
 
     loaded = as_checkpoint(loaded)
     store = Store(None) if store is None else store
-    progress = awaited() if progress is None else progress
+    progress = is_watched() if progress is None else progress
     tables: dict[Pass, TokenTable] = {}
     notes: dict[str, None] = {}
 

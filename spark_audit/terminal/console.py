@@ -2,6 +2,9 @@
 
 Results go to stdout, and messages go to stderr. This module imports nothing slow, so
 that ``--help`` answers at once.
+
+Exit codes of errors stand at their classes in ``spark_audit/errors.py``;
+:func:`run_command` adds those of typing mistakes, of interrupts and of defects.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from spark_audit.errors import out_of_memory, visible
 from spark_audit.messages import say
 from spark_audit.spoken_options import for_command_line
 from spark_audit.terminal.interrupts import (
-    again,
+    how_to_continue,
     interrupted,
     one_interrupt,
     say_interrupted,
@@ -47,6 +50,7 @@ DEFECT_EXIT_CODE = 70
 """Exit code of an error that the user did not cause (EX_SOFTWARE of sysexits.h)."""
 
 USAGE_EXIT_CODE = 2
+"""Exit code of a mistake on the command line, as in ``errors.InputError``."""
 
 PIPED_COLUMNS = 200
 """Columns of output that does not go to a terminal."""
@@ -76,7 +80,7 @@ def run_command(
     program
         Name of the program, for messages and log files.
     app
-        Makes the application for the typed words.
+        Makes the application for the typed words (``terminal/flags.py``).
     anew
         Commands that keep nothing of interrupted work.
     """
@@ -90,7 +94,8 @@ def run_command(
             try:
                 app(arguments).meta(list(arguments))
             except SystemExit as request_to_exit:
-                # The command's exit code stands, even if its output is lost.
+                # A command such as `gate` exits with 1 after its last line. This code
+                # stands, even if the flush below fails.
                 code = request_to_exit.code
                 exit_code = code if isinstance(code, int) else 1
 
@@ -112,9 +117,10 @@ def run_command(
             failure = _failure_of(error, program)
             line = failure.line
             if failure.exit_code == errors.IncompleteError.exit_code:
-                line += f"\n{again(program, arguments, verb=verb)}"
+                line += f"\n{how_to_continue(program, arguments, verb=verb)}"
             say(f"{program}: {line}")
             _flush_or_drop_output()
+            # Only a failed flush comes after an exit code of the command.
             return exit_code or failure.exit_code
 
 
@@ -151,7 +157,8 @@ def _failure_of(error: BaseException, program: str) -> _Failure:
         line = f"error: {_usage_mistake(error)} see {command} --help"
         return _Failure(line, USAGE_EXIT_CODE)
 
-    # A missing template is both kinds of error, but not a problem of a file.
+    # A missing template of Jinja is an OSError and a LookupError: a defect of ours, and
+    # no problem of a file.
     if isinstance(error, OSError) and not isinstance(error, LookupError):
         exit_code = errors.OutputError.exit_code
         if isinstance(error, FileNotFoundError):
@@ -165,7 +172,10 @@ def _failure_of(error: BaseException, program: str) -> _Failure:
 
 
 def _usage_mistake(error: CycloptsError) -> str:
-    """Return the mistake on a command line, in one line."""
+    """Return the mistake on a command line, in one line.
+
+    The caller adds ``see ... --help``, so each line ends with ``;`` or ``?``.
+    """
     if isinstance(error, UnusedCliTokensError):
         first_token = (error.unused_tokens or [""])[0]
         return (
@@ -237,12 +247,13 @@ def _details_of_defect(error: BaseException, program: str) -> str:
         ) as file:
             file.write("\n".join([type(error).__name__, *lines]) + "\n")
     except OSError:
+        # Without a log file, the innermost line of the code must be enough.
         return f"at {lines[-1]}" if lines else "no details"
     return f"details, without any data, are in {file.name}"
 
 
 def keep_apart(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:
-    """Refuse to overwrite inputs.
+    """Refuse to overwrite inputs; called before anything is written.
 
     Raises
     ------

@@ -1,6 +1,11 @@
 """Build a program of commands from functions and their options.
 
 Typed options win over the file of ``--config``, and the file wins over the environment.
+
+:func:`program` makes the application and :func:`add` its commands. The application's
+``.meta`` reads the switches of every command (``--config``, ``--quiet``, ``--verbose``)
+in :func:`program`, then the options of the called command. A further switch of every
+command is a parameter of ``launch`` there, and a name in :data:`COMMON_SWITCHES`.
 """
 
 from __future__ import annotations
@@ -24,6 +29,9 @@ from spark_audit.wrong_paths import elsewhere, is_missing, no_such_path
 
 QUIET_HELP = "No progress."
 VERBOSE_HELP = "Print every sentence and table."
+
+COMMON_SWITCHES = ("quiet", "verbose")
+"""Switches of every command, which a file may set, too."""
 
 TRUST = "trust-remote-code"
 """Marks an option that no file may set. A variable can name a file that came with a
@@ -58,7 +66,8 @@ class Typed:
     words
         All words, with the program's name first.
     arguments
-        The command's options.
+        The command's options. An argument's tokens are its values as texts, each with
+        its source (typed, file, environment); without tokens, the default stands.
     """
 
     words: tuple[str, ...]
@@ -66,7 +75,10 @@ class Typed:
 
     @property
     def given(self) -> dict[str, object]:
-        """Return the values of options that are not left at their defaults."""
+        """Return name -> value of the options that were typed, in a file or variable.
+
+        Names are those of parameters: ``show_text`` for ``--show-text``.
+        """
         return {
             argument.name.strip("-").replace("-", "_"): argument.value
             for argument in self.arguments
@@ -119,7 +131,7 @@ def program(
     words
         Words that were typed after the program's name.
     check
-        Refuses bad values before the command is called.
+        Refuses bad values before the command is called, by an ``InputError``.
     """
     app = App(
         name=name,
@@ -156,16 +168,19 @@ def program(
         def read_options(
             app: App, commands: object, arguments: ArgumentCollection
         ) -> None:
-            """Add the options of the file, before the library converts values."""
+            """Add the options of the file, before the library converts values.
+
+            The library calls this with the parsed texts of the called command.
+            """
             # Fields that are not options are also in this list, under the same names.
             typed.arguments = arguments.filter_by(parse=True)
             if config is not None:
-                content = _content(config)
-                for switch, is_on in _switches_of(content, config).items():
+                settings = _settings_of_file(config)
+                for switch, is_on in _pop_switches(settings, config).items():
                     switches[switch] = switches[switch] or is_on
-                _from_file(typed.arguments, content, path=config)
+                _use_settings(typed.arguments, settings, path=config)
             for argument in typed.arguments:
-                _check(argument)
+                _check_texts(argument)
 
         app.config = read_options
         with _named_places(typed):
@@ -175,7 +190,8 @@ def program(
             if check is not None:
                 check(typed.arguments)
 
-            # These parameters of a command are not options of its own.
+            # These parameters of a command are not options of its own. A command that
+            # does not declare one does not get it.
             for parameter, value in {"typed": typed, **switches}.items():
                 if parameter in not_parsed:
                     bound.arguments[parameter] = value
@@ -198,12 +214,19 @@ def add(
     help: str | None = None,
     examples: Sequence[str] = (),
 ) -> None:
-    """Add the next command to an application, with examples in its help."""
+    """Add the next command to an application, with examples in its help.
+
+    Parameters
+    ----------
+    help
+        What the command does; default: the first line of the function's docstring.
+    """
     epilogue = ""
     if examples:
         epilogue = "\n\n".join(["Examples", *examples])
 
-    # The help lists commands in the order in which they were added.
+    # The help lists commands in the order in which they were added. An application
+    # iterates over the names of its commands.
     position = len([*app])
     app.command(
         function, name=name, help=help, help_epilogue=epilogue, sort_key=position
@@ -232,12 +255,18 @@ def _versions(name: str) -> str:
     return "\n".join(lines)
 
 
-def _check(argument: Argument) -> None:
+def _types_of(argument: Argument) -> set[object]:
+    """Return the type of an option, and those inside it: ``Path`` of a list of them."""
+    return {argument.hint, *get_args(argument.hint)}
+
+
+def _check_texts(argument: Argument) -> None:
     """Expand ``~`` as a shell does; refuse empty paths, addresses and fractions.
 
-    An empty variable of the environment counts as not set.
+    This runs before the library converts texts, so that errors quote what was typed. An
+    empty variable of the environment counts as not set.
     """
-    types = {argument.hint, *get_args(argument.hint)}
+    types = _types_of(argument)
     is_path = Path in types
     is_whole_number = int in types and float not in types
     if any(token.source == "env" and not token.value for token in argument.tokens):
@@ -246,12 +275,13 @@ def _check(argument: Argument) -> None:
     for token in argument.tokens:
         if is_path and not token.value.strip():
             raise InputError("is empty", where=argument.name, fix="give a path")
-        # Text may also name a place, such as hf:ORG/NAME.
+        # An option of text may also take a place, such as hf:ORG/NAME, so `elsewhere`
+        # refuses fewer addresses there.
         value = Path(token.value) if is_path else token.value
         fix = elsewhere(value)
-
         if fix:
             raise InputError("is no path on this machine", where=argument.name, fix=fix)
+
         # The library would round the number.
         if is_whole_number and "." in token.value:
             raise InputError(
@@ -271,7 +301,8 @@ def _check_paths(arguments: ArgumentCollection) -> None:
     """Refuse a path that must be read but does not exist.
 
     This check is early, because commands import libraries for seconds before they open
-    their first file.
+    their first file. Options of text that may be paths (``--ckpt``) are checked by
+    ``checkpoints/typed_paths.py``.
 
     Raises
     ------
@@ -279,9 +310,7 @@ def _check_paths(arguments: ArgumentCollection) -> None:
         Suggests the nearest path that exists.
     """
     for argument in arguments:
-        # The type of a list's elements is an argument of its hint.
-        types = {argument.hint, *get_args(argument.hint)}
-        if Path not in types or argument.name in OUTPUT_OPTIONS:
+        if Path not in _types_of(argument) or argument.name in OUTPUT_OPTIONS:
             continue
 
         for token in argument.tokens:
@@ -296,22 +325,24 @@ def _named_places(typed: Typed) -> Iterator[None]:
     try:
         yield
     except InputError as error:
+        # The place of an error begins with its option: `--map`, or `--scores runs/1`.
         option, blank, rest = (error.where or "").partition(" ")
-        # Typed options have no source, and their own names show the place.
-        places = [
-            place_of(token)
-            for argument in typed.arguments
-            if argument.name == option
-            for token in argument.tokens
-        ]
-        if not any(places):
+        # The file or variable of each value; empty for a typed one, whose option is
+        # itself the place.
+        sources = []
+        for argument in typed.arguments:
+            if argument.name == option:
+                sources += [place_of(token) for token in argument.tokens]
+        if not any(sources):
             raise
-        where = f"{places[0]}{blank}{rest}"
+        where = f"{sources[0]}{blank}{rest}"
         raise InputError(error.what, where=where, fix=error.fix) from error
 
 
-def _switches_of(content: dict[str, object], path: Path) -> dict[str, bool]:
+def _pop_switches(settings: dict[str, object], path: Path) -> dict[str, bool]:
     """Take the switches of all commands out of the settings of a file.
+
+    They are removed from ``settings``, because a command has no such options.
 
     Raises
     ------
@@ -319,11 +350,11 @@ def _switches_of(content: dict[str, object], path: Path) -> dict[str, bool]:
         If a switch is neither true nor false.
     """
     switches: dict[str, bool] = {}
-    for switch in ("quiet", "verbose"):
-        if switch not in content:
+    for switch in COMMON_SWITCHES:
+        if switch not in settings:
             continue
 
-        value = content.pop(switch)
+        value = settings.pop(switch)
         if not isinstance(value, bool):
             raise InputError(
                 f"{switch} is a switch", where=str(path), fix="write true or false"
@@ -332,15 +363,15 @@ def _switches_of(content: dict[str, object], path: Path) -> dict[str, bool]:
     return switches
 
 
-def _from_file(
-    arguments: ArgumentCollection, content: dict[str, object], *, path: Path
+def _use_settings(
+    arguments: ArgumentCollection, settings: dict[str, object], *, path: Path
 ) -> None:
-    """Use the options of a file where none was typed.
+    """Give options their values in a file, where none was typed.
 
     Every key must be an option of the command, even a key that is also the name of a
     command, such as ``data`` or ``manifest``.
     """
-    if TRUST in content:
+    if TRUST in settings:
         raise InputError(
             f"{TRUST} is taken from the command line only",
             where=str(path),
@@ -351,16 +382,17 @@ def _from_file(
     for argument in arguments:
         key = argument.name.removeprefix("--")
         is_from_environment = any(token.source == "env" for token in argument.tokens)
-        if key in content and is_from_environment:
+        if key in settings and is_from_environment:
             argument.tokens.clear()
 
+    # This sets only arguments without tokens, so typed values stay.
     update_argument_collection(
-        content, str(path), arguments, root_keys=(), allow_unknown=False
+        settings, str(path), arguments, root_keys=(), allow_unknown=False
     )
 
 
-def _content(path: Path) -> dict[str, object]:
-    """Return the settings of a file, by the names of their options."""
+def _settings_of_file(path: Path) -> dict[str, object]:
+    """Return the settings of a file, by the names of their options: ``show-text``."""
     try:
         content = tomllib.loads(read_regular(path, follow=True).decode())
     except (FileNotFoundError, NotADirectoryError) as error:

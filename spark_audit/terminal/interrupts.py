@@ -1,5 +1,9 @@
 """Handle SIGINT, SIGTERM and SIGHUP as one interrupt, after which work can resume.
 
+The console scripts call :func:`start`, which handles the signals for the whole process.
+``console.run_command`` uses :func:`one_interrupt`, because tests and other programs may
+run a command without :func:`start`.
+
 This module is imported first and imports nothing slow, so that an interrupt works from
 the start.
 """
@@ -23,9 +27,10 @@ from spark_audit.errors import masked, visible
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-ECHO = 5.0
-"""Seconds in which a repeated SIGTERM or SIGHUP is ignored. A closed terminal, a
-launcher and an init system send several, and current writes must be finished."""
+ECHO_SECONDS = 5.0
+"""Seconds in which a repeated SIGTERM or SIGHUP is ignored: the echo of the first one.
+A closed terminal, a launcher and an init system send several, and current writes must
+be finished."""
 
 REPEAT_SECONDS = 0.05
 """Seconds after which a lost interrupt is sent again."""
@@ -38,10 +43,13 @@ _interrupted_at: float | None = None
 
 
 def _interrupt(signum: int, frame: object) -> None:
-    """Raise ``KeyboardInterrupt``: for every SIGINT, and once for other signals."""
+    """Raise ``KeyboardInterrupt``: for every SIGINT, and once for other signals.
+
+    This is the handler of the signals, which Python calls in the main thread.
+    """
     global _interrupted_at
     now = time.monotonic()
-    is_echo = _interrupted_at is not None and now - _interrupted_at <= ECHO
+    is_echo = _interrupted_at is not None and now - _interrupted_at <= ECHO_SECONDS
     if is_echo and signum != signal.SIGINT:
         return
 
@@ -62,6 +70,7 @@ def _hook_of_unraisable(
         previous_hook(unraisable)
         return
 
+    # Without this, the signal that is sent again would count as an echo.
     _interrupted_at = None
     timer = threading.Timer(REPEAT_SECONDS, _thread.interrupt_main, [signal.SIGTERM])
     timer.daemon = True
@@ -85,6 +94,7 @@ def take_over() -> dict[signal.Signals, object]:
     if threading.current_thread() is not threading.main_thread():
         return {}
 
+    # SIGINT has a default handler of Python, and the other signals have none.
     default_handlers = (signal.SIG_DFL, signal.default_int_handler)
     handlers_before: dict[signal.Signals, object] = {}
     for signum in SIGNALS:
@@ -93,6 +103,7 @@ def take_over() -> dict[signal.Signals, object]:
             signal.signal(signum, _interrupt)
             handlers_before[signum] = handler
 
+    # The hook sends SIGTERM, so it is of use only where SIGTERM is handled here.
     if signal.SIGTERM in handlers_before:
         sys.unraisablehook = partial(
             _hook_of_unraisable, previous_hook=sys.unraisablehook
@@ -114,7 +125,14 @@ def one_interrupt() -> Iterator[None]:
 
 
 def start(program: str, load: Callable[[], Callable[[Sequence[str]], int]]) -> NoReturn:
-    """Import a program with ``load``, run it on the command line, and exit."""
+    """Import a program with ``load``, run it on the command line, and exit.
+
+    Parameters
+    ----------
+    load
+        Imports the program, for seconds, and returns its function from typed words to
+        the exit code.
+    """
     take_over()
     if not sys.warnoptions:
         import logging
@@ -129,11 +147,11 @@ def start(program: str, load: Callable[[], Callable[[Sequence[str]], int]]) -> N
     except KeyboardInterrupt:
         exit_code = say_interrupted(program, sys.argv[1:])
 
+    # With an error in its own flush, Python would end with an exit code of its own.
     try:
         if sys.stderr is not None:
             sys.stderr.flush()
     except OSError:
-        # Otherwise Python would end with an exit code of its own.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     # An interrupt inside an ``exec`` of text (the making of a dataclass) stays marked
     # as unhandled, and then ``python -m`` dies of the signal. Another ``exec`` removes
@@ -147,10 +165,15 @@ def say_interrupted(
 ) -> int:
     """Print how to continue the command on stderr; return the exit code.
 
-    If a launch has several processes, only the first prints.
+    If a launch has several processes, only the first prints (torchrun sets RANK).
+
+    Parameters
+    ----------
+    verb
+        ``resume``, or ``start again`` for a command that keeps nothing.
     """
     if not _is_launched() or os.environ.get("RANK", "0") == "0":
-        text = f"interrupted; {again(program, arguments, verb=verb)}"
+        text = f"interrupted; {how_to_continue(program, arguments, verb=verb)}"
         # The terminal may be gone, and a closed stream is None.
         with contextlib.suppress(OSError, AttributeError):
             sys.stderr.write(visible(masked(f"\n{program}: {text}\n"), keep="\n"))
@@ -158,7 +181,9 @@ def say_interrupted(
     return INTERRUPTED_EXIT_CODE
 
 
-def again(program: str, arguments: Sequence[str], *, verb: str = "resume") -> str:
+def how_to_continue(
+    program: str, arguments: Sequence[str], *, verb: str = "resume"
+) -> str:
     """Return ``resume with: ...``, with torchrun if it started this command."""
     words = [program]
     if _is_launched():

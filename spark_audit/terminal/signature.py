@@ -10,7 +10,7 @@ Command = TypeVar("Command", bound=Callable[..., None])
 
 
 def with_options(command: Command, options: Iterable[inspect.Parameter]) -> Command:
-    """Give a command these options in place of its ``**keywords``.
+    """Give a command these options in place of its ``**keywords``, and return it.
 
     All audit commands share one function, but each has the options of its audits, which
     are fields of dataclasses, some from other packages. So the function cannot declare
@@ -27,12 +27,12 @@ def with_options(command: Command, options: Iterable[inspect.Parameter]) -> Comm
     # Postponed annotations are text, while cyclopts needs types.
     hints = get_type_hints(command, include_extras=True)
     signature = inspect.signature(command)
-    written_parameters = [
+    own_parameters = [
         parameter.replace(annotation=hints[parameter.name])
         for parameter in signature.parameters.values()
         if parameter.kind is not inspect.Parameter.VAR_KEYWORD
     ]
 
-    new_signature = signature.replace(parameters=[*written_parameters, *options])
+    new_signature = signature.replace(parameters=[*own_parameters, *options])
     command.__signature__ = new_signature  # type: ignore[attr-defined]
     return command

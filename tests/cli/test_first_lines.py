@@ -74,7 +74,7 @@ def test_the_gate_begins_with_it_and_ends_with_the_verdict(case, tmp_path, capsy
 
 
 def test_a_person_who_waits_is_told_what_is_being_read(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("spark_audit.cli.audit.awaited", lambda: True)
+    monkeypatch.setattr("spark_audit.cli.audit.is_watched", lambda: True)
     assert run(["matched", "--ckpt", str(tmp_path)]) == 3
     first, *rest = capsys.readouterr().err.splitlines()
     assert "reading the manifest" in first

@@ -10,7 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from spark_audit.terminal.interrupts import ECHO, SIGNALS, again, one_interrupt
+from spark_audit.terminal.interrupts import (
+    ECHO_SECONDS,
+    SIGNALS,
+    how_to_continue,
+    one_interrupt,
+)
 
 START = """
 import os, signal
@@ -107,7 +112,7 @@ def test_signals_that_follow_at_once_do_not_break_what_is_being_ended():
 
 
 def test_long_after_an_interrupt_that_got_lost_another_one_counts(monkeypatch):
-    ticks = iter((0.0, ECHO + 1))
+    ticks = iter((0.0, ECHO_SECONDS + 1))
     clock = SimpleNamespace(monotonic=lambda: next(ticks))
     monkeypatch.setattr("spark_audit.terminal.interrupts.time", clock)
     with one_interrupt():
@@ -159,6 +164,6 @@ def test_in_a_thread_and_under_handlers_of_ones_own_nothing_changes():
 def test_under_a_launcher_the_line_has_it(monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    assert again("spark-train", ["run", "no such words"]) == (
+    assert how_to_continue("spark-train", ["run", "no such words"]) == (
         "resume with: torchrun --nproc-per-node 2 -m spark_train run 'no such words'"
     )
