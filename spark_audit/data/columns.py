@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 
+from spark_audit.data.chat.formats import is_chat
+from spark_audit.data.csv_rows import TextLine
 from spark_audit.data.examples import bad_field
+from spark_audit.errors import InputError
 from spark_audit.json_values import Row
 
 COLUMNS_OF_LAYOUT = {
@@ -18,14 +22,19 @@ COLUMNS_OF_LAYOUT = {
     "olora": {"prompt": "sentence", "response": "label"},
     "simple": {"prompt": "text", "response": "label"},
 }
-"""Usual column names of prompt and response, by the project that uses them."""
+"""Usual column names of prompt and response, by the project that uses them.
+
+A further layout is added here. ``trace`` and ``olora`` are also values of ``--format``,
+which admit only their own layout.
+"""
 _USUAL_NAMES = frozenset(
     name for names in COLUMNS_OF_LAYOUT.values() for name in names.values()
 )
 _PLAIN_LOWER_NAME = re.compile(r"[a-z]+(_[a-z]+)*")
 _MOST_LISTED = 20
+"""Most columns that an error lists."""
 _MOST_LETTERS = 40
-"""Most columns that an error lists, and most letters of each."""
+"""Most letters of each column name that an error lists."""
 
 
 def usual_column(row: Row, name: str) -> str:
@@ -37,6 +46,92 @@ def usual_column(row: Row, name: str) -> str:
         return name
     columns = [column for column in row if column.lower() == name]
     return columns[0] if len(columns) == 1 else ""
+
+
+def columns_of_fields(
+    row: Row, *, mapped: Mapping[str, str], format: str, needs_prompt: bool
+) -> dict[str, str]:
+    """Return the column of each field: the mapped one, or else a usual name.
+
+    Parameters
+    ----------
+    mapped
+        Column of each field that the user named; empty: the field has no column.
+    format
+        The import's format; a key of :data:`COLUMNS_OF_LAYOUT` admits only this layout.
+    needs_prompt
+        Whether the prompt must have a column, as no template makes it.
+
+    Returns
+    -------
+    dict
+        Field -> column. ``prompt`` (if needed) and ``response`` are always in it; their
+        column is empty if the row has none.
+
+    Raises
+    ------
+    InputError
+        If prompt or response has no column.
+    """
+    column_of_field: dict[str, str] = {}
+    for field in ("id", "source_id"):
+        if field in row:
+            column_of_field[field] = field
+    column_of_split = usual_column(row, "split")
+    if column_of_split:
+        column_of_field["split"] = column_of_split
+
+    # Options win over usual names, and a file of plain lines has no columns at all.
+    if isinstance(row, TextLine):
+        column_of_field |= {"prompt": "text", "response": ""}
+    column_of_field |= mapped
+
+    needed = {"prompt", "response"} if needs_prompt else {"response"}
+    needed -= column_of_field.keys()
+
+    # One layout must provide all needed fields: a "text" column beside "answer" may be
+    # anything.
+    layouts = list(COLUMNS_OF_LAYOUT.values())
+    if format in COLUMNS_OF_LAYOUT:
+        layouts = [COLUMNS_OF_LAYOUT[format]]
+    for usual_names in layouts:
+        columns = {field: usual_column(row, usual_names[field]) for field in needed}
+        if all(columns.values()):
+            return column_of_field | columns
+    raise _no_column(row, needed, layouts)
+
+
+def _no_column(row: Row, needed: set[str], layouts: list[dict[str, str]]) -> InputError:
+    """Return the error of a row that lacks a column with a usual name.
+
+    Parameters
+    ----------
+    needed
+        The needed fields, one of which has no column.
+    layouts
+        Usual column names by field, one map per layout.
+    """
+    if is_chat(row):
+        return bad_field(
+            "prompt",
+            "has no column of a usual name: the row is chat data",
+            fix="give `--chat-template CHECKPOINT`, whose tokenizer it was "
+            "trained with, or name columns by `--map` and `--template`",
+        )
+
+    # A field that is missing in every layout is named before one that only lacks its
+    # partner.
+    absent = set()
+    for field in needed:
+        if not any(usual_column(row, usual_names[field]) for usual_names in layouts):
+            absent.add(field)
+    missing = min(absent or needed)
+    otherwise = " or `--template`" if missing == "prompt" else ", or `--map response=`"
+    return bad_field(
+        missing,
+        f"has no column of a usual name ({listed_columns(row)})",
+        fix=f"give `--map {missing}=COLUMN`{otherwise}",
+    )
 
 
 def listed_columns(row: Row) -> str:

@@ -18,7 +18,7 @@ from spark_audit.data.data_files import (
     open_data,
     reading,
 )
-from spark_audit.data.examples import SPLIT_FIX, Split, bad_field
+from spark_audit.data.examples import Split
 from spark_audit.data.json_rows import Note, json_lines, json_list, json_rows
 from spark_audit.errors import InputError
 from spark_audit.files import lies_inside, open_regular, parse_json, read_regular
@@ -75,43 +75,6 @@ def read_rows(
         rows = _rows_of_file(file.path, format, encoding=encoding, note=note)
         for place, row in rows:
             yield place, file.split, row
-
-
-def agreed_split(
-    *, option: Split | None, part: Split | None, cell: str, file: Split | None
-) -> Split:
-    """Return a row's split from the option, the file name or the row itself.
-
-    Parameters
-    ----------
-    option
-        The split given by ``--split``.
-    part
-        The split by the name of a file in a folder, or of a part of a data set.
-    cell
-        The row's own column ``split``; empty if it has none.
-    file
-        The split by the name of a single file, which counts only if the row has none.
-
-    Raises
-    ------
-    InputError
-        If there is no split at all, or two sources disagree.
-    """
-    of_row = split_of(cell) if cell else file
-    if cell and of_row is None:
-        raise bad_field("split", "is neither train nor test", fix=SPLIT_FIX)
-
-    splits = [split for split in (option, part, of_row) if split is not None]
-    if not splits:
-        raise bad_field("split", "is missing", fix=SPLIT_FIX)
-    if len(set(splits)) > 1:
-        raise bad_field(
-            "split",
-            "is one thing by the option and another by file name or row",
-            fix="leave out `--split`",
-        )
-    return splits[0]
 
 
 def _files_in(folder: Path, format: str) -> list[_SplitFile]:

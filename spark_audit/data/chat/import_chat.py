@@ -1,9 +1,14 @@
-"""Import chat data as examples: messages, completions, instructions and tokens."""
+"""Import chat data as examples: messages, completions, instructions and tokens.
+
+``import_loop.py`` goes through the rows. For each row, ``formats.py`` finds the
+conversation, ``preparation.py`` its text and loss; ``tokenised.py`` reads rows of token
+ids. This file makes examples of them, and counts for notes (:class:`_ChatTally`).
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
@@ -24,33 +29,23 @@ from spark_audit.data.chat.preparation import (
 )
 from spark_audit.data.chat.rendering import Renderer
 from spark_audit.data.chat.tokenised import documents_of
-from spark_audit.data.examples import (
-    SPLIT_FIX,
-    Example,
-    Split,
-    bad_field,
-    check_task,
-    unique,
-    write_examples,
+from spark_audit.data.examples import Example, Split, bad_field, check_task
+from spark_audit.data.import_loop import (
+    RowConverter,
+    check_split_option,
+    first_places,
+    write_imported,
 )
-from spark_audit.data.fixed_wording import with_shared_wording
 from spark_audit.data.json_rows import EMPTY_FIX
-from spark_audit.data.sources import agreed_split, read_rows, rows_of, split_of
-from spark_audit.data.task_wording import task_templates
+from spark_audit.data.sources import rows_of
 from spark_audit.data.tokenizer_type import Tokenizer
 from spark_audit.data.training_input import Truncation
-from spark_audit.errors import InputError, at
+from spark_audit.errors import InputError
 from spark_audit.json_values import Row
 
 _NOT_LOCATABLE = "an assistant's message is not locatable"
 _NOT_TEXT = "a message holds more than text"
 """Reasons for which a row is left out, as notes and errors name them."""
-
-_CHAT_ROWS_PER_PROGRESS_CALL = 100
-"""Rows between two calls of a progress callback: templates are slow."""
-
-_PLACES_NAMED = 3
-"""Number of example places that a note names."""
 
 _LOSS_IN_WORDS = {
     "all": "all tokens",
@@ -113,36 +108,29 @@ def import_chat(
         truncation=truncation,
         split=split,
     )
-    rows = _ChatSource(
-        str(source),
-        task=task,
-        format=format,
-        split=split,
-        encoding=encoding,
-        tokenizer=tokenizer,
-        template=template,
-        settings=Settings(supervised, max_length, truncation),
-    )
+    settings = Settings(supervised, max_length, truncation)
 
-    def show(stage: str, n_rows: int) -> None:
-        if progress is not None:
-            progress(stage, n_rows, 0)  # the total number of rows is unknown
+    def new_converter() -> RowConverter:
+        return _ChatConverter(
+            str(source),
+            task=task,
+            split=split,
+            tokenizer=tokenizer,
+            template=template,
+            settings=settings,
+        )
 
-    # The source is read twice. Wording that all rows of a task share, such as a system
-    # message, is known only after the last row.
-    first_reading = rows.read(lambda n_rows: show("rows read", n_rows))
-    shared_wording = task_templates(example for _, example in first_reading)
-
-    second_reading = unique(rows.read(lambda n_rows: show("rows written", n_rows)))
-    write_examples(
+    # All rows of a task may share wording, such as a system message.
+    return write_imported(
         output,
-        (with_shared_wording(example, shared_wording) for example in second_reading),
+        source=str(source),
+        format=format,
+        encoding=encoding,
+        new_converter=new_converter,
+        finds_shared_wording=True,
+        progress=progress,
+        note=note,
     )
-
-    if note is not None:
-        for remark in rows.tally.notes():
-            note(remark)
-    return dict(rows.tally.rows_by_split)
 
 
 def _check_options(
@@ -174,10 +162,7 @@ def _check_options(
             where="option --max-length",
             fix="give the number of tokens that the trainer read of a row",
         )
-    if split not in (None, *get_args(Split)):
-        raise InputError(
-            "is neither train nor test", where="option --split", fix=SPLIT_FIX
-        )
+    check_split_option(split)
 
 
 @dataclass
@@ -186,10 +171,6 @@ class _ChatTally:
 
     Attributes
     ----------
-    rows_by_split
-        Number of examples by split.
-    reader_notes
-        Remarks of the file's reader, each once, in order.
     places_left_out
         Places of the rows that were left out, by reason.
     places_of_odd_roles
@@ -207,8 +188,6 @@ class _ChatTally:
         Whether a template writes the current date.
     """
 
-    rows_by_split: Counter[Split] = field(default_factory=Counter)
-    reader_notes: dict[str, None] = field(default_factory=dict)
     places_left_out: dict[str, list[str]] = field(default_factory=dict)
     places_of_odd_roles: list[str] = field(default_factory=list)
     places_with_inner_bos: list[str] = field(default_factory=list)
@@ -226,17 +205,15 @@ class _ChatTally:
 
     def notes(self) -> Iterator[str]:
         """Yield notes on rows that were left out and on the assumed loss."""
-        yield from self.reader_notes
-
         for reason, places in self.places_left_out.items():
-            first = ", ".join(places[:_PLACES_NAMED])
-            yield f"{rows_of(len(places))} left out ({reason}), first: {first}"
+            rows = rows_of(len(places))
+            yield f"{rows} left out ({reason}), first: {first_places(places)}"
         for loss, n_rows in self.rows_by_loss.items():
             yield f"{rows_of(n_rows)}: loss on {loss}"
 
         yield from self._notes_on_documents()
         if self.places_of_odd_roles:
-            first = ", ".join(self.places_of_odd_roles[:_PLACES_NAMED])
+            first = first_places(self.places_of_odd_roles)
             yield (
                 f"{rows_of(len(self.places_of_odd_roles))} with a role that templates "
                 f"seldom know, first: {first}; its messages count as none of the "
@@ -255,7 +232,7 @@ class _ChatTally:
             yield f"packed rows were taken apart into {self.n_documents} documents"
 
         if self.places_with_inner_bos:
-            first = ", ".join(self.places_with_inner_bos[:_PLACES_NAMED])
+            first = first_places(self.places_with_inner_bos)
             yield (
                 f"{rows_of(len(self.places_with_inner_bos))} with a BOS in the middle, "
                 f"first: {first}; if several documents are packed into a row, add "
@@ -278,79 +255,86 @@ class _ChatTally:
             yield f"{rows_of(self.n_inexact)} whose loss begins inside of a character"
 
 
-class _ChatSource:
-    """A source of chat data, which can be read several times, row by row.
+class _ChatConverter(RowConverter):
+    """A converter of chat data and of rows that are already tokenised.
 
-    Attributes
+    Parameters
     ----------
-    tally
-        Counts of the last reading.
+    source, task, split
+        As for :class:`RowConverter`.
+    tokenizer
+        The tokenizer of the training run.
+    template
+        Its chat template; ``None``: the tokenizer's own, if it has one.
+    settings
+        Settings of the training run.
     """
+
+    rows_per_progress_call = 100  # templates are slow
 
     def __init__(
         self,
         source: str,
         *,
         task: str,
-        format: str,
         split: Split | None,
-        encoding: str | None,
         tokenizer: Tokenizer,
         template: str | None,
         settings: Settings,
     ) -> None:
-        self._source = source
-        self._task = task
-        self._format = format
-        self._split_option = split
-        self._encoding = encoding
+        super().__init__(source, task=task, split=split)
         self._tokenizer = tokenizer
         self._settings = settings
 
-        path = Path(source)
-        self._split_of_file = split_of(path.stem) if path.is_file() else None
         # Rows of text and of tokens need no template. Without a template, only a row
         # with messages is refused, and only when it is read.
         self._renderer: Renderer | None = None
         if template is not None or getattr(tokenizer, "chat_template", None):
             self._renderer = Renderer(tokenizer, template)
         self._preparer = Preparer(tokenizer, self._renderer, settings)
-        self.tally = _ChatTally()
+        self._tally = _ChatTally()
 
-    def read(self, progress: Callable[[int], None]) -> Iterator[tuple[str, Example]]:
-        """Yield the examples with their places, and start a new tally.
+    def examples_of(
+        self, row: Row, place: str, split_by_name: Split | None
+    ) -> list[Example]:
+        """Return one example per document of a row; none if the row is left out."""
+        split = self.split_of_row(split_by_name, cell=_name(row, "split"))
+        documents = self._documents(row, place)
 
-        Raises
-        ------
-        InputError
-            Names the first bad row. Also raised if there is no example at all.
-        """
-        # Both readings give the same counts; the notes use the last one.
-        self.tally = _ChatTally()
-        rows = read_rows(
-            self._source, self._format, encoding=self._encoding, note=self._remark
-        )
-        for place, split_of_part, row in rows:
-            # Only errors of reading get the row's place, not errors of the consumer.
-            with at(place):
-                split = self._split(split_of_part, row)
-                documents = self._documents(row, place)
-                examples = self._examples(documents, row, split)
-            for example in examples:
-                yield place, example
+        row_id = _name(row, "id")
+        source_id = _name(row, "source_id")
+        is_packed = len(documents) > 1
 
-            n_rows = self.tally.rows_by_split.total()
-            if n_rows % _CHAT_ROWS_PER_PROGRESS_CALL == 0:
-                progress(n_rows)
+        examples = []
+        for number, document in enumerate(documents, start=1):
+            self.rows_by_split[split] += 1
+            self._tally.n_documents += is_packed
+            self._tally.n_unsupervised += not document.training_input.supervised
 
-        if not self.tally.rows_by_split:
-            raise self._no_rows()
+            # Rows without an id are numbered over the split; documents of a row with an
+            # id are numbered within the row.
+            example_id = row_id or self.new_id(split)
+            if row_id and is_packed:
+                example_id = f"{row_id}-{number}"
+            examples.append(
+                Example(
+                    id=example_id,
+                    task=self.task,
+                    prompt=document.prompt,
+                    response=document.response,
+                    split=split,
+                    source_id=source_id or example_id,
+                    template=document.template,
+                    training_input=document.training_input,
+                )
+            )
+        return examples
 
-    def _no_rows(self) -> InputError:
+    def no_rows(self) -> InputError:
         """Return the error of a source without a single example."""
-        reasons = self.tally.places_left_out
+        reasons = self._tally.places_left_out
         if not reasons:
-            return InputError("holds no rows", where=self._source, fix=EMPTY_FIX)
+            return InputError("holds no rows", where=self.source, fix=EMPTY_FIX)
 
         # If all tokens have loss, no message must be located.
         advice = "give rows whose messages are text"
@@ -358,23 +342,16 @@ class _ChatSource:
             advice = "give other rows, or `--supervised all`"
         return InputError(
             f"every row was left out ({', '.join(reasons)})",
-            where=self._source,
+            where=self.source,
             fix=advice,
         )
 
-    def _remark(self, remark: str) -> None:
-        self.tally.reader_notes[remark] = None
+    def counted_notes(self) -> Iterator[str]:
+        """Yield notes on rows that were left out and on the assumed loss."""
+        return self._tally.notes()
 
-    def _split(self, split_of_part: Split | None, row: Row) -> Split:
-        return agreed_split(
-            option=self._split_option,
-            part=split_of_part,
-            cell=_name(row, "split"),
-            file=self._split_of_file,
-        )
-
-    def _documents(self, row: Row, place: str) -> list[Prepared]:
-        """Return the documents of a row; none if the row is left out."""
+    def _documents(self, row: Row, place: str) -> Sequence[Prepared]:
+        """Return the documents of a row, and count it; none if it is left out."""
         if row.get("input_ids") is not None:
             return self._tokenised_documents(row, place)
 
@@ -385,29 +362,29 @@ class _ChatSource:
                 self._renderer = Renderer(self._tokenizer)
             document = self._preparer.prepare(conversation, place)
         except UnreadableRowError:
-            self.tally.leave_out(_NOT_TEXT, place)
+            self._tally.leave_out(_NOT_TEXT, place)
             return []
         except NotLocatableError:
-            self.tally.leave_out(_NOT_LOCATABLE, place)
+            self._tally.leave_out(_NOT_LOCATABLE, place)
             return []
 
         self._count_conversation(conversation, document, place)
         return [document]
 
-    def _tokenised_documents(self, row: Row, place: str) -> list[Prepared]:
-        """Return the documents of a row that is already tokenised."""
+    def _tokenised_documents(self, row: Row, place: str) -> Sequence[Prepared]:
+        """Return the documents of a row that is already tokenised, and count it."""
         documents = []
         for document in documents_of(row, self._tokenizer):
             documents.append(document.prepared)
-            self.tally.n_inexact += not document.is_exact
+            self._tally.n_inexact += not document.is_exact
 
         # A BOS inside a single document is a sign of several documents.
         ids = row["input_ids"]
         assert isinstance(ids, list)  # documents_of refuses anything else
         bos = self._tokenizer.bos_token_id
         if len(documents) == 1 and bos is not None and bos in ids[1:]:
-            self.tally.places_with_inner_bos.append(place)
-        self.tally.rows_by_loss["what its labels say"] += 1
+            self._tally.places_with_inner_bos.append(place)
+        self._tally.rows_by_loss["what its labels say"] += 1
         return documents
 
     def _count_conversation(
@@ -415,52 +392,18 @@ class _ChatSource:
     ) -> None:
         """Count the properties of a conversation that notes mention."""
         supervised = self._settings.supervised or conversation.supervised
-        self.tally.rows_by_loss[_LOSS_IN_WORDS[supervised]] += 1
-        self.tally.n_preferences += conversation.preferred
-        self.tally.n_not_located += bool(document.not_located)
+        self._tally.rows_by_loss[_LOSS_IN_WORDS[supervised]] += 1
+        self._tally.n_preferences += conversation.preferred
+        self._tally.n_not_located += bool(document.not_located)
 
         # transformers offers this function to templates for the current date.
         if self._renderer is not None and conversation.messages:
             template = self._renderer.template_for(conversation.tools)
-            self.tally.writes_date |= "strftime_now" in template
+            self._tally.writes_date |= "strftime_now" in template
 
         roles = {str(message["role"]) for message in conversation.messages}
         if roles - TEMPLATE_ROLES:
-            self.tally.places_of_odd_roles.append(place)
-
-    def _examples(
-        self, documents: list[Prepared], row: Row, split: Split
-    ) -> list[Example]:
-        """Return one example per document of a row."""
-        row_id = _name(row, "id")
-        source_id = _name(row, "source_id")
-        is_packed = len(documents) > 1
-
-        examples = []
-        for number, document in enumerate(documents, start=1):
-            self.tally.rows_by_split[split] += 1
-            self.tally.n_documents += is_packed
-            self.tally.n_unsupervised += not document.training_input.supervised
-
-            # Rows without an id are numbered over the split; documents of a row with an
-            # id are numbered within the row.
-            n_rows = self.tally.rows_by_split[split]
-            example_id = row_id or f"{self._task}-{split}-{n_rows:06d}"
-            if row_id and is_packed:
-                example_id = f"{row_id}-{number}"
-            examples.append(
-                Example(
-                    id=example_id,
-                    task=self._task,
-                    prompt=document.prompt,
-                    response=document.response,
-                    split=split,
-                    source_id=source_id or example_id,
-                    template=document.template,
-                    training_input=document.training_input,
-                )
-            )
-        return examples
+            self._tally.places_of_odd_roles.append(place)
 
 
 def _name(row: Row, column: str) -> str:
