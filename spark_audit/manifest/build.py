@@ -5,6 +5,11 @@ from the reference model's NLL in whole micro-nats. Batches do not depend on fre
 memory. So the same inputs, seed, machine and libraries give the same bytes, even after
 an interruption. Another batch size, or a store that other commands filled, changes the
 batches, which can move an NLL by a few micro-nats.
+
+A further count goes into ``counts`` of :func:`_manifest_of`, or of
+:class:`~spark_audit.manifest.row_slices.RowSlices` if it needs the rows' tokens. A
+count that readers must be told of has a note of the same name in
+:data:`~spark_audit.manifest.row_slices.NOTES`.
 """
 
 from __future__ import annotations
@@ -53,6 +58,9 @@ READ_ROWS = 8 * SLICE_ROWS
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """A callback with the current step, the amount done, and the total."""
+
+ProgressOf: TypeAlias = Callable[[str], Callable[[int, int], None]]
+"""Returns the callback of a step, by its name: with the amount done, and the total."""
 
 SettingT = TypeVar("SettingT")
 
@@ -114,37 +122,35 @@ def build_manifest(
         seed=_first_given(seed, defaults.seed),
         n_candidates=_first_given(n_candidates, defaults.n_candidates),
     )
-    return _build(
+    return _manifest_of(
         examples,
         loaded,
         name=name,
-        recorded=chosen.recorded(max_positions=loaded.max_positions),
+        settings=chosen.recorded(max_positions=loaded.max_positions),
         data=data,
         store=store or Store(None),
         batch_size=batch_size,
-        progress=progress,
+        progress_of=_progress_by_stage(progress),
     )
 
 
-def _build(
+def _manifest_of(
     examples: Sequence[Example],
     loaded: Checkpoint,
     *,
     name: str,
-    recorded: ManifestSettings,
+    settings: ManifestSettings,
     data: Sequence[Path],
     store: Store,
     batch_size: BatchSize,
-    progress: Progress | None,
+    progress_of: ProgressOf,
 ) -> Manifest:
-    """Build a manifest as :func:`build_manifest` does, with all settings resolved."""
-    show = _stages(progress)
-
+    """Build a manifest with resolved settings; see :func:`build_manifest`."""
     # First the rows themselves are checked, before anything is scored.
     examples = checked_examples(examples)
     notes_on_splits = check_splits(examples)
-    rows = Rows(examples, loaded.tokenizer, max_length=recorded.max_length)
-    groups = near_duplicate_groups(rows)
+    rows = Rows(examples, loaded.tokenizer, max_length=settings.max_length)
+    groups = near_duplicate_groups(rows)  # (rows,)
     row_clusters = clusters(examples, groups)
 
     # Then the reference model scores each token, and spans get their controls.
@@ -153,21 +159,21 @@ def _build(
         loaded,
         store,
         batch_size=batch_size,
-        progress=show(f"scoring {loaded.name}, tokens"),
+        progress=progress_of(f"scoring {loaded.name}, tokens"),
     )
-    slices = RowSlices(recorded, scores.token_counts, row_clusters.labels)
-    _add_slices(slices, rows, scores, progress=show("matching, rows"))
+    slices = RowSlices(settings, scores.token_counts, row_clusters.labels)
+    _add_slices(slices, rows, scores, progress=progress_of("matching, rows"))
 
     balance = slices.balance.records()
-    sets = _candidate_sets(rows, slices, recorded, loaded, show=show)
-    members, n_crossing = membership(examples, groups)
+    sets = _candidate_sets(rows, slices, settings, loaded, progress_of=progress_of)
+    ids_by_side, n_crossing = membership(examples, groups)
 
     counts = {
         **row_numbers(examples),
         **row_clusters.counts,
         **slices.counts,
         **_counts_of_canaries(sets.canaries, slices),
-        **{side: len(ids) for side, ids in members.items()},
+        **{side: len(ids) for side, ids in ids_by_side.items()},
         "rows_near_duplicate": n_crossing,
         "twins": len(sets.twins),
         "twins_lost": sets.n_twins_lost,
@@ -176,8 +182,8 @@ def _build(
         *_notes_on_counts(
             counts,
             canaries=sets.canaries,
-            members=members,
-            max_length=recorded.max_length,
+            ids_by_side=ids_by_side,
+            max_length=settings.max_length,
             n_comparable=slices.n_comparable,
         ),
         *rows.notes,
@@ -193,14 +199,15 @@ def _build(
     pa.default_memory_pool().release_unused()
     return seal(
         {
-            **heading(name, reference_of(loaded), recorded, data),
+            **heading(name, reference_of(loaded), settings, data),
+            # The stream holds no batch of an empty list, so these come first.
             "pairs": (),
             "unmatched": (),
             **lists_of_batches(pa.ipc.open_stream(records)),
             "counts": counts,
             "canaries": sets.canaries,
             "twins": sets.twins,
-            "membership": members,
+            "membership": ids_by_side,
             "balance": balance,
             "notes": notes,
         }
@@ -221,25 +228,26 @@ def _encoder(loaded: Checkpoint, *, special_tokens: bool) -> Encode:
     return encode
 
 
-def _stages(
-    progress: Progress | None,
-) -> Callable[[str], Callable[[int, int], None]]:
-    """Return a function that gives the progress callback of a stage, by its name."""
+def _progress_by_stage(progress: Progress | None) -> ProgressOf:
+    """Return a function that gives the callback of a stage, by the stage's name.
 
-    def show(stage: str) -> Callable[[int, int], None]:
+    Without ``progress`` these callbacks do nothing.
+    """
+
+    def progress_of(stage: str) -> Callable[[int, int], None]:
         def show_stage(done: int, total: int) -> None:
             if progress is not None:
                 progress(stage, done, total)
 
         return show_stage
 
-    return show
+    return progress_of
 
 
 class _CandidateSets(NamedTuple):
-    """Canaries and identifiers, each with its set of candidate strings.
+    """Records of canaries and of identifiers, each with its candidate strings.
 
-    ``n_twins_lost`` counts identifiers with too few twins.
+    ``n_twins_lost`` counts identifiers with too few twins, which have no record.
     """
 
     canaries: list[Record]
@@ -253,7 +261,7 @@ def _candidate_sets(
     settings: ManifestSettings,
     loaded: Checkpoint,
     *,
-    show: Callable[[str], Callable[[int, int], None]],
+    progress_of: ProgressOf,
 ) -> _CandidateSets:
     """Draw the candidates of canaries and the twins of identifiers."""
     encode = _encoder(loaded, special_tokens=True)
@@ -261,8 +269,9 @@ def _candidate_sets(
         slices.canary_rows,
         settings,
         encode=encode,
-        progress=show("drawing canary candidates"),
+        progress=progress_of("drawing canary candidates"),
     )
+
     # Rows of chat data contain their special tokens in the text.
     twins, n_twins_lost = twin_sets(
         rows,
@@ -270,9 +279,9 @@ def _candidate_sets(
         encode=encode,
         encode_special_in_text=_encoder(loaded, special_tokens=False),
         seed=settings.seed,
-        progress=show("drawing twins of identifiers"),
+        progress=progress_of("drawing twins of identifiers"),
     )
-    return _CandidateSets(canaries, twins, n_twins_lost)
+    return _CandidateSets(canaries=canaries, twins=twins, n_twins_lost=n_twins_lost)
 
 
 def _add_slices(
@@ -285,14 +294,16 @@ def _add_slices(
     """Match and describe all rows, slice by slice.
 
     Scores are read for several slices at once, because each search in the store is
-    slow.
+    slow. There is at least one row.
     """
     for first_row, layouts in rows.slices():
+        # The first slice begins at row 0, so it always reads scores.
         if first_row % READ_ROWS == 0:
             pa.default_memory_pool().release_unused()
             read_rows = rows.examples[first_row : first_row + READ_ROWS]
-            keys = {row.id: scores.keys[row.id] for row in read_rows}
-            table = scores.store.gather(keys, scoring_pass=Pass())
+            store_keys = {row.id: scores.store_keys[row.id] for row in read_rows}
+            table = scores.store.gather(store_keys, scoring_pass=Pass())
+
         slices.add(layouts, table, first_row=first_row)
         progress(first_row + len(layouts), len(rows.examples))
 
@@ -316,11 +327,19 @@ def _notes_on_counts(
     counts: Mapping[str, int],
     *,
     canaries: Sequence[Record],
-    members: Mapping[str, Sequence[str]],
+    ids_by_side: Mapping[str, Sequence[str]],
     max_length: int | None,
     n_comparable: int,
 ) -> list[str]:
-    """Return the notes for counts that need one, such as a side without rows."""
+    """Return the notes for counts that need one, such as a side without rows.
+
+    Parameters
+    ----------
+    ids_by_side
+        Rows for membership inference, under ``members`` and ``non_members``.
+    n_comparable
+        Number of identifiers that were scored as a whole, matched or not.
+    """
     reasons = {str(canary["reason"]) for canary in canaries if canary["reason"]}
     facts: dict[str, object] = {
         **counts,
@@ -329,10 +348,11 @@ def _notes_on_counts(
         "unranked": counts["canary_parts"] - counts["canary_parts_rankable"],
         "reasons": "; ".join(sorted(reasons)),
     }
-    for side, ids in members.items():
+    for side, ids in ids_by_side.items():
         facts[f"no_{side}"] = not ids
 
-    # Each note has the name of the fact that requires it.
+    # Each note has the name of the fact that requires it: a number that is not 0, or
+    # True.
     return [text.format_map(facts) for name, text in NOTES.items() if facts[name]]
 
 
@@ -389,16 +409,17 @@ class _RowScores:
     ----------
     store
         The store that holds the scores.
-    keys
-        Keys of each row's scores in the store, by row id.
+    store_keys
+        The key of each row's scores in the store, by row id.
     token_counts
-        Counts of tokens in the rows of each task: task -> shape ``(V,)``.
+        How often each token occurs in the rows of a task, special tokens left out:
+        task -> shape ``(V,)``, int64.
     notes
         Notes on the model and the scoring, for readers of the manifest.
     """
 
     store: Store
-    keys: Mapping[str, str]
+    store_keys: Mapping[str, str]
     token_counts: Mapping[str, np.ndarray]
     notes: list[str]
 
@@ -411,10 +432,15 @@ def _score_rows(
     batch_size: BatchSize,
     progress: Callable[[int, int], None],
 ) -> _RowScores:
-    """Score all rows by the reference model.
+    """Score all rows by the reference model, and count their tokens.
 
     In the command's own store, scores of other texts or batches are not used. In a
     store that the user gave, all scores are used.
+
+    Raises
+    ------
+    InputError
+        If ``loaded`` is an adapter.
     """
     if loaded.base is not None:
         raise InputError(
@@ -447,15 +473,15 @@ def _score_rows(
         whole=True,
         progress=progress,
     )
-    keys = pass_items.store_keys()
-    remarks = dict.fromkeys([*loaded.notes, *store.remarks(keys.values())])
+    store_keys = pass_items.store_keys()
+    remarks = dict.fromkeys([*loaded.notes, *store.remarks(store_keys.values())])
 
     # The memory is released here, because scoring fragments the heap.
     del items, pass_items
     pa.default_memory_pool().release_unused()
     return _RowScores(
         store=store,
-        keys=keys,
+        store_keys=store_keys,
         token_counts=token_counts,
         notes=[f"reference: {remark}" for remark in remarks],
     )

@@ -4,6 +4,11 @@ Names and the words of e-mail and postal addresses come from Faker's lists, in t
 locale of the name. Digits stay digits. If many identifiers share a format, each
 character is drawn from the characters at its place in these identifiers: a common
 beginning must not give a twin away **[ours]**.
+
+Two identifiers have one *format* if they are equal once each digit is written as 0 and
+each letter as a or A (:func:`_format_of`). Their *form* is their type and format. A
+further type whose words are drawn from lists goes into :data:`WORDED`, and its lists
+into :func:`_parts_of_word`; every other type is drawn character by character.
 """
 
 from __future__ import annotations
@@ -13,9 +18,9 @@ import re
 import string
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -35,9 +40,13 @@ WORDED = ("NAME", "EMAIL", "ADDRESS")
 
 ENGLISH_LOCALE = "en_US"
 
-_CHARACTER_CLASSES = (string.digits, string.ascii_lowercase, string.ascii_uppercase)
+_LOWER = string.ascii_lowercase
+_UPPER = string.ascii_uppercase
+_CHARACTER_CLASSES = (string.digits, _LOWER, _UPPER)
+"""A character is replaced by one of its class; any other character stays."""
 
 _PIECE_OF_STRING = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*|\d+|.", re.DOTALL)
+"""A word, perhaps with apostrophes inside, a run of digits, or one other character."""
 
 _TITLES_OF_NAMES = frozenset(
     "mr mrs ms mx miss dr prof jr sr ii iii iv md dds dvm phd".split()
@@ -49,6 +58,9 @@ _ADDRESS_WORDS = frozenset(
 )
 
 Words = tuple[str, ...]
+
+WordParts: TypeAlias = list[Sequence[str]]
+"""The choices for each part of a word. The parts are drawn one by one and joined."""
 
 
 class _Locale(NamedTuple):
@@ -144,14 +156,16 @@ class Forms:
     """
 
     def __init__(self, identifiers: Iterable[tuple[str, str]]) -> None:
-        # The separately drawn characters of each identifier, by type and format.
+        # Form -> the characters of each identifier that are drawn one by one.
         drawn_by_form: dict[tuple[str, str], list[str]] = defaultdict(list)
+        # Folded host of an e-mail address, and word of a name -> how often it occurs.
         self._hosts: Counter[str] = Counter()
         self._names: Counter[str] = Counter()
+
         for type, text in identifiers:
             is_drawn = r"[0-9]" if type in WORDED else r"[0-9a-zA-Z]"
             drawn = re.findall(is_drawn, _body(type, text))
-            drawn_by_form[type, _shape(type, text)].append("".join(drawn))
+            drawn_by_form[type, _format_of(type, text)].append("".join(drawn))
 
             if type == "EMAIL":
                 self._hosts[text.rpartition("@")[2].casefold()] += 1
@@ -160,30 +174,36 @@ class Forms:
                     if piece[0].isalpha():
                         self._names[piece] += 1
 
-        # (type, format) -> the characters at each place. Formats with few identifiers
+        # Form -> the characters that occur at each place. Forms with few identifiers
         # are left out, because these would reveal too much of each other.
-        self._seen: dict[tuple[str, str], list[list[str]]] = {}
-        for form, texts in drawn_by_form.items():
-            if len(texts) >= MIN_IDENTIFIERS_OF_FORMAT:
-                columns = zip(*texts, strict=True)
-                self._seen[form] = [sorted(set(column)) for column in columns]
+        self._seen_characters: dict[tuple[str, str], list[list[str]]] = {}
+        for form, drawn_characters in drawn_by_form.items():
+            if len(drawn_characters) >= MIN_IDENTIFIERS_OF_FORMAT:
+                # Strings of one form have as many such characters.
+                columns = zip(*drawn_characters, strict=True)
+                self._seen_characters[form] = [
+                    sorted(set(column)) for column in columns
+                ]
 
     def draw(self, type: str, text: str, rng: np.random.Generator, n: int) -> list[str]:
-        """Return ``n`` strings of an identifier's form; they may repeat or equal it."""
-        body = _body(type, text)
-        pieces = _PIECE_OF_STRING.findall(body)
-        word_lists = self._word_lists(
-            type, [piece for piece in pieces if piece[0].isalpha()]
-        )
-        if word_lists is None:
+        """Return ``n`` strings of an identifier's form; they may repeat or equal it.
+
+        Without names in the script of its words there are none.
+        """
+        pieces = _PIECE_OF_STRING.findall(_body(type, text))
+        words = [piece for piece in pieces if piece[0].isalpha()]
+        parts_by_word = self._parts_by_word(type, words)
+        if parts_by_word is None:
             return []
 
-        # Each word or character gives one column of n draws.
+        # Each word or character gives one column of n draws. The order of the columns
+        # is that of the random numbers.
         columns: list[list[str]] = []
-        character_choices = iter(self._character_choices(type, text))
+        next_word = iter(parts_by_word)
+        next_character = iter(self._character_choices(type, text))
         for piece in pieces:
             if piece[0].isalpha() and type in WORDED:
-                parts = [pick(rng, choices, n) for choices in next(word_lists)]
+                parts = [pick(rng, choices, n) for choices in next(next_word)]
                 columns.append([_in_case_of(piece, word) for word in _joined(parts)])
                 continue
 
@@ -191,7 +211,7 @@ class Forms:
             for character in piece:
                 choices: Sequence[str] = character
                 if any(character in members for members in _CHARACTER_CLASSES):
-                    choices = next(character_choices)
+                    choices = next(next_character)
                 columns.append(pick(rng, choices, n))
 
         if type == "EMAIL" and "@" in text:
@@ -201,28 +221,20 @@ class Forms:
 
         drawn = _joined(columns)
         if type == "CREDIT_CARD" and luhn(re.sub(r"\D", "", text)):
+            # The last digit is the check digit of the others.
             return [checked(number[:-1]) for number in drawn]
         return drawn
 
     def _character_choices(self, type: str, text: str) -> list[Sequence[str]]:
-        """Return the choices for each character that is drawn separately."""
-        any_of_class: list[Sequence[str]] = []
-        body = _body(type, text)
-        for i, character in enumerate(body):
-            for members in _CHARACTER_CLASSES:
-                is_word = type in WORDED and members != string.digits
-                if character not in members or is_word:
-                    continue
+        """Return the choices for each character that is drawn separately.
 
-                # A number of several digits begins with 0 only if the original does.
-                is_digit = members == string.digits
-                begins_number = is_digit and not body[i - 1 : i].isdigit()
-                is_long = begins_number and body[i + 1 : i + 2].isdigit()
-                without_zero = is_long and character != "0"
-                any_of_class.append(members[1:] if without_zero else members)
-
+        These are its digits, in order, and the letters if no words are drawn for the
+        type.
+        """
         # The characters in the data are used, if they leave enough strings.
-        seen = self._seen.get((type, _shape(type, text)), any_of_class)
+        any_of_class = _choices_by_class(type, text)
+        form = (type, _format_of(type, text))
+        seen = self._seen_characters.get(form, any_of_class)
         if math.prod(len(choices) for choices in seen) >= MIN_STRINGS_LEFT:
             return list(seen)
 
@@ -243,12 +255,13 @@ class Forms:
             return other_hosts
         return [*other_hosts, *EXAMPLE_HOSTS]
 
-    def _word_lists(
-        self, type: str, words: list[str]
-    ) -> Iterator[Sequence[Sequence[str]]] | None:
-        """Return the lists for the parts of each word; None if none has its script."""
+    def _parts_by_word(self, type: str, words: Sequence[str]) -> list[WordParts] | None:
+        """Return the parts of each word; ``None`` if no list of names has its script.
+
+        A type whose words are not drawn has none.
+        """
         if type not in WORDED or not words:
-            return iter(())
+            return []
 
         fixed_words: frozenset[str] = frozenset()
         if type == "NAME":
@@ -258,31 +271,32 @@ class Forms:
 
         # "Maria de la Cruz": lower-case words among capitalised ones are particles.
         all_lower = all(word.islower() for word in words)
-        drawn_places = []
-        for place, word in enumerate(words):
+        drawn_indices = []
+        for i, word in enumerate(words):
             is_particle = word.islower() and not all_lower
             if word.casefold() not in fixed_words and not is_particle:
-                drawn_places.append(place)
-        drawn_words = [words[place] for place in drawn_places] or words
+                drawn_indices.append(i)
 
+        drawn_words = [words[i] for i in drawn_indices] or words
         locale = self._best_locale(drawn_words)
         if locale is None:
             return None
 
-        lists: list[Sequence[Sequence[str]]] = [[[word]] for word in words]
-        for place in drawn_places:
-            word = words[place]
+        # A word that is not drawn is its own only choice.
+        parts_by_word: list[WordParts] = [[[word]] for word in words]
+        for i in drawn_indices:
+            word = words[i]
             if len(word) == 1:
-                lists[place] = [_CHARACTER_CLASSES[2]]
+                parts_by_word[i] = [_UPPER]
                 continue
-            lists[place] = _parts_of_word(
+            parts_by_word[i] = _parts_of_word(
                 type,
                 word,
                 locale,
-                is_alone=len(drawn_places) == 1,
-                is_last=place == drawn_places[-1],
+                is_alone=len(drawn_indices) == 1,
+                is_last=i == drawn_indices[-1],
             )
-        return iter(lists)
+        return parts_by_word
 
     def _best_locale(self, words: Sequence[str]) -> _Locale | None:
         """Return the locale of the words' script that has most of these words.
@@ -292,6 +306,7 @@ class Forms:
         script = _script(words[0])
         best: _Locale | None = None
         most_words = -1
+
         # The locales are sorted by names of the data, so the first of equal ones wins.
         for locale in self._locales_by_names:
             if _script(locale.first_names[0]) != script:
@@ -318,6 +333,28 @@ class Forms:
         return [locales[name] for name in sorted(locales, key=rank)]
 
 
+def _choices_by_class(type: str, text: str) -> list[Sequence[str]]:
+    """Return the class of each character that is drawn separately, in order."""
+    choices: list[Sequence[str]] = []
+    body = _body(type, text)
+    for i, character in enumerate(body):
+        # Empty at the ends of the text.
+        character_before = body[i - 1 : i]
+        character_behind = body[i + 1 : i + 2]
+        for members in _CHARACTER_CLASSES:
+            is_digit = members == string.digits
+            is_in_word = type in WORDED and not is_digit
+            if character not in members or is_in_word:
+                continue
+
+            # A number of several digits begins with 0 only if the original does.
+            begins_number = is_digit and not character_before.isdigit()
+            is_long = begins_number and character_behind.isdigit()
+            without_zero = is_long and character != "0"
+            choices.append(members[1:] if without_zero else members)
+    return choices
+
+
 def _in_case_of(word: str, drawn: str) -> str:
     """Return a drawn word in the case of the word that it replaces."""
     if word.islower():
@@ -329,8 +366,18 @@ def _in_case_of(word: str, drawn: str) -> str:
 
 def _parts_of_word(
     type: str, word: str, locale: _Locale, *, is_alone: bool, is_last: bool
-) -> list[Sequence[str]]:
-    """Return the lists from which a word is composed.
+) -> WordParts:
+    """Return the parts from which a word is composed, first match wins.
+
+    ======================================  ==============================
+    word                                    parts
+    ======================================  ==============================
+    of an ADDRESS                           last name, town ending
+    alone in an EMAIL, in neither list      two names, or initial and name
+    in one of the two lists                 a name of that list
+    single NAME, or not the last word       first name
+    other                                   last name
+    ======================================  ==============================
 
     Parameters
     ----------
@@ -368,8 +415,11 @@ def _town_ending(word: str) -> str:
     return ""
 
 
-def _two_parts(word: str, locale: _Locale) -> list[Sequence[str]] | None:
-    """Return the lists for a word of two parts: "jsmith", "mariajones", "smithj"."""
+def _two_parts(word: str, locale: _Locale) -> WordParts | None:
+    """Return the parts of a folded word of two: "jsmith", "mariajones", "smithj".
+
+    ``None``: it is no such word.
+    """
     for length in range(1, len(word)):
         head = word[:length]
         tail = word[length:]
@@ -380,9 +430,9 @@ def _two_parts(word: str, locale: _Locale) -> list[Sequence[str]] | None:
 
     # An initial and a surname, in either order.
     if word[1:] in locale.folded_last:
-        return [_CHARACTER_CLASSES[1], locale.last_names]
+        return [_LOWER, locale.last_names]
     if word[:-1] in locale.folded_last:
-        return [locale.last_names, _CHARACTER_CLASSES[1]]
+        return [locale.last_names, _LOWER]
     return None
 
 
@@ -391,14 +441,17 @@ def _body(type: str, text: str) -> str:
     return text.rpartition("@")[0] if type == "EMAIL" else text
 
 
-def _shape(type: str, text: str) -> str:
-    """Return the format of a string: digits as 0, letters as a and A, or words as a."""
-    shape = re.sub("[0-9]", "0", _body(type, text))
+def _format_of(type: str, text: str) -> str:
+    """Return the format of a string: digits as 0, letters as a and A, or words as a.
+
+    For example ``000-aA`` for the ID "123-xY", and ``a.a`` for "ann.li@example.com".
+    """
+    with_zeros = re.sub("[0-9]", "0", _body(type, text))
     if type in WORDED:
-        return re.sub(r"[^\W\d_]+", "a", shape)
-    return re.sub("[A-Z]", "A", re.sub("[a-z]", "a", shape))
+        return re.sub(r"[^\W\d_]+", "a", with_zeros)
+    return re.sub("[A-Z]", "A", re.sub("[a-z]", "a", with_zeros))
 
 
 def _joined(columns: Sequence[Sequence[str]]) -> list[str]:
-    """Return the rows of some columns, each joined to one string."""
+    """Return the i-th strings of all columns joined to one string, for each i."""
     return ["".join(row) for row in zip(*columns, strict=True)]

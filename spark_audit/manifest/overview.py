@@ -1,6 +1,11 @@
 """Describe a manifest in figures: matches, their balance, and detectable effects.
 
-``manifest show`` and ``manifest build`` print what :func:`describe` returns.
+``manifest show`` and ``manifest build`` print what :func:`describe` returns. The
+sentences stand in ``spark_audit/sentences/en/manifest.toml`` under ``overview``.
+
+A further column of the table :data:`JUDGED_TABLE` is a field or property of
+:class:`_TypeOverview` and an entry of its :meth:`~_TypeOverview.record`. A further
+expected effect is a record of :func:`_effects`.
 """
 
 from __future__ import annotations
@@ -65,13 +70,15 @@ def describe(manifest: Manifest) -> Description:
     """Describe a manifest; a redacted one is described without the balance."""
     spans = _spans(manifest)
     types = _types(spans)
+    n_clusters = _n_clusters_of_matched(spans)
+
     return Description(
         facts=_facts(manifest),
         tables={
-            JUDGED_TABLE: types,
+            JUDGED_TABLE: [overview.record() for overview in types],
             "unmatched spans": _unmatched_spans(spans),
             BALANCE_TABLE: [row.model_dump() for row in manifest.balance],
-            "effects to expect": _effects(manifest, _n_clusters(spans)),
+            "effects to expect": _effects(manifest, n_clusters),
         },
         notes=tuple(manifest.notes),
         summary=tuple(_summary(manifest, spans, types)),
@@ -98,7 +105,17 @@ def _facts(manifest: Manifest) -> dict[str, str | int | float | None]:
 
 
 class _Span(NamedTuple):
-    """An identifier with or without a control; ``reason`` says why it has none."""
+    """An annotated identifier, with or without a control.
+
+    Attributes
+    ----------
+    is_trained
+        Whether its row is of the split train.
+    cluster
+        Cluster of its row, the unit of all intervals (``manifest/clusters.py``).
+    reason
+        The reason why it has no control; empty if it has one.
+    """
 
     is_trained: bool
     cluster: str
@@ -151,39 +168,87 @@ def _unmatched_spans(spans: Sequence[_Span]) -> list[OverviewRecord]:
     return records
 
 
-def _n_clusters(spans: Sequence[_Span]) -> int:
-    """Count the clusters of trained identifiers that have a control."""
-    return len({span.cluster for span in spans if span.is_trained and span.is_matched})
+class _TypeOverview(NamedTuple):
+    """The numbers of one type of identifiers, and what follows from them.
+
+    Attributes
+    ----------
+    n_trained, n_held_out
+        Identifiers in rows of the splits train and test.
+    n_matched
+        Trained identifiers with a control.
+    n_clusters
+        Clusters of rows with such an identifier: the units of an audit's interval.
+    """
+
+    type: str
+    n_trained: int
+    n_held_out: int
+    n_matched: int
+    n_clusters: int
+
+    @property
+    def n_unmatched(self) -> int:
+        """Return the number of trained identifiers without a control."""
+        return self.n_trained - self.n_matched
+
+    @property
+    def is_hardly_matched(self) -> bool:
+        """Return whether few of its trained identifiers have a control.
+
+        A type without trained identifiers is not: 0 is not below 0.
+        """
+        return self.n_matched < LOW_MATCHED_SHARE * self.n_trained
+
+    @property
+    def smallest_effect(self) -> float | None:
+        """Return the smallest change of NLL that an audit would show, in nats."""
+        return _smallest_change(self.n_clusters)
+
+    def record(self) -> OverviewRecord:
+        """Return its line of the table :data:`JUDGED_TABLE`."""
+        return {
+            "type": self.type,
+            "trained": self.n_trained,
+            "held out": self.n_held_out,
+            "with control": self.n_matched,
+            "clusters": self.n_clusters,
+            "smallest effect, nats": self.smallest_effect,
+        }
 
 
-def _types(spans: Sequence[_Span]) -> list[OverviewRecord]:
-    """Return for each type what can be judged of its trained identifiers."""
+def _types(spans: Sequence[_Span]) -> list[_TypeOverview]:
+    """Return for each type, sorted, what can be judged of its trained identifiers."""
     spans_by_type: dict[str, list[_Span]] = defaultdict(list)
     for span in spans:
         spans_by_type[span.type].append(span)
 
-    records = []
+    types = []
     for type, spans_of_type in sorted(spans_by_type.items()):
         # Audits are about trained identifiers; held-out ones are their comparison.
         trained = [span for span in spans_of_type if span.is_trained]
-        n_clusters = _n_clusters(trained)
-        records.append(
-            {
-                "type": type,
-                "trained": len(trained),
-                "held out": len(spans_of_type) - len(trained),
-                "with control": sum(span.is_matched for span in trained),
-                "clusters": n_clusters,
-                "smallest effect, nats": _smallest_change(n_clusters),
-            }
+        types.append(
+            _TypeOverview(
+                type=type,
+                n_trained=len(trained),
+                n_held_out=len(spans_of_type) - len(trained),
+                n_matched=sum(span.is_matched for span in trained),
+                n_clusters=_n_clusters_of_matched(trained),
+            )
         )
-    return records
+    return types
+
+
+def _n_clusters_of_matched(spans: Sequence[_Span]) -> int:
+    """Count the clusters of trained identifiers that have a control."""
+    return len({span.cluster for span in spans if span.is_trained and span.is_matched})
 
 
 def _smallest_change(n_clusters: int) -> float | None:
-    """Return the smallest change of NLL that so many clusters can show.
+    """Return the smallest change of NLL that so many clusters can show, in nats.
 
-    It assumes :data:`CLUSTER_SD`. Fewer than two clusters show no change.
+    It assumes :data:`CLUSTER_SD`, and 80% power of a two-sided 5% test (see
+    ``stats/power.py``). ``None``: fewer than two clusters show no change.
     """
     if n_clusters < 2:
         return None
@@ -191,28 +256,28 @@ def _smallest_change(n_clusters: int) -> float | None:
 
 
 def _summary(
-    manifest: Manifest, spans: list[_Span], types: list[OverviewRecord]
+    manifest: Manifest, spans: Sequence[_Span], types: Sequence[_TypeOverview]
 ) -> Iterator[str]:
     """Yield sentences: what can be tested and judged of each type, what to change."""
     yield _verdict(manifest, types)
 
     # Types with few matches are named with their shares; otherwise the total is named.
-    trained_types = [row for row in types if row["trained"]]
+    trained_types = [overview for overview in types if overview.n_trained]
     hardly_matched = _hardly_matched(types)
     yield _shares_with_control(manifest, trained_types, hardly_matched)
-    if trained_types and not any(row["held out"] for row in types):
+    if trained_types and not any(overview.n_held_out for overview in types):
         yield render("overview.no_held_out")
 
-    for row in trained_types:
-        yield _type_in_words(row)
+    for overview in trained_types:
+        yield _type_in_words(overview)
     if trained_types:
         yield render("overview.legend")
 
     # The advice depends on the most frequent reason for a missing control.
     caliper = f"{manifest.settings.caliper:g}"
-    for row in hardly_matched:
-        cause = _cause_of_unmatched(spans, row["type"])
-        yield render(f"overview.{cause}", type=row["type"], caliper=caliper)
+    for overview in hardly_matched:
+        cause = _cause_of_unmatched(spans, overview.type)
+        yield render(f"overview.{cause}", type=overview.type, caliper=caliper)
 
     canaries = _CanaryCounts.of(manifest)
     key = "canaries" if manifest.canaries else "no_canaries"
@@ -238,21 +303,21 @@ class _CanaryCounts(NamedTuple):
         return cls(n_planted=len(planted), n_held_out=len(held_out))
 
 
-def _hardly_matched(types: list[OverviewRecord]) -> list[OverviewRecord]:
+def _hardly_matched(types: Sequence[_TypeOverview]) -> list[_TypeOverview]:
     """Return the types in which few trained identifiers have a control.
 
     The type with the most identifiers without a control comes first.
     """
-    hardly_matched = [
-        row
-        for row in types
-        if row["trained"] and row["with control"] < LOW_MATCHED_SHARE * row["trained"]
-    ]
-    return sorted(hardly_matched, key=lambda row: row["with control"] - row["trained"])
+    hardly_matched = [overview for overview in types if overview.is_hardly_matched]
+    return sorted(hardly_matched, key=lambda overview: -overview.n_unmatched)
 
 
-def _cause_of_unmatched(spans: list[_Span], type: str) -> str:
-    """Return the most frequent reason, as a key, for missing controls of a type."""
+def _cause_of_unmatched(spans: Sequence[_Span], type: str) -> str:
+    """Return the main reason for missing controls of a type, as the key of a sentence.
+
+    ``window``: most of these identifiers found no stretch of text of their length.
+    ``caliper``: otherwise; a wider caliper may help.
+    """
     reasons = [
         span.reason
         for span in spans
@@ -263,20 +328,20 @@ def _cause_of_unmatched(spans: list[_Span], type: str) -> str:
 
 
 def _advice(
-    manifest: Manifest, spans: list[_Span], types: list[OverviewRecord]
+    manifest: Manifest, spans: Sequence[_Span], types: Sequence[_TypeOverview]
 ) -> Iterator[str]:
     """Yield advice, each sentence once for all types that it helps."""
-    has_trained = any(row["trained"] for row in types)
+    has_trained = any(overview.n_trained for overview in types)
     if not has_trained:
         yield _shares_with_control(manifest, [], [])
-    elif not any(row["held out"] for row in types):
+    elif not any(overview.n_held_out for overview in types):
         yield render("overview.no_held_out")
 
     # All types with one reason share a sentence, because one option helps them all.
     types_by_cause: dict[str, list[str]] = {}
-    for row in _hardly_matched(types):
-        cause = _cause_of_unmatched(spans, row["type"])
-        types_by_cause.setdefault(cause, []).append(row["type"])
+    for overview in _hardly_matched(types):
+        cause = _cause_of_unmatched(spans, overview.type)
+        types_by_cause.setdefault(cause, []).append(overview.type)
     caliper = f"{manifest.settings.caliper:g}"
     for cause, names in types_by_cause.items():
         yield render(f"overview.{cause}_brief", types=names, caliper=caliper)
@@ -287,16 +352,16 @@ def _advice(
 
 def _shares_with_control(
     manifest: Manifest,
-    trained_types: Sequence[OverviewRecord],
-    hardly_matched: Sequence[OverviewRecord],
+    trained_types: Sequence[_TypeOverview],
+    hardly_matched: Sequence[_TypeOverview],
 ) -> str:
     """Return how many trained identifiers have a control, in words.
 
     Parameters
     ----------
     trained_types, hardly_matched
-        Records of the types of trained identifiers, and of the types in which few of
-        them have a control.
+        The types of trained identifiers, and the types in which few of them have a
+        control.
     """
     if not trained_types:
         has_rows = manifest.membership.members and manifest.membership.non_members
@@ -304,57 +369,65 @@ def _shares_with_control(
         return render(f"overview.{key}", name=manifest.name)
 
     if hardly_matched:
-        named = hardly_matched[:MAX_TYPES_SUMMED_UP]
-        shares = [_share("overview.share", row) for row in named]
+        shares = [
+            _share(
+                "overview.share",
+                type=overview.type,
+                n_trained=overview.n_trained,
+                n_matched=overview.n_matched,
+            )
+            for overview in hardly_matched[:MAX_TYPES_SUMMED_UP]
+        ]
         return render("overview.trained_few", name=manifest.name, shares=shares)
 
-    sums = {
-        "type": "",
-        "trained": sum(row["trained"] for row in trained_types),
-        "with control": sum(row["with control"] for row in trained_types),
-    }
-    share = _share("overview.share_of_all", sums)
+    share = _share(
+        "overview.share_of_all",
+        type="",
+        n_trained=sum(overview.n_trained for overview in trained_types),
+        n_matched=sum(overview.n_matched for overview in trained_types),
+    )
     return render("overview.trained", name=manifest.name, shares=[share])
 
 
-def _share(key: str, row: OverviewRecord) -> str:
-    """Return the number and share of a type's trained identifiers with a control."""
+def _share(key: str, *, type: str, n_trained: int, n_matched: int) -> str:
+    """Return the number and share of trained identifiers with a control, in words."""
     return render(
         key,
-        type=row["type"],
-        trained=row["trained"],
-        matched=row["with control"],
-        percent=_percent_with_control(row),
+        type=type,
+        trained=n_trained,
+        matched=n_matched,
+        percent=_percent(n_matched, n_trained),
     )
 
 
-def _percent_with_control(row: OverviewRecord) -> int:
-    """Return the share of trained identifiers with a control, in per cent."""
-    return int(round(100 * row["with control"] / row["trained"]))
+def _percent(count: int, total: int) -> int:
+    """Return the share of a count in a total, in whole per cent."""
+    return int(round(100 * count / total))
 
 
-def _type_in_words(row: OverviewRecord) -> str:
+def _type_in_words(overview: _TypeOverview) -> str:
     """Return the sizes of a type and the smallest effect that it can show, in words."""
-    effect = row["smallest effect, nats"]
+    effect = overview.smallest_effect
     return render(
         "overview.type" if effect else "overview.type_too_few",
-        type=row["type"],
-        trained=row["trained"],
-        held_out=row["held out"],
-        matched=row["with control"],
-        percent=_percent_with_control(row),
+        type=overview.type,
+        trained=overview.n_trained,
+        held_out=overview.n_held_out,
+        matched=overview.n_matched,
+        percent=_percent(overview.n_matched, overview.n_trained),
         effect=effect,
     )
 
 
-def _verdict(manifest: Manifest, types: list[OverviewRecord]) -> str:
+def _verdict(manifest: Manifest, types: Sequence[_TypeOverview]) -> str:
     """Return the sentence on what can be tested and whether to continue."""
+    # Parts of the sentence: each test that is possible, and each that is not.
     tests: list[str] = []
     missing: list[str] = []
 
     # A test of memory needs trained identifiers and others that were not trained on.
-    n_trained = sum(row["trained"] for row in types)
-    n_held_out = sum(row["held out"] for row in types)
+    n_trained = sum(overview.n_trained for overview in types)
+    n_held_out = sum(overview.n_held_out for overview in types)
     if n_trained and n_held_out:
         tests.append(
             render("overview.of_memory", trained=n_trained, held_out=n_held_out)
@@ -364,6 +437,7 @@ def _verdict(manifest: Manifest, types: list[OverviewRecord]) -> str:
             render("overview.no_memory", trained=n_trained, held_out=n_held_out)
         )
 
+    # Membership inference needs rows of both splits, with or without identifiers.
     n_members = len(manifest.membership.members)
     n_others = len(manifest.membership.non_members)
     if n_members and n_others:
@@ -396,7 +470,8 @@ def _verdict(manifest: Manifest, types: list[OverviewRecord]) -> str:
 def _effects(manifest: Manifest, n_clusters: int) -> list[OverviewRecord]:
     """Return the effects that a two-sided 5% test would find with 80% power.
 
-    Each effect says what it assumes about a future checkpoint.
+    ``n`` counts the units of the test, and ``mde`` is the smallest effect in ``unit``;
+    ``assumes`` says what is taken for granted about a future checkpoint.
 
     Parameters
     ----------
@@ -418,7 +493,21 @@ def _effects(manifest: Manifest, n_clusters: int) -> list[OverviewRecord]:
             ),
         }
     ]
+    effects += _effects_on_canary_ranks(manifest)
 
+    n_members = len(manifest.membership.members)
+    n_others = len(manifest.membership.non_members)
+    if n_members and n_others:
+        effects.append(_effect_on_auc(n_members, n_others))
+    return effects
+
+
+def _effects_on_canary_ranks(manifest: Manifest) -> list[OverviewRecord]:
+    """Return the smallest shift of the mean rank, for each part with planted canaries.
+
+    See :func:`spark_audit.stats.canary_ranks.chance_mde`.
+    """
+    effects: list[OverviewRecord] = []
     for ranked in RANKED:
         # All sets of a manifest have the same size.
         set_sizes = [
@@ -430,6 +519,7 @@ def _effects(manifest: Manifest, n_clusters: int) -> list[OverviewRecord]:
         ]
         if not set_sizes:
             continue
+
         n_canaries = len(set_sizes)
         effects.append(
             {
@@ -440,23 +530,20 @@ def _effects(manifest: Manifest, n_clusters: int) -> list[OverviewRecord]:
                 "assumes": "uniform ranks",
             }
         )
-
-    n_members = len(manifest.membership.members)
-    n_others = len(manifest.membership.non_members)
-    if n_members and n_others:
-        # The standard error of an AUC of 0.5 is that of the rank-sum test.
-        n_rows = n_members + n_others
-        standard_error = math.sqrt((n_rows + 1) / (12 * n_members * n_others))
-        effects.append(
-            {
-                "figure": "mia auc",
-                "n": n_rows,
-                "unit": "AUC",
-                "mde": mde_normal(standard_error),
-                "assumes": (
-                    f"scores without a signal; {n_members} members, "
-                    f"{n_others} non-members"
-                ),
-            }
-        )
     return effects
+
+
+def _effect_on_auc(n_members: int, n_others: int) -> OverviewRecord:
+    """Return the smallest distance of an AUC from 0.5 that so many rows would show."""
+    # The standard error of an AUC of 0.5 is that of the rank-sum test.
+    n_rows = n_members + n_others
+    standard_error = math.sqrt((n_rows + 1) / (12 * n_members * n_others))
+    return {
+        "figure": "mia auc",
+        "n": n_rows,
+        "unit": "AUC",
+        "mde": mde_normal(standard_error),
+        "assumes": (
+            f"scores without a signal; {n_members} members, {n_others} non-members"
+        ),
+    }

@@ -2,6 +2,11 @@
 
 Each chosen identifier stands among fresh strings of its type and format. They take as
 many tokens in its place and change no other token of its rows.
+
+:class:`Identifiers` collects the places while rows are matched, slice by slice.
+:func:`twin_sets` then chooses identifiers (:func:`_drawn_in_turn`) and draws twins
+(:func:`_fresh_strings`) from :mod:`spark_audit.manifest.identifier_forms`. A *string*
+is an identifier in its form for comparison (``data/occurrences.py``, ``string_of``).
 """
 
 from __future__ import annotations
@@ -47,7 +52,7 @@ MAX_TWIN_DRAWS = 1024
 """Most strings that are drawn for an identifier."""
 
 DRAWS_AT_ONCE = 128
-"""Strings that are drawn in one lot."""
+"""Strings that are drawn in one lot; a divisor of :data:`MAX_TWIN_DRAWS`."""
 
 NEARBY_CHARACTERS = 48
 """Characters on each side of an identifier between which a string must fit, before the
@@ -55,7 +60,15 @@ slower test on whole texts."""
 
 
 class _Place(NamedTuple):
-    """An identifier's place: the number of its row, its characters and its tokens."""
+    """An identifier's place in a row of the data.
+
+    Attributes
+    ----------
+    row_number
+        Number of the row among all rows, from 0.
+    char_start, char_end, token_start, token_end
+        Its ranges in that row, end exclusive.
+    """
 
     row_number: int
     char_start: int
@@ -70,11 +83,12 @@ class _Identifier(NamedTuple):
     Attributes
     ----------
     type, text
-        Its type and its string.
+        Its type, and its spelling in all of its places.
     dose
         Number of trained rows that hold it; 0 if it is held out.
     places
-        Places at which it is read.
+        Places at which it is read, in different rows; at most
+        :data:`MAX_TWIN_CONTEXTS`.
     """
 
     type: str
@@ -83,17 +97,17 @@ class _Identifier(NamedTuple):
     places: list[_Place]
 
 
-class _Frame(NamedTuple):
-    """The surroundings of an identifier, in characters and in tokens.
+class _Surroundings(NamedTuple):
+    """The text around an identifier, in characters and in tokens.
 
     Attributes
     ----------
     before, after
         The text on both sides.
     ids
-        Token ids of the whole text, including the identifier.
+        Token ids of both sides with the identifier between them.
     token_start, token_end
-        Range of the identifier's tokens.
+        Range of the identifier's tokens in ``ids``.
     encode
         Turns texts into token ids, as for this row.
     """
@@ -106,7 +120,7 @@ class _Frame(NamedTuple):
     encode: Encode
 
     def strings_that_fit(self, strings: Sequence[str]) -> list[str]:
-        """Return the strings that change no token outside of the place."""
+        """Return the strings that take as many tokens and change no other token."""
         if not strings:
             return []
 
@@ -125,8 +139,11 @@ class Identifiers:
     """Places of identifiers that can be read in their rows, in 20 bytes per place."""
 
     def __init__(self) -> None:
+        # String -> the type of its first annotation.
         self._types: dict[str, str] = {}
+        # String -> the fields of its places, one place after the other.
         self._places: dict[str, array[int]] = defaultdict(lambda: array("i"))
+        # Row id -> the characters that training read, where this is known.
         self._fed_texts: dict[str, tuple[int, int]] = {}
 
     def add(self, corpus: TokenCorpus, *, first_row: int) -> None:
@@ -135,17 +152,19 @@ class Identifiers:
             nll_micronats = corpus.nll_micronats[corpus.tokens_of(i)]
             is_scored = nll_micronats >= 0  # (tokens of the row,)
 
-            # The part that training read is needed at the end, for rows that were cut.
+            # It is needed at the end, for identifiers that training cut off.
             if row.training_input is not None:
                 self._fed_texts[row.example.id] = row.fed_text
 
             for span, tokens in row.spans:
                 string = string_of(row.example, span)
-                if span.part is not None or not string:
+                is_of_canary = span.part is not None
+                if is_of_canary or not string:
                     continue
 
                 self._types.setdefault(string, span.type)
-                # Canaries have their own audit, and some rows are repeated.
+                # An identifier beside a canary is not read there, because such a row
+                # may be repeated many times.
                 if tokens is None or row.example.canary is not None:
                     continue
 
@@ -167,44 +186,57 @@ class Identifiers:
         A trained identifier must stand in a trained row, a held-out one in another row.
         Each has the spelling of its first row by hash, and further rows with that
         spelling.
+
+        Parameters
+        ----------
+        examples
+            All rows, in the order in which they were added.
         """
         fed_texts = self._fed_texts
+        # The dose is the number of trained rows that hold a string; 0: held out.
         dose_of = doses(examples, self._types, fed_texts=fed_texts)
         # Strings that training cut off are neither trained on nor held out.
         cut_off = cut_off_strings(examples, dose_of, fed_texts=fed_texts)
 
         identifiers = dict[str, _Identifier]()
         for string in sorted(self._places.keys() - cut_off):
-            # Trained identifiers are read in trained rows, and held-out ones in other
-            # rows.
-            is_trained = dose_of[string] > 0
-            place_by_row: dict[str, _Place] = {}
-            for place in self._places_of(string):
-                example = examples[place.row_number]
-                if (example.split == "train") == is_trained:
-                    place_by_row.setdefault(example.id, place)
+            dose = dose_of[string]
+            place_by_row = self._places_on_side(string, examples, is_trained=dose > 0)
+            if not place_by_row:
+                continue
 
             # The order is by a hash of their ids, so that no row is preferred.
             rows_by_hash = sorted(
                 place_by_row, key=lambda row_id: seed_for(seed, "twins", row_id)
             )
-            if not rows_by_hash:
-                continue
+            places = [place_by_row[row_id] for row_id in rows_by_hash]
 
             # Only rows with the same spelling can hold the same twins.
-            first_text = _text_at(examples, place_by_row[rows_by_hash[0]])
-            places_spelled_alike = []
-            for row_id in rows_by_hash:
-                place = place_by_row[row_id]
-                if _text_at(examples, place) == first_text:
-                    places_spelled_alike.append(place)
+            first_text = _text_at(examples, places[0])
+            places_spelled_alike = [
+                place for place in places if _text_at(examples, place) == first_text
+            ]
             identifiers[string] = _Identifier(
                 type=self._types[string],
                 text=first_text,
-                dose=dose_of[string],
+                dose=dose,
                 places=places_spelled_alike[:MAX_TWIN_CONTEXTS],
             )
         return identifiers
+
+    def _places_on_side(
+        self, string: str, examples: Sequence[Example], *, is_trained: bool
+    ) -> dict[str, _Place]:
+        """Return a string's first place in each row of one side, by row id.
+
+        A trained identifier is read in trained rows, a held-out one in other rows.
+        """
+        place_by_row: dict[str, _Place] = {}
+        for place in self._places_of(string):
+            example = examples[place.row_number]
+            if (example.split == "train") == is_trained:
+                place_by_row.setdefault(example.id, place)
+        return place_by_row
 
     def _places_of(self, string: str) -> Iterator[_Place]:
         """Yield the places of a string, which are stored as consecutive numbers."""
@@ -263,33 +295,37 @@ def twin_sets(
 
     records: list[Record] = []
     n_lost = 0
-    total = min(MOST_TWIN_SETS, len(readable))
-    # Places that one side does not fill go to the other side.
+    n_wanted = min(MOST_TWIN_SETS, len(readable))
+
+    # Trained identifiers come first, and leave room for some held-out ones. Sets that
+    # they do not fill go to held-out identifiers.
     most_trained = MOST_TWIN_SETS - min(HELD_OUT_TWIN_SETS, len(doses_of_held_out))
     sides = ((doses_of_trained, most_trained), (doses_of_held_out, MOST_TWIN_SETS))
-    for dose_of, n_records_of_side in sides:
+    for dose_of, n_records_at_end in sides:
         for string in _drawn_in_turn(dose_of, seed):
-            if len(records) == n_records_of_side:
+            if len(records) == n_records_at_end:
                 break
 
             # A separate stream: the twins do not depend on other identifiers.
             rng = np.random.default_rng(seed_for(seed, "twins", string))
             identifier = readable[string]
             layouts = [rows[place.row_number] for place in identifier.places]
-            frames = _frames(identifier, layouts, encode, encode_special_in_text)
-            twins = _fresh_strings(identifier, frames, forms, readable, rng)
+            surroundings = _surroundings_of(
+                identifier, layouts, encode, encode_special_in_text
+            )
+            twins = _fresh_strings(identifier, surroundings, forms, readable, rng)
             if len(twins) < MIN_TWINS:
                 n_lost += 1
                 continue
 
             record_id = str(len(records) + 1)
             records.append(_twin_record(record_id, identifier, layouts, twins, rng))
-            if len(records) < total:
-                progress(len(records), total)
+            if len(records) < n_wanted:
+                progress(len(records), n_wanted)
 
     # If identifiers were lost, the last count is below the total.
-    if total:
-        progress(total, total)
+    if n_wanted:
+        progress(n_wanted, n_wanted)
     return records, n_lost
 
 
@@ -323,8 +359,10 @@ def _twin_record(
 def _drawn_in_turn(dose_of: Mapping[str, int], seed: int) -> Iterator[str]:
     """Yield strings in an order by hash, taking the bands of doses in turn.
 
-    The highest band comes first. So no band is lost if only some strings are used.
+    The highest band comes first, then one string of each further band, and so on. So no
+    band is lost if only some strings are used.
     """
+    # Strings are added by falling dose, so the bands are in that order, too.
     bands: dict[str, list[str]] = defaultdict(list)
     for string in sorted(dose_of, key=lambda string: (-dose_of[string], string)):
         dose = dose_of[string]
@@ -333,26 +371,26 @@ def _drawn_in_turn(dose_of: Mapping[str, int], seed: int) -> Iterator[str]:
     for strings in bands.values():
         strings.sort(key=lambda string: seed_for(seed, "twins", string))
 
-    longest = max((len(strings) for strings in bands.values()), default=0)
-    for turn in range(longest):
+    n_turns = max((len(strings) for strings in bands.values()), default=0)
+    for turn in range(n_turns):
         for strings in bands.values():
             if turn < len(strings):
                 yield strings[turn]
 
 
-def _frames(
+def _surroundings_of(
     identifier: _Identifier,
     layouts: Sequence[ManifestLayout],
     encode: Encode,
     encode_special_in_text: Encode | None,
-) -> list[_Frame]:
-    """Return the frames that a string must fit, in the order of the tests.
+) -> list[_Surroundings]:
+    """Return the surroundings into which a string must fit, in the order of the tests.
 
-    Frames of the nearby text come first: they are quick to test and must keep the
-    number of tokens. Frames of whole rows follow.
+    The first half is the nearby text of each place: it is quick to test, and a string
+    must keep its number of tokens. The second half is the whole row of each place.
     """
-    near = list[_Frame]()
-    whole = list[_Frame]()
+    near = list[_Surroundings]()
+    whole = list[_Surroundings]()
     for row, place in zip(layouts, identifier.places, strict=True):
         training = row.example.training_input
         encode_row = encode
@@ -363,7 +401,7 @@ def _frames(
         before = row.example.text[: place.char_start]
         after = row.example.text[place.char_end :]
         whole.append(
-            _Frame(
+            _Surroundings(
                 before=before,
                 after=after,
                 ids=row.encoding.ids.tolist(),
@@ -373,12 +411,13 @@ def _frames(
             )
         )
 
-        # Without neighbours, all tokens are the place: only their number must match.
+        # Tokens of a cut text may differ from those of the row. So here the place is
+        # all tokens: only their number must match.
         near_before = before[-NEARBY_CHARACTERS:]
         near_after = after[:NEARBY_CHARACTERS]
         (near_ids,) = encode_row([near_before + identifier.text + near_after])
         near.append(
-            _Frame(
+            _Surroundings(
                 before=near_before,
                 after=near_after,
                 ids=near_ids,
@@ -392,7 +431,7 @@ def _frames(
 
 def _fresh_strings(
     identifier: _Identifier,
-    frames: Sequence[_Frame],
+    surroundings: Sequence[_Surroundings],
     forms: Forms,
     readable: Collection[str],
     rng: np.random.Generator,
@@ -403,12 +442,15 @@ def _fresh_strings(
 
     Parameters
     ----------
+    surroundings
+        As :func:`_surroundings_of` returns them.
     readable
         Folded identifiers of the data, none of which may be a twin.
     """
     twins = list[str]()
     seen = {identifier.text}
-    n_near = len(frames) // 2
+    near = surroundings[: len(surroundings) // 2]
+    whole = surroundings[len(surroundings) // 2 :]
     for n_drawn in range(0, MAX_TWIN_DRAWS, DRAWS_AT_ONCE):
         # If hardly one draw in a hundred fits, further draws will not fill a set.
         if n_drawn >= MAX_TWIN_DRAWS // 4 and len(twins) < MIN_TWINS // 4:
@@ -426,11 +468,11 @@ def _fresh_strings(
 
         # Whole rows are slow to test, so only as many strings are tested as are needed.
         n_needed = TWINS_PER_IDENTIFIER - len(twins)
-        for frame in frames[:n_near]:
-            fresh = frame.strings_that_fit(fresh)
+        for near_text in near:
+            fresh = near_text.strings_that_fit(fresh)
         fresh = fresh[:n_needed]
-        for frame in frames[n_near:]:
-            fresh = frame.strings_that_fit(fresh)
+        for whole_row in whole:
+            fresh = whole_row.strings_that_fit(fresh)
 
         twins += fresh
         if len(twins) == TWINS_PER_IDENTIFIER:
