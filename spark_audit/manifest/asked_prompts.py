@@ -6,12 +6,17 @@ its row; ``association2`` and ``association3`` also tell one or two other identi
 the row. ``cue`` is the tokens directly before the identifier, behind the context of
 another row of its task. If the cue alone gives the identifier away, this is not memory
 of the row (cue control, arXiv:2601.03791).
+
+:func:`asked_keys` says which identifiers a prompt can ask for, before any checkpoint is
+read, and :func:`asked_items` makes the sequences of these keys for one checkpoint. A
+further prompt of the row's own tokens goes into :data:`TOKENS_BEFORE_IDENTIFIER`, and a
+further sentence into :data:`ASSOCIATIONS`.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,7 +42,8 @@ TYPE_NOUNS = {
     "ADDRESS": "address",
     "ID": "ID",
 }
-"""The noun for a type of identifiers in a question about a NAME."""
+"""The noun for a type of identifiers in a question about a NAME; other types get none.
+"""
 
 ASSOCIATIONS = {"association": 0, "association2": 1, "association3": 2}
 """Prompts about a NAME -> number of the row's other identifiers that they tell
@@ -48,7 +54,8 @@ ASSOCIATIONS = {"association": 0, "association2": 1, "association3": 2}
 class CuedIdentifier:
     """An identifier in its row, and the row that lends a context for its cue.
 
-    ``lender`` is None if no row can lend a context.
+    ``lender`` is None if no row can lend a context. Such an identifier has no prompt
+    ``cue``, but may have all others.
     """
 
     example: schema.ManifestExample
@@ -61,7 +68,10 @@ class CuedIdentifier:
         return self.example.text[self.span.start : self.span.end].strip()
 
     def question(self, prompt: str) -> str:
-        """Return a sentence about the row's nearest NAME; empty if there is none.
+        """Return the sentence of a prompt of :data:`ASSOCIATIONS`; empty without one.
+
+        There is none if the type has no noun, or if the row has no NAME or too few
+        other identifiers.
 
         An example is "The email address of NAME, phone number 555-0142, is ". The
         asides are the nearest identifiers of other types.
@@ -98,10 +108,12 @@ class CuedIdentifier:
         by_distance = sorted(
             row.spans, key=lambda span: abs(span.start - self.span.start)
         )
+
         nearest: dict[str, str] = {}
         for span in by_distance:
             value = row.text[span.start : span.end].strip()
-            if span.type != self.span.type and string not in folded(value):
+            gives_it_away = string in folded(value)
+            if span.type != self.span.type and not gives_it_away:
                 nearest.setdefault(span.type, value)
         return nearest
 
@@ -110,12 +122,14 @@ TOKENS_BEFORE_IDENTIFIER = {"last8": 8, "last16": 16, "last32": 32, "cue": CUE_T
 """Prompts that end with the row's own tokens -> how many of them stand before it."""
 
 PROMPTS = (*TOKENS_BEFORE_IDENTIFIER, *ASSOCIATIONS)
+"""All prompts, as users name them."""
 
 
 def asked_keys(manifest: schema.Manifest, prompts: Sequence[str]) -> list[str]:
-    """Return the keys of all identifiers that the prompts can ask for.
+    """Return a key for each prompt and each identifier that it can ask for.
 
-    Parts of canaries are left out.
+    Parts of canaries are left out. See
+    :func:`spark_audit.manifest.encodings.key_of`.
     """
     keys = []
     for (example_id, start), identifier in _all_asked(manifest).items():
@@ -153,8 +167,8 @@ def _association_item(
     assert tokens is not None  # annotated text always has tokens
 
     # A first token that reaches into the question counts for the identifier.
-    before = encoding.ids[: tokens.start]
-    return _item(key, before, encoding, (tokens.start, tokens.end), start)
+    prompt_ids = encoding.ids[: tokens.start]
+    return _item(key, prompt_ids, encoding, (tokens.start, tokens.end), start)
 
 
 def _tail_item(
@@ -166,56 +180,61 @@ def _tail_item(
     """
     span = identifier.span
     assert span.tokens is not None
-    lead, body = _before(identifier.example, span, encodings)
+    special_ids, text_ids = _ids_before(identifier.example, span, encodings)
+    last_ids = text_ids[-TOKENS_BEFORE_IDENTIFIER[prompt] :]
 
     # Only a cue has a borrowed context, without the lender's own cue.
-    context = body[:0]
+    context_ids = text_ids[:0]
     if prompt == "cue":
         assert identifier.lender is not None
-        last_span = identifier.lender.identifiers[-1][0]
-        _, lender_body = _before(identifier.lender, last_span, encodings)
-        context = lender_body[:-CUE_TOKENS][-MAX_TOKENS_BEFORE_CUE:]
+        last_span, _ = identifier.lender.identifiers[-1]
+        _, lender_ids = _ids_before(identifier.lender, last_span, encodings)
+        context_ids = lender_ids[:-CUE_TOKENS][-MAX_TOKENS_BEFORE_CUE:]
 
-    before = np.concatenate([lead, context, body[-TOKENS_BEFORE_IDENTIFIER[prompt] :]])
+    prompt_ids = np.concatenate([special_ids, context_ids, last_ids])
     encoding = encodings[identifier.example.id]
-    return _item(key, before, encoding, span.tokens, span.start)
+    return _item(key, prompt_ids, encoding, span.tokens, span.start)
 
 
 def _item(
     key: str,
-    before: np.ndarray,
+    prompt_ids: np.ndarray,
     encoding: Encoding,
-    tokens: tuple[int, int],
-    start: int,
+    token_range: tuple[int, int],
+    char_start: int,
 ) -> Item:
     """Return an item of a prompt and the identifier that follows it.
 
+    Its positions count the identifier's characters that are complete after each token;
+    -1 for tokens of the prompt (:class:`spark_audit.scoring.items.Item`).
+
     Parameters
     ----------
-    before
-        Token ids of the prompt.
-    encoding, tokens, start
+    prompt_ids
+        Token ids of the prompt, shape ``(p,)``.
+    encoding, token_range, char_start
         The text with the identifier, the identifier's tokens there, and its first
         character.
     """
-    first, last = tokens
-    # Positions of an item count the identifier's characters that are complete after
-    # each token.
-    n_complete = np.clip(encoding.char_end[first:last] - start, 0, None)
-    ids = np.concatenate([before, encoding.ids[first:last]])
-    positions = np.concatenate([np.full(len(before), -1), n_complete])
+    first, end = token_range
+    n_complete = np.clip(encoding.char_end[first:end] - char_start, 0, None)
+    ids = np.concatenate([prompt_ids, encoding.ids[first:end]])
+    positions = np.concatenate([np.full(len(prompt_ids), -1), n_complete])
     return Item(key, ids, positions.astype(np.int32))
 
 
-def _before(
+def _ids_before(
     example: schema.ManifestExample, span: schema.ManifestSpan, encodings: Encodings
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the leading special tokens, and the tokens before a span."""
+    """Return the token ids in front of a span: leading special tokens, and text.
+
+    Text that was cut off is not among them.
+    """
     encoding = encodings[example.id]
     assert span.tokens is not None
     ids, positions = encoding.model_input((example.kept[0], span.tokens[0]))
-    is_lead = positions < encoding.n_leading_special
-    return ids[is_lead], ids[~is_lead]
+    is_leading_special = positions < encoding.n_leading_special
+    return ids[is_leading_special], ids[~is_leading_special]
 
 
 def _all_asked(manifest: schema.Manifest) -> dict[tuple[str, int], CuedIdentifier]:
@@ -228,40 +247,58 @@ def _all_asked(manifest: schema.Manifest) -> dict[tuple[str, int], CuedIdentifie
     rows = [
         row for row in manifest.examples if row.canary_id is None and row.identifiers
     ]
-    rows_by_side: dict[tuple[str, str], list[schema.ManifestExample]] = defaultdict(
-        list
-    )
+    rows_by_task: dict[tuple[str, str], list[schema.ManifestExample]]
+    rows_by_task = defaultdict(list)
     for row in rows:
-        rows_by_side[row.task, row.split].append(row)
+        rows_by_task[row.task, row.split].append(row)
     folded_texts = {row.id: folded(row.text) for row in rows}
 
     identifiers: dict[tuple[str, int], CuedIdentifier] = {}
     for number, row in enumerate(rows):
         # Each row begins the search at another lender, so that no row lends to all.
-        lenders = rows_by_side[row.task, "test"] or rows_by_side[row.task, "train"]
-        turn = number % len(lenders)
-        lenders_in_turn = [*lenders[turn:], *lenders[:turn]]
+        lenders = rows_by_task[row.task, "test"] or rows_by_task[row.task, "train"]
+        first = number % len(lenders)
+        lenders_in_turn = [*lenders[first:], *lenders[:first]]
+
         for span, _ in row.identifiers:
             if span.part is not None:
                 continue
-
-            chosen_lender: schema.ManifestExample | None = None
-            string = string_of(row, span)
-            for lender in lenders_in_turn:
-                is_free_of_it = string not in folded_texts[lender.id]
-                is_foreign = lender.cluster != row.cluster
-                if is_foreign and is_free_of_it and _has_context(lender):
-                    chosen_lender = lender
-                    break
             identifiers[row.id, span.start] = CuedIdentifier(
                 example=row,
                 span=span,
-                lender=chosen_lender,
+                lender=_lender_for(row, span, lenders_in_turn, folded_texts),
             )
     return identifiers
 
 
+def _lender_for(
+    row: schema.ManifestExample,
+    span: schema.ManifestSpan,
+    lenders: Sequence[schema.ManifestExample],
+    folded_texts: Mapping[str, str],
+) -> schema.ManifestExample | None:
+    """Return the first row that can lend a context for an identifier, if there is one.
+
+    Parameters
+    ----------
+    lenders
+        Rows of the task, in the order in which they are tried.
+    folded_texts
+        Row id -> text without case.
+    """
+    string = string_of(row, span)
+    for lender in lenders:
+        is_of_other_cluster = lender.cluster != row.cluster
+        holds_identifier = string in folded_texts[lender.id]
+        if is_of_other_cluster and not holds_identifier and _has_context(lender):
+            return lender
+    return None
+
+
 def _has_context(row: schema.ManifestExample) -> bool:
-    """Return whether enough tokens precede a row's last identifier."""
+    """Return whether enough tokens precede a row's last identifier.
+
+    Its own cue is not lent, so as many tokens again must stand in front of it.
+    """
     first_token, _ = row.identifiers[-1][1]
     return first_token - row.kept[0] >= 2 * CUE_TOKENS

@@ -1,4 +1,10 @@
-"""Group rows into clusters that share a source, a canary, an identifier or a text."""
+"""Group rows into clusters that share a source, a canary, an identifier or a text.
+
+Rows of one cluster are not independent, so audits resample clusters, not rows. A
+further cause that joins rows is a further sequence for
+:func:`spark_audit.stats.duplicates.cluster_labels`, and a count ``joined_by_...``. A
+*string* is an identifier in its form for comparison (``data/occurrences.py``).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +20,7 @@ from spark_audit.stats.duplicates import cluster_labels
 
 WIDESPREAD_ROWS = 100
 WIDESPREAD_SHARE = 0.1
-"""Rows, and share of all rows, above which a string is widespread and joins none.
+"""Rows, and share of all rows: a string above both is widespread, and joins none.
 
 Such a string belongs to nobody, like a shop's own telephone number. It would join a
 tenth of the data, and everything connected with it, to one unit **[ours]**. The number
@@ -95,17 +101,21 @@ def clusters(examples: Sequence[Example], groups: np.ndarray) -> Clusters:
 def _joining_strings(
     examples: Sequence[Example],
 ) -> tuple[list[list[int]], list[str]]:
-    """Return the numbers of the identifiers that join rows, by row, and notes."""
+    """Return for each row the identifiers that join it to others, and notes.
+
+    The identifiers are numbered, because they are compared for all rows.
+    """
     number_of: dict[str, int] = {}
-    rows_by_bare_string: Counter[str] = Counter()
+    n_rows_by_impersonal: Counter[str] = Counter()
     for example in examples:
-        for string, is_telling in _annotated_strings(example).items():
-            if is_telling:
+        for string, is_personal in _annotated_strings(example).items():
+            if is_personal:
                 number_of.setdefault(string, len(number_of))
             else:
-                rows_by_bare_string[string] += 1
+                n_rows_by_impersonal[string] += 1
 
-    # A password may be a plain word, so plain words count only where annotated.
+    # Other rows may hold an identifier without its annotation. But a password may be a
+    # plain word, so plain words count only where annotated.
     find = finder({string for string in number_of if not string.isalpha()})
     numbers_by_row: list[list[int]] = []
     for example in examples:
@@ -116,12 +126,12 @@ def _joining_strings(
     notes = _leave_out_widespread(numbers_by_row)
 
     # A note explains why two rows of "Anna" are two clusters.
-    n_bare_shared = 0
-    for string, n_rows in rows_by_bare_string.items():
-        n_bare_shared += n_rows > 1 and string not in number_of
-    if n_bare_shared:
+    n_shared = 0
+    for string, n_rows in n_rows_by_impersonal.items():
+        n_shared += n_rows > 1 and string not in number_of
+    if n_shared:
         notes.append(
-            f"{n_bare_shared} annotated strings occur in several rows and are too "
+            f"{n_shared} annotated strings occur in several rows and are too "
             "short to identify a person (a name or place of one word, one or two "
             "characters): they join no rows into a cluster"
         )
@@ -129,9 +139,9 @@ def _joining_strings(
 
 
 def _leave_out_widespread(numbers_by_row: list[list[int]]) -> list[str]:
-    """Remove strings that stand nearly everywhere from all rows; return a note on them.
+    """Remove widespread strings from all rows in place; return a note on them, if any.
 
-    Without such a string there is no note.
+    See :data:`WIDESPREAD_SHARE`.
     """
     n_rows_by_number: Counter[int] = Counter()
     for numbers in numbers_by_row:
@@ -146,8 +156,9 @@ def _leave_out_widespread(numbers_by_row: list[list[int]]) -> list[str]:
         return []
 
     for row_number, numbers in enumerate(numbers_by_row):
-        personal = [number for number in numbers if number not in widespread]
-        numbers_by_row[row_number] = personal
+        numbers_by_row[row_number] = [
+            number for number in numbers if number not in widespread
+        ]
     return [
         f"{len(widespread)} annotated strings stand in more than {most_rows:g} of "
         f"{n_rows} rows, up to {max(n_rows_by_number.values())}: they are "
@@ -157,18 +168,20 @@ def _leave_out_widespread(numbers_by_row: list[list[int]]) -> list[str]:
 
 def _annotated_strings(example: Example) -> dict[str, bool]:
     """Return the strings annotated in a row, and whether each identifies its owner."""
-    is_telling: dict[str, bool] = {}
+    is_personal: dict[str, bool] = {}
     for span in example.spans:
         # A word with a digit, such as a flat number, rarely belongs to two people.
         string = string_of(example, span)
         has_digit = any(character.isdigit() for character in string)
         is_word = len(string.split()) == 1 and not has_digit
-        is_bare = len(string) < SHORT_BELOW or (is_word and span.type in ONE_WORD_TYPES)
+        is_impersonal = len(string) < SHORT_BELOW or (
+            is_word and span.type in ONE_WORD_TYPES
+        )
 
         # A string annotated twice identifies its owner if it does under one of its
         # types.
-        is_telling[string] = is_telling.get(string, False) or not is_bare
-    return is_telling
+        is_personal[string] = is_personal.get(string, False) or not is_impersonal
+    return is_personal
 
 
 def _n_sharing_key(key_of_row: Sequence[Hashable | None]) -> int:

@@ -1,4 +1,10 @@
-"""Choose pairs of an identifier and a control, and measure their balance."""
+"""Choose pairs of an identifier and a control, and measure their balance.
+
+The rule of the choice stands in :mod:`spark_audit.stats.matching`, and the figures of
+the balance in :mod:`spark_audit.stats.balance`. A further covariate goes into
+:func:`spark_audit.manifest.token_corpus.covariates`, or, if only controls have it, into
+:meth:`Balance.add` and :data:`CONTROLS_ONLY`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +23,7 @@ from spark_audit.stats.balance import balance_rows
 from spark_audit.stats.matching import MICRO_NATS_PER_NAT, match_spans
 
 NO_CONTROL_START = -1
-"""First token of a control, for a span without a control."""
+"""Stands for the first token of a control if a span has none."""
 
 CONTROLS_ONLY = {
     "distance_to_pii": "tokens between the control and its span",
@@ -30,7 +36,7 @@ BALANCE_SIDES = ("spans", "pool", "matched", "controls")
 
 
 class SelectedPairs(NamedTuple):
-    """Matched and unmatched spans as the manifest's records.
+    """Matched and unmatched spans of some rows, as the manifest's records.
 
     ``comparable_spans`` has shape ``(n, 4)``, int64, with a line for each span that is
     scored as a whole: index of the example, first token, length in tokens, and first
@@ -43,15 +49,17 @@ class SelectedPairs(NamedTuple):
 
 
 def match_identifiers(
-    corpus: token_corpus.TokenCorpus, eligible: np.ndarray, settings: ManifestSettings
+    corpus: token_corpus.TokenCorpus,
+    is_eligible: np.ndarray,
+    settings: ManifestSettings,
 ) -> SelectedPairs:
-    """Match every span outside of canaries with text of its own example.
+    """Match every identifier outside of canaries with text of its own example.
 
     Parameters
     ----------
     corpus
         The rows' tokens on one axis, N in all.
-    eligible
+    is_eligible
         Shape ``(N,)``, bool: tokens that a control may use.
     """
     pairs: list[Record] = []
@@ -61,7 +69,7 @@ def match_identifiers(
     for i, row in enumerate(corpus.rows):
         row_tokens = corpus.tokens_of(i)
         micronats = corpus.nll_micronats[row_tokens]  # (tokens of the row,)
-        matching = _match_row(row, micronats, eligible[row_tokens], settings)
+        matching = _match_row(row, micronats, is_eligible[row_tokens], settings)
         for span, tokens in row.spans:
             if span.part is not None:  # canaries have their own audit
                 continue
@@ -75,6 +83,7 @@ def match_identifiers(
             if tokens and control_start != NO_CONTROL_START:
                 pairs.append(_pair(row, span, tokens, control_start, micronats))
             else:
+                # A span that was not tried has no reason of the matching.
                 why_not_tried = CUT_OFF if tokens else NO_TOKEN
                 reason = matching.reasons.get(span, why_not_tried)
                 unmatched.append(_unmatched(row, span, reason))
@@ -87,7 +96,10 @@ def match_identifiers(
 
 
 class _RowMatching(NamedTuple):
-    """The first token of each span's control, or the reason why it has none."""
+    """The first token of each span's control, or the reason why it has none.
+
+    Spans that were not tried are in neither: parts of canaries, and spans cut off.
+    """
 
     control_starts: dict[Span, int]
     reasons: dict[Span, str]
@@ -96,7 +108,7 @@ class _RowMatching(NamedTuple):
 def _match_row(
     row: layout.ManifestLayout,
     micronats: np.ndarray,
-    eligible: np.ndarray,
+    is_eligible: np.ndarray,
     settings: ManifestSettings,
 ) -> _RowMatching:
     """Match the fully kept spans of a row that are not part of a canary.
@@ -105,7 +117,7 @@ def _match_row(
     ----------
     micronats
         Micro-nats of the row's tokens, shape ``(n,)``; -1: not scored.
-    eligible
+    is_eligible
         Tokens that a control may use, shape ``(n,)``, bool.
     """
     # A span with a token cut off has no mean NLL to match.
@@ -118,7 +130,7 @@ def _match_row(
 
     matching = match_spans(
         micronats,
-        eligible,
+        is_eligible,
         token_ranges,
         caliper_u=round(MICRO_NATS_PER_NAT * settings.caliper),
         distance=settings.distance,
@@ -166,7 +178,15 @@ def _pair(
 def _side(
     micronats: np.ndarray, token_start: int, length: int, characters: tuple[int, int]
 ) -> Record:
-    """Return the record of one side of a pair, with its NLL in nats per token."""
+    """Return the record of one side of a pair, with its NLL in nats per token.
+
+    Parameters
+    ----------
+    micronats
+        Micro-nats of the row's tokens, shape ``(n,)``.
+    characters
+        First character, and the one behind the last.
+    """
     token_end = token_start + length
     total = int(micronats[token_start:token_end].sum())
     return {
@@ -190,7 +210,10 @@ def _unmatched(row: layout.ManifestLayout, span: Span, reason: str) -> Record:
 
 
 class Balance:
-    """The balance over train rows, which audits compare, from slices of rows."""
+    """The balance of pairs over train rows, which audits compare, slice by slice.
+
+    Slices come from :class:`spark_audit.manifest.row_slices.RowSlices`.
+    """
 
     def __init__(self) -> None:
         # (covariate, side) -> the values of each slice, in order.
@@ -199,14 +222,14 @@ class Balance:
     def add(
         self,
         corpus: token_corpus.TokenCorpus,
-        eligible: np.ndarray,
+        is_eligible: np.ndarray,
         pairs: SelectedPairs,
     ) -> None:
         """Add a slice's spans, windows and pairs.
 
         Parameters
         ----------
-        eligible
+        is_eligible
             Shape ``(N,)``, bool: tokens that a control may use.
         """
         # Only train rows count: nothing is concluded from pairs of test rows alone.
@@ -221,7 +244,7 @@ class Balance:
         matched = train_spans[train_spans[:, 3] != NO_CONTROL_START]  # (pairs, 4)
         ranges_by_side = {
             "spans": spans,
-            "pool": token_corpus.control_pool(eligible, corpus, spans),
+            "pool": token_corpus.control_pool(is_eligible, corpus, spans),
             "matched": matched[:, :3],
             "controls": matched[:, [0, 3, 2]],
         }
@@ -229,21 +252,20 @@ class Balance:
             for name, values in token_corpus.covariates(corpus, ranges).items():
                 self._values[name, side].append(values)
 
+        # The distance is that of the nearest ends.
         _, start, length, control_start = matched.T  # (pairs,) each
         tokens_between = np.abs(control_start - start) - length
         self._values["distance_to_pii", "controls"].append(tokens_between)
         self._values["control_before", "controls"].append(control_start < start)
 
     def records(self) -> list[Record]:
-        """Return the rows of :func:`spark_audit.stats.balance.balance_rows`.
+        """Return the manifest's balance: one record per covariate, none without a span.
 
-        Without a span there are none.
-
-        Two more rows have values for controls only: the distance to the PII span in
-        tokens, and the share of controls in front of their span. The call consumes the
-        added values.
+        The figures are those of :func:`spark_audit.stats.balance.balance_rows`. Two
+        covariates have values for controls only (:data:`CONTROLS_ONLY`). The call
+        consumes the added values.
         """
-        rows: list[Record] = []
+        records: list[Record] = []
         names = dict.fromkeys(name for name, _ in self._values)
         for name in names:
             # A side without values is an empty array.
@@ -252,21 +274,21 @@ class Balance:
                 slices = self._values.pop((name, side), [])
                 values[side] = np.concatenate([*slices, []])
 
-            for row in balance_rows(
+            for record in balance_rows(
                 {name: values["spans"]},
                 {name: values["pool"]},
                 {name: values["controls"]},
                 covariates_matched={name: values["matched"]},
             ):
                 if name in CONTROLS_ONLY and len(values["controls"]):
-                    row["note"] = CONTROLS_ONLY[name]
-                rows.append(_rounded(row))
-        return rows
+                    record["note"] = CONTROLS_ONLY[name]
+                records.append(_rounded(record))
+        return records
 
 
-def _rounded(row: Mapping[str, Any]) -> Record:
-    """Return a row with rounded means, whose last digits depend on the machine."""
+def _rounded(record: Mapping[str, Any]) -> Record:
+    """Return a record with rounded figures, whose last digits depend on the machine."""
     return {
         name: round(value, 9) if isinstance(value, float) else value
-        for name, value in row.items()
+        for name, value in record.items()
     }

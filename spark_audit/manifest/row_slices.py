@@ -1,4 +1,9 @@
-"""Match, describe and count the rows of a manifest, slice by slice."""
+"""Match, describe and count the rows of a manifest, slice by slice.
+
+A further field of examples goes into :func:`example_record`, and, if it follows from
+scores, into :meth:`RowSlices._examples`; a further count into
+:meth:`RowSlices._count`.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +32,30 @@ from spark_audit.manifest.token_corpus import TokenCorpus, token_classes
 from spark_audit.manifest.twins import Identifiers
 from spark_audit.scoring.table import TokenTable
 
+NOTES = {
+    "texts_cut": "{texts_cut} of {examples} texts are longer than {max_length} tokens: "
+    "their prompts were cut from the start, {spans_cut} spans were lost",
+    "incomparable": "no identifier was annotated in scored text: there are no pairs",
+    "spans_partial": "{spans_partial} of {spans} spans begin or end inside a token",
+    "canary_rows_cut": "{canary_rows_cut} rows lost their canary to the context's "
+    "length",
+    "unranked": "{unranked} of {canary_parts} canary parts cannot be ranked: {reasons}",
+    "rows_near_duplicate": "{rows_near_duplicate} rows with a near-duplicate in the "
+    "other split were left out of membership",
+    "no_members": "there are no members",
+    "no_non_members": "there are no non-members",
+}
+"""Name of a count -> the note for readers if it is not 0.
+
+The counts, and the facts beside them, are those of ``build.py``, ``_notes_on_counts``.
+"""
+
 
 def example_record(row: ManifestLayout, cluster: str) -> Record:
-    """Return the manifest's record of an example before it is scored."""
+    """Return the manifest's record of an example before it is scored.
+
+    The fields are those of :class:`~spark_audit.manifest.schema.ManifestExample`.
+    """
     example = row.example
     n_tokens = len(row.encoding)
     return {
@@ -79,7 +105,7 @@ class RowSlices:
         Counts of tokens, without special ones, in the rows of each task: task -> shape
         ``(V,)``.
     cluster_of_row
-        Cluster of each row.
+        Cluster of each row, of all slices.
 
     Attributes
     ----------
@@ -103,7 +129,7 @@ class RowSlices:
         self._token_counts = np.asarray(sum(counts_by_task.values()))  # (V,)
         self._carried_sums: dict[str, float] = {}
 
-        # Compression shrinks digits to a quarter until all rows are matched.
+        # Records wait here, compressed to a quarter, until all rows are matched.
         compressed = pa.ipc.IpcWriteOptions(compression="zstd")
         self._sink = pa.BufferOutputStream()
         self._packed = pa.ipc.new_stream(self._sink, MANIFEST_BATCH, options=compressed)
@@ -117,7 +143,15 @@ class RowSlices:
     def add(
         self, rows: Sequence[ManifestLayout], table: TokenTable, *, first_row: int
     ) -> None:
-        """Add a slice of rows; ``first_row`` is its first row's number among all."""
+        """Add a slice of rows, in order.
+
+        Parameters
+        ----------
+        table
+            The reference model's plain scores of these rows, and perhaps of others.
+        first_row
+            The number of the slice's first row among all rows.
+        """
         settings = self._settings
         corpus = TokenCorpus(
             rows,
@@ -151,10 +185,10 @@ class RowSlices:
                 is_scored = is_whole(row, corpus.nll_micronats[corpus.tokens_of(i)])
                 self.canary_rows.append((row, is_scored))
 
-    def _write(self, part: str, records: Iterable[Record]) -> None:
-        """Append records of one part of the manifest."""
+    def _write(self, list_name: str, records: Iterable[Record]) -> None:
+        """Append records of a list of the manifest, such as ``pairs``."""
         for chunk in packed_chunks(records):
-            self._packed.write_batch(as_batch(part, chunk))
+            self._packed.write_batch(as_batch(list_name, chunk))
 
     def _count(
         self, rows: Sequence[ManifestLayout], corpus: TokenCorpus, pairs: SelectedPairs
@@ -184,7 +218,10 @@ class RowSlices:
         self.n_comparable += len(pairs.comparable_spans)
 
     def records(self) -> pa.Buffer:
-        """Return the records of all added rows, as a compressed Arrow stream."""
+        """Return the records of all added rows, as a compressed Arrow stream.
+
+        ``arrow_file.lists_of_batches`` makes lists of it. No slice can follow.
+        """
         self._packed.close()
         return self._sink.getvalue()
 
@@ -208,19 +245,3 @@ class RowSlices:
                 "classes": classes[tokens],
                 "low": np.flatnonzero(is_low[tokens]).tolist(),
             }
-
-
-NOTES = {
-    "texts_cut": "{texts_cut} of {examples} texts are longer than {max_length} tokens: "
-    "their prompts were cut from the start, {spans_cut} spans were lost",
-    "incomparable": "no identifier was annotated in scored text: there are no pairs",
-    "spans_partial": "{spans_partial} of {spans} spans begin or end inside a token",
-    "canary_rows_cut": "{canary_rows_cut} rows lost their canary to the context's "
-    "length",
-    "unranked": "{unranked} of {canary_parts} canary parts cannot be ranked: {reasons}",
-    "rows_near_duplicate": "{rows_near_duplicate} rows with a near-duplicate in the "
-    "other split were left out of membership",
-    "no_members": "there are no members",
-    "no_non_members": "there are no non-members",
-}
-"""Notes for counts that are not 0, one sentence each."""

@@ -7,6 +7,18 @@ author of a file can compute it. So the content is validated when a file is read
 later code does not check it again.
 
 Its long lists are packed (:mod:`spark_audit.manifest.packed_lists`).
+
+Texts are characters of ``prompt + response``, and tokens are those of the full
+tokenisation, special tokens included. All ranges exclude their end. Character and token
+numbers begin with 0.
+
+A new field has a default and ``exclude_if``, so that manifests without it keep their
+digest (see ``training_input``). The code that fills it stands in
+:mod:`~spark_audit.manifest.row_slices`, :mod:`~spark_audit.manifest.canary_sets` or
+:mod:`~spark_audit.manifest.build`, and a check against other parts in
+:mod:`~spark_audit.manifest.content`. If it reveals text, it belongs into
+:mod:`~spark_audit.manifest.redaction`, too. ``tests/manifest/test_schema.py`` says how
+``schemas/manifest.json`` is made again.
 """
 
 from __future__ import annotations
@@ -51,6 +63,7 @@ Preset = Literal["robust", "paper"]
 Split = Literal["train", "test"]
 
 TokenRange = tuple[int, int]
+"""First token, and the token behind the last one."""
 
 
 class _Part(BaseModel):
@@ -60,9 +73,12 @@ class _Part(BaseModel):
 
 
 class ReferenceModel(_Part):
-    """The model on which difficulty was measured.
+    """The model on which difficulty was measured: the base of audited checkpoints.
 
-    ``shape`` holds sizes from its configuration, such as ``hidden_size``.
+    ``usable_vocab`` counts the rows of its vocabulary that are tokens, and
+    ``max_positions`` is the length of its context (null: no limit). ``shape`` holds
+    sizes from its configuration, such as ``hidden_size``. ``model_id`` is a hash of
+    everything that its scores depend on besides the texts.
     """
 
     name: str
@@ -80,11 +96,14 @@ class ReferenceModel(_Part):
 class ManifestSettings(_Part):
     """The settings that determined the pairs; audits use their preset.
 
-    No control has ``buffer`` tokens beside an identifier or, with ``exclude_template``,
-    the tasks' fixed wording. ``canary_contexts`` is the number of rows, the first by
-    id, in which a canary is ranked; null: all. A token has low sensitivity if its Score
-    is at most ``tau``, and ``alpha`` weights the two terms of the Score (see
-    :mod:`spark_audit.data.sensitivity`).
+    ``caliper`` is the largest difference of mean NLL between an identifier and its
+    control, in nats per token. No control has ``buffer`` tokens beside an identifier
+    or, with ``exclude_template``, the tasks' fixed wording. ``canary_contexts`` is the
+    number of rows, the first by id, in which a canary is ranked; null: all. For
+    ``distance`` and ``controls`` see
+    :class:`~spark_audit.manifest.settings.BuildSettings`. A token has low sensitivity
+    if its Score is at most ``tau``, and ``alpha`` weights the two terms of the Score
+    (see :mod:`spark_audit.data.sensitivity`).
     """
 
     preset: Preset
@@ -104,8 +123,10 @@ class ManifestSettings(_Part):
 class ManifestSpan(_Part):
     """An annotated identifier.
 
-    Tokens are null if the identifier was cut off or has no token of its own.
-    ``partial`` says that a token at its edge reaches beyond it.
+    ``start`` and ``end`` are characters of the row's text. Tokens are null if the
+    identifier was cut off or has no token of its own. ``partial`` says that a token at
+    its edge reaches beyond it. ``part`` names the part of a canary; null: the
+    identifier does not belong to one.
     """
 
     start: Whole
@@ -119,6 +140,7 @@ class ManifestSpan(_Part):
 
     @model_validator(mode="after")
     def _check_tokens(self) -> ManifestSpan:
+        """Refuse a span with only one end of its tokens."""
         if (self.token_start is None) != (self.token_end is None):
             raise ValueError("has one end of its tokens without the other")
         return self
@@ -126,7 +148,7 @@ class ManifestSpan(_Part):
     @property
     def tokens(self) -> TokenRange | None:
         """Return its tokens; ``None`` if it was cut off or has no token of its own."""
-        # Either both are set, or neither.
+        # Either both are set, or neither, but a type checker cannot know this.
         if self.token_start is None or self.token_end is None:
             return None
         return self.token_start, self.token_end
@@ -167,10 +189,15 @@ class ManifestTrainingInput(_Part):
 class ManifestExample(_Part):
     """An example with its reference scores.
 
+    ``cluster`` names the rows that count as one unit in intervals
+    (:mod:`spark_audit.manifest.clusters`). ``kept`` is the range of tokens that every
+    checkpoint reads, and ``response_token`` the first token of the response.
+    ``template`` holds the character ranges of the task's fixed wording.
+
     ``reference_unll`` holds micro-nats per token of the full tokenisation, and null for
     tokens without a score. ``excluded`` holds the token ranges that no control may use.
-    ``classes`` has one letter per token (``d``: has a digit, ``A``: has a capital,
-    ``a``: has other letters, ``-``: none), for text of similar form. ``low`` holds the
+    ``classes`` has one letter per token, for text of similar form (see
+    :func:`~spark_audit.manifest.token_corpus.token_classes`). ``low`` holds the
     tokens of low sensitivity. All of these are empty in a redacted manifest.
     ``training_input`` is known for chat data and for rows that were already tokenised.
     """
@@ -196,9 +223,9 @@ class ManifestExample(_Part):
     )
 
     @model_validator(mode="after")
-    def _check_places(self) -> ManifestExample:
-        """Refuse a place outside of the text or of the tokenisation."""
-        # A redacted manifest has neither text nor scores, so no place can be refused.
+    def _check_ranges(self) -> ManifestExample:
+        """Refuse a range outside of the text or of the tokenisation."""
+        # A redacted manifest has neither text nor scores, so no range can be refused.
         # The check of the whole manifest decides whether they may be missing (see
         # check_joined).
         n_characters = len(self.text) or MAX_INTEGER
@@ -305,11 +332,12 @@ class ManifestExample(_Part):
 
     @property
     def reference_nll(self) -> np.ndarray:
-        """Shape ``(T,)`` float64: NLL by the reference model, nats.
+        """Return the NLL by the reference model, shape ``(T,)`` float64, in nats.
 
-        0 where nothing was scored, so that sums over tokens leave these out.
+        It is 0 where nothing was scored, so that sums over tokens leave these out.
         """
-        return np.asarray(np.maximum(self.reference_micronats, 0) / MICRO_NATS_PER_NAT)
+        micronats = np.maximum(self.reference_micronats, 0)  # (T,)
+        return np.asarray(micronats / MICRO_NATS_PER_NAT)
 
     @property
     def scored(self) -> np.ndarray:
@@ -331,7 +359,10 @@ class ManifestExample(_Part):
 
     @cached_property
     def identifiers(self) -> list[tuple[ManifestSpan, TokenRange]]:
-        """Return the annotated spans whose tokens were all scored, and these tokens."""
+        """Return the annotated spans whose tokens were all scored, with their tokens.
+
+        Parts of canaries are among them.
+        """
         # A span that was cut in part has no score of its own.
         is_scored = self.scored
         identifiers = []
@@ -344,7 +375,7 @@ class ManifestExample(_Part):
         return identifiers
 
     def identifier_tokens(self, kind: str | None = None) -> np.ndarray:
-        """Return positions of the tokens of :attr:`identifiers`, shape ``(n,)``.
+        """Return the tokens of :attr:`identifiers`, shape ``(n,)``, rising, each once.
 
         Parameters
         ----------
@@ -361,13 +392,13 @@ class ManifestExample(_Part):
 class ById(UserDict[str, Any]):
     """Examples by id, each made on demand.
 
-    ``data`` maps each id to a number in the manifest's list, because the examples
+    ``data`` maps each id to an index of the manifest's list, because the examples
     themselves would take 10 KB each.
     """
 
     def __init__(self, examples: Sequence[ManifestExample], ids: Iterable[str]) -> None:
         self._examples = examples
-        self.data = {example_id: number for number, example_id in enumerate(ids)}
+        self.data = {example_id: index for index, example_id in enumerate(ids)}
 
     def __getitem__(self, key: str) -> ManifestExample:
         example: ManifestExample = self._examples[self.data[key]]
@@ -375,9 +406,10 @@ class ById(UserDict[str, Any]):
 
 
 class PairSide(_Part):
-    """One side of a matched pair; ``nll`` is its mean on the reference, in nats.
+    """One side of a matched pair: a range of tokens, and its characters.
 
-    ``nll`` is null in a redacted manifest.
+    ``nll`` is its mean on the reference, in nats per token; null in a redacted
+    manifest.
     """
 
     token_start: Whole
@@ -396,7 +428,9 @@ class PiiSide(PairSide):
 class ManifestPair(_Part):
     """A PII span and its difficulty-matched control in the same example.
 
-    ``distance`` is null in a redacted manifest.
+    Both have as many tokens. ``distance`` is the difference of their mean NLLs on the
+    reference, in nats per token, without a sign; null in a redacted manifest.
+    ``weight`` is the pair's weight in means over pairs; 1 if this package made it.
     """
 
     example: str
@@ -407,6 +441,7 @@ class ManifestPair(_Part):
 
     @model_validator(mode="after")
     def _check_sides(self) -> ManifestPair:
+        """Refuse sides that overlap or have different numbers of tokens."""
         pii = self.pii
         control = self.control
         if pii.token_start < control.token_end and control.token_start < pii.token_end:
@@ -436,7 +471,11 @@ class UnmatchedSpan(CanaryContext):
 
 
 class _Ranked(_Part):
-    """A string in some rows, with the strings among which it is ranked."""
+    """A string in some rows, with the strings among which it is ranked.
+
+    ``contexts`` are the rows in which it is ranked, ``true_index`` is its own index
+    among ``candidates``, and ``dose`` counts the train rows that hold it.
+    """
 
     contexts: list[CanaryContext]
     candidates: Distinct = Field(repr=False)
@@ -445,6 +484,7 @@ class _Ranked(_Part):
 
     @model_validator(mode="after")
     def _check_candidates(self) -> Self:
+        """Refuse candidates without the index of the true one, or the reverse."""
         if (self.true_index is not None) != bool(self.candidates):
             raise ValueError("candidates and true_index must both be set, or neither")
         if self.true_index is not None and self.true_index >= len(self.candidates):
@@ -456,7 +496,8 @@ class ManifestCanary(_Ranked):
     """One part of a canary with its candidates; without any, it has a reason.
 
     ``n_tokens`` is the number of tokens of the true string in its first context, and of
-    each candidate.
+    each candidate. ``part`` is ``full`` for the whole sentence. ``pair`` names the coin
+    that decided whether this canary or another one was planted; null: no coin did.
     """
 
     canary_id: Name
@@ -469,19 +510,20 @@ class ManifestCanary(_Ranked):
 
     @property
     def coin(self) -> tuple[list[str], int] | None:
-        """Return the pair of candidates that has the true one, and which one it is.
+        """Return two neighbouring candidates, and which one is true: 0 or 1.
 
-        Candidates 0 and 1 are neighbours, 2 and 3, and so on; of an odd number the last
-        has none.
+        Candidates 0 and 1 are neighbours, 2 and 3, and so on. ``None``: the canary has
+        no candidates, or the true one is the last of an odd number.
         """
         true_index = self.true_index or 0
-        which = true_index % 2
-        first = true_index - which
-        pair = self.candidates[first : first + 2]
-        return (pair, which) if len(pair) == 2 else None
+        index_in_pair = true_index % 2
+        first = true_index - index_in_pair
+        neighbours = self.candidates[first : first + 2]
+        return (neighbours, index_in_pair) if len(neighbours) == 2 else None
 
     @model_validator(mode="after")
     def _check_contexts(self) -> Self:
+        """Refuse candidates that could not be read anywhere."""
         if self.candidates and not (self.contexts and self.n_tokens):
             raise ValueError("it has candidates, but no contexts or no tokens")
         return self
@@ -501,14 +543,24 @@ class ManifestTwins(_Ranked):
 
 
 class MembershipRows(_Part):
-    """Rows for membership inference."""
+    """Ids of rows for membership inference.
+
+    ``members`` are train rows, ``non_members`` test rows, and neither are rows with a
+    canary or with a near-duplicate in the other split.
+    """
 
     members: list[str]
     non_members: list[str]
 
 
 class BalanceRow(_Part):
-    """One covariate before and after matching (data of a Love plot)."""
+    """One covariate before and after matching (data of a Love plot).
+
+    Before: all comparable identifiers (``mean_pii``) against all possible controls
+    (``mean_pool``). After: matched identifiers against their controls
+    (``mean_control``). :func:`spark_audit.stats.balance.balance_rows` explains the
+    figures. Null: not estimable.
+    """
 
     covariate: Name
     mean_pii: Figure | None
@@ -526,7 +578,12 @@ class BalanceRow(_Part):
 
 
 class Manifest(_Part):
-    """A whole manifest (see ``schemas/manifest.json`` for the file's schema)."""
+    """A whole manifest (see ``schemas/manifest.json`` for the file's schema).
+
+    ``data`` holds the name and SHA-256 of each data file, and ``counts`` the figures of
+    :mod:`spark_audit.manifest.build` by name. ``redacted_from`` is null unless it is a
+    redacted copy (:mod:`spark_audit.manifest.redaction`).
+    """
 
     kind: Literal["spark-audit-manifest"]
     schema_version: Literal[1]
@@ -548,7 +605,7 @@ class Manifest(_Part):
     notes: list[str]
 
     def with_parts(self, **parts: Any) -> Manifest:
-        """Return the manifest with some parts replaced; the new ones are unchecked."""
+        """Return the manifest with some fields replaced; new values are unchecked."""
         changed = self.model_copy(update=parts)
         # A copy also has the cached values of the original.
         for name in ("by_id", "lengths"):
@@ -569,5 +626,5 @@ class Manifest(_Part):
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """Return the number of tokens of each example, in their order."""
+        """Return each example's number of tokens, shape ``(examples,)``, in order."""
         return np.array([len(row.reference_unll) for row in self.examples], np.int64)

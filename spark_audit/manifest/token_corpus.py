@@ -2,6 +2,10 @@
 
 Covariates describe a stretch of text, and matching must leave them balanced. They are
 measured on the reference model and on the text, never on a checkpoint.
+
+A further covariate is an entry of :func:`covariates`. If it is the mean of a value per
+token, that value is an attribute of :class:`TokenCorpus` and a name in
+:data:`AVERAGED_COVARIATES`.
 """
 
 from __future__ import annotations
@@ -45,7 +49,7 @@ class TokenCorpus:
     Attributes
     ----------
     rows
-        The examples.
+        The examples, in the order of their tokens.
     first_token
         Shape ``(n + 1,)``: first token of each example, and N at the end.
     nll_micronats
@@ -100,7 +104,7 @@ class TokenCorpus:
             [encoding.is_special for encoding in encodings]
         )
 
-        # All characters on one axis, with the first and the last one of each token.
+        # All characters on one axis, with the start and the end of each token.
         text_bounds = np.concatenate([[0], np.cumsum([len(text) for text in texts])])
         text_start = np.repeat(text_bounds[:-1], n_tokens)  # (N,)
         axis_start = text_start + self.char_start  # (N,)
@@ -132,10 +136,11 @@ class TokenCorpus:
         share = token_counts / max(1, int(token_counts.sum()))  # (V,)
         # Special tokens are not counted, so their share may be 0.
         log_share = np.log(share, out=np.zeros(len(share)), where=share > 0)
+
         # Id 0 is looked up in place of a special token, and its value replaced.
         counted_ids = np.where(self.is_special, 0, self.token_ids)
-        by_token = log_share[counted_ids]
-        return np.where(self.is_special, 0.0, by_token)
+        log_share_by_token = log_share[counted_ids]  # (N,)
+        return np.where(self.is_special, 0.0, log_share_by_token)
 
     def _read_scores(self, table: TokenTable) -> None:
         """Copy the reference model's scores of its tokens from the table."""
@@ -150,6 +155,7 @@ class TokenCorpus:
             mean_logp.append(table.columns["mean_logp"][table_rows])
             rank_lo.append(table.columns["rank_lo"][table_rows])
 
+        # The rank is 1 for the likeliest token, so that its log is 0.
         indices = np.concatenate(scored)  # (scored tokens,), on the common axis
         self.nll_micronats[indices] = micro_nats(np.concatenate(nll))
         self.entropy[indices] = -np.concatenate(mean_logp)
@@ -160,7 +166,11 @@ class TokenCorpus:
         return slice(int(self.first_token[example]), int(self.first_token[example + 1]))
 
     def running_sums(self, name: str) -> np.ndarray:
-        """Return the running sums of an attribute, shape ``(N + 1,)``, float64."""
+        """Return the running sums of an attribute, shape ``(N + 1,)``, float64.
+
+        Element i is the sum over all tokens before token i, those of earlier slices
+        included.
+        """
         # The sum over earlier slices comes first, so that the order of addition stays.
         addends = [[self.carried_sums.get(name, 0.0)], getattr(self, name)]
         return np.cumsum(np.concatenate(addends, dtype=np.float64))
@@ -198,7 +208,7 @@ def token_classes(corpus: TokenCorpus) -> np.ndarray:
 
 
 def control_pool(
-    eligible: np.ndarray, corpus: TokenCorpus, spans: np.ndarray
+    is_eligible: np.ndarray, corpus: TokenCorpus, spans: np.ndarray
 ) -> np.ndarray:
     """Return the eligible windows that could have been controls.
 
@@ -209,7 +219,7 @@ def control_pool(
 
     Parameters
     ----------
-    eligible
+    is_eligible
         Shape ``(N,)``, bool: tokens that a control may use.
     spans
         Token ranges of PII spans. Windows have their lengths and come from their
@@ -218,8 +228,8 @@ def control_pool(
     # Spans of equal length in one example share their possible controls.
     windows: list[tuple[int, int, int]] = []
     for example, length in np.unique(spans[:, [0, 2]], axis=0).tolist():
-        is_eligible = eligible[corpus.tokens_of(example)]
-        for start in non_overlapping_windows(is_eligible, length):
+        is_eligible_there = is_eligible[corpus.tokens_of(example)]
+        for start in non_overlapping_windows(is_eligible_there, length):
             windows.append((example, start, length))
     return np.array(windows, np.int64).reshape(-1, 3)
 
@@ -262,7 +272,10 @@ def covariates(corpus: TokenCorpus, ranges: np.ndarray) -> dict[str, np.ndarray]
 
     nll = corpus.nll_micronats
     nll_sums = np.concatenate([[0], np.cumsum(np.maximum(nll, 0))])  # (N + 1,)
-    largest = [nll[a:b].max() for a, b in zip(first, end, strict=True)]
+    largest = [
+        nll[range_first:range_end].max()
+        for range_first, range_end in zip(first, end, strict=True)
+    ]
     return {
         "nll_mean": (nll_sums[end] - nll_sums[first]) / (MICRO_NATS_PER_NAT * n_tokens),
         "nll_max": np.array(largest, np.float64) / MICRO_NATS_PER_NAT,
