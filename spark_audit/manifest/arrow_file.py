@@ -1,4 +1,8 @@
-"""Write and read manifests as Arrow files, for data with many rows."""
+"""Write and read manifests as Arrow files, for data with many rows.
+
+Each row of the file is the JSON of one record of a long list (``pairs``, ...), with the
+list's name. All other fields are JSON in the metadata of the file's schema.
+"""
 
 from __future__ import annotations
 
@@ -64,15 +68,18 @@ def read_arrow(path: Path) -> JsonObject:
     # The file may come from anybody, so its offsets may lead anywhere.
     table = open_messages(buffer, is_file=True).read_all()
     table.validate(full=True)
+    # The caller turns any such error into one line that names the file.
     if not table.schema.equals(MANIFEST_BATCH):
         raise KeyError
     content = files.parse_json(table.schema.metadata[b"manifest"], place=str(path))
     return {**content, **lists_of_batches(table.to_batches())}
 
 
-def as_batch(part: str, chunk: pa.Array) -> pa.RecordBatch:
+def as_batch(list_name: str, chunk: pa.Array) -> pa.RecordBatch:
     """Return the JSON of some records, with the name of their list in each row."""
-    return pa.record_batch([pa.repeat(part, len(chunk)), chunk], schema=MANIFEST_BATCH)
+    return pa.record_batch(
+        [pa.repeat(list_name, len(chunk)), chunk], schema=MANIFEST_BATCH
+    )
 
 
 def lists_of_batches(batches: Iterable[pa.RecordBatch]) -> dict[str, Records[Any]]:

@@ -1,4 +1,9 @@
-"""Build the sets of strings among which a manifest's canaries are ranked."""
+"""Build the sets of strings among which a manifest's canaries are ranked.
+
+The strings themselves are drawn by :mod:`spark_audit.data.canary_candidates`. The
+records are those of :class:`spark_audit.manifest.schema.ManifestCanary`: a further
+field goes into :func:`_canary_record`.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +34,9 @@ def canary_sets(
     encode: Encode,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Record]:
-    """Return candidates for every canary and part, each from a separate pool.
+    """Return a record for every canary and part, each with candidates of its own.
+
+    Canaries are sorted by id, and their parts in the order of ``RANKED``.
 
     Parameters
     ----------
@@ -56,13 +63,13 @@ def canary_sets(
     for canary_id in sorted(examples_of_canary):
         # Rows with a cut canary must agree, too, because they were trained on.
         canary, part_texts = _agreed_canary(examples_of_canary[canary_id])
-        contexts = scored_rows[canary_id][: settings.canary_contexts]
-        for ranked in RANKED:
+        rows_to_rank_in = scored_rows[canary_id][: settings.canary_contexts]
+        for part in RANKED:
             record = _canary_record(
                 canary,
                 part_texts,
-                ranked,
-                contexts,
+                part,
+                rows_to_rank_in,
                 settings=settings,
                 encode=encode,
             )
@@ -74,8 +81,8 @@ def canary_sets(
 def _canary_record(
     canary: Canary,
     part_texts: dict[Part, str],
-    ranked: Ranked,
-    contexts: Sequence[layout.ManifestLayout],
+    part: Ranked,
+    rows: Sequence[layout.ManifestLayout],
     *,
     settings: ManifestSettings,
     encode: Encode,
@@ -86,16 +93,17 @@ def _canary_record(
     ----------
     part_texts
         The canary's name, password and number.
-    ranked
+    part
         The part to draw candidates for, or the whole sentence.
-    contexts
-        Rows in which the part is ranked.
+    rows
+        Rows in which the part is ranked. Without any, the reason is that the canary
+        was cut off.
     """
     # The records go into the manifest; the texts go to the search for candidates.
     context_records: list[Record] = []
     contexts_to_fit: list[Context] = []
-    for row in contexts:
-        start, end = canary_ranges(row.example)[ranked]
+    for row in rows:
+        start, end = canary_ranges(row.example)[part]
         contexts_to_fit.append((row.example.text, start, end))
         context_records.append(
             {"example": row.example.id, "char_start": start, "char_end": end}
@@ -103,7 +111,7 @@ def _canary_record(
 
     record: Record = {
         "canary_id": canary.id,
-        "part": ranked,
+        "part": part,
         "contexts": context_records,
         **NO_CANDIDATES,
         "reason": CUT_OFF,
@@ -114,12 +122,12 @@ def _canary_record(
     }
     if canary.pair:
         record["pair"] = canary.pair
-    if not contexts:
+    if not rows:
         return record
 
     # Candidates have as many tokens as the true string has in its first context.
     _, start, end = contexts_to_fit[0]
-    tokens = contexts[0].encoding.span(start, end)
+    tokens = rows[0].encoding.span(start, end)
     if tokens is not None:
         record["n_tokens"] = tokens.end - tokens.start
 
@@ -127,10 +135,10 @@ def _canary_record(
     record |= candidates(
         canary.format,
         part_texts,
-        ranked,
+        part,
         encode=encode,
         contexts=contexts_to_fit,
-        seed=seed_for(settings.seed, canary.id, ranked),
+        seed=seed_for(settings.seed, canary.id, part),
         n=settings.n_candidates,
     )
     return record
@@ -144,8 +152,8 @@ def _agreed_canary(examples: Sequence[Example]) -> tuple[Canary, dict[Part, str]
     InputError
         If the rows disagree: two canaries have one id.
     """
-    # The first row defines the canary, and all others must match it. Pairs, not a
-    # dictionary, are compared: it would hide a part that a row holds twice.
+    # Each row must match the one before. Lists are compared, because a dictionary would
+    # hide a part that a row holds twice.
     agreed: tuple[Canary, list[tuple[Part, str]]] | None = None
     for example in examples:
         assert example.canary is not None
@@ -163,18 +171,20 @@ def _agreed_canary(examples: Sequence[Example]) -> tuple[Canary, dict[Part, str]
         agreed = (example.canary, part_texts)
 
     assert agreed is not None  # every canary has at least one row
-    canary, pairs = agreed
-    return canary, dict(pairs)
+    canary, agreed_part_texts = agreed
+    return canary, dict(agreed_part_texts)
 
 
-def is_whole(row: layout.ManifestLayout, unll: np.ndarray) -> bool:
+def is_whole(row: layout.ManifestLayout, nll_micronats: np.ndarray) -> bool:
     """Return whether every token of a row's canary was scored.
 
     Parameters
     ----------
-    unll
+    nll_micronats
         Micro-nats of the row's tokens, shape ``(n,)``; -1: not scored.
     """
     start, end = canary_ranges(row.example)["full"]
     tokens = row.encoding.span(start, end)
-    return tokens is not None and bool((unll[tokens.start : tokens.end] >= 0).all())
+    if tokens is None:
+        return False
+    return bool((nll_micronats[tokens.start : tokens.end] >= 0).all())

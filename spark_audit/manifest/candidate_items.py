@@ -1,4 +1,8 @@
-"""Make items for scoring from candidates of a slot, or labels of a task."""
+"""Make items for scoring from candidates of a slot, or labels of a task.
+
+All candidates of an item follow one prefix, which a model reads once (see
+:class:`spark_audit.scoring.items.Candidates`). Audits compare their scores.
+"""
 
 from __future__ import annotations
 
@@ -114,15 +118,20 @@ def slot_item(key: str, encodings: Encodings) -> Candidates:
     first token also covers characters before the slot, that token belongs to the
     candidates.
 
+    Parameters
+    ----------
+    key
+        Kind, object and example; see :func:`spark_audit.manifest.encodings.key_of`.
+
     Raises
     ------
     InputError
         Names the set, if the manifest has none there, if the string was cut off, or if
         a candidate changes a token outside of the slot.
     """
-    *set_key, example_id = components_of(key)
+    *kind_and_object, example_id = components_of(key)
     where = f"candidates {key!r}"
-    candidate_set = encodings.candidate_sets.get(tuple(set_key))
+    candidate_set = encodings.candidate_sets.get(tuple(kind_and_object))
     context = _context_of(candidate_set, example_id)
     if candidate_set is None or context is None or candidate_set.true_index is None:
         raise InputError(
@@ -163,7 +172,8 @@ def slot_item(key: str, encodings: Encodings) -> Candidates:
             fix="give the tokenizer that the manifest was built with",
         )
 
-    # The prefix is what the model reads of the row before the slot.
+    # The prefix is what the model reads of the row before the slot. Positions are
+    # indices in the full tokenisation, as those of the span.
     ids_read, positions = encoding.model_input(example.kept)
     prefix = ids_read[positions < span.start]
     slot_ids = [ids[span.start : span.end] for ids in ids_by_candidate]

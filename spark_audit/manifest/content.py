@@ -1,4 +1,10 @@
-"""Pack, check and seal the content of a manifest."""
+"""Pack, check and seal the content of a manifest.
+
+A *content* is a manifest as a dictionary of JSON values; its long lists may be packed
+(:mod:`spark_audit.manifest.packed_lists`). Its fields are checked by
+:mod:`spark_audit.manifest.schema`, and references between its parts by
+:func:`check_joined`, where a further such check belongs.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +17,10 @@ from pydantic import ValidationError
 from spark_audit import files
 from spark_audit.errors import InputError
 from spark_audit.json_values import JsonObject
+from spark_audit.manifest.examples_by_id import ById
 from spark_audit.manifest.field_types import MAX_INTEGER, check_inside
 from spark_audit.manifest.packed_lists import Records
 from spark_audit.manifest.schema import (
-    ById,
     CanaryContext,
     Manifest,
     ManifestCanary,
@@ -32,7 +38,7 @@ MANIFEST_PARTS: Mapping[str, type[Any]] = {
     "canaries": ManifestCanary,
     "twins": ManifestTwins,
 }
-"""The long lists of a manifest, with the class of their records."""
+"""The long lists of a manifest, which are packed, with the class of their records."""
 
 
 def digest(content: JsonObject) -> str:
@@ -67,7 +73,7 @@ def canonical_pieces(content: JsonObject) -> Iterator[bytes]:
 def seal(content: JsonObject) -> Manifest:
     """Validate a manifest's content, and add its digest.
 
-    The lists may be iterables, which are consumed once.
+    The lists may be iterables, which are consumed unique_keys.
     """
     # The digest covers the checked content, with defaults filled in.
     draft = checked_content({**content, "digest": ""}, where="manifest")
@@ -124,7 +130,7 @@ def _problem_of(error: ValueError | RecursionError) -> str:
 
     first = error.errors(include_input=False, include_url=False)[0]
     path = files.field_path(first["loc"], Manifest.model_json_schema())
-    # A note on the error names the record of the field.
+    # Records adds a note that names the record of the field.
     steps = [*getattr(error, "__notes__", ()), path]
     field = ".".join(step for step in steps if step)
     # pydantic puts "Value error, " in front of our own messages.
@@ -140,10 +146,12 @@ def check_joined(manifest: Manifest) -> None:
     ValueError
         Names the part that does not fit.
     """
+    # Only a redacted manifest may lack texts and scores.
     is_whole = manifest.redacted_from is None
     sizes = _checked_examples(manifest, is_whole=is_whole)
 
-    # The ids are kept: to read a large manifest again for them would take seconds.
+    # The ids are kept as the cached property: to read a large manifest again for them
+    # would take seconds.
     manifest.__dict__["by_id"] = ById(manifest.examples, sizes)
 
     _check_pairs(manifest, sizes, is_whole=is_whole)
@@ -165,8 +173,8 @@ class _Size(NamedTuple):
     split: str
 
 
-class _Once:
-    """A check that refuses duplicate keys in a part of the manifest."""
+class _UniqueKeys:
+    """A check that refuses duplicate keys in one list of the manifest."""
 
     def __init__(self, part: str) -> None:
         self._part = part
@@ -181,10 +189,10 @@ class _Once:
 
 def _checked_examples(manifest: Manifest, *, is_whole: bool) -> dict[str, _Size]:
     """Return the sizes of examples by id; refuse empty examples and duplicate ids."""
-    once = _Once("examples")
+    unique_keys = _UniqueKeys("examples")
     sizes: dict[str, _Size] = {}
     for number, example in enumerate(manifest.examples):
-        once.check(number, example.id)
+        unique_keys.check(number, example.id)
         size = _Size(
             n_characters=len(example.text),
             n_tokens=len(example.reference_unll),
@@ -215,7 +223,7 @@ def _check_pairs(
     manifest: Manifest, sizes: Mapping[str, _Size], *, is_whole: bool
 ) -> None:
     """Refuse a pair that is outside of its example, lacks figures, or occurs twice."""
-    once = _Once("pairs")
+    unique_keys = _UniqueKeys("pairs")
     for number, pair in enumerate(manifest.pairs):
         field = f"pairs.{number}"
         for side in (pair.pii, pair.control):
@@ -228,22 +236,26 @@ def _check_pairs(
                 raise ValueError(f"{field} has no nll or no distance")
 
         # An identifier with two pairs would count twice.
-        once.check(number, (pair.example, pair.pii.token_start, pair.pii.token_end))
+        unique_keys.check(
+            number, (pair.example, pair.pii.token_start, pair.pii.token_end)
+        )
 
 
 def _check_candidate_sets(manifest: Manifest, sizes: Mapping[str, _Size]) -> None:
     """Refuse canaries and twins that occur twice or lie outside of their examples."""
-    once = _Once("canaries")
+    unique_keys = _UniqueKeys("canaries")
     for number, canary in enumerate(manifest.canaries):
-        once.check(number, (canary.canary_id, canary.part))
+        unique_keys.check(number, (canary.canary_id, canary.part))
         # A coin pair consists of one planted and one held-out canary.
         if canary.pair is not None:
-            once.check(number, ("pair", canary.pair, canary.part, canary.held_out))
+            unique_keys.check(
+                number, ("pair", canary.pair, canary.part, canary.held_out)
+            )
         _check_contexts(f"canaries.{number}.contexts", canary.contexts, sizes)
 
-    once = _Once("twins")
+    unique_keys = _UniqueKeys("twins")
     for number, twins in enumerate(manifest.twins):
-        once.check(number, twins.id)
+        unique_keys.check(number, twins.id)
         _check_contexts(f"twins.{number}.contexts", twins.contexts, sizes)
 
 
@@ -266,11 +278,11 @@ def _check_side(
     side: str, ids: Sequence[str], split: str, sizes: Mapping[str, _Size]
 ) -> None:
     """Refuse duplicate ids, and ids of rows in the other split."""
-    once = _Once(f"membership.{side}")
+    unique_keys = _UniqueKeys(f"membership.{side}")
     for number, example_id in enumerate(ids):
         if example_id not in sizes or sizes[example_id].split != split:
             raise ValueError(f"membership.{side} holds an id that no {split} row has")
-        once.check(number, example_id)
+        unique_keys.check(number, example_id)
 
 
 def content_of(manifest: Manifest) -> dict[str, object]:

@@ -1,4 +1,8 @@
-"""Tokenise the texts of a manifest for a checkpoint, on demand."""
+"""Tokenise the texts of a manifest for a checkpoint, on demand.
+
+:func:`key_of` names the sequences of all passes. A further kind of sequence has a line
+in its table; if it is a set of candidates, it goes into :func:`candidate_sets`, too.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +35,13 @@ MOST_LABELS = 64
 def key_of(kind: str, *components: object) -> str:
     """Return the key of a sequence: its kind, its object, and its example's id.
 
-    Plans name sequences by these keys, and tables of scores hold them.
+    Plans name sequences by these keys, and tables of scores hold them. A sequence that
+    is a whole text or a row's prompt has the row's id as its key, without a kind.
 
     ::
 
+        kind         object                 example
+        ------------ ---------------------- -------
         labels                              example
         canary       canary, its part,      example
         coin         canary,                example
@@ -51,10 +58,10 @@ def components_of(key: str) -> list[str]:
     return [unquote(component) for component in key.split(":")]
 
 
-def example_of(wanted: Pass, key: str) -> str:
+def example_of(scoring_pass: Pass, key: str) -> str:
     """Return the id of the example to which a sequence of a pass belongs."""
     # The key of a whole text or of a row's prompt is the row's id.
-    if ITEMS[wanted.kind] in ("texts", "prompts"):
+    if ITEMS[scoring_pass.kind] in ("texts", "prompts"):
         return key
     return components_of(key)[-1]
 
@@ -87,7 +94,9 @@ def fitted_prefix(
     n_answer_tokens: int,
     example_id: str,
 ) -> np.ndarray:
-    """Return a prefix, cut at its beginning so that an answer behind it fits.
+    """Return the ids of a prefix, cut so that an answer behind it fits.
+
+    The beginning of its text is cut off. Shape ``(t,)``, ``t <= T``.
 
     Parameters
     ----------
@@ -130,6 +139,11 @@ class Encodings(dict[str, Encoding]):
 
     ``encodings[id]`` is cached; :meth:`encoded_examples` yields many and caches none.
 
+    Attributes
+    ----------
+    limit
+        Most tokens that the model can read; ``None``: no limit.
+
     Raises
     ------
     InputError
@@ -141,7 +155,6 @@ class Encodings(dict[str, Encoding]):
         super().__init__()
         self.manifest = original(manifest)
         self.loaded = loaded
-        # The most tokens that the model can read; None: no limit.
         bounds = (manifest.settings.max_length, loaded.max_positions)
         known_bounds = [bound for bound in bounds if bound is not None]
         self.limit = min(known_bounds, default=None)
@@ -153,17 +166,17 @@ class Encodings(dict[str, Encoding]):
 
     @cached_property
     def candidate_sets(self) -> CandidateSets:
-        """:func:`candidate_sets` of the manifest."""
+        """Return :func:`candidate_sets` of the manifest."""
         return candidate_sets(self.manifest)
 
     def encoded_examples(
         self, keys: Sequence[str]
     ) -> Iterator[tuple[schema.ManifestExample, Encoding]]:
         """Yield examples with their tokens, by id, without caching them."""
-        # Lots of some hundred texts are tokenised faster than single texts.
+        # Some hundred texts together are tokenised faster than single texts.
         for first in range(0, len(keys), TEXTS_PER_CALL):
-            lot = keys[first : first + TEXTS_PER_CALL]
-            examples = [self.manifest.by_id[key] for key in lot]
+            keys_of_call = keys[first : first + TEXTS_PER_CALL]
+            examples = [self.manifest.by_id[key] for key in keys_of_call]
             encodings = encode_rows(self.loaded.tokenizer, examples)
             for example, encoding in zip(examples, encodings, strict=True):
                 self._check_tokens(example, encoding)
@@ -203,8 +216,8 @@ def candidate_sets(manifest: schema.Manifest) -> CandidateSets:
         sets["canary", canary.canary_id, canary.part] = canary
         # A coin is the same canary with only two of its candidates.
         if canary.part == "full" and canary.coin:
-            pair, true_index = canary.coin
+            two_candidates, true_index = canary.coin
             sets["coin", canary.canary_id] = canary.model_copy(
-                update={"candidates": pair, "true_index": true_index}
+                update={"candidates": two_candidates, "true_index": true_index}
             )
     return sets

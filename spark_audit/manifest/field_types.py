@@ -31,19 +31,25 @@ Name = Annotated[str, Field(max_length=1000), AfterValidator(_check_printable)]
 """A string that names files, rows of tables and lines of a terminal."""
 
 Distinct = Annotated[list[str], AfterValidator(_check_distinct)]
+"""A list of different strings."""
 
 MOST_NATS = 1e4
 """Bound on a token's NLL, which no model with finite logits reaches."""
 
 Whole = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
+"""A count, a position or an index."""
 
 Nats = Annotated[float, Field(ge=0, le=MOST_NATS, allow_inf_nan=False)]
+"""An NLL, or a difference of two without its sign."""
 
 MicroNats = Annotated[int, Field(ge=0, le=round(MICRO_NATS_PER_NAT * MOST_NATS))]
+"""An NLL in millionths of a nat."""
 
 Figure = Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)]
+"""Any finite figure, of either sign."""
 
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+"""A part of 1."""
 
 
 def check_inside(field: str, ranges: Collection[tuple[int, int]], length: int) -> None:

@@ -1,4 +1,8 @@
-"""Write and read manifest files, and check them against the audited model."""
+"""Write and read manifest files, and check them against the audited model.
+
+:mod:`spark_audit.manifest.content` checks what a file holds. A further property that a
+checkpoint must share with a manifest is a line of :func:`check_fit`.
+"""
 
 from __future__ import annotations
 
@@ -186,10 +190,10 @@ def check_fit(
         Names the difference.
     """
     reference = manifest.reference
-    n_rows = len(checkpoint.usable)
-    # Rows of the embeddings beyond those of the base are left out of every figure.
+    vocabulary_size = len(checkpoint.usable)
+    # Tokens that were added to those of the base are left out of every figure.
     if checkpoint.has_rows_of(reference.tokenizer_sha256, reference.vocab_size):
-        n_rows = reference.vocab_size
+        vocabulary_size = reference.vocab_size
 
     compared = [
         _Comparison(
@@ -197,8 +201,9 @@ def check_fit(
         ),
         _Comparison("base weights", base_sha256, reference.weights_sha256),
         _Comparison("architecture", checkpoint.architecture, reference.architecture),
-        _Comparison("vocabulary", n_rows, reference.vocab_size),
+        _Comparison("vocabulary", vocabulary_size, reference.vocab_size),
     ]
+
     # A size that only one side names cannot be compared.
     reference_shape = reference.shape or {}
     for size in sorted(checkpoint.shape.keys() & reference_shape.keys()):
@@ -214,17 +219,22 @@ def check_fit(
             where=f"checkpoint {checkpoint.name!r}",
             fix="build a manifest from this checkpoint's base",
         )
-    # A base in memory, or under an adapter in memory, was recognised by its scores.
+
+    # A base in memory, or under an adapter in memory, was recognised by its scores (see
+    # reference_distance.py).
     is_in_memory = checkpoint.format == IN_MEMORY
     is_recognised = is_in_memory and (checkpoint.name == BASE or checkpoint.base)
     if base_sha256 is not None or is_recognised:
         return []
-    nameless = "weights in memory" if is_in_memory else "full weights"
-    return [f"base not verifiable: {nameless} name no base"]
+    weights = "weights in memory" if is_in_memory else "full weights"
+    return [f"base not verifiable: {weights} name no base"]
 
 
 class _Comparison(NamedTuple):
-    """A property of a checkpoint, and its value in the manifest."""
+    """A property of a checkpoint, and its value in the manifest.
+
+    As text it names both values, for the error of :func:`check_fit`.
+    """
 
     name: str
     of_checkpoint: object
@@ -257,17 +267,18 @@ def restricted_to(manifest: Manifest, ids: set[str]) -> Manifest:
     An estimate of the run time scores only these, and a trainer's callback audits them.
     """
 
-    def concerns(record: Any) -> bool:
+    def is_within(record: Any) -> bool:
         """Return whether all examples of a record are among the ids."""
         if isinstance(record, ManifestExample):
             return record.id in ids
-        # A canary or a set of twins may have several examples, while a pair has one.
+        # A canary or a set of twins may have several examples. A pair or a span
+        # without one names its only example itself.
         contexts = getattr(record, "contexts", [record])
         return bool(contexts) and all(context.example in ids for context in contexts)
 
     packed_lists = {}
     for name, record_class in MANIFEST_PARTS.items():
-        records = (record for record in getattr(manifest, name) if concerns(record))
+        records = (record for record in getattr(manifest, name) if is_within(record))
         packed_lists[name] = Records.pack(record_class, records, name=name)
 
     membership = manifest.membership

@@ -1,4 +1,9 @@
-"""Lay out examples as tokens, with their identifiers and their training input."""
+"""Lay out examples as tokens, with their identifiers and their training input.
+
+A layout is an example before it is scored; ``row_slices.example_record`` makes the
+manifest's record of it. *Fed* is what a training run read of a row, if this is known,
+and *kept* is what checkpoints read of it.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +41,13 @@ class ManifestLayout:
 
     Attributes
     ----------
+    example, encoding
+        The example, and the full tokenisation of its text, T tokens.
     template
         Character ranges of the task's fixed wording.
     kept
-        Range of the tokens that are scored, end exclusive.
+        Range of the tokens that a model reads, end exclusive; special tokens in front
+        of the text are read even if they lie outside of it.
     response_token
         First token of the response.
     spans
@@ -70,7 +78,10 @@ class ManifestLayout:
         self.response_token = encoding.first_token_past(len(example.prompt))
         # If training cut the row, only the part that it read is scored.
         fed_tokens = self._fed_when_cut(max_length)
-        self.kept = fed_tokens or self._kept_by_length(max_length)
+        if fed_tokens is not None:
+            self.kept = fed_tokens
+        else:
+            self.kept = self._kept_by_length(max_length)
 
     def _kept_by_length(self, max_length: int | None) -> tuple[int, int]:
         """Return the range of tokens that a model reads, by the row's length alone."""
@@ -168,7 +179,7 @@ class ManifestLayout:
 
     @property
     def was_cut(self) -> bool:
-        """Return whether some text was left out."""
+        """Return whether models do not read some of the text."""
         start, end = self.kept
         # Leading special tokens are always read, and an EOS behind the text never.
         return (
@@ -177,7 +188,7 @@ class ManifestLayout:
         )
 
     def keeps(self, tokens: TokenSpan | None) -> bool:
-        """Return whether a span has tokens and all of them are kept."""
+        """Return whether a span has tokens, and models read all of them."""
         start, end = self.kept
         return tokens is not None and start <= tokens.start and tokens.end <= end
 
@@ -209,7 +220,7 @@ class Rows:
     templates
         The fixed wording of each task.
     notes
-        A note if texts begin with the BOS that the tokenizer adds.
+        A note for readers if texts begin with the BOS that the tokenizer adds.
 
     Raises
     ------
@@ -248,7 +259,7 @@ class Rows:
             yield from rows
 
     def slices(self) -> Iterator[tuple[int, list[ManifestLayout]]]:
-        """Yield slices of rows, each with the number of its first row."""
+        """Yield slices of :data:`SLICE_ROWS` rows, each with its first row's number."""
         for first in range(0, len(self.examples), SLICE_ROWS):
             examples = self.examples[first : first + SLICE_ROWS]
             yield first, self._lay_out(examples)
@@ -269,7 +280,10 @@ class Rows:
 
 
 def _notes_on_bos(tokenizer: Tokenizer, examples: Sequence[Example]) -> list[str]:
-    """Return a note on plain rows that begin with the BOS that the tokenizer adds."""
+    """Return a note on plain rows that begin with the BOS that the tokenizer adds.
+
+    A plain row is one whose training input is unknown.
+    """
     bos = added_bos(tokenizer)
     if bos is None:
         return []

@@ -21,10 +21,10 @@ def near_duplicate_groups(rows: layout.Rows) -> np.ndarray:
     texts = []
     for example in rows.examples:
         fixed_ranges = template_ranges(example, rows.templates)
-        own_ranges = parts_outside(fixed_ranges, len(example.text))
-        own_text = " ".join(example.text[start:end] for start, end in own_ranges)
-        # Otherwise rows of wording alone would all be duplicates of each other.
-        texts.append(own_text if own_text.strip() else example.text)
+        other_ranges = parts_outside(fixed_ranges, len(example.text))
+        other_text = " ".join(example.text[start:end] for start, end in other_ranges)
+        # Without this, rows of fixed wording alone would be duplicates of each other.
+        texts.append(other_text if other_text.strip() else example.text)
 
     return duplicate_groups(texts)
 
@@ -32,10 +32,11 @@ def near_duplicate_groups(rows: layout.Rows) -> np.ndarray:
 def membership(
     examples: Sequence[Example], groups: np.ndarray
 ) -> tuple[dict[str, list[str]], int]:
-    """Return members and non-members, and the number of rows lost to near-duplicates.
+    """Return ids of members and non-members, and the number of rows left out of both.
 
-    Members are train rows without a canary, and non-members are test rows without one.
-    Rows of a near-duplicate group with rows in both splits are neither.
+    Members are train rows without a canary, and non-members are test rows without one;
+    the ids keep the order of the rows. Rows of a near-duplicate group with rows in both
+    splits are neither, and the number counts them.
 
     Parameters
     ----------

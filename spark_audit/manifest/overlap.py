@@ -21,8 +21,8 @@ def check_splits(examples: Sequence[Example]) -> list[str]:
     """Refuse splits whose held-out rows are mostly trained rows; return notes on a few.
 
     Two rows are the same if their texts are equal apart from case and the width of
-    white space. Rows
-    with a canary are ignored: they are synthetic and show nothing about the split.
+    white space. Rows with a canary are ignored: they are synthetic and show nothing
+    about the split.
 
     Returns
     -------

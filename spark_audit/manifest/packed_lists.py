@@ -1,11 +1,13 @@
 """Hold lists of a manifest as JSON in Arrow arrays, and make objects on demand.
 
-A row with two pairs takes 12 KB as objects and 2 KB as JSON, and it takes 40 us to make
-the objects again. Columns of values would lose unknown fields of later versions and so
-change the digest, which is that of canonical JSON, so each record's JSON is stored as
-it is.
+A row of data with two pairs takes 12 KB as objects and 2 KB as JSON, and it takes 40 us
+to make the objects again. Columns of values would lose unknown fields of later versions
+and so change the digest, which is that of canonical JSON, so each record's JSON is
+stored as it is.
 
-A *record* is an instance of a pydantic model; a *raw record* is its parsed JSON.
+A *record* is an instance of a pydantic model; a *raw record* is its parsed JSON. The
+manifest's packed lists are those of ``MANIFEST_PARTS``
+(:mod:`spark_audit.manifest.content`).
 """
 
 from __future__ import annotations
@@ -24,8 +26,10 @@ P = TypeVar("P")
 
 RECORDS_PER_CHUNK = 512
 """Records in one Arrow array."""
+
 KEEP_ALL_UP_TO = 2048
 """Lists of up to so many records keep all those that were made."""
+
 KEPT_OF_LONGER = 256
 """Longer lists keep so many records: the last asked for."""
 
@@ -43,7 +47,8 @@ class Records(Sequence[P], Generic[P]):
     chunks
         Binary arrays with the JSON of each record.
     name
-        Name of the list, for errors on malformed records.
+        Name of the list in the manifest, such as ``pairs``, for errors on malformed
+        records.
 
     Attributes
     ----------
@@ -105,7 +110,7 @@ class Records(Sequence[P], Generic[P]):
     def __getitem__(self, index: slice) -> list[P]: ...
 
     def __getitem__(self, index: int | slice) -> P | list[P]:
-        # A range translates negative indices and slices.
+        # A range translates negative indices and slices, and raises the IndexError.
         numbers = range(len(self))
         if isinstance(index, slice):
             return [self._record(number) for number in numbers[index]]

@@ -1,4 +1,7 @@
-"""Select tokens of low sensitivity, which make up plain text."""
+"""Select tokens of low sensitivity, which make up plain text.
+
+The formula and its source stand in :mod:`spark_audit.data.sensitivity`.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,9 @@ def low_sensitivity(
 ) -> np.ndarray:
     """Return a mask of scored plain-text tokens whose sensitivity is at most ``tau``.
 
-    **[ours]** Score_1 is the reference model's NLL, and Score_2 covers all tasks and
-    rows of the manifest. Identifiers, special tokens and template tokens are left out.
+    **[ours]** Score_1 is the reference model's NLL, in nats, and Score_2 covers all
+    tasks and rows of the manifest. Identifiers, special tokens and template tokens are
+    left out.
 
     Parameters
     ----------
@@ -54,6 +58,6 @@ def low_sensitivity(
         zero_mask=is_stop_word,
     )
 
-    # A token without a score holds -1, which is not an NLL.
+    # A token without a score has -1 micro-nats, which is not an NLL.
     is_plain = ~(is_pii | is_fixed | corpus.is_special) & (corpus.nll_micronats >= 0)
     return np.asarray(is_plain & (score <= settings.tau))

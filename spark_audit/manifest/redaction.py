@@ -1,4 +1,10 @@
-"""Make a manifest without text, which can be shown but not used for audits."""
+"""Make a manifest without text, which can be shown but not used for audits.
+
+A field that reveals text, or figures from which text can be computed, goes into
+:data:`_REDACTED_FIELDS`, and a field that holds names of rows into
+:class:`_Redaction`. Both work by the name of a field, wherever it stands. Fields of the
+manifest itself are redacted one by one in :func:`redact`: a further one stays as it is.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +31,11 @@ _REDACTED_FIELDS: Mapping[str, object] = {
     **dict.fromkeys(("reference_unll", "low", "candidates"), []),
     **dict.fromkeys(("nll", "distance", "true_index", "token_ids"), None),
 }
-"""Fields that a redacted copy leaves out, with their replacements."""
+"""Fields of any record that a redacted copy leaves out, with their replacements."""
 
 
 class _Redaction:
-    """The replacements of names and values for a redacted copy."""
+    """The replacements of names and values for a redacted copy of one manifest."""
 
     def __init__(self, manifest: Manifest) -> None:
         # Rows are numbered in their order.
@@ -46,7 +52,13 @@ class _Redaction:
         }
 
     def redacted(self, value: object, field: str = "") -> object:
-        """Return a field's value without text, and with numbers in place of names."""
+        """Return a JSON value without text, and with numbers in place of names.
+
+        Parameters
+        ----------
+        field
+            Name of the field that holds the value, or the list with the value.
+        """
         if field in _REDACTED_FIELDS:
             return _REDACTED_FIELDS[field]
 
@@ -95,7 +107,7 @@ def redact(manifest: Manifest) -> Manifest:
             "twins": [],
             "membership": redaction.redacted(manifest.membership.model_dump()),
             "redacted_from": NOT_SHOWN,
-            # With only a pair or two, the mean would be the score of a span.
+            # With only one pair or two, a mean would be the score of a span.
             "balance": [],
             # With few rows, a guess of the data could be tested against the checksum.
             "data": [_without_checksum(file) for file in manifest.data],

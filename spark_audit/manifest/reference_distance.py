@@ -27,17 +27,25 @@ N_COMPARED_ROWS = 8
 
 
 def distance_from_manifest(manifest: Manifest, table: TokenTable) -> float:
-    """Return the mean difference from the manifest's NLL, in nats per token."""
-    recorded = [
-        manifest.by_id[key].reference_nll[table.position[table.rows(key)]]
-        for key in table.ids
-    ]
+    """Return the mean absolute difference from the manifest's NLL, in nats per token.
+
+    Parameters
+    ----------
+    table
+        Plain scores of at least one of the manifest's texts.
+    """
+    # The NLL of the manifest for each row of the table.
+    recorded = []
+    for key in table.ids:
+        positions = table.position[table.rows(key)]  # (tokens of the text,)
+        recorded.append(manifest.by_id[key].reference_nll[positions])
+
     difference = table.columns["nll"] - np.concatenate(recorded)  # (tokens,)
     return float(np.abs(difference).mean())
 
 
 def reference_distance(manifest: Manifest, checkpoint: Checkpoint) -> float:
-    """Score a few rows, and return how far they are from the manifest's base."""
+    """Score a few rows; return their distance from the base, in nats per token."""
     keys = sorted(manifest.by_id)[:N_COMPARED_ROWS]
     items = items_for(manifest, checkpoint, {Pass(): keys})[Pass()]
     table = score(checkpoint, items, progress=False)[Pass()]
@@ -55,7 +63,7 @@ def check_is_reference(manifest: Manifest, checkpoint: Checkpoint) -> None:
     Raises
     ------
     CheckpointError
-        Names the mean difference.
+        Names the mean absolute difference.
     """
     distance = reference_distance(manifest, checkpoint)
     if distance > MAX_BASE_DIFFERENCE:

@@ -23,19 +23,13 @@ digest (see ``training_input``). The code that fills it stands in
 
 from __future__ import annotations
 
-from collections import UserDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from spark_audit.data.training_input import (
     SpecialTokens,
@@ -44,6 +38,7 @@ from spark_audit.data.training_input import (
     answer_end,
     supervision_of,
 )
+from spark_audit.manifest.examples_by_id import ById
 from spark_audit.manifest.field_types import (
     MAX_INTEGER,
     Distinct,
@@ -102,8 +97,8 @@ class ManifestSettings(_Part):
     number of rows, the first by id, in which a canary is ranked; null: all. For
     ``distance`` and ``controls`` see
     :class:`~spark_audit.manifest.settings.BuildSettings`. A token has low sensitivity
-    if its Score is at most ``tau``, and ``alpha`` weights the two terms of the Score
-    (see :mod:`spark_audit.data.sensitivity`).
+    if its Score is at most ``tau``, and ``alpha`` weights the terms of the Score (see
+    :mod:`spark_audit.data.sensitivity`).
     """
 
     preset: Preset
@@ -140,7 +135,6 @@ class ManifestSpan(_Part):
 
     @model_validator(mode="after")
     def _check_tokens(self) -> ManifestSpan:
-        """Refuse a span with only one end of its tokens."""
         if (self.token_start is None) != (self.token_end is None):
             raise ValueError("has one end of its tokens without the other")
         return self
@@ -148,7 +142,7 @@ class ManifestSpan(_Part):
     @property
     def tokens(self) -> TokenRange | None:
         """Return its tokens; ``None`` if it was cut off or has no token of its own."""
-        # Either both are set, or neither, but a type checker cannot know this.
+        # Either both are set, or neither.
         if self.token_start is None or self.token_end is None:
             return None
         return self.token_start, self.token_end
@@ -336,8 +330,7 @@ class ManifestExample(_Part):
 
         It is 0 where nothing was scored, so that sums over tokens leave these out.
         """
-        micronats = np.maximum(self.reference_micronats, 0)  # (T,)
-        return np.asarray(micronats / MICRO_NATS_PER_NAT)
+        return np.asarray(np.maximum(self.reference_micronats, 0) / MICRO_NATS_PER_NAT)
 
     @property
     def scored(self) -> np.ndarray:
@@ -387,22 +380,6 @@ class ManifestExample(_Part):
             if kind in (None, span.type):
                 is_identifier[start:end] = True
         return np.flatnonzero(is_identifier)
-
-
-class ById(UserDict[str, Any]):
-    """Examples by id, each made on demand.
-
-    ``data`` maps each id to an index of the manifest's list, because the examples
-    themselves would take 10 KB each.
-    """
-
-    def __init__(self, examples: Sequence[ManifestExample], ids: Iterable[str]) -> None:
-        self._examples = examples
-        self.data = {example_id: index for index, example_id in enumerate(ids)}
-
-    def __getitem__(self, key: str) -> ManifestExample:
-        example: ManifestExample = self._examples[self.data[key]]
-        return example
 
 
 class PairSide(_Part):
@@ -543,11 +520,7 @@ class ManifestTwins(_Ranked):
 
 
 class MembershipRows(_Part):
-    """Ids of rows for membership inference.
-
-    ``members`` are train rows, ``non_members`` test rows, and neither are rows with a
-    canary or with a near-duplicate in the other split.
-    """
+    """Ids of train rows and of test rows for membership inference."""
 
     members: list[str]
     non_members: list[str]
@@ -556,10 +529,8 @@ class MembershipRows(_Part):
 class BalanceRow(_Part):
     """One covariate before and after matching (data of a Love plot).
 
-    Before: all comparable identifiers (``mean_pii``) against all possible controls
-    (``mean_pool``). After: matched identifiers against their controls
-    (``mean_control``). :func:`spark_audit.stats.balance.balance_rows` explains the
-    figures. Null: not estimable.
+    :func:`spark_audit.stats.balance.balance_rows` explains the figures. Null: not
+    estimable.
     """
 
     covariate: Name
@@ -580,9 +551,8 @@ class BalanceRow(_Part):
 class Manifest(_Part):
     """A whole manifest (see ``schemas/manifest.json`` for the file's schema).
 
-    ``data`` holds the name and SHA-256 of each data file, and ``counts`` the figures of
-    :mod:`spark_audit.manifest.build` by name. ``redacted_from`` is null unless it is a
-    redacted copy (:mod:`spark_audit.manifest.redaction`).
+    ``data`` holds the name and SHA-256 of each data file. ``redacted_from`` is null
+    unless it is a redacted copy (:mod:`spark_audit.manifest.redaction`).
     """
 
     kind: Literal["spark-audit-manifest"]

@@ -1,4 +1,9 @@
-"""Settings of a manifest, besides its data and its reference model."""
+"""Settings of a manifest, besides its data and its reference model.
+
+A further setting is a field here, with its documentation for the command line, and a
+field of the same name in :class:`spark_audit.manifest.schema.ManifestSettings`, which
+checks its range.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +20,7 @@ from spark_audit.manifest.schema import ManifestSettings
 from spark_audit.options import HOW, NO_OPTION, Seed, fields_in
 
 PRESETS: Mapping[str, tuple[int, int | None]] = {"robust": (1, 1), "paper": (0, None)}
-"""``buffer`` and ``canary_contexts`` (``None``: all) of each preset."""
+"""Preset -> its ``buffer`` in tokens, and its ``canary_contexts`` (``None``: all)."""
 
 FIXED_SETTINGS = {"exclude_template": True, "tau": 0.6, "alpha": 0.5}
 """Settings that are the same in every manifest."""
@@ -60,15 +65,23 @@ class BuildSettings:
     n_candidates: Annotated[int, NO_OPTION] = 512
 
     def __post_init__(self) -> None:
+        """Refuse settings that cannot be recorded."""
         self.recorded()
 
     def recorded(self, *, max_positions: int | None = None) -> ManifestSettings:
         """Return the manifest's settings, with the preset and the context resolved.
 
+        Parameters
+        ----------
+        max_positions
+            Length of the model's context, in tokens; ``None``: no limit, or not known
+            yet.
+
         Raises
         ------
         InputError
-            If ``max_length`` does not fit into the model's context.
+            If a value is out of range, or if ``max_length`` does not fit into the
+            model's context.
         """
         buffer, canary_contexts = PRESETS[one_of(self.preset, "preset", PRESETS)]
         if self.n_candidates < 2:
@@ -91,16 +104,18 @@ class BuildSettings:
             )
         except ValidationError as error:
             # The values are options of the user, so an error may show them.
-            first = error.errors(include_url=False)[0]
+            problem = error.errors(include_url=False)[0]
             raise InputError(
-                f"{first['input']!r}: {first['msg'].lower()}",
-                where=str(first["loc"][0]),
+                f"{problem['input']!r}: {problem['msg'].lower()}",
+                where=str(problem["loc"][0]),
             ) from error
 
     def _length_within(self, max_positions: int | None) -> int | None:
         """Return the most tokens that are read of a text; ``None``: no limit."""
-        if self.max_length is None or max_positions is None:
-            return max_positions if self.max_length is None else self.max_length
+        if self.max_length is None:
+            return max_positions
+        if max_positions is None:
+            return self.max_length
 
         if self.max_length > max_positions:
             raise InputError(

@@ -1,4 +1,8 @@
-"""Build a manifest without reference scores, for the audit of utility."""
+"""Build a manifest without reference scores, for the audit of utility.
+
+:mod:`spark_audit.manifest.build` builds the usual one, with which this shares counts,
+heading and records.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +108,7 @@ def _reference(loaded: Checkpoint) -> Record:
 
 
 def _settings(loaded: Checkpoint) -> ManifestSettings:
-    """Return the usual settings, with empty values where matching would need them."""
+    """Return the usual settings, with 0 for those that only matching would use."""
     usual = BuildSettings().recorded(max_positions=loaded.max_positions)
     return usual.model_copy(
         update={

@@ -231,6 +231,7 @@ def fits(manifest: Manifest, *, base_sha256: Any, vocab_size: int, **facts: Any)
         usable=range(vocab_size),
         scored_tokenizer_sha256=facts["tokenizer_sha256"],
         has_rows_of=lambda *_: False,
+        format="full",
         **facts,
     )
     return check_fit(manifest, checkpoint, base_sha256=base_sha256)
