@@ -1,4 +1,9 @@
-"""Turn Arrow batches into rows, with limits on what each batch decodes to."""
+"""Turn Arrow batches into rows, with limits on what each batch decodes to.
+
+The bytes of every row are known from Arrow's offsets before any text becomes a Python
+object (:func:`_row_bytes`). So a column type that holds text needs a case in
+:func:`_text_bytes`.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +32,7 @@ ARROW_SLICE_BYTES = 1 << 26
 """Bytes of text that are made into Python objects at once."""
 
 _BYTES_OF_NUMBER = 8
-"""Bytes that a value counts if it is not text, such as a number or a date."""
+"""Bytes that any value counts that is not text, such as a number or a date."""
 
 
 def rows_of_batches(
@@ -45,8 +50,8 @@ def rows_of_batches(
     """
     import pyarrow as pa
 
-    number = 0
-    n_decoded = 0
+    n_rows_read = 0
+    n_decoded = 0  # bytes
     try:
         for batch in batches:
             batch.validate(full=True)
@@ -59,8 +64,8 @@ def rows_of_batches(
             for first, n_rows in _slices(row_bytes):
                 for row in batch.slice(first, n_rows).to_pylist():
                     _name_labels(row, label_names)
-                    number += 1
-                    yield f"{place}, row {number}", row
+                    n_rows_read += 1
+                    yield f"{place}, row {n_rows_read}", row
     except SparkError:
         raise
     # The causes are text that is not UTF-8, impossible dates, and labels without a
@@ -107,8 +112,7 @@ def _slices(row_bytes: np.ndarray) -> Iterator[tuple[int, int]]:
 
 def _row_bytes(batch: pa.RecordBatch, place: str) -> np.ndarray:
     """Return the bytes of text in each row, shape ``(rows,)``, without decoding it."""
-    # Arrow's offsets give the length of each text, so the text itself is not read.
-    total = np.zeros(batch.num_rows, np.int64)
+    total = np.zeros(batch.num_rows, np.int64)  # (rows,)
     for column in batch.columns:
         total += _text_bytes(column, place)
     return total
@@ -116,6 +120,11 @@ def _row_bytes(batch: pa.RecordBatch, place: str) -> np.ndarray:
 
 def _text_bytes(array: pa.Array, place: str) -> np.ndarray:
     """Return bytes of text in each value of a column, nested ones included.
+
+    Returns
+    -------
+    np.ndarray
+        Shape ``(values,)``, int64.
 
     Raises
     ------
@@ -132,7 +141,7 @@ def _text_bytes(array: pa.Array, place: str) -> np.ndarray:
     if pa.types.is_dictionary(data_type):
         return _bytes_of_dictionary(array, place)
     if pa.types.is_struct(data_type):
-        total = np.zeros(len(array), np.int64)
+        total = np.zeros(len(array), np.int64)  # (values,)
         for field in array.flatten():
             total = total + _text_bytes(field, place)
         return total
@@ -141,7 +150,7 @@ def _text_bytes(array: pa.Array, place: str) -> np.ndarray:
     if _is_text(data_type):
         return _bytes_of_texts(array, place)
     if data_type.num_fields:
-        # The rest are unions and values shared by rows, which no tool writes.
+        # Unions, list views and run-end encoded values: no tool writes them.
         raise ValueError(f"a column of {data_type}")
     return np.full(len(array), _BYTES_OF_NUMBER, np.int64)
 
@@ -207,7 +216,7 @@ def _bytes_of_dictionary(array: pa.Array, place: str) -> np.ndarray:
 
     bytes_of_entry = _text_bytes(array.dictionary, place)
     entries = pc.fill_null(array.indices.cast(pa.int64()), -1).to_numpy()
-    # A null points to the 0 that is appended to the entries.
+    # A null has entry -1: the 0 that is appended to the entries.
     return np.asarray(np.append(bytes_of_entry, 0)[entries])
 
 
@@ -239,8 +248,8 @@ def _label_names(schema: pa.Schema, place: str) -> dict[str, list[str]]:
     import pyarrow as pa
 
     label_names: dict[str, list[str]] = {}
-    written = (schema.metadata or {}).get(b"huggingface", b"{}")
-    match parse_json(written, place=place):
+    datasets_metadata = (schema.metadata or {}).get(b"huggingface", b"{}")
+    match parse_json(datasets_metadata, place=place):
         case {"info": {"features": dict(features)}}:
             pass
         case _:
@@ -259,7 +268,13 @@ def _label_names(schema: pa.Schema, place: str) -> dict[str, list[str]]:
 
 
 def _name_labels(row: Row, label_names: dict[str, list[str]]) -> None:
-    """Replace the numbers of labels by their names."""
+    """Replace the numbers of labels by their names, in the row itself.
+
+    Raises
+    ------
+    LookupError
+        If a label has no name.
+    """
     for column, names in label_names.items():
         label = row[column]
         # -1 is how `datasets` writes a missing label.

@@ -37,6 +37,8 @@ _NOT_COMPRESSED = -1
 def open_messages(buffer: pa.Buffer, *, is_file: bool) -> pa.RecordBatchReader:
     """Open the stream of Arrow messages in a buffer, for streams and files alike.
 
+    A file is a stream between magic bytes, with an index behind it.
+
     The index at the end of a file is not used: it may point to bytes that were not
     checked.
     """
@@ -47,6 +49,17 @@ def open_messages(buffer: pa.Buffer, *, is_file: bool) -> pa.RecordBatchReader:
 
 def check_messages(buffer: pa.Buffer, *, size: int, place: str, is_file: bool) -> None:
     """Refuse Arrow data whose compressed buffers decode to too much.
+
+    Parameters
+    ----------
+    buffer
+        The whole file or stream.
+    size
+        Its bytes on disk, which limit what it decodes to (:func:`check_decoded`).
+    place
+        The file, for errors.
+    is_file
+        Whether it is an Arrow file; else it is a stream.
 
     Raises
     ------
@@ -71,6 +84,7 @@ def check_messages(buffer: pa.Buffer, *, size: int, place: str, is_file: bool) -
 
 def _decoded_bytes(message: pa.Message) -> int:
     """Return the number of bytes that the buffers of a message decode to."""
+    # A dictionary's data are a batch inside of its message.
     head = _FlatBuffer(message.metadata.to_pybytes())
     batch = head.table(head.root(), _MESSAGE_HEADER)
     if message.type == "dictionary":
@@ -139,5 +153,6 @@ class _FlatBuffer:
             pair = vector + 4 + 16 * i
             yield self._number("<q", pair), self._number("<q", pair + 8)
 
-    def _number(self, format: str, place: int) -> int:
-        return int(struct.unpack_from(format, self._raw, place)[0])
+    def _number(self, format: str, position: int) -> int:
+        """Return the number at a position; ``format`` is one of :mod:`struct`."""
+        return int(struct.unpack_from(format, self._raw, position)[0])

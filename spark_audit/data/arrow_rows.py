@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PARQUET = b"PAR1"
+"""The magic bytes at the beginning of a Parquet file."""
 
 
 def arrow_rows(path: Path) -> Iterator[tuple[str, Row]]:
@@ -64,6 +65,11 @@ def _parquet_batches(
     file: IO[bytes], size: int, place: str
 ) -> Iterator[pa.RecordBatch]:
     """Return the batches of a Parquet file if its index stays within the limits.
+
+    Parameters
+    ----------
+    size
+        Bytes of the file.
 
     Raises
     ------

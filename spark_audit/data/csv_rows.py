@@ -21,6 +21,7 @@ from spark_audit.errors import InputError
 from spark_audit.json_values import Row
 
 SEPARATORS = ",;\t|"
+"""Separators of cells; the one that the line of names has most of is used."""
 _MARKDOWN_RULE = re.compile(r"\s*(?::?-+:?)?\s*")
 """Pattern of a cell in the line of dashes below the names of a Markdown table."""
 ENCODING_FIX = "save as UTF-8, or give --encoding, such as cp1252"
@@ -93,8 +94,8 @@ def _rows_below(
         blank_lines.end_at_row()
         yield place, columns.row(cells, place)
 
-    columns.tell(path, note)
-    blank_lines.tell()
+    columns.write_notes(path, note)
+    blank_lines.write_note()
 
 
 def _refuse_markdown(cells: list[str], place: str) -> None:
@@ -104,12 +105,15 @@ def _refuse_markdown(cells: list[str], place: str) -> None:
 
 
 class _Lines:
-    """The lines of a file, none of them longer than the limit.
+    """The lines of a text file, for ``csv.reader``.
+
+    A line of more than :data:`LINE_BYTES` characters comes in several pieces.
 
     Attributes
     ----------
     n_read
-        Number of lines up to the end of the last row, for errors.
+        Number of lines up to the end of the last row, for errors. The reader of rows
+        sets it.
     """
 
     def __init__(self, file: TextIO) -> None:
@@ -128,7 +132,7 @@ class _Lines:
         return line
 
     def put_back(self, line: str) -> None:
-        """Return a line to the reader, which gives it once more."""
+        """Make a line that was read the next one again."""
         self._waiting = line
 
 
@@ -175,10 +179,18 @@ def _read_head(lines: _Lines) -> _Head:
 
 
 class _Columns:
-    """The columns of a CSV file, with those that are left out."""
+    """The columns of a CSV file, with those that are left out.
+
+    Parameters
+    ----------
+    names
+        Cells of the line of names.
+    place
+        Place of this line, for errors.
+    """
 
     def __init__(self, names: list[str], place: str) -> None:
-        self._n_all = len(names)
+        self._n_head_cells = len(names)
 
         # A separator at the end of each line makes an empty last column.
         n_named = len(names)
@@ -188,11 +200,12 @@ class _Columns:
 
         # A first column without a name may be the index that pandas writes.
         self._has_index = len(names) > 1 and not names[0]
-        self._next_index: int | None = None
+        self._next_index: int | None = None  # None before the first row
         self._n_trailing = 0
 
-        named = self._names[1:] if self._has_index else self._names
-        if not named or not all(named) or len(set(named)) < len(named):
+        data_names = self._names[1:] if self._has_index else self._names
+        has_repeats = len(set(data_names)) < len(data_names)
+        if not data_names or not all(data_names) or has_repeats:
             raise InputError(
                 "the first line is empty, or does not name every column once",
                 where=place,
@@ -206,14 +219,15 @@ class _Columns:
         unnamed_cells = cells[n_named:]
         if len(cells) < n_named or any(unnamed_cells):
             advice = "quote cells with separators"
-            if self._n_all == 1:
+            if self._n_head_cells == 1:
                 advice += ", and remove what stands before the line of names"
             raise InputError(
-                f"has {len(cells)} cells where the first line has {self._n_all}",
+                f"has {len(cells)} cells where the first line has {self._n_head_cells}",
                 where=place,
                 fix=advice,
             )
 
+        # The unnamed cells are all empty.
         self._n_trailing += bool(unnamed_cells)
         if self._has_index:
             self._check_index(cells[0], place)
@@ -233,7 +247,7 @@ class _Columns:
             )
         self._next_index = number + 1
 
-    def tell(self, path: Path, note: Note) -> None:
+    def write_notes(self, path: Path, note: Note) -> None:
         """Write notes on the columns that were left out."""
         if self._has_index:
             note(f"{path}: the first column has no name (an index) and is left out")

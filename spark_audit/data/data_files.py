@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 GZIP = b"\x1f\x8b"
 ZSTD = b"\x28\xb5\x2f\xfd"
+"""First bytes of a compressed file."""
 COMPRESSED = (".gz", ".zst")
 """Endings of compressed files that are read."""
 FREE_BYTES = 1 << 28
@@ -35,6 +36,7 @@ MOST_TIMES = 200
 """Multiple of its size that a file may decode to, if that is above :data:`FREE_BYTES`.
 """
 CHUNK_BYTES = 1 << 20
+"""Characters that are recoded to UTF-8 at once."""
 _ENCODING_OF_MARK = {
     # UTF-32 comes first, because its mark begins with that of UTF-16.
     codecs.BOM_UTF32_LE: "utf-32",
@@ -43,7 +45,7 @@ _ENCODING_OF_MARK = {
     codecs.BOM_UTF16_BE: "utf-16",
 }
 _ENCODING_OF_ZEROS: dict[tuple[bool, ...], str] = {
-    # Which of the first four bytes are zero if a file begins with ASCII letters.
+    # Which of the first four bytes are zero if a file begins with an ASCII letter.
     (False, True, True, True): "utf-32-le",
     (True, True, True, False): "utf-32-be",
     (False, True, False, True): "utf-16-le",
@@ -148,8 +150,8 @@ def open_data(path: Path, *, encoding: str | None = None) -> Iterator[IO[bytes]]
         if encoding is not None:
             stream = io.BufferedReader(_Recoded(stream, path, encoding))
 
-        # Without --encoding, UTF-16 would fail at its first letter, or be read as
-        # letters with zeros between them.
+        # Read as UTF-8, UTF-16 would fail at its first letter, or seem to be letters
+        # with zeros between them.
         first_bytes = stream.peek(4)[:4]  # type: ignore[attr-defined]
         wide_encoding = _wide_encoding(first_bytes)
         if encoding is None and wide_encoding is not None:
@@ -214,6 +216,7 @@ class _Decoded(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
+    # ``io.BufferedReader`` reads through this method; 0 bytes are the end.
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         try:
             piece = self._source.read(len(buffer))
@@ -237,7 +240,7 @@ class _Recoded(io.RawIOBase):
         self._path = path
         self._encoding = encoding
         self._text = io.TextIOWrapper(file, encoding=encoding, newline="")
-        # UTF-8 bytes that did not fit into the last reader's buffer.
+        # UTF-8 bytes that did not fit into the buffer of the last call.
         self._waiting = b""
 
     def readable(self) -> bool:

@@ -1,6 +1,8 @@
 """Find the rows in a JSON object, in the layouts that tools write.
 
 An object may be a single row, hold a list of rows under a key, or be a table of pandas.
+A further layout gets a name in :data:`Layout`, a condition in :func:`layout_of` and its
+rows in :func:`rows_in_object`.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ WRAPPER_KEYS = frozenset(
 )
 """Keys under which tools write a list of rows."""
 _DESCRIPTIONS = ("features",)
-"""Keys under which the datasets server describes columns."""
+"""Keys under which the datasets server lists descriptions of columns, not rows."""
 
 
 def layout_of(value: Row) -> Layout:
@@ -37,14 +39,15 @@ def layout_of(value: Row) -> Layout:
 
     ::
 
-    split            {"columns": [names], "data": [[cells], ...]}
-    wrapped          one list of objects, under a usual key
-    several          several such lists: nothing says which are the rows
-    lists by column  {"a": [cells], "b": [cells]}, as pandas' orient="list"
-    by row           {"0": {row}, "1": {row}}, as orient="index"
-    by column        {"a": {"0": cell, "1": cell}}, as orient="columns"
-    objects          other objects: nothing says which are the rows
-    row              the object itself is a row
+        split            {"columns": [names], "data": [[cells], ...]}
+        wrapped          one list of objects, under a usual key
+        several          several such lists: nothing says which are the rows
+        lists by column  {"a": [cells], "b": [cells]}, as pandas' orient="list"
+        row              the object itself is a row: a value is no object
+        by row           {"0": {row}, "1": {row}}, as orient="index"
+        by column        {"a": {"0": cell, "1": cell}}, as orient="columns"
+        row              chat messages by name: parts of one row
+        objects          other objects: nothing says which are the rows
     """
     if _is_split(value):
         return "split"
@@ -67,7 +70,7 @@ def layout_of(value: Row) -> Layout:
     if all(_is_numbered(cells) for cells in objects.values()):
         return "by column"
     # Chat messages by name are parts of one row.
-    if any("role" in inner for inner in objects.values()):
+    if any("role" in entries for entries in objects.values()):
         return "row"
     return "objects"
 
@@ -131,13 +134,15 @@ def _is_table_of_lists(value: Row) -> bool:
 
 def _lists_by_key(value: Row) -> dict[str, list[object]]:
     """Return the values of an object that are lists."""
-    return {key: inner for key, inner in value.items() if isinstance(inner, list)}
+    return {key: items for key, items in value.items() if isinstance(items, list)}
 
 
 def _objects_by_key(value: Row) -> dict[str, Row]:
     """Return the values of an object that are objects with at least one key."""
     return {
-        key: inner for key, inner in value.items() if isinstance(inner, dict) and inner
+        key: entries
+        for key, entries in value.items()
+        if isinstance(entries, dict) and entries
     }
 
 
@@ -178,8 +183,9 @@ def rows_in_object(value: Row, path: Path, note: Callable[[str], None]) -> list[
         key = _wrapper_key(value)
         assert key is not None  # the layout guarantees it
         note(f"{path}: is an object, and its rows are those under '{key}'")
-        page = _rows_of_datasets_server(value, path, note)
-        return page or _lists_by_key(value)[key]
+        # A page of the datasets server has rows inside of its objects.
+        rows_of_page = _rows_of_datasets_server(value, path, note)
+        return rows_of_page or _lists_by_key(value)[key]
     if layout == "lists by column":
         note(f"{path}: is a table by column, with a list of cells each")
         columns = _lists_by_key(value)
@@ -189,6 +195,7 @@ def rows_in_object(value: Row, path: Path, note: Callable[[str], None]) -> list[
         note(f"{path}: is an object of numbered rows")
         return list(value.values())
 
+    assert layout == "by column"  # the only one that is left
     rows = _rows_of_columns(value, path)
     note(f"{path}: is a table by column, as pandas writes it")
     return rows
@@ -261,7 +268,7 @@ def _rows_of_datasets_server(
             fix="give the data set itself: hf:OWNER/NAME, or its parquet files",
         )
 
-    n_all = value.get("num_rows_total")
-    if type(n_all) is int and n_all > len(rows):
-        note(f"{path}: is a page of {len(rows)} of {n_all} rows")
+    n_rows_in_all = value.get("num_rows_total")
+    if type(n_rows_in_all) is int and n_rows_in_all > len(rows):
+        note(f"{path}: is a page of {len(rows)} of {n_rows_in_all} rows")
     return rows

@@ -21,6 +21,7 @@ from spark_audit.files import parse_json
 from spark_audit.json_values import Row
 
 Note: TypeAlias = Callable[[str], None]
+"""A callback that receives a note for the user, as one sentence."""
 EMPTY_FIX = "give a file with rows: check what exported it"
 _OBJECT_FIX = "write each row as an object, with a name before each value"
 _UTF8_FIX = "save as UTF-8, or read it by `data import --encoding`, such as cp1252"
@@ -32,6 +33,9 @@ _CR_BETWEEN_ROWS = re.compile(rb"\}\s*\r\s*\{")
 class BlankLines:
     """The blank lines of a file, between its rows or after the last one.
 
+    A reader calls :meth:`add` at each blank line, :meth:`end_at_row` at each row, and
+    :meth:`write_note` after the last row. Lines after the last row never count.
+
     Parameters
     ----------
     note
@@ -40,10 +44,10 @@ class BlankLines:
 
     def __init__(self, note: Note | None) -> None:
         self._note = note
-        self._first = ""
         self._n_between = 0
-        self._first_since_row = ""
+        self._first_between = ""  # its place
         self._n_since_row = 0
+        self._first_since_row = ""  # its place
 
     def add(self, place: str) -> None:
         """Count a blank line."""
@@ -51,7 +55,13 @@ class BlankLines:
         self._n_since_row += 1
 
     def end_at_row(self) -> None:
-        """Count the blank lines since the last row as lines between rows."""
+        """Count the blank lines since the last row as lines between rows.
+
+        Raises
+        ------
+        InputError
+            If there are any, and they are refused.
+        """
         if not self._n_since_row:
             return
         if self._note is None:
@@ -59,21 +69,21 @@ class BlankLines:
                 "is a blank line", where=self._first_since_row, fix="remove it"
             )
 
-        self._first = self._first or self._first_since_row
+        self._first_between = self._first_between or self._first_since_row
         self._n_between += self._n_since_row
         self._n_since_row = 0
         self._first_since_row = ""
 
-    def tell(self) -> None:
+    def write_note(self) -> None:
         """Write the note on blank lines between rows."""
         if self._note is None or not self._n_between:
             return
 
         if self._n_between == 1:
-            self._note(f"{self._first}: a blank line is left out between rows")
+            self._note(f"{self._first_between}: a blank line is left out between rows")
         else:
             self._note(
-                f"{self._first}: blank lines are left out between rows "
+                f"{self._first_between}: blank lines are left out between rows "
                 f"({self._n_between} of them, the first here)"
             )
 
@@ -135,7 +145,7 @@ def json_lines(
         has_rows = True
         yield place, _checked_row(row, place)
 
-    blank_lines.tell()
+    blank_lines.write_note()
     if not has_rows:
         raise InputError("is empty", where=str(path), fix=EMPTY_FIX)
 
@@ -229,10 +239,17 @@ def _checked_rows(rows: list[object], path: Path) -> Iterator[tuple[str, Row]]:
 
 
 def _is_json_lines(path: Path, encoding: str | None) -> bool:
-    """Return whether each line of a file is an object, judged by the first lines.
+    """Return whether each line of a file is an object, judged by its first lines.
 
-    A list does not count, nor does an object over several lines. A single line may be a
-    row, or an object that holds the rows. ::
+    The first line that fits decides::
+
+        first line                      JSON lines?
+        [ ...                           no: a list
+        an object, and more lines       yes
+        an object, and nothing else     yes, if it is itself a row (:func:`layout_of`)
+        {...} {...}                     no: several objects on a line
+        ends with one of  , { [ :       no: it continues on the next line
+        anything else                   yes: the reader of lines reports the error
     """
     lines = byte_lines(path, encoding=encoding)
     first_line = next((line for _, line in lines if line.strip()), b"")
@@ -242,17 +259,16 @@ def _is_json_lines(path: Path, encoding: str | None) -> bool:
     try:
         value = json.loads(first_line)
     except json.JSONDecodeError as error:
-        holds_several = error.msg == "Extra data"
-        if holds_several and error.doc.startswith("{", error.pos):
+        has_more_text = error.msg == "Extra data"
+        if has_more_text and error.doc.startswith("{", error.pos):
             return False
         # JSON treats a lone CR between objects as white space.
         return not (_is_indented(first_line) or _CR_BETWEEN_ROWS.search(first_line))
     except (ValueError, RecursionError):
         return not _is_indented(first_line)
 
-    if any(line.strip() for _, line in lines):
-        return True
-    return not isinstance(value, dict) or layout_of(value) == "row"
+    has_next_line = any(line.strip() for _, line in lines)
+    return has_next_line or not isinstance(value, dict) or layout_of(value) == "row"
 
 
 def _is_indented(first_line: bytes) -> bool:

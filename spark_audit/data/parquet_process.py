@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 LIBRARY_BYTES = 1 << 30
 """Bytes of address space that pyarrow needs before it decodes anything."""
 _NO_MEMORY = 3
-"""Exit code of a process that reached its memory limit."""
+"""Exit code of a process that reached its memory limit. The program below writes it as
+a number, and 4 for any other failure."""
 
 # Isolated (-I): neither the working directory nor environment variables add code.
 _PARQUET_PROGRAM = """
@@ -42,7 +43,7 @@ try:
 except MemoryError:
     sys.exit(3)
 except Exception as error:
-    # The decoder is C++: what it cannot allocate comes as an OSError in words.
+    # The decoder is C++: only the words of an error say that memory was short.
     words = str(error).lower()
     no_memory = "bad_alloc" in words or "allocate memory" in words
     sys.exit(3 if no_memory or "out of memory" in words else 4)
@@ -105,7 +106,7 @@ def _start_decoder(
     package = find_spec("pyarrow")
     assert package is not None
     assert package.origin is not None
-    home = str(Path(package.origin).parents[1])
+    site_packages = str(Path(package.origin).parents[1])
 
     file.seek(0)
     return subprocess.Popen(
@@ -114,7 +115,7 @@ def _start_decoder(
             "-I",
             "-c",
             _PARQUET_PROGRAM,
-            home,
+            site_packages,
             str(most_decoded(size) + LIBRARY_BYTES),
             str(n_rows),
             *texts,

@@ -1,4 +1,9 @@
-"""Read rows from a file, a folder, or a data set on the hub, one by one."""
+"""Read rows from a file, a folder, or a data set on the hub, one by one.
+
+A further file format is recognised in :func:`_rows_of_file` and read in a file of its
+own, such as ``csv_rows.py``. Each reader yields ``(place, row)``: the place, such as
+``a.csv:7``, is for errors.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +31,7 @@ from spark_audit.json_values import Row
 from spark_audit.wrong_paths import no_such_path
 
 HUB = "hf:"
+"""Beginning of the name of a data set on the hub."""
 READ_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
 """Endings of files that are read from a folder."""
 _TEST_WORDS = r"tests?|testing|eval(?:uation)?|dev|val(?:id(?:ation)?)?"
@@ -43,10 +49,18 @@ class _SplitFile(NamedTuple):
 def read_rows(
     source: str, format: str, *, encoding: str | None = None, note: Note
 ) -> Iterator[tuple[str, Split | None, Row]]:
-    """Yield each row with its place and the split of its file or part.
+    """Yield ``(place, split by name, row)`` of each row of a source.
+
+    The split by name is that of the row's file in a folder, or of its part of a data
+    set; ``None`` for a single file, or if the name gives none.
 
     Parameters
     ----------
+    source
+        A file, a folder, or ``hf:OWNER/NAME[:CONFIG]``.
+    format
+        A format of :func:`spark_audit.data.importers.import_rows`; ``auto``: the
+        content decides.
     encoding
         Encoding of text files; ``None``: UTF-8.
     note
@@ -59,6 +73,7 @@ def read_rows(
 
     path = Path(source)
     if not path.exists():
+        # A name on the hub may also have been meant.
         error = no_such_path(path, otherwise="give a file or a folder")
         raise InputError(
             error.what,
@@ -90,19 +105,19 @@ def _files_in(folder: Path, format: str) -> list[_SplitFile]:
 
     # Other files, such as a README or a script, have no split's name.
     files: list[_SplitFile] = []
-    paths_of_splits: list[Path] = []
+    paths_with_split: list[Path] = []
     for path in sorted(folder.iterdir()):
         split = split_of(path.name)
         if split is None:
             continue
-        paths_of_splits.append(path)
+        paths_with_split.append(path)
         if _suffix(path) in READ_SUFFIXES:
             files.append(_SplitFile(path, split))
 
     file_kinds.check_left_out(
         folder,
         read=[file.path for file in files],
-        others=paths_of_splits,
+        others=paths_with_split,
         endings=file_kinds.UNREAD,
     )
     if not files:
@@ -115,9 +130,11 @@ def _files_in(folder: Path, format: str) -> list[_SplitFile]:
 
 
 def _suffix(path: Path) -> str:
-    """Return a file's ending, without an ending of compression."""
+    """Return a file's ending, without that of compression: ``.csv`` for a.csv.gz."""
     suffix = path.suffix.lower()
-    return Path(path.stem).suffix.lower() if suffix in COMPRESSED else suffix
+    if suffix in COMPRESSED:
+        return Path(path.stem).suffix.lower()
+    return suffix
 
 
 def _rows_of_file(
