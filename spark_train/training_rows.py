@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from spark_audit.data.encoding import Encoding, kept_range, tokens_of_ranges
+from spark_audit.data.encoding import Encoding, tokens_of_ranges
 from spark_audit.data.encoding import encode_rows as encode_texts
 from spark_audit.data.examples import Example, Ranges
 from spark_audit.data.fixed_wording import template_ranges
+from spark_audit.data.kept_range import kept_range
 from spark_audit.data.occurrences import identifier_ranges
 from spark_audit.data.sensitivity import stop_word_ranges
 from spark_audit.data.task_wording import task_templates

@@ -2,8 +2,15 @@
 
 A separate tokenisation of the response would shift every mask behind it. So the joint
 text is tokenised once, with the special tokens that ``tokenizer(text)`` adds, and the
-offset mapping gives the tokens of characters. White space never decides an overlap:
-byte-level tokens carry the blank before a word.
+offset mapping gives the tokens of characters.
+
+There are two ways from characters to tokens. Audits use :meth:`Encoding.span` and
+:meth:`Encoding.mask`, where white space never decides an overlap: byte-level tokens
+carry the blank before a word. The loss of a training run counts blanks, too:
+:func:`tokens_of_ranges`.
+
+Ranges are ``start:end``, end exclusive, of characters or of tokens as their names say;
+``T`` is the number of tokens of a text.
 """
 
 from __future__ import annotations
@@ -41,7 +48,7 @@ class Encoding:
         own.
     full_offsets
         Shape ``(T, 2)``, int32: the characters of each token with its white space.
-        ``None`` for rows whose training is unknown.
+        ``None`` unless it was asked for, as for rows with a ``training_input``.
     """
 
     ids: np.ndarray
@@ -91,12 +98,20 @@ class Encoding:
         ----------
         starts, ends
             Shape ``(ranges,)``: characters.
+
+        Returns
+        -------
+        first, last
+            Shape ``(ranges with a token,)`` each: token indices, both inclusive.
         """
-        shown = np.flatnonzero(self.char_start < self.char_end)  # tokens that show text
-        first = np.searchsorted(self.char_end[shown], starts, side="right")
-        last = np.searchsorted(self.char_start[shown], ends, side="left") - 1
-        touches = first <= last
-        return shown[first[touches]], shown[last[touches]]
+        # Only tokens with text: blanks and special tokens touch no range.
+        text_tokens = np.flatnonzero(self.char_start < self.char_end)
+        # Indices into text_tokens: the first token that ends behind a range's start,
+        # and the last one that begins before its end.
+        first = np.searchsorted(self.char_end[text_tokens], starts, side="right")
+        last = np.searchsorted(self.char_start[text_tokens], ends, side="left") - 1
+        has_token = first <= last  # (ranges,)
+        return text_tokens[first[has_token]], text_tokens[last[has_token]]
 
     def span(self, start: int, end: int) -> TokenSpan | None:
         """Return the tokens that overlap the characters ``start:end``, if any do.
@@ -117,6 +132,11 @@ class Encoding:
     def mask(self, ranges: Sequence[tuple[int, int]]) -> np.ndarray:
         """Return a mask of the tokens that :meth:`span` gives for any of the ranges.
 
+        Parameters
+        ----------
+        ranges
+            Character ranges, in any order; they may overlap.
+
         Returns
         -------
         numpy.ndarray
@@ -134,13 +154,13 @@ class Encoding:
     def model_input(self, kept: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
         """Return the token ids that a model reads, and their positions.
 
-        Leading special tokens stay in front of a text that was cut. The first token
-        has no prediction.
+        Leading special tokens stay in front of a text that was cut. The model predicts
+        every one of these tokens but the first.
 
         Parameters
         ----------
         kept
-            Token range of the full tokenisation, end exclusive.
+            Token range of the full tokenisation, as ``kept_range.py`` gives it.
 
         Returns
         -------
@@ -148,7 +168,7 @@ class Encoding:
             Shape ``(K,)`` each; ``positions`` are indices in the full tokenisation.
         """
         start, end = kept
-        positions = _positions_to(end)[start:]
+        positions = _positions_to(end)[start:]  # (end - start,)
         if start > 0:
             leading = np.arange(min(self.n_leading_special, start), dtype=np.int32)
             positions = np.concatenate([leading, positions])
@@ -168,7 +188,10 @@ def _positions_to(end: int) -> np.ndarray:
 
 
 class TokenSpan(NamedTuple):
-    """Tokens ``start:end``; ``partial`` when an edge token reaches past the span."""
+    """Tokens ``start:end`` of a character span.
+
+    ``partial``: the first or the last of them also holds characters outside of it.
+    """
 
     start: int
     end: int
@@ -249,9 +272,10 @@ def _encode_as_trained(tokenizer: Tokenizer, text: str, training: RowInput) -> E
     if training.special_tokens == "in_text" and len(is_special):
         # A BOS in the text stays in front of a cut text, like an added one.
         is_special[0] = encoding.ids[0] == tokenizer.bos_token_id
-    first_fed, _ = training.token_range_read(len(encoding))
-    if first_fed > 0:
-        is_special[:] = False  # the trainer cut the special tokens off
+    first_read, _ = training.token_range_read(len(encoding))
+    if first_read > 0:
+        # The trainer cut the special tokens off, so none is put in front of the rest.
+        is_special[:] = False
 
     # A special token shows no text and therefore belongs to no span.
     char_end = np.where(is_special, encoding.char_start, encoding.char_end)
@@ -285,24 +309,25 @@ def encode(
             where=type(tokenizer).__name__,
             fix="use the fast tokenizer (a folder with tokenizer.json)",
         )
+
     encodings: list[Encoding] = []
     for first in range(0, len(texts), TEXTS_PER_CALL):
-        lot = list(texts[first : first + TEXTS_PER_CALL])
-        for encoding in _encode_lot(tokenizer, lot, special_tokens=special_tokens):
+        batch = list(texts[first : first + TEXTS_PER_CALL])
+        for encoding in _encode_batch(tokenizer, batch, special_tokens=special_tokens):
             if not keep_full_offsets:
                 encoding = replace(encoding, full_offsets=None)
             encodings.append(encoding)
     return encodings
 
 
-def _encode_lot(
-    tokenizer: Tokenizer, lot: list[str], *, special_tokens: bool
+def _encode_batch(
+    tokenizer: Tokenizer, texts: list[str], *, special_tokens: bool
 ) -> Iterator[Encoding]:
     """Yield the encodings of texts, which are tokenised in one call."""
 
     def call() -> Mapping[str, Sequence[Sequence[object]]]:
         output: Mapping[str, Sequence[Sequence[object]]] = tokenizer(
-            lot,
+            texts,
             add_special_tokens=special_tokens,
             return_offsets_mapping=True,
             return_special_tokens_mask=True,
@@ -312,14 +337,14 @@ def _encode_lot(
         return output
 
     with tokenising(tokenizer):
-        output = in_time(call, lot, tokenizer)
+        output = in_time(call, texts, tokenizer)
 
     columns = (
         output["input_ids"],
         output["offset_mapping"],
         output["special_tokens_mask"],
     )
-    for text, ids, offsets, is_special in zip(lot, *columns, strict=True):
+    for text, ids, offsets, is_special in zip(texts, *columns, strict=True):
         yield _without_white_space(
             text,
             np.asarray(ids, np.int32),
@@ -333,6 +358,13 @@ def _without_white_space(
 ) -> Encoding:
     """Return an encoding whose tokens start and end without white space.
 
+    ::
+
+        text          a n n _ l e e           "_" is a blank
+        full_offsets  |  0:3  |3:7|           "ann", "_lee"
+        char_start    0        4
+        char_end      3        7
+
     Parameters
     ----------
     ids, is_special
@@ -343,12 +375,12 @@ def _without_white_space(
     char_start = np.zeros(len(ids), dtype=np.int32)
     char_end = np.zeros(len(ids), dtype=np.int32)
     for i, (low, high) in enumerate(full_offsets.tolist()):
-        shown = text[low:high].strip()
+        stripped = text[low:high].strip()
         # A token of blanks becomes an empty range at the end of its blanks.
-        char_start[i] = text.index(shown, low) if shown else high
+        char_start[i] = text.index(stripped, low) if stripped else high
         char_end[i] = char_start[i]
         if not is_special[i]:
-            char_end[i] += len(shown)
+            char_end[i] += len(stripped)
     return Encoding(
         ids=ids,
         char_start=char_start,
@@ -363,7 +395,8 @@ def offsets_of_ids(
 ) -> tuple[str, list[tuple[int, int]]]:
     """Return the text of token ids, and the character range of each token.
 
-    Tokens that form one character only together share that character.
+    Tokens that form one character only together share that character. Ranges include
+    white space, as :attr:`Encoding.full_offsets` do.
 
     Raises
     ------
@@ -383,7 +416,7 @@ def offsets_of_ids(
     stream = DecodeStream(skip_special_tokens=False)
     text = ""
     offsets: list[tuple[int, int]] = []
-    n_waiting = 0
+    n_waiting = 0  # tokens whose bytes do not complete a character yet
     with tokenising(tokenizer):
         for token in ids:
             piece = stream.step(tokenizer.backend_tokenizer, token)
@@ -407,6 +440,13 @@ def tokens_of_ranges(
 
     Special tokens that the tokenizer added before or behind the text go with its first
     and its last character.
+
+    Parameters
+    ----------
+    encoding
+        With :attr:`Encoding.full_offsets`.
+    ranges
+        Character ranges, in any order; they may overlap.
 
     Returns
     -------
@@ -444,7 +484,7 @@ def token_ids(
     *,
     special_tokens: bool = True,
 ) -> list[list[int]]:
-    """Return only the token ids, as ``tokenizer(text)`` gives them.
+    """Return only the token ids of texts, as ``tokenizer(text)`` gives them.
 
     Parameters
     ----------
@@ -502,73 +542,3 @@ def check_one_bos(tokenizer: Tokenizer, texts: Iterable[str]) -> None:
             fix="take it out of the rows, or import the messages that they were made "
             "of with `data import --chat-template CHECKPOINT`",
         )
-
-
-def kept_range(
-    encoding: Encoding,
-    *,
-    max_length: int | None,
-    response_start: int,
-    spans: Sequence[tuple[int, int]] = (),
-) -> tuple[int, int]:
-    """Return the range of tokens that is scored of a text that may be too long.
-
-    The response is kept, and the prompt is cut from its start. If the cut falls inside
-    a PII span, it moves to the end of the span. If the response alone is too long, its
-    end is cut; if this cut falls inside a span, it moves back to the start of the span.
-    So spans are kept or cut as a whole, with two exceptions: a span that reaches from
-    the prompt into the response, and a span at the start of the response that alone is
-    too long.
-
-    Leading special tokens are always read (see :meth:`Encoding.model_input`). Special
-    tokens behind the text (an EOS) are left out.
-
-    Parameters
-    ----------
-    max_length
-        Tokens that fit, special tokens included; ``None``: no limit.
-    response_start
-        First character of the response.
-    spans
-        Token ranges of the PII spans.
-
-    Returns
-    -------
-    tuple
-        ``(token_start, token_end)`` in the full tokenisation, end exclusive.
-
-    Raises
-    ------
-    InputError
-        If no token of the text fits.
-    """
-    text_end = encoding.text_token_end
-    if max_length is None or text_end <= max_length:
-        return 0, text_end
-
-    n_text_tokens = max_length - encoding.n_leading_special
-    if n_text_tokens < 1:
-        raise InputError(
-            f"a context of {max_length} tokens has no room for any text",
-            fix="give a larger one by --max-length, or leave the row out",
-        )
-
-    # First case: the response alone is too long, so its end is cut.
-    response_token = encoding.first_token_past(response_start)
-    if text_end - response_token > n_text_tokens:
-        end = response_token + n_text_tokens
-        for span_start, span_end in sorted(spans, reverse=True):
-            if response_token < span_start < end < span_end:
-                end = span_start
-        return response_token, end
-
-    # Second case: the response fits, so the prompt is cut from its start.
-
-    # Without a special token in front, the first kept token has no prediction, so a
-    # span must not begin with it.
-    n_unpredicted = 1 if encoding.n_leading_special == 0 else 0
-    start = text_end - n_text_tokens
-    for span_start, span_end in sorted(spans):
-        if span_start < start + n_unpredicted and start < span_end:
-            start = min(span_end, response_token)
-    return start, text_end

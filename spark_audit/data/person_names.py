@@ -3,7 +3,10 @@
 A run is a sequence of capitalised words, such as "President John Smith". The search
 goes through the words of a run: :func:`_name_end` returns the end of a name that begins
 at a word, and :func:`_is_person` and :func:`_goes_on` reject names whose neighbours
-give them another meaning.
+give them another meaning. :func:`names` puts the steps together.
+
+Names and words come from Faker (:func:`_lists`), further words from
+``person_names.toml``: a role, a firm or a word that is no name is added there.
 """
 
 from __future__ import annotations
@@ -22,14 +25,18 @@ HEADLINE_WORDS = 5
 run the neighbours of a full name are not looked at."""
 
 Range = tuple[int, int]
+"""Characters ``start:end`` of a text."""
 
 
 class Word(NamedTuple):
-    """A word of a run: its characters in the text, and its spelling in the lists."""
+    """A word of a run: its characters in the text, and its spelling in the lists.
+
+    The lists have no word in capitals: ``JOHN`` in a text is ``John`` there.
+    """
 
     start: int
     end: int
-    written: str
+    spelling: str
 
 
 _NAME_PART = r"(?:(?:Mc|Mac|O['\u2019]|D['\u2019])?[A-Z\u00c0-\u00de][^\W\d_]*)"
@@ -47,14 +54,14 @@ _RUN_OF_NAMES = re.compile(
 _REVERSED = re.compile(
     rf"(?<![\w@/.#&-])({_NAME_PATTERN}),[ ]({_NAME_PATTERN})(?![\w@]|[ ][A-Z])"
 )
+"""Pattern of "Surname, Given": two capitalised words that are not part of a list."""
 
 _NON_SPACES = re.compile(r"[^ ]+")
 
+_WORDS_FILE = Path(__file__).with_name("person_names.toml")
 _WORD_LISTS = {
     name: frozenset(words.split())
-    for name, words in tomllib.loads(
-        Path(__file__).with_name("person_names.toml").read_text("utf-8")
-    ).items()
+    for name, words in tomllib.loads(_WORDS_FILE.read_text("utf-8")).items()
 }
 
 _ROLE_WORDS = _WORD_LISTS["roles"]
@@ -92,10 +99,10 @@ def providers() -> dict[str, type]:
     """Return Faker's providers of people's names, by locale."""
     from faker.providers import person
 
-    names = [module.name for module in pkgutil.iter_modules(person.__path__)]
+    locales = [module.name for module in pkgutil.iter_modules(person.__path__)]
     return {
-        name: importlib.import_module(f"{person.__name__}.{name}").Provider
-        for name in names
+        locale: importlib.import_module(f"{person.__name__}.{locale}").Provider
+        for locale in locales
     }
 
 
@@ -121,13 +128,14 @@ def _capitalised_words(phrases: Iterable[str]) -> frozenset[str]:
 
 def _names_of(locale_providers: Iterable[type], field_start: str) -> set[str]:
     """Return the names of providers, from the lists whose field begins so."""
-    names: set[str] = set()
+    listed_names: set[str] = set()
     for provider in locale_providers:
         for field in dir(provider):
             value = getattr(provider, field)
+            # Methods of the same beginning draw a name from the lists.
             if field.startswith(field_start) and not callable(value):
-                names.update(strings(value))
-    return names
+                listed_names.update(strings(value))
+    return listed_names
 
 
 @lru_cache(maxsize=1)
@@ -135,12 +143,12 @@ def _lists() -> _NameLists:
     """Return Faker's lists: names of some 90 locales, cities, countries and words."""
     from faker.providers.lorem.en_US import Provider as Lorem
 
-    everywhere = providers().values()
+    all_locales = providers().values()
     english = [providers()[f"en_{country}"] for country in ("US", "GB", "IE", "NZ")]
     usual_given = _names_of(english, "first_name")
     return _NameLists(
-        given=_capitalised_words(_names_of(everywhere, "first_name")),
-        surnames=_capitalised_words(_names_of(everywhere, "last_name")),
+        given=_capitalised_words(_names_of(all_locales, "first_name")),
+        surnames=_capitalised_words(_names_of(all_locales, "last_name")),
         usual_given=_capitalised_words(usual_given),
         usual_surnames=_capitalised_words(_names_of(english, "last_name")),
         places=_capitalised_words(_place_words(usual_given)),
@@ -187,8 +195,8 @@ class _Coverage:
     def __init__(self, text: str) -> None:
         self._is_covered = bytearray(len(text))
 
-    def __contains__(self, place: int) -> bool:
-        return bool(self._is_covered[place])
+    def __contains__(self, position: int) -> bool:
+        return bool(self._is_covered[position])
 
     def add(self, start: int, end: int) -> None:
         """Mark characters as part of a name."""
@@ -200,6 +208,7 @@ def names(text: str) -> list[Range]:
 
     Blanks and hyphens must be plain ones (``pii.plain`` replaces others).
     """
+    # First "Smith, John": in a run, "John" would be a name of its own.
     lists = _lists()
     covered = _Coverage(text)
     ranges = list(_reversed_names(text, lists))
@@ -218,15 +227,15 @@ def names(text: str) -> list[Range]:
 
 
 def _words_of_run(run: re.Match[str]) -> list[Word]:
-    """Return the words of a run of capitalised words."""
-    # If all words are in capitals, a short word is not an acronym.
+    """Return the words of a match of :data:`_RUN_OF_NAMES`."""
+    # If all of three or more words are in capitals, a short word is not an acronym.
     is_in_capitals = run[0].isupper() and run[0].count(" ") > 1
     min_length = 2 if is_in_capitals else 4
     return [
         Word(
             start=run.start() + word.start(),
             end=run.start() + word.end(),
-            written=_as_listed(word[0], min_length),
+            spelling=_as_listed(word[0], min_length),
         )
         for word in _NON_SPACES.finditer(run[0])
     ]
@@ -270,13 +279,16 @@ def _is_other_word(word: str, lists: _NameLists) -> bool:
 
 
 def _names_of_run(text: str, words: list[Word], lists: _NameLists) -> Iterator[Range]:
-    """Yield the names among the words of one run."""
+    """Yield the names among the words of one run.
+
+    ``first`` and ``end`` are indices of words here and in the functions below.
+    """
     first = 0
     before = _word_before(text, words[0].start)
     while first < len(words):
         # Behind a role, as in "President Smith", a surname alone is a name, too.
         has_role = before.lower() in _ROLE_WORDS
-        end = 0
+        end = 0  # no name begins here
         if before not in _BEFORE_PLACES:
             end = _name_end(words, first, lists, has_role=has_role)
 
@@ -286,7 +298,7 @@ def _names_of_run(text: str, words: list[Word], lists: _NameLists) -> Iterator[R
 
         # If no name begins here, try the next word.
         first = end or first + 1
-        before = words[first - 1].written.rstrip(".")
+        before = words[first - 1].spelling.rstrip(".")
 
 
 def _is_person(
@@ -297,17 +309,17 @@ def _is_person(
     The word behind them decides; a single word in capitals is not a person.
     """
     if end < len(words):
-        return words[end].written.lower() not in _FIRM_WORDS
+        return words[end].spelling.lower() not in _FIRM_WORDS
 
-    behind = words[end - 1].end
+    name_end = words[end - 1].end
     is_single = end - first == 1 and not has_role
     if is_single:
         # A single given name is uncertain: acronyms, "Faith 7", "Jack in the Box".
-        is_in_capitals = text[words[first].start : behind].isupper()
-        if is_in_capitals or re.match(r" (?:\d|in the\b)", text[behind:]):
+        is_in_capitals = text[words[first].start : name_end].isupper()
+        if is_in_capitals or re.match(r" (?:\d|in the\b)", text[name_end:]):
             return False
     # "Johnson & Johnson" is a firm.
-    return not re.match(r"(?:['\u2019]s)?[ ](?:&|amp;)", text[behind:])
+    return not re.match(r"(?:['\u2019]s)?[ ](?:&|amp;)", text[name_end:])
 
 
 def _goes_on(
@@ -328,14 +340,14 @@ def _goes_on(
         is_word = word[:1].isupper() and not word.isupper() and len(word) > 1
         return is_word and not is_known and not is_place
 
-    before = words[first - 1].written if first else ""
-    behind = words[end].written if end < len(words) else ""
+    before = words[first - 1].spelling if first else ""
+    behind = words[end].spelling if end < len(words) else ""
     return may_be_name(before) or may_be_name(behind)
 
 
-def _word_before(text: str, place: int) -> str:
-    """Return the word in front of a position of the text, on the same line."""
-    match = re.search(r"(\w+)\.?,?[ ]\**$", text[max(place - 30, 0) : place])
+def _word_before(text: str, position: int) -> str:
+    """Return the word in front of a position on the same line, or ``""``."""
+    match = re.search(r"(\w+)\.?,?[ ]\**$", text[max(position - 30, 0) : position])
     return match[1] if match else ""
 
 
@@ -344,39 +356,50 @@ def _name_end(
 ) -> int:
     """Return the end (exclusive) of a name that begins at a word; 0 if none does.
 
-    ::
+    The first line that fits decides::
 
-        given name, initials or particles, surname, second surname   a full name
-        the only word of its run                                     a name alone
+        an ordinary word, or a role                                  no name
+        any initials or particles, a surname, a second surname       a full name
+        the only word of its run                                     :func:`_is_alone`
         a listed word behind a role                                  a name alone
     """
-    first_word = words[first].written
+    first_word = words[first].spelling
     if first_word.lower() in lists.ordinary or first_word.lower() in _ROLE_WORDS:
         return 0
 
-    next_word = first + 1
-    while next_word < len(words):
-        written = words[next_word].written
-        if not _is_initial(written) and not written.islower():
-            break
-        next_word += 1
-
-    if next_word < len(words):
+    second = _behind_initials(words, first + 1)
+    if second < len(words):
         n_words = len(words) - first
-        surname = words[next_word].written
+        surname = words[second].spelling
         if _is_surname(surname, first_word, lists, has_role=has_role, n_words=n_words):
-            return _end_of_surnames(words, next_word, lists)
+            return _end_of_surnames(words, second, lists)
 
-    if len(words) == 1 and first_word not in lists.places:
-        if not _is_initial(first_word):
-            # "The driver PGgTYdDl": a code has capitals anywhere, a name only in front.
-            is_capitalised = first_word == first_word.capitalize()
-            may_be_surname = first_word in lists.surnames or is_capitalised
-            is_name = (has_role and may_be_surname) or first_word in lists.usual_given
-            return first + 1 if is_name else 0
+    can_be_alone = first_word not in lists.places and not _is_initial(first_word)
+    if len(words) == 1 and can_be_alone:
+        return 1 if _is_alone(first_word, lists, has_role=has_role) else 0
 
     is_listed = first_word in lists.given or first_word in lists.surnames
     return first + 1 if has_role and is_listed else 0
+
+
+def _behind_initials(words: list[Word], start: int) -> int:
+    """Return the index of the first word from ``start`` that may be a surname.
+
+    Initials and particles, such as "van", stand in front of it.
+    """
+    for index in range(start, len(words)):
+        spelling = words[index].spelling
+        if not _is_initial(spelling) and not spelling.islower():
+            return index
+    return len(words)
+
+
+def _is_alone(word: str, lists: _NameLists, *, has_role: bool) -> bool:
+    """Return whether a word is a name without any other word beside it."""
+    # "The driver PGgTYdDl": a code has capitals anywhere, a name only in front.
+    is_capitalised = word == word.capitalize()
+    may_be_surname = word in lists.surnames or is_capitalised
+    return (has_role and may_be_surname) or word in lists.usual_given
 
 
 def _end_of_surnames(words: list[Word], surname: int, lists: _NameLists) -> int:
@@ -384,10 +407,15 @@ def _end_of_surnames(words: list[Word], surname: int, lists: _NameLists) -> int:
 
     A second surname belongs to the name, but not in a headline, where every word is
     capitalised.
+
+    Parameters
+    ----------
+    surname
+        Index of the surname.
     """
     end = surname + 1
     if end < len(words) < HEADLINE_WORDS:
-        second = words[end].written
+        second = words[end].spelling
         if second in lists.surnames and second.lower() not in lists.ordinary:
             return end + 1
     return end
@@ -398,8 +426,14 @@ def _is_surname(
 ) -> bool:
     """Return whether a word is the surname that follows the first word of a name.
 
+    The first case that fits decides: the surname is also an ordinary word; the first
+    word is an initial; the first word is also a place; any other first word, which must
+    be a given name or stand behind a role.
+
     Parameters
     ----------
+    word, first_word
+        The candidate, and the first word of the name.
     n_words
         Number of words of the run, from the first word of the name.
     """
@@ -431,14 +465,20 @@ def _is_surname(
 def _repeated_names(
     text: str, ranges: list[Range], covered: _Coverage, lists: _NameLists
 ) -> Iterator[Range]:
-    """Yield further places of words of known names, such as a surname alone."""
+    """Yield where words of the names stand once more, such as a surname alone.
+
+    Parameters
+    ----------
+    ranges
+        The names that were found.
+    """
     words_of_names: set[str] = set()
     for start, end in ranges:
         for word in re.findall(r"[^\W\d_]{3,}", text[start:end]):
             if word[0].isupper() and word.lower() not in lists.ordinary:
                 words_of_names.add(word)
 
-    start = -1
+    start = -1  # no repeat is open
     end = -1
     for match in re.finditer(r"(?<![\w-])[^\W\d_]{3,}(?![\w-])", text):
         if match[0] not in words_of_names or match.start() in covered:

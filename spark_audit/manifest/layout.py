@@ -18,12 +18,12 @@ from spark_audit.data.encoding import (
     added_bos,
     check_one_bos,
     encode_rows,
-    kept_range,
     tokens_of_ranges,
     true_runs,
 )
 from spark_audit.data.examples import Example, Ranges, Span
 from spark_audit.data.fixed_wording import template_ranges
+from spark_audit.data.kept_range import kept_range
 from spark_audit.data.occurrences import identifier_ranges
 from spark_audit.data.task_wording import task_templates
 from spark_audit.data.tokenizer_type import Tokenizer

@@ -11,9 +11,9 @@ from spark_audit.data.encoding import (
     Encoding,
     TokenSpan,
     encode,
-    kept_range,
     token_ids,
 )
+from spark_audit.data.kept_range import kept_range
 from spark_audit.errors import CheckpointError, InputError
 
 
