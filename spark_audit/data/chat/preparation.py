@@ -4,6 +4,11 @@ The rules are those of TRL's SFTTrainer. Messages go through the chat template a
 no further special tokens. Other text gets EOS and the special tokens that the tokenizer
 adds. A completion begins where the ids of the prompt alone and of the whole text
 differ.
+
+``supervised`` is the part with loss: an option or a format names it (``Supervised``),
+and here it becomes ranges of characters. A further named part goes into ``formats.py``
+and into :meth:`Preparer._supervised_ranges`. A message is known by its number in the
+conversation, from 0.
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ from spark_audit.data.chat.rendering import (
     NOT_VALID,
     RenderedConversation,
     Renderer,
-    Wanted,
+    RenderRequest,
 )
 from spark_audit.data.encoding import Encoding, check_one_bos, encode, true_runs
 from spark_audit.data.examples import Ranges
@@ -155,12 +160,12 @@ class Preparer:
         self._renderer = renderer
         self.settings = settings
 
-        # One of the added tokens may end an assistant's turn.
-        added_tokens = sorted(filter(None, tokenizer.get_added_vocab()), key=len)
+        # Any of the added tokens may end an assistant's turn.
+        added_tokens = [token for token in tokenizer.get_added_vocab() if token]
         self._turn_ends = tuple(added_tokens)
 
-    def prepare(self, row: Conversation, place: str) -> Prepared:
-        """Return a row as the trainer prepares it.
+    def prepare(self, conversation: Conversation, place: str) -> Prepared:
+        """Return a conversation as the trainer prepares it.
 
         Raises
         ------
@@ -169,32 +174,33 @@ class Preparer:
         NotLocatableError
             If the part with loss is unknown.
         """
-        if row.messages:
-            return self._conversation(row, place)
-        return self._text(row)
+        if conversation.messages:
+            return self._prepare_messages(conversation, place)
+        return self._prepare_text(conversation)
 
-    def _text(self, row: Conversation) -> Prepared:
+    def _prepare_text(self, conversation: Conversation) -> Prepared:
         """Prepare a row of plain text: add EOS and the tokenizer's special tokens."""
         # EOS is added once, as in TRL.
         eos = self._tokenizer.eos_token or ""
-        completion = row.completion
+        completion = conversation.completion
         if not completion.endswith(eos):
             completion += eos
-        text = row.prompt + completion
+        text = conversation.prompt + completion
         check_one_bos(self._tokenizer, [text])
 
-        supervised: Ranges = ((0, len(text)),)
-        supervised_part = self.settings.supervised or row.supervised
+        supervised: Ranges = ((0, len(text)),)  # characters
+        supervised_part = self.settings.supervised or conversation.supervised
         if supervised_part != "all":
             whole, prompt = encode(
-                self._tokenizer, [text, row.prompt], keep_full_offsets=True
+                self._tokenizer, [text, conversation.prompt], keep_full_offsets=True
             )
             supervised = _behind_shared_tokens(whole, prompt, len(text))
-        return Prepared(row.prompt, completion, self._training("added", supervised))
+        training_input = self._training_input("added", supervised)
+        return Prepared(conversation.prompt, completion, training_input)
 
-    def _conversation(self, row: Conversation, place: str) -> Prepared:
+    def _prepare_messages(self, conversation: Conversation, place: str) -> Prepared:
         """Prepare a row of messages: its text is the rendering of the template."""
-        renderings = self._renderings(row, place)
+        renderings = self._renderings(conversation, place)
         text = renderings.whole.text
         if not text:
             raise InputError(
@@ -203,17 +209,19 @@ class Preparer:
                 fix="leave the row out, or give the template that it was trained with",
             )
 
-        ranges = self._message_ranges(row, renderings)
-        supervised = self._supervised(row, renderings, ranges)
+        ranges = self._message_ranges(conversation, renderings)
+        supervised = self._supervised_ranges(conversation, renderings, ranges)
 
         # An empty message, such as a tool call alone, has no turn.
         turns = [
-            Turn(*ranges.content[i], str(row.messages[i]["role"]))
+            Turn(*ranges.content[i], str(conversation.messages[i]["role"]))
             for i in sorted(ranges.content)
             if ranges.content[i][0] < ranges.content[i][1]
         ]
         not_located = tuple(
-            i for i in range(len(row.messages)) if i not in ranges.with_template
+            i
+            for i in range(len(conversation.messages))
+            if i not in ranges.with_template
         )
 
         # Text outside of every message content belongs to the template. If a message
@@ -224,16 +232,16 @@ class Preparer:
         if not_located:
             is_template[:] = False
 
-        response_start = _response_start(row, ranges, len(text))
+        response_start = _response_start(conversation, ranges, len(text))
         return Prepared(
             text[:response_start],
             text[response_start:],
-            self._training("in_text", supervised, turns),
+            self._training_input("in_text", supervised, turns),
             template=tuple(true_runs(is_template)),
             not_located=not_located,
         )
 
-    def _renderings(self, row: Conversation, place: str) -> _Renderings:
+    def _renderings(self, conversation: Conversation, place: str) -> _Renderings:
         """Render a conversation and all its beginnings, in one request.
 
         Raises
@@ -243,14 +251,16 @@ class Preparer:
         """
         # A single request: the call to the process costs more than the rendering.
         assert self._renderer is not None
-        n = len(row.messages)
-        requests = [self._request(row, n)]
-        for n_messages in range(1, n):
-            requests.append(self._request(row, n_messages))
-        for n_messages in range(1, n + 1):
-            requests.append(self._request(row, n_messages, add_generation_prompt=True))
+        n = len(conversation.messages)
+        requests = [self._request(conversation, n)]  # the whole
+        for n_messages in range(1, n):  # n - 1 beginnings
+            requests.append(self._request(conversation, n_messages))
+        for n_messages in range(1, n + 1):  # n prompts
+            requests.append(
+                self._request(conversation, n_messages, add_generation_prompt=True)
+            )
 
-        whole, *others = self._renderer.render(requests, place)
+        whole, *shorter = self._renderer.render(requests, place)
         if whole.failure.startswith(NOT_VALID):
             raise InputError(
                 f"the chat template cannot be used: {shown(whole.failure)}",
@@ -264,65 +274,71 @@ class Preparer:
                 fix="leave the row out, or give the template that it was trained with",
             )
 
-        nothing = RenderedConversation("")
+        no_messages = RenderedConversation("")
         return _Renderings(
             whole=whole,
-            beginnings=[nothing, *others[: n - 1], whole],
-            prompts=[nothing, *others[n - 1 :]],
+            beginnings=[no_messages, *shorter[: n - 1], whole],
+            prompts=[no_messages, *shorter[n - 1 :]],
         )
 
     def _request(
-        self, row: Conversation, n_messages: int, *, add_generation_prompt: bool = False
-    ) -> Wanted:
+        self,
+        conversation: Conversation,
+        n_messages: int,
+        *,
+        add_generation_prompt: bool = False,
+    ) -> RenderRequest:
         """Return the request to render the first messages of a conversation."""
-        return Wanted(
-            row.messages[:n_messages], row.tools, row.variables, add_generation_prompt
+        return RenderRequest(
+            conversation.messages[:n_messages],
+            conversation.tools,
+            conversation.variables,
+            add_generation_prompt,
         )
 
     def _message_ranges(
-        self, row: Conversation, renderings: _Renderings
+        self, conversation: Conversation, renderings: _Renderings
     ) -> _MessageRanges:
         """Return the ranges of the messages in the text.
 
         A message stands between the rendering of those before it and the rendering
-        that ends with it, if the whole text begins with both: ::
+        that ends with it, if the whole text begins with both. What an assistant writes
+        begins behind the generation prompt::
 
-            beginnings[i]      |<user>Hi</s>
-            prompts[i]         |<user>Hi</s><bot>
-            beginnings[i + 1]  |<user>Hi</s><bot>Hello</s>
-            message i                       |low          |high
+            beginnings[i]      <user>Hi</s>                 ends at start
+            prompts[i]         <user>Hi</s><bot>            ends at header_end
+            beginnings[i + 1]  <user>Hi</s><bot>Hello</s>   ends at end
         """
         text = renderings.whole.text
         ranges = _MessageRanges()
-        for i, message in enumerate(row.messages):
+        for i, message in enumerate(conversation.messages):
             before = renderings.beginnings[i]
-            behind = renderings.beginnings[i + 1]
+            through_message = renderings.beginnings[i + 1]
             if not renderings.is_beginning(before):
                 continue
-            if not renderings.is_beginning(behind):
+            if not renderings.is_beginning(through_message):
                 continue
 
-            low = len(before.text)
-            high = len(behind.text)
-            if high < low:
+            start = len(before.text)
+            end = len(through_message.text)
+            if end < start:
                 continue
-            ranges.with_template[i] = low, high
+            ranges.with_template[i] = start, end
 
-            # An assistant's text begins behind the generation prompt.
-            header_end = low
+            header_end = start
             if message["role"] == ASSISTANT and i > 0:
                 prompt = renderings.prompts[i]
                 prompt_end = len(prompt.text)
-                if renderings.is_beginning(prompt) and low <= prompt_end <= high:
+                if renderings.is_beginning(prompt) and start <= prompt_end <= end:
                     header_end = prompt_end
-                    written_end = self._written_end(text, header_end, high)
+                    written_end = self._written_end(text, header_end, end)
                     ranges.written[i] = header_end, written_end
 
             # A template may write more of a message than its content: tool calls belong
             # to the message, too.
             content = text_of(message)
             if content.strip() or message.keys() - _PLAIN_KEYS:
-                ranges.content[i] = _content_in(text, header_end, high, content)
+                ranges.content[i] = _content_in(text, header_end, end, content)
             else:
                 ranges.content[i] = header_end, header_end
         return ranges
@@ -337,8 +353,11 @@ class Preparer:
             return start + len(without_line_end)
         return end
 
-    def _supervised(
-        self, row: Conversation, renderings: _Renderings, ranges: _MessageRanges
+    def _supervised_ranges(
+        self,
+        conversation: Conversation,
+        renderings: _Renderings,
+        ranges: _MessageRanges,
     ) -> Ranges:
         """Return the character ranges with loss.
 
@@ -348,13 +367,13 @@ class Preparer:
             If the ranges are unknown.
         """
         whole = renderings.whole
-        supervised_part = self.settings.supervised or row.supervised
+        supervised_part = self.settings.supervised or conversation.supervised
         if supervised_part == "all":
             return ((0, len(whole.text)),)
 
         # TRL masks exactly the ids of the prompt alone, whatever text they stand for.
-        if supervised_part == "completion" and row.n_prompt is not None:
-            prompt = renderings.prompts[row.n_prompt]
+        if supervised_part == "completion" and conversation.n_prompt is not None:
+            prompt = renderings.prompts[conversation.n_prompt]
             if prompt.failure:
                 raise NotLocatableError
             encoding, prompt_encoding = encode(
@@ -366,71 +385,86 @@ class Preparer:
             return _behind_shared_tokens(encoding, prompt_encoding, len(whole.text))
 
         # Without a separate prompt, the last answer is the completion.
-        answers = _answers(row)
+        answers = _answers(conversation)
         if supervised_part in ("completion", "last"):
             answers = answers[-1:]
-        answers = [i for i in answers if i not in row.unsupervised]
-        return self._written(answers, row, whole, ranges)
+        answers = [i for i in answers if i not in conversation.unsupervised]
+        return self._ranges_of_answers(answers, conversation, whole, ranges)
 
-    def _written(
+    def _ranges_of_answers(
         self,
         answers: Sequence[int],
-        row: Conversation,
+        conversation: Conversation,
         whole: RenderedConversation,
         ranges: _MessageRanges,
     ) -> Ranges:
-        """Return the text that an assistant wrote in some messages.
+        """Return the character ranges that an assistant wrote in some messages.
 
-        The template's generation blocks define it, if the template has any.
+        The template's generation blocks define them, if the template has any.
+
+        Parameters
+        ----------
+        answers
+            Numbers of the messages, in order.
+
+        Raises
+        ------
+        NotLocatableError
+            If one of them cannot be located.
         """
         # Without blocks, an assistant's text begins behind the generation prompt.
         assert self._renderer is not None
-        if not self._renderer.has_generation_blocks(row.tools):
+        if not self._renderer.has_generation_blocks(conversation.tools):
             if any(i not in ranges.written for i in answers):
                 raise NotLocatableError
             return tuple(ranges.written[i] for i in answers)
 
-        all_answers = _answers(row)
+        all_answers = _answers(conversation)
         if len(answers) == len(all_answers):
-            return self._generated(whole.text, whole.generated)
+            return self._ranges_of_blocks(whole.text, whole.generated)
 
         # Blocks can be assigned to messages only if every answer has one.
         if len(whole.generated) != len(all_answers):
             raise NotLocatableError
         blocks = [whole.generated[all_answers.index(i)] for i in answers]
-        return self._generated(whole.text, blocks)
+        return self._ranges_of_blocks(whole.text, blocks)
 
-    def _generated(self, text: str, blocks: Sequence[tuple[int, int]]) -> Ranges:
+    def _ranges_of_blocks(self, text: str, blocks: Sequence[tuple[int, int]]) -> Ranges:
         """Return generation blocks as character ranges, cut at tokens.
 
         The rule is that of ``apply_chat_template`` with
-        ``return_assistant_tokens_mask``.
+        ``return_assistant_tokens_mask``, with its two quirks: a block whose first
+        character has no token ends the search, and one whose last character has none
+        (or is the text's first token) reaches to the end of the text.
+
+        Parameters
+        ----------
+        blocks
+            Character ranges that the template's generation blocks wrote.
         """
         tokens = self._tokenizer(
             text, add_special_tokens=False, return_offsets_mapping=True
         )
-        offsets = np.asarray(tokens["offset_mapping"]).reshape(-1, 2)
-        is_generated = np.zeros(len(offsets), dtype=bool)
-        for low, high in blocks:
-            if low == high:  # a block that writes nothing
+        offsets = np.asarray(tokens["offset_mapping"]).reshape(-1, 2)  # (T, 2)
+        is_generated = np.zeros(len(offsets), dtype=bool)  # (T,)
+        for start, end in blocks:
+            if start == end:  # a block that writes nothing
                 continue
-            first = tokens.char_to_token(low)
-            last = tokens.char_to_token(high - 1)
+            first = tokens.char_to_token(start)
+            last = tokens.char_to_token(end - 1)
             if first is None:
                 break
-            # If the last character has no token, transformers marks all remaining
-            # tokens.
-            end = last + 1 if last else len(is_generated)
-            is_generated[first:end] = True
+            token_end = last + 1 if last else len(is_generated)
+            is_generated[first:token_end] = True
         return char_ranges(is_generated, offsets)
 
-    def _training(
+    def _training_input(
         self,
         special_tokens: SpecialTokens,
         supervised: Ranges,
         turns: Sequence[Turn] = (),
     ) -> TrainingInput:
-        """Return the known facts of the row's training."""
+        """Return a row's training input, with the settings of the run."""
         return TrainingInput(
             special_tokens,
             turns=tuple(sorted(turns, key=lambda turn: turn.start)),
@@ -440,21 +474,27 @@ class Preparer:
         )
 
 
-def _answers(row: Conversation) -> list[int]:
+def _answers(conversation: Conversation) -> list[int]:
     """Return the numbers of the assistant messages."""
-    return [i for i, message in enumerate(row.messages) if message["role"] == ASSISTANT]
+    return [
+        i
+        for i, message in enumerate(conversation.messages)
+        if message["role"] == ASSISTANT
+    ]
 
 
-def _response_start(row: Conversation, ranges: _MessageRanges, length: int) -> int:
+def _response_start(
+    conversation: Conversation, ranges: _MessageRanges, length: int
+) -> int:
     """Return the start of the last assistant message, or the text's end without one."""
-    for i in reversed(_answers(row)):
+    for i in reversed(_answers(conversation)):
         if i in ranges.content:
             return ranges.content[i][0]
     return length
 
 
 def char_ranges(mask: np.ndarray, offsets: np.ndarray) -> Ranges:
-    """Return the characters of the masked tokens, as ranges that do not touch.
+    """Return the characters of the tokens that a mask marks, as separate ranges.
 
     Parameters
     ----------
@@ -470,24 +510,30 @@ def char_ranges(mask: np.ndarray, offsets: np.ndarray) -> Ranges:
         if not shows_text.any():
             continue
 
-        low = int(run_offsets[shows_text, 0].min())
-        high = int(run_offsets[shows_text, 1].max())
-        # Two runs may share a character if its bytes are split over several tokens.
-        if ranges and low <= ranges[-1][1]:
-            low, _ = ranges.pop()
-        ranges.append((low, high))
+        char_start = int(run_offsets[shows_text, 0].min())
+        char_end = int(run_offsets[shows_text, 1].max())
+        # Runs that touch give one range, as do runs that share a character whose bytes
+        # are split over several tokens.
+        if ranges and char_start <= ranges[-1][1]:
+            char_start, _ = ranges.pop()
+        ranges.append((char_start, char_end))
     return tuple(ranges)
 
 
 def _behind_shared_tokens(whole: Encoding, prompt: Encoding, length: int) -> Ranges:
-    """Return the text from the first token that differs from the prompt alone.
+    """Return the characters from the first token that differs from the prompt alone.
 
     Parameters
     ----------
     whole, prompt
-        The whole text, with the characters of each token, and the prompt alone.
+        The whole text, with ``full_offsets``, and the prompt alone.
     length
         Characters of the whole text.
+
+    Returns
+    -------
+    tuple
+        One range up to the end of the text; none if the prompt is the whole text.
     """
     # A token that begins in the prompt and ends behind it does not belong to the
     # prompt.
@@ -507,7 +553,7 @@ def _content_in(text: str, start: int, end: int, content: str) -> tuple[int, int
     """
     # Most templates strip white space around a content.
     stripped = content.strip()
-    low = text.find(stripped, start, end) if stripped else -1
-    if low < 0:
+    content_start = text.find(stripped, start, end) if stripped else -1
+    if content_start < 0:
         return start, end
-    return low, low + len(stripped)
+    return content_start, content_start + len(stripped)

@@ -27,12 +27,18 @@ NOT_VALID = "it is not valid Jinja"
 _END_OF_GENERATION = "endgeneration"
 """The tag of templates that mark what an assistant writes."""
 START_SECONDS = 120
+"""Time in which the process must have imported transformers."""
 ROW_SECONDS = 10
+"""Time in which all renderings of a row must be there."""
 MEMORY_BYTES = 1 << 32
+"""Address space of the process."""
 MOST_BYTES = 1 << 26
 """Bytes of the longest answer that is read: all renderings of a row."""
 
 # Isolated (-I): neither the working directory nor environment variables add code.
+# Arguments: the folder of the libraries, MEMORY_BYTES, NOT_VALID. Each line of stdin is
+# a JSON list of requests (see Renderer._process_request); each line of stdout is the
+# list of their answers (see _Answer). The first line of stdout is "ready".
 _RENDERING_PROGRAM = """
 import json, resource, sys
 sys.path.append(sys.argv[1])
@@ -41,7 +47,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]),) * 2)
 print("ready", flush=True)
 
-def ends_memory(error):
+def lacks_memory(error):
     seen = []
     while error is not None and error not in seen:
         if isinstance(error, MemoryError):
@@ -52,33 +58,33 @@ def ends_memory(error):
 
 for line in sys.stdin:
     answers = []
-    for one in json.loads(line):
+    for request in json.loads(line):
         try:
             messages = [
                 {k: v for k, v in message.items() if v is not None}
-                for message in one["messages"]
+                for message in request["messages"]
             ]
-            tracked = one["track"]
+            tracked = request["track"]
             texts, ranges = render_jinja_template(
                 conversations=[messages],
-                tools=one["tools"],
-                chat_template=one["template"],
+                tools=request["tools"],
+                chat_template=request["template"],
                 return_assistant_tokens_mask=tracked,
-                add_generation_prompt=one["add_generation_prompt"],
-                **one["variables"],
+                add_generation_prompt=request["add_generation_prompt"],
+                **request["variables"],
             )
             answers.append([texts[0], ranges[0] if tracked else []])
         except TemplateSyntaxError as error:
             answers.append(["", f"{sys.argv[3]}, line {error.lineno}"])
         except Exception as error:
-            # Only words of the template: an error may quote the row.
+            # Only words of the template are shown: an error may quote the row.
             message = str(error)
-            is_of_template = message and message in one["template"]
-            why = message if is_of_template else type(error).__name__
-            # Also of an error that was raised while memory had ended.
-            if ends_memory(error):
-                why = "it takes too much memory"
-            answers.append(["", why])
+            is_of_template = message and message in request["template"]
+            failure = message if is_of_template else type(error).__name__
+            # Another error may follow from the lack of memory.
+            if lacks_memory(error):
+                failure = "it takes too much memory"
+            answers.append(["", failure])
     print(json.dumps(answers), flush=True)
 """
 
@@ -103,8 +109,18 @@ class RenderedConversation:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A request to render a conversation or a beginning of one."""
+class RenderRequest:
+    """A request to render a conversation or a beginning of one.
+
+    Attributes
+    ----------
+    messages
+        The first messages of the conversation, or all of them.
+    tools, variables
+        Further inputs of the template.
+    add_generation_prompt
+        Whether to write the header of an assistant's message at the end.
+    """
 
     messages: Sequence[JsonObject]
     tools: Sequence[object] | None = None
@@ -212,7 +228,7 @@ def _start_process() -> subprocess.Popen[bytes]:
     package = find_spec("transformers")
     assert package is not None
     assert package.origin is not None
-    home = str(Path(package.origin).parents[1])
+    site_packages = str(Path(package.origin).parents[1])
     # stderr is hidden: the text of an error may quote a row.
     return subprocess.Popen(
         [
@@ -220,7 +236,7 @@ def _start_process() -> subprocess.Popen[bytes]:
             "-I",
             "-c",
             _RENDERING_PROGRAM,
-            home,
+            site_packages,
             str(MEMORY_BYTES),
             NOT_VALID,
         ],
@@ -273,38 +289,46 @@ class Renderer:
         return _END_OF_GENERATION in self.template_for(tools)
 
     def render(
-        self, wanted: Sequence[Wanted], place: str
+        self, requests: Sequence[RenderRequest], place: str
     ) -> list[RenderedConversation]:
-        """Render conversations as ``tokenizer.apply_chat_template`` does.
+        """Render conversations as ``tokenizer.apply_chat_template`` does, in order.
+
+        Parameters
+        ----------
+        requests
+            All requests of one row.
+        place
+            The row, for errors.
 
         Raises
         ------
         InputError
             If the template takes too long or its process ends. The error names the row.
         """
-        requests = [self._request(conversation) for conversation in wanted]
-        answers = _rendering_process.ask(json.dumps(requests), place)
+        line = json.dumps([self._process_request(request) for request in requests])
+        answers = _rendering_process.ask(line, place)
 
-        conversations: list[RenderedConversation] = []
-        for text, ranges in answers:
-            if isinstance(ranges, str):  # why the template failed
-                conversations.append(RenderedConversation("", failure=ranges))
+        renderings: list[RenderedConversation] = []
+        for text, ranges_or_failure in answers:
+            if isinstance(ranges_or_failure, str):
+                failure = ranges_or_failure
+                renderings.append(RenderedConversation("", failure=failure))
             else:
-                generated = tuple((low, high) for low, high in ranges)
-                conversations.append(RenderedConversation(text, generated))
-        return conversations
+                generated = tuple((start, end) for start, end in ranges_or_failure)
+                renderings.append(RenderedConversation(text, generated))
+        return renderings
 
-    def _request(self, conversation: Wanted) -> dict[str, object]:
-        """Return the request to the process for one conversation."""
-        template = self.template_for(conversation.tools)
+    def _process_request(self, request: RenderRequest) -> dict[str, object]:
+        """Return a request as the process reads it: JSON, with the template."""
+        template = self.template_for(request.tools)
         return {
-            "messages": [*conversation.messages],
-            "tools": conversation.tools,
+            "messages": [*request.messages],
+            "tools": request.tools,
             "template": template,
             "track": _END_OF_GENERATION in template,
-            "add_generation_prompt": conversation.add_generation_prompt,
+            "add_generation_prompt": request.add_generation_prompt,
             "variables": {
                 **self._tokenizer.special_tokens_map,
-                **conversation.variables,
+                **request.variables,
             },
         }
