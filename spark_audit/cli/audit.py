@@ -1,4 +1,9 @@
-"""The commands that run audits, with common options and those of each audit."""
+"""The commands that run audits, with common options and those of each audit.
+
+An option of all audits is a field of ``Request`` (``pipeline/request.py``) or of
+``Loading``. An option of one audit is a field of its class, with a ``Parameter`` or a
+sentence for the help; nothing here names it.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +29,15 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
 
     ``all`` leaves out audits on request, unless the user names them or gives one of
     their own options.
+
+    Parameters
+    ----------
+    audits
+        The class of one audit, or of every installed one for ``all``.
     """
     is_of_several = len(audits) > 1
     audit_by_name = {audit.name: audit for audit in audits}
+    # A single audit runs in any case: its command is the request.
     on_request: list[str] = []
     if is_of_several:
         on_request = [name for name in audit_by_name if name in AUDITS_ON_REQUEST]
@@ -55,13 +66,14 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
         also = values_of_options.get("also", ())
         # An option that no usual audit has is a request for its audits.
         options_that_ask = {*typed.given} - usual_options
-        waiting = []
+        not_asked_for = []
         for name in on_request:
-            is_asked_for = name in also or bool(
+            has_typed_option = bool(
                 options_that_ask & _names_of_options(audit_by_name[name])
             )
+            is_asked_for = name in also or has_typed_option
             if name not in skipped and not is_asked_for:
-                waiting.append(name)
+                not_asked_for.append(name)
 
         # An option that was not typed keeps the default of its field.
         values = {
@@ -70,12 +82,15 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
         }
         chosen_audits = []
         for name, audit in audit_by_name.items():
-            if name not in skipped and name not in waiting:
+            if name not in skipped and name not in not_asked_for:
+                # Every field of an audit is an option, so only this call gives a dict.
                 fields_of_audit = {key: values[key] for key in _names_of_options(audit)}
                 chosen_audits.append(audit(**fields_of_audit))
 
         # Without --shard, the launcher's environment gives the part of this worker.
-        shard = request.shard if "shard" in typed.given else shard_of(None)
+        shard = request.shard
+        if "shard" not in typed.given:
+            shard = shard_of(None)
         request = replace(
             request,
             audits=tuple(chosen_audits),
@@ -84,8 +99,8 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
             command=typed.words,
         )
         _audit(request, dry_run=dry_run, json=json, quiet=quiet, verbose=verbose)
-        if waiting and not quiet:
-            names = " ".join(waiting)
+        if not_asked_for and not quiet:
+            names = " ".join(not_asked_for)
             say(f"left out unless asked for: {names} (--also {names})")
 
     choices = []
@@ -119,15 +134,15 @@ def _options_of_usual_audits(audits: Sequence[type[Audit]]) -> set[str]:
 def _choice_of_audits(
     name: str, choices: Collection[str], help: str
 ) -> inspect.Parameter:
-    """Return an option whose values are names of audits."""
-    shown = Parameter(
+    """Return an option ``--NAME AUDIT...`` whose values are names of audits."""
+    description = Parameter(
         group=options.WHAT, metavar="AUDIT...", choices=choices, help=help
     )
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
         default=(),
-        annotation=Annotated[tuple[str, ...], shown],
+        annotation=Annotated[tuple[str, ...], description],
     )
 
 
@@ -136,8 +151,9 @@ def _options_of(
 ) -> list[inspect.Parameter]:
     """Return the options of audits, each once even if several audits have it.
 
-    Options are the fields with a ``Parameter`` or with a sentence, which becomes the
-    help. The help begins with the audit's name if ``is_named``.
+    Options are the fields whose ``Annotated`` type has a ``Parameter`` or a sentence,
+    which becomes the help. The help begins with the audit's name if ``is_named``. If
+    several audits have a field, the last one gives its help and default.
     """
     options_by_name: dict[str, inspect.Parameter] = {}
     for audit in audits:
@@ -192,9 +208,10 @@ def _audit(
     from spark_audit.messages import progress
     from spark_audit.pipeline.run import run
 
+    # Workers share a terminal or a log, so only the first shows progress.
     shard_number, n_shards = request.shard
-    with progress(quiet=quiet or shard_number > 0) as show:
-        outcome = run(request, progress=show)
+    with progress(quiet=quiet or shard_number > 0) as update:
+        outcome = run(request, progress=update)
 
     # Another worker has the missing parts; the last one to end concludes.
     if outcome.report is None:
@@ -203,6 +220,7 @@ def _audit(
             "of others are missing: the worker that ends last writes the report"
         )
         return
+    # A report with the same inputs is kept as it is, and only shown.
     if not outcome.anew:
         say(
             f"nothing to do: checkpoints, manifest, options and program are those of "

@@ -1,11 +1,21 @@
-"""``spark-audit data``: import, annotate, inject and supervision."""
+"""``spark-audit data``: import, annotate, inject and supervision.
+
+Each command is a function whose parameters are its options; the docstring is its help.
+A new command also gets an entry in :data:`DATA_COMMANDS`, and an example in
+``EXAMPLES`` of ``main.py``. An option of `import` that is only for chats, or only for
+other rows, is also named where :func:`import_` calls :func:`_refuse_without_template`
+or :func:`_refuse_beside_template`.
+
+``# type: ignore[arg-type]`` stands where cyclopts has already checked that a text is
+one of the choices that a function of the library takes.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
@@ -16,6 +26,9 @@ from spark_audit.options import OUTPUT, Json, Quiet, Seed, by_commas
 from spark_audit.previous import keeping_previous
 from spark_audit.terminal.console import keep_apart
 from spark_audit.terminal.flags import pairs
+
+if TYPE_CHECKING:
+    from spark_audit.data.annotation import Annotated as AnnotatedRows
 
 DATA_FORMATS = ("auto", "jsonl", "csv", "parquet", "text", "datasets", "trace", "olora")
 """Values of --format."""
@@ -30,6 +43,7 @@ OFFSET_CHOICES = ("characters", "utf-16", "bytes")
 """Values of --offsets: what the spans of a row count."""
 
 Jsonl = Annotated[Path, Parameter(group=OUTPUT, help="JSONL to write.", alias="-o")]
+"""The option --output of commands that write one file."""
 
 
 def import_(
@@ -90,6 +104,7 @@ def import_(
     truncation
         Side that the trainer cut off: end (default) or start.
     """
+    # The docstring is the help. `import_rows` reads plain rows, `_import_chat` chats.
     from spark_audit.data.importers import import_rows
     from spark_audit.messages import progress
 
@@ -211,14 +226,14 @@ def _import_chat(
     from spark_audit.data.chat.supervision import count_supervision, supervision_notes
     from spark_audit.messages import progress
 
-    loaded, template = read_chat_template(chat_template, tokenizer=tokenizer)
+    loaded_tokenizer, template = read_chat_template(chat_template, tokenizer=tokenizer)
     remarks: list[str] = []
     with progress(quiet=quiet) as update, keeping_previous([output]):
         counts = import_chat(
             source,
             output,
             task=task,
-            tokenizer=loaded,
+            tokenizer=loaded_tokenizer,
             template=template,
             supervised=supervised,  # type: ignore[arg-type]
             max_length=max_length,
@@ -233,8 +248,8 @@ def _import_chat(
     for remark in remarks:
         say(remark)
     # The output is read again, because rows were written one by one and not kept.
-    counted = count_supervision(read_examples(output), loaded)
-    for remark in supervision_notes(counted):
+    supervision_counts = count_supervision(read_examples(output), loaded_tokenizer)
+    for remark in supervision_notes(supervision_counts):
         say(remark)
     _say_rows(output, counts.get("train", 0), counts.get("test", 0))
 
@@ -260,12 +275,13 @@ def supervision(
     from spark_audit.data.chat.supervision import count_supervision, supervision_notes
 
     examples = read_examples(*data_files(data))
-    loaded, _ = read_chat_template(base)
-    counted = count_supervision(examples, loaded)
+    # The rows are already rendered, so only the tokenizer is needed.
+    tokenizer, _ = read_chat_template(base)
+    counts = count_supervision(examples, tokenizer)
     # A table without rows is useless, and the remarks explain why it is empty.
-    if counted.records or json:
-        show_records(counted.records, title="identifiers by supervision", as_json=json)
-    for remark in supervision_notes(counted):
+    if counts.records or json:
+        show_records(counts.records, title="identifiers by supervision", as_json=json)
+    for remark in supervision_notes(counts):
         say(remark)
 
 
@@ -292,8 +308,7 @@ def annotate(
     in_wording
         Annotate what most rows of a task share, too: it may be one person's.
     """
-    from spark_audit.cli.show import show_records
-    from spark_audit.data.annotation import annotated, wording_notes
+    from spark_audit.data.annotation import annotated
     from spark_audit.data.pii import NAMES_MISSED, detector_of
 
     pattern_by_type = pairs(
@@ -311,20 +326,49 @@ def annotate(
     with keeping_previous([output]):
         _write(output, annotation.examples)
 
+    _show_identifiers_by_type(annotation.examples, as_json=json)
+    if detector == "rules":
+        say(NAMES_MISSED)
+    _say_what_was_left_out(
+        annotation, in_wording=in_wording, pattern_types=pattern_by_type
+    )
+
+
+def _show_identifiers_by_type(examples: Sequence[Example], *, as_json: bool) -> None:
+    """Print the number of annotated identifiers of each type, the most frequent first.
+
+    Each place of an identifier counts. Spans that the rows had before count, too.
+    """
+    from spark_audit.cli.show import show_records
+
     counts: Counter[str] = Counter()
-    for example in annotation.examples:
+    for example in examples:
         counts.update(span.type for span in example.spans)
     records = [
         {"type": type_name, "annotated": count}
         for type_name, count in counts.most_common()
     ]
-    if records or json:
-        show_records(records, title="identifiers by type", as_json=json)
+    if records or as_json:
+        show_records(records, title="identifiers by type", as_json=as_json)
     else:
         say("no identifier was found")
 
-    if detector == "rules":
-        say(NAMES_MISSED)
+
+def _say_what_was_left_out(
+    annotation: AnnotatedRows, *, in_wording: bool, pattern_types: Collection[str]
+) -> None:
+    """Report what looks like an identifier and was not annotated, and what to do.
+
+    Parameters
+    ----------
+    in_wording
+        Whether the user asked for identifiers in fixed wording (--in-wording). The
+        field ``annotation.in_wording`` is their number.
+    pattern_types
+        Types that the user gave with --pattern.
+    """
+    from spark_audit.data.annotation import wording_notes
+
     for note in wording_notes(annotation):
         say(note)
     if annotation.in_wording and not in_wording:
@@ -339,17 +383,23 @@ def annotate(
         _say_unknown_codes(
             annotation.unknown_codes,
             annotation.code_rows,
-            types_given=pattern_by_type,
+            pattern_types=pattern_types,
         )
 
 
 def _say_unknown_codes(
-    n_codes: int, n_rows: int, *, types_given: Collection[str]
+    n_codes: int, n_rows: int, *, pattern_types: Collection[str]
 ) -> None:
-    """Report the number of codes without a known form, and how to annotate them."""
+    """Report the number of codes without a known form, and how to annotate them.
+
+    Parameters
+    ----------
+    n_rows
+        Number of rows that hold such a code.
+    """
     form = "with their form"
-    if types_given:
-        form = f"with their form (you gave {', '.join(sorted(types_given))})"
+    if pattern_types:
+        form = f"with their form (you gave {', '.join(sorted(pattern_types))})"
     say(
         f"{n_codes} codes of capitals and digits in "
         f"{n_rows} rows have a form that is not known, as order numbers "
@@ -411,6 +461,7 @@ def inject(
         for task, path in sorted(path_by_task.items()):
             _write(path, [example for example in injected if example.task == task])
 
+    # A planted canary stands in train rows, and its held-out partner in a test row.
     records = []
     for (task, split), counts in sorted(report.rows.items()):
         n_rows, n_with_identifier, n_with_canary = counts

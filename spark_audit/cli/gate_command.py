@@ -1,4 +1,9 @@
-"""``spark-audit gate``: rules that a report must pass."""
+"""``spark-audit gate``: rules that a report must pass.
+
+Rules are read and judged in ``report/gate/``; here their outcomes are printed and
+written. A further file for a pipeline is an option of :func:`gate` and a branch where
+``junit`` and ``sarif`` are written.
+"""
 
 from __future__ import annotations
 
@@ -76,6 +81,8 @@ def gate(
     # A bad rule is refused before a report is read.
     rules = [parse_rule(text) for text in fail_if or DEFAULT_RULES]
     folder, report = opened(folder)
+    # With --against: the report with contrasts to the earlier one, and the checkpoints
+    # that are the very model that they are compared with.
     changed = None
     unchanged: Collection[str] = ()
     if against is not None:
@@ -91,9 +98,9 @@ def gate(
         report, rules, allow_missing=allow_missing, changed=changed, same=unchanged
     )
 
+    # All refusals come before the first file: a pipeline must not read half of them.
     outputs = [path for path in (junit, sarif, attest) if path]
     keep_apart(outputs, [folder, folder / "report.json"])
-    # Files are all written or all refused: a pipeline must not read half of them.
     if attest is not None:
         _check_attestable(report, folder, is_of_change=changed is not None)
 
@@ -139,6 +146,11 @@ def _check_attestable(report: Report, folder: Path, *, is_of_change: bool) -> No
     """Refuse to attest a report that does not follow from its evidence.
 
     A statement covers one report, so it says nothing about a change since another one.
+
+    Parameters
+    ----------
+    is_of_change
+        Whether the outcomes depend on an earlier report (``--against``).
     """
     from spark_audit.pipeline.verification.verify import evidence_checks
 
@@ -148,6 +160,7 @@ def _check_attestable(report: Report, folder: Path, *, is_of_change: bool) -> No
             where="--attest",
             fix="leave --against out",
         )
+    # A part without a difference follows from the evidence.
     for part_name, difference in evidence_checks(report, folder):
         if difference:
             raise InputError(

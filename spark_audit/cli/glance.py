@@ -1,4 +1,9 @@
-"""Show a report at a glance in a terminal: answer, matrix, and next steps."""
+"""Show a report at a glance in a terminal: answer, matrix, and next steps.
+
+What is said is chosen in ``report/at_a_glance.py`` and ``report/matrix.py``; here it is
+only laid out. A new line of text is a field of ``Glance`` there, and an entry of
+``labelled_sentences`` in :func:`show_glance`, in the order of reading.
+"""
 
 from __future__ import annotations
 
@@ -57,22 +62,21 @@ def show_glance(glance: Glance, *, verbose: bool = False) -> None:
 
     _show_matrix(glance.matrix, verbose=verbose)
 
-    # Each line has a label and a sentence.
-    lines = [
+    labelled_sentences = [
         (consequence.label, consequence.sentence) for consequence in glance.consequences
     ]
     if glance.exposed:
         kinds = [f"{exposed.kind} {exposed.effect}" for exposed in glance.exposed]
         sentence = f"{glance.whose_kinds} {', '.join(kinds)}"
-        lines.append((glance.exposed_label, sentence))
-    lines.append((glance.next_label, glance.next_step))
-    lines.append((render("glance.gate"), glance.gate))
-    lines.append((render("page.checks"), glance.checks))
-    lines.append((render("page.sure"), glance.surety))
-    lines.append((render("page.not_tested"), glance.not_tested))
+        labelled_sentences.append((glance.exposed_label, sentence))
+    labelled_sentences.append((glance.next_label, glance.next_step))
+    labelled_sentences.append((render("glance.gate"), glance.gate))
+    labelled_sentences.append((render("page.checks"), glance.checks))
+    labelled_sentences.append((render("page.sure"), glance.surety))
+    labelled_sentences.append((render("page.not_tested"), glance.not_tested))
     if verbose:
-        lines += glance.more
-    _show_labelled(lines)
+        labelled_sentences += glance.more
+    _show_labelled(labelled_sentences)
 
 
 def _show_matrix(matrix: Matrix, *, verbose: bool) -> None:
@@ -80,10 +84,11 @@ def _show_matrix(matrix: Matrix, *, verbose: bool) -> None:
     console = stdout()
     console.print()
     if len(matrix.rows) == 1:
-        console.print(_upright(matrix))
+        console.print(_table_of_single_checkpoint(matrix))
     else:
         rows = matrix.rows if verbose else matrix.first_rows
-        console.print(_across(matrix, rows))
+        console.print(_table_of_checkpoints(matrix, rows))
+    # Without `verbose`, a long matrix is cut, and the line says what is missing.
     if matrix.further_rows and not verbose:
         show_line(matrix.further_text)
 
@@ -93,10 +98,11 @@ def _show_matrix(matrix: Matrix, *, verbose: bool) -> None:
     console.print()
 
 
-def _across(matrix: Matrix, rows: Sequence[MatrixRow]) -> Table:
+def _table_of_checkpoints(matrix: Matrix, rows: Sequence[MatrixRow]) -> Table:
     """Return a table with a row per checkpoint and a column per attack."""
     from rich.table import Table
 
+    # The first two columns are the state and the checkpoint, without a title.
     table = Table(box=None, pad_edge=False, show_edge=False)
     table.add_column("", no_wrap=True)
     table.add_column("", overflow="fold")
@@ -105,30 +111,33 @@ def _across(matrix: Matrix, rows: Sequence[MatrixRow]) -> Table:
 
     state_before = None
     for row in rows:
-        # A state that all rows share is printed once; each row has its own mark.
+        # Of rows with the same state, the first has its name, the next ones its mark.
         state_text = badge(row.state)
         if row.state == state_before:
             state_text = SHAPES[row.state]
         cells = [_cell(cell) for cell in row.cells]
-        styled_state = _text(state_text, STATE_STYLES[row.state])
-        table.add_row(styled_state, _text(row.name), *cells)
+        styled_state = _plain_text(state_text, STATE_STYLES[row.state])
+        table.add_row(styled_state, _plain_text(row.name), *cells)
         state_before = row.state
     return table
 
 
-def _upright(matrix: Matrix) -> Table:
+def _table_of_single_checkpoint(matrix: Matrix) -> Table:
     """Return a table of a single checkpoint, with a row per attack."""
     from rich.table import Table
 
-    # A horizontal table would have one row; this one has room for untested attacks.
+    # A horizontal table would have one row; this one has room for untested attacks. Its
+    # header is the checkpoint's state and name.
     (row,) = matrix.rows
+    state = _plain_text(badge(row.state), STATE_STYLES[row.state])
     table = Table(box=None, pad_edge=False, show_edge=False)
-    table.add_column(_text(badge(row.state), STATE_STYLES[row.state]), no_wrap=True)
-    table.add_column(_text(row.name), overflow="fold")
+    table.add_column(state, no_wrap=True)
+    table.add_column(_plain_text(row.name), overflow="fold")
     table.add_column("", style="dim")
     for column, cell in zip(matrix.columns, row.cells, strict=True):
-        scale = column.scale if cell.effect else cell.reason
-        table.add_row(_text(column.attack), _cell(cell), _text(scale))
+        # Behind an effect stands what its number means, else why there is none.
+        remark = column.scale if cell.effect else cell.reason
+        table.add_row(_plain_text(column.attack), _cell(cell), _plain_text(remark))
     return table
 
 
@@ -137,22 +146,22 @@ def _cell(cell: MatrixCell) -> Text:
     style = CELL_STYLES[cell.kind]
     if cell.strength == STRONGEST:
         style = f"bold {style}"
-    return _text(cell.text, style)
+    return _plain_text(cell.text, style)
 
 
-def _show_labelled(lines: list[tuple[str, str]]) -> None:
+def _show_labelled(labelled_sentences: Sequence[tuple[str, str]]) -> None:
     """Print sentences in a column behind their labels."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, show_edge=False, show_header=False)
     table.add_column(max_width=MAX_LABEL_COLUMNS, style="bold", overflow="fold")
     table.add_column(overflow="fold")
-    for label, sentence in lines:
-        table.add_row(_text(label), _text(sentence))
+    for label, sentence in labelled_sentences:
+        table.add_row(_plain_text(label), _plain_text(sentence))
     stdout().print(table)
 
 
-def _text(text: str, style: str = "") -> Text:
+def _plain_text(text: str, style: str = "") -> Text:
     """Return text without interpretation of markup or control characters."""
     from rich.text import Text
 

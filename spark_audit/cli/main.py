@@ -1,6 +1,11 @@
 """Assemble the commands of ``spark-audit``.
 
 Only modules of the called command are imported, so that ``--help`` answers at once.
+
+A new command is a function in a module of this folder: its parameters are the options,
+and its docstring is the help. It also needs an example in :data:`EXAMPLES`, and an
+entry in :data:`REPORT_COMMANDS`, ``DATA_COMMANDS`` or ``MANIFEST_COMMANDS``, or an
+``_add`` in :func:`command_app`. Commands of audits come from the audits (``audit.py``).
 """
 
 from __future__ import annotations
@@ -37,6 +42,7 @@ COMMAND_GROUPS = {
     "manifest": "Build and look at manifests.",
 }
 """Groups of commands, each of them a module in this folder."""
+
 AUDIT_QUESTIONS = Path(sentences.__file__).parent / "en" / "audits.toml"
 """File with the question of each of our audits."""
 
@@ -64,6 +70,7 @@ EXAMPLES = {
     "'mia.auc.loss.low > 0.55'",
 }
 """The example in ``--help`` for each command."""
+
 EXAMPLE_OPTIONS = "--ckpt runs/mine --base models/base"
 """The example for an audit without an entry in :data:`EXAMPLES`."""
 
@@ -107,6 +114,12 @@ def command_app(argv: Sequence[str]) -> App:
     """Return the application, and import only the modules of the called command.
 
     Commands are added in the order of ``--help``.
+
+    Parameters
+    ----------
+    argv
+        Words that were typed after the program's name. A group or an audit counts as
+        called if its name is among them, even as a value: this costs only time.
     """
     if "--install-completion" in argv:
         # The completion script needs the options of every command.
@@ -130,12 +143,17 @@ def command_app(argv: Sequence[str]) -> App:
 
 
 def _add_group(app: App, group_name: str, argv: Sequence[str]) -> None:
-    """Add a group to the application, with its commands if the group is called."""
+    """Add a group to the application, with its commands if the group is called.
+
+    The parameters are those of :func:`command_app`.
+    """
+    # Its position in the help: behind the commands that the application has so far.
+    position = len([*app])
     group = App(
         name=group_name,
         help=COMMAND_GROUPS[group_name],
         group_parameters=options.HOW,
-        sort_key=len([*app]),
+        sort_key=position,
     )
     if group_name in argv:
         for name, function in _commands_of(group_name).items():
@@ -156,27 +174,28 @@ def _add_audits(app: App, argv: Sequence[str]) -> None:
         if name in argv:
             from spark_audit.cli.audit import audit_command
 
+            # `about` returns an audit's class, and a bare one for `all`.
             audits = [about(name)]
             if name == ALL_AUDITS:
                 audits = [*all_audits().values()]
             function = audit_command(audits)
             example = about(name).example
 
-        help = questions.get(name)
-        if not help:
+        question = questions.get(name)
+        if not question:
             # An audit of another package states its question in its docstring.
             docstring = about(name).__doc__ or ""
-            help = docstring.partition("\n")[0]
-        _add(app, name, function, help=help, example=example)
+            question = docstring.partition("\n")[0]
+        _add(app, name, function, help=question, example=example)
 
 
 def _questions_of_audits() -> dict[str, str]:
-    """Return the question of each of our audits, by name."""
+    """Return the question of each of our audits, and of ``all``, by command."""
     content = tomllib.loads(AUDIT_QUESTIONS.read_text(encoding="utf-8"))
     questions = {
-        name: words["question"]
-        for name, words in content["audit"].items()
-        if "question" in words
+        name: sentences_of_audit["question"]
+        for name, sentences_of_audit in content["audit"].items()
+        if "question" in sentences_of_audit
     }
     questions[ALL_AUDITS] = "All audits from one scoring pass; noise if asked for."
     return questions
@@ -203,6 +222,8 @@ def _add(
         Name of the group and a blank, for the example.
     example
         Example for a command without an entry in :data:`EXAMPLES`.
+    help
+        What the command does; default: the first line of the function's docstring.
     """
     command_line = EXAMPLES.get(within + name) or example
     if not command_line:
@@ -212,8 +233,12 @@ def _add(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Opened(Loading):
-    """Options for opening an inspected checkpoint; some fields are not options."""
+class InspectedLoading(Loading):
+    """Options for opening an inspected checkpoint; some fields are not options.
+
+    An inspection runs no code of a checkpoint, makes no quantised copy of it, and asks
+    no server.
+    """
 
     trust_remote_code: Annotated[bool, options.NO_OPTION] = False
     quantize: Annotated[tuple[str, ...], options.NO_OPTION] = ()
@@ -226,7 +251,7 @@ def inspect(
     /,
     *,
     base: Annotated[str | None, Parameter(metavar="MODEL")] = None,
-    loading: Opened = Opened(),
+    loading: InspectedLoading = InspectedLoading(),
     json: options.Json = False,
 ) -> None:
     """Report the type of a checkpoint and whether it would load; no scoring.
@@ -245,10 +270,11 @@ def inspect(
         tell_json(facts)
         return
 
-    # A checkpoint that does not load raises an error before this line.
+    # A checkpoint that does not load raises an error before this line. What is left is
+    # whether its weights were opened, or only the headers of their files.
     is_opened = facts.pop(WOULD_LOAD) == "yes"
-    key = "inspect.loads" if is_opened else "inspect.loads_by_headers"
-    verdict = sentences.render(key, source=facts["source"])
+    key_of_verdict = "inspect.loads" if is_opened else "inspect.loads_by_headers"
+    verdict = sentences.render(key_of_verdict, source=facts["source"])
     show_line(verdict, style="bold")
     tell()
     show_facts(facts)
@@ -282,8 +308,9 @@ def demo(
     from spark_audit.demo import run_demo
     from spark_audit.messages import progress
 
-    with progress(quiet=quiet) as show:
-        outcome = run_demo(output, seed=seed, progress=show)
+    with progress(quiet=quiet) as update:
+        outcome = run_demo(output, seed=seed, progress=update)
+    # A report is missing only if other workers share the scoring; the demo has none.
     assert outcome.report is not None
     show_report(outcome.report, verbose=verbose)
     say_where(outcome.folder)

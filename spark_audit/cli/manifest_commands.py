@@ -1,4 +1,9 @@
-"""``spark-audit manifest``: build, show, verify, export and rows."""
+"""``spark-audit manifest``: build, show, verify, export and rows.
+
+Each command is a function whose parameters are its options; the docstring is its help.
+A new command also gets an entry in :data:`MANIFEST_COMMANDS`, and an example in
+``EXAMPLES`` of ``main.py``. Settings of `build` are fields of ``BuildSettings``.
+"""
 
 from __future__ import annotations
 
@@ -99,11 +104,12 @@ def build(
     check_writable(output.parent)
 
     reference = open_checkpoint(base, loading, name="base")
-    # Scores stay until the manifest is written, so that the same command resumes.
+    # Scores stay until the manifest is written, so that the same command resumes. The
+    # user's folder stays afterwards, too; one of our own is removed below.
+    is_own_folder = scores is None
     store_folder = scores
     if store_folder is None:
         store_folder = output.with_name(f".{output.stem}.scores")
-    is_own_folder = scores is None
     store = Store(store_folder, own=is_own_folder)
     with progress(quiet=quiet) as update:
         manifest = build_manifest(
@@ -177,16 +183,16 @@ def verify(
         Also check that it fits.
     """
     # This also checks the digest.
-    content = read_manifest(manifest)
-    console.tell(f"{manifest}: digest {content.digest} fits its content")
+    loaded_manifest = read_manifest(manifest)
+    console.tell(f"{manifest}: digest {loaded_manifest.digest} fits its content")
     if base is not None:
         from spark_audit.checkpoints.open import open_checkpoint
         from spark_audit.manifest.file import check_fit
 
-        loaded = open_checkpoint(base, name="base")
-        # An adapter stands for its base.
-        sha256 = loaded.base_sha256 or loaded.weights_sha256
-        check_fit(content, loaded, base_sha256=sha256)
+        reference = open_checkpoint(base, name="base")
+        # If the user gives an adapter, its base must fit.
+        sha256 = reference.base_sha256 or reference.weights_sha256
+        check_fit(loaded_manifest, reference, base_sha256=sha256)
         console.tell(f"{base}: is the reference of this manifest")
 
 
@@ -210,9 +216,11 @@ def export(
 
     check_output(output)
     console.keep_apart([output], [manifest])
-    content = read_manifest(manifest)
+    exported = read_manifest(manifest)
+    if redact:
+        exported = without_text(exported)
     with keeping_previous([output]):
-        write_manifest(without_text(content) if redact else content, output)
+        write_manifest(exported, output)
     console.tell(f"Manifest: {output}")
 
 
@@ -233,6 +241,8 @@ def rows(
     from spark_audit.files import check_writable, write_text
     from spark_audit.manifest.file import original
 
+    # The text itself is needed, so `original` refuses a redacted manifest. Rows are
+    # records for JSON; the label of a trained row is 1.
     all_rows = list(peer_rows(original(read_manifest(manifest))))
     members = [row for row in all_rows if row["label"] == 1]
     non_members = [row for row in all_rows if row["label"] == 0]
@@ -245,17 +255,20 @@ def rows(
     check_writable(output)
     with keeping_previous([*rows_by_path]):
         for path, rows_of_file in rows_by_path.items():
-            lines = [dumps(row, ensure_ascii=False) for row in rows_of_file]
-            content = "".join(f"{line}\n" for line in lines)
+            lines = [f"{dumps(row, ensure_ascii=False)}\n" for row in rows_of_file]
             # The file is private, because it contains rows of text.
-            write_text(path, content, mode=0o600)
+            write_text(path, "".join(lines), mode=0o600)
     console.tell(
         f"Rows: {output} ({len(members)} of members, {len(non_members)} of non-members)"
     )
 
 
 def _print_overview(description: Description, *, verbose: bool = False) -> None:
-    """Print what can be tested, by type, and what would help."""
+    """Print what can be tested, by type, and what would help.
+
+    With ``verbose``, print the summary and the notes instead; :func:`show` adds the
+    tables.
+    """
     from spark_audit.cli.show import show_records
     from spark_audit.manifest.overview import JUDGED_TABLE
 

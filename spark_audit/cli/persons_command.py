@@ -1,4 +1,13 @@
-"""Show what reports reveal about single rows and persons: ``spark-audit persons``."""
+"""Show what reports reveal about single rows and persons: ``spark-audit persons``.
+
+Without ``--person`` it lists the named rows: those that a checkpoint reveals as
+trained. With it, it prints a sheet for each person. The records come from
+``report/named.py`` and ``report/persons.py``; sentences of sheets from
+``report/person_sentences.py``.
+
+A group of rows is a cluster (``manifest/clusters.py``): rows that share a source, a
+canary, an identifier or a text, and count as one.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +28,7 @@ if TYPE_CHECKING:
     from spark_audit.results import Report
 
 ROWS_NAMED = 5
-"""Most rows of a checkpoint that `persons` names; --json lists all."""
+"""Most rows of a checkpoint whose ids the table shows; --json lists all."""
 
 COLUMNS_OF_NAMED_ROWS = ("checkpoint", "rows", "groups", "which")
 """Message keys of the columns of checkpoints with their named rows."""
@@ -73,6 +82,7 @@ def persons(
     loaded_manifest = None
     group_by_source: dict[str, str] = {}
     if manifest is not None:
+        # The manifest must be that of every report.
         for report in reports.values():
             loaded_manifest = manifest_of(report, manifest)
             for example in loaded_manifest.examples:
@@ -94,6 +104,7 @@ def persons(
             folder,
             person,
             sources=group_by_source,
+            # Without the manifest, records have no text.
             shown=loaded_manifest if show_text else None,
             share=share,
         )
@@ -124,7 +135,12 @@ def _with_report(
 def _records_of_named_rows(
     reports: Mapping[Path, Report], share: float
 ) -> list[NamedRecord]:
-    """Return the rows and groups of rows that each report's checkpoints reveal."""
+    """Return the rows and groups of rows that each report's checkpoints reveal.
+
+    A record counts all tested rows and groups as ``n_rows`` and ``n_groups``, and lists
+    the ids of the revealed ones as ``rows`` and ``groups``. ``why`` says why no
+    row of a checkpoint can be named; empty if some can.
+    """
     from spark_audit.report import named
 
     records = []
@@ -151,7 +167,15 @@ def _records_of_named_rows(
 def _show_named(
     records: Sequence[NamedRecord], share: float, *, has_several: bool
 ) -> None:
-    """Print how many rows each checkpoint reveals as trained, and which ones."""
+    """Print how many rows each checkpoint reveals as trained, and which ones.
+
+    Parameters
+    ----------
+    share
+        Expected share of false ones among named rows.
+    has_several
+        Whether there are several reports, so that names of checkpoints need theirs.
+    """
     counts = []
     lines = []
     for record in records:

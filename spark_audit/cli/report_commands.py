@@ -1,4 +1,9 @@
-"""Commands without a model: ``spark-audit report``, ``compare`` and ``epsilon``."""
+"""Commands without a model: ``spark-audit report``, ``compare`` and ``epsilon``.
+
+Each command is a function whose parameters are its options; the docstring is its help.
+A new command also gets an entry in ``REPORT_COMMANDS`` and in ``EXAMPLES`` of
+``main.py``.
+"""
 
 from __future__ import annotations
 
@@ -65,34 +70,34 @@ def report(
             fix="add html to --format",
         )
 
-    folder, content = opened(folder)
-    manifest_for_words = None
+    folder, loaded_report = opened(folder)
+    loaded_manifest = None
     if manifest is not None:
-        manifest_for_words = manifest_of(content, manifest)
+        loaded_manifest = manifest_of(loaded_report, manifest)
     # The comparison comes before any writing: an unknown name leaves the folder
     # unchanged.
     comparison = None
     if against is not None:
         from spark_audit.report.against import against as table_against
 
-        comparison = table_against(content, opened(against)[1])
+        comparison = table_against(loaded_report, opened(against)[1])
 
     written = write_report(
-        content,
+        loaded_report,
         folder,
         formats=formats,
-        manifest=manifest_for_words,
+        manifest=loaded_manifest,
         show_text=show_text,
     )
     if open_page:
         webbrowser.open((folder / "report.html").resolve().as_uri())
 
     if json:
-        tell_json(content.model_dump(mode="json"))
+        tell_json(loaded_report.model_dump(mode="json"))
         return
-    # A user who names formats reads the files instead.
+    # A user who names formats reads the files instead, so their paths are printed.
     if verbose or not formats:
-        show_report(content, verbose=verbose)
+        show_report(loaded_report, verbose=verbose)
     if formats:
         for path in written:
             tell(str(path))
@@ -144,7 +149,7 @@ def compare(
         check_writable(output)
 
     # The evidence is enough for contrasts, so no checkpoint is opened.
-    content = compare_reports(
+    comparison = compare_reports(
         *folders,
         baseline=baseline,
         preset=preset,
@@ -154,14 +159,14 @@ def compare(
         command=typed.words,
     )
     if output is not None:
-        write_report(content, output)
+        write_report(comparison, output)
         # Read again, because the written report also names its files.
-        content = read_report(output)
+        comparison = read_report(output)
 
     if json:
-        tell_json(content.model_dump(mode="json"))
+        tell_json(comparison.model_dump(mode="json"))
         return
-    show_report(content, verbose=verbose)
+    show_report(comparison, verbose=verbose)
     if output is not None:
         say_where(output)
 
@@ -200,6 +205,7 @@ def epsilon(
     if run is not None:
         accountant_says = accounted(run, claim)
 
+    # One outcome for each checkpoint, whose state is a `ClaimState`.
     if json:
         claim_facts = {"claim": vars(claim), "accountant": accountant_says}
         tell_json([vars(outcome) | claim_facts for outcome in outcomes])

@@ -17,7 +17,13 @@ Folder = Annotated[Path, Parameter(help="Report folder, or a file of one.")]
 
 
 def opened(path: Path) -> tuple[Path, Report]:
-    """Return the report folder at a path, and its report."""
+    """Return the report folder at a path, and its report.
+
+    Parameters
+    ----------
+    path
+        A report folder, or a file of one, such as ``report.json``.
+    """
     from spark_audit.report.folder import folder_of, read_report
 
     folder = folder_of(path)

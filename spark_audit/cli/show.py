@@ -1,4 +1,9 @@
-"""Show reports and records as tables on stdout."""
+"""Show reports and records as tables on stdout.
+
+What is said first stands in ``report/at_a_glance.py`` (answer, matrix, next steps) and
+is printed by ``glance.py``. ``report/glance.py`` is something else: the table of one
+main figure per audit.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +32,7 @@ def show_report(report: Report, *, verbose: bool = False) -> None:
     report = rounded_for_owner(report)
     # There is no glance of a report without an attack.
     at_a_glance = glance_of(report)
+    # Findings on the report as a whole come first, those of audits further below.
     for finding in by_severity(report.findings):
         if finding.audit == OF_REPORT and not finding.checkpoint:
             show_line(finding.sentence, style="bold")
@@ -54,12 +60,13 @@ def show_report(report: Report, *, verbose: bool = False) -> None:
     if len(audits) > 1 and main_figures is not None:
         show_tables([main_figures])
         return
+    # A wide audit has a column per variant, which pooled figures alone would hide.
     is_wide = all(about(audit).wide for audit in audits)
     show_tables(tables(report, brief=not is_wide))
 
 
 def _show_guards(report: Report) -> None:
-    """Print the audit's own checks that failed or gave a warning."""
+    """Print the audits' own checks that failed or gave a warning (``passed`` None)."""
     for guard in report.guards:
         if guard.passed:
             continue
@@ -82,6 +89,7 @@ def _show_standings(report: Report) -> None:
         )
     show_line(sentences.render("terminal.level", level=first_screen.level(report)))
 
+    # Columns: attack, question, what it was tried on, null, least detectable effect.
     table = attacks.attack_table(attacks.attacks(report, all_standings))
     least_effect_title = table.header[-1]
     for line in table.rows:
@@ -90,8 +98,8 @@ def _show_standings(report: Report) -> None:
 
     for state, text in advice(all_standings).items():
         show_line(f"{standings.SHAPES[state]} {text}")
-    gate_does = first_screen.gate(all_standings)
-    show_line(sentences.render("page.without_rules", does=gate_does))
+    result_of_gate = first_screen.gate(all_standings)
+    show_line(sentences.render("page.without_rules", does=result_of_gate))
 
 
 def show_tables(tables: Sequence[ReportTable], *, figures: bool = True) -> None:
@@ -109,7 +117,10 @@ def show_tables(tables: Sequence[ReportTable], *, figures: bool = True) -> None:
 def show_records(
     records: Sequence[Mapping[str, object]], *, title: str, as_json: bool = False
 ) -> None:
-    """Print records with equal fields as a table, or as a JSON list."""
+    """Print records with equal fields as a table, or as a JSON list.
+
+    The keys of the first record are the table's header.
+    """
     if as_json:
         tell_json([dict(record) for record in records])
         return
@@ -118,13 +129,13 @@ def show_records(
 
 def say_where(folder: Path) -> None:
     """Print which file of a report folder to open first."""
-    existing_pages = []
+    existing_files = []
     for name in ("report.html", "report.md", "report.json"):
         if (folder / name).exists():
-            existing_pages.append(str(folder / name))
-    # The page and its text; without one of them, the file of figures.
-    names = ", ".join(existing_pages[:2])
-    tell(f"\n{sentences.render('terminal.report')}: {names}")
+            existing_files.append(str(folder / name))
+    # The first two that exist: the page and its text, if these formats were written.
+    paths = ", ".join(existing_files[:2])
+    tell(f"\n{sentences.render('terminal.report')}: {paths}")
     dossier = folder / "dossier.html"
     if dossier.exists():
         tell(f"{sentences.render('terminal.dossier')}: {dossier}")

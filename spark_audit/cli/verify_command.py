@@ -1,4 +1,9 @@
-"""Check whether a report follows from its evidence: ``spark-audit verify``."""
+"""Check whether a report follows from its evidence: ``spark-audit verify``.
+
+``pipeline/verification/`` names the parts of a report and finds differences; here they
+are counted and printed. Names of parts begin with a folder (``scores/``) or with words
+(``conclusions of AUDIT``), by which :attr:`PartCheck.group` groups them.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +23,9 @@ from spark_audit.terminal.console import show_line, show_table, tell_json
 
 if TYPE_CHECKING:
     from spark_audit.results import Report
+
+WEIGHTS_PREFIX = "weights of "
+"""Begins the name of a part that compares the weights of a checkpoint."""
 
 COLUMNS_OF_PARTS = ("part", "state", "detail")
 """Message keys of the columns of the parts of a report."""
@@ -63,7 +71,7 @@ class PartCheck:
                 return folder
         if self.name.startswith("conclusions of "):
             return render("verify.conclusions")
-        if self.name.startswith("weights of "):
+        if self.name.startswith(WEIGHTS_PREFIX):
             return render("verify.weights")
         return render("verify.others")
 
@@ -117,12 +125,13 @@ def verify(
             manifest=loaded_manifest,
         )
     ]
-    # Compared weights are no longer taken on trust.
-    compared_checkpoints = []
-    if ckpt:
-        compared_checkpoints = [
-            check.name.removeprefix("weights of ") for check in checks
-        ]
+    # Compared weights are no longer taken on trust. There are such parts only with
+    # --ckpt.
+    compared_checkpoints = [
+        check.name.removeprefix(WEIGHTS_PREFIX)
+        for check in checks
+        if check.name.startswith(WEIGHTS_PREFIX)
+    ]
     trusted = taken_on_trust(
         report,
         verified=compared_checkpoints,
@@ -162,6 +171,8 @@ def _check_names(ckpt: Sequence[str], report: Report) -> None:
 
 def _show_verified(checks: Sequence[PartCheck], trusted: Sequence[str]) -> None:
     """Print whether a report follows from its evidence, and which parts do not."""
+    # Each check is one of the three: a stray file has a difference, so it is never
+    # verified.
     strays = [check for check in checks if check.is_stray]
     verified = [check for check in checks if check.is_verified]
     wrong = [check for check in checks if not (check.is_verified or check.is_stray)]
