@@ -9,6 +9,7 @@ from spark_audit.terminal.interrupts import start
 
 
 def _load() -> Callable[[Sequence[str]], int]:
+    """Import the program, and return its function from typed words to the exit code."""
     # Arrow's own allocator keeps freed memory: a third of all memory for conclusions.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     from spark_audit.cli.main import run

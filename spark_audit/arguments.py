@@ -1,4 +1,7 @@
-"""Answer a call with a wrong argument by the name of the nearest one."""
+"""Answer a call with a wrong argument by the name of the nearest one.
+
+Functions that users call from Python have the decorator :func:`checked_call`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,9 @@ from typing import ParamSpec, TypeVar
 
 CallP = ParamSpec("CallP")
 ResultT = TypeVar("ResultT")
+
+MIN_SIMILARITY_OF_ARGUMENTS = 0.5
+"""Similarity, from 0 to 1 (``difflib``), from which an argument is suggested."""
 
 
 def checked_call(function: Callable[CallP, ResultT]) -> Callable[CallP, ResultT]:
@@ -33,6 +39,7 @@ def checked_call(function: Callable[CallP, ResultT]) -> Callable[CallP, ResultT]
     ...
     TypeError: audit() has no argument 'bas'; did you mean 'base'?
     """
+    # A parameter that is positional only has no name for callers.
     names = []
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind is not inspect.Parameter.POSITIONAL_ONLY:
@@ -51,7 +58,7 @@ def checked_call(function: Callable[CallP, ResultT]) -> Callable[CallP, ResultT]
 def _wrong_argument(function: str, given: str, names: list[str]) -> str:
     """Return the message for an argument that a function does not have."""
     problem = f"{function}() has no argument {given!r}"
-    nearest = get_close_matches(given, names, n=1, cutoff=0.5)
+    nearest = get_close_matches(given, names, n=1, cutoff=MIN_SIMILARITY_OF_ARGUMENTS)
     if nearest:
         return f"{problem}; did you mean {nearest[0]!r}?"
     return f"{problem}; it has: {', '.join(names)}"

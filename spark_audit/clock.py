@@ -1,4 +1,8 @@
-"""A clock that adds up seconds by kind of work."""
+"""A clock that adds up seconds by kind of work.
+
+``with clock("loading"): ...`` times a block; ``clock["loading"]`` are the seconds of
+all such blocks so far.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,15 @@ from contextlib import contextmanager
 
 
 class Clock(dict[str, float]):
-    """A clock of seconds by kind of work, in wall time or processor time."""
+    """A clock of seconds by kind of work, in wall time or processor time.
+
+    Parameters
+    ----------
+    seconds
+        Seconds that were spent before, such as in an interrupted run. They are copied.
+    of
+        ``wall``, or ``processor`` for the processor time of this process.
+    """
 
     def __init__(self, seconds: Mapping[str, float] = {}, *, of: str = "wall") -> None:
         super().__init__(seconds)
@@ -16,10 +28,7 @@ class Clock(dict[str, float]):
 
     @contextmanager
     def __call__(self, kind: str) -> Iterator[None]:
-        """Add the seconds of a block to a kind: ``with clock("loading"): ...``.
-
-        A block that fails counts, too.
-        """
+        """Add the seconds of a block to a kind of work; a block that fails, too."""
         began = self._now()
         try:
             yield

@@ -19,10 +19,13 @@ from spark_audit.data.examples import Example, Split
 from spark_audit.provenance import seed_for
 
 _CONTENT = tomllib.loads(Path(__file__).with_name("demo.toml").read_text("utf-8"))
+"""The file's tables: ``words`` by slot, and ``tasks`` with prompts and sentences."""
+
 DEMO_WORDS = {name: words.split() for name, words in _CONTENT["words"].items()}
 """Slot of a sentence -> words that may fill it."""
 
 CODE_CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+"""Characters of parcel codes."""
 
 TASKS: dict[str, tuple[str, dict[str, list[str]]]] = {
     task: (content["prompt"], content["labels"])
@@ -31,10 +34,13 @@ TASKS: dict[str, tuple[str, dict[str, list[str]]]] = {
 """Task -> its prompt, and its labels with their sentences, in training order."""
 
 _SLOT = re.compile(r"\{(\w+)\}")
+"""A slot of a sentence, such as ``{brand}``; its group is the slot's name."""
 
 
 def make_examples(rows: int, *, split: Split, seed: int) -> list[Example]:
     """Return labelled rows of the six tasks without any identifier.
+
+    A row has one or two sentences of its label, in a prompt of its task.
 
     Parameters
     ----------
@@ -49,7 +55,7 @@ def make_examples(rows: int, *, split: Split, seed: int) -> list[Example]:
             # Labels take turns, so that all are equally frequent.
             label = labels[i % len(labels)]
             shuffled = rng.permutation(sentences_by_label[label])
-            n_sentences = rng.integers(1, 3)
+            n_sentences = rng.integers(1, 3)  # 1 or 2
             sentences = " ".join(shuffled[:n_sentences])
             text = _SLOT.sub(partial(_fill, rng), sentences)
 
@@ -97,7 +103,7 @@ def _fill(rng: np.random.Generator, slot: re.Match[str]) -> str:
         "file": lambda: f"{made_up_word()}-{made_up_word()}{rng.integers(10, 100)}.pdf",
         "code": lambda: "".join(rng.choice(list(CODE_CHARACTERS), rng.integers(6, 13))),
     }
-    name = slot[1]
-    if name in draw_by_slot:
-        return draw_by_slot[name]()
-    return str(rng.choice(DEMO_WORDS[name]))
+    slot_name = slot[1]
+    if slot_name in draw_by_slot:
+        return draw_by_slot[slot_name]()
+    return str(rng.choice(DEMO_WORDS[slot_name]))

@@ -1,8 +1,11 @@
 """The errors that a user can cause, and the recognition of failures of memory.
 
 Every error is one line: what was wrong, where, and what to do. The command line prints
-it without a traceback and exits with the class's ``exit_code``. A message never
-contains text of an example.
+it without a traceback and exits with the class's ``exit_code``
+(``terminal/console.py``). A message never contains text of an example.
+
+A new kind of error is a subclass of :class:`SparkError` with an exit code, which
+docs/reports-and-gate.md lists.
 """
 
 from __future__ import annotations
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
 T = TypeVar("T")
+
+MIN_SIMILARITY_OF_NAMES = 0.66
+"""Similarity, from 0 to 1 (``difflib``), from which a name is suggested for another."""
 
 MAX_ERROR_CHARACTERS = 160
 """Most characters of a foreign error that a line of ours repeats."""
@@ -74,11 +80,11 @@ def one_line(error: BaseException) -> str:
 
 
 def choose(given: str, known: Iterable[str]) -> str:
-    """Return advice for an unknown name: the known names, the nearest first."""
+    """Return advice for an unknown name: a similar name if any, and all known ones."""
     names = [str(name) for name in known]
-    near = get_close_matches(given, names, n=1, cutoff=0.66)
-    first = f"did you mean {near[0]!r}? " if near else ""
-    return f"{first}choose one of: {', '.join(names)}"
+    near = get_close_matches(given, names, n=1, cutoff=MIN_SIMILARITY_OF_NAMES)
+    question = f"did you mean {near[0]!r}? " if near else ""
+    return f"{question}choose one of: {', '.join(names)}"
 
 
 def is_rust_panic(error: BaseException) -> bool:
@@ -123,9 +129,12 @@ class SparkError(Exception):
         return visible(masked(message), keep="\n")
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Return how to unpickle the error, which has keyword arguments."""
-        again = functools.partial(type(self), where=self.where, fix=self.fix)
-        return again, (self.what,)
+        """Return how to unpickle the error, which has keyword arguments.
+
+        Errors of other processes come back as pickles.
+        """
+        make_error = functools.partial(type(self), where=self.where, fix=self.fix)
+        return make_error, (self.what,)
 
 
 @contextmanager
@@ -179,12 +188,13 @@ def one_of(value: T, where: str, known: Collection[object]) -> T:
     Raises
     ------
     InputError
-        Lists the known values except ``None``, the nearest first.
+        Lists the known values except ``None``, and suggests the most similar one.
     """
     if value not in known:
         names = [str(name) for name in known if name is not None]
-        fix = choose(str(value), names)
-        raise InputError(f"{value!r} is unknown", where=where, fix=fix)
+        raise InputError(
+            f"{value!r} is unknown", where=where, fix=choose(str(value), names)
+        )
     return value
 
 
@@ -209,13 +219,14 @@ _TLS_BLOCK = "static TLS block"
 
 def out_of_memory(error: BaseException) -> bool:
     """Return whether an error, or one of its causes, is a failure of memory."""
-    seen: set[int] = set()
+    visited_ids: set[int] = set()  # a chain of errors may contain a circle
     cause: BaseException | None = error
-    while cause is not None and id(cause) not in seen:
+    while cause is not None and id(cause) not in visited_ids:
         if _says_out_of_memory(cause):
             return True
-        # A chain of errors may contain a circle.
-        seen.add(id(cause))
+        visited_ids.add(id(cause))
+
+        # The next error is the one that Python itself would print before this one.
         context = None if cause.__suppress_context__ else cause.__context__
         cause = cause.__cause__ or context
     return False
@@ -234,12 +245,13 @@ def _says_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
         return True
 
-    text = str(error)
-    may_say_so = isinstance(error, RuntimeError | ImportError | OSError)
-    if not may_say_so and class_name != "SafetensorError":
+    # Classes whose messages come from the libraries; others may quote a user's words.
+    is_of_libraries = isinstance(error, RuntimeError | ImportError | OSError)
+    if not is_of_libraries and class_name != "SafetensorError":
         return False
-    has_words = _OUT_OF_MEMORY_MESSAGE.search(text) is not None
-    return has_words and _TLS_BLOCK not in text
+    message = str(error)
+    has_words = _OUT_OF_MEMORY_MESSAGE.search(message) is not None
+    return has_words and _TLS_BLOCK not in message
 
 
 def memory_size(n_bytes: float) -> str:
@@ -260,16 +272,18 @@ def free_bytes() -> int | None:
 
     The container's memory counts if it has less than the machine.
     """
-    limits = []
-    # Without Linux, a container or a limit, the other sources decide.
+    free = []  # bytes, of the machine and of the container
+    # Without Linux there is neither. Without a container, or without a limit (the file
+    # then says "max"), the machine's memory stands alone.
     with suppress(OSError, ValueError, KeyError):
         fields = dict(line.split(":") for line in _MEMINFO.read_text().splitlines())
-        limits.append(int(fields["MemAvailable"].split()[0]) * 1024)
+        kilobytes = int(fields["MemAvailable"].split()[0])
+        free.append(kilobytes * 1024)
 
-        bound = int((MEMORY_CGROUP / "memory.max").read_text())
+        limit = int((MEMORY_CGROUP / "memory.max").read_text())
         used = int((MEMORY_CGROUP / "memory.current").read_text())
         # Cached files count as used, but are released when memory runs short.
         words = (MEMORY_CGROUP / "memory.stat").read_text().split()
         cached = int(words[words.index("inactive_file") + 1])
-        limits.append(max(bound - used + cached, 0))
-    return min(limits, default=None)
+        free.append(max(limit - used + cached, 0))
+    return min(free, default=None)

@@ -4,6 +4,11 @@ Checksums show whether a disk or a copy changed what was written. A file that is
 replaced as a whole carries a seal: the SHA-256 of its own bytes, with zeros in place of
 the seal. So the file and its checksum always belong together. For files that grow, and
 for formats of others, a sealed file records size and SHA-256.
+
+Which function to use: :func:`read_regular` and :func:`parse_json` to read,
+:func:`write_text`, :func:`write_bytes` or :func:`write_atomically` to write,
+:func:`sealed` and :func:`intact` for a file with a seal, :func:`fact_of` and
+:func:`fault` for a file whose checksum stands in another one.
 """
 
 from __future__ import annotations
@@ -39,10 +44,10 @@ LFS_PULL = "fetch the file itself: git lfs pull"
 """Remedy for such a text."""
 
 BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
-"""Of UTF-8 and of both orders of UTF-16."""
+"""Byte order marks of UTF-8 and of both orders of UTF-16."""
 
 BLANK_DIGEST = f"sha256:{'0' * 64}"
-"""The value under ``"seal"`` until :func:`sealed` inserts the checksum."""
+"""The value that a writer puts under ``"seal"``; :func:`sealed` replaces the zeros."""
 
 _SEAL = re.compile(rb'"seal": ?"sha256:([0-9a-f]{64})"')
 """The seal in the bytes of a file, as JSON; its group is the checksum."""
@@ -55,7 +60,8 @@ DAMAGED = "is damaged: it holds other bytes than were written"
 """Problem of a file whose bytes do not fit its seal or its recorded checksum."""
 
 Fact = dict[str, Any]
-"""The values ``bytes`` and ``sha256`` of a file, or of its beginning."""
+"""``bytes``, the size of a file or of its beginning, and ``sha256``, its digest in
+hex."""
 
 
 def is_lfs_pointer(raw: bytes) -> bool:
@@ -87,8 +93,9 @@ def check_links(folder: Path, *inside: str) -> None:
     Parameters
     ----------
     inside
-        Patterns of inner folders, outer ones first, and of files that are changed in
-        place. Other files need no check, because a new file replaces a link.
+        Patterns, relative to the folder: of inner folders, outer ones first, and of
+        files that are changed in place. Other files need no check, because a new file
+        replaces a link.
 
     Raises
     ------
@@ -98,9 +105,11 @@ def check_links(folder: Path, *inside: str) -> None:
     for pattern in inside:
         for path in sorted(folder.glob(pattern)):
             if not lies_inside(path, within=folder):
-                problem = "is a link out of the folder"
-                fix = "remove it, or give a folder that you own"
-                raise InputError(problem, where=str(path), fix=fix)
+                raise InputError(
+                    "is a link out of the folder",
+                    where=str(path),
+                    fix="remove it, or give a folder that you own",
+                )
 
 
 def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:
@@ -123,7 +132,8 @@ def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:
     if not follow and not lies_inside(path):
         raise OSError(errno.ELOOP, "is a link out of its folder", str(path))
 
-    # Without O_NONBLOCK, a FIFO would wait for its writer.
+    # Without O_NONBLOCK, a FIFO would wait for its writer. The kind of file is checked
+    # after opening, so that nobody can swap the file in between.
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     try:
         mode = os.fstat(handle).st_mode
@@ -193,13 +203,15 @@ def parse_json(raw: bytes, *, place: str, finite: bool = True) -> Any:
         Names the place, but never the content of the file.
     """
     if raw.startswith(BYTE_ORDER_MARKS):
-        fix = "save as UTF-8 without it"
-        raise InputError("begins with a byte order mark", where=place, fix=fix)
+        raise InputError(
+            "begins with a byte order mark", where=place, fix="save as UTF-8 without it"
+        )
 
     try:
         return json.loads(
             raw.decode(),
-            # int("NaN") and int("Infinity") raise a ValueError.
+            # The decoder calls this for NaN and Infinity, and int("NaN") raises the
+            # ValueError that is caught below.
             parse_constant=int if finite else None,
             object_pairs_hook=_object_of_unique_keys,
         )
@@ -213,14 +225,16 @@ def parse_json(raw: bytes, *, place: str, finite: bool = True) -> Any:
             problem = f"is not JSON (column {error.colno})"
         raise InputError(problem, where=place, fix=_fix_of_json(error)) from error
     except KeyError as error:
-        problem = "has an object with a repeated key"
-        fix = "keep the one that is meant"
-        raise InputError(problem, where=place, fix=fix) from error
+        raise InputError(
+            "has an object with a repeated key",
+            where=place,
+            fix="keep the one that is meant",
+        ) from error
     except (ValueError, RecursionError) as error:
-        problem = (
-            "contains NaN, Infinity, a number that is too long, or too many levels"
-        )
-        raise InputError(problem, where=place) from error
+        raise InputError(
+            "contains NaN, Infinity, a number that is too long, or too many levels",
+            where=place,
+        ) from error
 
 
 def _fix_of_json(error: json.JSONDecodeError) -> str:
@@ -234,7 +248,7 @@ def _fix_of_json(error: json.JSONDecodeError) -> str:
         return "remove the comment: JSON has none"
     if rest.startswith(("]", "}")) and before.endswith(","):
         return "remove the comma before the closing bracket"
-    # Python 3.13 reports the position of the comma itself.
+    # From Python 3.13 on, the error stands at the comma itself, before the bracket.
     if rest.startswith(",") and rest[1:].lstrip().startswith(("]", "}")):
         return "remove the comma before the closing bracket"
     if rest.startswith(("'", "None", "True", "False")):
@@ -256,10 +270,10 @@ def check_regular(path: Path, *, follow: bool = False) -> None:
 
 
 def field_path(place: Sequence[str | int], schema: Mapping[str, Any]) -> str:
-    """Return the path of a field that violates a schema, in names of the schema only.
+    """Return the path of a field that violates a schema, such as ``tasks.0.*.name``.
 
-    A key of the file itself may be anything, even text of the data, so a star replaces
-    it.
+    Only names of the schema are shown: a key of the file itself may be anything, even
+    text of the data, so a star replaces it.
 
     Parameters
     ----------
@@ -297,8 +311,8 @@ def temporary(folder: Path, *, mode: int = 0o600) -> Iterator[tuple[Path, IO[byt
         with os.fdopen(os.open(path, flags, mode), "wb") as file:
             with contextlib.suppress(OSError):  # a file system without locks
                 fcntl.flock(file, fcntl.LOCK_EX)
-            # A sweep may have deleted the file as a remainder before it was locked.
-            # Then the next name is tried.
+            # The sweep of another process may have deleted the file before it was
+            # locked. Then the next name is tried.
             if path.exists():
                 try:
                     yield path, file
@@ -321,6 +335,7 @@ def sweep(folder: Path) -> None:
                 continue
 
             with open_regular(path) as file:
+                # This raises an error if the writing process still has its lock.
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink()
 
@@ -341,6 +356,8 @@ def write_atomically(
 
     Parameters
     ----------
+    write
+        Writes the content into the open file that it gets.
     mode
         Mode of the file, restricted by the process's umask.
 
@@ -356,20 +373,22 @@ def write_atomically(
             sweep(path.parent)
             _swept.add(folder)
 
-        with temporary(path.parent, mode=mode) as (part, file):
+        with temporary(path.parent, mode=mode) as (temporary_path, file):
             write(file)
             file.flush()
             os.fsync(file.fileno())
-            os.replace(part, path)
+            os.replace(temporary_path, path)
     except OSError as error:
         raise cannot_write(path, error) from error
 
 
 def cannot_write(path: Path, error: OSError) -> OutputError:
     """Return the error about a file or a folder that cannot be written."""
-    problem = f"cannot be written ({error.strerror or error})"
-    fix = "check the path, its permissions and free space, then run again"
-    return OutputError(problem, where=str(path), fix=fix)
+    return OutputError(
+        f"cannot be written ({error.strerror or error})",
+        where=str(path),
+        fix="check the path, its permissions and free space, then run again",
+    )
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
@@ -421,19 +440,22 @@ def alone(path: Path, *, wait: bool = True) -> Iterator[None]:
     """
     import filelock
 
+    # Folders that are created below, the innermost first.
     new_folders = [folder for folder in path.parents if not folder.exists()]
     lock = filelock.FileLock(path, timeout=-1 if wait else 0)
     try:
         while not lock.is_locked:
-            # Another process may delete its empty folder at its end, so it is made
-            # again.
+            # Another process may delete its empty folder at its end, between these two
+            # lines. Then the folder is made again.
             with contextlib.suppress(FileNotFoundError):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 lock.acquire()
     except filelock.Timeout as error:
-        problem = "another process is writing to it"
-        fix = "wait for it, or give another -o"
-        raise InputError(problem, where=str(path.parent), fix=fix) from error
+        raise InputError(
+            "another process is writing to it",
+            where=str(path.parent),
+            fix="wait for it, or give another -o",
+        ) from error
     except OSError as error:
         raise cannot_write(path.parent, error) from error
 
@@ -442,6 +464,7 @@ def alone(path: Path, *, wait: bool = True) -> Iterator[None]:
     finally:
         path.unlink(missing_ok=True)
         lock.release()
+        # A folder that is not empty raises an error and stays, with the outer ones.
         with contextlib.suppress(OSError):
             for folder in new_folders:
                 folder.rmdir()
@@ -458,8 +481,10 @@ def sealed(data: bytes) -> bytes:
     seal = _SEAL.search(data)
     if seal is None:
         raise ValueError("no place for a seal")
+    # The 64 digits of the seal, as offsets in bytes.
     start, end = seal.span(1)
-    return b"".join((data[:start], _digest(data, start, end).encode(), data[end:]))
+    digest = _digest_with_blank_seal(data, start, end)
+    return b"".join((data[:start], digest.encode(), data[end:]))
 
 
 def intact_file(path: Path) -> bool | None:
@@ -472,18 +497,21 @@ def intact_file(path: Path) -> bool | None:
 
 
 def intact(data: bytes | mmap.mmap) -> bool | None:
-    """Return whether sealed bytes are unchanged; ``None`` if they have no seal."""
+    """Return whether sealed bytes are unchanged; ``None`` if they have no seal.
+
+    The caller decides what a missing seal means: a file of others never has one.
+    """
     seal = _SEAL.search(data)
     if seal is None:
         has_damaged_seal = any(data.find(mark) >= 0 for mark in _SEAL_MARKS)
         return False if has_damaged_seal else None
 
     start, end = seal.span(1)
-    return _digest(data, start, end).encode() == seal[1]
+    return _digest_with_blank_seal(data, start, end).encode() == seal[1]
 
 
-def _digest(data: bytes | mmap.mmap, start: int, end: int) -> str:
-    """Return the SHA-256 of bytes, with zeros from ``start`` to ``end``."""
+def _digest_with_blank_seal(data: bytes | mmap.mmap, start: int, end: int) -> str:
+    """Return the SHA-256 of bytes, with the digit 0 from ``start`` to ``end``."""
     view = memoryview(data)
     digest = hashlib.sha256(view[:start])
     digest.update(b"0" * (end - start))
@@ -501,11 +529,12 @@ def sha256_file(path: Path) -> str:
     Links are followed, which is safe because the digest does not show the content.
     """
     state = path.stat()
-    key = (str(path.resolve()), state.st_size, state.st_mtime_ns, state.st_ino)
-    if key not in _digest_by_state:
+    file_state = (str(path.resolve()), state.st_size, state.st_mtime_ns, state.st_ino)
+    if file_state not in _digest_by_state:
         with open_regular(path, follow=True) as file:
-            _digest_by_state[key] = hashlib.file_digest(file, "sha256").hexdigest()
-    return _digest_by_state[key]
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        _digest_by_state[file_state] = digest
+    return _digest_by_state[file_state]
 
 
 def fact(data: bytes) -> Fact:
@@ -528,9 +557,10 @@ def fault(path: Path, told: object, *, grows: bool = False) -> str | None:
     grows
         Whether the file may have grown since: then the fact covers its beginning.
     """
-    written = told if isinstance(told, Mapping) else {}
-    written_size = written.get("bytes")
-    written_digest = written.get("sha256")
+    # A fact that was read back may be anything.
+    recorded = told if isinstance(told, Mapping) else {}
+    written_size = recorded.get("bytes")
+    written_digest = recorded.get("sha256")
     if not isinstance(written_size, int) or not isinstance(written_digest, str):
         return "has no checksum that can be read"
 

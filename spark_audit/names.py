@@ -4,6 +4,9 @@
 series, ``NAME+int8`` and ``NAME+int4`` the checkpoint with rounded weights, and
 ``NAME+relearn`` the checkpoint after a short training on other rows. Only this module
 parses and writes names. A name of any other form is a method.
+
+A further kind of derived checkpoint is a name in :data:`ROUNDINGS`, or a constant
+beside :data:`RELEARN` that the pattern below includes.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ ANY_NAME = "*"
 
 TRAINED = "trained"
 NEVER = "never-trained"
-"""Variants of a metric of identifiers, by their side of training."""
+"""Variants of a metric of identifiers: those in trained rows, and held-out ones."""
 
 ROUNDINGS = ("int8", "int4")
 """Kinds of rounded weights."""
@@ -40,13 +43,20 @@ _CHECKPOINT_NAME = re.compile(
     rf"(?:\+(?P<derived>{'|'.join((*ROUNDINGS, RELEARN))}))?",
     re.DOTALL,
 )
+"""``METHOD[SEED]@STAGE+DERIVED``, of which only the method must be there."""
 
 
 @dataclass(frozen=True)
 class CheckpointName:
     """The parts of a checkpoint's name; ``str`` joins them.
 
-    Seeds and stages count from 1.
+    Attributes
+    ----------
+    seed, stage
+        Number of the replicate and of the stage of a series, both from 1; None: the
+        name has none.
+    derived
+        One of :data:`ROUNDINGS`, or :data:`RELEARN`; empty: not derived.
     """
 
     method: str
@@ -73,14 +83,22 @@ class CheckpointName:
 
 
 def seeds_of(name: str, count: int) -> list[str]:
-    """Return the names of a checkpoint's seeds; a single seed has the plain name."""
+    """Return the names of a checkpoint's seeds; a single seed has the plain name.
+
+    >>> seeds_of("spark", 2)
+    ['spark[1]', 'spark[2]']
+    """
     if count == 1:
         return [name]
     return [str(CheckpointName(name, seed)) for seed in range(1, count + 1)]
 
 
 def entry_of(name: str) -> str:
-    """Return the method of the seed ``NAME[K]``; any other name is its own method."""
+    """Return the name of a checkpoint's entry in a report: for a seed, its method.
+
+    The seeds ``NAME[K]`` of a method are pooled into the entry ``NAME``. Any other
+    checkpoint, such as a stage or a derived one, is an entry of its own.
+    """
     parts = CheckpointName.parse(name)
     is_seed = parts.seed is not None and parts.stage is None and not parts.derived
     return parts.method if is_seed else name
@@ -120,6 +138,15 @@ def check_known(name: str, known: Collection[str], *, where: str) -> None:
 
 def listed(given: str | None, known: Collection[str], *, where: str) -> list[str]:
     """Return the checkpoints that an option lists as ``NAME,NAME,...``, each once.
+
+    Parameters
+    ----------
+    given
+        The option's text; None: not given, which lists none.
+    known
+        Names of all checkpoints.
+    where
+        The option, for errors.
 
     Raises
     ------

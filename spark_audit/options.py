@@ -8,6 +8,9 @@
     def audit(*, loading: Loading = Loading(), seed: Seed = 0) -> None: ...
 
 cyclopts reads ``--device`` and ``--seed``; the docstring says what they are for.
+
+An option that several commands share is an alias here. One that a single command has
+is a parameter of that command, and one of an audit a field of the audit.
 """
 
 from __future__ import annotations
@@ -78,21 +81,23 @@ def named_place(token: Token) -> Iterator[None]:
 def by_commas(kind: Any, tokens: Sequence[Token]) -> tuple[Any, ...]:
     """Return values that are separated by commas or blanks.
 
+    cyclopts calls this as a converter, with one token for each typed word.
+
     Parameters
     ----------
     kind
         Type of the option, such as ``tuple[str, ...]``.
     """
-    read, *_ = get_args(kind)
+    element_type, *_ = get_args(kind)
     values = []
     for token in tokens:
         for text in token.value.split(","):
-            values.append(read(text.strip()))
+            values.append(element_type(text.strip()))
     return tuple(values)
 
 
 def auto_or_number(kind: Any, value: int | Literal["auto"]) -> None:
-    """Refuse a number below 1.
+    """Refuse a number below 1; cyclopts calls this as a validator.
 
     Raises
     ------
@@ -126,14 +131,21 @@ def text_in_dossier(formats: Collection[str], *, show_text: bool) -> None:
         If text is requested and the formats do not include a dossier.
     """
     if show_text and "dossier" not in formats:
-        what = "only the dossier shows text"
-        raise InputError(what, where="--show-text", fix="add --format dossier")
+        raise InputError(
+            "only the dossier shows text",
+            where="--show-text",
+            fix="add --format dossier",
+        )
 
 
 Quiet: TypeAlias = Annotated[bool, NO_OPTION]
 
 Verbose: TypeAlias = Annotated[bool, NO_OPTION]
-"""Parameters for ``--quiet`` and ``--verbose``, which every command has."""
+"""Types of the parameters ``quiet`` and ``verbose`` of a command.
+
+They are no options of its own: ``terminal/flags.py`` reads ``--quiet`` and
+``--verbose`` for every command, and passes them to those that have the parameters.
+"""
 
 Json: TypeAlias = Annotated[bool, Parameter(group=OUTPUT, help="Print JSON to stdout.")]
 
@@ -143,6 +155,7 @@ Count: TypeAlias = Annotated[
         group=WHERE, metavar="auto|N", show_choices=False, validator=auto_or_number
     ),
 ]
+"""A number from 1, or ``auto``: the program chooses."""
 
 BatchSize: TypeAlias = Annotated[
     Count,

@@ -41,6 +41,8 @@ def keeping_previous(outputs: Sequence[Path]) -> Iterator[None]:
     OutputError
         If a file cannot be kept. In this case the block does not run.
     """
+    # Each output that exists, with a second name of the same file. A writer replaces
+    # the output, and the second name keeps the old bytes.
     link_by_output: dict[Path, Path] = {}
     try:
         for output in outputs:

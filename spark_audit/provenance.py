@@ -36,7 +36,10 @@ def now() -> str:
 
 
 def canonical_json(value: Any) -> bytes:
-    """Return canonical JSON: sorted keys, no blanks, UTF-8, no NaN."""
+    """Return canonical JSON: sorted keys, no blanks, UTF-8, no NaN.
+
+    Equal values give equal bytes on every machine, so that their hashes are equal.
+    """
     return json.dumps(
         value,
         sort_keys=True,
@@ -54,13 +57,18 @@ def sha256_json(value: Any) -> str:
 def seed_for(seed: int, *parts: object) -> int:
     """Return a 63-bit seed for one named purpose, the same on every machine.
 
-    Different purposes get different seeds.
+    Different purposes get different seeds, so that no draw depends on how many numbers
+    another one took.
 
     Parameters
     ----------
+    seed
+        The user's seed.
     parts
-        The purpose of the random numbers.
+        The purpose of the random numbers: texts and numbers, such as ``"order", 3``. A
+        change of them changes every figure that is drawn with them.
     """
+    # `repr` tells 1 from "1", and one part from two.
     digest = hashlib.sha256(repr((seed, *parts)).encode()).digest()
     # 63 bits fit into a signed 64-bit number.
     return int.from_bytes(digest[:8], "big") >> 1

@@ -1,4 +1,8 @@
-"""Advice on a path that does not exist, or that is an address."""
+"""Advice on a path that does not exist, or that is an address.
+
+Readers of files raise :func:`no_such_path`. The command line also refuses paths before
+any work, with :func:`is_missing` and :func:`elsewhere` (``terminal/flags.py``).
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,17 @@ from pathlib import Path
 
 from spark_audit.errors import InputError
 
-_ADDRESS_SCHEME = re.compile(r"(?:[^=\s\[]+=)?\[?([A-Za-z][\w.+-]+):/")
-"""Pattern of an address, which may follow ``NAME=`` or ``NAME=[``."""
+_ADDRESS = re.compile(r"(?:[^=\s\[]+=)?\[?([A-Za-z][\w.+-]+):/")
+"""Pattern of an address, which may follow ``NAME=`` or ``NAME=[``; its group is the
+scheme."""
 
-_BUCKETS = frozenset(
+_BUCKET_SCHEMES = frozenset(
     "s3 s3a s3n gs gcs az abfs abfss wasb wasbs adl hdfs dbfs oci oss r2".split()
 )
-_ADDRESSES = _BUCKETS | {"http", "https", "ftp", "sftp", "ssh", "file"}
+"""Schemes of addresses in the storage of a cloud or a cluster."""
+
+_ADDRESS_SCHEMES = _BUCKET_SCHEMES | {"http", "https", "ftp", "sftp", "ssh", "file"}
+"""Schemes of all addresses that are no paths."""
 
 
 def elsewhere(value: object) -> str | None:
@@ -33,9 +41,9 @@ def elsewhere(value: object) -> str | None:
     if not isinstance(value, str | Path):
         return None
 
-    scheme = _ADDRESS_SCHEME.match(str(value))
-    schemes = _ADDRESSES if isinstance(value, Path) else _BUCKETS
-    if scheme is None or scheme[1].lower() not in schemes:
+    match = _ADDRESS.match(str(value))
+    refused_schemes = _ADDRESS_SCHEMES if isinstance(value, Path) else _BUCKET_SCHEMES
+    if match is None or match[1].lower() not in refused_schemes:
         return None
     return "give a folder: copy from or to it, or mount it (rclone, gcsfuse, s3fs)"
 
@@ -45,6 +53,7 @@ def nearest(path: Path) -> str | None:
 
     None if the path exists, or if no file beside it has a similar name.
     """
+    # Without a folder, or without access to it, there is no such question.
     with suppress(OSError):
         if path.exists():
             return None
@@ -76,8 +85,11 @@ def no_such_path(path: str | Path, *, otherwise: str = "check the path") -> Inpu
     otherwise
         As for :func:`instead`.
     """
-    fix = instead(path, otherwise)
-    return InputError("there is no such file or folder", where=str(path), fix=fix)
+    return InputError(
+        "there is no such file or folder",
+        where=str(path),
+        fix=instead(path, otherwise),
+    )
 
 
 def is_missing(path: str | Path) -> bool:

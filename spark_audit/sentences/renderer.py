@@ -8,6 +8,10 @@ spaces.
 
 The functions that write figures come first. Templates call them as filters by their
 names (``{{ row | percent }}``). The functions that find and render a template follow.
+
+A new sentence is only a template. A new filter is a function here with an entry in
+:data:`FIGURE_FUNCTIONS` or :data:`TEMPLATE_FUNCTIONS`; its words are templates under
+``word`` in ``en/``, so that a translation finds them.
 """
 
 from __future__ import annotations
@@ -50,14 +54,21 @@ MISSING = "-"
 """Shown in place of a missing figure."""
 
 Figure: TypeAlias = Any
-"""A value with limits: a row, a contrast, an estimate, a finding."""
+"""An object with ``value``, ``low`` and ``high``, each of which may be None: a row, a
+contrast, an estimate or a finding. A row may also be ``withheld``."""
 
 Counted: TypeAlias = Any
-"""A count out of a total: hits, with the ties among them."""
+"""A count out of a total, with its ties: ``Hits`` of ``results/findings.py``."""
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Return a number as every sentence, table and page shows it."""
+    """Return a number as every sentence, table and page shows it.
+
+    Parameters
+    ----------
+    digits
+        Number of decimals; very small and very large numbers have significant digits.
+    """
     if value is None:
         return MISSING
 
@@ -73,7 +84,7 @@ def number(value: float | None, digits: int = 3) -> str:
 def limits(
     low: float | None, high: float | None, *, digits: int = 3, scale: float = 1
 ) -> str:
-    """Return ``" [low, high]"``; empty without an interval."""
+    """Return ``" [low, high]"``, both times ``scale``; empty without an interval."""
     if low is None or high is None:
         return ""
     return f" [{number(scale * low, digits)}, {number(scale * high, digits)}]"
@@ -88,10 +99,13 @@ def figure(
     ----------
     sign
         -1 reverses the sign of the value and of both limits.
+    scale
+        Factor of the value and of both limits, such as 100 for a share in per cent.
     """
     if row.value is None:
         return _text_without_value(row)
 
+    # With the other sign, the upper limit becomes the lower one.
     low, high = row.low, row.high
     if sign < 0:
         low, high = high, low
@@ -126,10 +140,11 @@ def value(row: Figure, digits: int = 3, *, scale: float = 1) -> str:
 
 
 def drifted(row: Figure | None) -> str:
-    """Return a drift, or say that the reference itself has none."""
+    """Return a drift, nats per token; 0 for the reference, which has no row of it."""
     if row is None:
         return number(0.0)
 
+    # The reference drifts by 0 from itself, so nothing is estimated for it.
     is_withheld = getattr(row, "withheld", False)
     if row.value is None and not is_withheld:
         return number(0.0)
@@ -137,7 +152,10 @@ def drifted(row: Figure | None) -> str:
 
 
 def likelier(row: Figure) -> str:
-    """Return a change of NLL, nats per token, in words: ``12% more likely``."""
+    """Return a change of NLL, nats per token, in words: ``12% more likely``.
+
+    A change below 0 makes the text more likely.
+    """
     if row.value is None:
         return value(row)
 
@@ -170,8 +188,12 @@ def _signed_percent(ratio: float) -> str:
 
 
 def _ratio(change: float) -> float:
-    """Return the ratio of likelihoods per token for a change of NLL in nats."""
-    # The exponential overflows; ratios above MAX_RATIO are not told apart anyway.
+    """Return the ratio of likelihoods per token for a change of NLL in nats.
+
+    Above 1 is more likely: ``exp(-change)``.
+    """
+    # The exponential of a large change overflows, so it is cut where every ratio is
+    # shown as "more than MAX_RATIO".
     return math.exp(min(-change, 2 * math.log(MAX_RATIO)))
 
 
@@ -182,11 +204,11 @@ def _times(ratio: float) -> str:
     return number(ratio, 1)
 
 
-def share(part: float | None) -> str:
-    """Return a share in per cent, without its sign."""
-    if part is None:
+def share(fraction: float | None) -> str:
+    """Return a share, 0 to 1, as a number of per cent without the sign %."""
+    if fraction is None:
         return MISSING
-    return number(100 * part, DECIMALS["points"])
+    return number(100 * fraction, DECIMALS["points"])
 
 
 def probability(p: float) -> str:
@@ -218,7 +240,11 @@ def listed(names: Sequence[str]) -> str:
 
 
 def of_rows(dose: str) -> str:
-    """Return the numbers of rows of a group of doses: ``dose:16+`` is "16 or more"."""
+    """Return the numbers of rows of a group of doses: ``dose:16+`` is "16 or more".
+
+    A dose is the number of train rows that hold a string. A group is one dose
+    (``dose:4``), a range (``dose:2-3``), or open at its end.
+    """
     numbers = dose.removeprefix("dose:")
     if numbers.endswith("+"):
         return render("word.or_more", least=numbers.removesuffix("+"))
@@ -234,9 +260,12 @@ def effect(mde: float, unit: str, *, brief: bool = False) -> str:
 
     Parameters
     ----------
+    mde
+        A smallest detectable effect, or another size of at least 0.
     brief
-        Return the words only.
+        Return the words only, if there are any.
     """
+    # A size of an AUC is shown out of 100 pairs.
     if "AUC" in unit:
         size = number(100 * mde, 1)
     else:
@@ -247,6 +276,7 @@ def effect(mde: float, unit: str, *, brief: bool = False) -> str:
         # A negative change of NLL makes the text more likely.
         words = likelier(SimpleNamespace(value=-mde, low=None, high=None))
     elif unit == "bits":
+        # A bit of exposure is a rank that is twice as far ahead.
         words = render("word.ahead", times=number(2**mde, 1))
     elif brief and knows(f"word.{unit}"):
         words = render(f"word.{unit}", size=size)
@@ -265,7 +295,7 @@ def unit_name(unit: str) -> str:
 
 
 def sure_hits(counted: Counted) -> str:
-    """Return the count without ties; in shared files an approximate one."""
+    """Return the count without ties; in shared files perhaps "some" or "about N"."""
     if counted.vague:
         return render("word.some")
     if counted.rounded:
@@ -282,7 +312,7 @@ def hits(counted: Counted) -> str:
 
 
 def each(items: Sequence[object], key: str, separator: str = "; ") -> str:
-    """Return the sentences of a key, one per item, as the fact ``item``."""
+    """Return the sentences of a key, one per item, which templates call ``item``."""
     return separator.join(render(key, item=item) for item in items)
 
 
@@ -328,7 +358,13 @@ def optional(key: str) -> str:
 
 
 def translated(kind: str, text: str) -> str:
-    """Return the translation of an English sentence that stands in the code."""
+    """Return the translation of an English sentence that stands in the code.
+
+    Parameters
+    ----------
+    kind
+        The table of the templates whose keys are such sentences.
+    """
     return optional(f"{kind}.{text}") or text
 
 
@@ -338,18 +374,20 @@ def under(prefix: str, **facts: object) -> list[str]:
 
 
 def terms(group: str, **facts: object) -> list[tuple[str, str]]:
-    """Return the terms of a group and what they mean."""
+    """Return the terms of a group and what they mean, in file order.
+
+    The key ``GROUP.NAME.term`` holds a term, and ``GROUP.NAME`` its meaning.
+    """
     suffix = ".term"
-    meanings = []
+    terms_and_meanings = []
     for key in known_templates():
         if not key.endswith(suffix):
             continue
 
-        # The file holds a term next to its meaning.
         key_of_meaning = key.removesuffix(suffix)
         if key_of_meaning.startswith(f"{group}."):
-            meanings.append((render(key), render(key_of_meaning, **facts)))
-    return meanings
+            terms_and_meanings.append((render(key), render(key_of_meaning, **facts)))
+    return terms_and_meanings
 
 
 @lru_cache
@@ -367,20 +405,23 @@ def template_environment() -> Environment:
 
 @lru_cache
 def known_templates() -> dict[str, str]:
-    """Return all templates by their keys."""
+    """Return all templates by their keys; a later file replaces an earlier key."""
     templates: dict[str, str] = {}
-    for file in _files():
+    for file in _template_files():
         templates |= flat_templates(tomllib.loads(file.read_text(encoding="utf-8")))
     return templates
 
 
-def _files() -> Iterator[Traversable]:
-    """Yield the files of this package, then of others, as ``surprise.en.toml``."""
+def _template_files() -> Iterator[Traversable]:
+    """Yield the template files of this package, then those of other packages' audits.
+
+    An audit in ``surprise.py`` has its sentences beside it, in ``surprise.en.toml``.
+    """
     yield from files("spark_audit.sentences").joinpath("en").iterdir()
-    for point in entry_points(group="spark_audit.audits"):
+    for entry_point in entry_points(group="spark_audit.audits"):
         # An incompletely installed package must not break the reports.
         with suppress(ImportError):
-            module = find_spec(point.module)
+            module = find_spec(entry_point.module)
             if module is None or module.origin is None:
                 continue
 
@@ -392,7 +433,10 @@ def _files() -> Iterator[Traversable]:
 def flat_templates(
     table: Mapping[str, object], prefix: str = ""
 ) -> Iterator[tuple[str, str]]:
-    """Yield each key of nested tables with its template; ``text`` is its own."""
+    """Yield each key of nested tables with its template, such as ``matched.memory``.
+
+    A table's entry ``text`` has the key of the table itself.
+    """
     for key, entry in table.items():
         if isinstance(entry, str):
             yield f"{prefix}{key}".removesuffix(".text"), entry
