@@ -2,6 +2,7 @@
 
 Figures use only the tokens that a checkpoint shares with its base. With the added
 tokens, each NLL would be higher by -log(1 - mass), and a rank by at most their number.
+The mass is their probability together, at one position.
 """
 
 from __future__ import annotations
@@ -35,12 +36,13 @@ def added_mass(loaded: Checkpoint, items: list[Item]) -> np.ndarray:
 
     differences = []
     with loaded.active() as model:
-        over_both = Scorer(loaded, model, items[0], lambda _: None)
+        over_shared = Scorer(loaded, model, items[0], lambda _: None)
         over_all = Scorer(with_added, model, items[0], lambda _: None)
         # One text at a time: both NLLs then come from the same batch.
         for item in items:
             nll_over_all = over_all.nll([item])[0].astype(np.float64)  # (n - 1,)
-            differences.append(nll_over_all - over_both.nll([item])[0])
+            nll_over_shared = over_shared.nll([item])[0]  # (n - 1,)
+            differences.append(nll_over_all - nll_over_shared)
 
     # A difference below 0 is a rounding error.
     difference: np.ndarray = np.concatenate(differences).clip(min=0)  # (tokens,)
@@ -61,6 +63,7 @@ def added_remarks(loaded: Checkpoint, pass_items: PassItems, seed: int) -> list[
         return []
 
     drawn = np.random.default_rng(seed).permutation(len(items))[:ADDED_MASS_TEXTS]
+    # In the plain pass all items are texts, but a type checker cannot know this.
     texts = [item for i in drawn if isinstance(item := items[i], Item)]
     mass = added_mass(loaded, texts)  # (positions,)
     if not len(mass):

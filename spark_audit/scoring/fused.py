@@ -4,6 +4,10 @@ Torch reads or writes the logits some fourteen times for the same figures. On a 
 this takes most of the time for a small model with a large vocabulary. The sums are
 those of an online softmax (Milakov and Gimelshein, arXiv 1805.02867), extended by first
 and second moments.
+
+``scoring/token_columns.py`` calls :func:`sum_rows` and :func:`largest` where Triton
+works, and else computes the same figures with torch. A row is the logits of one scored
+position, and *own* is the logit of the token that stands there.
 """
 
 from __future__ import annotations
@@ -33,6 +37,8 @@ def _reduce(
     piece: tl.constexpr,
 ):
     """Reduce one row of logits, block by block; each program has one row."""
+    # Names that end in `_at` are addresses of arrays, whose shapes stand above. The
+    # distance of a logit from the largest one so far is called `away`, and its exp `e`.
     row = tl.program_id(0).to(tl.int64)
     own = tl.load(own_at + row)
     lane = tl.arange(0, block)
@@ -142,8 +148,8 @@ def sum_rows(
 def largest(z: torch.Tensor, most: torch.Tensor, *, count: int) -> torch.Tensor:
     """Return the ``count`` largest logits of each row, ``(n, count)``, descending.
 
-    They all stand in the ``count`` pieces of largest maximum: any other piece has that
-    many logits before its own largest.
+    They all stand in the ``count`` pieces of largest maximum: the maxima of these
+    pieces are ``count`` logits, at least as large as any logit of another piece.
 
     Parameters
     ----------

@@ -3,6 +3,8 @@
 Every kind has a key, the positions of its result rows (``row_positions``), sizes
 (``tokens``, ``context_tokens``), its token ids (``all_ids``), those that a model must
 predict (``predicted_ids``), and the bytes that identify it in the store (``content``).
+A further kind has all of these, a noun in ``_ITEM_NOUNS`` (``scoring/score.py``) and a
+pass that reads it. ``manifest/sequences.py`` makes the items of a manifest.
 """
 
 from __future__ import annotations
@@ -25,17 +27,17 @@ class _SingleSequence:
 
     @property
     def tokens(self) -> int:
-        """The tokens that the model reads and, at most, writes."""
+        """Return the number of tokens that the model reads and, at most, writes."""
         return len(self.ids)
 
     @property
     def context_tokens(self) -> int:
-        """The positions that it takes in the model's context."""
+        """Return the number of positions that it takes in the model's context."""
         return self.tokens
 
     @property
     def all_ids(self) -> np.ndarray:
-        """All of its token ids."""
+        """Return all of its token ids, shape ``(n,)``."""
         return self.ids
 
 
@@ -60,18 +62,18 @@ class Item(_SingleSequence):
 
     @property
     def first_scored(self) -> int:
-        """The first scored token: the first behind a prompt, and never token 0."""
+        """Return its first scored token: the first behind a prompt, never token 0."""
         n_prompt = int(np.count_nonzero(self.positions < 0))
         return max(n_prompt, 1)
 
     @property
     def row_positions(self) -> np.ndarray:
-        """The positions of its result rows."""
+        """Return the positions of its result rows, one per scored token."""
         return self.positions[self.first_scored :]
 
     @property
     def predicted_ids(self) -> np.ndarray:
-        """The token ids that the model must predict."""
+        """Return the token ids that the model must predict: all but the first."""
         return self.ids[1:]
 
     def content(self) -> bytes:
@@ -101,33 +103,33 @@ class Candidates:
 
     @property
     def example(self) -> Item:
-        """The prefix with the first candidate, as a text."""
+        """Return the prefix with the first candidate, as a text for self-tests."""
         ids = np.append(self.prefix, self.rows[0])
         return Item(self.key, ids, np.arange(len(ids), dtype=np.int32))
 
     @property
     def row_positions(self) -> np.ndarray:
-        """The positions of its result rows: one per candidate."""
+        """Return the positions of its result rows: the number of each candidate."""
         return np.arange(len(self.rows), dtype=np.int32)
 
     @property
     def tokens(self) -> int:
-        """The tokens that a model reads if it caches the prefix."""
+        """Return the number of tokens that a model reads if it caches the prefix."""
         return len(self.prefix) + sum(len(row) for row in self.rows)
 
     @property
     def context_tokens(self) -> int:
-        """The positions that it takes in the model's context."""
+        """Return the positions that its longest candidate takes in the context."""
         return len(self.prefix) + max(len(row) for row in self.rows)
 
     @property
     def all_ids(self) -> np.ndarray:
-        """All of its token ids."""
+        """Return all of its token ids: prefix, and candidates one after the other."""
         return np.concatenate([self.prefix, *self.rows])
 
     @property
     def predicted_ids(self) -> np.ndarray:
-        """The token ids that the model must predict."""
+        """Return the token ids that the model must predict: those of candidates."""
         return np.concatenate(self.rows)
 
     def content(self) -> bytes:
@@ -166,24 +168,21 @@ class Prompt(_SingleSequence):
 
     @property
     def row_positions(self) -> np.ndarray:
-        """The position of its result row."""
+        """Return the position of its only result row, 0."""
         return np.zeros(1, dtype=np.int32)
 
     @property
     def tokens(self) -> int:
-        """The tokens that are read and, at most, written."""
+        """Return the number of tokens that are read and, at most, written."""
         return len(self.ids) + self.max_new_tokens
 
     @property
     def predicted_ids(self) -> np.ndarray:
-        """The token ids that the model must predict: none are known."""
+        """Return no token ids: those that the model writes are not known."""
         return self.ids[:0]
 
     def content(self) -> bytes:
-        """Return everything but the checkpoint that the outcome depends on.
-
-        The store hashes it.
-        """
+        """Return all that its answer depends on besides the checkpoint, for the store."""
         rule = bytes([ANSWER_RULE])
         n_ids = len(self.ids).to_bytes(8, "big")
         limit = self.max_new_tokens.to_bytes(4, "big")

@@ -3,6 +3,11 @@
 A pass (:mod:`spark_audit.scoring.passes`) yields each item's columns as soon as they
 are known. This module stores them, shares work among workers and resumes it, in the
 same way for all passes.
+
+:func:`score` is for Python, and :func:`score_items` for one pass of a planned run.
+Before a model is switched on, items are checked (:func:`_check_readable`, where a
+further refusal belongs) and settings (:func:`pass_runner`). :func:`drift_remarks` and
+``added_rows.py`` measure what readers of the figures should know.
 """
 
 from __future__ import annotations
@@ -43,12 +48,14 @@ DRIFT_ROWS = 8
 """Texts on which the effects of batches and of the dtype are measured."""
 
 SHARED_HEADS = "TRANSFORMERS_SDPA_FORCE_GQA"
-"""Variable that stops transformers from copying shared keys and values."""
+"""Environment variable that stops transformers from copying shared keys and values."""
 
 WINDOW = 1024
-"""Items in a window whose batches are always the same."""
+"""Items in a window whose batches are always the same; see :func:`score_items`."""
 
 _MAX_NAMED = 5
+"""Most rows that an error names."""
+
 _ITEM_NOUNS = {Item: "example", Candidates: "candidates", Prompt: "prompt"}
 
 
@@ -151,11 +158,13 @@ def score(
     store = Store(None) if store is None else store
     progress = is_watched() if progress is None else progress
     tables: dict[Pass, TokenTable] = {}
-    notes: dict[str, None] = {}
+    notes: dict[str, None] = {}  # the keys, in order and each once
 
     with shown(quiet=progress is not True) as show:
+        # With False, nothing is shown, because `show` is quiet.
         if isinstance(progress, bool):
             progress = partial(show, f"scoring {loaded.name}")
+
         for scoring_pass in passes:
             # Settings are checked before any key is computed.
             pass_runner(loaded, scoring_pass)
@@ -198,7 +207,7 @@ def score_items(
     pass_items
         The items to be scored, with their store keys.
     shard
-        ``(i, n)``: only the share of worker ``i`` of ``n``.
+        ``(i, n)``: only the share of worker ``i`` of ``n``, from 0; not with ``whole``.
     whole
         Go through the items by length, :data:`WINDOW` at a time. Where the store lacks
         any item of a window, the whole window is scored, so that batches do not depend
@@ -220,10 +229,7 @@ def score_items(
     if whole:
         windows = _windows_to_score(left, pass_items.items, store_keys)
     else:
-        worker, n_workers = shard
-        share = [
-            item for key, item in left.items() if int(key, 16) % n_workers == worker
-        ]
+        share = _share_of_worker(left, shard)
         windows = [share] if share else []
 
     task = Task(
@@ -231,27 +237,43 @@ def score_items(
         batch_size=None if batch_size == "auto" else batch_size,
         note=store.remark,
     )
-    n_done = 0
+    n_tokens_done = 0
     n_tokens = 0
-    for items in windows:
-        n_tokens += sum(item.tokens for item in items)
+    for window in windows:
+        n_tokens += sum(item.tokens for item in window)
 
     try:
-        for items in windows:
-            for item, columns in run(items, task):
+        for window in windows:
+            for item, columns in run(window, task):
                 store_key = store_keys[item.key]
                 # A window may contain stored items: their old scores stay.
                 if store_key in left:
                     store.add(store_key, item.row_positions, columns)
-                n_done += item.tokens
+                n_tokens_done += item.tokens
                 if progress is not None:
-                    progress(n_done, n_tokens)
+                    progress(n_tokens_done, n_tokens)
     except BaseException:
         # Also after Ctrl-C, so that the same command resumes from here.
         with contextlib.suppress(OutputError):
             store.flush()
         raise
     store.flush()
+
+
+def _share_of_worker(
+    left: Mapping[str, AnyItem], shard: tuple[int, int]
+) -> list[AnyItem]:
+    """Return the items of one worker, which their store keys decide.
+
+    Parameters
+    ----------
+    left
+        Store key -> item, of the items that are not stored.
+    shard
+        Number of the worker, from 0, and number of workers.
+    """
+    worker, n_workers = shard
+    return [item for key, item in left.items() if int(key, 16) % n_workers == worker]
 
 
 def _windows_to_score(
@@ -338,7 +360,7 @@ def _shared_heads() -> Iterator[None]:
     With a mask, transformers otherwise copies the keys for each head, which only GPUs
     need.
     """
-    # The user has set the variable, or a pass that is running.
+    # The user has set the variable, or another pass that is still running.
     if SHARED_HEADS in os.environ:
         yield
         return
@@ -366,11 +388,13 @@ def drift(
 
     _check_readable(loaded, items)
     with loaded.active() as model:
+        # The pass itself has already given its notes.
         scorer = Scorer(loaded, model, items[0], lambda _: None)
 
         # A single batch of all lengths, because the effect of padding is measured.
         together = np.concatenate([columns["nll"] for columns in scorer(items)])
         alone = np.concatenate([scorer([item])[0]["nll"] for item in items])
+        # Both of shape (tokens,).
         by_batch = float(np.abs(together - alone).max(initial=0.0))
 
         widened = scorer.widened()
@@ -396,7 +420,9 @@ def drift_remarks(loaded: Checkpoint, pass_items: PassItems, seed: int) -> list[
     is_plain = pass_items.scoring_pass == Pass()
     if not is_plain or not len(items) or loaded.served is not None:
         return []
+
     drawn = np.random.default_rng(seed).permutation(len(items))[:DRIFT_ROWS]
+    # In the plain pass all items are texts, but a type checker cannot know this.
     probes = [item for i in drawn if isinstance(item := items[i], Item)]
     n_probes = len(probes)
     by_batch, by_dtype = drift(loaded, probes)
@@ -415,9 +441,9 @@ def drift_remarks(loaded: Checkpoint, pass_items: PassItems, seed: int) -> list[
 
 
 def check_reads_as_base(loaded: Checkpoint, items: Sequence[AnyItem]) -> None:
-    """Refuse texts that a grown tokenizer tokenises differently from its base's.
+    """Refuse texts that hold tokens which were added to those of the base.
 
-    Their scores would belong to other tokens than those of the base.
+    A grown tokenizer reads such texts differently from its base's. Their scores would belong to other tokens than those of the base.
 
     Raises
     ------
@@ -426,15 +452,17 @@ def check_reads_as_base(loaded: Checkpoint, items: Sequence[AnyItem]) -> None:
     """
     if loaded.added is None:
         return
-    item_names: dict[str, str] = {}
+
+    # `added` is a mask over the vocabulary. Items of several passes may share a key.
+    names_by_key: dict[str, str] = {}
     for item in items:
         if loaded.added[item.all_ids].any():
-            item_names[item.key] = _name_of(item)
-    if not item_names:
+            names_by_key[item.key] = _name_of(item)
+    if not names_by_key:
         return
 
-    listed = ", ".join([*item_names.values()][:_MAX_NAMED])
-    n_more = len(item_names) - _MAX_NAMED
+    listed = ", ".join([*names_by_key.values()][:_MAX_NAMED])
+    n_more = len(names_by_key) - _MAX_NAMED
     more = f" and {n_more} more" if n_more > 0 else ""
     raise InputError(
         f"its tokenizer reads {listed}{more} otherwise than the base's: they hold "
@@ -492,7 +520,8 @@ def _name_of(item: AnyItem) -> str:
 def cores() -> int:
     """Return the number of cores that this process may use.
 
-    It is the number of threads that torch has, or would have.
+    It is the number of threads that torch has, or would have. Torch is not imported for
+    this, because it takes seconds.
     """
     if torch := sys.modules.get("torch"):
         n_threads: int = torch.get_num_threads()

@@ -4,6 +4,10 @@ The key of a score hashes everything that the score depends on, including the ch
 and a salt that stays in the folder. So a part reveals nothing about the texts. The name
 of a part contains the hash of its bytes: a damaged part is recognised and left out, and
 its items are scored again.
+
+An *item key* names an item in tables (an example id), a *store key* its scores here. A
+further setting on which scores depend goes into :meth:`Store.pass_items`; a further
+column needs nothing here, as the columns of a part are those of ``scoring/table.py``.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -36,14 +40,34 @@ SCHEMA = 1
 
 FLUSH_SECONDS = 10.0
 FLUSH_TOKENS = 200_000
+"""Pending scores are written after so long, or when they are of so many tokens."""
+
 SALT_BYTES = 32
 
 Rows: TypeAlias = dict[str, tuple[np.ndarray, dict[str, np.ndarray]]]
 """Store key -> positions and columns of an item, arrays of shape ``(n,)``."""
 
 
+class _PartIndex(NamedTuple):
+    """What is kept of a part in memory.
+
+    Attributes
+    ----------
+    key_numbers
+        First 64 bits of each store key in it, shape ``(items,)``, uint64.
+    remarks
+        Remarks for readers on its scores.
+    """
+
+    key_numbers: np.ndarray
+    remarks: list[str]
+
+
 class Store:
     """A folder of scores, or with ``None`` a store in memory.
+
+    New scores are pending until :meth:`flush` writes them as one part. In memory they
+    stay pending.
 
     Parameters
     ----------
@@ -69,9 +93,9 @@ class Store:
         self._pending_remarks: list[str] = []
         self._flushed_at = time.monotonic()
 
-        # Path of a part -> the first 64 bits of each key in it, and its remarks. Only
-        # these stay in memory, as a store may hold the scores of many checkpoints.
-        self._parts: dict[Path, tuple[np.ndarray, list[str]]] = {}
+        # Only indices stay in memory, as a store may hold the scores of many
+        # checkpoints.
+        self._parts: dict[Path, _PartIndex] = {}
         self.refresh()
 
     @cached_property
@@ -128,8 +152,8 @@ class Store:
         """
         usable = hashlib.sha256(loaded.usable.astype(np.uint8).tobytes()).hexdigest()
         settings = list(astuple(scoring_pass))
-        frame = sha256_json([SCHEMA, loaded.model_id, settings, usable])
-        start = hashlib.sha256(self._salt + (self._purpose + frame).encode())
+        without_item = sha256_json([SCHEMA, loaded.model_id, settings, usable])
+        start = hashlib.sha256(self._salt + (self._purpose + without_item).encode())
         return PassItems(start, items, scoring_pass)
 
     def left(self, pass_items: PassItems) -> dict[str, AnyItem]:
@@ -150,12 +174,12 @@ class Store:
         keys
             Store keys.
         """
-        wanted = [key for key in keys if key not in self._pending]
-        numbers = _numbers(wanted)  # (wanted,)
-        is_lacking = np.ones(len(wanted), dtype=bool)  # (wanted,)
-        for numbers_of_part, _ in self._parts.values():
-            is_lacking &= ~np.isin(numbers, numbers_of_part)
-        return [wanted[i] for i in np.flatnonzero(is_lacking)]
+        not_pending = [key for key in keys if key not in self._pending]
+        numbers = _numbers(not_pending)  # (keys,)
+        is_lacking = np.ones(len(not_pending), dtype=bool)  # (keys,)
+        for part in self._parts.values():
+            is_lacking &= ~np.isin(numbers, part.key_numbers)
+        return [not_pending[i] for i in np.flatnonzero(is_lacking)]
 
     def add(
         self, key: str, position: np.ndarray, columns: Mapping[str, np.ndarray]
@@ -163,6 +187,13 @@ class Store:
         """Add an item's scores, arrays of shape ``(n,)``; a later flush writes them.
 
         Scores of another pass have other columns, and begin a part of their own.
+
+        Parameters
+        ----------
+        key
+            Store key of the item.
+        position
+            Positions of its rows: ``row_positions`` of ``scoring/items.py``.
         """
         layout = [(name, values.dtype) for name, values in columns.items()]
         if layout != self._pending_layout:
@@ -171,13 +202,13 @@ class Store:
 
         self._pending[key] = (position.astype(np.int32), dict(columns))
         self._pending_tokens += len(position)
-        waited = time.monotonic() - self._flushed_at
-        if self._pending_tokens >= FLUSH_TOKENS or waited >= FLUSH_SECONDS:
+        seconds = time.monotonic() - self._flushed_at
+        if self._pending_tokens >= FLUSH_TOKENS or seconds >= FLUSH_SECONDS:
             self.flush()
 
     def take(self, rows: Rows, remarks: Iterable[str]) -> None:
-        """Add rows that a node scored, with remarks for readers."""
-        # Rows that are still pending have other remarks.
+        """Add rows that another machine scored, with its remarks for readers."""
+        # Remarks concern a whole part, and rows that are still pending have others.
         self.flush()
         for text in remarks:
             self.remark(text)
@@ -215,7 +246,9 @@ class Store:
         path = self.folder / f"{hashlib.sha256(data).hexdigest()[:32]}.parquet"
         files.write_atomically(path, lambda file: file.write(data), mode=0o600)
 
-        self._parts[path] = (_numbers(self._pending), self._pending_remarks)
+        self._parts[path] = _PartIndex(
+            key_numbers=_numbers(self._pending), remarks=self._pending_remarks
+        )
         self._pending = {}
         self._pending_tokens = 0
         self._pending_remarks = []
@@ -234,7 +267,7 @@ class Store:
                     raise
                 # The part counts as one without keys from now on, so its items are
                 # missing.
-                self._parts[path] = (_numbers([]), [])
+                self._parts[path] = _PartIndex(key_numbers=_numbers([]), remarks=[])
                 self.notes.append(
                     f"score part {path.name} is damaged or of another version; its "
                     "items are scored again"
@@ -275,8 +308,8 @@ class Store:
         numbers = _numbers(keys)
         return [
             path
-            for path, (numbers_of_part, _) in self._parts.items()
-            if np.isin(numbers_of_part, numbers).any()
+            for path, part in self._parts.items()
+            if np.isin(part.key_numbers, numbers).any()
         ]
 
     def remarks(self, keys: Iterable[str]) -> list[str]:
@@ -286,8 +319,7 @@ class Store:
         """
         texts = dict.fromkeys(self._pending_remarks)
         for path in sorted(self._paths_holding(keys)):
-            _, remarks_of_part = self._parts[path]
-            texts |= dict.fromkeys(remarks_of_part)
+            texts |= dict.fromkeys(self._parts[path].remarks)
         return list(texts)
 
 
@@ -351,6 +383,8 @@ class PassItems:
     ----------
     start
         The hash of everything in a store key except the item's content.
+    scoring_pass
+        The pass that reads the items.
     """
 
     start: Digest
@@ -393,11 +427,12 @@ def _schema(column_types: Mapping[str, np.dtype]) -> pa.Schema:
     return pa.schema(fields)
 
 
+# The schemas that a part may have, one per kind of pass.
 _SCHEMAS = [_schema(column_types) for column_types in COLUMN_TYPES.values()]
 
 
-def _read_part(path: Path) -> tuple[np.ndarray, list[str]]:
-    """Return the numbers of the keys of a part, and its remarks.
+def _read_part(path: Path) -> _PartIndex:
+    """Return the index of a part, after a check of all that it holds.
 
     Raises
     ------
@@ -408,6 +443,7 @@ def _read_part(path: Path) -> tuple[np.ndarray, list[str]]:
     data = files.read_regular(path, most=files.data_bytes())
     table = pq.read_table(pa.BufferReader(data))
     remarks = json.loads((table.schema.metadata or {})[b"remarks"])
+    # The columns are those of `_schema`: keys, positions, and the columns of the pass.
     keys, *lists = (column.combine_chunks() for column in table.columns)
 
     # A file from somebody else may also have the hash of its bytes as its name.
@@ -424,7 +460,7 @@ def _read_part(path: Path) -> tuple[np.ndarray, list[str]]:
     for name, column in zip(table.column_names[1:], lists, strict=True):
         if not _is_readable(name, column, offsets):
             raise ValueError(path.name)
-    return _numbers(keys.to_pylist()), remarks
+    return _PartIndex(key_numbers=_numbers(keys.to_pylist()), remarks=remarks)
 
 
 def _is_readable(name: str, column: pa.ListArray, offsets: pa.Array) -> bool:

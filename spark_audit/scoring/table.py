@@ -2,6 +2,11 @@
 
 The rows of an item are consecutive, with rising positions. The table holds no token ids
 and no text, only an item's key (an example id) and positions in the full tokenisation.
+(Candidates and prompts have other positions: ``row_positions`` in ``items.py``.)
+
+A further pass has an entry in :data:`COLUMN_TYPES`, one in :data:`ITEMS` unless it
+reads texts, and a file in ``scoring/passes``. A further setting of passes is a field of
+:class:`Pass`, which is part of every store key.
 """
 
 from __future__ import annotations
@@ -73,6 +78,8 @@ ITEMS: Mapping[str, str] = dict.fromkeys(COLUMN_TYPES, "texts") | {
 
 PLAIN_COLUMNS = COLUMN_TYPES["plain"]
 WITH_NUCLEI = {**PLAIN_COLUMNS, **COLUMN_TYPES["nucleus"]}
+"""The plain columns, and behind them those of nuclei."""
+
 _SCORE_AGAIN = "score again with the same manifest"
 
 
@@ -99,7 +106,8 @@ class TokenTable:
     columns: Mapping[str, np.ndarray]
 
     def __post_init__(self) -> None:
-        if len(self._row) != len(self.ids):
+        """Refuse keys that occur twice."""
+        if len(self._index_of) != len(self.ids):
             raise ValueError("item keys are not unique")
 
     def __repr__(self) -> str:
@@ -107,14 +115,15 @@ class TokenTable:
         return f"TokenTable({len(self.ids)} items, {len(self)} rows, {[*self.columns]})"
 
     @cached_property
-    def _row(self) -> dict[str, int]:
-        return dict(zip(self.ids, range(len(self.ids)), strict=True))
+    def _index_of(self) -> dict[str, int]:
+        """Return item key -> its index in ``ids`` and ``offsets``."""
+        return {key: index for index, key in enumerate(self.ids)}
 
     def __len__(self) -> int:
         return len(self.position)
 
     def __contains__(self, key: str) -> bool:
-        return key in self._row
+        return key in self._index_of
 
     @classmethod
     def from_items(
@@ -132,7 +141,7 @@ class TokenTable:
         """
         ids: list[str] = []
         # An empty first array makes offsets begin with 0.
-        positions = [np.zeros(0, np.int32)]
+        positions = [np.zeros(0, np.int32)]  # one array per item, behind the empty one
         columns_by_item: list[Mapping[str, np.ndarray]] = []
         for key, position, item_columns in sorted(items, key=lambda item: item[0]):
             ids.append(key)
@@ -166,14 +175,14 @@ class TokenTable:
         InputError
             If there is no such item.
         """
-        i = self._row.get(key)
-        if i is None:
+        index = self._index_of.get(key)
+        if index is None:
             raise InputError(
                 "the score table lacks an item of the manifest",
                 where=f"example {key!r}",
                 fix=_SCORE_AGAIN,
             )
-        return slice(int(self.offsets[i]), int(self.offsets[i + 1]))
+        return slice(int(self.offsets[index]), int(self.offsets[index + 1]))
 
     def span(self, key: str, start: int, end: int) -> slice:
         """Return the rows of the tokens ``start:end`` of one item.
@@ -221,7 +230,7 @@ class TokenTable:
 
     @classmethod
     def read(cls, *paths: Path, keys: Mapping[str, str] | None = None) -> TokenTable:
-        """Read tables from :meth:`write`.
+        """Read tables from :meth:`write`, or parts of a store, as one table.
 
         Columns are read on demand, and kept as long as the table.
 

@@ -222,7 +222,7 @@ def test_frozen_noise_reaches_prefix_and_candidates():
 @pytest.mark.parametrize("keep", [True, False])
 def test_the_models_own_head(keep, monkeypatch):
     monkeypatch.setattr(engine_module, "PLAIN_HEADS", frozenset())
-    monkeypatch.setattr("spark_audit.scoring.head.CPU_ROWS", 16)
+    monkeypatch.setattr("spark_audit.scoring.token_columns.CPU_ROWS", 16)
     model = make_model("llama")
     if not keep:
         forward = type(model).forward

@@ -12,8 +12,10 @@ from transformers import TopPLogitsWarper
 
 from spark_audit import scoring
 from spark_audit.scoring import head as head_module
-from spark_audit.scoring.head import Head, TokenColumns, Transform, nuclei
+from spark_audit.scoring import token_columns as columns_module
+from spark_audit.scoring.head import Head, Transform
 from spark_audit.scoring.table import PLAIN_COLUMNS, WITH_NUCLEI
+from spark_audit.scoring.token_columns import TokenColumns, nuclei
 from spark_audit.stats.sampled_extraction import top_k_logp
 
 CPU = torch.device("cpu")
@@ -182,7 +184,7 @@ def test_the_head_is_float32_with_bias_and_transform(
 
 
 def test_positions_are_chunked_and_buffers_reused(monkeypatch):
-    monkeypatch.setattr("spark_audit.scoring.head.CPU_ROWS", 8)
+    monkeypatch.setattr("spark_audit.scoring.token_columns.CPU_ROWS", 8)
     generator = torch.Generator().manual_seed(2)
     weight = torch.randn(3000, 16, generator=generator)
     hidden = torch.randn(27, 16, generator=generator)
@@ -232,7 +234,7 @@ def test_the_nll_alone_is_that_of_the_columns(vocabulary):
 
 def use_kernel(monkeypatch: pytest.MonkeyPatch, kernel: Any) -> None:
     """Have ``kernel`` stand for the module that needs Triton; ``None``: no import."""
-    monkeypatch.setattr(head_module, "find_spec", lambda name: object())
+    monkeypatch.setattr(columns_module, "find_spec", lambda name: object())
     monkeypatch.delattr(scoring, "fused", raising=False)
     monkeypatch.setitem(sys.modules, "spark_audit.scoring.fused", kernel)
     zeros = torch.zeros
@@ -246,7 +248,7 @@ def test_a_triton_that_does_not_run_is_done_without(broken, monkeypatch):
 
     kernel = SimpleNamespace(TRITON_PIECE=32, sum_rows=sum_rows)
     use_kernel(monkeypatch, None if broken == "import" else kernel)
-    assert head_module.fused_on.__wrapped__(torch.device("cuda")) is None
+    assert columns_module.fused_on.__wrapped__(torch.device("cuda")) is None
 
 
 def sums_of_rows(
@@ -274,9 +276,9 @@ def test_columns_of_a_kernel_s_sums_are_the_float64_ones(vocabulary, monkeypatch
     fused = importlib.import_module("spark_audit.scoring.fused")
     monkeypatch.setattr(fused, "sum_rows", sums_of_rows)
     use_kernel(monkeypatch, fused)
-    kernel = head_module.fused_on.__wrapped__(torch.device("cuda"))
+    kernel = columns_module.fused_on.__wrapped__(torch.device("cuda"))
     assert kernel is fused
-    monkeypatch.setattr(head_module, "fused_on", lambda device: kernel)
+    monkeypatch.setattr(columns_module, "fused_on", lambda device: kernel)
 
     logits, targets = random_logits(21, vocabulary)
     usable = np.ones(vocabulary, dtype=bool)

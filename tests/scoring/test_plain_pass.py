@@ -216,7 +216,7 @@ def test_prompt_tuning_puts_its_positions_in_front():
 
 
 def test_the_generic_path_takes_positions_in_chunks(monkeypatch):
-    monkeypatch.setattr("spark_audit.scoring.head.CPU_ROWS", 16)
+    monkeypatch.setattr("spark_audit.scoring.token_columns.CPU_ROWS", 16)
     monkeypatch.setattr(engine_module, "PLAIN_HEADS", frozenset())
     model = build("llama")
     sizes: list[tuple[int, ...]] = []
@@ -277,8 +277,8 @@ def test_virtual_tokens_in_front_of_a_forward_without_logits_to_keep(monkeypatch
 
 
 def test_no_logits_of_a_whole_batch_are_ever_made(monkeypatch):
-    monkeypatch.setattr("spark_audit.scoring.head.CPU_ROWS", 16)
-    monkeypatch.setattr("spark_audit.scoring.head.CPU_GROUP", 1024)
+    monkeypatch.setattr("spark_audit.scoring.token_columns.CPU_ROWS", 16)
+    monkeypatch.setattr("spark_audit.scoring.token_columns.CPU_GROUP", 1024)
     from torch.utils._python_dispatch import TorchDispatchMode
 
     largest = 0

@@ -7,6 +7,11 @@ of the string itself. The nucleus pass reads texts and adds the columns for top-
 If the architecture is known and a self-test on the first text agrees, only the model's
 body runs, and this module applies the head in float32 to the scored positions alone.
 Otherwise the model's own forward gives the logits of a few positions at a time.
+:class:`Scorer` hides this difference from all passes, including those of other files.
+
+A class of models whose head we may apply goes into :data:`PLAIN_HEADS` or one of the
+sets below it; :func:`own_head` gives its formula. A further column: see
+``scoring/token_columns.py``.
 
 One row a scored token:
 
@@ -41,8 +46,9 @@ from spark_audit.checkpoints.checkpoint import entry_device, offloaded, weight_o
 from spark_audit.errors import CheckpointError
 from spark_audit.scoring.batching import Batches, room
 from spark_audit.scoring.float32_body import widened
-from spark_audit.scoring.head import Head, TokenColumns, Transform
+from spark_audit.scoring.head import Head, Transform
 from spark_audit.scoring.table import COLUMN_TYPES, PLAIN_COLUMNS, WITH_NUCLEI, Task
+from spark_audit.scoring.token_columns import TokenColumns
 
 if TYPE_CHECKING:
     from transformers import Cache, PreTrainedModel
@@ -72,11 +78,9 @@ CAPPED_HEADS = frozenset(
     Gemma2ForCausalLM Gemma3ForCausalLM NanoChatForCausalLM VaultGemmaForCausalLM
     """.split()
 )
-
 """Classes with logits ``softcap * tanh(logits / softcap)``."""
 
 MULTIPLIED_HEADS = frozenset({"CohereForCausalLM", "Cohere2ForCausalLM"})
-
 """Classes that multiply logits by ``logit_scale``."""
 
 DIVIDED_HEADS = frozenset(
@@ -88,6 +92,7 @@ SELF_TEST_TOKENS = 8
 """Tokens of the first text on which our head is compared with the model's."""
 
 Note = Callable[[str], None]
+"""Called with a note for readers of the report."""
 
 
 def run(
@@ -105,11 +110,19 @@ def run(
     for batch, columns_of_batch in batches.run(scorer, shrink=scorer.columns.shrink):
         for item, columns in zip(batch, columns_of_batch, strict=True):
             # Row t of the columns belongs to token t + 1: the first has no prediction.
-            yield item, {name: columns[name][item.first_scored - 1 :] for name in names}
+            first_row = item.first_scored - 1
+            yield item, {name: columns[name][first_row:] for name in names}
 
 
 class Scorer:
     """A loaded model as a function that scores batches of items.
+
+    Parameters
+    ----------
+    first_item
+        A text for the self-test of our head.
+    note
+        Called with a note for readers, if the model's own forward must be used.
 
     Attributes
     ----------
@@ -124,7 +137,7 @@ class Scorer:
     """
 
     def __init__(
-        self, loaded: Checkpoint, model: torch.nn.Module, first: Item, note: Note
+        self, loaded: Checkpoint, model: torch.nn.Module, first_item: Item, note: Note
     ) -> None:
         self._model = model
         self.device = entry_device(model)
@@ -133,19 +146,20 @@ class Scorer:
         self.exact = embeddings.dtype in (torch.float32, torch.float64)
         self._is_offloaded = offloaded(model)
 
-        # Our head is used if the class is known and both agree on a text.
+        # Our head is used if the class is known and both agree on a text. Otherwise
+        # there is a reason.
         base = unwrapped(model)
-        head = own_head(base, rows=len(loaded.usable))
+        head_or_reason = own_head(base, rows=len(loaded.usable))
         self._head: Head | None = None
-        if isinstance(head, str):
-            reason = head
+        if isinstance(head_or_reason, str):
+            reason = head_or_reason
             self.columns = TokenColumns(loaded.usable, self.device)
         else:
-            weight, bias, transform = head
+            weight, bias, transform = head_or_reason
             self.columns = TokenColumns(loaded.usable, weight.device)
             self._head = Head(weight, bias, transform, self.columns)
             self._body = getattr(base, base.base_model_prefix)
-            reason = self._self_test(self._head, first)
+            reason = self._self_test(self._head, first_item)
 
         if reason:
             self._head = None
@@ -153,11 +167,14 @@ class Scorer:
             note(self._own_forward_note(loaded, reason))
 
     def _prepare_own_forward(self, base: PreTrainedModel) -> None:
-        """Find out how the model's forward returns logits, and limit batches."""
+        """Find out how the model's forward returns logits, and limit batches.
+
+        The logits of a batch, at one position each at least, must fit into the buffer.
+        """
         parameters = inspect.signature(base.forward).parameters
         self._can_leave_out = "logits_to_keep" in parameters
-        tokens = min(self.room.max_tokens, max(self.columns.rows, 1))
-        self.room = replace(self.room, max_tokens=tokens)
+        max_tokens = min(self.room.max_tokens, max(self.columns.rows, 1))
+        self.room = replace(self.room, max_tokens=max_tokens)
 
     def _own_forward_note(self, loaded: Checkpoint, reason: str) -> str:
         """Return a note for readers on logits from the model's own forward."""
@@ -169,7 +186,9 @@ class Scorer:
         return text
 
     def __call__(self, batch: Sequence[Item]) -> list[dict[str, np.ndarray]]:
-        """Return the columns of each item of a batch.
+        """Return the columns of each item of a batch, name -> shape ``(n - 1,)``.
+
+        Row t belongs to token t + 1 of the item, of n tokens.
 
         Raises
         ------
@@ -185,7 +204,10 @@ class Scorer:
         return columns_by_item
 
     def nll(self, batch: Sequence[Item]) -> list[np.ndarray]:
-        """Return the NLL of each item's tokens, float32; cheaper than all columns."""
+        """Return each item's NLL, shape ``(n - 1,)``, float32, in nats.
+
+        This is cheaper than all columns.
+        """
         return [
             figures[:, 0] for figures in self._figures_by_item(batch, only_nll=True)
         ]
@@ -202,9 +224,9 @@ class Scorer:
     def _figures_by_item(
         self, batch: Sequence[Item], *, only_nll: bool
     ) -> list[np.ndarray]:
-        """Return the figures of each item, ``(n - 1, columns)``.
+        """Return the figures of each item, ``(n - 1, columns)``, float32.
 
-        The first token has no prediction.
+        The first of n tokens has no prediction. ``columns`` is 1 for the NLL alone.
         """
         ids, mask = padded([item.ids for item in batch])  # (B, T)
         lengths = torch.tensor([len(item.ids) - 1 for item in batch])  # (B,)
@@ -257,7 +279,8 @@ class Scorer:
             Shape ``(B, w, k)``: token ids to predict at the positions ``first`` to
             ``first + w``; ``k`` is 1 for all columns.
         lengths
-            Shape ``(B,)``: how many of the ``w`` positions count in each row.
+            Shape ``(B,)``: how many of the ``w`` positions count in each row. The
+            others are padding.
         only_nll
             Whether to return the NLL of each target, or all columns of the first.
         cache
@@ -270,11 +293,13 @@ class Scorer:
             float32, on the CPU.
         """
         _, width, n_targets = targets.shape
-        counted = _flat_positions(lengths, width)  # (n,), n = sum(lengths)
-        wanted = targets.flatten(0, 1)[counted].to(self.columns.device)  # (n, k)
+        # Only targets that count, one after the other: n = sum(lengths).
+        counted = _flat_positions(lengths, width)  # (n,)
+        counted_targets = targets.flatten(0, 1)[counted]  # (n, k)
+        counted_targets = counted_targets.to(self.columns.device)
         if not only_nll:
-            wanted = wanted[:, 0]  # (n,)
-        if not len(wanted):
+            counted_targets = counted_targets[:, 0]  # (n,)
+        if not len(counted_targets):
             n_figures = n_targets if only_nll else len(self.columns.names)
             return torch.empty(0, n_figures)
 
@@ -290,15 +315,21 @@ class Scorer:
             predicting = _flat_positions(lengths, ids.shape[1], first)  # (n,)
             hidden = hidden.flatten(0, 1).index_select(0, predicting.to(hidden.device))
             hidden = hidden.to(self.columns.device)  # (n, H)
-            return self._head(hidden, wanted, only_nll=only_nll).cpu()
+            return self._head(hidden, counted_targets, only_nll=only_nll).cpu()
         return self._read_by_own_forward(
-            ids, wanted, lengths, options, first=first, width=width, only_nll=only_nll
+            ids,
+            counted_targets,
+            lengths,
+            options,
+            first=first,
+            width=width,
+            only_nll=only_nll,
         )
 
     def _read_by_own_forward(
         self,
         ids: torch.Tensor,
-        wanted: torch.Tensor,
+        counted_targets: torch.Tensor,
         lengths: torch.Tensor,
         options: Mapping[str, object],
         *,
@@ -315,7 +346,7 @@ class Scorer:
         ----------
         ids
             Shape ``(B, T)``.
-        wanted
+        counted_targets
             Shape ``(n, k)``, or ``(n,)`` for all columns: targets of counted positions.
         lengths
             Shape ``(B,)``: how many of the ``width`` positions count in each row.
@@ -327,20 +358,25 @@ class Scorer:
         if self._can_leave_out and not options["use_cache"]:
             positions_at_once = max(self.columns.rows // len(ids), 1)
 
-        n_figures = wanted.shape[1] if only_nll else len(self.columns.names)
-        figures = torch.empty(len(wanted), n_figures)
+        n_figures = counted_targets.shape[1] if only_nll else len(self.columns.names)
+        figures = torch.empty(len(counted_targets), n_figures)
         for start in range(0, width, positions_at_once):
             stop = min(start + positions_at_once, width)
             logits = self._logits(ids, first + start, first + stop, options)
             self._reduce_logits(
-                logits, wanted, lengths, start=start, only_nll=only_nll, out=figures
+                logits,
+                counted_targets,
+                lengths,
+                start=start,
+                only_nll=only_nll,
+                out=figures,
             )
         return figures
 
     def _reduce_logits(
         self,
         logits: torch.Tensor,
-        wanted: torch.Tensor,
+        counted_targets: torch.Tensor,
         lengths: torch.Tensor,
         *,
         start: int,
@@ -353,7 +389,7 @@ class Scorer:
         ----------
         logits
             Shape ``(B, s, V)``: logits at the positions ``start`` to ``start + s``.
-        wanted, out
+        counted_targets, out
             Shapes ``(n, k)`` or ``(n,)``, and ``(n, columns)``: targets of all counted
             positions, row after row, and the output for their figures.
         lengths
@@ -366,16 +402,18 @@ class Scorer:
         first_of_row = (lengths.cumsum(0) - lengths).tolist()
 
         for row, length in enumerate(lengths.tolist()):
-            # Positions count up to the row's length.
+            # Of the positions that were read, those up to the row's length count.
             n_counted = max(min(length, stop) - start, 0)
-            begin = first_of_row[row] + start
+            begin = first_of_row[row] + start  # in `out`
             for low in range(0, n_counted, columns.rows):
                 high = min(low + columns.rows, n_counted)
                 row_logits = logits[row, low:high, : columns.vocabulary]
                 buffer = columns.buffer(high - low)  # (high - low, width)
                 buffer[:, : columns.vocabulary] = row_logits
                 rows_of_out = slice(begin + low, begin + high)
-                out[rows_of_out] = to_figures(buffer, wanted[rows_of_out]).cpu()
+                out[rows_of_out] = to_figures(
+                    buffer, counted_targets[rows_of_out]
+                ).cpu()
 
     def _logits(
         self, ids: torch.Tensor, start: int, stop: int, options: Mapping[str, object]
@@ -396,10 +434,10 @@ class Scorer:
         logits = output.logits
         return logits.to(self.columns.device)
 
-    def _self_test(self, head: Head, first: Item) -> str:
+    def _self_test(self, head: Head, first_item: Item) -> str:
         """Return why our head must not be used; empty if the model agrees with it."""
-        ids = torch.from_numpy(first.ids[None, :SELF_TEST_TOKENS].astype(np.int64))
-        ids = ids.to(self.device)  # (1, t)
+        first_ids = first_item.ids[None, :SELF_TEST_TOKENS].astype(np.int64)
+        ids = torch.from_numpy(first_ids).to(self.device)  # (1, t)
 
         hidden = self._body(input_ids=ids, use_cache=False)[0][0]  # (t, H)
         head_logits = head.logits(hidden.to(self.columns.device))  # (t, V)
@@ -429,16 +467,16 @@ def unwrapped(model: torch.nn.Module) -> PreTrainedModel:
 def own_head(
     base: PreTrainedModel, *, rows: int
 ) -> tuple[torch.Tensor, torch.Tensor | None, Transform] | str:
-    """Return the weight, the bias and the transform of a head that we may apply.
+    """Return weight ``(V, H)``, bias ``(V,)`` and transform of a head we may apply.
 
-    If we may not apply it, return the reason.
+    If we may not apply it, return the reason, for a note.
 
     Parameters
     ----------
     base
         A causal LM of transformers (see :func:`unwrapped`).
     rows
-        Number of rows of its vocabulary.
+        Number of rows of its vocabulary, V.
     """
     class_name = type(base).__name__
     config = base.config
@@ -472,10 +510,16 @@ def own_head(
 def padded(rows: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return token ids, padded on the right, and their mask.
 
+    Parameters
+    ----------
+    rows
+        Token ids of B rows, arrays of shape ``(n_i,)``; T is the largest ``n_i``.
+
     Returns
     -------
     tuple
-        Shapes ``(B, T)``, int64; the mask is ``None`` without padding.
+        Shapes ``(B, T)``, int64. The mask is 1 at tokens and 0 at padding; ``None``
+        without padding.
     """
     tensors = [torch.from_numpy(row.astype(np.int64)) for row in rows]
     ids = torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True)  # (B, T)
