@@ -1,4 +1,7 @@
-"""Rules by which an answer counts as the expected one."""
+"""Rules by which an answer counts as the expected one.
+
+``passes/generate.py`` uses them. A changed rule raises :data:`ANSWER_RULE`.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ ANSWER_RULE = 2
 
 _PUNCTUATION = regex.compile(rf"[\p{{P}}{re.escape(string.punctuation)}]")
 
+# Dollar, euro, pound, yen.
 _CURRENCY = "$\u20ac\u00a3\u00a5"
 
 _NUMBER_IN_TEXT = re.compile(
@@ -29,10 +33,13 @@ _NUMBER_IN_TEXT = re.compile(
 """A number with its sign and unit, or digits with marks between them, such as a date.
 """
 
+# Minus signs and dashes of Unicode.
 _SIGNS = str.maketrans({"\u2212": "-", "\u2013": "-", "\ufe63": "-", "\uff0d": "-"})
 
+# "1,000" and "1,000.50".
 _THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 
+# "0", "35" and ".5", but no leading zero: "007" is a code, not a number.
 _DECIMAL = re.compile(r"(?!0\d)\d*(?:\.\d+)?")
 
 _INSIDE = re.compile(

@@ -1,4 +1,7 @@
-"""Make batches of items of similar length, and halve them when memory runs out."""
+"""Make batches of items of similar length, and halve them when memory runs out.
+
+The limits of a device are :data:`CPU` and :data:`GPU`.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,8 @@ class Room:
     max_tokens
         Most padded tokens of a batch; a longer item is a batch of its own.
     overhead
-        Cost of a batch besides its tokens, in tokens.
+        Cost of a batch besides its padded tokens, as the number of tokens that would
+        take as long.
     max_length_ratio
         Largest ratio of the longest to the shortest item of a batch.
     """
@@ -55,14 +59,14 @@ class Batches(Generic[T]):
     length
         Returns the tokens of an item.
     room
-        What a batch may hold and costs.
+        Limits and fixed cost of a batch.
     rows
         Most items of a batch; ``None``: only the room limits them.
 
     Attributes
     ----------
     room
-        As given, less what exhausted memory took off.
+        As given, with fewer tokens after memory ran out.
     """
 
     def __init__(
@@ -95,8 +99,10 @@ class Batches(Generic[T]):
         """
         lengths = self._lengths[start:]  # (n,), falling
         n = len(lengths)
-        least_cost = np.zeros(n + 1, dtype=np.int64)  # [i]: of the items i to the end
-        size = np.zeros(n, dtype=np.int64)  # [i]: of the first batch of that best cut
+        # [i]: the cost of the best division of the items from i on, and the size of its
+        # first batch.
+        least_cost = np.zeros(n + 1, dtype=np.int64)
+        first_size = np.zeros(n, dtype=np.int64)
 
         # Lengths fall, so the items that may share a batch with an item end here.
         too_short_from = np.searchsorted(
@@ -120,19 +126,22 @@ class Batches(Generic[T]):
             # from behind.
             cheapest = len(costs) - 1 - int(costs[::-1].argmin())
             least_cost[i] = costs[cheapest] + self.room.overhead
-            size[i] = cheapest + 1
+            first_size[i] = cheapest + 1
 
+        # From the front: each batch begins where the one before ends.
         sizes: list[int] = []
         i = 0
         while i < n:
-            sizes.append(int(size[i]))
+            sizes.append(int(first_size[i]))
             i += sizes[-1]
         return sizes
 
     def run(
         self, call: Callable[[list[T]], R], *, shrink: Callable[[], bool]
     ) -> Iterator[tuple[list[T], R]]:
-        """Call a function on every batch; halve batches when memory runs out.
+        """Call a function on every batch; yield each batch with the result.
+
+        Batches are halved when memory runs out.
 
         Parameters
         ----------
@@ -151,8 +160,8 @@ class Batches(Generic[T]):
         sizes = self.sizes()
 
         while sizes:
-            taken = self._order[start : start + sizes[0]]
-            batch = [self._items[number] for number in taken.tolist()]
+            indices = self._order[start : start + sizes[0]]
+            batch = [self._items[index] for index in indices.tolist()]
             try:
                 result = call(batch)
             except Exception as error:

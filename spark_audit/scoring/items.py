@@ -182,7 +182,7 @@ class Prompt(_SingleSequence):
         return self.ids[:0]
 
     def content(self) -> bytes:
-        """Return all that its answer depends on besides the checkpoint, for the store."""
+        """Return all that its answer depends on besides the checkpoint."""
         rule = bytes([ANSWER_RULE])
         n_ids = len(self.ids).to_bytes(8, "big")
         limit = self.max_new_tokens.to_bytes(4, "big")

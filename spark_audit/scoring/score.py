@@ -443,7 +443,8 @@ def drift_remarks(loaded: Checkpoint, pass_items: PassItems, seed: int) -> list[
 def check_reads_as_base(loaded: Checkpoint, items: Sequence[AnyItem]) -> None:
     """Refuse texts that hold tokens which were added to those of the base.
 
-    A grown tokenizer reads such texts differently from its base's. Their scores would belong to other tokens than those of the base.
+    A grown tokenizer reads such texts differently from its base's. Their scores would
+    belong to other tokens than those of the base.
 
     Raises
     ------

@@ -3,6 +3,9 @@
 A server that drops an adapter, or gives no scores of a prompt, would suggest privacy
 that does not exist. So some texts are also scored here, or are in a table, and a server
 that disagrees on any of them is refused. A server gives log-probabilities only.
+
+``scoring/score.py`` calls :func:`run` in place of a pass. ``checkpoints/server.py``
+sends the requests.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ MAX_LOGPROB_DIFFERENCE = 0.02
 """Largest mean difference of a text's scores, nats per token."""
 
 REQUESTS_AT_ONCE = 8
+"""Threads that wait for the server's answers."""
 
 SERVED_PASSES = ("plain", "candidates")
 """Passes that need only log-probabilities."""
@@ -74,16 +78,16 @@ def _candidate_columns(
     """Return the sum and the mean of each candidate's NLL, float32."""
     texts = [np.append(item.prefix, row) for row in item.rows]
 
-    totals = []
+    sums = []
     for row, nll in zip(item.rows, pool.imap(server.nll, texts), strict=True):
         # The server scores prefix and candidate together; the candidate is at the end.
-        totals.append(nll[-len(row) :].sum())
+        sums.append(nll[-len(row) :].sum())
 
-    total = np.array(totals)  # (candidates,)
+    nll_sums = np.array(sums)  # (candidates,), nats
     n_tokens = np.array([len(row) for row in item.rows])  # (candidates,)
     return {
-        "nll_sum": total.astype(np.float32),
-        "nll_mean": (total / n_tokens).astype(np.float32),
+        "nll_sum": nll_sums.astype(np.float32),
+        "nll_mean": (nll_sums / n_tokens).astype(np.float32),
     }
 
 
@@ -102,7 +106,7 @@ def agreement(loaded: Checkpoint, items: Sequence[AnyItem]) -> str:
     server = loaded.served
     assert server is not None
 
-    # Score the same texts there and here.
+    # Score the same texts there and here: (n - 1,) nats each.
     texts = _trial_texts(items)
     with ThreadPool(REQUESTS_AT_ONCE) as pool:
         served = list(pool.imap(server.nll, [text.ids for text in texts]))
@@ -165,7 +169,13 @@ def _trial_texts(items: Sequence[AnyItem]) -> list[Item]:
 
 
 def _text(item: AnyItem) -> Item:
-    """Return an item as a text; for candidates, the prefix and the first of them."""
+    """Return an item as a text; for candidates, the prefix and the first of them.
+
+    Raises
+    ------
+    InputError
+        If it is neither: a prompt has to be continued, not scored.
+    """
     if isinstance(item, Item):
         return item
     if not isinstance(item, Candidates):

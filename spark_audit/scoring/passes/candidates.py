@@ -3,6 +3,8 @@
 The model reads the prefix alone, and its keys and values are then used for every
 candidate. Whole sets are read instead if the model caches something other than keys and
 values, or if the first set gets different scores when it is read whole.
+:class:`_Readings` has both ways; a further reason against the cache goes into
+:func:`_reason_against_cache`.
 
 Each candidate has one row: the sum and the mean of NLL over its tokens, nats.
 """
@@ -34,9 +36,10 @@ if TYPE_CHECKING:
 
 CPU_CACHE = 2**28
 GPU_CACHE = 2**32
-"""Most bytes of a prefix's keys and values, repeated for a batch."""
+"""Most bytes of a prefix's keys and values, repeated for a batch, by device."""
 
 R = TypeVar("R")
+"""Result of a function for a batch."""
 
 
 def run(
@@ -56,22 +59,22 @@ def run(
     probe = next(
         (item for item in items if any(len(row) > 1 for row in item.rows)), items[0]
     )
-    reason = _unfit(model) or readings.verify(probe)
+    # Without a reason against the cache, it is used.
+    reason = _reason_against_cache(model) or readings.verify(probe)
     if reason:
         task.note(f"candidates are read whole, each with its prefix: {reason}")
 
-    nll_sums = readings.whole if reason else readings.cached
+    read = readings.whole if reason else readings.cached
     for item in items:
-        total = nll_sums(item, range(len(item.rows)))  # (candidates,)
-        check_finite(total, where=f"candidates {item.key!r}")
+        nll_sums = read(item, range(len(item.rows)))  # (candidates,), nats
+        check_finite(nll_sums, where=f"candidates {item.key!r}")
+
         n_tokens = np.array([len(row) for row in item.rows])  # (candidates,)
-        yield (
-            item,
-            {
-                "nll_sum": total.astype(np.float32),
-                "nll_mean": (total / n_tokens).astype(np.float32),
-            },
-        )
+        columns = {
+            "nll_sum": nll_sums.astype(np.float32),
+            "nll_mean": (nll_sums / n_tokens).astype(np.float32),
+        }
+        yield item, columns
 
 
 class _Repeated(DynamicLayer):  # type: ignore[misc]
@@ -130,17 +133,26 @@ def _nll_sums(
 
 
 class _Readings:
-    """Two ways to read a set: with its prefix cached, and as whole sequences."""
+    """Two ways to read a set: with its prefix cached, and as whole sequences.
 
-    def __init__(self, scorer: Scorer, rows: int | None) -> None:
+    Parameters
+    ----------
+    max_rows
+        The user's limit of candidates in a batch; ``None``: limited by tokens.
+    """
+
+    def __init__(self, scorer: Scorer, max_rows: int | None) -> None:
         self._scorer = scorer
-        self._rows = rows
+        self._max_rows = max_rows
         self._room = scorer.room
         on_cpu = scorer.device.type == "cpu"
-        self._budget = CPU_CACHE if on_cpu else GPU_CACHE
+        self._max_cache_bytes = CPU_CACHE if on_cpu else GPU_CACHE
 
     def verify(self, item: Candidates) -> str:
-        """Return why the cache must not be used; empty if both ways agree on a few."""
+        """Return why the cache must not be used; empty if both ways agree on a few.
+
+        These are the first, the longest and the last candidate of a set.
+        """
         lengths = np.array([len(row) for row in item.rows])
         chosen = sorted({0, int(lengths.argmax()), len(lengths) - 1})
         whole = self.whole(item, chosen)
@@ -155,16 +167,29 @@ class _Readings:
         if not np.isfinite(whole).all():
             return ""
 
-        # In half precision the two ways are rounded differently.
+        # In half precision the two ways are rounded differently. A sum counts as one
+        # nat per token at least: likely candidates need not agree to more digits.
         bound = 1e-4 if self._scorer.exact else 0.02
-        difference = np.abs(cached - whole) / np.maximum(whole, lengths[chosen])
+        size = np.maximum(whole, lengths[chosen])  # (chosen,), nats
+        difference = np.abs(cached - whole) / size
         largest = difference.max()
         if largest <= bound:
             return ""
         return f"behind a cached prefix a score is off by {largest:.1g} of its size"
 
     def whole(self, item: Candidates, chosen: Sequence[int]) -> np.ndarray:
-        """Return NLL sums, float64, of some candidates, each read whole."""
+        """Return NLL sums, float64, in nats, of some candidates, each read whole.
+
+        Parameters
+        ----------
+        chosen
+            Indices of the candidates in the set.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape ``(chosen,)``, in that order.
+        """
         rows = [item.rows[i] for i in chosen]
         n_prefix = len(item.prefix)
         total = np.zeros(len(rows))  # (chosen,)
@@ -184,7 +209,7 @@ class _Readings:
         return total
 
     def cached(self, item: Candidates, chosen: Sequence[int]) -> np.ndarray:
-        """Return NLL sums, float64, of some candidates, with the prefix cached.
+        """Return NLL sums of some candidates, as :meth:`whole`, with the prefix cached.
 
         The prefix predicts the first token of each candidate. The other tokens are read
         with the cache.
@@ -216,10 +241,12 @@ class _Readings:
 
         # Only one layer at a time joins prefix and candidates, so its memory counts.
         n_bytes = max(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
+        # A row of a batch takes n_bytes / n_prefix bytes for each of its tokens.
         longest = n_prefix + max(len(row) for row in rows) - 1
-        most = max(self._budget * n_prefix // (n_bytes * longest), 1)
+        most = max(self._max_cache_bytes * n_prefix // (n_bytes * longest), 1)
 
         def sums_of_batch(batch: Sequence[int]) -> np.ndarray:
+            # The mask covers the cached prefix, too.
             ids, mask = padded([rows[i][:-1] for i in batch])  # (B, T)
             if mask is not None:
                 prefix_mask = mask.new_ones((len(batch), n_prefix))
@@ -249,7 +276,7 @@ class _Readings:
         most
             Most items of a batch, besides the user's own limit.
         """
-        limits = [limit for limit in (self._rows, most) if limit is not None]
+        limits = [limit for limit in (self._max_rows, most) if limit is not None]
         batches = Batches(
             indices, length, room=self._room, rows=min(limits, default=None)
         )
@@ -259,7 +286,7 @@ class _Readings:
         return results
 
 
-def _unfit(model: torch.nn.Module) -> str:
+def _reason_against_cache(model: torch.nn.Module) -> str:
     """Return why a model cannot be used with a cache; empty if it may be tried."""
     adapter = getattr(model, "active_peft_config", None)
     if getattr(adapter, "is_prompt_learning", False):

@@ -7,6 +7,10 @@ on the left. A self-test on the first prompt checks that padding and cache do no
 the logits. Otherwise prompts of equal length share a batch, or whole sequences are read
 again.
 
+:class:`Answer` decides when an answer ends and whether it is the expected one, by the
+rules of ``scoring/answers.py``; :class:`Writer` runs the model. A further column is one
+of ``COLUMN_TYPES`` and of :meth:`Answer.columns`.
+
 One row a prompt:
 
 ``strict``, ``normalised``
@@ -48,7 +52,7 @@ NEWLINE = 1
 AT_LIMIT = 2
 """Reasons why an answer ended, in the column ``stop``."""
 
-MORE = 4
+CPU_TOKENS_FACTOR = 4
 """Factor of a batch's tokens on a CPU: a step reads only one token per row."""
 
 PROBE_TOKENS = 8
@@ -58,6 +62,7 @@ CONTEXT_TOKENS = 8
 """Prompt tokens that are decoded together with an answer, more than a character has."""
 
 Note = Callable[[str], None]
+"""Called with a note for readers of the report."""
 
 
 def run(
@@ -79,9 +84,10 @@ def run(
     """
     writer = Writer(loaded, model, items[0], task.note)
 
+    # The length of a prompt includes the answer, unless padding must be avoided.
     limits = room(writer.device)
     if writer.device.type == "cpu":
-        limits = replace(limits, max_tokens=limits.max_tokens * MORE)
+        limits = replace(limits, max_tokens=limits.max_tokens * CPU_TOKENS_FACTOR)
     if not writer.pads:
         # If padding would change the input, all prompts of a batch have one length.
         limits = replace(limits, max_length_ratio=1.0)
@@ -89,6 +95,7 @@ def run(
     def length(item: Prompt) -> int:
         return item.tokens if writer.pads else len(item.ids)
 
+    # A single prompt that does not fit into memory cannot be made smaller.
     batches = Batches(items, length, room=limits, rows=task.batch_size)
     for batch, answers in batches.run(writer, shrink=lambda: False):
         for item, answer in zip(batch, answers, strict=True):
@@ -114,8 +121,9 @@ class Answer:
         self.stop: int | None = None
 
         self.new_ids: list[int] = []
-        self._context: list[int] = item.ids[-CONTEXT_TOKENS:].tolist()
-        self._context_text = self._decoded(self._context)
+        self._context_ids: list[int] = item.ids[-CONTEXT_TOKENS:].tolist()
+        self._context_text = self._decoded(self._context_ids)
+        # An answer ends with the newline behind as many lines as the expected one has.
         self._n_lines = item.target.rstrip().count("\n") + 1
 
     def take(self, token: int, eos: frozenset[int]) -> None:
@@ -137,9 +145,11 @@ class Answer:
         target = self.item.target
 
         is_equal = text.strip() == target.strip()
+        # Behind a label, further text is allowed.
         is_equal_normalised = normalised(text) == normalised(target) or (
             begins_with(text, target, self.item.labels)
         )
+
         types = COLUMN_TYPES["generate"]
         return {
             "strict": np.array([is_equal], types["strict"]),
@@ -155,11 +165,12 @@ class Answer:
         end of the prompt is decoded with it, and the common beginning of both texts is
         removed.
         """
-        text = self._decoded(self._context + self.new_ids)
+        text = self._decoded(self._context_ids + self.new_ids)
         n_shared = len(os.path.commonprefix([self._context_text, text]))
         return text[n_shared:]
 
     def _decoded(self, ids: list[int]) -> str:
+        """Return token ids as text, without special tokens."""
         text: str = self._tokenizer.decode(
             ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
@@ -168,6 +179,13 @@ class Answer:
 
 class Writer:
     """A loaded model as a function that continues batches of prompts.
+
+    Parameters
+    ----------
+    first_prompt
+        A prompt for the self-tests of cache and padding.
+    note
+        Called with a note for readers, if a self-test fails.
 
     Attributes
     ----------
@@ -180,7 +198,11 @@ class Writer:
     """
 
     def __init__(
-        self, loaded: Checkpoint, model: torch.nn.Module, first: Prompt, note: Note
+        self,
+        loaded: Checkpoint,
+        model: torch.nn.Module,
+        first_prompt: Prompt,
+        note: Note,
     ) -> None:
         self._model = model
         self._tokenizer = loaded.tokenizer
@@ -194,10 +216,13 @@ class Writer:
         self._eos = end_token_ids(base, loaded.tokenizer)
 
         # The cache is tested first, so that padding is tested in the way it is used.
+        # Half precision rounds the two ways differently.
         is_exact = loaded.dtype == "float32"
         bound = 1e-4 if is_exact else 0.05
-        self.caches = self._agrees(first, bound=bound, n_padding=0, caches=True)
-        self.pads = self._agrees(first, bound=bound, n_padding=3, caches=self.caches)
+        self.caches = self._agrees(first_prompt, bound=bound, n_padding=0, caches=True)
+        self.pads = self._agrees(
+            first_prompt, bound=bound, n_padding=3, caches=self.caches
+        )
 
         if not self.caches:
             note("answers were generated without a cache: it changed the logits")
@@ -223,9 +248,10 @@ class Writer:
         ids = reversed_ids.flip(1).to(self.device)  # (B, T)
         mask = reversed_mask.flip(1).to(self.device)  # (B, T)
 
-        rows = list(range(len(batch)))  # row of the model's input -> place in `answers`
+        rows = list(range(len(batch)))  # row of the model's input -> index in `answers`
         past: Cache | None = None
         while True:
+            # B falls when finished rows are dropped, and T rises with each step.
             logits, past = self._step(ids, mask, past, caches=self.caches)
             tokens = self._greedy(logits, [answers[row] for row in rows])  # (B,)
             for row, token in zip(rows, tokens.tolist(), strict=True):
@@ -263,6 +289,7 @@ class Writer:
         z = logits.float()
         z[:, self._unusable.to(z.device)] = -torch.inf
 
+        # argmin finds the first row that is not finite; without one, no error names it.
         largest = z.amax(dim=1).cpu().numpy()  # (B,)
         first_bad = answers[int(np.isfinite(largest).argmin())]
         check_finite(largest, where=f"example {first_bad.item.key!r}")
@@ -302,18 +329,19 @@ class Writer:
                 positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
                 options["position_ids"] = positions[:, -unread.shape[1] :]
 
-        out = self._model(input_ids=unread, **options)
-        logits = out.logits[:, -1, : len(self._unusable)]
-        return logits, getattr(out, "past_key_values", None) if caches else None
+        output = self._model(input_ids=unread, **options)
+        logits = output.logits[:, -1, : len(self._unusable)]  # (B, V)
+        cache = getattr(output, "past_key_values", None) if caches else None
+        return logits, cache
 
     def _agrees(
-        self, first: Prompt, *, bound: float, n_padding: int, caches: bool
+        self, prompt: Prompt, *, bound: float, n_padding: int, caches: bool
     ) -> bool:
         """Return whether two generation steps give the logits of a plain forward.
 
         Parameters
         ----------
-        first
+        prompt
             The prompt whose beginning is read.
         bound
             Largest difference of logits, relative to the largest logit.
@@ -323,7 +351,8 @@ class Writer:
         caches
             Whether the second step uses the cache of the first.
         """
-        first_ids = first.ids[None, :PROBE_TOKENS].astype(np.int64)
+        # The second step reads the prompt's first token once more.
+        first_ids = prompt.ids[None, :PROBE_TOKENS].astype(np.int64)
         probe = torch.from_numpy(first_ids)
         ids = torch.cat([probe, probe[:, :1]], dim=1).to(self.device)  # (1, t)
         plain, _ = self._step(ids, torch.ones_like(ids), None, caches=False)  # (1, V)
@@ -346,8 +375,14 @@ class Writer:
                     return False
                 stepped, _ = self._step(rows, mask, past, caches=caches)
         # A model without a cache, masks or positions raises one of these errors.
-        except (TypeError, ValueError, RuntimeError, IndexError, AttributeError) as e:
-            if out_of_memory(e):
+        except (
+            TypeError,
+            ValueError,
+            RuntimeError,
+            IndexError,
+            AttributeError,
+        ) as error:
+            if out_of_memory(error):
                 raise
             return False
 

@@ -46,18 +46,19 @@ def run(
     sigma = task.scoring_pass.sigma
     draw = task.scoring_pass.draw
     scorer = Scorer(loaded, model, items[0], task.note)
+
     weight = weight_of(model.get_input_embeddings())  # type: ignore[operator]
     assert weight is not None  # (V, H)
-    width = weight.shape[1]
+    width = weight.shape[1]  # H
 
     # Only token rows give the size of an embedding: other rows may hold anything.
     token_rows = torch.from_numpy(np.flatnonzero(loaded.usable[: len(weight)]))
-    token_weights = weight.detach()[token_rows.to(weight.device)].double()
+    token_weights = weight.detach()[token_rows.to(weight.device)].double()  # (n, H)
     root_mean_square = float(token_weights.square().mean().sqrt())
     relative = np.float32(sigma / root_mean_square)
 
     def nll_under_noise(batch: list[Item]) -> list[np.ndarray]:
-        """Score a batch, with each item's own normals on its tokens."""
+        """Return each item's NLL, with the item's own normals on its tokens."""
         longest = max(item.context_tokens for item in batch)
         noise = torch.zeros(len(batch), longest, width)  # (B, T, H)
         for row, item in enumerate(batch):
@@ -74,6 +75,7 @@ def run(
         nll_under_noise, shrink=scorer.columns.shrink
     ):
         for item, nll in zip(batch, nll_of_batch, strict=True):
+            # The noise pass reads whole texts, so all tokens but the first have a row.
             yield item, {"nll": nll, "relative": np.full_like(nll, relative)}
 
 
