@@ -59,7 +59,7 @@ def trained(work: Path, seed: int, name: str, method: str, more: dict[str, Any])
     """A run's matrix of accuracies."""
     import torch
 
-    from spark_train.methods import groups
+    from spark_train.training_methods import groups
     from spark_train.training_request import StudentLoading, TrainRequest
     from spark_train.training_run import train
     from spark_train.training_settings import names

@@ -39,11 +39,11 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from spark_train.loop import Phase, PhaseState, run_phase
 from spark_train.lora import add_lora
-from spark_train.methods import METHODS
-from spark_train.methods.spark import er, spark
 from spark_train.stream import Stream
 from spark_train.student import Student
 from spark_train.task_phase import learning_phase
+from spark_train.training_methods import METHODS
+from spark_train.training_methods.spark import er, spark
 from spark_train.training_rows import TrainRow, pieces
 from spark_train.training_settings import Ptpc, TrainingSettings
 

@@ -363,7 +363,7 @@ def _claim(out: Path, seed: int, size: Size) -> None:
 def _train(name: str, out: Path, seed: int, size: Size) -> None:
     """Train one run as ``spark-train run`` does; a finished run is only checked."""
     with quiet():
-        from spark_train.methods import groups
+        from spark_train.training_methods import groups
         from spark_train.training_request import StudentLoading, TrainRequest
         from spark_train.training_run import train
         from spark_train.training_settings import names

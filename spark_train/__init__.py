@@ -4,7 +4,7 @@
 
 - ``cli.py``: the flags;
 - ``training_run.py``: a run, from data to its folder;
-- ``methods/spark.py``: SPARK's two phases for each task;
+- ``training_methods/spark.py``: SPARK's two phases for each task;
 - ``task_phase.py`` and ``distilled_replay.py``: the first phase, which learns a task
   and replays earlier ones;
 - ``correction.py``: the second phase, privacy correction;

@@ -149,9 +149,9 @@ def methods(*, json: options.Json = False) -> None:
     from spark_train.training_settings import describe
 
     with silence():
-        from spark_train.methods import METHODS, groups
         from spark_train.privacy import PRIVACY
         from spark_train.privacy import groups as privacy_groups
+        from spark_train.training_methods import METHODS, groups
 
     def described(
         name: str, does: Callable[..., object], reads: Sequence[str]

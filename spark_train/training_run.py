@@ -33,7 +33,6 @@ from spark_train import loop, processes
 from spark_train.adapter_folder import load_adapter, replaced, save_adapter
 from spark_train.lora import add_lora
 from spark_train.method import Method, Protected
-from spark_train.methods import METHODS, groups
 from spark_train.privacy import PRIVACY
 from spark_train.privacy import groups as privacy_groups
 from spark_train.run_folder import Folder
@@ -41,6 +40,7 @@ from spark_train.run_record import FREE_SETTINGS, PhaseSeconds, RunRecord
 from spark_train.stream import Stream
 from spark_train.student import Student
 from spark_train.training_corpus import Note, TrainingCorpus
+from spark_train.training_methods import METHODS, groups
 from spark_train.training_request import DP, NO_PRIVACY, TrainRequest
 from spark_train.training_settings import TrainingSettings, parse, shown
 

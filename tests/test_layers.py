@@ -43,7 +43,7 @@ TRAIN_LAYERS = (
     "fine_tuning",
     "task_phase",
     "distilled_replay correction method",
-    "methods privacy_accounting",
+    "training_methods privacy_accounting",
     "dpsgd frozen_noise",
     "privacy",
     "run_record",

@@ -28,8 +28,8 @@ from spark_audit.files import (
     write_text,
 )
 from spark_audit.pipeline.engines.cluster import check
-from spark_train.methods import groups
 from spark_train.privacy import groups as privacy_groups
+from spark_train.training_methods import groups
 from spark_train.training_settings import names, parse
 
 Progress = Callable[[str, int, int], None]

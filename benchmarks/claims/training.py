@@ -103,8 +103,8 @@ class _Told:
 
 def settings_of(run: Run, settings: Mapping[str, Any]) -> tuple[str, ...]:
     """The texts of ``--set``; what its method does not read is left out."""
-    from spark_train.methods import groups
     from spark_train.privacy import groups as privacy_groups
+    from spark_train.training_methods import groups
     from spark_train.training_settings import names
 
     read = groups(run.system.method)

@@ -62,7 +62,7 @@ def stand_still() -> None:
         "spark_train.training_run",
         "spark_train.relearn",
         "spark_train.scored_examples",
-        "spark_train.methods.spark",
+        "spark_train.training_methods.spark",
     ):
         module: Any = importlib.import_module(name)
         if name in STILL:

@@ -20,8 +20,8 @@ from cyclopts import UNSET
 import spark_audit.cli.main
 import spark_train.cli
 from spark_audit.report.folder import read_report
-from spark_train.methods import groups
 from spark_train.privacy import groups as privacy_groups
+from spark_train.training_methods import groups
 from spark_train.training_settings import TrainingSettings, parse
 
 LISTS = Path(__file__).parents[2] / "reports" / "README.md"

@@ -17,7 +17,7 @@ from plain_training import (
 )
 
 from spark_train.loop import run_phase
-from spark_train.methods import METHODS
+from spark_train.training_methods import METHODS
 
 ROWS = make_rows(a=5, b=6, c=4, d=3)
 FEW = ("epochs=1", "batch_size=3", "lr=0.01")

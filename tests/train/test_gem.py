@@ -10,9 +10,9 @@ from scipy.optimize import lsq_linear
 
 from spark_audit.errors import InputError
 from spark_train.loop import Phase, flat_gradient, run_phase, set_gradient
-from spark_train.methods import METHODS
-from spark_train.methods.gem import stored_rows
 from spark_train.stream import Stream
+from spark_train.training_methods import METHODS
+from spark_train.training_methods.gem import stored_rows
 
 ROWS = make_rows(a=9, b=8, c=7)
 FEW = ("epochs=1", "batch_size=4", "lr=0.01", "gem.memory=5")

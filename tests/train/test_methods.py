@@ -8,9 +8,9 @@ from plain_training import adapted, make_rows, make_stream, weights_of
 
 from spark_train import training_request as request
 from spark_train.loop import Phase, run_phase
-from spark_train.methods import METHODS
 from spark_train.privacy import PRIVACY
 from spark_train.stream import Stream
+from spark_train.training_methods import METHODS
 
 ROWS = make_rows(a=7, b=6, c=5)
 FEW = ("epochs=2", "batch_size=4", "lr=0.01")

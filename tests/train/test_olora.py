@@ -20,8 +20,8 @@ from tiny_models import make_model
 
 from spark_train.adapter_folder import load_adapter, save_adapter
 from spark_train.lora import EARLIER, add_lora, old_and_new, set_aside
-from spark_train.methods import METHODS
 from spark_train.student import Student
+from spark_train.training_methods import METHODS
 
 ROWS = make_rows(a=6, b=5, c=4)
 FEW = ("epochs=2", "batch_size=3", "lr=0.01")

@@ -18,8 +18,8 @@ from plain_training import (
 )
 
 from spark_train.loop import run_phase
-from spark_train.methods import METHODS
-from spark_train.methods.ewc import fisher
+from spark_train.training_methods import METHODS
+from spark_train.training_methods.ewc import fisher
 
 ROWS = make_rows(a=6, b=5, c=4)
 FEW = ("epochs=2", "batch_size=3", "lr=0.01")

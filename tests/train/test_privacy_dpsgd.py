@@ -23,11 +23,11 @@ from spark_train.dpsgd import dpsgd, step_noise
 from spark_train.loop import Phase, Rows, flat_gradient, run_phase
 from spark_train.lora import add_lora
 from spark_train.method import Method
-from spark_train.methods import METHODS
 from spark_train.privacy_accounting import epsilon, noise_for
 from spark_train.run_folder import Folder
 from spark_train.stream import Stream
 from spark_train.student import Student
+from spark_train.training_methods import METHODS
 from spark_train.training_rows import TrainRow, encode_rows
 from spark_train.training_settings import parse
 

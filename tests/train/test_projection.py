@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from spark_train.methods.gem import dual
+from spark_train.training_methods.gem import dual
 
 
 def project(others: np.ndarray, own: np.ndarray, *, margin: float = 0.0) -> np.ndarray:

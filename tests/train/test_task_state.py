@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.errors import OutputError
-from spark_train.methods import METHODS, groups
+from spark_train.training_methods import METHODS, groups
 
 ORDER = "yelp,fomc,news,tips"
 SMALL = {"ptpc": ("ptpc.steps=2",), "gem": ("gem.memory=2",)}

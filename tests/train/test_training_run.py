@@ -16,9 +16,9 @@ from transformers import AutoModelForCausalLM
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.task_series import series
 from spark_train.cli import run
-from spark_train.methods import METHODS, groups
 from spark_train.run_record import RunRecord
 from spark_train.training_corpus import ORDERS
+from spark_train.training_methods import METHODS, groups
 
 TASKS = ("yelp", "fomc")
 COMMON = ("epochs=1", "batch_size=4", "lr=0.02", "lora.r=4", "save_every=5")

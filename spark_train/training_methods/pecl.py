@@ -32,11 +32,11 @@ from spark_train.fine_tuning import TASK_ROLE
 from spark_train.loop import Phase, Rows, Sums, Term
 from spark_train.losses import token_nll, unlikelihood
 from spark_train.method import Method, task_by_task
-from spark_train.methods.ewc import drift, fisher
 from spark_train.processes import gathered
 from spark_train.scores_in_training import scored_rows
 from spark_train.stream import Stream
 from spark_train.task_phase import learning_phase
+from spark_train.training_methods.ewc import drift, fisher
 from spark_train.training_rows import TrainRow, collate, padded
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spark_train.method import COMMON, Method
-from spark_train.methods import ewc, gem, mtl, olora, pecl, spark
+from spark_train.training_methods import ewc, gem, mtl, olora, pecl, spark
 
 _KNOWN_METHODS = (
     spark.ER,
