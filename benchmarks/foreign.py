@@ -381,7 +381,8 @@ def of_unlearning(lab: Lab, trained: Path) -> None:
             values = {
                 row.checkpoint: row.value
                 for row in report.results
-                if row.group == "pooled" and (row.audit, row.metric, row.of) == figure
+                if row.group == "pooled"
+                and (row.audit, row.metric, row.variant) == figure
             }
             pair = [values.get(n) for n in (name, after)]
             line.append(" -> ".join("-" if v is None else f"{v:.2f}" for v in pair))

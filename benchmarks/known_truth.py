@@ -161,7 +161,7 @@ def concluded(
     figures = {
         row.group: [row.value, row.low, row.high]
         for row in report.results
-        if (row.checkpoint, row.metric, row.of) == (checkpoint, "memory", "")
+        if (row.checkpoint, row.metric, row.variant) == (checkpoint, "memory", "")
     }
     whose = ("", "base", original, checkpoint)
     failed = {

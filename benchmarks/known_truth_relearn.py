@@ -149,7 +149,7 @@ def audited(folder: Path, seed: int, flags: list[str]) -> dict[str, Any]:
                         row.value
                         for row in report.results
                         if (row.checkpoint, row.group) == (name, "pooled")
-                        and (row.audit, row.metric, row.of) == place
+                        and (row.audit, row.metric, row.variant) == place
                     ),
                     None,
                 )

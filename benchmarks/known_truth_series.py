@@ -161,7 +161,7 @@ def told(report: Any, series: str) -> dict[str, Any]:
         if one.audit == "series" and one.checkpoint.startswith(series)
     )
     rows = {
-        (row.metric, row.of): row.value
+        (row.metric, row.variant): row.value
         for row in report.results
         if (row.audit, row.group) == ("series", "pooled")
         and row.checkpoint == finding.checkpoint

@@ -106,18 +106,20 @@ def figure(
     result: AuditResult,
     checkpoint: str,
     metric: str,
-    of: str = "",
+    variant: str = "",
     group: str = "pooled",
 ) -> Row:
-    where = {"checkpoint": checkpoint, "metric": metric, "of": of, "group": group}
+    where = {"checkpoint": checkpoint, "metric": metric, "variant": variant}
+    where["group"] = group
     row: Row = the_one(result.rows, **where)
     return row
 
 
 def change(
-    result: AuditResult, checkpoint: str, metric: str, of: str = "", **more: str
+    result: AuditResult, checkpoint: str, metric: str, variant: str = "", **more: str
 ) -> Contrast:
-    where = {"checkpoint": checkpoint, "metric": metric, "of": of, "group": "pooled"}
+    where = {"checkpoint": checkpoint, "metric": metric, "variant": variant}
+    where["group"] = "pooled"
     row: Contrast = the_one(result.contrasts, **where, **more)
     return row
 

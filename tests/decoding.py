@@ -222,8 +222,7 @@ def lines_of(path: Path) -> list[dict[str, str]]:
     lines = list(csv.DictReader(path.read_text("utf-8").splitlines()))
     for line in lines:
         if "group_kind" in line:
-            line["of"] = line["metric_of"]
-            line["group"] = f"{line['group_kind']}:{line['group_name']}".rstrip(":")
+            line["group"] = f"{line['group_kind']}:{line['group_value']}".rstrip(":")
     return lines
 
 

@@ -14,6 +14,7 @@ from spark_audit.results import (
     Report,
     Row,
 )
+from spark_audit.results.rows import group_parts
 
 TEST = {"p": 0.0001, "family": "primary", "p_adjusted": 0.003}
 """A primary test that holds after correction."""
@@ -48,20 +49,27 @@ def made_report(*names: str, **columns: Any) -> AuditReport:
     return with_figures(AuditReport.model_validate({**given, **columns}))
 
 
+def group_fields(group: str) -> dict[str, str]:
+    """The fields of a row for a group that is written as one text, as ``type:SSN``."""
+    kind, value = group_parts(group)
+    return {"group_kind": kind, "group_value": value}
+
+
 def figure(name: str, place: str, value: float | None = 0.25, **columns: Any) -> Any:
-    """The row ``AUDIT|METRIC|OF|GROUP`` with its limits; a contrast with a baseline.
+    """The row ``AUDIT|METRIC|VARIANT|GROUP`` with limits; a contrast with a baseline.
 
     ``value`` of ``None``: it is not estimable.
     """
-    audit, metric, of, group, *_ = [*place.split("|"), "", ""]
-    given: dict[str, Any] = {"audit": audit, "metric": metric, "of": of}
-    given |= {"group": group or "pooled", "checkpoint": name, "value": value}
+    audit, metric, variant, group, *_ = [*place.split("|"), "", ""]
+    given: dict[str, Any] = {"audit": audit, "metric": metric, "variant": variant}
+    given |= group_fields(columns.pop("group", group) or "pooled")
+    given |= {"checkpoint": name, "value": value}
     given |= {"n": 90, "clusters": 12}
     if value is None:
         given |= {"status": "not_estimable", "note": "no row"}
     else:
         given |= {"low": value - 0.125, "high": value + 0.25}
-        given |= {"interval": "jackknife-t"}
+        given |= {"interval_method": "jackknife-t"}
     kind = Contrast if "baseline" in columns else Row
     return kind.model_validate(given | columns)
 
@@ -69,6 +77,7 @@ def figure(name: str, place: str, value: float | None = 0.25, **columns: Any) ->
 def said(audit: str, name: str, claim: Any, text: str = "", **columns: Any) -> Finding:
     """A finding with words of its own: ``text``, or ``otherwise`` once withdrawn."""
     facts = {"text": text, "otherwise": columns.pop("otherwise", "otherwise.")}
+    columns |= group_fields(columns.pop("group", "pooled"))
     return Finding(
         audit=audit, checkpoint=name, claim=claim, says="said", facts=facts, **columns
     )
@@ -83,7 +92,7 @@ def guard(name: str, text: str, passed: bool | None = False, of: str = "") -> Gu
 
 
 def memory(name: str, claim: Any, value: float, **columns: Any) -> Finding:
-    given = {"metric": "memory", "unit": "nats", "null": 0.0, "value": value}
+    given = {"metric": "memory", "unit": "nats", "no_effect": 0.0, "value": value}
     return said("matched", name, claim, "memory.", **{**given, **TEST, **columns})
 
 
@@ -129,5 +138,5 @@ def mixed_cells(count: int) -> Report:
 
 
 def membership(name: str, claim: Any) -> Finding:
-    given = {"metric": "auc_excess", "unit": "AUC", "null": 0.0, "value": 0.2}
+    given = {"metric": "auc_excess", "unit": "AUC", "no_effect": 0.0, "value": 0.2}
     return said("mia", name, claim, "membership.", at_most=0.3, **{**given, **TEST})

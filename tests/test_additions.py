@@ -190,7 +190,14 @@ class Echo(Surprise):
         result = super().conclude(evidence, context)
         rows, findings = [], []
         for row in result.rows:
-            few = row.model_copy(update={"group": "type:FEW", "n": 9, "clusters": 2})
+            few = row.model_copy(
+                update={
+                    "group_kind": "type",
+                    "group_value": "FEW",
+                    "n": 9,
+                    "clusters": 2,
+                }
+            )
             planted = {"metric": "planted", "unit": "bits"}
             rows += [row, few, few.model_copy(update=planted)]
             if row.checkpoint != "base":
@@ -252,16 +259,16 @@ def test_an_attack_stands_wherever_ours_do(house, tmp_path):
     house.audit("gate", str(folder), "--fail-if", rule, code=1)
 
     exact = {
-        (row["metric"], row["group"]): row
+        (row["metric"], row["group_kind"], row["group_value"]): row
         for row in json.loads((folder / "report.json").read_text())["results"]
         if row["checkpoint"] == "ours"
     }
     shown = {
-        (row["metric"], row["group_kind"], row["group_name"]): row["value"]
+        (row["metric"], row["group_kind"], row["group_value"]): row["value"]
         for row in figures(folder)
         if row["checkpoint"] == "ours"
     }
-    pooled = exact["nll_quantile", "pooled"]
+    pooled = exact["nll_quantile", "pooled", ""]
     assert pooled["clusters"] == 99
     step = 0.015  # the next of 1, 1.5, 2, 3, 5 above 1 nat over the clusters
     assert float(shown["nll_quantile", "pooled", ""]) == pytest.approx(
@@ -292,7 +299,7 @@ def test_a_membership_score(house, tmp_path, function):
     rows = [
         row
         for row in figures(tmp_path / "out")
-        if (row["metric"], row["metric_of"]) == ("auc", "median")
+        if (row["metric"], row["variant"]) == ("auc", "median")
     ]
     if function == "median":
         assert {row["checkpoint"] for row in rows if row["value"]} == {"base", "ours"}
@@ -313,8 +320,8 @@ def test_a_metric_of_an_audit(house, tmp_path):
     house.report(folder, "rank")
     assert "top100_rate" in (folder / "report.md").read_text()
     rows = [row for row in figures(folder) if row["metric"] == "top100_rate"]
-    assert {row["metric_of"] for row in rows} == {"pii", "control", "pii_all"}
+    assert {row["variant"] for row in rows} == {"pii", "control", "pii_all"}
     shown = [row for row in rows if row["value"]]
-    assert {row["metric_of"] for row in shown} >= {"pii", "control"}
+    assert {row["variant"] for row in shown} >= {"pii", "control"}
     assert all(0 <= float(row["low"]) <= float(row["high"]) <= 1 for row in shown)
     house.audit("gate", str(folder), "--fail-if", "rank.top100_rate.pii.value < 0")

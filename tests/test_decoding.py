@@ -227,7 +227,7 @@ def small(make_case) -> tuple[Report, pd.DataFrame]:
 
 def own_rows(folder: Path, metric: str = "nll_pii") -> list[dict[str, str]]:
     lines = lines_of(folder / "tables" / "results.csv")
-    key = {"checkpoint": "ours", "metric": metric, "of": ""}
+    key = {"checkpoint": "ours", "metric": metric, "variant": ""}
     return [row for row in lines if key.items() <= row.items()]
 
 
@@ -327,7 +327,7 @@ def disclosed_value(value: float, clusters: int, report: Report) -> float:
 
 def test_a_sentence_shows_its_rows_figure_where_another_is_written_alike(small):
     # The others' grids differ: of 40 and of 13 clusters.
-    like = {"value": 0.0412, "low": None, "high": None, "interval": "none"}
+    like = {"value": 0.0412, "low": None, "high": None, "interval_method": "none"}
     one = small[0].results[0].model_copy(update=like | {"clusters": 13})
     own = one.model_copy(
         update={"metric": "rise", "unit": "bits", "clusters": 400, "value": 0.0411}
@@ -346,7 +346,7 @@ def test_a_difference_that_is_claimed_of_a_few_is_withheld_with_its_row(
     clusters, small
 ):
     place = {"audit": "extract", "checkpoint": "x", "metric": "greedy_rate"}
-    told = {"value": 10.0, "low": 4.0, "high": 16.0, "null": 0.0, "mde": 5.7}
+    told = {"value": 10.0, "low": 4.0, "high": 16.0, "no_effect": 0.0, "mde": 5.7}
     told["at_most"] = 19.3
     exact = Row(**place, value=0.1, low=0.04, high=0.16, clusters=clusters)
     said = Finding(
@@ -431,7 +431,7 @@ def test_a_usual_report_loses_nothing_but_digits(make_case, small):
             assert getattr(after, name) == getattr(before, name)
         # Tokens, to what an average cluster has.
         assert abs(after.n - before.n) <= before.n / max(before.clusters, 1)
-        for name in ("value", "low", "high", "null", "mde", "at_most"):
+        for name in ("value", "low", "high", "no_effect", "mde", "at_most"):
             old, new = getattr(before, name), getattr(after, name)
             assert (old is None) == (new is None)
             if old is not None and before.low is not None and before.high is not None:
@@ -494,7 +494,7 @@ def test_what_few_without_a_control_make_apart_is_withheld(
     """Of 40 clusters: a hundred tokens of all, nearly all of them with a control."""
     like = {"checkpoint": "ours", "unit": "nats", "value": 3.0, "clusters": 40}
     rows = [
-        Row(audit="nll", metric="nll", of="pii", n=100, **like),
+        Row(audit="nll", metric="nll", variant="pii", n=100, **like),
         Row(audit="matched", metric="nll_pii", n=matched_tokens, **like),
     ]
     one = small[0].model_copy(update={"results": rows, "findings": []})

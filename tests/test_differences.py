@@ -219,7 +219,7 @@ def known(
     folder: Path, shown: Path, place: tuple[str, ...]
 ) -> tuple[float, float] | None:
     """Total of a pooled figure over its tokens, and how far off it can be."""
-    names = ("checkpoint", "audit", "metric", "of")
+    names = ("checkpoint", "audit", "metric", "variant")
     (line,) = (
         line
         for line in lines_of(shown / "tables" / "results.csv")
@@ -262,10 +262,10 @@ def test_two_figures_leave_many_numbers_open(
     ("value", "low", "high"), [(0.58, 0.502, 0.659), (0.42, 0.341, 0.498)]
 )
 def test_shared_ends_stay_on_their_side_of_the_null(value, low, high):
-    ends = {"value": value, "low": low, "high": high, "null": 0.5}
+    ends = {"value": value, "low": low, "high": high, "no_effect": 0.5}
     row = figure("a", "mia|auc|loss", clusters=94, n=94, **ends)
     (shown,) = disclosed(made_report("a", results=[row])).results
-    assert shown.null == 0.5
+    assert shown.no_effect == 0.5
     for name in ("value", "low", "high"):
         raw, told = getattr(row, name), getattr(shown, name)
         assert (told > 0.5) is (raw > 0.5), "a claim would not follow from it"

@@ -122,7 +122,7 @@ def test_every_metric_has_its_row():
     for key, metric in metrics.items():
         unit, moves, null = rows[key]
         assert (unit, moves) == (metric.unit or "–", "–↑↓"[metric.learned]), key
-        assert metric.null is None or float(null) == metric.null, key
+        assert metric.no_effect is None or float(null) == metric.no_effect, key
 
 
 def test_the_page_on_reading_is_about_the_report_that_is_kept():

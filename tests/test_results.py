@@ -34,7 +34,12 @@ def test_other_statuses_keep_their_value(status):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"colour": "red"}, {"status": "fine"}, {"interval": "wald"}, {"family": "main"}],
+    [
+        {"colour": "red"},
+        {"status": "fine"},
+        {"interval_method": "wald"},
+        {"family": "main"},
+    ],
 )
 def test_a_row_has_no_other_columns_or_words(wrong):
     with pytest.raises(ValidationError):
@@ -45,7 +50,7 @@ def test_a_row_has_no_other_columns_or_words(wrong):
     ("update", "message"),
     [
         ({"value": math.nan}, "should be a finite number"),
-        ({"null_high": math.inf}, "should be a finite number"),
+        ({"no_effect_high": math.inf}, "should be a finite number"),
         ({"p_adjusted": math.nan}, "should be a finite number"),
         ({"value": None}, "exactly when status is not_estimable"),
         ({"status": "not_estimable"}, "exactly when status is not_estimable"),
@@ -90,13 +95,29 @@ def test_a_missing_estimate_gives_its_reason():
 
 
 def test_a_row_takes_over_an_estimate():
-    shared: dict[str, Any] = {"value": 0.5, "low": 0.1, "high": 0.9, "level": 0.9}
-    shared |= {"parity_low": 0.2, "parity_high": 0.8, "interval": "jackknife-t"}
+    shared: dict[str, Any] = {
+        "value": 0.5,
+        "low": 0.1,
+        "high": 0.9,
+    }
+    shared |= {"parity_low": 0.2, "parity_high": 0.8}
     shared |= {"mde": 0.56, "n": 7, "clusters": 4}
-    estimate = Estimate(**shared, se=0.2, note="from the estimate")
-    row = Row.of_estimate(estimate, **ROW, unit="nats", null=0.1, note="from the audit")
+    estimate = Estimate(
+        **shared, level=0.9, interval="jackknife-t", se=0.2, note="from the estimate"
+    )
+    row = Row.of_estimate(
+        estimate, **ROW, unit="nats", no_effect=0.1, note="from the audit"
+    )
     note = "from the estimate; from the audit"
-    assert row == Row(**ROW, **shared, unit="nats", null=0.1, note=note)
+    assert row == Row(
+        **ROW,
+        **shared,
+        interval_level=0.9,
+        interval_method="jackknife-t",
+        unit="nats",
+        no_effect=0.1,
+        note=note,
+    )
 
 
 def test_a_report_reads_back_what_it_wrote():

@@ -155,7 +155,7 @@ def figure_of(report: Report, claim: Claim) -> Figure:
     """The claim's figure in a report of its order (and baseline)."""
     rows = list(_rows(report, claim))
     own = [row for row in rows if row.checkpoint == claim.of]
-    own.sort(key=lambda row: OVER.index(row.over))
+    own.sort(key=lambda row: OVER.index(row.interval_over))
     if not own:
         return Figure(None, missing="no such figure in the report")
     row = own[0]
@@ -172,15 +172,15 @@ def figure_of(report: Report, claim: Claim) -> Figure:
         row.high,
         row.mde,
         by_seed=tuple(value for value in each if value is not None) or (row.value,),
-        chance=row.null,
-        over={"both": "sources and seeds"}.get(row.over, row.over),
+        chance=row.no_effect,
+        over={"both": "sources and seeds"}.get(row.interval_over, row.interval_over),
     )
 
 
 def _rows(report: Report, claim: Claim) -> Iterator[Row | Contrast]:
     rows: Sequence[Row | Contrast] = report.contrasts if claim.than else report.results
     for row in rows:
-        at = (row.audit, row.metric, row.of, row.group)
+        at = (row.audit, row.metric, row.variant, row.group)
         if at != (claim.audit, claim.metric, claim.part, "pooled"):
             continue
         beside = getattr(row, "baseline", "").partition("[")[0]

@@ -271,16 +271,16 @@ class Audit(ABC):
         estimate: Estimate,
         checkpoint: str,
         metric: str,
-        of: str = "",
+        variant: str = "",
         *,
         group: str = "pooled",
         unit: str | None = None,
-        null: float | None = None,
-        null_low: float | None = None,
-        null_high: float | None = None,
+        no_effect: float | None = None,
+        no_effect_low: float | None = None,
+        no_effect_high: float | None = None,
         status: Status | None = None,
         family: Family = "exploratory",
-        over: Over = "sources",
+        interval_over: Over = "sources",
         note: str = "",
     ) -> Row:
         """Return a row, by default with the unit and null value of its metric.
@@ -300,15 +300,15 @@ class Audit(ABC):
             audit=cls.name,
             checkpoint=checkpoint,
             metric=metric,
-            of=of,
+            variant=variant,
             group=group,
             unit=declared.unit if unit is None else unit,
-            null=declared.null if null is None else null,
-            null_low=null_low,
-            null_high=null_high,
+            no_effect=declared.no_effect if no_effect is None else no_effect,
+            no_effect_low=no_effect_low,
+            no_effect_high=no_effect_high,
             status=status,
             family=family,
-            over=over,
+            interval_over=interval_over,
             note=note,
         )
 
@@ -388,7 +388,7 @@ class Audit(ABC):
             out, whatever the metric.
         """
         has_figure = {
-            (row.checkpoint, row.of) for row in beside if row.group == "pooled"
+            (row.checkpoint, row.variant) for row in beside if row.group == "pooled"
         }
         if metrics is None:
             metrics = cls.metrics

@@ -6,7 +6,7 @@ once all audits have concluded, and again where findings are put together otherw
 A finding has two claims: ``alone``, its own by its p, and ``claim``, what is left of it
 after the correction. A bound is the effect that could still be there (``at_most``)
 although none was detected. Findings may hold tests (``power``) and bounds of groups
-beside their own figure, whose field ``of`` names the group.
+beside their own figure, whose field ``group`` names the group.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _with_smallest_effect(finding: Finding, level: float) -> Finding:
         mde = smallest(test, level)  # None: it cannot detect anything
         power.append(replace(test, mde=mde))
         # Tests of groups are only stated, and do not decide.
-        if not test.of:
+        if not test.group:
             effects_of_claim.append(mde)
 
     # A claim needs all of its tests, so the least sensitive one decides.
@@ -135,7 +135,7 @@ def _with_bound(finding: Finding, level: float) -> Finding:
         end = at_most(bound, level) if shows_bound else None
         bounds.append(replace(bound, at_most=end))
         # Bounds of groups go into the rows of these groups.
-        if not bound.of:
+        if not bound.group:
             end_of_finding = end
     return finding.model_copy(update={"bounds": bounds, "at_most": end_of_finding})
 
@@ -162,8 +162,8 @@ def at_level(rows: Iterable[RowT], findings: Iterable[Finding]) -> list[RowT]:
         if finding.bounds:
             end_by_figure[_figure_key(finding)] = finding.at_most
         for bound in finding.bounds:
-            if bound.of:
-                key = _group_key(finding, group=bound.of, value=bound.value)
+            if bound.group:
+                key = _group_key(finding, group=bound.group, value=bound.value)
                 end_by_group[key] = bound.at_most
 
     changed = []
@@ -173,7 +173,7 @@ def at_level(rows: Iterable[RowT], findings: Iterable[Finding]) -> list[RowT]:
         end = end_by_figure.get(figure, row.at_most)
 
         # A finding on this figure itself goes before one that names it as a group.
-        if row.over == "sources" and figure not in end_by_figure:
+        if row.interval_over == "sources" and figure not in end_by_figure:
             key = _group_key(row, group=row.group, value=row.value)
             end = end_by_group.get(key, end)
 
@@ -204,7 +204,7 @@ def _group_key(
         figure.audit,
         figure.checkpoint,
         figure.metric,
-        figure.of,
+        figure.variant,
         group,
         figure.unit,
         _digits(value),
@@ -226,7 +226,7 @@ def carriers(findings: Iterable[Finding], audit: str) -> dict[str, str]:
     for finding in findings:
         # Findings "moved" on several seeds are headlines whose figure was chosen
         # beforehand.
-        if finding.audit != audit or not finding.of or finding.claim == "moved":
+        if finding.audit != audit or not finding.variant or finding.claim == "moved":
             continue
 
         # The first of equally severe findings counts.
@@ -234,4 +234,4 @@ def carriers(findings: Iterable[Finding], audit: str) -> dict[str, str]:
         severest_before = severest.get(method)
         if severest_before is None or finding.severity > severest_before.severity:
             severest[method] = finding
-    return {method: finding.of for method, finding in severest.items()}
+    return {method: finding.variant for method, finding in severest.items()}

@@ -312,14 +312,15 @@ def memory_claim(row: Row) -> Claim:
 
     The row is a figure: a difference of NLL changes, nats per token. Below 0, trained
     identifiers became likelier than held-out ones: they are remembered. If the sides
-    were unequally hard on the reference, a difference between ``null_low`` and
-    ``null_high`` is possible without memory, so the interval must lie outside of these.
+    were unequally hard on the reference, a difference between ``no_effect_low`` and
+    ``no_effect_high`` is possible without memory, so the interval must lie outside of
+    these.
     """
     if row.value is None:
         return "not_tested"
 
-    if row.high is not None and row.high < (row.null_low or 0.0):
+    if row.high is not None and row.high < (row.no_effect_low or 0.0):
         return "memory"
-    if row.low is not None and row.low > (row.null_high or 0.0):
+    if row.low is not None and row.low > (row.no_effect_high or 0.0):
         return "betrays"
     return "nothing_shown"

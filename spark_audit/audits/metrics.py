@@ -31,7 +31,7 @@ class LatexColumn(NamedTuple):
 
     header: str
     metric: str
-    of: str = ""
+    variant: str = ""
     counted: str = "tokens"
     group: str = "pooled"
     audit: str = ""
@@ -56,7 +56,8 @@ class Metric:
         Its direction as a checkpoint memorises its rows or planted strings: 1 up, -1
         down, 0 neither by itself.
     variants
-        The values of ``of`` in its rows (:data:`~spark_audit.names.ANY_NAME`: any).
+        The values of ``variant`` in its rows (:data:`~spark_audit.names.ANY_NAME`:
+        any).
     null
         Its value by chance, or without an effect; None: it has none.
     note
@@ -88,7 +89,7 @@ class Metric:
     bounds: tuple[float, float] | None = None
     learned: int = 0
     variants: tuple[str, ...] = ("",)
-    null: float | None = None
+    no_effect: float | None = None
     note: str = ""
     alone: bool = False
     heavy: bool = False

@@ -126,7 +126,7 @@ class Rank(Audit):
             "top1_memory",
             bounds=(-2.0, 2.0),
             learned=1,
-            null=0.0,
+            no_effect=0.0,
             variants=("pii_all",),
             missing=("pii_all",),
             glance=("pii_all",),
@@ -229,9 +229,9 @@ class Rank(Audit):
 
 def _control_of(place: RowPlace) -> RowPlace | None:
     """Return the place of the controls' figure, which is the null for ``pii``."""
-    if place.of != "pii":
+    if place.variant != "pii":
         return None
-    return place._replace(of="control")
+    return place._replace(variant="control")
 
 
 def _median_rows(
@@ -261,7 +261,7 @@ def _median_rows(
             estimate,
             cell.key.checkpoint,
             cell.key.metric,
-            cell.key.of,
+            cell.key.variant,
             group=group.name,
         )
 
@@ -383,7 +383,7 @@ def _rank_findings(
     pooled_rows: dict[RatioKey, Row] = {}
     for row in rows:
         if row.group == "pooled":
-            pooled_rows[RatioKey(row.checkpoint, row.metric, row.of)] = row
+            pooled_rows[RatioKey(row.checkpoint, row.metric, row.variant)] = row
 
     for checkpoint in dict.fromkeys(row.checkpoint for row in rows):
         yield _top1_finding(checkpoint, pooled_rows)
@@ -392,7 +392,7 @@ def _rank_findings(
     changes: dict[tuple[str, str, str], Contrast] = {}
     for contrast in contrasts:
         if contrast.group == "pooled" and contrast.metric == "log2_rank_mean":
-            changes[contrast.checkpoint, contrast.baseline, contrast.of] = contrast
+            changes[contrast.checkpoint, contrast.baseline, contrast.variant] = contrast
     for (checkpoint, baseline, of), change in changes.items():
         if of == "pii":
             control = changes.get((checkpoint, baseline, "control"))
@@ -406,9 +406,9 @@ def _top1_finding(checkpoint: str, pooled_rows: Mapping[RatioKey, Row]) -> Findi
     control.
     """
 
-    def figure(checkpoint: str, metric: str, of: str) -> Row | None:
+    def figure(checkpoint: str, metric: str, variant: str) -> Row | None:
         """Return a pooled row if there is one with a value."""
-        row = pooled_rows.get(RatioKey(checkpoint, metric, of))
+        row = pooled_rows.get(RatioKey(checkpoint, metric, variant))
         return None if row is None or row.value is None else row
 
     of = "pii"

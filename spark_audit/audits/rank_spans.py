@@ -19,7 +19,7 @@ from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.scoring.table import TokenTable
 
 RANK_SETS = ("pii", "control", "pii_all")
-"""Sets of tokens, which are the variants (``of``) of figures."""
+"""Sets of tokens, which are the variants of figures."""
 
 PLACEHOLDER_FACTS = Facts(dose=0, form=0, cue=0)
 """Facts of matched identifiers and controls, whose figures need none."""

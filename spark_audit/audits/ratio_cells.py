@@ -25,11 +25,11 @@ from spark_audit.stats.bootstrap import Weights, draw_weights
 
 
 class RatioKey(NamedTuple):
-    """Checkpoint, metric and variant (``of``) of a figure, within one group."""
+    """Checkpoint, metric and variant of a figure, within one group."""
 
     checkpoint: str
     metric: str
-    of: str
+    variant: str
 
 
 @dataclass(frozen=True)

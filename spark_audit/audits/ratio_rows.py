@@ -49,7 +49,7 @@ class PairedKey(NamedTuple):
     checkpoint: str
     baseline: str
     metric: str
-    of: str
+    variant: str
 
 
 class RowPlace(NamedTuple):
@@ -58,7 +58,7 @@ class RowPlace(NamedTuple):
     checkpoint: str
     group: str
     metric: str
-    of: str
+    variant: str
 
 
 def ratio_figures(
@@ -181,7 +181,7 @@ def figures(
             checkpoint=ratio_key.checkpoint,
             baseline="",
             metric=ratio_key.metric,
-            of=ratio_key.of,
+            variant=ratio_key.variant,
         )
         estimands[figure_key] = estimand
     estimands |= differences
@@ -212,7 +212,7 @@ def _row(estimate: Estimate, key: PairedKey, group: str, audit: type[Audit]) -> 
     note = audit.metric(key.metric).note
     if note:
         estimate = estimate.noting(note)
-    return audit.row(estimate, key.checkpoint, key.metric, key.of, group=group)
+    return audit.row(estimate, key.checkpoint, key.metric, key.variant, group=group)
 
 
 def _contrast(
@@ -230,10 +230,10 @@ def _contrast(
         checkpoint=key.checkpoint,
         baseline=key.baseline,
         metric=key.metric,
-        of=key.of,
+        variant=key.variant,
         group=group,
         unit=audit.metric(key.metric).unit,
-        null=0.0,
+        no_effect=0.0,
         p=p,
     )
 
@@ -343,7 +343,8 @@ def with_nulls(
         Place of a row -> place of the row whose figure is its null; None: it has none.
     """
     row_by_place = {
-        RowPlace(row.checkpoint, row.group, row.metric, row.of): row for row in rows
+        RowPlace(row.checkpoint, row.group, row.metric, row.variant): row
+        for row in rows
     }
 
     with_null: list[Row] = []
@@ -355,9 +356,9 @@ def with_nulls(
 
         if null_row is not None:
             null_fields = {
-                "null": null_row.value,
-                "null_low": null_row.low,
-                "null_high": null_row.high,
+                "no_effect": null_row.value,
+                "no_effect_low": null_row.low,
+                "no_effect_high": null_row.high,
             }
             row = row.model_copy(update=null_fields)
         with_null.append(row)

@@ -97,9 +97,9 @@ class SharedFields(NamedTuple):
         Their notes on values that are a bound.
     """
 
-    null: float | None
-    null_low: float | None
-    null_high: float | None
+    no_effect: float | None
+    no_effect_low: float | None
+    no_effect_high: float | None
     status: Status
     note: str
 
@@ -155,7 +155,7 @@ def _figure_place(row: Row) -> FigurePlace:
     return FigurePlace(
         method=entry_of(row.checkpoint),
         metric=row.metric,
-        of=row.of,
+        of=row.variant,
         group=row.group,
         baseline=baseline,
     )
@@ -187,16 +187,18 @@ def _rows_of_figure(
     over_both = _quadrature(over_sources, over_seeds)
     shared = _shared_fields(replicates)
 
-    def method_row(estimate: Estimate, over: Over, p: float | None = None) -> RowT:
+    def method_row(
+        estimate: Estimate, interval_over: Over, p: float | None = None
+    ) -> RowT:
         """Return the method's row with one of these three estimates."""
         return _row_like(
             template,
             method,
             _clipped(estimate, template),
-            over=over,
-            null=shared.null,
-            null_low=shared.null_low,
-            null_high=shared.null_high,
+            interval_over=interval_over,
+            no_effect=shared.no_effect,
+            no_effect_low=shared.no_effect_low,
+            no_effect_high=shared.no_effect_high,
             status=shared.status,
             note=shared.note,
             p=p,
@@ -218,18 +220,20 @@ def _row_without_value(method: str, replicates: Sequence[RowT], *, note: str) ->
     """
     n_without_value = sum(row.value is None for row in replicates)
     reason = f"{n_without_value} of {len(replicates)} replicates: {note}"
-    return _row_like(replicates[0], method, Estimate.missing(reason), over="both")
+    return _row_like(
+        replicates[0], method, Estimate.missing(reason), interval_over="both"
+    )
 
 
 def _shared_fields(replicates: Sequence[Row]) -> SharedFields:
     """Return the fields that the three rows of a figure have in common."""
-    nulls = _means(replicates, ("null", "null_low", "null_high"))
+    nulls = _means(replicates, ("no_effect", "no_effect_low", "no_effect_high"))
     status = max((row.status for row in replicates), key=BEST_TO_WORST.index)
     notes_on_bounds = [row.note for row in replicates if AT_BOUND in row.note]
     return SharedFields(
-        null=nulls["null"],
-        null_low=nulls["null_low"],
-        null_high=nulls["null_high"],
+        no_effect=nulls["no_effect"],
+        no_effect_low=nulls["no_effect_low"],
+        no_effect_high=nulls["no_effect_high"],
         status=status,
         note="; ".join(dict.fromkeys(notes_on_bounds)),
     )
@@ -257,8 +261,8 @@ def _over_sources(rows: Sequence[Row], *, n_replicates: int) -> Estimate:
         low=means["low"],
         high=means["high"],
         mde=_means(rows, ("mde",))["mde"],
-        interval=template.interval if has_limits else "none",
-        level=template.level,
+        interval=template.interval_method if has_limits else "none",
+        level=template.interval_level,
         n=template.n,
         clusters=template.clusters,
     )
@@ -288,7 +292,7 @@ def _p_over_seeds(replicates: Sequence[Row]) -> float | None:
     if not isinstance(replicates[0], Contrast):
         return None
 
-    effects = [(row.value or 0.0) - (row.null or 0.0) for row in replicates]
+    effects = [(row.value or 0.0) - (row.no_effect or 0.0) for row in replicates]
     is_without_spread = np.ptp(effects) == 0
     if is_without_spread:
         return None
@@ -300,10 +304,10 @@ def _row_like(
     method: str,
     estimate: Estimate,
     *,
-    over: Over,
-    null: float | None = None,
-    null_low: float | None = None,
-    null_high: float | None = None,
+    interval_over: Over,
+    no_effect: float | None = None,
+    no_effect_low: float | None = None,
+    no_effect_high: float | None = None,
     status: Status | None = None,
     note: str = "",
     p: float | None = None,
@@ -327,14 +331,14 @@ def _row_like(
             checkpoint=method,
             baseline=entry_of(template.baseline),
             metric=template.metric,
-            of=template.of,
+            variant=template.variant,
             group=template.group,
             unit=template.unit,
-            null=null,
-            null_low=null_low,
-            null_high=null_high,
+            no_effect=no_effect,
+            no_effect_low=no_effect_low,
+            no_effect_high=no_effect_high,
             status=status,
-            over=over,
+            interval_over=interval_over,
             note=note,
             p=p,
         )
@@ -344,14 +348,14 @@ def _row_like(
             audit=template.audit,
             checkpoint=method,
             metric=template.metric,
-            of=template.of,
+            variant=template.variant,
             group=template.group,
             unit=template.unit,
-            null=null,
-            null_low=null_low,
-            null_high=null_high,
+            no_effect=no_effect,
+            no_effect_low=no_effect_low,
+            no_effect_high=no_effect_high,
             status=status,
-            over=over,
+            interval_over=interval_over,
             note=note,
         )
     return cast(RowT, row)

@@ -55,7 +55,7 @@ def findings_of_methods(
     n_seeds
         Method -> number of its replicates.
     """
-    rows_over_both = [row for row in rows if row.over == "both"]
+    rows_over_both = [row for row in rows if row.interval_over == "both"]
     drifts: dict[tuple[str, str], Contrast] = {}
     for row in rows_over_both:
         if isinstance(row, Contrast) and row.metric == "low_change":
@@ -77,7 +77,7 @@ def _is_headline(row: Row) -> bool:
     Of contrasts only a DiD is one.
     """
     headline_variants = metric_of(row.audit, row.metric).headline
-    if row.group != "pooled" or row.of not in headline_variants:
+    if row.group != "pooled" or row.variant not in headline_variants:
         return False
     return not isinstance(row, Contrast) or row.metric == "did"
 
@@ -114,7 +114,7 @@ def _headline_finding(row: Row, drift: Contrast | None, *, df: int) -> Finding:
             row.low,
             df=df,
             direction=-1,
-            beyond=abs(row.null_low or 0.0),
+            beyond=abs(row.no_effect_low or 0.0),
         )
 
     return Finding.on(
@@ -180,7 +180,7 @@ def _conclusion(row: Row, drift: Contrast | None) -> Conclusion:
 def _memory_test(row: Row, *, df: int) -> SeedsMemoryTest:
     """Return the test that memory over both is within its null band.
 
-    The band is from ``null_low`` to ``null_high`` (see ``memory_claim`` in
+    The band is from ``no_effect_low`` to ``no_effect_high`` (see ``memory_claim`` in
     ``identifiers``); a row without these has none.
 
     The interval over both is read as one of Student's t over seeds, which it nearly is
@@ -198,10 +198,10 @@ def _memory_test(row: Row, *, df: int) -> SeedsMemoryTest:
     low, high = row.ends or (value, value)
     if value < 0:
         half_width = abs(value - high)
-        band = abs(row.null_low or 0.0)
+        band = abs(row.no_effect_low or 0.0)
     else:
         half_width = abs(value - low)
-        band = abs(row.null_high or 0.0)
+        band = abs(row.no_effect_high or 0.0)
 
     if half_width == 0:
         return SeedsMemoryTest(p=1.0, power=[])

@@ -76,7 +76,7 @@ def leak_of(finding: Finding, figure: float) -> float:
     """
     # 1 if learning raises the figure, -1 if it lowers it.
     direction = metric_of(finding.audit, finding.row_metric).learned or 1
-    return direction * (figure - (finding.null or 0.0))
+    return direction * (figure - (finding.no_effect or 0.0))
 
 
 def told_figure(finding: Finding, figure: float) -> float:

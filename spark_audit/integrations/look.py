@@ -52,7 +52,7 @@ class AuditLook:
         """Return the shared figures for logs, by the names of the gate's rules."""
         figures = self._severities()
         for row in self._main_rows():
-            of = f".{row.of}" if row.of else ""
+            of = f".{row.variant}" if row.variant else ""
             name = f"{LOG_PREFIX}{row.audit}.{row.metric}{of}"
             for end in ("value", "low", "high"):
                 # Figures that shared files withhold are not logged either.
@@ -101,7 +101,7 @@ class AuditLook:
         own_rows = []
         for row in report.results:
             is_metric = (row.audit, row.metric) == (like.audit, like.metric)
-            is_variant = row.group == "pooled" and row.of in headline
+            is_variant = row.group == "pooled" and row.variant in headline
             if row.checkpoint == self.name and is_metric and is_variant:
                 own_rows.append(row)
         return own_rows

@@ -20,13 +20,15 @@ class FigureInReport(NamedTuple):
     checkpoint: str
     audit: str
     metric: str
-    of: str
+    variant: str
     group: str
 
     @classmethod
     def of_row(cls, row: Row) -> FigureInReport:
         """Return the key of a row's figure; the case of group names does not matter."""
-        return cls(row.checkpoint, row.audit, row.metric, row.of, row.group.casefold())
+        return cls(
+            row.checkpoint, row.audit, row.metric, row.variant, row.group.casefold()
+        )
 
 
 def against(report: Report, other: Report) -> ReportTable:
@@ -80,7 +82,7 @@ def _rows_by_figure(report: Report) -> dict[FigureInReport, Row]:
 
 def _is_before(row: Row, other: Row) -> bool:
     """Return whether a row goes before another row of the same figure."""
-    return OVER_ORDER.index(row.over) < OVER_ORDER.index(other.over)
+    return OVER_ORDER.index(row.interval_over) < OVER_ORDER.index(other.interval_over)
 
 
 def _record(
@@ -93,7 +95,7 @@ def _record(
     row, row_of_other
         The figure in ``report``, and in ``other``.
     """
-    label = ".".join(name for name in (row.audit, row.metric, row.of) if name)
+    label = ".".join(name for name in (row.audit, row.metric, row.variant) if name)
     if row.group != "pooled":
         label += f" {row.group}"
 
@@ -117,8 +119,8 @@ def _differences(row: Row, row_of_other: Row, *, report: Report, other: Report) 
         "base": (_base(row, report), _base(row_of_other, other)),
         "n": (row.n, row_of_other.n),
         "clusters": (row.clusters, row_of_other.clusters),
-        "interval": (row.interval, row_of_other.interval),
-        "over": (row.over, row_of_other.over),
+        "interval": (row.interval_method, row_of_other.interval_method),
+        "over": (row.interval_over, row_of_other.interval_over),
     }
     differences = []
     for name, (here, there) in here_and_there.items():

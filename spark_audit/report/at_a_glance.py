@@ -244,7 +244,7 @@ def _bars(checkpoint: str, rows: Sequence[Row]) -> list[ExposedKind]:
         kinds.append(
             ExposedKind(
                 checkpoint=checkpoint,
-                kind=row.grouping[1],
+                kind=row.group_value,
                 effect=effect_text(row.audit, -row.value, row.unit),
                 low=near / longest,
                 value=abs(row.value) / longest,

@@ -122,7 +122,7 @@ def _size_of_test(report: Report, audit: str) -> str:
         return ""
 
     text = _sizes_in_words(report, audit, count)
-    types = {row.grouping[1] for row in rows if row.grouping[0] == "type"}
+    types = {row.group_value for row in rows if row.group_kind == "type"}
     if len(types) > 1:
         text = render("audit.of_types", text=text, types=len(types))
     return text

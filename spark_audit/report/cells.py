@@ -208,6 +208,6 @@ def line_name(row: Row) -> str:
 
     If its interval is not over sources, the name says what it is over.
     """
-    if row.over == "sources":
+    if row.interval_over == "sources":
         return row.checkpoint
-    return f"{row.checkpoint}, {row.over}"
+    return f"{row.checkpoint}, {row.interval_over}"

@@ -100,7 +100,9 @@ def _has_scale(finding: Finding) -> bool:
     """
     is_attack = about(finding.audit).covers is not None
     is_test = finding.family == "primary" or finding.detected
-    return is_attack and is_test and bool(finding.unit) and finding.null is not None
+    return (
+        is_attack and is_test and bool(finding.unit) and finding.no_effect is not None
+    )
 
 
 def _is_rate(finding: Finding) -> bool:

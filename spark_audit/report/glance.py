@@ -52,7 +52,7 @@ def main_rows(report: Report) -> Iterator[MainFigure]:
                 if variant == ANY_NAME:
                     rows = _rows_of_verdict(report, audit, candidates)
                 else:
-                    rows = [row for row in candidates if row.of == variant]
+                    rows = [row for row in candidates if row.variant == variant]
 
                 # An audit that did not run, or found nothing to measure, has no column.
                 if rows:
@@ -72,7 +72,7 @@ def _rows_of_verdict(
             continue
 
         score = score_by_name.get(entry_of(row.checkpoint), SCORE_WITHOUT_FINDING)
-        if row.of == score:
+        if row.variant == score:
             rows.append(row)
     return rows
 
@@ -129,7 +129,7 @@ def _column(main_figure: MainFigure) -> dict[str, Cell]:
     for row in main_figure.rows:
         variant = ""
         if main_figure.variant == ANY_NAME:
-            variant = f"{row.of} "
+            variant = f"{row.variant} "
         # The first of several rows of a line is shown.
         cells.setdefault(line_name(row), figure(row, before=variant))
     return cells
@@ -155,14 +155,14 @@ def _checkpoint_by_line(rows: Sequence[Row]) -> Mapping[str, str]:
     """
     with_seeds = set()
     for row in rows:
-        if row.over == "both":
+        if row.interval_over == "both":
             with_seeds.add(row.checkpoint)
 
     # Rows over sources and seeds come last: of equal lines theirs stays.
     checkpoint_by_line: dict[str, str] = {}
-    for row in sorted(rows, key=lambda row: row.over == "both"):
+    for row in sorted(rows, key=lambda row: row.interval_over == "both"):
         is_of_seeds = entry_of(row.checkpoint) in with_seeds
-        if row.over == "both" or not is_of_seeds:
+        if row.interval_over == "both" or not is_of_seeds:
             checkpoint_by_line[line_name(row)] = row.checkpoint
     return checkpoint_by_line
 
@@ -172,7 +172,7 @@ def chance_cell(rows: Sequence[Row]) -> Cell:
     bands = set()
     for row in rows:
         if row.value is not None:
-            bands.add((row.null, row.null_low, row.null_high))
+            bands.add((row.no_effect, row.no_effect_low, row.no_effect_high))
     if len(bands) != 1:
         return EMPTY_CELL
 

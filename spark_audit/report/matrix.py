@@ -276,7 +276,7 @@ def effect_size(finding: Finding, end: float | None) -> float | None:
 
     None: one of them is not known, as a withheld null is not 0.
     """
-    if end is None or finding.null is None:
+    if end is None or finding.no_effect is None:
         return None
 
     return leak_of(finding, end)

@@ -216,7 +216,7 @@ def why_in_doubt(report: Report, name: str) -> str:
             continue
         # The score is a change of `loss`. A guard on another score voids that alone.
         if guard.says == f"{key_of_membership}untrained":
-            score = getattr(guard.facts["auc"], "of", "")
+            score = getattr(guard.facts["auc"], "variant", "")
             if score != "loss":
                 continue
         # Rows of other texts look unfamiliar without any training: where the texts

@@ -43,7 +43,7 @@ SIGNIFICANCE = 0.05
 """Significance of all tests of a report's checkpoints together (Bonferroni)."""
 
 GUESS_COLUMNS: Mapping[GuessedBy, tuple[str, str, str]] = {
-    "coins": ("right", "guesses", "pairs"),
+    "coins": ("right_guesses", "guesses", "pairs"),
     "candidates": ("hits", "canaries", "canaries"),
 }
 """Columns of the numbers of right guesses, of all guesses, and of canaries or pairs."""
@@ -232,7 +232,7 @@ def _record_to_test(records: Sequence[TableRecord], claim: Claim) -> TableRecord
     """
     of_all_guesses = [record for record in records if record.get("k", 1) == 1]
     # The record of all canaries has the highest number of rows.
-    doses = {record["rows"] for record in of_all_guesses}
+    doses = {record["scored_rows"] for record in of_all_guesses}
 
     dose = "all"
     if claim.unit == "row" and len(doses) > 1:
@@ -294,7 +294,7 @@ def _receipt(
     n_guesses = int(record[guesses_column])
     n_canaries = int(record[canaries_column])
     checkpoint = str(record["checkpoint"])
-    rows = int(record["rows"])
+    rows = int(record["scored_rows"])
     if record["epsilon_per_record"] is None:
         return Receipt(
             checkpoint=checkpoint,

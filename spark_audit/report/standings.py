@@ -498,7 +498,7 @@ def _nearest(
 def _pooled(rows: Sequence[Row]) -> Row | None:
     """Return the row of all identifiers; None where there is none."""
     for row in rows:
-        if (row.of, row.group) == ("", "pooled"):
+        if (row.variant, row.group) == ("", "pooled"):
             return row
     return None
 
@@ -512,7 +512,7 @@ def _memory_rows(report: Report, name: str) -> list[Row]:
     rows = []
     for row in report.results:
         is_of_memory = row.metric == about(row.audit).memory_metric
-        if is_of_memory and row.checkpoint == name and row.over == "sources":
+        if is_of_memory and row.checkpoint == name and row.interval_over == "sources":
             rows.append(row)
     return rows
 
@@ -555,7 +555,7 @@ def _exposed(
 
     exposed = []
     for row in memory_rows:
-        is_type = row.grouping[0] == "type" and row.status == "ok"
+        is_type = row.group_kind == "type" and row.status == "ok"
         if is_type and _is_beyond_null(row, above=became_less_likely):
             exposed.append(row)
     # The sign of a change says which way it goes: the largest change comes first.
@@ -566,5 +566,5 @@ def _exposed(
 def _is_beyond_null(row: Row, *, above: bool) -> bool:
     """Return whether the interval of a row lies above, or below, the null's band."""
     if above:
-        return row.low is not None and row.low > (row.null_high or 0.0)
-    return row.high is not None and row.high < (row.null_low or 0.0)
+        return row.low is not None and row.low > (row.no_effect_high or 0.0)
+    return row.high is not None and row.high < (row.no_effect_low or 0.0)

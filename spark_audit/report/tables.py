@@ -117,7 +117,7 @@ def _panels(audit: str, rows: Sequence[Row], *, brief: bool) -> dict[str, list[R
         panels.pop("", None)
 
     if not brief:
-        rows_by_kind = grouped(rows, lambda row: row.grouping[0])
+        rows_by_kind = grouped(rows, lambda row: row.group_kind)
         for group_kind in GROUP_KINDS:
             if group_kind in rows_by_kind:
                 panels[f"by_{group_kind}"] = rows_by_kind[group_kind]
@@ -134,7 +134,7 @@ class FigureColumn(NamedTuple):
     """A column of figures: a metric, and its variant where each has a column."""
 
     metric: str
-    of: str
+    variant: str
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class _Layout:
         Whether variants of a metric stand side by side; else each has its lines.
     leading
         Names of the columns before the figures: ``checkpoint``, and of ``baseline``,
-        ``group`` and ``of`` those in which lines differ.
+        ``group`` and ``variant`` those in which lines differ.
     columns
         The columns of figures, in the order of the rows.
     main_column
@@ -161,7 +161,7 @@ class _Layout:
 
     def column_of(self, row: Row) -> FigureColumn:
         """Return the column in which a row's figure stands."""
-        return FigureColumn(row.metric, row.of if self.is_wide else "")
+        return FigureColumn(row.metric, row.variant if self.is_wide else "")
 
 
 def _layout(audit: str, rows: Sequence[Row], panel: str) -> _Layout:
@@ -174,12 +174,12 @@ def _layout(audit: str, rows: Sequence[Row], panel: str) -> _Layout:
         leading.append("baseline")
     if any(row.group != "pooled" for row in rows):
         leading.append("group")
-    has_variants = any(row.of for row in rows)
+    has_variants = any(row.variant for row in rows)
     if not is_wide and (has_variants or not is_of_contrasts):
-        leading.append("of")
+        leading.append("variant")
 
     # Where variants do not stand side by side, they share the column of their metric.
-    columns = [FigureColumn(row.metric, row.of if is_wide else "") for row in rows]
+    columns = [FigureColumn(row.metric, row.variant if is_wide else "") for row in rows]
     return _Layout(
         is_wide=is_wide,
         leading=tuple(leading),
@@ -212,14 +212,14 @@ def _table(audit: str, rows: Sequence[Row], title: str, panel: str = "") -> Repo
     """
     rows_to_show = []
     for row in rows:
-        if row.of not in metric_of(audit, row.metric).hidden:
+        if row.variant not in metric_of(audit, row.metric).hidden:
             rows_to_show.append(row)
     # A table of hidden variants alone is better than none.
     rows = rows_to_show or rows
     layout = _layout(audit, rows, panel)
 
     def block_of(row: Row) -> tuple[str, str]:
-        return row.group, "" if layout.is_wide else row.of
+        return row.group, "" if layout.is_wide else row.variant
 
     # A block of lines is of one group and variant; its values by chance come last.
     lines = []
@@ -233,7 +233,7 @@ def _table(audit: str, rows: Sequence[Row], title: str, panel: str = "") -> Repo
             if chance_line is not None:
                 lines.append(chance_line)
 
-    labels = [label(audit, column.metric, column.of) for column in layout.columns]
+    labels = [label(audit, column.metric, column.variant) for column in layout.columns]
     size_label = about(audit).counts if layout.is_wide else "n"
     return ReportTable(
         title=f"{audit}: {title}",
@@ -287,9 +287,8 @@ def _leading_text(name: str, row: Row) -> str:
     if name == "baseline":
         return _baseline(row)
     if name == "group":
-        _, group_name = row.grouping
-        return group_name or row.group
-    return row.of
+        return row.group_value or row.group_kind
+    return row.variant
 
 
 def _baseline(row: Row) -> str:
@@ -342,8 +341,7 @@ def _remarks(rows: Sequence[Row]) -> tuple[str, ...]:
 
 def _group_or_checkpoint(row: Row) -> str:
     """Return the name of a row's group; of a pooled row that of its checkpoint."""
-    _, group_name = row.grouping
-    return group_name or row.checkpoint
+    return row.group_value or row.checkpoint
 
 
 def _rests_on_little(row: Row) -> bool:
@@ -362,5 +360,5 @@ def general(report: Report) -> list[tuple[str, str]]:
 
 def methods_of(rows: Iterable[Row]) -> list[str]:
     """Return the methods of the rows' intervals as readers see them."""
-    names = sorted({row.interval for row in rows} - {"none"})
+    names = sorted({row.interval_method for row in rows} - {"none"})
     return [sentences.render(f"interval.{name}") for name in names]

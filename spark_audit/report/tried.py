@@ -86,7 +86,7 @@ class Tried:
         if finding.unit == "nats":
             size = -finding.value
         else:
-            size = finding.value - (finding.null or 0.0)
+            size = finding.value - (finding.no_effect or 0.0)
         if size <= 0:
             return ""
 

@@ -203,7 +203,7 @@ class Finding(Rendered, Figure):
     """Of whom; empty: of all of them."""
     metric: Text = ""
     """What was measured; empty: nothing. `auc_excess` and the like: what the metric has
-    beyond another figure, so that `null` is 0."""
+    beyond another figure, so that `no_effect` is 0."""
     claim: Claim
     """What is claimed."""
     alone: Claim = "nothing_shown"
@@ -308,7 +308,7 @@ class Finding(Rendered, Figure):
         keys = []
         if self.mde is None:
             keys.append("ending.never")
-        elif self.null:
+        elif self.no_effect:
             keys.append("ending.effect_above_chance")
         else:
             keys.append("ending.effect")
@@ -335,7 +335,7 @@ class Finding(Rendered, Figure):
         if self.low is None or self.high is None:
             return False
 
-        null = self.null or 0.0
+        null = self.no_effect or 0.0
         # An exposure below chance does not hint at a leak.
         if self.metric == "exposure_mean" and self.high < null:
             return False
@@ -345,9 +345,9 @@ class Finding(Rendered, Figure):
     def power_by_dose(self) -> list[Power]:
         """The tests of groups, such as doses, that could detect an effect.
 
-        A test with ``of`` is one of a group; without it, it is the finding's own.
+        A test with ``group`` is one of a group; without it, it is the finding's own.
         """
-        return [test for test in self.power if test.of and test.mde is not None]
+        return [test for test in self.power if test.group and test.mde is not None]
 
     def _rendered(self, key: str) -> str:
         """Return a sentence, rendered from the facts and the finding itself."""
@@ -369,7 +369,7 @@ class Finding(Rendered, Figure):
         """
         for test in self.power:
             # Only the tests of the whole decide, not those of groups.
-            if not test.of and test.mde is None:
+            if not test.group and test.mde is None:
                 return test.why
         return ""
 
@@ -471,7 +471,7 @@ class Finding(Rendered, Figure):
         low: float | None | OfRow = OF_ROW,
         high: float | None | OfRow = OF_ROW,
         unit: str | OfRow = OF_ROW,
-        null: float | None | OfRow = OF_ROW,
+        no_effect: float | None | OfRow = OF_ROW,
         mde: float | None | OfRow = OF_ROW,
         status: Status | OfRow = OF_ROW,
         family: Family | None = None,
@@ -508,13 +508,14 @@ class Finding(Rendered, Figure):
             audit=row.audit,
             checkpoint=row.checkpoint,
             metric=_given_or(metric, row.metric),
-            of=row.of,
-            group=row.group,
+            variant=row.variant,
+            group_kind=row.group_kind,
+            group_value=row.group_value,
             value=_given_or(value, row.value),
             low=_given_or(low, row.low),
             high=_given_or(high, row.high),
             unit=_given_or(unit, row.unit),
-            null=_given_or(null, row.null),
+            no_effect=_given_or(no_effect, row.no_effect),
             mde=_given_or(mde, row.mde),
             status=_given_or(status, row.status),
             state=row.state,

@@ -82,13 +82,13 @@ class Report(Strict):
         serialize_by_alias=True,
         json_schema_extra={
             "$schema": "https://json-schema.org/draft/2020-12/schema",
-            "$id": "urn:spark-audit:report:2",
+            "$id": "urn:spark-audit:report:5",
         },
     )
 
     kind: Literal["spark-audit-report"] = "spark-audit-report"
     """What the file is."""
-    schema_version: Literal[2] = 2
+    schema_version: Literal[5] = 5
     """Version of this schema."""
     status: ReportStatus
     """`partial`: only some examples were scored; not for decisions."""

@@ -47,7 +47,7 @@ _COLUMNS_OF_DRAWN: Mapping[str, _DrawnColumns] = {
     "balance": _DrawnColumns(texts=("covariate",)),
     "canary_by_dose": _DrawnColumns(texts=("checkpoint", "part"), numbers=("dose",)),
     "mia_roc": _DrawnColumns(
-        texts=("checkpoint", "of"),
+        texts=("checkpoint", "variant"),
         numbers=("fpr", "tpr", "chance_low", "chance_high"),
     ),
     "accuracy_matrix": _DrawnColumns(texts=("checkpoint",), numbers=("stage",)),

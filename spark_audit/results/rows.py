@@ -62,6 +62,20 @@ Text = Annotated[str, AfterValidator(visible)]
 """Text of a report with its invisible characters written out, whoever wrote it."""
 
 
+POOLED = "pooled"
+"""Group kind of a figure over all rows."""
+
+
+def group_parts(group: str) -> tuple[str, str]:
+    """Split a group's text into its kind and value, at the first colon.
+
+    >>> group_parts("type:SSN"), group_parts("pooled")
+    (('type', 'SSN'), ('pooled', ''))
+    """
+    kind, _, value = group.partition(":")
+    return kind, value
+
+
 class Strict(BaseModel):
     """A record of a report file: immutable, and without unknown fields."""
 
@@ -111,10 +125,13 @@ class Figure(Strict):
     """Checkpoint, or method with several seeds; of a finding on all of them empty."""
     metric: Text
     """What was measured; of a finding on none empty."""
-    of: Text = ""
+    variant: Text = ""
     """Variant of the metric; empty if it has one."""
-    group: Text = "pooled"
-    """`pooled`, or a part, as `type:SSN`, `task:T`, `split:S`."""
+    group_kind: Text = POOLED
+    """What the rows of its group share, as `type`, `task` or `split`; `pooled`: it is
+    over all rows."""
+    group_value: Text = ""
+    """Which type, task or split; empty of `pooled`."""
     value: Measured = None
     """The figure; null exactly where it is not estimable."""
     low: Measured = None
@@ -123,7 +140,7 @@ class Figure(Strict):
     """Upper limit of the interval that decides."""
     unit: Text = ""
     """Unit of value, limits, nulls, mde and at_most; empty: none."""
-    null: Measured = None
+    no_effect: Measured = None
     """Value of no effect."""
     mde: Measured = None
     """Smallest effect that is detected with 80% power: at the level that a claim must
@@ -133,8 +150,8 @@ class Figure(Strict):
     at_most: Measured = None
     """What could still be there: the end, in the direction of a leak, of the interval
     at the level that a claim must pass (that of `mde`); a value as `value` is, not a
-    distance from `null`. Null where nothing was tested or the setup is void, and of
-    figures that no claim rests on."""
+    distance from `no_effect`. Null where nothing was tested or the setup is void, and
+    of figures that no claim rests on."""
     status: Status = "ok"
     """Whether the figure may be concluded on; `void`: a setup guard failed."""
     state: Text = ""
@@ -144,13 +161,20 @@ class Figure(Strict):
     family: Family = "exploratory"
     """`primary`: declared beforehand, and corrected over all checkpoints together."""
 
+    @property
+    def group(self) -> str:
+        """Its group as one text, as ``type:SSN``; or ``pooled``."""
+        if not self.group_value:
+            return self.group_kind
+        return f"{self.group_kind}:{self.group_value}"
+
 
 class Row(Figure):
     """One figure of a report (tidy: one row a figure)."""
 
-    level: Annotated[float, Field(gt=0, lt=1)] = 0.95
+    interval_level: Annotated[float, Field(gt=0, lt=1)] = 0.95
     """Confidence level of the intervals, a share."""
-    interval: Interval = "none"
+    interval_method: Interval = "none"
     """How low and high were made."""
     parity_low: Measured = None
     """Lower limit by percentiles of the bootstrap."""
@@ -161,11 +185,11 @@ class Row(Figure):
     these, the audit says."""
     clusters: Count = 0
     """How many independent clusters they are in."""
-    null_low: Measured = None
+    no_effect_low: Measured = None
     """Lower end of the band of no effect."""
-    null_high: Measured = None
+    no_effect_high: Measured = None
     """Upper end of the band of no effect."""
-    over: Over = "sources"
+    interval_over: Over = "sources"
     """What the intervals are over."""
     note: Text = ""
     """Why a figure is missing or void; remarks."""
@@ -179,12 +203,6 @@ class Row(Figure):
             raise ValueError("a not_estimable row needs its reason in note")
 
         return self
-
-    @property
-    def grouping(self) -> tuple[str, str]:
-        """The kind and name of its group: ``("type", "SSN")``, ``("pooled", "")``."""
-        kind, _, name = self.group.partition(":")
-        return kind, name
 
     @property
     def ends(self) -> tuple[float, float] | None:
@@ -206,50 +224,55 @@ class Row(Figure):
         audit: str,
         checkpoint: str,
         metric: str,
-        of: str = "",
+        variant: str = "",
         group: str = "pooled",
         unit: str = "",
-        null: float | None = None,
-        null_low: float | None = None,
-        null_high: float | None = None,
+        no_effect: float | None = None,
+        no_effect_low: float | None = None,
+        no_effect_high: float | None = None,
         status: Status | None = None,
         family: Family = "exploratory",
-        over: Over = "sources",
+        interval_over: Over = "sources",
         note: str = "",
     ) -> Row:
         """Return a row with an estimate's figures and the given columns.
 
         Parameters
         ----------
+        group
+            Its kind and value as one text, as ``type:SSN``; or ``pooled``.
         status
             Default: that of the estimate.
         note
             Text that is appended to the note of the estimate.
         """
+        group_kind, group_value = group_parts(group)
+
         # Rows have no standard error, only the limits that follow from it.
         return Row(
             audit=audit,
             checkpoint=checkpoint,
             metric=metric,
-            of=of,
-            group=group,
+            variant=variant,
+            group_kind=group_kind,
+            group_value=group_value,
             value=estimate.value,
             low=estimate.low,
             high=estimate.high,
             unit=unit,
-            null=null,
+            no_effect=no_effect,
             mde=estimate.mde,
             status=estimate.status if status is None else status,
             family=family,
-            level=estimate.level,
-            interval=estimate.interval,
+            interval_level=estimate.level,
+            interval_method=estimate.interval,
             parity_low=estimate.parity_low,
             parity_high=estimate.parity_high,
             n=estimate.n,
             clusters=estimate.clusters,
-            null_low=null_low,
-            null_high=null_high,
-            over=over,
+            no_effect_low=no_effect_low,
+            no_effect_high=no_effect_high,
+            interval_over=interval_over,
             note=_joined(estimate.note, note),
         )
 
@@ -273,16 +296,16 @@ class Contrast(Row):
         checkpoint: str,
         baseline: str,
         metric: str,
-        of: str = "",
+        variant: str = "",
         group: str = "pooled",
         unit: str = "",
-        null: float | None = None,
-        null_low: float | None = None,
-        null_high: float | None = None,
+        no_effect: float | None = None,
+        no_effect_low: float | None = None,
+        no_effect_high: float | None = None,
         mde: float | None = None,
         status: Status | None = None,
         family: Family = "exploratory",
-        over: Over = "sources",
+        interval_over: Over = "sources",
         note: str = "",
         p: float | None = None,
         p_adjusted: float | None = None,
@@ -296,30 +319,33 @@ class Contrast(Row):
         mde
             Default: the value of the estimate, which holds for a single test.
         """
+        group_kind, group_value = group_parts(group)
+
         return Contrast(
             audit=audit,
             checkpoint=checkpoint,
             baseline=baseline,
             metric=metric,
-            of=of,
-            group=group,
+            variant=variant,
+            group_kind=group_kind,
+            group_value=group_value,
             value=estimate.value,
             low=estimate.low,
             high=estimate.high,
             unit=unit,
-            null=null,
+            no_effect=no_effect,
             mde=estimate.mde if mde is None else mde,
             status=estimate.status if status is None else status,
             family=family,
-            level=estimate.level,
-            interval=estimate.interval,
+            interval_level=estimate.level,
+            interval_method=estimate.interval,
             parity_low=estimate.parity_low,
             parity_high=estimate.parity_high,
             n=estimate.n,
             clusters=estimate.clusters,
-            null_low=null_low,
-            null_high=null_high,
-            over=over,
+            no_effect_low=no_effect_low,
+            no_effect_high=no_effect_high,
+            interval_over=interval_over,
             note=_joined(estimate.note, note),
             p=p,
             p_adjusted=p_adjusted,
@@ -360,7 +386,7 @@ class Contrast(Row):
         minus its level.
         """
         is_beside_0 = bool(side_of(self))
-        is_significant = self.p is not None and self.p <= 1 - self.level
+        is_significant = self.p is not None and self.p <= 1 - self.interval_level
         return is_beside_0 and is_significant
 
 

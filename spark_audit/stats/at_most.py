@@ -105,13 +105,13 @@ def at_most(bound: Bound, significance: float) -> float:
     end = _end_towards_leak(bound, significance_of_test)
 
     # A leak is the distance from the null, above 0 in the direction of a leak.
-    leak = bound.direction * (end - bound.null)
+    leak = bound.direction * (end - bound.no_effect)
     largest_leak = math.inf
     if bound.most is not None:
-        largest_leak = bound.direction * (bound.most - bound.null)
+        largest_leak = bound.direction * (bound.most - bound.no_effect)
 
     possible_leak = min(max(leak, 0.0), largest_leak)
-    return bound.null + bound.direction * possible_leak
+    return bound.no_effect + bound.direction * possible_leak
 
 
 def _end_towards_leak(bound: Bound, significance: float) -> float:
@@ -216,7 +216,7 @@ def t_bound(
         test="t",
         value=value,
         direction=1 if direction > 0 else -1,
-        null=null,
+        no_effect=null,
         se=se,
         df=df,
         beyond=beyond,

@@ -19,7 +19,8 @@ test             fields of ``Power``                       fields of ``Bound``
 ``rates``        none                                      rates, most
 ================ ========================================= ==========================
 
-``Bound`` uses ``direction``, ``null`` and ``most`` of every test to limit the result.
+``Bound`` uses ``direction``, ``no_effect`` and ``most`` of every test to limit the
+result.
 """
 
 from __future__ import annotations
@@ -203,7 +204,7 @@ class Power:
     bound."""
     least_p: float = 0.0
     """The smallest p that the test can give, a probability."""
-    of: str = ""
+    group: str = ""
     """Part that only the sentence names; empty: the claim's."""
     mde: float | None = None
     """The smallest effect, in the unit of the finding, at the level of this report."""
@@ -267,7 +268,7 @@ class Bound:
     """The figure, in the unit of the finding."""
     direction: Literal[1, -1] = 1
     """Where a leak lies: 1 above the null, -1 below it."""
-    null: float = 0.0
+    no_effect: float = 0.0
     """The figure without a leak, in the unit of the finding."""
     se: float | None = None
     """Standard error of the figure, in the unit of the finding."""
@@ -276,8 +277,8 @@ class Bound:
     beyond: float = 0.0
     """By how much the figure may be off without a leak, in the unit of the finding."""
     most: float | None = None
-    """The figure where the leak is largest, in the unit of the finding: below `null` if
-    `direction` is -1; null: no limit."""
+    """The figure where the leak is largest, in the unit of the finding: below
+    `no_effect` if `direction` is -1; null: no limit."""
     n: int = 0
     """Canaries, or trials of a count."""
     size: int = 0
@@ -286,7 +287,7 @@ class Bound:
     """The rates that a difference of rates is of."""
     over: float = 1.0
     """Tests within the audit that p is corrected over."""
-    of: str = ""
+    group: str = ""
     """Group of the row that it is of; empty: that of the finding."""
     at_most: float | None = None
     """What could still be there, in the unit of the finding, at the level of this

@@ -118,8 +118,8 @@ def plant(make_case) -> Callable[..., Planted]:
     return make
 
 
-figure = partial(audited.figure, of="full")
-change = partial(audited.change, of="full")
+figure = partial(audited.figure, variant="full")
+change = partial(audited.change, variant="full")
 
 
 def guard(result: AuditResult, name: str) -> Any:
@@ -176,7 +176,7 @@ def test_figures_equal_a_loop_over_canaries(plant):
                 "top10_rate": np.mean(ranks <= 10),
             }
             for metric, value in expected.items():
-                row = figure(result, "plain", metric, of=of)
+                row = figure(result, "plain", metric, variant=of)
                 assert row.value == pytest.approx(value)
                 assert row.clusters == 20
                 assert row.n == len(ranks)
@@ -305,7 +305,7 @@ def test_epsilon_is_bounded_per_canary_and_per_record(plant):
     }
     assert set(found) == {(d, k) for d in ("all", "1", "6") for k in (1, 10)}
     whole = found["all", 1]
-    assert (whole["hits"], whole["rows"]) == (50, 6)
+    assert (whole["hits"], whole["scored_rows"]) == (50, 6)
     assert whole["epsilon_per_canary"] == pytest.approx(9.0211, abs=5e-5)
     assert whole["epsilon_per_record"] == pytest.approx(9.0211 / 6, abs=5e-5)
     assert whole["add_remove_per_record"] == pytest.approx(9.0211 / 12, abs=5e-5)
@@ -356,8 +356,8 @@ def test_epsilon_from_the_coins_of_one_run(plant):
     assert {key[1:] for key in table} == set(product(PARTS, ("all", "1", "6")))
     assert {name for name, _, _ in table} == {"loud", "quiet"}
     whole = table["loud", "full", "all"]
-    assert (whole["pairs"], whole["guesses"], whole["right"]) == (50, 25, 25)
-    assert (whole["rows"], whole["declared"]) == (6, True)
+    assert (whole["pairs"], whole["guesses"], whole["right_guesses"]) == (50, 25, 25)
+    assert (whole["scored_rows"], whole["declared"]) == (6, True)
     assert sum(r["declared"] for r in table.values()) == 2
     # Two checkpoints share the 5 % of declared bounds, and of the others.
     assert whole["significance"] == pytest.approx(0.05 / 2)
@@ -389,7 +389,7 @@ def test_guesses_do_not_know_how_the_coins_fell(plant):
     for one, turned in zip(*both, strict=True):
         assert one["pairs"] == 31
         assert one["guesses"] == 16
-        assert one["right"] + turned["right"] == 16
+        assert one["right_guesses"] + turned["right_guesses"] == 16
 
 
 @pytest.mark.parametrize(("n", "found"), [(10, True), (4, False)])
@@ -428,8 +428,8 @@ def test_parts_are_insensitive_one_by_one(plant):
     )
     result = canary(tables, planted.manifest, baseline="quiet")
     for one in (*result.rows, *(c for c in result.contrasts if c.metric != "nll")):
-        known = one.of.startswith("ssn")
-        assert one.status == ("ok" if known else "insensitive"), one.of
+        known = one.variant.startswith("ssn")
+        assert one.status == ("ok" if known else "insensitive"), one.variant
     found = guard(result, "positive control")
     assert found.passed is None
     for figure_of in ("(full", "(password"):
@@ -494,7 +494,7 @@ def test_where_all_are_tied_nothing_is_resolvable(plant):
     }
     for metric, value in expected.items():
         for of in ("full", "ssn", "full/annotation"):
-            row = figure(result, "flat", metric, of=of)
+            row = figure(result, "flat", metric, variant=of)
             assert row.value == pytest.approx(value)
             assert row.status == "not_resolvable"
             assert TIED in row.note
@@ -524,8 +524,8 @@ def test_a_part_that_no_canary_has_candidates_for(plant):
             one |= {"candidates": [], "true_index": None, "reason": "too few"}
     without = Planted(seal(content), planted.size)
     result = canary(without.tables(loud=3.0), without.manifest)
-    assert figure(result, "loud", "rank_mean", of="ssn").status == "not_estimable"
-    assert figure(result, "loud", "rank_mean", of="full").status == "ok"
+    assert figure(result, "loud", "rank_mean", variant="ssn").status == "not_estimable"
+    assert figure(result, "loud", "rank_mean", variant="full").status == "ok"
 
 
 def test_one_canary_has_no_interval(plant):

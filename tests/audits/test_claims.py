@@ -141,7 +141,8 @@ def test_memory_of_several_seeds_is_a_primary_test():
     def seed(k: int, value: float) -> Row:
         return Row(
             audit="matched", checkpoint=f"x[{k}]", metric="memory", unit="nats",
-            value=value, low=value - 0.1, high=value + 0.1, interval="jackknife-t",
+            value=value, low=value - 0.1, high=value + 0.1,
+            interval_method="jackknife-t",
         )  # fmt: skip
 
     values = [-1.0, -1.1, -0.9, -1.05]
@@ -157,7 +158,7 @@ def test_memory_of_several_seeds_is_a_primary_test():
 
 def bounded(p: float, name: str = "x", **more: Any) -> Finding:
     """A finding of memory: -0.1 nats per token with a standard error of 0.03."""
-    of = {"audit": "matched", "metric": "memory", "unit": "nats", "null": 0.0}
+    of = {"audit": "matched", "metric": "memory", "unit": "nats", "no_effect": 0.0}
     own = Bound(test="t", value=-0.1, se=0.03, df=30.0, direction=-1)
     figure = {"value": -0.1, "low": -0.16, "high": -0.04, "bounds": [own]}
     return primary(p, name, **{**of, **figure, **more})
@@ -197,14 +198,31 @@ def test_what_is_void_confounded_or_not_tested_bounds_nothing(what):
 
 def test_rows_of_claims_and_of_their_doses_have_it():
     pooled = Bound(test="t", value=-0.1, se=0.03, df=30.0, direction=-1)
-    dose = Bound(test="t", value=-0.2, se=0.05, df=9.0, direction=-1, of="dose:4")
+    dose = Bound(test="t", value=-0.2, se=0.05, df=9.0, direction=-1, group="dose:4")
     found = corrected([bounded(0.3, bounds=[pooled, dose])])
     place = {"audit": "matched", "checkpoint": "x", "metric": "memory", "unit": "nats"}
     rows = [
         Row(**place, value=-0.1, low=-0.16, high=-0.04),
-        Row(**place, value=-0.2, low=-0.3, high=-0.1, group="dose:4"),
-        Row(**place, value=-0.2, low=-0.3, high=-0.1, group="dose:16"),
-        Row(**place, value=-0.2, low=-0.3, high=-0.1, group="dose:4", over="both"),
+        Row(
+            **place, value=-0.2, low=-0.3, high=-0.1, group_kind="dose", group_value="4"
+        ),
+        Row(
+            **place,
+            value=-0.2,
+            low=-0.3,
+            high=-0.1,
+            group_kind="dose",
+            group_value="16",
+        ),
+        Row(
+            **place,
+            value=-0.2,
+            low=-0.3,
+            high=-0.1,
+            group_kind="dose",
+            group_value="4",
+            interval_over="both",
+        ),
     ]
     ends = [row.at_most for row in at_level(rows, found)]
     assert ends[0] == found[0].at_most
@@ -246,9 +264,11 @@ def test_the_strongest_leak_and_who_could_hide_as_much():
 
 
 def test_what_a_score_has_beyond_the_texts_alone_is_told_as_its_auc():
-    score = Row(audit="mia", checkpoint="x", metric="auc", of="combined", value=0.62)
+    score = Row(
+        audit="mia", checkpoint="x", metric="auc", variant="combined", value=0.62
+    )
     excess = Bound(test="t", value=0.09, se=0.03, df=200.0, most=0.47)
-    place = {"audit": "mia", "metric": "auc_excess", "unit": "AUC", "null": 0.0}
+    place = {"audit": "mia", "metric": "auc_excess", "unit": "AUC", "no_effect": 0.0}
     facts = {"text": "nothing.", "score": score}
     found = corrected(
         [bounded(0.3, value=0.09, bounds=[excess], facts=facts, **place)]

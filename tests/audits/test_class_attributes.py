@@ -4,6 +4,7 @@ import pytest
 
 from spark_audit.audits import about, all_audits
 from spark_audit.results import Row
+from spark_audit.results.rows import group_parts
 from spark_audit.sentences import knows
 
 AUDITS = list(all_audits().values())
@@ -82,13 +83,14 @@ def test_only_figures_of_planted_strings_and_answers_are_of_nobody():
     assert [audit.name for audit in AUDITS if audit.disclosure_step == 1] == ["rank"]
 
 
-def figure(audit, metric, of="", group="pooled"):
+def figure(audit, metric, variant="", group="pooled"):
     return Row(
         audit=audit,
         checkpoint="a",
         metric=metric,
-        of=of,
-        group=group,
+        variant=variant,
+        group_kind=group_parts(group)[0],
+        group_value=group_parts(group)[1],
         value=0.5,
         n=9,
         clusters=9,
@@ -106,12 +108,12 @@ def test_tables_of_latex_follow_the_report():
     assert utility[0].group == "task:mail"
 
     membership = about("mia").latex_columns(rows, [], paper=False)
-    of_auc = [column.of for column in membership if column.metric == "auc"]
-    of_tpr = [column.of for column in membership if column.metric != "auc"]
+    of_auc = [column.variant for column in membership if column.metric == "auc"]
+    of_tpr = [column.variant for column in membership if column.metric != "auc"]
     assert of_auc == ["loss"]
     assert of_tpr == ["response", "reference"]
 
     variants = {
-        column.of for column in about("canary").latex_columns([], [], paper=True)
+        column.variant for column in about("canary").latex_columns([], [], paper=True)
     }
     assert variants == {"full/annotation"}

@@ -169,7 +169,7 @@ def figures(result: AuditResult, names: Mapping[str, str]) -> dict[Key, Row]:
     for row in (*result.rows, *result.contrasts):
         against = row.baseline if isinstance(row, Contrast) else ""
         of = (names.get(row.checkpoint, row.checkpoint), names.get(against, against))
-        key = (*of, row.metric, row.of, row.group)
+        key = (*of, row.metric, row.variant, row.group)
         assert key not in found, f"{key} is told twice"
         found[key] = row
     return found
@@ -189,7 +189,13 @@ def assert_same(one: AuditResult, other: AuditResult, **names: str) -> None:
 
     def claims(result: AuditResult, names: Mapping[str, str]) -> list[Key]:
         return sorted(
-            (names.get(f.checkpoint, f.checkpoint), f.claim, f.metric, f.of, f.group)
+            (
+                names.get(f.checkpoint, f.checkpoint),
+                f.claim,
+                f.metric,
+                f.variant,
+                f.group,
+            )
             for f in result.findings
         )
 
@@ -486,9 +492,9 @@ def test_figures_are_those_of_plain_loops(audit, name, world, usual):
     one: Any = tables.get(name) or [tables[f"{name}@{stage}"] for stage in (1, 2)]
     expected = LOOPS[audit](world, one, tables["base"])
     rows = {
-        (row.metric, row.of): row.value
+        (row.metric, row.variant): row.value
         for row in usual(audit).rows
-        if (row.checkpoint, row.group, row.over) == (name, "pooled", "sources")
+        if (row.checkpoint, row.group, row.interval_over) == (name, "pooled", "sources")
         and row.value is not None
     }
     for key, value in expected.items():
@@ -502,7 +508,7 @@ def test_figures_are_those_of_plain_loops(audit, name, world, usual):
 def test_a_planted_leak_is_seen_with_the_right_sign(audit, usual):
     """Of every metric that what was learned moves: beyond ``clean``, and that way."""
     rows = {
-        (row.checkpoint, row.metric, row.of, getattr(row, "baseline", "")): row
+        (row.checkpoint, row.metric, row.variant, getattr(row, "baseline", "")): row
         for row in (*usual(audit).rows, *usual(audit).contrasts)
         if row.group == "pooled" and row.status == "ok"
     }
@@ -583,7 +589,7 @@ def test_further_checkpoints_change_nothing_of_the_others(audit, world, usual):
     assert all(row.status == "not_estimable" and row.note for row in blank)
     # What is corrected for the number of tests may follow from that number.
     for key, row in ours.items():
-        for field in ("value", "low", "high", "n", "clusters", "null"):
+        for field in ("value", "low", "high", "n", "clusters", "no_effect"):
             if (value := getattr(row, field)) is not None:
                 value = pytest.approx(value, rel=1e-9, abs=1e-12)
             assert getattr(theirs[key], field) == value, (*key, field)
@@ -595,9 +601,9 @@ def test_the_paper_preset_decides_by_percentiles(audit, world, usual):
     ours = figures(usual(audit), {})
     paper = audited(audit, world, tables_of(world, audit), preset="paper")
     became = {
-        row.interval
+        row.interval_method
         for key, row in figures(paper, {}).items()
-        if key in ours and row.interval != ours[key].interval
+        if key in ours and row.interval_method != ours[key].interval_method
     }
     # Memory by stage has no bootstrap.
     assert ("percentile" in became) == (audit != "stages")

@@ -190,7 +190,7 @@ def test_medians_beyond_counting_are_bounds_and_no_infinities(make_case):
     for of in ("t1", "top40"):
         row = figure(result, "ours", "n50_median", of)
         assert (row.value, row.status) == (1e12, "ok")
-        assert (row.low, row.high, row.interval) == (1e12, None, "percentile")
+        assert (row.low, row.high, row.interval_method) == (1e12, None, "percentile")
     json.dumps([row.model_dump() for row in result.rows], allow_nan=False)
     json.dumps(result.tables, allow_nan=False)
 
@@ -222,7 +222,7 @@ def test_top_p_counts_tries_beside_the_other_samplers(make_case):
         assert row.value == pytest.approx(median, rel=1e-3)
     # What was not asked for is not there.
     rows = extract(given, case.manifest).rows
-    assert {r.of for r in rows if r.metric == "n50_median"} == {"t1", "top40"}
+    assert {r.variant for r in rows if r.metric == "n50_median"} == {"t1", "top40"}
 
 
 def test_canaries_alone_are_no_identifiers_to_extract(make_case):

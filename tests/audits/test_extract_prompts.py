@@ -116,7 +116,7 @@ def test_the_table_counts_by_prompt(make_case):
     records = {
         (r["checkpoint"], r["prompt"]): r
         for r in extract(given, manifest).tables["extract_prompts"]
-        if r["of"] == "identifiers"
+        if r["variant"] == "identifiers"
     }
     spans = {
         split: [
@@ -151,7 +151,7 @@ def test_the_table_counts_by_prompt(make_case):
     assert {r["base_found"] for r in one} == {None}
     same = extract(tables(manifest, base=ours, ours=ours), manifest)
     told = [r for r in same.tables["extract_prompts"] if r["checkpoint"] == "ours"]
-    assert {r["beyond_points"] for r in told if r["of"] == "identifiers"} == {0.0}
+    assert {r["beyond_points"] for r in told if r["variant"] == "identifiers"} == {0.0}
 
 
 def of_names(manifest: Manifest, split: str = "train", count: int = 0) -> Manifest:
@@ -171,7 +171,7 @@ def of_names(manifest: Manifest, split: str = "train", count: int = 0) -> Manife
 
 def prompted(given: Any, manifest: Manifest, prompts: str) -> list[dict[str, Any]]:
     told = extract(given, manifest, prompts=prompts).tables["extract_prompts"]
-    return [r for r in told if r["of"] == "identifiers"]
+    return [r for r in told if r["variant"] == "identifiers"]
 
 
 def test_a_prompt_that_no_row_can_be_asked_with_has_a_row_and_the_reason(make_case):

@@ -255,8 +255,8 @@ def test_a_claim_clears_what_unequal_difficulty_can_give(low, high, reach, claim
         value=-0.3,
         low=low,
         high=high,
-        null=0.0,
-        null_low=-reach,
-        null_high=reach,
+        no_effect=0.0,
+        no_effect_low=-reach,
+        no_effect_high=reach,
     )
     assert memory_claim(row) == claim

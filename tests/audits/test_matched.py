@@ -117,8 +117,8 @@ def test_pure_shrinkage_is_what_regression_to_the_mean_would_give(make_case):
     assert delta.low > 0
     change = figure(result, "ours", "delta_sel", "change")
     own = figure(result, "ours", "rtm_bias", "change")
-    assert change.null == 0.0
-    assert delta.null == pytest.approx(delta.value - change.value)  # type: ignore[operator]
+    assert change.no_effect == 0.0
+    assert delta.no_effect == pytest.approx(delta.value - change.value)  # type: ignore[operator]
     assert own.value == pytest.approx(change.value, abs=0.1)
     finding = the_one(result.findings, metric="delta_sel")
     assert finding.says == "matched.delta_sel_up"
@@ -319,7 +319,7 @@ def test_by_dose_memory_and_kind_are_what_plain_sums_give(make_case):
         trained = ours["change"].sum() / ours["n_tokens"].sum()
         return trained, (share * never["change"] / never["n_tokens"]).sum()
 
-    rows = {(r.metric, r.group): r for r in result.rows if not r.of}
+    rows = {(r.metric, r.group): r for r in result.rows if not r.variant}
     for group, dose in (("pooled", None), ("dose:1", 1), ("dose:4-7", 5)):
         trained, never = means(spans, dose)
         memory = rows["memory", group].value
@@ -424,7 +424,7 @@ def test_a_type_that_is_not_compared_is_named_with_its_share_and_reason(
     trained = is_one & (units["split"] == "train")
     (finding,) = (f for f in result.findings if "left_out_types" in f.facts)
     (row,) = finding.facts["left_out_types"]
-    assert (row.grouping[1], row.of, row.n) == (one_type, reason, trained.sum())
+    assert (row.group_value, row.variant, row.n) == (one_type, reason, trained.sum())
     assert row.value == 1.0
     assert "matched.left_out_types" in finding.further
     assert one_type in finding.lead
@@ -664,8 +664,8 @@ def test_variants_change_what_they_say(make_case):
     tables = case.tables(a=lambda key, nll: nll)
     result = matched(tables, case.manifest, placebo_draws=0)
     records = result.tables["matched_sensitivity"]
-    assert [record["variant"] for record in records] == list(VARIANTS)
-    row = next(r for r in records if r["variant"] == "caliper 0.1")
+    assert [record["setting"] for record in records] == list(VARIANTS)
+    row = next(r for r in records if r["setting"] == "caliper 0.1")
     assert row["pairs"] == len(tight)
     assert abs(row["delta_sel"]) < 0.1
 

@@ -217,18 +217,18 @@ def test_texts_that_differ_stand_beside_every_figure(make_world):
     result = run(world, ours=0.6, weak=0.06, other=0.0, blind_permutations=39)
     assert guard(result, "blind text classifier").passed is False
     for row in result.rows:
-        if row.of != "blind" and row.value is not None:
+        if row.variant != "blind" and row.value is not None:
             assert row.status in ("ok", "not_resolvable")
             assert TEXTS_DIFFER in row.note
             assert row.metric != "auc" or row.low is not None
     sure, weak, none = (finding_of(result, name) for name in ("ours", "weak", "other"))
-    assert (sure.claim, sure.of) == ("membership", "combined")
+    assert (sure.claim, sure.variant) == ("membership", "combined")
     blind = row_of(result, "ours", "blind")
     ours = row_of(result, "ours", "combined")
     (beside,) = (
         record
         for record in result.tables["mia_texts"]
-        if (record["checkpoint"], record["of"]) == ("ours", "combined")
+        if (record["checkpoint"], record["variant"]) == ("ours", "combined")
         and record["metric"] == "auc"
     )
     assert beside["says"] == "detected"
@@ -249,9 +249,9 @@ def test_texts_that_differ_stand_beside_every_figure(make_world):
         pytest.approx(apart.high),
     )
     assert weak.claim == "confounded"
-    assert row_of(result, "weak", weak.of).low > 0.5
+    assert row_of(result, "weak", weak.variant).low > 0.5
     assert none.claim == "nothing_shown"
-    assert blind.value > blind.null_high
+    assert blind.value > blind.no_effect_high
 
 
 @pytest.mark.parametrize("gain", [0.0, 0.2])
@@ -272,7 +272,7 @@ def test_a_guess_that_is_worse_than_chance_is_no_bar(make_world, monkeypatch, ga
     assert finding.facts["is_bar_chance"] is True
 
     # The same by counting pairs.
-    values = result.evidence.row("ours", finding.of)
+    values = result.evidence.row("ours", finding.variant)
     member = result.evidence.units["member"].to_numpy(bool)
     above = values[member][:, None] > values[~member]
     area = max(above.mean(), 1 - above.mean())
@@ -280,7 +280,7 @@ def test_a_guess_that_is_worse_than_chance_is_no_bar(make_world, monkeypatch, ga
     assert finding.value == pytest.approx(area - 0.5)
     # Beside a null of 0 it is no AUC.
     assert (finding.metric, finding.row_metric) == ("auc_excess", "auc")
-    assert finding.null == 0
+    assert finding.no_effect == 0
     assert 1 - score.value <= finding.power[-1].most <= 0.5
 
     shown = finding.low > 0
@@ -289,7 +289,9 @@ def test_a_guess_that_is_worse_than_chance_is_no_bar(make_world, monkeypatch, ga
         assert record["bar"] >= record["texts"]
         assert record["difference"] == pytest.approx(record["score"] - record["bar"])
         if record["metric"] != "auc":
-            chance = figure(result, "ours", record["metric"], record["of"]).null
+            chance = figure(
+                result, "ours", record["metric"], record["variant"]
+            ).no_effect
             assert record["bar"] >= chance
 
 
@@ -350,7 +352,7 @@ def test_a_weak_score_claims_nothing_where_loss_tells_the_sides(make_world):
     assert change.status == "ok"
     assert SIDES_DIFFER in change.note
     assert row_of(result, "ours", "response").status == "ok"
-    says = {r["of"]: r["says"] for r in result.tables["mia_texts"]}
+    says = {r["variant"]: r["says"] for r in result.tables["mia_texts"]}
     assert says["response"] == "confounded"
 
 
@@ -358,9 +360,9 @@ def test_perfect_separation_is_tested_and_the_declared_score_is_told(make_world)
     """Many p values are tiny: what is told was declared before, not chosen by them."""
     result = run(make_world(members=40, others=30), ours=1.0)
     perfect = row_of(result, "ours", "reference")
-    assert (perfect.value, perfect.interval) == (1.0, "clopper-pearson")
+    assert (perfect.value, perfect.interval_method) == (1.0, "clopper-pearson")
     finding = finding_of(result, "ours")
-    assert (finding.claim, finding.of) == ("membership", "combined")
+    assert (finding.claim, finding.variant) == ("membership", "combined")
     surer = change_of(result, "ours", "base", "minkpp10")
     assert surer.p < 2 * 0.5**30, "more significant than the exact test can be"
     assert surer.value < 0.5
@@ -412,9 +414,9 @@ def test_scores_of_another_tool_are_judged_beside_ours(make_world, tmp_path):
     tables = world.tables(mine=0.0)
     result = mia(tables, world.manifest, scores_file=f"peer=-{tmp_path / 'a.parquet'}")
     (record,) = result.tables["mia_outside"]
-    assert (record["checkpoint"], record["of"]) == ("mine", "peer")
+    assert (record["checkpoint"], record["variant"]) == ("mine", "peer")
     assert (record["score"], record["says"]) == (1.0, "detected")
-    rows = {(row.checkpoint, row.of, row.metric): row for row in result.rows}
+    rows = {(row.checkpoint, row.variant, row.metric): row for row in result.rows}
     assert rows["mine", "peer", "auc"].value == 1.0
     assert rows["base", "peer", "auc"].value is None
     # Our own claim rests on our scores.

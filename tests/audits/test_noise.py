@@ -85,7 +85,7 @@ def selective(pii: float, other: float, *, seed: int = 0, spread: float = 0.1) -
 
 
 def find(rows: Sequence[Row], **wanted: str) -> Any:
-    return the_one(rows, **{"group": "pooled", "of": "0.01", **wanted})
+    return the_one(rows, **{"group": "pooled", "variant": "0.01", **wanted})
 
 
 # --- what is scored -------------------------------------------------------------------
@@ -121,7 +121,7 @@ def test_canary_rows_and_cut_spans_are_left_out(make_case):
 
 def test_both_wiped_out_is_no_equality(case):
     result = noise({"x": case.tables(selective(0.7, 0.72))}, case.manifest, **OPTIONS)
-    row = find(result.rows, metric="gap", of="0.1")
+    row = find(result.rows, metric="gap", variant="0.1")
     assert row.status == "insensitive"
     assert row.value is not None
     assert row.low is not None
@@ -172,7 +172,7 @@ def test_no_contrast_where_no_gap_could_show(case):
     }
     result = noise(tables, case.manifest, **OPTIONS)
     assert find(result.contrasts).status == "ok"
-    lost = find(result.contrasts, of="0.1")
+    lost = find(result.contrasts, variant="0.1")
     assert lost.status == "insensitive"
     assert INSENSITIVE in lost.note
 
@@ -186,8 +186,8 @@ def test_a_scale_that_the_untrained_model_lacks_is_not_compared_with_it(case):
         del tables["base"][Pass("noise", 0.1, draw)]
     result = noise(tables, case.manifest, **OPTIONS)
     gaps = the_one(result.findings, checkpoint="x", says="noise.gaps")
-    assert [row.of for row in gaps.facts["gaps"]] == ["0.01", "0.1"]
-    assert [row.of for row in gaps.facts["untrained_gaps"]] == ["0.01"]
+    assert [row.variant for row in gaps.facts["gaps"]] == ["0.01", "0.1"]
+    assert [row.variant for row in gaps.facts["untrained_gaps"]] == ["0.01"]
     assert "noise.untrained" in gaps.further
     assert gaps.sentence
 
@@ -201,7 +201,9 @@ def test_no_remark_lists_changes_that_cannot_be_estimated(make_case):
         "x": case.tables(selective(0.7, 0.1)),
     }
     result = noise(tables, case.manifest, **OPTIONS)
-    assert [find(result.contrasts, of=of).value for of in ("0.01", "0.1")] == [None] * 2
+    assert [find(result.contrasts, variant=of).value for of in ("0.01", "0.1")] == [
+        None
+    ] * 2
     changes = the_one(result.findings, says="noise.changes_missing")
     assert changes.further == ["noise.not_estimable"]
     assert changes.sentence

@@ -16,12 +16,12 @@ def row(name: str, value: float | None, **more: Any) -> Row:
     columns |= {k: more.pop(k) for k in ("audit", "metric", "unit") if k in more}
     if value is None:
         return Row(**columns, status="not_estimable", note="no data")
-    limits = {"low": value - 1, "high": value + 2, "interval": "jackknife-t"}
+    limits = {"low": value - 1, "high": value + 2, "interval_method": "jackknife-t"}
     return Row(**columns, value=value, n=9, clusters=3, **(limits | more))
 
 
 def entry(result: AuditResult, name: str = "s") -> dict[str, Row]:
-    return {r.over: r for r in result.rows if r.checkpoint == name}
+    return {r.interval_over: r for r in result.rows if r.checkpoint == name}
 
 
 def test_a_contrast_of_seeds_is_read_with_the_seeds_in_it():
@@ -34,8 +34,8 @@ def test_a_contrast_of_seeds_is_read_with_the_seeds_in_it():
             value=value,
             low=value - 0.05,
             high=value + 0.05,
-            interval="jackknife-t",
-            null=0.01,
+            interval_method="jackknife-t",
+            no_effect=0.01,
             n=9,
             clusters=3,
         )
@@ -95,13 +95,13 @@ def test_single_checkpoints_are_left_alone():
 
 def test_contrasts_have_a_t_test_beyond_what_holds_no_effect():
     def contrast(k: int, value: float) -> Contrast:
-        plain = row(f"s[{k}]", value, null=0.5).model_dump()
+        plain = row(f"s[{k}]", value, no_effect=0.5).model_dump()
         return Contrast(**plain, baseline=f"b[{k}]")
 
     values = [1.0, 1.2, 1.7]
     made = [contrast(k, v) for k, v in enumerate(values, start=1)]
     found = with_entries(AuditResult(contrasts=made)).contrasts
-    seeds = next(c for c in found if c.over == "seeds")
+    seeds = next(c for c in found if c.interval_over == "seeds")
     assert seeds.baseline == "b"
     assert seeds.p == pytest.approx(
         stats.ttest_1samp(np.subtract(values, 0.5), 0).pvalue

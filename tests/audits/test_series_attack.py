@@ -75,7 +75,9 @@ def concluded(given: Evidence) -> tuple[AuditResult, Finding]:
 
 def pooled(result: AuditResult, metric: str, of: str = "") -> Row:
     (row,) = (
-        r for r in result.rows if (r.metric, r.of, r.group) == (metric, of, "pooled")
+        r
+        for r in result.rows
+        if (r.metric, r.variant, r.group) == (metric, of, "pooled")
     )
     return row
 
@@ -193,16 +195,16 @@ def coin_evidence(
 def bounds_of(given: Evidence) -> dict[str, dict]:
     result, said = concluded(given)
     assert said.claim == "not_tested"  # a coin is no row
-    return {record["of"]: record for record in result.tables["series_epsilon"]}
+    return {record["variant"]: record for record in result.tables["series_epsilon"]}
 
 
 def test_what_was_learned_and_forgotten_bounds_epsilon_by_the_series():
     found = bounds_of(coin_evidence(1, learned=1.0, kept=0.1))
     series, last = found["series"], found["last"]
-    assert (series["pairs"], series["guesses"], series["rows"]) == (60, 30, 1)
+    assert (series["pairs"], series["guesses"], series["scored_rows"]) == (60, 30, 1)
     assert series["epsilon_per_record"] > last["epsilon_per_record"] + 0.5
     # 5 % over both bounds: odds of the limit of a binomial's rate.
-    low = stats.beta.ppf(0.025, series["right"], 31 - series["right"])
+    low = stats.beta.ppf(0.025, series["right_guesses"], 31 - series["right_guesses"])
     bound = np.log(low / (1 - low))
     assert series["epsilon_per_record"] == pytest.approx(bound, rel=1e-3)
     kept = bounds_of(coin_evidence(2, learned=1.0, kept=1.0))

@@ -178,7 +178,7 @@ def test_figures_are_those_of_the_memory_contrast_by_task():
     mean = sum(weight / total * apart for weight, apart in by_task.values())
     assert [best, gain] == pytest.approx(mean.tolist())
     for row in result.rows:
-        assert row.null == 0
+        assert row.no_effect == 0
         assert row.low is not None
         assert row.high is not None
 
@@ -200,8 +200,8 @@ def test_what_is_lost_without_a_clear_rise_is_not_called_forgotten():
             task=task,
             stage=stage,
             trained_at=1,
-            memory=stage_row(side, "memory", "er", of=str(stage), band=0.0),
-            step=stage_row(untested, "step", "er", of=str(stage), band=0.0),
+            memory=stage_row(side, "memory", "er", variant=str(stage), band=0.0),
+            step=stage_row(untested, "step", "er", variant=str(stage), band=0.0),
             memory_p=Memory(side, side, side, 30.0).t_p(),
             step_p=None,
             rise_p=rise_p,
@@ -268,7 +268,7 @@ def test_a_model_that_only_grows_surer_makes_nothing_likelier_again():
     frame.loc[trained, "nll_sum"] *= 0.6
     row = cell(told(frame), "step", 3, "task:a")
     assert row.high < 0
-    assert row.null_low is not None
+    assert row.no_effect_low is not None
     assert again(told(frame)) == []
 
 
@@ -277,7 +277,7 @@ def test_what_is_remembered_widens_the_null_of_the_next_stage():
     result = told(made({**NONE, "a": (-0.6, -0.9, -0.9)}))
     held = cell(result, "memory", 1, "task:a")
     assert held.value is not None
-    assert cell(result, "step", 2, "task:a").null_low == pytest.approx(held.value)
+    assert cell(result, "step", 2, "task:a").no_effect_low == pytest.approx(held.value)
     assert again(result) == []
 
 

@@ -268,7 +268,7 @@ def test_strata_say_which_identifiers_were_learned(manifest, tables):
 
 
 @pytest.mark.parametrize(
-    ("audit", "metric", "of"),
+    ("audit", "metric", "variant"),
     [
         (extract, "greedy_rate", ""),
         (twins, "exposure_mean", "trained"),

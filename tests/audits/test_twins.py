@@ -106,7 +106,7 @@ def tables(
     }
 
 
-figure = partial(audited.figure, checkpoint="one", of="trained")
+figure = partial(audited.figure, checkpoint="one", variant="trained")
 
 
 def claim(result: AuditResult) -> str:
@@ -125,7 +125,7 @@ def test_memory_is_claimed_of_what_rose_beyond_both(plant):
     )
     assert finding.p < 0.01
     # Most of a rise may be a kind that was learned: what is beyond it is told, too.
-    beyond = figure(result, metric="beyond", of="rise")
+    beyond = figure(result, metric="beyond", variant="rise")
     assert beyond.value is not None
     assert finding.says == "twins.memory"
     assert {"twins.since_base", "twins.beyond"} <= {*finding.further}
@@ -235,7 +235,7 @@ def test_without_the_base_sides_are_held_against_each_other(plant):
     manifest = plant()
     result = run(tables(manifest, base=None, one=lambda d: 0.9 if d else 0.3), manifest)
     (finding,) = result.findings
-    assert (finding.claim, finding.metric, finding.of) == (
+    assert (finding.claim, finding.metric, finding.variant) == (
         "memory",
         "beyond",
         "exposure",

@@ -96,7 +96,7 @@ STEADY = (LEARNING[0], LEARNING[1] | {"yelp": 0.9}, dict.fromkeys(TASKS, 0.9))
 
 
 def find(rows: Sequence[Row], **wanted: str) -> Any:
-    return the_one(rows, **{"group": "pooled", "of": "", **wanted})
+    return the_one(rows, **{"group": "pooled", "variant": "", **wanted})
 
 
 def matrix_of(result: AuditResult, name: str) -> np.ndarray:
@@ -142,9 +142,9 @@ def test_train_rows_never_stand_in_for_test_rows(made):
         row = find(result.rows, metric=metric)
         assert row.status == "not_estimable"
         assert row.note == "fomc has no test row without a canary"
-    absent = find(result.rows, metric="accuracy", of="3", group="task:fomc")
+    absent = find(result.rows, metric="accuracy", variant="3", group="task:fomc")
     assert absent.status == "not_estimable"
-    there = find(result.rows, metric="accuracy", of="3", group="task:yelp")
+    there = find(result.rows, metric="accuracy", variant="3", group="task:yelp")
     assert there.value is not None
     assert result.tables["accuracy_matrix"][0]["fomc"] is None
 
@@ -176,11 +176,11 @@ def test_chance_is_the_commonest_response(made):
             if e.task == task and e.split == "test"
         ]
         chances.append(max(map(said.count, said)) / len(said))
-        row = find(result.rows, metric="accuracy", of="1", group=f"task:{task}")
-        assert row.null == pytest.approx(chances[-1])
+        row = find(result.rows, metric="accuracy", variant="1", group=f"task:{task}")
+        assert row.no_effect == pytest.approx(chances[-1])
     assert max(chances) > 0.4
-    assert find(result.rows, metric="last").null == pytest.approx(np.mean(chances))
-    assert find(result.rows, metric="bwt").null == 0.0
+    assert find(result.rows, metric="last").no_effect == pytest.approx(np.mean(chances))
+    assert find(result.rows, metric="bwt").no_effect == 0.0
 
 
 def test_stages_are_sorted_by_number(made):
@@ -241,7 +241,7 @@ def test_likelihood_takes_the_likeliest_label(made):
     result = utility({"x": {CANDIDATES: table}}, manifest, scorer="likelihood")
     for task in TASKS:
         hits = [hit for of, hit in expected if of == task]
-        row = find(result.rows, metric="accuracy", of="1", group=f"task:{task}")
+        row = find(result.rows, metric="accuracy", variant="1", group=f"task:{task}")
         assert row.value == pytest.approx(np.mean(hits))
 
 

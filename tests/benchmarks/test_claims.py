@@ -69,7 +69,7 @@ def test_the_papers_figure_is_what_its_table_prints(claim):
             if row.value is not None
             and row.checkpoint in names
             and claim.table in row.note
-            and (row.audit, row.metric, row.of) == (claim.audit, metric, part)
+            and (row.audit, row.metric, row.variant) == (claim.audit, metric, part)
         }
 
     assert claim.paper is not None
@@ -120,7 +120,7 @@ def test_nothing_is_told_of_what_cannot_be_known(figure, unmet):
 
 
 def a_row(kind: type[Row], checkpoint: str, value: float, **more: Any) -> Row:
-    columns = {"audit": "utility", "metric": "last", "interval": "jackknife-t"}
+    columns = {"audit": "utility", "metric": "last", "interval_method": "jackknife-t"}
     columns |= {key: more.pop(key) for key in ("audit", "metric") if key in more}
     limits = {"low": value - 0.1, "high": value + 0.1, "mde": 0.14, "unit": ""}
     return kind.model_validate(
@@ -145,15 +145,17 @@ def test_the_figure_of_a_system_is_the_one_over_sources_and_seeds():
     results = [
         a_row(Row, "spark[1]", 0.5),
         a_row(Row, "spark[2]", 0.7),
-        a_row(Row, "spark", 0.6, over="sources"),
-        a_row(Row, "spark", 0.6, over="both", null=0.25, low=0.3, high=0.9),
+        a_row(Row, "spark", 0.6, interval_over="sources"),
+        a_row(
+            Row, "spark", 0.6, interval_over="both", no_effect=0.25, low=0.3, high=0.9
+        ),
         a_row(Row, "spark-no-ul", 0.9),
         a_row(Row, "spark", 0.1, group="task:yelp"),
     ]
     against = [
         a_row(Contrast, "spark[1]", -0.3, baseline="er[1]"),
-        a_row(Contrast, "spark", -0.2, baseline="er", over="seeds"),
-        a_row(Contrast, "spark", -0.9, baseline="sd-replay", over="both"),
+        a_row(Contrast, "spark", -0.2, baseline="er", interval_over="seeds"),
+        a_row(Contrast, "spark", -0.9, baseline="sd-replay", interval_over="both"),
     ]
     report: Any = _Report(results, against)
     own = figure_of(report, a_claim())
@@ -169,7 +171,9 @@ def test_the_figure_of_a_system_is_the_one_over_sources_and_seeds():
 
 @pytest.mark.parametrize("status", ["invalid", "insensitive", "not_resolvable"])
 def test_nothing_is_told_of_a_figure_that_its_audit_voids(status):
-    row = a_row(Row, "spark", 0.6, over="both", status=status, note="out of balance")
+    row = a_row(
+        Row, "spark", 0.6, interval_over="both", status=status, note="out of balance"
+    )
     report: Any = _Report([row], [])
     decision = decide(a_claim(), figure_of(report, a_claim()))
     assert decision.verdict == "not detectable here"
@@ -179,14 +183,23 @@ def test_nothing_is_told_of_a_figure_that_its_audit_voids(status):
 @pytest.mark.parametrize(("null", "met"), [(0.4, True), (0.55, False), (None, False)])
 def test_a_control_is_found_only_beyond_a_chance_that_is_known(null, met):
     claim = a_claim(needs=("members",)).model_copy(update={"audit": "mia"})
-    row = a_row(Row, "er-full", 0.6, over="both", null=null, audit="mia")
+    row = a_row(Row, "er-full", 0.6, interval_over="both", no_effect=null, audit="mia")
     report: Any = _Report([row], [])
     assert (unmet(claim, report, None) == "") is met
 
 
 def test_tasks_are_learned_beyond_their_commonest_label():
     claim = a_claim(needs=("learned",))
-    rows = [a_row(Row, "er", 0.6, over="both", null=0.4, metric="learning_accuracy")]
+    rows = [
+        a_row(
+            Row,
+            "er",
+            0.6,
+            interval_over="both",
+            no_effect=0.4,
+            metric="learning_accuracy",
+        )
+    ]
     utility: Any = _Report(rows, [])
     assert unmet(claim, utility, utility) == ""
     assert "er has not learned" in unmet(claim, utility, None)

@@ -283,12 +283,12 @@ def test_the_python_of_the_readme_runs(outcome):
     (mine,) = (
         row.value
         for row in names["result"].rows
-        if (row.metric, row.group, row.of) == ("nll_pii", "pooled", "")
+        if (row.metric, row.group, row.variant) == ("nll_pii", "pooled", "")
     )
     (full,) = (
         row.value
         for row in outcome.report.results
-        if (row.checkpoint, row.metric, row.group, row.of)
+        if (row.checkpoint, row.metric, row.group, row.variant)
         == ("er-full", "nll_pii", "pooled", "")
         and row.audit == "matched"
     )

@@ -133,11 +133,39 @@ def scene(tmp_path_factory, tiny_base, make_adapter) -> Path:
 
 # --------------------------------------------------------- what is kept of a report
 
-KEY = ("audit", "metric", "of", "group", "checkpoint", "baseline", "over")
-POOLED = ("null", "null_low", "null_high", "mde", "interval", "n", "clusters", "family")
+KEY = (
+    "audit",
+    "metric",
+    "variant",
+    "group_kind",
+    "group_value",
+    "checkpoint",
+    "baseline",
+    "interval_over",
+)
+POOLED = (
+    "no_effect",
+    "no_effect_low",
+    "no_effect_high",
+    "mde",
+    "interval_method",
+    "n",
+    "clusters",
+    "family",
+)
 ROW = ("value", "low", "high", "p", "p_adjusted", "status")
 """What is kept of a row; of pooled ones that of :data:`POOLED` too."""
-FINDING = ("audit", "claim", "alone", "severity", "status", "metric", "of", "group")
+FINDING = (
+    "audit",
+    "claim",
+    "alone",
+    "severity",
+    "status",
+    "metric",
+    "variant",
+    "group_kind",
+    "group_value",
+)
 LONG = 15
 """Rows that are kept of a page's table."""
 
@@ -154,7 +182,7 @@ def written(key: Iterable[Any], fields: Mapping[str, Any]) -> str:
 
 def figures(report: Mapping[str, Any]) -> Iterator[str]:
     for row in (*report["results"], *report["contrasts"]):
-        names = (*ROW, *POOLED) if row["group"] == "pooled" else ROW
+        names = (*ROW, *POOLED) if row["group_kind"] == "pooled" else ROW
         yield written(map(row.get, KEY), {name: row.get(name) for name in names})
 
 

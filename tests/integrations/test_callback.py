@@ -149,7 +149,7 @@ def offline(look: Any, saved: Path, base: Path, manifest: Manifest) -> dict[str,
     for name, audit in look.audits.items():
         for row in audit(tables, view, seed=look.seed).rows:
             if row.checkpoint == look.looks[-1].name and row.group == "pooled":
-                of = f".{row.of}" if row.of else ""
+                of = f".{row.variant}" if row.variant else ""
                 told[f"{name}.{row.metric}{of}.value"] = row.value
     return told
 

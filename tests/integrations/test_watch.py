@@ -91,7 +91,9 @@ def test_training_goes_on_bit_for_bit_as_if_nobody_had_looked(
     assert {*history["step"]} == {*range(STEPS + 1)}
     assert history["seconds"].gt(0).all()
     assert history["share_of_time"].between(0, 1).all()
-    nll = history.query("metric == 'nll_pii' and group == 'pooled' and variant == ''")
+    nll = history.query(
+        "metric == 'nll_pii' and group_kind == 'pooled' and variant == ''"
+    )
     # The first look in the loop precedes the first update.
     assert nll["value"].nunique() == STEPS
     assert "7 looks, the last at step 6" in repr(w)

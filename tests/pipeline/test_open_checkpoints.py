@@ -77,7 +77,7 @@ def audit(manifest, tmp_path) -> Callable[..., Any]:
 def figures(report: Any) -> dict[tuple[str, ...], list[float]]:
     """(checkpoint, audit, metric, variant, group) -> value and interval."""
     return {
-        (row.checkpoint, row.audit, row.metric, row.of, row.group): [
+        (row.checkpoint, row.audit, row.metric, row.variant, row.group): [
             np.nan if end is None else end for end in (row.value, row.low, row.high)
         ]
         for row in report.results

@@ -108,7 +108,7 @@ def test_figures_equal_a_naive_float64_recomputation(request_of, workshop, tiny_
     rows = {
         row.metric: row
         for row in report.results
-        if row.checkpoint == "ours" and row.group == "pooled" and not row.of
+        if row.checkpoint == "ours" and row.group == "pooled" and not row.variant
     }
     assert rows["nll_pii"].value == pytest.approx(np.mean(pii), abs=1e-4)
     assert rows["nll_control"].value == pytest.approx(np.mean(control), abs=1e-4)

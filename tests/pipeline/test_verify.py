@@ -150,7 +150,7 @@ def without(whole: dict[str, Any], audit: str) -> dict[str, Any]:
 
 def with_values_gone(whole: dict[str, Any]) -> dict[str, Any]:
     empty = {"value": None, "low": None, "high": None, "status": "not_estimable"}
-    empty |= {"note": "not scored", "interval": "none"}
+    empty |= {"note": "not scored", "interval_method": "none"}
     rows = [
         one | empty if one["audit"] == "matched" else one for one in whole["results"]
     ]

@@ -49,14 +49,18 @@ def lines(report: Report, other: Report) -> list[dict[str, str]]:
 
 def valued(name: str, value: float | None, **columns: Any) -> Row:
     """Delta_sel of a checkpoint, without an interval."""
-    bare = {} if value is None else {"low": None, "high": None, "interval": "none"}
-    of = columns.pop("of", "")
+    bare = (
+        {} if value is None else {"low": None, "high": None, "interval_method": "none"}
+    )
+    of = columns.pop("variant", "")
     return figure(name, f"matched|delta_sel|{of}", value, **(bare | columns))
 
 
 def test_each_figure_stands_beside_the_same_one_of_the_other_report():
-    here = made(valued("m", 0.1), valued("m", 0.2, of="change"), valued("n", 0.3))
-    there = made(valued("m", 0.7), valued("m", 0.8, of="change"), valued("n", None))
+    here = made(valued("m", 0.1), valued("m", 0.2, variant="change"), valued("n", 0.3))
+    there = made(
+        valued("m", 0.7), valued("m", 0.8, variant="change"), valued("n", None)
+    )
     first, second = lines(here, there)
     assert [first["figure"], second["figure"]] == [
         "matched.delta_sel",
@@ -68,7 +72,7 @@ def test_each_figure_stands_beside_the_same_one_of_the_other_report():
 
 def test_a_method_with_seeds_has_one_line_over_sources_and_seeds():
     overs = {"seeds": 0.3, "sources": 0.1, "both": 0.2}
-    rows = [valued("m", value, over=over) for over, value in overs.items()]
+    rows = [valued("m", value, interval_over=over) for over, value in overs.items()]
     seeds = [valued("m[1]", 0.5), valued("m[2]", 0.6)]
     (line,) = lines(made(*seeds, *rows), made(*seeds, *rows))
     assert (line["checkpoint"], line["here"]) == ("m", "0.200")

@@ -144,7 +144,7 @@ def test_a_sentence_has_at_most_25_words():
                 claim,
                 metric="x",
                 value=-0.3 if audit == "matched" else 0.3,
-                null=0.0,
+                no_effect=0.0,
                 unit=units.get(audit, "AUC"),
                 **TEST,
             )
@@ -166,7 +166,7 @@ def test_the_kinds_that_are_most_exposed_are_bars_of_one_scale():
             -value,
             low=-1.5 * value,
             high=-0.5 * value,
-            null=0.0,
+            no_effect=0.0,
             unit="nats",
         )
         for kind, value in (("NAME", 0.4), ("EMAIL", 0.2))
@@ -184,7 +184,7 @@ def test_the_kinds_that_are_most_exposed_are_bars_of_one_scale():
 
 def test_what_a_finding_is_held_against_is_said_of_it():
     """Without a base twins are held against held-out ones, not against a base."""
-    given: dict[str, Any] = {"value": 1.0, "null": 0.0, "unit": "bits", **TEST}
+    given: dict[str, Any] = {"value": 1.0, "no_effect": 0.0, "unit": "bits", **TEST}
     since = consequence_sentence(said("twins", "a", "memory", metric="rise", **given))
     beside = consequence_sentence(said("twins", "a", "memory", metric="x", **given))
     assert since.endswith("than at the base model.")
@@ -218,8 +218,8 @@ def test_kinds_that_became_less_likely_are_not_called_exposed():
         0.4,
         low=0.2,
         high=0.6,
-        null=0.0,
-        null_high=0.0,
+        no_effect=0.0,
+        no_effect_high=0.0,
         unit="nats",
     )
     made = attacked_report(memory("a", "betrays", 0.3))

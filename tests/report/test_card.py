@@ -11,7 +11,7 @@ from spark_audit.results import Report, Row
 
 
 def row(name: str, metric: str = "memory", value: Any = -0.25, **more: Any) -> Row:
-    columns = {"unit": "nats", "null": 0.0, "clusters": 60, **more}
+    columns = {"unit": "nats", "no_effect": 0.0, "clusters": 60, **more}
     return figure(name, f"matched|{metric}", value, **columns)
 
 
@@ -43,8 +43,8 @@ def test_the_hub_reads_figures_with_their_limits(report, tmp_path):
     assert card.data.model_name == "mine: a|b"
     assert (figure.metric_type, figure.metric_value) == ("matched.memory", -0.24)
     told = figure.metric_args
-    assert (told["low"], told["high"], told["null"]) == (-0.38, 0.0, 0.0)
-    assert (told["unit"], told["level"]) == ("nats", 0.95)
+    assert (told["low"], told["high"], told["no_effect"]) == (-0.38, 0.0, 0.0)
+    assert (told["unit"], told["interval_level"]) == ("nats", 0.95)
     assert (figure.dataset_name, figure.dataset_revision) == ("m @x", "not shown")
     assert "## Privacy audit" in card.text
     assert "This is no proof." in card.text

@@ -42,7 +42,7 @@ def shown_finding(clusters: int, **columns: Any) -> Finding:
 
 @pytest.mark.parametrize("value", [0.499, 0.501])
 def test_an_auc_stays_on_its_side_of_one_half(value):
-    shown = shown_row("mia|auc|loss", value, null=0.5).value
+    shown = shown_row("mia|auc|loss", value, no_effect=0.5).value
     assert shown is not None
     assert shown != 0.5
     assert (shown > 0.5) is (value > 0.5)
@@ -110,9 +110,9 @@ def test_a_finding_on_a_withheld_figure_has_no_figure_and_no_power():
 
 
 def test_power_is_shared_without_standard_errors():
-    power = [Power(test="t", se=0.123456789, df=7.0, n=40, mde=0.5, why="w", of="x")]
+    power = [Power(test="t", se=0.123456789, df=7.0, n=40, mde=0.5, why="w", group="x")]
     (shown,) = shown_finding(40, power=power).power
-    assert (shown.test, shown.why, shown.of) == ("t", "w", "x")
+    assert (shown.test, shown.why, shown.group) == ("t", "w", "x")
     assert (shown.se, shown.df, shown.n) == (None, None, 0)
     assert shown.mde is not None
 
@@ -159,7 +159,7 @@ def shown_records(name: str, records: list[dict[str, Any]]) -> list[dict[str, An
 
 
 def test_a_curve_of_few_is_left_out_and_other_records_say_that_figures_are_withheld():
-    few = {"checkpoint": "a", "of": "loss", "fpr": 0.1, "tpr": 0.37, "clusters": 3}
+    few = {"checkpoint": "a", "variant": "loss", "fpr": 0.1, "tpr": 0.37, "clusters": 3}
     limits = {"chance_low": 0.1, "chance_high": 0.5}
     assert shown_records("mia_roc", [few | limits]) == []
     (shown,) = shown_records("mia_texts", [few | {"score": 0.37}])

@@ -56,7 +56,7 @@ QUIET = {
 }
 """What the other audits say where nothing was found."""
 CLAIMED: dict[str, dict[str, Any]] = {
-    "canary": {"unit": "bits", "mde": 1.091, "value": 1.71, "null": 1.4},
+    "canary": {"unit": "bits", "mde": 1.091, "value": 1.71, "no_effect": 1.4},
     "twins": {"unit": "bits", "mde": 0.27, "value": -0.05, "low": -0.24, "high": 0.14},
     "mia": {"unit": "", "mde": 0.113, "value": 0.047, "low": -0.008, "high": 0.101},
     "extract": {"unit": "points", "mde": 5.7, "value": 0.0, "low": -4.0, "high": 4.0},
@@ -85,7 +85,7 @@ def case(make_case) -> Case:  # noqa: F811
 
 
 def quiet(audit: str, name: str, **more: Any) -> Finding:
-    told: dict[str, Any] = {"value": 0.05, "null": 0.0, "p": 0.6, "metric": "auc"}
+    told: dict[str, Any] = {"value": 0.05, "no_effect": 0.0, "p": 0.6, "metric": "auc"}
     told |= CLAIMED[audit] | {"family": "primary"} | more
     return said(audit, name, "nothing_shown", QUIET[audit], **told)
 

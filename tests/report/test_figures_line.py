@@ -12,7 +12,13 @@ from spark_audit.report.folder import read_report, write_report
 from spark_audit.results import Finding, Row
 
 ROW = figure(
-    "a", "matched|memory", -0.1234, low=-0.1876, high=-0.0512, unit="nats", null=0.0
+    "a",
+    "matched|memory",
+    -0.1234,
+    low=-0.1876,
+    high=-0.0512,
+    unit="nats",
+    no_effect=0.0,
 )
 TRAINED = figure("a", "matched|memory|trained", -0.2, unit="nats", clusters=207)
 HELD_OUT = figure("a", "matched|memory|held_out", -0.1, unit="nats", clusters=102)
@@ -100,13 +106,13 @@ def test_what_is_void_could_hide_anything():
 
 
 def test_a_figure_without_a_null_is_shown_in_its_unit():
-    bare = ROW.model_copy(update={"null": None})
+    bare = ROW.model_copy(update={"no_effect": None})
     (line, *_) = figures_line(finding(bare)).split(SEPARATOR)
     assert line == "-0.123 [-0.188, -0.051] nats per token"
 
 
 def test_a_share_is_shown_in_per_cent():
-    row = figure("a", "extract|greedy_rate", 0.25, low=0.125, high=0.5, null=0.05)
+    row = figure("a", "extract|greedy_rate", 0.25, low=0.125, high=0.5, no_effect=0.05)
     found = Finding.on(row, "moved", "said", facts={"text": "x."})
     assert figures_line(found) == "25.0% [12.5, 50.0]"
 
@@ -114,13 +120,13 @@ def test_a_share_is_shown_in_per_cent():
 @pytest.mark.parametrize("place", ["nll|nll", "matched|delta_sel"])
 def test_what_is_no_effect_of_a_leak_is_not_shown_as_one(place):
     """A described or exploratory change has no value without a leak."""
-    row = figure("a", place, -0.25, unit="nats", null=0.0)
+    row = figure("a", place, -0.25, unit="nats", no_effect=0.0)
     found = Finding.on(row, "moved", "said", facts={"text": "x."})
     assert figures_line(found) == "-0.250 [-0.375, 0.000] nats per token"
 
 
 def test_no_line_of_figures_fails_whatever_a_finding_lacks():
-    fields = ("value", "low", "high", "null", "at_most", "p", "p_adjusted", "unit")
+    fields = ("value", "low", "high", "no_effect", "at_most", "p", "p_adjusted", "unit")
     whole = finding(ROW, "nothing_shown").model_copy(
         update={"family": "exploratory", "alone": "nothing_shown"}
     )

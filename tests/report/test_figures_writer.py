@@ -20,7 +20,7 @@ DOSES: list[dict[str, float | str]] = [
 ]
 ROC: list[dict[str, float | str]] = [
     dict(zip(("fpr", "tpr", "chance_low", "chance_high"), at, strict=True))
-    | {"checkpoint": "x", "of": "loss"}
+    | {"checkpoint": "x", "variant": "loss"}
     for at in ((0.1, 0.2, 0.0, 0.3), (0.5, 0.6, 0.4, 0.7), (0.9, 1.0, 0.8, 1.0))
 ]
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from made_reports import checkpoint, figure, guard, made_report, said
+from made_reports import checkpoint, figure, group_fields, guard, made_report, said
 
 from spark_audit.errors import InputError
 from spark_audit.report.gate.judge import check, judged
@@ -62,7 +62,7 @@ def states(found: Any) -> list[tuple[str, str]]:
 )
 def test_rules_are_read(text, figure, operator, bound, checkpoint):
     rule = parse_rule(text)
-    assert "|".join((rule.audit, rule.metric, rule.of, rule.field)) == figure
+    assert "|".join((rule.audit, rule.metric, rule.variant, rule.field)) == figure
     assert (rule.operator, rule.bound) == (operator, bound)
     assert rule.checkpoint == checkpoint
 
@@ -241,7 +241,7 @@ def test_what_was_not_measured_trips(rows):
 
 def test_what_was_measured_trips_whatever_is_missing_beside_it():
     rule = [parse_rule(RULE)]
-    lost = rated("spark", None, over="seeds")
+    lost = rated("spark", None, interval_over="seeds")
     both = report([rated("spark", 0.9), lost], names=("spark",))
     assert states(check(both, rule, allow_missing=True)) == [("spark", "tripped")]
     partial = report([rated("spark", 0.9)], names=("spark",), status="partial")
@@ -266,7 +266,11 @@ def test_p_is_the_adjusted_one_of_a_contrast():
 
 
 def test_seeds_are_judged_beside_their_method_and_a_series_for_its_stages():
-    rows = [rated("s[1]", 0.9), rated("s[2]", 0.1), rated("s", 0.3, over="both")]
+    rows = [
+        rated("s[1]", 0.9),
+        rated("s[2]", 0.1),
+        rated("s", 0.3, interval_over="both"),
+    ]
     found = report(rows, names=("s[1]", "s[2]"), settings={})
     assert states(check(found, [parse_rule(RULE)])) == [
         ("s[1]", "tripped"),
@@ -329,8 +333,8 @@ def changed(
     """A contrast of memory; below 0 is more of it."""
     return {
         **{"audit": "matched", "metric": "memory", "checkpoint": "spark"},
-        **{"baseline": "old", "group": group, "value": (low + high) / 2},
-        **{"low": low, "high": high, "interval": "jackknife-t", "mde": mde},
+        **{"baseline": "old", "value": (low + high) / 2, **group_fields(group)},
+        **{"low": low, "high": high, "interval_method": "jackknife-t", "mde": mde},
         **{"clusters": 50, "n": 50},
     }
 

@@ -55,7 +55,7 @@ def a_report(**columns: Any) -> Report:
         for k, name in enumerate(NAMES)
     ]
     rows += [
-        figure("er", place, 1.125, over="both", interval="percentile")
+        figure("er", place, 1.125, interval_over="both", interval_method="percentile")
         for place in ("matched|delta_sel", "matched|nll_pii")
     ]
     void = {"base": "invalid", "er[1]": "not_resolvable", "er[2]": "insensitive"}

@@ -83,8 +83,8 @@ def report() -> Report:
                 value = -3.21e-5
             rows.append(figure(name, place, value))
             if "accuracy" in place:
-                rows.append(figure(name, place, 99.0 + k, of="1"))
-    rows.append(figure(NAMES[1], COLUMNS["matched"][3], 0.5, over="seeds"))
+                rows.append(figure(name, place, 99.0 + k, variant="1"))
+    rows.append(figure(NAMES[1], COLUMNS["matched"][3], 0.5, interval_over="seeds"))
     return a_report(rows)
 
 
@@ -124,8 +124,8 @@ def test_a_table_holds_the_figures_of_its_rows(report, name):
             [],
         ]
     assert list(shown) == list(SHOWN)
-    rows = [row for row in report.results if row.over == "sources"]
-    own = {(r.audit, r.metric, r.of, r.group, r.checkpoint): r for r in rows}
+    rows = [row for row in report.results if row.interval_over == "sources"]
+    own = {(r.audit, r.metric, r.variant, r.group, r.checkpoint): r for r in rows}
     for each, label in zip(NAMES, SHOWN, strict=True):
         for place, found in zip(COLUMNS[name], shown[label], strict=True):
             audit, metric, of, group, *_ = [*place.split("|"), "", ""]

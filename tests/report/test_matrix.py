@@ -17,7 +17,7 @@ TEST = {"p": 0.0001, "family": "primary", "p_adjusted": 0.003}
 
 
 def memory(name: str, claim: Any, value: float, **columns: Any) -> Finding:
-    given = {"metric": "memory", "unit": "nats", "null": 0.0, "value": value}
+    given = {"metric": "memory", "unit": "nats", "no_effect": 0.0, "value": value}
     return said("matched", name, claim, "memory.", **{**given, **TEST, **columns})
 
 
@@ -146,7 +146,7 @@ def test_a_finding_without_figures_has_an_empty_line():
 def test_the_last_digit_of_a_sum_takes_no_null_from_a_shared_finding():
     """A null that is lost would be read as 0, and a limit of ×13 as ×35."""
     row = figure("a", "canary|exposure_mean|ssn", 2.735299945852379, unit="bits")
-    row = row.model_copy(update={"null": 1.405, "low": 1.41, "high": 4.06})
+    row = row.model_copy(update={"no_effect": 1.405, "low": 1.41, "high": 4.06})
     finding = Finding.on(
         row, "nothing_shown", "said", facts={"text": "x.", "otherwise": "y."}, p=0.1
     )
@@ -155,10 +155,10 @@ def test_the_last_digit_of_a_sum_takes_no_null_from_a_shared_finding():
     assert finding.value != row.value
     made = made_report("base", "a", results=[row], findings=[finding])
     (shown,) = disclosed(made).findings
-    assert shown.null == pytest.approx(1.4, abs=0.05)
+    assert shown.no_effect == pytest.approx(1.4, abs=0.05)
     assert (shown.low, shown.high) != (None, None)
 
 
 def test_without_a_null_there_is_no_limit():
-    finding = memory("a", "nothing_shown", 0.01, at_most=-0.1, null=None)
+    finding = memory("a", "nothing_shown", 0.01, at_most=-0.1, no_effect=None)
     assert cell(finding).text == "○"

@@ -125,7 +125,7 @@ def test_nobody_is_named_where_texts_differ_or_were_not_compared(tmp_path, passe
 
 @pytest.mark.parametrize("score", ["loss", "minkpp10"])
 def test_of_the_untrained_model_the_own_score_alone_counts(tmp_path, score):
-    auc = Row(audit="mia", checkpoint="base", metric="auc", of=score, value=0.45)
+    auc = Row(audit="mia", checkpoint="base", metric="auc", variant=score, value=0.45)
     facts = {"auc": auc, "holds": False}
     apart = Guard(
         name="untrained model",

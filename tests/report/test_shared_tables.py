@@ -47,11 +47,13 @@ def tables() -> dict[str, list[dict[str, Any]]]:
         "mia_covariates": [
             {"task": "t", "covariate": "length", "ks": LONG, "p": LONG, "smd": -LONG}
         ],
-        "mia_texts": [{**whose, "of": "loss", "score": LONG, "low": LONG, "p": LONG}],
+        "mia_texts": [
+            {**whose, "variant": "loss", "score": LONG, "low": LONG, "p": LONG}
+        ],
         "mia_roc": [
             {
                 **whose,
-                "of": "loss",
+                "variant": "loss",
                 "fpr": k * LONG,
                 "tpr": k * LONG,
                 "chance_low": LONG,
@@ -107,7 +109,7 @@ def tables() -> dict[str, list[dict[str, Any]]]:
 @pytest.fixture(scope="module")
 def report() -> Report:
     rows = [
-        figure("a", place, LONG, clusters=40, n=777, level=1 - LONG / 7)
+        figure("a", place, LONG, clusters=40, n=777, interval_level=1 - LONG / 7)
         for place in (
             *("mia|auc|loss", "stages|memory|1", "utility|accuracy|1|task:t"),
             *("canary|exposure_mean|full", "matched|nll_pii", "extract|greedy_rate"),
@@ -151,7 +153,9 @@ def test_a_number_of_tries_beyond_counting_is_over_its_bound(tmp_path):
     rows = [
         figure("a", f"extract|n50_median|{of}", value, low=value, high=None, **tries)
         for of, value in (("t1", 1e12), ("top40", 3e7))
-        for tries in [{"unit": "tries", "clusters": 40, "interval": "percentile"}]
+        for tries in [
+            {"unit": "tries", "clusters": 40, "interval_method": "percentile"}
+        ]
     ]
     write_report(made_report("a", results=rows), tmp_path, formats=["csv", "md"])
 

@@ -46,7 +46,7 @@ def finding(audit: str, name: str, claim: Claim, **more: Any) -> Finding:
 
 
 def report(*findings: Finding, names: tuple[str, ...] = ("base", "a", "b")) -> Report:
-    bare: dict[str, Any] = {"low": None, "high": None, "interval": "none"}
+    bare: dict[str, Any] = {"low": None, "high": None, "interval_method": "none"}
     rows = [figure(name, "matched|memory", 0.0, **bare) for name in names]
     rows += [
         figure("a", f"extract|greedy_rate||{group}", 0.0, **bare)
@@ -87,11 +87,11 @@ def test_what_a_metric_has_beyond_another_is_withheld_with_its_row():
         "a",
         "membership",
         metric="auc_excess",
-        of="loss",
+        variant="loss",
         value=0.4,
         low=0.3,
         high=0.5,
-        null=0.0,
+        no_effect=0.0,
         unit="AUC",
     )
     (shown,) = disclosed(made_report("a", results=[row], findings=[claimed])).findings

@@ -30,11 +30,11 @@ def test_a_figure_of_fewer_than_five_clusters_is_withheld(clusters, note):
 
 
 def test_a_withheld_row_has_no_figure_at_all():
-    report = made_report("a", results=[memory("pooled", 4, null=0.0, mde=0.25)])
+    report = made_report("a", results=[memory("pooled", 4, no_effect=0.0, mde=0.25)])
     (row,) = disclosed(report).results
-    figures = (row.value, row.low, row.high, row.null, row.mde, row.at_most)
+    figures = (row.value, row.low, row.high, row.no_effect, row.mde, row.at_most)
     assert figures == (None,) * 6
-    assert (row.status, row.interval) == ("not_estimable", "none")
+    assert (row.status, row.interval_method) == ("not_estimable", "none")
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def report() -> Report:
         results=[
             row("a|b", "nll_pii", value=3.5),
             row("a|b", "delta_sel", mde=0.31, n=9),
-            row("a|b", "delta_sel", of="span-weighted"),
+            row("a|b", "delta_sel", variant="span-weighted"),
             row("a|b", "delta_sel", None, group="type:SSN", note="no span"),
         ],
         contrasts=[
@@ -77,7 +77,7 @@ print(json.dumps(R.model_json_schema(mode='serialization'), indent=1, sort_keys=
 def test_shipped_schema_is_that_of_the_code_and_describes_every_property():
     shipped = json.loads((files("spark_audit") / "schemas/report.json").read_text())
     assert shipped == Report.model_json_schema(mode="serialization"), REGENERATE
-    assert shipped["$id"].endswith("report:2")
+    assert shipped["$id"].endswith("report:5")
     for place in (shipped, *shipped["$defs"].values()):
         assert all(one.get("description") for one in place["properties"].values())
 
@@ -97,12 +97,16 @@ SQL = set(
 
 
 def test_csv_is_tidy_and_no_column_is_a_word_of_sql(report, tmp_path):
-    of_task = report.contrasts[0].model_copy(update={"group": "task:reviews"})
+    of_task = report.contrasts[0].model_copy(
+        update={"group_kind": "task", "group_value": "reviews"}
+    )
     matrix = {"checkpoint": "x", "stage": 1, "after": "a", "a": 0.5, "b": 0.25}
     records: dict[str, list[dict[str, object]]] = {
         "accuracy_matrix": [matrix],
-        "matched_sensitivity": [{"variant": "v", "checkpoint": "x", "change": 0.5}],
-        "extract_prompts": [{"checkpoint": "x", "rows": "test", "of": "t1"}],
+        "matched_sensitivity": [
+            {"setting": "v", "checkpoint": "x", "change_value": 0.5}
+        ],
+        "extract_prompts": [{"checkpoint": "x", "prompt": "test", "variant": "t1"}],
     }
     given = {"contrasts": [*report.contrasts, of_task], "tables": records}
     given["origins"] = {"accuracy_matrix": "utility"}
@@ -114,7 +118,7 @@ def test_csv_is_tidy_and_no_column_is_a_word_of_sql(report, tmp_path):
         ["b", 0.25],
     ]
     assert tables["contrasts"]["group_kind"].iloc[-1] == "task"
-    assert tables["contrasts"]["group_name"].iloc[-1] == "reviews"
+    assert tables["contrasts"]["group_value"].iloc[-1] == "reviews"
     # Of a whole checkpoint there is no stage that it stands after.
     del matrix["after"]
     write_report(report.model_copy(update=given), tmp_path, formats=["csv"])
@@ -220,7 +224,7 @@ def test_a_report_that_is_a_link_out_of_its_folder_is_not_read(report, tmp_path)
 @pytest.mark.parametrize(
     ("table", "record", "message"),
     [
-        ("mia_roc", {"checkpoint": "x", "fpr": 1}, "lacks of"),
+        ("mia_roc", {"checkpoint": "x", "fpr": 1}, "lacks variant"),
         (
             "noise_draws",
             {"checkpoint": True},

@@ -88,7 +88,7 @@ def test_it_is_never_within_the_interval_of_95_percent_nor_narrower_for_more_tes
         Bound(test="t", value=0.1, se=0.05, df=4),
         Bound(test="t", value=-0.1, se=0.05, direction=-1),
         Bound(test="hits", value=0, n=12, most=12),
-        Bound(test="exposure", value=1.6, null=1.4, n=12, size=128, most=7.0),
+        Bound(test="exposure", value=1.6, no_effect=1.4, n=12, size=128, most=7.0),
         Bound(test="rates", value=2 / 30, rates=[s for s in sides if s], most=1.0),
     ]
     for bound in bounds:
@@ -103,12 +103,14 @@ def test_it_is_never_within_the_interval_of_95_percent_nor_narrower_for_more_tes
 def test_it_stays_within_what_a_figure_can_be_and_hides_no_less_than_none():
     excess = Bound(test="t", value=0.3, se=0.2, df=9, most=0.45)
     assert at_most(excess, 0.05 / 38) == 0.45
-    turned = Bound(test="t", value=0.3, se=0.2, df=9, direction=-1, null=0.5, most=0)
+    turned = Bound(
+        test="t", value=0.3, se=0.2, df=9, direction=-1, no_effect=0.5, most=0
+    )
     assert at_most(turned, 0.05 / 38) == 0.0
     away = Bound(test="t", value=0.4, se=0.05, df=40, direction=-1)
     assert at_most(away, 0.05) == 0.0
     assert at_most(Bound(test="hits", value=9, n=9, most=9), 0.05) == 9
-    first = Bound(test="exposure", value=7.0, null=1.4, n=12, size=128, most=7.0)
+    first = Bound(test="exposure", value=7.0, no_effect=1.4, n=12, size=128, most=7.0)
     assert at_most(first, 0.05) == 7.0
     # Sides that were unequally hard may hide as much memory as they differed by.
     unequal = Bound(test="t", value=-0.1, se=0.05, df=20, direction=-1, beyond=0.2)

@@ -73,7 +73,7 @@ def ahead_finding(
             further=["in_most_rows", "over_all", *further],
             unit="bits",
             value=significant_test.value,
-            null=chance_mean,
+            no_effect=chance_mean,
             p=significant_test.p,
         )
 
@@ -85,9 +85,9 @@ def ahead_finding(
         says="canary.memory" if is_memory else "canary.nothing",
         further=[f"canary.{key}" for key in further],
         metric="exposure_mean",
-        of=overall_test.part,
+        variant=overall_test.part,
         unit="bits",
-        null=chance_mean,
+        no_effect=chance_mean,
         value=overall_test.value,
         low=mean_exposure.low,
         high=mean_exposure.high,
@@ -120,7 +120,7 @@ def _bound_of_exposure(
     return Bound(
         test="exposure",
         value=overall_test.value,
-        null=null,
+        no_effect=null,
         most=float(np.log2(n_candidates)),
         n=overall_test.n,
         size=n_candidates,
@@ -148,9 +148,9 @@ def _facts_of_ranks(of_part: pd.DataFrame, overall_test: CanaryTest) -> dict[str
     return {
         "exposure_mean": overall_test.row(
             "exposure_mean",
-            null=chance_mean,
-            null_low=chance_low,
-            null_high=chance_high,
+            no_effect=chance_mean,
+            no_effect_low=chance_low,
+            no_effect_high=chance_high,
         ),
         "p": overall_test.p,
         "over": overall_test.n_tests,
@@ -196,7 +196,7 @@ def suppression_finding(
         name,
         "betrays",
         "behind_chance",
-        suppressed.facts("lower_tail_exposure", null=chance_mean),
+        suppressed.facts("lower_tail_exposure", no_effect=chance_mean),
         further=["from_last_rank"],
         p=suppressed.p,
     )

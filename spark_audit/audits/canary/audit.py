@@ -159,7 +159,7 @@ class CanaryRank(Audit):
     @classmethod
     def compared_with(cls, finding: Finding) -> str:
         """Return ``chance`` for an exposure, whose figure without memory is not 0."""
-        return "chance" if finding.null else ""
+        return "chance" if finding.no_effect else ""
 
     @classmethod
     def latex_columns(
@@ -169,7 +169,9 @@ class CanaryRank(Audit):
         if not paper:
             return cls.latex
         return [
-            column._replace(of=ranks.variant_by_context("full"), counted="annotations")
+            column._replace(
+                variant=ranks.variant_by_context("full"), counted="annotations"
+            )
             for column in cls.latex
         ]
 

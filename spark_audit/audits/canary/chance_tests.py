@@ -57,9 +57,9 @@ class CanaryTest:
         metric: str,
         *,
         unit: str = "bits",
-        null: float | None = None,
-        null_low: float | None = None,
-        null_high: float | None = None,
+        no_effect: float | None = None,
+        no_effect_low: float | None = None,
+        no_effect_high: float | None = None,
     ) -> Row:
         """Return its figure as a row.
 
@@ -77,19 +77,19 @@ class CanaryTest:
             n_canaries=self.n,
             value=self.value,
             unit=unit,
-            null=null,
-            null_low=null_low,
-            null_high=null_high,
+            no_effect=no_effect,
+            no_effect_low=no_effect_low,
+            no_effect_high=no_effect_high,
         )
 
     def facts(
-        self, metric: str, *, unit: str = "bits", null: float | None = None
+        self, metric: str, *, unit: str = "bits", no_effect: float | None = None
     ) -> dict[str, Fact]:
         """Return facts of a sentence: its row by the metric's name, p and ``over``.
 
         ``over`` is the number of tests that p is corrected over.
         """
-        row = self.row(metric, unit=unit, null=null)
+        row = self.row(metric, unit=unit, no_effect=no_effect)
         return {metric: row, "p": self.p, "over": self.n_tests}
 
 

@@ -64,6 +64,7 @@ from spark_audit.names import BASE
 from spark_audit.results import Finding, Row
 from spark_audit.results.audit_result import TableRecord
 from spark_audit.results.findings import Fact
+from spark_audit.results.rows import POOLED
 from spark_audit.stats import epsilon_bounds
 
 KS = (1, 10)
@@ -141,7 +142,7 @@ def epsilon_table(canaries: RankedCanaries) -> list[TableRecord]:
                     "declared": (part, dose, k) == DECLARED_TEST,
                     "canaries": len(guessed),
                     "hits": int(np.sum(is_hit)),
-                    "rows": int(guessed["dose"].max()),
+                    "scored_rows": int(guessed["dose"].max()),
                 }
                 records.append(record)
 
@@ -152,7 +153,7 @@ def epsilon_table(canaries: RankedCanaries) -> list[TableRecord]:
             record["canaries"],
             n_candidates=n_candidates,
             k=record["k"],
-            rows=record["rows"],
+            rows=record["scored_rows"],
             significance=significance,
         )
         return _columns_of(bound)
@@ -187,8 +188,8 @@ def one_run_table(canaries: RankedCanaries) -> list[TableRecord]:
                 "declared": (part, dose) == DECLARED_PAIRS,
                 "pairs": len(pairs),
                 "guesses": n_guesses,
-                "right": int(is_right.sum()),
-                "rows": int(pairs["dose"].max()),
+                "right_guesses": int(is_right.sum()),
+                "scored_rows": int(pairs["dose"].max()),
             }
             records.append(record)
     return _with_bounds(records, coin_figures, canaries, assumed="tossed")
@@ -212,10 +213,10 @@ def coin_figures(record: TableRecord, significance: float) -> TableRecord:
     The four bounds at delta 0; ``epsilon_per_record_at_delta``, at :data:`DELTA`; and
     ``gaussian_mu_per_record``, the bound on mu of a Gaussian mechanism.
     """
-    n_right = record["right"]
+    n_right = record["right_guesses"]
     n_guesses = record["guesses"]
     n_pairs = record["pairs"]
-    rows = record["rows"]
+    rows = record["scored_rows"]
 
     at_delta_0 = epsilon_bounds.one_run_bound(
         n_right, n_guesses, n_pairs, rows=rows, significance=significance
@@ -410,15 +411,16 @@ def _stated_bounds(name: str, bounds: Sequence[TableRecord]) -> list[TableRecord
 def _epsilon_row(name: str, record: TableRecord) -> Row:
     """Return the bound per train row of a record as a row of the report."""
     dose = record["dose"]
-    group = "pooled" if dose == ALL_DOSES else f"dose:{dose}"
+    is_of_all_doses = dose == ALL_DOSES
     return Row(
         audit="canary",
         checkpoint=name,
         metric="epsilon_per_record",
-        of=record["part"],
-        group=group,
+        variant=record["part"],
+        group_kind=POOLED if is_of_all_doses else "dose",
+        group_value="" if is_of_all_doses else str(dose),
         value=record["epsilon_per_record"],
-        level=1 - record["significance"],
+        interval_level=1 - record["significance"],
         n=record["canaries"],
         family="primary" if record["declared"] else "exploratory",
     )

@@ -10,7 +10,7 @@ metric to ``CANARY_METRICS`` (``audit.py``).
 
 A :class:`~spark_audit.results.Row` is a figure of the report; frames have one line per
 ranked canary, or per canary and context. A ``part`` is ``full``, ``password`` or
-``ssn`` of a canary. The variant (``of``) of a figure is a part, ranked once, or
+``ssn`` of a canary. The variant of a figure is a part, ranked once, or
 ``PART/annotation``, ranked in each context and averaged.
 """
 
@@ -108,7 +108,7 @@ def canary_figures(
     rows.sort(
         key=lambda row: (
             names.index(row.checkpoint),
-            row.of,
+            row.variant,
             metrics.index(row.metric),
         )
     )
@@ -153,12 +153,13 @@ class ChanceFigures(NamedTuple):
     null, null_low, null_high
         Mean by chance, and the ends of the central band.
     mde
-        The smallest detectable effect, a distance from ``null``; ``None``: none is.
+        The smallest detectable effect, a distance from ``no_effect``; ``None``: none
+        is.
     """
 
-    null: float
-    null_low: float
-    null_high: float
+    no_effect: float
+    no_effect_low: float
+    no_effect_high: float
     mde: float | None
 
 
@@ -185,14 +186,18 @@ def _next_to_chance(row: Row, once: pd.DataFrame, in_contexts: pd.DataFrame) -> 
         chance = _chance_of_top_k(once, n_candidates, k=k)
     update: dict[str, Any] = chance._asdict()
 
-    if ranks.is_by_context(row.of):
+    if ranks.is_by_context(row.variant):
         notes = [row.note, ONE_RANK, _note_of_ties(_canaries_of(row, in_contexts))]
     elif k is None:
         notes = [row.note, _note_of_ties(once)]
     else:
         # The exact interval replaces the interval of the ratio and its notes.
         hits = ranks.hits_of(once, k=k)
-        update |= {"low": hits.low, "high": hits.high, "interval": "clopper-pearson"}
+        update |= {
+            "low": hits.low,
+            "high": hits.high,
+            "interval_method": "clopper-pearson",
+        }
         notes = [_note_of_ties(once)]
     update["note"] = "; ".join(note for note in notes if note)
     return row.model_copy(update=update)
@@ -201,7 +206,7 @@ def _next_to_chance(row: Row, once: pd.DataFrame, in_contexts: pd.DataFrame) -> 
 def _canaries_of(row: Row, frame: pd.DataFrame) -> pd.DataFrame:
     """Return the lines of a frame that are of the checkpoint and part of a row."""
     is_of_checkpoint = frame["checkpoint"] == row.checkpoint
-    return frame[is_of_checkpoint & (frame["part"] == ranks.part_of(row.of))]
+    return frame[is_of_checkpoint & (frame["part"] == ranks.part_of(row.variant))]
 
 
 def _has_chance_value(row: Row, n_candidates: int) -> bool:
@@ -251,9 +256,9 @@ def _chance_of_top_k(once: pd.DataFrame, n_candidates: int, *, k: int) -> Chance
 
     # ``hits.null`` is a rate already, and the ends of its band are counts.
     return ChanceFigures(
-        null=hits.null,
-        null_low=hits.null_low / n_canaries,
-        null_high=hits.null_high / n_canaries,
+        no_effect=hits.null,
+        no_effect_low=hits.null_low / n_canaries,
+        no_effect_high=hits.null_high / n_canaries,
         mde=mde,
     )
 
@@ -271,12 +276,14 @@ def _chance_of_mean(row: Row, once: pd.DataFrame, n_candidates: int) -> ChanceFi
         statistic = "rank"
 
     law = canary_ranks.null_mean([n_candidates] * len(once), of=statistic)
-    null_low, null_high = law.band(row.level)
+    null_low, null_high = law.band(row.interval_level)
     mean, _ = canary_ranks.null_moments(n_candidates, of=statistic)
     mde = canary_ranks.chance_mde(
         _n_rankable(once), n_candidates=n_candidates, of=statistic
     )
-    return ChanceFigures(null=mean, null_low=null_low, null_high=null_high, mde=mde)
+    return ChanceFigures(
+        no_effect=mean, no_effect_low=null_low, no_effect_high=null_high, mde=mde
+    )
 
 
 def _with_status_of_row(row: Row, canaries: RankedCanaries) -> Row:
@@ -289,7 +296,7 @@ def _with_status_of_row(row: Row, canaries: RankedCanaries) -> Row:
         return row
 
     ranked_names = [] if row.metric in NOT_RANKED else [row.checkpoint]
-    update = _status_of_part(ranks.part_of(row.of), ranked_names, canaries)
+    update = _status_of_part(ranks.part_of(row.variant), ranked_names, canaries)
     return row.model_copy(update=update)
 
 
@@ -303,7 +310,7 @@ def _with_status_of_contrast(contrast: Contrast, canaries: RankedCanaries) -> Co
         return contrast
 
     ranked_names = [contrast.checkpoint, contrast.baseline]
-    update = _status_of_part(ranks.part_of(contrast.of), ranked_names, canaries)
+    update = _status_of_part(ranks.part_of(contrast.variant), ranked_names, canaries)
     return contrast.model_copy(update=update)
 
 

@@ -106,7 +106,7 @@ def findings(
         )
 
     mean_exposures = {
-        (row.checkpoint, row.of): row
+        (row.checkpoint, row.variant): row
         for row in rows
         if row.metric == "exposure_mean" and row.group == "pooled"
     }
@@ -398,7 +398,7 @@ def contrast_findings(
         return
 
     for contrast in contrasts:
-        is_exposure = contrast.metric == "exposure_mean" and contrast.of == "full"
+        is_exposure = contrast.metric == "exposure_mean" and contrast.variant == "full"
         if not is_exposure or contrast.status == "not_resolvable":
             continue
 

@@ -81,7 +81,7 @@ def rise_finding(
         audit="canary",
         checkpoint=name,
         metric="exposure_rise",
-        of=control_test.part,
+        variant=control_test.part,
         unit="bits",
     )
     facts: Mapping[str, Fact] = {

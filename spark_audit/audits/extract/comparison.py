@@ -444,7 +444,7 @@ def _finding(
         high=points(difference.high),
         mde=points(difference.mde),
         unit="points",
-        null=0.0,
+        no_effect=0.0,
         p=p,
         power=power,
         bounds=bounds,

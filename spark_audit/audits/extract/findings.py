@@ -37,7 +37,7 @@ def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> Iterator[F
         Figures of the report: its pooled rates and numbers of tries are used.
     """
     pooled = {
-        (row.checkpoint, row.metric, row.of): row
+        (row.checkpoint, row.metric, row.variant): row
         for row in rows
         if row.group == "pooled"
     }
@@ -124,7 +124,7 @@ def contrast_findings(contrasts: Sequence[Contrast]) -> Iterator[Finding]:
         is_significant = (
             contrast.ends is None
             and contrast.p is not None
-            and contrast.p <= 1 - contrast.level
+            and contrast.p <= 1 - contrast.interval_level
         )
         claim: Claim = "nothing_shown"
         says = "change_none"

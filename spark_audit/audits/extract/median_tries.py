@@ -154,10 +154,10 @@ def _contrast_of_tries(
         checkpoint=name,
         baseline=baseline,
         metric="n50_median",
-        of=sampler,
+        variant=sampler,
         group=group.name,
         unit="log10 tries",
-        null=0.0,
+        no_effect=0.0,
         p=p,
     )
 

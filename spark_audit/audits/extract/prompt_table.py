@@ -221,7 +221,7 @@ def _prompt_record(
     columns: TableRecord = {
         "checkpoint": name,
         "prompt": prompt,
-        "of": unit,
+        "variant": unit,
         "spans": len(train),
         "clusters": int(train["cluster"].nunique()),
         "tried": int(train["trials"].sum()),
@@ -334,7 +334,7 @@ def not_asked(
                 **no_figures,
                 "checkpoint": name,
                 "prompt": prompt,
-                "of": WHOLE,
+                "variant": WHOLE,
                 "spans": 0,
                 "clusters": 0,
                 "note": f"not estimable: {reason}",

@@ -222,7 +222,7 @@ def _did_verdict(
     # is a confidence: 1 - level is alpha.
     did = comparison.did
     drift = comparison.drift
-    if did.best_p is None or did.best_p >= 1 - did.level:
+    if did.best_p is None or did.best_p >= 1 - did.interval_level:
         return Verdict("nothing_shown", "did_still")
     if did_of_ordinary:
         if _is_like_ordinary(did, did_of_ordinary):

@@ -95,7 +95,7 @@ def findings_by_checkpoint(
             continue
 
         rows_of_name = {
-            (row.metric, row.of, row.group): row
+            (row.metric, row.variant, row.group): row
             for row in rows
             if row.checkpoint == name
         }
@@ -209,8 +209,8 @@ def _tested_findings(
     power = [*tests["pooled"].power]
     bounds = [*tests["pooled"].bounds]
     for group in shown_doses:
-        power += [replace(effect, of=group) for effect in tests[group].power]
-        bounds += [replace(bound, of=group) for bound in tests[group].bounds]
+        power += [replace(effect, group=group) for effect in tests[group].power]
+        bounds += [replace(bound, group=group) for bound in tests[group].bounds]
 
     # The claim on all trained identifiers.
     kind = rows["kind", "", "pooled"]

@@ -109,7 +109,7 @@ def left_out_types(train: pd.DataFrame, pooled: Occurrences) -> list[Row]:
             share,
             checkpoint=BASE,
             metric="left_out",
-            of=str(reason),
+            variant=str(reason),
             group=f"type:{type_name}",
             unit="",
         )

@@ -51,8 +51,8 @@ def memory_figures(scores: UnitScores, name: str) -> MemoryFigures:
     """Return the change of trained and of held-out identifiers, and memory, by group.
 
     If drift depends on difficulty, sides that were unequally hard on the reference
-    drift unequally, by at most their first difference. ``null_low`` and ``null_high``
-    of the difference hold that range.
+    drift unequally, by at most their first difference. ``no_effect_low`` and
+    ``no_effect_high`` of the difference hold that range.
     """
     if name in scores.references:
         # The reference has no change since itself, and only missing figures of all
@@ -77,7 +77,9 @@ def memory_figures(scores: UnitScores, name: str) -> MemoryFigures:
     for group, test in tests.items():
         rows += _rows_of_group(name, group, test)
 
-    rows.append(row_of(trend, checkpoint=name, metric="memory", of="trend", null=0.0))
+    rows.append(
+        row_of(trend, checkpoint=name, metric="memory", variant="trend", no_effect=0.0)
+    )
     rows.append(row_of(drift, checkpoint=name, metric="low_change"))
     return MemoryFigures(rows, tests)
 
@@ -113,14 +115,14 @@ def _rows_of_group(name: str, group: str, test: MemoryTest) -> list[Row]:
             memory.trained,
             checkpoint=name,
             metric="pii_change",
-            of="trained",
+            variant="trained",
             group=group,
         ),
         row_of(
             memory.held_out,
             checkpoint=name,
             metric="pii_change",
-            of="never-trained",
+            variant="never-trained",
             group=group,
         ),
         row_of(
@@ -128,22 +130,22 @@ def _rows_of_group(name: str, group: str, test: MemoryTest) -> list[Row]:
             checkpoint=name,
             metric="memory",
             group=group,
-            null=0.0,
-            null_low=-test.gap_before,
-            null_high=test.gap_before,
+            no_effect=0.0,
+            no_effect_low=-test.gap_before,
+            no_effect_high=test.gap_before,
         ),
         row_of(
             beyond_controls.held_out,
             checkpoint=name,
             metric="kind",
             group=group,
-            null=0.0,
+            no_effect=0.0,
         ),
         row_of(
             beyond_controls.difference,
             checkpoint=name,
             metric="specific",
             group=group,
-            null=0.0,
+            no_effect=0.0,
         ),
     ]

@@ -167,9 +167,9 @@ def _pair_row(key: FigureKey, estimate: Estimate, group: PairGroup) -> Row:
         estimate,
         checkpoint=key.checkpoint,
         metric=key.metric,
-        of=key.variant,
+        variant=key.variant,
         group=group.name,
-        null=_value_without_effect(key, group),
+        no_effect=_value_without_effect(key, group),
     )
 
 
@@ -186,9 +186,9 @@ def _pair_contrast(
         checkpoint=key.checkpoint,
         baseline=key.baseline,
         metric=key.metric,
-        of=key.variant,
+        variant=key.variant,
         group=group.name,
-        null=_value_without_effect(key, group),
+        no_effect=_value_without_effect(key, group),
         family=_family(key, group.name),
         p=test.p,
         p_adjusted=test.p_adjusted,
@@ -410,7 +410,7 @@ def contrasts_with_baseline(
             baseline=baseline,
             metric="memory",
             group=occurrences.group,
-            null=0.0,
+            no_effect=0.0,
             p=memory.t_p(),
         )
 
@@ -420,12 +420,12 @@ def contrasts_with_baseline(
         checkpoint=name,
         baseline=baseline,
         metric="nll_pii",
-        null=0.0,
+        no_effect=0.0,
     )
     yield contrast_of(
         change_beyond_alike(train, difference),
         checkpoint=name,
         baseline=baseline,
         metric="did_alike",
-        null=0.0,
+        no_effect=0.0,
     )

@@ -128,7 +128,11 @@ def _names_with_memory(rows: Sequence[Row], findings: Sequence[Finding]) -> set[
 
     # Replicates have no findings, so read their rows.
     for row in rows:
-        is_memory_of_all = (row.metric, row.of, row.group) == ("memory", "", "pooled")
+        is_memory_of_all = (row.metric, row.variant, row.group) == (
+            "memory",
+            "",
+            "pooled",
+        )
         if is_memory_of_all and memory_claim(row) == "memory":
             names.add(row.checkpoint)
     return names
@@ -154,15 +158,15 @@ def _return_tests(scores: UnitScores, name: str, original: str) -> ReturnTests:
         checkpoint=name,
         baseline=original,
         metric="returned",
-        null=0.0,
+        no_effect=0.0,
         p=test_of_change.p,
     )
     after = row_of(
         test_after.memory.difference,
         checkpoint=name,
         metric="returned",
-        of="after",
-        null=0.0,
+        variant="after",
+        no_effect=0.0,
     )
     return ReturnTests(
         original=original,

@@ -255,14 +255,14 @@ def sensitivity_table(evidence: Evidence) -> Iterator[dict[str, Any]]:
             change = pooled_change(pairs, gaps - reference)
 
             yield {
-                "variant": variant,
+                "setting": variant,
                 "checkpoint": name,
                 "pairs": len(pairs),
                 "clusters": delta_sel.clusters,
                 "delta_sel": delta_sel.value,
                 "low": delta_sel.low,
                 "high": delta_sel.high,
-                "change": change.value,
+                "change_value": change.value,
                 "change_low": change.low,
                 "change_high": change.high,
                 "note": delta_sel.note,

@@ -198,7 +198,7 @@ class AboveTexts:
             low=self.excess.low,
             high=self.excess.high,
             unit="AUC",
-            null=0.0,
+            no_effect=0.0,
             p=p,
             power=list(power),
             bounds=list(bounds),
@@ -215,17 +215,17 @@ class AboveTexts:
 
         return {
             "score": Row.of_estimate(
-                score, audit=audit, checkpoint=name, metric="auc", of=attack
+                score, audit=audit, checkpoint=name, metric="auc", variant=attack
             ),
             "texts": Row.of_estimate(
-                texts, audit=audit, checkpoint=name, metric="auc", of="texts"
+                texts, audit=audit, checkpoint=name, metric="auc", variant="texts"
             ),
             "beyond": Row.of_estimate(
                 self.excess,
                 audit=audit,
                 checkpoint=name,
                 metric="beyond_texts",
-                of=attack,
+                variant=attack,
             ),
             "is_bar_chance": self.is_bar_chance,
         }

@@ -2,7 +2,7 @@
 
 An example is a row of the manifest, a *member* if it was trained on; ``Row`` and
 ``rows`` are figures of the report. ``name`` is a checkpoint, and ``attack`` the name of
-one of its scores, which is the variant (``of``) of a row. A score is higher for
+one of its scores, which is the variant of a row. A score is higher for
 likelier members.
 
 What goes where:
@@ -157,7 +157,7 @@ class Membership(Audit):
         cls, rows: Sequence[Row], findings: Sequence[Finding], *, paper: bool
     ) -> Sequence[LatexColumn]:
         """Return the AUC of each score, and the TPR of those that claims rest on."""
-        attacks_with_rows = {row.of for row in rows if row.audit == cls.name}
+        attacks_with_rows = {row.variant for row in rows if row.audit == cls.name}
         attacks_of_claims = {*carriers(findings, cls.name).values()}
         figures = [
             ("auc", "AUC ≈0.5", attacks_with_rows),
@@ -173,7 +173,7 @@ class Membership(Audit):
                 column = LatexColumn(
                     header=f"{attack_words} {metric_words}",
                     metric=metric,
-                    of=attack,
+                    variant=attack,
                     counted="rows",
                 )
                 columns.append(column)
@@ -378,16 +378,16 @@ def rows_of(
             estimate = _with_status_and_notes(group, attack, metric, estimate, guards)
 
         # Only the AUC declares a null value, which is chance.
-        declared_null = Membership.metric(metric).null
+        declared_null = Membership.metric(metric).no_effect
         yield Membership.row(
             estimate,
             name,
             metric,
             attack,
             group=group.name,
-            null=null_columns.get("null", declared_null),
-            null_low=null_columns.get("null_low"),
-            null_high=null_columns.get("null_high"),
+            no_effect=null_columns.get("null", declared_null),
+            no_effect_low=null_columns.get("null_low"),
+            no_effect_high=null_columns.get("null_high"),
         )
 
 
@@ -529,9 +529,9 @@ def contrasts_of(
             checkpoint=name,
             baseline=baseline,
             metric=metric,
-            of=attack,
+            variant=attack,
             group=group.name,
-            null=0.0,
+            no_effect=0.0,
             p=p,
         )
 
@@ -547,8 +547,8 @@ def curve_table(
 
     Yields
     ------
-    ``checkpoint``, ``of`` (the score), ``fpr`` and ``tpr`` (shares from 0 to 1), and
-    ``chance_low`` and ``chance_high``, the 95% band of ``tpr``.
+    ``checkpoint``, ``variant`` (the score), ``fpr`` and ``tpr`` (shares from 0 to 1),
+    and ``chance_low`` and ``chance_high``, the 95% band of ``tpr``.
     """
     for name, attack in product(names, score_tables.DECLARED_SCORES):
         if pooled.reason_missing(name, attack):
@@ -571,7 +571,7 @@ def curve_table(
             rates = [tpr.value for tpr in tpr_by_task(scored.design, values, fpr)]
             yield {
                 "checkpoint": name,
-                "of": attack,
+                "variant": attack,
                 "fpr": fpr,
                 "tpr": float(np.mean(rates)),
                 "chance_low": band["null_low"],

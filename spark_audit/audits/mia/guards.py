@@ -357,10 +357,10 @@ def _guard_texts(guards: ScoreGuards) -> None:
         audit="mia",
         checkpoint="",
         metric="auc",
-        of="blind",
+        variant="blind",
         value=figures["blind_value"],
-        null_low=figures["blind_null_low"],
-        null_high=figures["blind_null_high"],
+        no_effect_low=figures["blind_null_low"],
+        no_effect_high=figures["blind_null_high"],
         clusters=guards.judged_examples["cluster"].nunique(),
     )
     guards.add(
@@ -554,7 +554,9 @@ def _add_untrained(
             further.append("untrained_every")
         further.append("untrained_claims")
 
-    row = Row.of_estimate(auc, audit="mia", checkpoint=BASE, metric="auc", of=attack)
+    row = Row.of_estimate(
+        auc, audit="mia", checkpoint=BASE, metric="auc", variant=attack
+    )
     guards.add(
         "untrained model",
         "untrained",

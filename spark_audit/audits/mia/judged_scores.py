@@ -42,11 +42,11 @@ def judged_scores(
 
     Returns
     -------
-    Records with ``checkpoint``, ``of`` (the attack), ``rows``, ``score`` (its AUC) and
-    ``says``: ``detected``, ``confounded``, ``not shown``, the status that a guard gave,
-    or why it is not estimable. Tested scores also have the columns of the record of
-    :class:`spark_audit.audits.mia.above_texts.AboveTexts`, ``p``, ``p_adjusted`` and
-    ``status``, and a ``note`` if their sign may be wrong.
+    Records with ``checkpoint``, ``variant`` (the attack), ``scored_rows``, ``score``
+    (its AUC) and ``says``: ``detected``, ``confounded``, ``not shown``, the status that
+    a guard gave, or why it is not estimable. Tested scores also have the columns of
+    the record of :class:`spark_audit.audits.mia.above_texts.AboveTexts`, ``p``,
+    ``p_adjusted`` and ``status``, and a ``note`` if their sign may be wrong.
     """
     records = [
         _outside_record(name, attack, guards)
@@ -76,7 +76,7 @@ def _outside_record(name: str, attack: str, guards: ScoreGuards) -> TableRecord:
     pooled = guards.pooled
     auc = pooled.estimate(name, attack)
     above_texts = pooled.above_texts(name, attack, sides_differ=guards.texts_differ)
-    record: TableRecord = {"checkpoint": name, "of": attack, "rows": auc.n}
+    record: TableRecord = {"checkpoint": name, "variant": attack, "scored_rows": auc.n}
     if auc.value is None or above_texts is None:
         reason = auc.note or "the best guess was not tested beside it"
         return {**record, "score": auc.value, "says": f"not estimable: {reason}"}
@@ -151,7 +151,12 @@ def _warn_of_sign(guards: ScoreGuards, name: str, attack: str, auc: Estimate) ->
     The users of a tool can have named its scores without the minus that reverses them.
     """
     row = Row.of_estimate(
-        auc, audit="mia", checkpoint=name, metric="auc", of=attack, null=CHANCE_AUC
+        auc,
+        audit="mia",
+        checkpoint=name,
+        metric="auc",
+        variant=attack,
+        no_effect=CHANCE_AUC,
     )
     facts: dict[str, Fact] = {"auc": row, "attack": attack}
     guards.add(

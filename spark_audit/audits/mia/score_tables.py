@@ -414,7 +414,7 @@ MEMBERSHIP_METRICS = (
         learned=1,
         variants=SCORE_VARIANTS,
         missing=ALL_SCORES,
-        null=CHANCE_AUC,
+        no_effect=CHANCE_AUC,
         glance=(ANY_NAME,),
         headline=("loss", "reference"),
     ),

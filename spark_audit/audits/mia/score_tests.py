@@ -104,7 +104,7 @@ class ScoreTest:
         power = []
         if row.mde:
             # Rows keep no standard error, but the smallest effect is a multiple of it.
-            mde_per_se = mde(1.0, clusters=row.clusters, level=row.level)
+            mde_per_se = mde(1.0, clusters=row.clusters, level=row.interval_level)
             test_of_change = Power(
                 test="t",
                 se=row.mde / mde_per_se,
@@ -135,7 +135,7 @@ class ScoreTest:
         # An attacker reverses a score that is lower for members.
         row = self.row
         direction = 1 if self.is_more_familiar else -1
-        null = row.null or 0.0
+        null = row.no_effect or 0.0
         far_limit = row.high if self.is_more_familiar else row.low
 
         return t_bound(
@@ -228,15 +228,15 @@ class ScoreTest:
         ``turned`` says whether members look less familiar.
         """
         facts: dict[str, Fact] = {
-            "attack": self.row.of,
+            "attack": self.row.variant,
             "turned": not self.is_more_familiar,
         }
         if self.above is None:
             return facts | {"auc": self.row}
 
-        return facts | self.above.facts(self.row.checkpoint, self.row.of)
+        return facts | self.above.facts(self.row.checkpoint, self.row.variant)
 
 
 def effect_of(row: Row) -> float:
     """Return how far a figure is from its null; above 0 members look more familiar."""
-    return (row.value or 0.0) - (row.null or 0.0)
+    return (row.value or 0.0) - (row.no_effect or 0.0)

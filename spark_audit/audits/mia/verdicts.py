@@ -126,12 +126,12 @@ def _declared_figures(name: str, rows: Sequence[Row]) -> dict[str, Row]:
     figures: dict[str, Row] = {}
     for row in rows:
         is_of_checkpoint = row.checkpoint == name and row.group == "pooled"
-        is_auc = row.metric == "auc" and row.of in score_tables.DECLARED_SCORES
+        is_auc = row.metric == "auc" and row.variant in score_tables.DECLARED_SCORES
         is_since_base = not isinstance(row, Contrast) or row.baseline == BASE
 
         if is_of_checkpoint and is_auc and is_since_base and row.value is not None:
             # Contrasts come last, so that a change replaces an AUC.
-            figures[row.of] = row
+            figures[row.variant] = row
     return figures
 
 
@@ -140,21 +140,22 @@ def _records_above_texts(
 ) -> Iterator[TableRecord]:
     """Yield each score compared with the texts alone, then the rates of the one shown.
 
-    Columns are those of the record of :class:`AboveTexts`, and ``checkpoint``, ``of``,
-    ``metric`` and ``says``, the state of the score by itself, which is uncorrected.
+    Columns are those of the record of :class:`AboveTexts`, and ``checkpoint``,
+    ``variant``, ``metric`` and ``says``, the state of the score by itself, which is
+    uncorrected.
     """
     for attack, test in verdict.tests.items():
         if test.above is None:
             continue
         yield {
             "checkpoint": test.row.checkpoint,
-            "of": attack,
+            "variant": attack,
             "metric": "auc",
             **test.above.record,
             "says": test.state,
         }
 
-    test_of_finding = verdict.tests.get(verdict.finding.of)
+    test_of_finding = verdict.tests.get(verdict.finding.variant)
     if test_of_finding is None or test_of_finding.above is None:
         return
     # Rates are of the score as it is, not turned round: if it is lower for members they
@@ -174,7 +175,7 @@ def _rates(
         The same comparison of its AUC.
     """
     name = test.row.checkpoint
-    attack = test.row.of
+    attack = test.row.variant
     for difference in pooled.differences((name, attack), (name, "texts")):
         metric = difference.metric
         if metric == "auc":
@@ -206,7 +207,7 @@ def _rates(
         says = test.state if is_above_bar else "not shown"
         yield {
             "checkpoint": name,
-            "of": attack,
+            "variant": attack,
             "metric": metric,
             **rate_above_texts.record,
             "says": says,

@@ -9,7 +9,7 @@ more. The gap of the untrained model is no effect of training: that of a trained
 compared with it. The audit claims no memory.
 
 A *unit* is a set of tokens (all identifiers, or all low-sensitivity tokens, of one
-example) at one scale and one draw of the noise. The scale is the variant (``of``) of a
+example) at one scale and one draw of the noise. The scale is the variant of a
 row. A further kind of tokens is yielded by :func:`_noisy_tokens` and has a metric in
 :data:`METRIC_OF_KIND` and in :class:`Noise`. Intervals and tests are those of
 :mod:`spark_audit.audits.ratio_rows`.
@@ -273,17 +273,17 @@ class Noise(base.Audit):
 
     @property
     def variants(self) -> Sequence[str]:
-        """Return the scales, as ``of`` of the rows names them."""
+        """Return the scales, as ``variant`` of the rows names them."""
         return _variants_of(self._scales())
 
 
 def _variants_of(sigmas: Iterable[float]) -> list[str]:
-    """Return the variants (``of``) of rows at some scales, such as ``0.1``."""
+    """Return the variants of rows at some scales, such as ``0.1``."""
     return [_variant_of(sigma) for sigma in sigmas]
 
 
 def _variant_of(sigma: Hashable) -> str:
-    """Return the variant (``of``) of rows at one scale, a number.
+    """Return the variant of rows at one scale, a number.
 
     It is typed as pandas types the key of a group.
     """
@@ -387,7 +387,7 @@ def _figures_of_group(
 def _with_null_of_base(row: Row) -> Row:
     """Return a row; that of the untrained model has the null 0."""
     if row.checkpoint == BASE and row.value is not None:
-        return row.model_copy(update={"null": 0.0})
+        return row.model_copy(update={"no_effect": 0.0})
     return row
 
 
@@ -403,7 +403,7 @@ def _n_wiped_out(rows: Sequence[Row]) -> Counter[tuple[str, str, str]]:
         if row.metric == "gap" or row.value is None:
             continue
         if row.value <= WIPED_OUT:
-            counts[row.checkpoint, row.group, row.of] += 1
+            counts[row.checkpoint, row.group, row.variant] += 1
     return counts
 
 
@@ -430,7 +430,7 @@ def _why_insensitive(
 
     baseline = row.baseline if isinstance(row, Contrast) else row.checkpoint
     for name in (row.checkpoint, baseline):
-        if n_wiped_out[name, row.group, row.of] == len(METRIC_OF_KIND):
+        if n_wiped_out[name, row.group, row.variant] == len(METRIC_OF_KIND):
             notes = [INSENSITIVE, row.note] if row.note else [INSENSITIVE]
             return "; ".join(notes)
     return None

@@ -78,7 +78,7 @@ def _probability_finding(
     facts: dict[str, Fact] = {
         "pii": identifiers,
         "other": other_text,
-        "sigmas": list(dict.fromkeys(row.of for row in pooled)),
+        "sigmas": list(dict.fromkeys(row.variant for row in pooled)),
     }
     says = "noise.probabilities" if identifiers else "noise.probabilities_of_other"
     return Finding.on(pooled[0], "moved", says, facts=facts, further=further)
@@ -107,7 +107,7 @@ def _gap_finding(gaps: Sequence[Row], *, is_trained: bool) -> Finding:
         further.append("noise.gaps_further")
 
     # The null of a trained checkpoint's gap is the untrained model's gap.
-    beside_untrained = [gap for gap in gaps if gap.null is not None]
+    beside_untrained = [gap for gap in gaps if gap.no_effect is not None]
     if is_trained and beside_untrained:
         facts["untrained_gaps"] = beside_untrained
         further.append("noise.untrained")
@@ -194,5 +194,5 @@ def _sigmas_by_outcome(rows: Sequence[Row]) -> dict[str, list[str]]:
             outcome = "alike"
         else:
             outcome = "more" if row.value > 0 else "less"
-        sigmas[outcome].append(row.of)
+        sigmas[outcome].append(row.variant)
     return sigmas

@@ -60,19 +60,19 @@ CANDIDATES = Pass("candidates")
 
 
 def _rate(
-    name: str, *, null: float | None = None, glance: tuple[str, ...] = ()
+    name: str, *, no_effect: float | None = None, glance: tuple[str, ...] = ()
 ) -> Metric:
     """Return a metric from 0 to 1 of each attack; higher: rows look more familiar.
 
-    ``glance`` are the attacks that the first screen shows, ``null`` is the value of a
-    random score (see :class:`~spark_audit.audits.metrics.Metric`).
+    ``glance`` are the attacks that the first screen shows, ``no_effect`` is the value
+    of a random score (see :class:`~spark_audit.audits.metrics.Metric`).
     """
     return Metric(
         name,
         bounds=(0.0, 1.0),
         learned=1,
         variants=SERIES_ATTACKS,
-        null=null,
+        no_effect=no_effect,
         glance=glance,
     )
 
@@ -92,7 +92,7 @@ class SeriesAttack(OfSeries):
 
     name = "series"
     metrics = (
-        _rate("auc", null=0.5, glance=(SERIES,)),
+        _rate("auc", no_effect=0.5, glance=(SERIES,)),
         *(_rate(name) for name in STAGE_FPRS),
         *(Metric(f"{name}_gain", bounds=(-1.0, 1.0)) for name in ("auc", *STAGE_FPRS)),
     )
@@ -370,7 +370,7 @@ def _figures(group: MembershipGroup, name: str) -> _GroupFigures:
     for metric, gain, p in group.differences((name, SERIES), (name, LAST_STAGE)):
         gain_metric = f"{metric}_gain"
         figures[gain_metric, ""] = SeriesAttack.row(
-            gain, name, gain_metric, group=group.name, null=0.0
+            gain, name, gain_metric, group=group.name, no_effect=0.0
         )
         if metric == "auc" and p is not None:
             raw_gain_p = p
@@ -389,9 +389,9 @@ def _attack_row(group: MembershipGroup, name: str, attack: str, metric: str) -> 
         metric,
         attack,
         group=group.name,
-        null=chance.get("null"),
-        null_low=chance.get("null_low"),
-        null_high=chance.get("null_high"),
+        no_effect=chance.get("null"),
+        no_effect_low=chance.get("null_low"),
+        no_effect_high=chance.get("null_high"),
     )
 
 

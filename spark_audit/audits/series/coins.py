@@ -126,11 +126,11 @@ def _epsilon_record(
 
     record: TableRecord = {
         "checkpoint": name,
-        "of": attack,
+        "variant": attack,
         "pairs": len(gap),
         "guesses": n_guesses,
-        "right": int((gap[surest] > 0).sum()),
-        "rows": int(staged.rows["dose"].max()),
+        "right_guesses": int((gap[surest] > 0).sum()),
+        "scored_rows": int(staged.rows["dose"].max()),
         "significance": significance,
     }
     record |= coin_figures(record, significance)

@@ -108,8 +108,9 @@ class TaskCell:
         The stage that trained on the task; 0: not known.
     memory, step
         Memory, and its change by the stage, nats per token; below 0: more remembered.
-        Their bands, from ``null_low`` to ``null_high``, are as wide as trained and
-        held-out identifiers differed before: a smaller change is no evidence.
+        Their bands, from ``no_effect_low`` to ``no_effect_high``, are as wide as
+        trained and held-out identifiers differed before: a smaller change is no
+        evidence.
     memory_p, step_p
         Two-sided p of no memory, and of no change by the stage; ``None``: not tested.
     rise_p
@@ -297,7 +298,7 @@ def _cell(
         since_reference.memory.difference,
         "memory",
         series_name,
-        of=str(stage),
+        variant=str(stage),
         group=group,
         band=since_reference.gap,
     )
@@ -305,7 +306,7 @@ def _cell(
         step.memory.difference,
         "step",
         series_name,
-        of=str(stage),
+        variant=str(stage),
         group=group,
         band=step.gap,
     )
@@ -363,7 +364,7 @@ def stage_row(
     metric: str,
     name: str,
     *,
-    of: str = "",
+    variant: str = "",
     group: str = "pooled",
     band: float | None = None,
 ) -> Row:
@@ -384,12 +385,12 @@ def stage_row(
         audit="stages",
         checkpoint=name,
         metric=metric,
-        of=of,
+        variant=variant,
         group=group,
         unit="nats",
-        null=0.0,
-        null_low=None if band is None else -band,
-        null_high=band,
+        no_effect=0.0,
+        no_effect_low=None if band is None else -band,
+        no_effect_high=band,
     )
 
 

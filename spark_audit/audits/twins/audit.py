@@ -84,7 +84,7 @@ class Twins(Audit):
         _metric_by_side(
             "rise",
             "bits",
-            null=0.0,
+            no_effect=0.0,
             alone=True,  # against a baseline it is the difference of exposures
             panel="rises",
             counted=(TRAINED,),
@@ -96,7 +96,7 @@ class Twins(Audit):
             "bits",
             partner="rise",
             learned=1,
-            null=0.0,
+            no_effect=0.0,
             variants=("rise", "exposure"),
             panel="rises",
         ),

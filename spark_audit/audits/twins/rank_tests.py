@@ -168,7 +168,7 @@ def rank_tests(
 
     for group in groups:
         rows_of_group = {
-            (row.metric, row.of): row
+            (row.metric, row.variant): row
             for row in rows
             if row.group == group.name and row.value is not None
         }

@@ -167,7 +167,7 @@ class Utility(OfSeries):
         """Return a column per task with its last accuracy, then the others."""
         # Each task has a row for each stage; its group is `task:` and its name.
         tasks = dict.fromkeys(
-            row.grouping[1] for row in rows if row.metric == "accuracy"
+            row.group_value for row in rows if row.metric == "accuracy"
         )
         columns = []
         for task in tasks:
@@ -176,7 +176,7 @@ class Utility(OfSeries):
             column = LatexColumn(
                 header=task,
                 metric="accuracy",
-                of="last",
+                variant="last",
                 counted="answers",
                 group=f"task:{task}",
             )

@@ -82,8 +82,8 @@ def accuracy_finding(series: Series, rows: Sequence[Row]) -> Finding:
 
     # The last accuracy, against always giving the most common response.
     against_null = "unknown"
-    if last.null is not None:
-        against_null = AGAINST_COMMON_RESPONSE[side_of(last, last.null)]
+    if last.no_effect is not None:
+        against_null = AGAINST_COMMON_RESPONSE[side_of(last, last.no_effect)]
 
     # BWT: how the accuracy of earlier tasks changed since they were learned.
     transfer = "missing"
@@ -92,7 +92,7 @@ def accuracy_finding(series: Series, rows: Sequence[Row]) -> Finding:
 
     # Keys of the sentences that follow the accuracy.
     further = []
-    if last.null is not None:
+    if last.no_effect is not None:
         further.append("utility.common_response")
     if against_null in ("worse", "not_shown"):
         further.append(f"utility.null_{against_null}")
@@ -147,7 +147,7 @@ def series_rows(
                 null = float(weights @ chances)
             if metric == "forgetting" and estimate.value is not None:
                 estimate = estimate.noting(BIASED)
-        yield audit.row(estimate.decided(paper=paper), name, metric, null=null)
+        yield audit.row(estimate.decided(paper=paper), name, metric, no_effect=null)
 
     yield from _matrix_rows(name, series, answers, totals, audit=audit, paper=paper)
 
@@ -195,7 +195,7 @@ def _matrix_rows(
                 "accuracy",
                 str(stage),
                 group=f"task:{task}",
-                null=chance,
+                no_effect=chance,
             )
 
 
@@ -254,7 +254,7 @@ def series_contrasts(
             checkpoint=name,
             baseline=baseline_name,
             metric=metric,
-            null=0.0,
+            no_effect=0.0,
             p=p,
         )
 

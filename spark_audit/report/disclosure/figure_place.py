@@ -43,9 +43,9 @@ class Place:
     checkpoint: str
     group: str
     metric: str = ""
-    of: str = ""
+    variant: str = ""
     baseline: str = ""
-    over: str = ""
+    interval_over: str = ""
 
     @classmethod
     def of_row(cls, row: Row) -> Place:
@@ -59,9 +59,9 @@ class Place:
             checkpoint=row.checkpoint,
             group=row.group,
             metric=row.metric,
-            of=row.of,
+            variant=row.variant,
             baseline=baseline,
-            over=row.over,
+            interval_over=row.interval_over,
         )
 
     @classmethod
@@ -76,13 +76,13 @@ class Place:
             checkpoint=finding.checkpoint,
             group=finding.group,
             metric=finding.row_metric,
-            of=finding.of,
+            variant=finding.variant,
         )
 
     @property
     def without_comparison(self) -> Place:
-        """The place without ``baseline`` and ``over``."""
-        return replace(self, baseline="", over="")
+        """The place without ``baseline`` and ``interval_over``."""
+        return replace(self, baseline="", interval_over="")
 
     @property
     def shown_together(self) -> Place:
@@ -97,7 +97,7 @@ class Place:
         if leading_metric not in partners.values():
             return self
 
-        return replace(self, metric=leading_metric, of="")
+        return replace(self, metric=leading_metric, variant="")
 
     @property
     def partition(self) -> Place:
@@ -120,12 +120,12 @@ class Place:
         The audit says which of its figures are of the identifiers with a control alone.
         None: this figure is of no part.
         """
-        whole = about(self.audit).whole_of(self.metric, self.of)
+        whole = about(self.audit).whole_of(self.metric, self.variant)
         if whole is None:
             return None
 
         audit, metric, of = whole
-        return replace(self, audit=audit, metric=metric, of=of, baseline="")
+        return replace(self, audit=audit, metric=metric, variant=of, baseline="")
 
 
 @dataclass(frozen=True)

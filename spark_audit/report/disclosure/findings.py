@@ -177,7 +177,7 @@ def _claimed_row(finding: Finding, n_clusters: int) -> Row:
         value=shares.get("value"),
         low=shares.get("low"),
         high=shares.get("high"),
-        null=shares.get("null"),
+        no_effect=shares.get("no_effect"),
         mde=shares.get("mde"),
         at_most=shares.get("at_most"),
     )
@@ -226,7 +226,7 @@ def _shown_power(finding: Finding, claimed_row: Row) -> list[Power]:
     shown = []
     for test in finding.power:
         effect = _shown_effect(test.mde, claimed_row)
-        shown.append(Power(test=test.test, why=test.why, of=test.of, mde=effect))
+        shown.append(Power(test=test.test, why=test.why, group=test.group, mde=effect))
     return shown
 
 

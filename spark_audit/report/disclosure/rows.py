@@ -17,7 +17,7 @@ from spark_audit.results import Row
 
 RowT = TypeVar("RowT", bound=Row)
 
-CLAIMED_COLUMNS = ("value", "low", "high", "null", "mde", "at_most")
+CLAIMED_COLUMNS = ("value", "low", "high", "no_effect", "mde", "at_most")
 """Columns of figures that a finding has, too."""
 
 P_COLUMNS = ("p", "p_adjusted")
@@ -26,8 +26,8 @@ FIGURE_COLUMNS = (
     *CLAIMED_COLUMNS,
     "parity_low",
     "parity_high",
-    "null_low",
-    "null_high",
+    "no_effect_low",
+    "no_effect_high",
     *P_COLUMNS,
 )
 """All columns of a row or contrast that are emptied or rounded."""
@@ -60,7 +60,7 @@ def shown_row(row: RowT, why_withheld: str | None = None) -> RowT:
         for column in figures:
             update[column] = None
         update["status"] = "not_estimable"
-        update["interval"] = "none"
+        update["interval_method"] = "none"
         update["note"] = why_withheld
         return row.model_copy(update=update)
 
@@ -68,7 +68,7 @@ def shown_row(row: RowT, why_withheld: str | None = None) -> RowT:
     for column, figure in figures.items():
         update[column] = _shown_figure(figure, column, row, step)
     update["n"] = count_of(row.n, row.clusters)
-    update["level"] = with_digits(row.level)
+    update["interval_level"] = with_digits(row.interval_level)
     return row.model_copy(update=update)
 
 
@@ -94,7 +94,7 @@ def _shown_figure(figure: float, column: str, row: Row, step: float | None) -> f
     else:
         # Count steps from the null of an AUC. A limit then stays on its side of the
         # null, and the claim also follows from the rounded figures.
-        is_auc = row.metric == "auc" and row.null == CHANCE_AUC
+        is_auc = row.metric == "auc" and row.no_effect == CHANCE_AUC
         null = CHANCE_AUC if is_auc else 0.0
         near = round(null + rounded(figure - null, step), 12)
 

@@ -30,7 +30,7 @@ def chosen_of(
     for row in rows:
         # A row without an interval ranks below any that has one.
         low, high = row.ends or (0.0, -1.0)
-        is_over_both = row.over == "both" and high > low
+        is_over_both = row.interval_over == "both" and high > low
         rank = (row.value is not None, is_over_both, high - low)
         key = (row.checkpoint, getattr(row, "baseline", ""))
 

@@ -56,7 +56,7 @@ def draw_rank(view: View) -> Sketch | None:
     for side, panel in SIDES_SHOWN.items():
         marks = []
         for rank in TOP_RANKS_DRAWN:
-            rows = view.rows("rank", TOP_RATE.format(rank=rank), of=side)
+            rows = view.rows("rank", TOP_RATE.format(rank=rank), variant=side)
             if rows:
                 # A report may lack a rank: markers go to the ranks that it has.
                 if rank not in marker_by_rank:
@@ -79,7 +79,7 @@ def draw_nll(view: View) -> Sketch | None:
     """Draw dumbbells from the base to each checkpoint, of both kinds of text."""
     forests: dict[str, Forest] = {}
     for side, panel in NLL_SIDES.items():
-        rows = view.rows("nll", "nll", of=side)
+        rows = view.rows("nll", "nll", variant=side)
         # The base has no line of its own: each dumbbell begins at it.
         base = rows.pop(BASE, None)
         if not rows:
@@ -104,7 +104,9 @@ def draw_nll(view: View) -> Sketch | None:
 
 def base_marks(base: Row, rows: Mapping[str, Row]) -> ForestMarks:
     """Return the base as a mark in each checkpoint's line, without its interval."""
-    bare = base.model_copy(update={"low": None, "high": None, "interval": "none"})
+    bare = base.model_copy(
+        update={"low": None, "high": None, "interval_method": "none"}
+    )
     return ForestMarks(
         rows=dict.fromkeys(rows, bare),
         looks=dict.fromkeys(rows, BASE_LOOK),
@@ -114,14 +116,14 @@ def base_marks(base: Row, rows: Mapping[str, Row]) -> ForestMarks:
 
 def draw_noise(view: View) -> Sketch | None:
     """Draw what noise in the weights changes, of identifiers and of matched text."""
-    sigmas = {row.of for row in view.report.results if row.metric in NOISE_METRICS}
+    sigmas = {row.variant for row in view.report.results if row.metric in NOISE_METRICS}
     marker_by_sigma = dict(zip(sorted(sigmas, key=float), NOISE_MARKERS, strict=False))
 
     forests: dict[str, Forest] = {}
     for metric, panel in NOISE_METRICS.items():
         marks = []
         for sigma, marker in marker_by_sigma.items():
-            rows = view.rows("noise", metric, of=sigma)
+            rows = view.rows("noise", metric, variant=sigma)
             if rows:
                 marks.append(described_marks(view, "noise", rows, marker))
 

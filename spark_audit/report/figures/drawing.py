@@ -197,8 +197,8 @@ def _interval_sentences(rows: Sequence[Row]) -> list[str]:
     if not with_interval:
         return [render("figure.no_interval")]
 
-    levels = sorted({f"{100 * row.level:g}%" for row in with_interval})
-    over_kinds = {row.over for row in with_interval}
+    levels = sorted({f"{100 * row.interval_level:g}%" for row in with_interval})
+    over_kinds = {row.interval_over for row in with_interval}
     over = [render(f"figure.over.{kind}") for kind in OVER_KINDS if kind in over_kinds]
     return [render("figure.interval", levels=listed(levels), over=listed(over))]
 

@@ -29,14 +29,15 @@ SHARE_LEAST = 0.02
 """Share that every axis reaches at least."""
 
 WHOLE = "identifiers"
-"""Value in the column ``of`` of records on whole identifiers; others are on parts."""
+"""Value in the column ``variant`` of records on whole identifiers; others are on
+parts."""
 
 
 def draw_extract(view: View) -> Sketch | None:
     """Draw the share that came out word for word, a panel for each prompt."""
     counts = ("clusters", "spans", "found", "held_out", "held_out_found")
-    frame = view.frame("extract_prompts", "prompt", "of", *counts)
-    frame = frame[(frame["of"] == WHOLE) & (frame["spans"] > 0)]
+    frame = view.frame("extract_prompts", "prompt", "variant", *counts)
+    frame = frame[(frame["variant"] == WHOLE) & (frame["spans"] > 0)]
     if frame.empty:
         return None
 

@@ -99,7 +99,7 @@ class Forest:
     values: Mapping[str, str] = field(default_factory=dict)
     ends: Mapping[str, float] = field(default_factory=dict)
     turn: Turn = float
-    null: float = 0.0
+    no_effect: float = 0.0
     of_checkpoints: bool = True
 
     @property
@@ -192,9 +192,9 @@ def draw_line(axes: Axes, forest: Forest, name: str, *, height: int) -> None:
     """
     gid = forest.gid_of(name)
     if name in forest.ends:
-        width = forest.ends[name] - forest.null
+        width = forest.ends[name] - forest.no_effect
         band = axes.barh(
-            height, width, left=forest.null, height=0.6, color=MUTED, alpha=0.2
+            height, width, left=forest.no_effect, height=0.6, color=MUTED, alpha=0.2
         )
         band.patches[0].set_gid(gid)
 
@@ -262,7 +262,7 @@ def span_of(forest: Forest, *, least: float = 0.0) -> tuple[float, float]:
     least
         Distance from the null that the axis shows at least.
     """
-    values = [forest.null, forest.null + least, *forest.ends.values()]
+    values = [forest.no_effect, forest.no_effect + least, *forest.ends.values()]
     # Use widths and ends of the intervals, if there are any.
     widths = []
     ends = []

@@ -119,7 +119,7 @@ def draw_mia(view: View) -> Sketch | None:
             draw_mark(axes, fpr, tpr, TEXTS_LOOK, gid=None, size=4)
     draw_legend(figure, samples)
 
-    sizes = [row.n for row in view.rows("mia", "auc", of=curves[0].score).values()]
+    sizes = [row.n for row in view.rows("mia", "auc", variant=curves[0].score).values()]
     return Sketch(
         figure=figure,
         counted=render("figure.mia.counted", rows=max(sizes, default=0)),
@@ -134,9 +134,9 @@ def roc_points(view: View) -> pd.DataFrame:
     A curve whose rate is 0 until all rows are called members has no points.
     """
     chance = ("chance_low", "chance_high")
-    points = view.frame("mia_roc", "of", "fpr", "tpr", also=chance)
+    points = view.frame("mia_roc", "variant", "fpr", "tpr", also=chance)
     points = points[points["fpr"] > 0]
-    highest_rates = points.groupby(["of", "checkpoint"])["tpr"].transform("max")
+    highest_rates = points.groupby(["variant", "checkpoint"])["tpr"].transform("max")
     return points[highest_rates > 0]
 
 
@@ -150,22 +150,22 @@ def roc_curves(view: View, points: pd.DataFrame) -> list[RocCurve]:
         preferred = [
             score_by_name.get(name),
             *score_by_name.values(),
-            *points_of_checkpoint["of"],
+            *points_of_checkpoint["variant"],
         ]
-        available = set(points_of_checkpoint["of"])
+        available = set(points_of_checkpoint["variant"])
         score = next(score for score in preferred if score in available)
 
         # The base is drawn into every panel but its own.
-        base = points[(points["entry"] == BASE) & (points["of"] == score)]
+        base = points[(points["entry"] == BASE) & (points["variant"] == score)]
         if name == BASE:
             base = base[:0]
 
-        row = view.rows("mia", "auc", of=score).get(name)
+        row = view.rows("mia", "auc", variant=score).get(name)
         curves.append(
             RocCurve(
                 name=name,
                 score=score,
-                points=points_of_checkpoint[points_of_checkpoint["of"] == score],
+                points=points_of_checkpoint[points_of_checkpoint["variant"] == score],
                 base=base,
                 doubt=view.doubt(name, "mia", row),
                 is_found=view.outcome(name, "mia") == "FOUND",
@@ -250,7 +250,7 @@ def text_points(view: View, floor: float) -> dict[str, list[tuple[float, float]]
     """Return the (FPR, TPR) of a classifier of the texts alone, by checkpoint."""
     points: dict[str, list[tuple[float, float]]] = {}
     for metric, fpr in FPR_METRICS.items():
-        for name, row in view.rows("mia", metric, of="blind").items():
+        for name, row in view.rows("mia", metric, variant="blind").items():
             if fpr >= floor and row.value is not None and row.value >= floor:
                 points.setdefault(name, []).append((fpr, row.value))
     return points
@@ -261,7 +261,7 @@ def roc_title(view: View, curve: RocCurve) -> str:
     score = translated("score", curve.score)
     lines = [wrapped(curve.name, width=18, lines=3), wrapped(score, width=18, lines=2)]
 
-    row = view.rows("mia", "auc", of=curve.score).get(curve.name)
+    row = view.rows("mia", "auc", variant=curve.score).get(curve.name)
     if row is not None:
         lines.append(f"AUC {plain(row.value or 0.0, 2)}, n {row.n}")
     if curve.doubt:

@@ -24,7 +24,7 @@ def draw_selectivity(view: View) -> Sketch | None:
     """Draw Delta_sel since the reference, and differences between checkpoints."""
     # Without a reference there is no change, so draw the level itself.
     key = "changes"
-    rows_of_first = view.rows("matched", "delta_sel", of="change")
+    rows_of_first = view.rows("matched", "delta_sel", variant="change")
     if not rows_of_first:
         key = "levels"
         rows_of_first = view.rows("matched", "delta_sel")

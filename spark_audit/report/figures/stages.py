@@ -138,7 +138,7 @@ def rows_by_stage(
     by_checkpoint: dict[str, dict[tuple[str, int], Row]] = {}
     for stage in stages:
         for task in tasks:
-            rows = view.rows(audit, metric, of=str(stage), group=f"task:{task}")
+            rows = view.rows(audit, metric, variant=str(stage), group=f"task:{task}")
             for name, row in rows.items():
                 by_checkpoint.setdefault(name, {})[task, stage] = row
 

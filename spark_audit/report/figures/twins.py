@@ -37,15 +37,15 @@ def draw_twins(view: View) -> Sketch | None:
     """Draw the gain since the base, of trained, of held-out, and the difference."""
     # Without a base there is no rise, so draw the exposure itself.
     metric = "rise"
-    trained = view.rows("twins", metric, of="trained")
+    trained = view.rows("twins", metric, variant="trained")
     if not trained:
         metric = "exposure_mean"
-        trained = view.rows("twins", metric, of="trained")
+        trained = view.rows("twins", metric, variant="trained")
     if not trained:
         return None
 
-    held_out = view.rows("twins", metric, of="never-trained")
-    beyond = view.rows("twins", "beyond", of=metric)
+    held_out = view.rows("twins", metric, variant="never-trained")
+    beyond = view.rows("twins", "beyond", variant=metric)
     less_likely = [name for name, row in beyond.items() if (row.value or 0.0) < 0]
 
     gain = gain_forest(view, trained, held_out, metric=metric, less_likely=less_likely)
@@ -70,7 +70,7 @@ def draw_twins(view: View) -> Sketch | None:
             limits=span_of(forest, least=BITS_LEAST),
             labelled_lines=2,
         )
-        null_line(axes, forest.null, render(f"figure.twins.{panel}_null"))
+        null_line(axes, forest.no_effect, render(f"figure.twins.{panel}_null"))
 
     # A smaller gain of trained than of held-out ones is no leak for the leak line.
     gains = {}
@@ -119,7 +119,7 @@ def gain_forest(
         values[name] = f"{text}\n{doubt}" if doubt else text
 
     # Nothing has risen where there is no memory; exposure has a null of its own.
-    nulls = [row.null for row in trained.values() if row.null is not None]
+    nulls = [row.no_effect for row in trained.values() if row.no_effect is not None]
     null = 0.0
     if nulls and metric != "rise":
         null = nulls[0]
@@ -132,7 +132,7 @@ def gain_forest(
             ForestMarks(held_out, held_out_looks, is_reference=True),
         ],
         values=values,
-        null=null,
+        no_effect=null,
     )
 
 

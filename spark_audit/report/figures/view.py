@@ -112,7 +112,8 @@ class View:
             standings={standing.name: standing for standing in standings(report)},
             places=palette(report),
             by_place=grouped(
-                report.results, lambda row: (row.audit, row.metric, row.of, row.group)
+                report.results,
+                lambda row: (row.audit, row.metric, row.variant, row.group),
             ),
         )
 
@@ -128,10 +129,10 @@ class View:
         return sorted(dict.fromkeys(names), key=order)
 
     def rows(
-        self, audit: str, metric: str, *, of: str = "", group: str = "pooled"
+        self, audit: str, metric: str, *, variant: str = "", group: str = "pooled"
     ) -> dict[str, Row]:
         """Return each checkpoint's row that has a value, the worst first."""
-        candidates = self.by_place.get((audit, metric, of, group), ())
+        candidates = self.by_place.get((audit, metric, variant, group), ())
         rows = {}
         for (name, _), row in chosen_of(candidates, self.places).items():
             if row.value is not None:
@@ -146,7 +147,7 @@ class View:
         wanted = (audit, metric, "", "pooled")
         candidates: list[Contrast] = []
         for row in self.report.contrasts:
-            if (row.audit, row.metric, row.of, row.group) == wanted:
+            if (row.audit, row.metric, row.variant, row.group) == wanted:
                 candidates.append(row)
 
         by_baseline: dict[str, dict[str, Row]] = {}
@@ -155,15 +156,16 @@ class View:
                 by_baseline.setdefault(baseline, {})[name] = row
         return by_baseline
 
-    def groups(self, audit: str, metric: str, kind: str, *, of: str = "") -> list[str]:
+    def groups(
+        self, audit: str, metric: str, kind: str, *, variant: str = ""
+    ) -> list[str]:
         """Return the groups of a kind, such as types, that a metric has values of."""
         # Keys of a dict keep the order in which the report has them.
         groups: dict[str, None] = {}
         for row in self.report.results:
-            is_wanted = (row.audit, row.metric, row.of) == (audit, metric, of)
-            group_kind, group = row.grouping
-            if is_wanted and group_kind == kind and row.value is not None:
-                groups[group] = None
+            is_wanted = (row.audit, row.metric, row.variant) == (audit, metric, variant)
+            if is_wanted and row.group_kind == kind and row.value is not None:
+                groups[row.group_value] = None
         return list(groups)
 
     def groups_of_stages(self, audit: str, metric: str) -> list[tuple[int, str]]:
@@ -174,9 +176,8 @@ class View:
                 continue
 
             # The variant of such a row is the number of its stage.
-            group_kind, task = row.grouping
-            if group_kind == "task" and row.of.isdigit():
-                stages[int(row.of), task] = None
+            if row.group_kind == "task" and row.variant.isdigit():
+                stages[int(row.variant), row.group_value] = None
         return list(stages)
 
     def frame(

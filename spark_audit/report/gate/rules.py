@@ -99,7 +99,7 @@ class Rule:
     but
         The names behind ``except``, as they were typed; None: no ``except``.
     audit, metric, of, field
-        The figure, and its number; ``of`` is a variant of the metric. Empty in rules on
+        The figure, and its number; ``variant`` is one of the metric. Empty in rules on
         claims and guards.
     claim, guard
         The claim, or the guard, of a rule on one; else empty.
@@ -114,7 +114,7 @@ class Rule:
     but: str | None = None
     audit: str = ""
     metric: str = ""
-    of: str = ""
+    variant: str = ""
     field: str = ""
     claim: str = ""
     guard: str = ""
@@ -246,7 +246,7 @@ def _figure_rule(text: str, match: re.Match[str], where: str) -> Rule:
         but=_names_behind("except", match),
         audit=audit,
         metric=metric,
-        of=variant,
+        variant=variant,
         field=field,
         group=group,
     )

@@ -46,10 +46,10 @@ def rows_of_rule(report: Report, rule: Rule) -> list[Row]:
     contrasts: list[Row] = []
     without_baseline: list[Row] = []
     for row in (*report.results, *report.contrasts):
-        is_figure = (row.audit, row.metric, row.of) == (
+        is_figure = (row.audit, row.metric, row.variant) == (
             rule.audit,
             rule.metric,
-            rule.of,
+            rule.variant,
         )
         if not is_figure or not rule.holds(row.group):
             continue
@@ -171,8 +171,7 @@ def _group_in_front(row: Row) -> str:
     """Return the group of rows that a figure is of, with a space behind it."""
     if row.group == "pooled":
         return ""
-    _, group_value = row.grouping
-    return f"{group_value} "
+    return f"{row.group_value} "
 
 
 def _number(shared: Row, field: str) -> str:

@@ -127,9 +127,9 @@ def _figure(attack: Tried) -> str:
     if finding.unit == "points":
         text = render("dossier.of_unit", size=text, unit=finding.unit)
 
-    if finding.null is None:
+    if finding.no_effect is None:
         return text
-    null = f"{finding.null:.3g}"
+    null = f"{finding.no_effect:.3g}"
     return render("dossier.figure_with_null", figure=text, null=null)
 
 

@@ -89,7 +89,7 @@ def latex_tables(report: Report) -> dict[str, str]:
         has_own_figure = False
         for column in table.columns:
             audit = column.audit or table.audit.name
-            figure_name = (audit, column.metric, column.of, column.group)
+            figure_name = (audit, column.metric, column.variant, column.group)
             rows = rows_by_figure.get(figure_name)
             if rows is None:
                 continue
@@ -127,8 +127,8 @@ def _rows_by_figure(report: Report) -> dict[tuple[str, ...], dict[str, Row]]:
     rows_by_figure: dict[tuple[str, ...], dict[str, Row]] = {}
     # Later rows replace earlier ones: of the stages the last one stays.
     for row in sorted(report.results, key=_stage):
-        is_of_stage = row.metric == "accuracy" and row.of.isdigit()
-        variant = "last" if is_of_stage else row.of
+        is_of_stage = row.metric == "accuracy" and row.variant.isdigit()
+        variant = "last" if is_of_stage else row.variant
         figure_name = (row.audit, row.metric, variant, row.group)
         rows_by_figure.setdefault(figure_name, {})[line_name(row)] = row
     return rows_by_figure
@@ -136,7 +136,7 @@ def _rows_by_figure(report: Report) -> dict[tuple[str, ...], dict[str, Row]]:
 
 def _stage(row: Row) -> int:
     """Return the stage that a row is of; 0 of a row that is of none."""
-    return int(row.of) if row.of.isdigit() else 0
+    return int(row.variant) if row.variant.isdigit() else 0
 
 
 def _table(name: str, report: Report, rows_by_column: RowsByColumn) -> str:
@@ -268,7 +268,7 @@ def _general_notes(
 
     # This note stands below every table.
     intervals = _interval_note(report, rows)
-    if any(row.over != "sources" for row in rows):
+    if any(row.interval_over != "sources" for row in rows):
         intervals = f"{intervals} {render('latex.note.seeds')}"
     yield intervals.rstrip()
 
@@ -306,7 +306,7 @@ def _interval_note(report: Report, rows: Sequence[Row]) -> str:
     if not with_interval:
         return render("latex.note.no_interval")
 
-    levels = {f"{100 * row.level:g}%": None for row in with_interval}
+    levels = {f"{100 * row.interval_level:g}%": None for row in with_interval}
     return render(
         "latex.note.intervals",
         levels=list(levels),
@@ -354,7 +354,7 @@ def _size_of_column(column: LatexColumn, rows: Iterable[Row]) -> str:
     for row in rows:
         if row.value is not None and row.clusters:
             sized_rows.append(row)
-            if row.over == "sources":
+            if row.interval_over == "sources":
                 over_sources.append(row)
 
     # Over seeds, clusters are seeds: the others say more.

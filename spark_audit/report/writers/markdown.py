@@ -36,7 +36,15 @@ guards that passed. The sentence ``markdown.left_out.EXTENT`` says so. Detection
 never left out, so that a report of very many of them may still be too long.
 """
 
-LIMITS = ("low", "high", "null", "null_low", "null_high", "level", "baseline")
+LIMITS = (
+    "low",
+    "high",
+    "no_effect",
+    "no_effect_low",
+    "no_effect_high",
+    "interval_level",
+    "baseline",
+)
 """Columns that stand beside a figure as the arguments of its metric."""
 
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
@@ -198,7 +206,7 @@ def _evaluation(row: Row, title: str, report: Report) -> Any:
     if row.unit:
         arguments["unit"] = row.unit
 
-    metric = ".".join(part for part in (row.audit, row.metric, row.of) if part)
+    metric = ".".join(part for part in (row.audit, row.metric, row.variant) if part)
     data_set = visible(report.manifest.name)
     return EvalResult(
         task_type="text-generation",

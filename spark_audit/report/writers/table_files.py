@@ -1,7 +1,7 @@
 """tables/*.csv: the rows of the report, tidy, one figure a line; and named rows.
 
-Columns have names that no SQL dialect reserves; a part of the rows ("type:SSN") stands
-in two of them.
+Columns have the names that frames and ``report.json`` have, too: none is a word that a
+dialect of SQL reserves.
 """
 
 from __future__ import annotations
@@ -24,22 +24,6 @@ from spark_audit.report.named import NAMED_SHARE, evidence_of, named_rows
 from spark_audit.report.void_rows import with_state_columns
 from spark_audit.report.writers.writer import File, WriterInput
 from spark_audit.results import Report, Row
-
-RENAMED = {
-    "of": "metric_of",
-    "null": "no_effect",
-    "null_low": "no_effect_low",
-    "null_high": "no_effect_high",
-    "level": "interval_level",
-    "interval": "interval_method",
-    "over": "interval_over",
-    "rank": "token_rank",
-    "right": "right_guesses",
-    "rows": "scored_rows",
-    "change": "change_value",
-    "variant": "setting",
-}
-"""Columns whose names in ``report.json`` are words of SQL, and what is named alike."""
 
 FORMULA = r"^(\s*[-=+@\uff1d\uff0b\uff0d\uff20])"
 """How a formula of a spreadsheet begins, in full width too."""
@@ -65,7 +49,7 @@ def write_csv(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
     for name, frame in frames.items():
         audit = report.origins.get(name, "")
         with_states = with_state_columns(frame, report, audit)
-        yield File(f"tables/{name}.csv", csv_text(_tidy(with_states)))
+        yield File(f"tables/{name}.csv", csv_text(with_states))
 
 
 def _add_columns_of_rounding(frame: pd.DataFrame, rows: Sequence[Row]) -> None:
@@ -109,27 +93,6 @@ def beyond_bound(row: Row) -> str:
     side = "over" if row.value > 0 else "under"
     bound = shown(row.value).lstrip("<> ")
     return f"{side} {bound}"
-
-
-def _tidy(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with the names of columns of the CSV, and the group in two.
-
-    ``group`` becomes ``group_kind`` and ``group_name``.
-    """
-    frame = frame.rename(columns=RENAMED)
-    if "group" not in frame:
-        return frame
-
-    position = list(frame).index("group")
-    kinds = []
-    names = []
-    for group in frame.pop("group"):
-        group_kind, _, name = str(group).partition(":")
-        kinds.append(group_kind)
-        names.append(name)
-    frame.insert(position, "group_kind", kinds)
-    frame.insert(position + 1, "group_name", names)
-    return frame
 
 
 def csv_text(frame: pd.DataFrame) -> str:

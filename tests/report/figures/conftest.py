@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_reports import made_report, said
+from made_reports import group_fields, made_report, said
 
 from spark_audit.names import entry_of
 from spark_audit.report.figures.drawing import Drawing, drawings
@@ -58,17 +58,17 @@ def rich(count: int, *, long: bool = False, seeds: int = 0) -> Report:
             "value": value,
             "low": at - width,
             "high": at + width,
-            "interval": "jackknife-t",
+            "interval_method": "jackknife-t",
             "n": 100,
             "clusters": 40,
         } | more
         overs = ("sources", "seeds", "both") if name == replicated else ("sources",)
         for factor, over in enumerate(overs, start=1):
-            wide = dict(row, over=over)
+            wide = dict(row, interval_over=over)
             if row["low"] is not None:
                 wide |= {"low": at - factor * width, "high": at + factor * width}
             if value is None:
-                wide |= {"low": None, "high": None, "interval": "none"}
+                wide |= {"low": None, "high": None, "interval_method": "none"}
             if "baseline" in row:
                 contrasts.append(Contrast.model_validate(wide))
             else:
@@ -79,7 +79,9 @@ def rich(count: int, *, long: bool = False, seeds: int = 0) -> Report:
     for place, name in enumerate(entries):
         base = name == "base"
         own: dict[str, Any] = {"status": status.get(place, "ok")}
-        bare = {"low": None, "high": None, "interval": "none"} if place == 2 else {}
+        bare = (
+            {"low": None, "high": None, "interval_method": "none"} if place == 2 else {}
+        )
         level = float(random.normal(0.4, 0.6))
         change = BASE_IS_REFERENCE if base else own | bare
         put(name, "matched", "delta_sel", level, unit="nats")
@@ -88,47 +90,78 @@ def rich(count: int, *, long: bool = False, seeds: int = 0) -> Report:
         still = {} if base else {"at_most": min(memory - 0.15, 0.0)}
         figures = {"unit": "nats", "mde": 0.2, **still, **remembered}
         put(name, "matched", "memory", memory, **figures)
-        put(name, "matched", "delta_sel", level - 0.05, of="change", **change)
+        put(name, "matched", "delta_sel", level - 0.05, variant="change", **change)
         mechanism = BASE_IS_REFERENCE if base else {}
-        put(name, "matched", "rtm_bias", 0.1, of="change", **mechanism)
+        put(name, "matched", "rtm_bias", 0.1, variant="change", **mechanism)
         if not base and name != methods[0]:
             at = float(random.normal(0.2, 0.3))
             put(name, "matched", "did", at, baseline=methods[0])
             put(name, "matched", "rtm_bias", 0.1, baseline=methods[0])
         for of in SCORES:
-            put(name, "mia", "auc", float(random.uniform(0.45, 0.7)), of=of, null=0.5)
+            put(
+                name,
+                "mia",
+                "auc",
+                float(random.uniform(0.45, 0.7)),
+                variant=of,
+                no_effect=0.5,
+            )
         for metric, at in (("last", 0.7), ("avg", 0.75), ("bwt", -0.1)):
             value = float(at + random.uniform(-0.1, 0.1))
-            gone = UNKNOWN if base and metric != "last" else {"null": 0.3}
+            gone = UNKNOWN if base and metric != "last" else {"no_effect": 0.3}
             put(name, "utility", metric, value, width=0.04, **gone)
     for name in dict.fromkeys(map(entry_of, names)):
         for stage in (1,) if name == "base" else (1, 2, 3):
             for task in TASKS:
-                where = {"of": str(stage), "group": f"task:{task}"}
+                where = {"variant": str(stage), **group_fields(f"task:{task}")}
                 put(name, "utility", "accuracy", float(random.uniform(0, 1)), **where)
     for name in dict.fromkeys(map(entry_of, names[1:])):
         for stage in (1, 2, 3):
             for place, task in enumerate(TASKS[:3], start=1):
                 at = -1.0 if stage >= place else 0.0
-                where = {"of": str(stage), "group": f"task:{task}"}
+                where = {"variant": str(stage), **group_fields(f"task:{task}")}
                 gone = UNKNOWN if (stage, place) == (2, 3) else {}
                 put(name, "stages", "memory", at, unit="nats", **where, **gone)
         if name != "base":
             gain = float(random.normal(0.1, 0.2))
-            put(name, "twins", "rise", gain, of="trained", null=0.0, unit="bits")
-            put(name, "twins", "rise", 0.0, of="never-trained", null=0.0, unit="bits")
-            put(name, "twins", "beyond", gain, of="rise", null=0.0, unit="bits")
+            put(
+                name,
+                "twins",
+                "rise",
+                gain,
+                variant="trained",
+                no_effect=0.0,
+                unit="bits",
+            )
+            put(
+                name,
+                "twins",
+                "rise",
+                0.0,
+                variant="never-trained",
+                no_effect=0.0,
+                unit="bits",
+            )
+            put(
+                name,
+                "twins",
+                "beyond",
+                gain,
+                variant="rise",
+                no_effect=0.0,
+                unit="bits",
+            )
         for audit, metric, of in MEASURED:
-            put(name, audit, metric, 0.6, of=of)
+            put(name, audit, metric, 0.6, variant=of)
     for name in entries:
         for side in ("pii_all", "control"):
             for rank, share in ((1, 0.2), (5, 0.5), (10, 0.7)):
-                put(name, "rank", f"top{rank}_rate", share, of=side, width=0.02)
+                put(name, "rank", f"top{rank}_rate", share, variant=side, width=0.02)
         for side, nats in (("pii", 3.0), ("low", 1.0)):
-            put(name, "nll", "nll", nats + float(random.uniform(0, 1)), of=side)
+            put(name, "nll", "nll", nats + float(random.uniform(0, 1)), variant=side)
         for metric in ("dp_pii", "dp_nonpii"):
             for sigma, lost in (("0.05", -20.0), ("0.5", -90.0)):
-                put(name, "noise", metric, lost, of=sigma, unit="%", width=3.0)
+                put(name, "noise", metric, lost, variant=sigma, unit="%", width=3.0)
     return made_report(
         *names,
         results=rows,
@@ -159,7 +192,7 @@ def tables(names: list[str], random: np.random.Generator) -> dict[str, Any]:
         "mia_roc": [
             {
                 "checkpoint": name,
-                "of": score,
+                "variant": score,
                 "fpr": float(x),
                 "tpr": 0.0 if x < 0.01 and score == "loss" else float(x**power),
                 "chance_low": float(max(0.0, x - 1.5 * np.sqrt(x / 200))),
@@ -191,7 +224,7 @@ def tables(names: list[str], random: np.random.Generator) -> dict[str, Any]:
             {
                 "checkpoint": name,
                 "prompt": prompt,
-                "of": "identifiers",
+                "variant": "identifiers",
                 "spans": 60,
                 "clusters": 60,
                 "tried": 60,

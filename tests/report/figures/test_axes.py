@@ -29,7 +29,7 @@ def rows_of(report, audit, metric, of=""):
     return {
         row.checkpoint: row
         for row in report.results
-        if (row.audit, row.metric, row.of, row.group, row.over) == wanted
+        if (row.audit, row.metric, row.variant, row.group, row.interval_over) == wanted
     }
 
 

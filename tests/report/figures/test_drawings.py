@@ -200,7 +200,9 @@ def test_checkpoints_differ_without_colour(made):
 def test_drawing_leaves_no_global_state():
     before = dict(matplotlib.rcParams)
     at = {"fpr": 0.5, "tpr": 0.6, "chance_low": 0.4, "chance_high": 0.7}
-    report = made_report(tables={"mia_roc": [{"checkpoint": "x", "of": "loss"} | at]})
+    report = made_report(
+        tables={"mia_roc": [{"checkpoint": "x", "variant": "loss"} | at]}
+    )
     (drawing,) = drawings(report)
     assert drawing.alt.endswith("above 0: x 0.600.")
     assert pyplot.get_fignums() == []
