@@ -59,7 +59,7 @@ from spark_audit.pipeline.run import Outcome, run
 from spark_audit.provenance import seed_for, sha256_json, versions
 from spark_audit.report.audit_report import read_report
 from spark_audit.report.folder import write_report
-from spark_audit.scoring.score import use_threads
+from spark_audit.scoring.threads import use_threads
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """A callback with the phase, the amount done and the total."""

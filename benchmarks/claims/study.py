@@ -23,7 +23,7 @@ from spark_audit.data.examples import (
 from spark_audit.files import alone, write_text
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import write_manifest
-from spark_audit.scoring.score import use_threads
+from spark_audit.scoring.threads import use_threads
 
 Progress = Callable[[str, int, int], None]
 

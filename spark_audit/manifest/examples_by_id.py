@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections import UserDict
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, TypeVar
 
-if TYPE_CHECKING:
-    from spark_audit.manifest.schema import ManifestExample
+ExampleT = TypeVar("ExampleT")
 
 
-class ById(UserDict[str, Any]):
+class ById(UserDict[str, Any], Generic[ExampleT]):
     """Examples by id, each made on demand.
 
     ``data`` maps each id to an index of the manifest's list, because the examples
     themselves would take 10 KB each.
     """
 
-    def __init__(self, examples: Sequence[ManifestExample], ids: Iterable[str]) -> None:
+    def __init__(self, examples: Sequence[ExampleT], ids: Iterable[str]) -> None:
         self._examples = examples
         self.data = {example_id: index for index, example_id in enumerate(ids)}
 
-    def __getitem__(self, key: str) -> ManifestExample:
-        example: ManifestExample = self._examples[self.data[key]]
-        return example
+    def __getitem__(self, key: str) -> ExampleT:
+        return self._examples[self.data[key]]

@@ -590,7 +590,7 @@ class Manifest(_Part):
             yield part, len(getattr(self, part))
 
     @cached_property
-    def by_id(self) -> ById:
+    def by_id(self) -> ById[ManifestExample]:
         """Return the examples by id, in their order."""
         return ById(self.examples, (example.id for example in self.examples))
 

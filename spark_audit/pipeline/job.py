@@ -239,7 +239,7 @@ class Job:
         if not new_passes:
             return items_by_pass
 
-        from spark_audit.scoring.score import check_reads_as_base
+        from spark_audit.scoring.item_checks import check_reads_as_base
 
         united = union(self.plans)
         plan = {scoring_pass: united[scoring_pass] for scoring_pass in new_passes}

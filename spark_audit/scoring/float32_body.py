@@ -1,6 +1,6 @@
 """Run the body of a model in float32, layer by layer.
 
-``score.py`` measures with it how much half precision moves the NLL.
+``scoring/drift.py`` measures with it how much half precision moves the NLL.
 """
 
 from __future__ import annotations

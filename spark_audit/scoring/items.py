@@ -3,7 +3,7 @@
 Every kind has a key, the positions of its result rows (``row_positions``), sizes
 (``tokens``, ``context_tokens``), its token ids (``all_ids``), those that a model must
 predict (``predicted_ids``), and the bytes that identify it in the store (``content``).
-A further kind has all of these, a noun in ``_ITEM_NOUNS`` (``scoring/score.py``) and a
+A further kind has all of these, a noun in ``_ITEM_NOUNS`` (``item_checks.py``) and a
 pass that reads it. ``manifest/sequences.py`` makes the items of a manifest.
 """
 

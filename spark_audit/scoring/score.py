@@ -5,9 +5,9 @@ are known. This module stores them, shares work among workers and resumes it, in
 same way for all passes.
 
 :func:`score` is for Python, and :func:`score_items` for one pass of a planned run.
-Before a model is switched on, items are checked (:func:`_check_readable`, where a
-further refusal belongs) and settings (:func:`pass_runner`). :func:`drift_remarks` and
-``added_rows.py`` measure what readers of the figures should know.
+Before a model is switched on, items are checked (``item_checks.py``, where a further
+refusal belongs) and settings (:func:`pass_runner`). ``drift.py`` and ``added_rows.py``
+measure what readers of the figures should know.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -27,7 +26,8 @@ import numpy as np
 from spark_audit.data.encoding import Encoding
 from spark_audit.errors import InputError, OutputError, one_of
 from spark_audit.options import BatchSize
-from spark_audit.scoring.items import AnyItem, Candidates, Item, Prompt
+from spark_audit.scoring.item_checks import check_readable
+from spark_audit.scoring.items import AnyItem, Item
 from spark_audit.scoring.store import PassItems, Store
 from spark_audit.scoring.table import COLUMN_TYPES, Pass, Task, TokenTable
 
@@ -44,19 +44,11 @@ ItemAndColumns: TypeAlias = tuple[AnyItem, dict[str, np.ndarray]]
 RunPass: TypeAlias = Callable[[Sequence[AnyItem], Task], Iterator[ItemAndColumns]]
 """A function that scores items with one model in one pass."""
 
-DRIFT_ROWS = 8
-"""Texts on which the effects of batches and of the dtype are measured."""
-
 SHARED_HEADS = "TRANSFORMERS_SDPA_FORCE_GQA"
 """Environment variable that stops transformers from copying shared keys and values."""
 
 WINDOW = 1024
 """Items in a window whose batches are always the same; see :func:`score_items`."""
-
-_MAX_NAMED = 5
-"""Most rows that an error names."""
-
-_ITEM_NOUNS = {Item: "example", Candidates: "candidates", Prompt: "prompt"}
 
 
 class Scores(dict[Pass, TokenTable]):
@@ -222,7 +214,7 @@ def score_items(
 
     # Settings and items are checked before the model is switched on.
     run = pass_runner(loaded, pass_items.scoring_pass)
-    _check_readable(loaded, pass_items.items)
+    check_readable(loaded, pass_items.items)
 
     # Either whole windows, one after the other, or this worker's share at once.
     store_keys = pass_items.store_keys()
@@ -370,177 +362,3 @@ def _shared_heads() -> Iterator[None]:
         yield
     finally:
         os.environ.pop(SHARED_HEADS, None)
-
-
-def drift(
-    loaded: Checkpoint, items: Sequence[Item]
-) -> tuple[float, tuple[float, float] | None]:
-    """Return how much a batch, and the body's dtype, change the NLL, in nats.
-
-    Returns
-    -------
-    tuple
-        The largest difference between texts scored together and alone; then the mean
-        and largest difference from a body in float32, or ``None`` if the body is in
-        float32 itself or the logits do not come from its hidden states here.
-    """
-    from spark_audit.scoring.passes.plain import Scorer
-
-    _check_readable(loaded, items)
-    with loaded.active() as model:
-        # The pass itself has already given its notes.
-        scorer = Scorer(loaded, model, items[0], lambda _: None)
-
-        # A single batch of all lengths, because the effect of padding is measured.
-        together = np.concatenate([columns["nll"] for columns in scorer(items)])
-        alone = np.concatenate([scorer([item])[0]["nll"] for item in items])
-        # Both of shape (tokens,).
-        by_batch = float(np.abs(together - alone).max(initial=0.0))
-
-        widened = scorer.widened()
-        if widened is None:
-            return by_batch, None
-        as_loaded = np.concatenate(scorer.nll(items)).astype(np.float64)  # (tokens,)
-        with widened:
-            in_float32 = np.concatenate(scorer.nll(items))  # (tokens,)
-
-    difference = np.abs(as_loaded - in_float32)
-    if not len(difference):
-        return by_batch, (0, 0)
-    return by_batch, (float(difference.mean()), float(difference.max()))
-
-
-def drift_remarks(loaded: Checkpoint, pass_items: PassItems, seed: int) -> list[str]:
-    """Return remarks on how much batches and the dtype change scores.
-
-    It is measured on some texts of the plain pass; empty for any other pass, and for a
-    served checkpoint.
-    """
-    items = pass_items.items
-    is_plain = pass_items.scoring_pass == Pass()
-    if not is_plain or not len(items) or loaded.served is not None:
-        return []
-
-    drawn = np.random.default_rng(seed).permutation(len(items))[:DRIFT_ROWS]
-    # In the plain pass all items are texts, but a type checker cannot know this.
-    probes = [item for i in drawn if isinstance(item := items[i], Item)]
-    n_probes = len(probes)
-    by_batch, by_dtype = drift(loaded, probes)
-
-    remarks = [
-        f"{n_probes} texts scored alone and in one batch differ by at most "
-        f"{by_batch:.1e} nats per token"
-    ]
-    if by_dtype is not None:
-        mean, largest = by_dtype
-        remarks.append(
-            f"{n_probes} texts scored in {loaded.dtype} and in float32 differ by "
-            f"{mean:.1e} nats per token in the mean, {largest:.1e} at most"
-        )
-    return remarks
-
-
-def check_reads_as_base(loaded: Checkpoint, items: Sequence[AnyItem]) -> None:
-    """Refuse texts that hold tokens which were added to those of the base.
-
-    A grown tokenizer reads such texts differently from its base's. Their scores would
-    belong to other tokens than those of the base.
-
-    Raises
-    ------
-    InputError
-        Names the first rows.
-    """
-    if loaded.added is None:
-        return
-
-    # `added` is a mask over the vocabulary. Items of several passes may share a key.
-    names_by_key: dict[str, str] = {}
-    for item in items:
-        if loaded.added[item.all_ids].any():
-            names_by_key[item.key] = _name_of(item)
-    if not names_by_key:
-        return
-
-    listed = ", ".join([*names_by_key.values()][:_MAX_NAMED])
-    n_more = len(names_by_key) - _MAX_NAMED
-    more = f" and {n_more} more" if n_more > 0 else ""
-    raise InputError(
-        f"its tokenizer reads {listed}{more} otherwise than the base's: they hold "
-        "tokens that were added",
-        where=f"checkpoint {loaded.name!r}",
-        fix="leave these rows out, or give --base the checkpoint with these tokens",
-    )
-
-
-def _check_readable(loaded: Checkpoint, items: Sequence[AnyItem]) -> None:
-    """Refuse items that the model cannot read; the error names the first one."""
-    seen = set[str]()
-    for item in items:
-        if item.key in seen:
-            raise InputError("the key occurs twice", where=_name_of(item))
-        seen.add(item.key)
-        if isinstance(item, Candidates) and not len(item.prefix):
-            raise InputError(
-                "there is no text before its candidates", where=_name_of(item)
-            )
-        _check_length(loaded, item)
-        _check_tokens(loaded, item)
-
-
-def _check_length(loaded: Checkpoint, item: AnyItem) -> None:
-    """Refuse an item that is longer than the model's context."""
-    context = loaded.max_positions
-    if context is not None and item.context_tokens > context:
-        raise InputError(
-            f"{item.context_tokens} tokens do not fit the context of {context}",
-            where=_name_of(item),
-            fix="build the manifest with this model's context, or cut the text",
-        )
-
-
-def _check_tokens(loaded: Checkpoint, item: AnyItem) -> None:
-    """Refuse an item with a token that the model does not have, or cannot predict."""
-    ids = item.all_ids
-    problem = ""
-    if len(ids) and (ids.min() < 0 or ids.max() >= len(loaded.usable)):
-        problem = "holds a token that the model's vocabulary does not have"
-    elif not loaded.usable[item.predicted_ids].all():
-        problem = "holds a token at a vocabulary row that is marked as no token"
-    if problem:
-        raise InputError(
-            problem, where=_name_of(item), fix="use the checkpoint's own tokenizer"
-        )
-
-
-def _name_of(item: AnyItem) -> str:
-    """Return the name of an item for messages."""
-    return f"{_ITEM_NOUNS[type(item)]} {item.key!r}"
-
-
-def cores() -> int:
-    """Return the number of cores that this process may use.
-
-    It is the number of threads that torch has, or would have. Torch is not imported for
-    this, because it takes seconds.
-    """
-    if torch := sys.modules.get("torch"):
-        n_threads: int = torch.get_num_threads()
-        return n_threads
-    n_threads_asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
-    if n_threads_asked.isdecimal():
-        return int(n_threads_asked)
-    return len(os.sched_getaffinity(0))
-
-
-@contextlib.contextmanager
-def use_threads(count: int) -> Iterator[None]:
-    """Let torch compute with so many threads inside the block."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -15,8 +15,9 @@ from spark_audit.checkpoints.specs import Loading, Spec
 from spark_audit.cli.main import run
 from spark_audit.errors import InputError
 from spark_audit.scoring.added_rows import added_mass
+from spark_audit.scoring.item_checks import check_reads_as_base
 from spark_audit.scoring.items import Item
-from spark_audit.scoring.score import check_reads_as_base, score
+from spark_audit.scoring.score import score
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 MARK = "<|mark|>"

@@ -8,8 +8,8 @@ import torch
 from scored_by_hand import make_items, make_loaded
 from tiny_models import make_model
 
+from spark_audit.scoring.drift import drift
 from spark_audit.scoring.passes.plain import Scorer
-from spark_audit.scoring.score import drift
 
 KINDS: dict[str, dict[str, Any]] = {
     "llama": {},

@@ -8,9 +8,10 @@ from tiny_models import make_model
 
 from spark_audit.data.encoding import encode
 from spark_audit.errors import InputError
+from spark_audit.scoring.drift import drift
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.passes import plain
-from spark_audit.scoring.score import drift, item, score, score_items
+from spark_audit.scoring.score import item, score, score_items
 from spark_audit.scoring.store import Store
 from spark_audit.scoring.table import Pass, TokenTable
 

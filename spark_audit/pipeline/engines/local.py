@@ -27,7 +27,9 @@ from spark_audit.messages import say
 from spark_audit.pipeline.job import CheckpointJob, Job, Unscored
 from spark_audit.pipeline.request import Request
 from spark_audit.scoring.added_rows import added_remarks
-from spark_audit.scoring.score import cores, drift_remarks, score_items, use_threads
+from spark_audit.scoring.drift import drift_remarks
+from spark_audit.scoring.score import score_items
+from spark_audit.scoring.threads import cores, use_threads
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.checkpoint import Checkpoint
