@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from typing import ParamSpec, TypeVar
 
@@ -47,15 +47,33 @@ def checked_call(function: Callable[CallP, ResultT]) -> Callable[CallP, ResultT]
 
     @functools.wraps(function)
     def checked(*args: CallP.args, **kwargs: CallP.kwargs) -> ResultT:
-        for given in kwargs:
-            if given not in names:
-                raise TypeError(_wrong_argument(function.__name__, given, names))
+        check_arguments(function.__name__, kwargs, names)
         return function(*args, **kwargs)
 
     return checked
 
 
-def _wrong_argument(function: str, given: str, names: list[str]) -> str:
+def check_arguments(function: str, given: Iterable[str], names: Sequence[str]) -> None:
+    """Refuse a name that is no argument of a function or class.
+
+    Parameters
+    ----------
+    given
+        Names of the arguments of a call.
+    names
+        All arguments that there are.
+
+    Raises
+    ------
+    TypeError
+        Names the wrong argument and the nearest one.
+    """
+    for name in given:
+        if name not in names:
+            raise TypeError(_wrong_argument(function, name, names))
+
+
+def _wrong_argument(function: str, given: str, names: Sequence[str]) -> str:
     """Return the message for an argument that a function does not have."""
     problem = f"{function}() has no argument {given!r}"
     nearest = get_close_matches(given, names, n=1, cutoff=MIN_SIMILARITY_OF_ARGUMENTS)

@@ -32,6 +32,7 @@ ARGUMENTS = {
     "device": "device",
     "device-map": "device_map",
     "doses": "doses",
+    "dp": "dp",
     "draws": "draws",
     "dtype": "dtype",
     "empty": "empty",
@@ -42,9 +43,11 @@ ARGUMENTS = {
     "jobs": "jobs",
     "limit": "limit",
     "lora-alpha": "lora_alpha",
+    "lora-targets": "lora_targets",
     "manifest": "manifest",
     "map": "columns",
     "max-length": "max_length",
+    "method": "method",
     "model": "model",
     "null": "null",
     "offsets": "offsets",
@@ -62,6 +65,8 @@ ARGUMENTS = {
     "scores": "scores",
     "scores-file": "scores_file",
     "scores-rows": "scores_rows",
+    "seed": "seed",
+    "set": "settings",
     "shard": "shard",
     "show-text": "show_text",
     "sigmas": "sigmas",
@@ -80,7 +85,10 @@ SWITCHES = ("show-text", "trust-remote-code")
 OUTPUT_OPTION = re.compile(r"(?<= )-o(?=[,;.]|$)")
 """The short name of ``--output``, except with a value: then it is of another tool."""
 
-_WORDS = "ray|dossier|cpu|auto|float32|bfloat16|train|test|rules|presidio|all|drop|keep"
+_WORDS = (
+    "ray|dossier|cpu|auto|float32|bfloat16|train|test|rules|presidio|all|drop|keep|"
+    "dpsgd|fn"
+)
 """Values in lower case that errors name behind an option: other words are prose."""
 
 _NAMES = "|".join(sorted(ARGUMENTS, key=len, reverse=True))

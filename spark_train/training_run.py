@@ -191,11 +191,10 @@ def _settings(request: TrainRequest) -> tuple[TrainingSettings, dict[str, object
     assignments = [*request.settings]
     if request.seed is not None:
         assignments.insert(0, f"seed={request.seed}")
-    settings = parse(
-        assignments,
-        groups=groups_read,
-        method=f"{request.method} --dp {request.dp}",
-    )
+    method = request.method
+    if request.dp != NO_PRIVACY:
+        method += f" --dp {request.dp}"
+    settings = parse(assignments, groups=groups_read, method=method)
     if request.seed not in (None, settings.seed):
         raise InputError(
             f"is {request.seed}, and --set gives the seed {settings.seed}",

@@ -1,13 +1,26 @@
-"""Settings of a run: their names, defaults, bounds and where each comes from."""
+"""Settings of a run: their names, defaults, bounds and where each comes from.
+
+The command line gives them as texts, ``ptpc.steps=100``, which :func:`parse` reads.
+Python gives them as ``TrainingSettings(ptpc=Ptpc(steps=100))`` or as
+``{"ptpc.steps": 100}``; :func:`assignments` turns both into these texts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Literal, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Literal, Self, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 
+from spark_audit.arguments import check_arguments
 from spark_audit.errors import InputError, choose
 
 T = TypeVar("T")
@@ -30,6 +43,37 @@ class SettingGroup(BaseModel):
         allow_inf_nan=False,
         use_attribute_docstrings=True,
     )
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _check(cls, values: object, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        """Refuse an unknown name or a bad value in one line; called by pydantic.
+
+        Raises
+        ------
+        TypeError
+            Names the nearest setting.
+        InputError
+            Names the setting and its value.
+        """
+        if isinstance(values, Mapping):
+            check_arguments(cls.__name__, values, [*cls.model_fields])
+        try:
+            return validate(values)
+        except ValidationError as error:
+            # One problem is enough.
+            first = error.errors()[0]
+            leaf = ".".join(str(part).rstrip("_") for part in first["loc"])
+            message = str(first["msg"])
+            reason = message[:1].lower() + message[1:]
+            raise InputError(
+                f"{cls._prefix()}{leaf} is {first['input']!r}: {reason}", where="--set"
+            ) from error
+
+    @classmethod
+    def _prefix(cls) -> str:
+        """Return what stands before the names of its settings, such as ``ptpc.``."""
+        return f"{cls.__name__.lower()}."
 
 
 def paper(default: T, source: str = "paper") -> T:
@@ -183,7 +227,18 @@ class Fn(SettingGroup):
 
 
 class TrainingSettings(SettingGroup):
-    """All settings of a run."""
+    """All settings of a run; those that are not given have their defaults.
+
+    Examples
+    --------
+    >>> settings = TrainingSettings(epochs=1, ptpc=Ptpc(steps=100))
+    >>> settings.ptpc.steps, settings.lr
+    (100, 0.0005)
+    >>> TrainingSettings(epoch=1)
+    Traceback (most recent call last):
+    ...
+    TypeError: TrainingSettings() has no argument 'epoch'; did you mean 'epochs'?
+    """
 
     epochs: Count = paper(3)
     """Passes over a task's rows."""
@@ -215,6 +270,11 @@ class TrainingSettings(SettingGroup):
     dp: Dp = Dp()
     fn: Fn = Fn()
 
+    @classmethod
+    def _prefix(cls) -> str:
+        """Return an empty prefix: its settings belong to no group."""
+        return ""
+
     def flat(self, groups: Iterable[str] | None = None) -> dict[str, object]:
         """Return settings by name: all of them, or those of some groups and of none."""
         read = SETTING_GROUPS if groups is None else tuple(groups)
@@ -224,6 +284,9 @@ class TrainingSettings(SettingGroup):
             if "." not in name or name in read or name.partition(".")[0] in read
         }
 
+
+GivenSettings: TypeAlias = TrainingSettings | Mapping[str, bool | float | str]
+"""Settings as Python code gives them; a mapping has names such as ``ptpc.steps``."""
 
 SETTING_GROUPS = tuple(
     name for name, value in TrainingSettings() if isinstance(value, SettingGroup)
@@ -278,17 +341,36 @@ def parse(
         else:
             values[leaf] = value
 
-    try:
-        return TrainingSettings.model_validate(values | values_by_group)
-    except ValidationError as error:
-        # One error is enough, in one line.
-        first = error.errors()[0]
-        name = ".".join(str(part).rstrip("_") for part in first["loc"])
-        message = str(first["msg"])
-        reason = message[:1].lower() + message[1:]
-        raise InputError(
-            f"{name} is {first['input']!r}: {reason}", where="--set"
-        ) from error
+    return TrainingSettings.model_validate(values | values_by_group)
+
+
+def assignments(settings: GivenSettings) -> tuple[str, ...]:
+    """Return settings of Python as texts ``name=value``, without those not given.
+
+    Values are not checked here, but by :func:`parse`.
+
+    Raises
+    ------
+    TypeError
+        If they are neither ``TrainingSettings`` nor a mapping of names to values.
+
+    Examples
+    --------
+    >>> assignments(TrainingSettings(lr=1e-3, replay=Replay(lambda_=0.5, memory=10)))
+    ('lr=0.001', 'replay.lambda=0.5', 'replay.memory=10')
+    >>> assignments({"ptpc.ul": False})
+    ('ptpc.ul=off',)
+    """
+    if isinstance(settings, TrainingSettings):
+        given = {name: value for name, value, _ in _leaves(settings, only_given=True)}
+    elif isinstance(settings, Mapping):
+        given = dict(settings)
+    else:
+        raise TypeError(
+            f"settings: {type(settings).__name__} is neither TrainingSettings nor a "
+            "mapping of names to values"
+        )
+    return tuple(f"{name}={shown(value)}" for name, value in given.items())
 
 
 def names(groups: Iterable[str] | None = None) -> list[str]:
@@ -322,12 +404,14 @@ def shown(value: object) -> str:
 
 
 def _leaves(
-    group: SettingGroup, prefix: str = ""
+    group: SettingGroup, prefix: str = "", *, only_given: bool = False
 ) -> Iterable[tuple[str, object, FieldInfo]]:
-    """Yield name, value and field of each setting."""
+    """Yield name, value and field of each setting, or only of those that were given."""
     for name, field in type(group).model_fields.items():
+        if only_given and name not in group.model_fields_set:
+            continue
         value = getattr(group, name)
         if isinstance(value, SettingGroup):
-            yield from _leaves(value, f"{name}.")
+            yield from _leaves(value, f"{name}.", only_given=only_given)
         else:
             yield prefix + name.rstrip("_"), value, field

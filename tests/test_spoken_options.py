@@ -12,11 +12,14 @@ from spark_audit.cli.main import run
 from spark_audit.errors import CheckpointError, InputError
 from spark_audit.spoken_options import ARGUMENTS, as_called, for_command_line
 
-PACKAGE = Path(sa.__file__).parent
+ROOT = Path(sa.__file__).parents[1]
+PACKAGES = (ROOT / "spark_audit", ROOT / "spark_train")
 
 OPTIONS_OF_OTHERS = {
     # Of commands of ours that are named whole, and of files of style.
-    *("attest", "dp", "dry-run", "help", "json", "seed"),
+    *("attest", "dry-run", "help", "json"),
+    # Of `spark-train relearn`, which has no function of Python.
+    "lr",
     *("alarm", "grid", "ink", "muted", "paper", "rwrap", "warn"),
     # Of other programs.
     *("adapter-path", "backend", "dequantize", "head", "input_dir", "local_dir"),
@@ -33,8 +36,10 @@ def in_python():
 def texts_of_the_library() -> list[str]:
     """Every string in the code, without docstrings and the command line."""
     texts = []
-    for path in PACKAGE.rglob("*.py"):
-        if {"cli", "terminal"} & set(path.parts) or path.stem == "spoken_options":
+    paths = [path for package in PACKAGES for path in package.rglob("*.py")]
+    for path in paths:
+        folders = {"cli", "cli.py", "terminal"}
+        if folders & set(path.parts) or path.stem == "spoken_options":
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
         docstrings = set()

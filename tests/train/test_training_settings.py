@@ -7,7 +7,11 @@ import pytest
 from spark_audit.errors import InputError
 from spark_train.training_settings import (
     SETTING_GROUPS,
+    Fn,
+    Ptpc,
+    Replay,
     TrainingSettings,
+    assignments,
     describe,
     names,
     parse,
@@ -79,3 +83,59 @@ def test_every_setting_is_described():
     assert shown["replay.t_squared"] == ("off", "ours")
     assert shown["replay.lambda"] == ("1", "paper")
     assert shown["ptpc.lr"] == ("1e-05", "paper")
+
+
+@pytest.mark.parametrize(
+    ("given", "texts"),
+    [
+        (TrainingSettings(), ()),
+        (TrainingSettings(lr=1e-3, epochs=3), ("epochs=3", "lr=0.001")),
+        (TrainingSettings(ptpc=Ptpc(ul=False)), ("ptpc.ul=off",)),
+        (TrainingSettings(replay=Replay(lambda_=0.1)), ("replay.lambda=0.1",)),
+        ({"ptpc.ul": False, "lora.r": 4}, ("ptpc.ul=off", "lora.r=4")),
+        ({}, ()),
+    ],
+)
+def test_settings_of_python_are_those_of_the_command_line(given, texts):
+    assert assignments(given) == texts
+    if isinstance(given, TrainingSettings):
+        assert parse(texts) == given
+
+
+def test_every_value_survives_the_way_through_text():
+    given = TrainingSettings(lr=1 / 3, fn=Fn(sigma=1e-30), ptpc=Ptpc(lambda_old=0))
+    assert parse(assignments(given)) == given
+
+
+@pytest.mark.parametrize(
+    ("make", "nearest"),
+    [
+        (lambda: TrainingSettings(epoch=2), "'epochs'"),
+        (lambda: TrainingSettings(ptcp=Ptpc()), "'ptpc'"),
+        (lambda: Ptpc(step=3), "'steps'"),
+        (lambda: TrainingSettings(ptpc={"step": 3}), "'steps'"),
+    ],
+)
+def test_a_misspelt_setting_is_answered_with_the_nearest(make, nearest):
+    with pytest.raises(TypeError, match=f"did you mean {nearest}"):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: TrainingSettings(lr=-1), "lr is -1: "),
+        (lambda: Replay(lambda_=-1), "replay.lambda is -1: "),
+        (lambda: TrainingSettings(ptpc={"steps": 0}), "ptpc.steps is 0: "),
+    ],
+)
+def test_a_bad_value_of_a_setting_is_refused_in_one_line(make, named):
+    with pytest.raises(InputError, match=named) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_of_another_type_are_refused():
+    settings: Any = ["lr=1"]
+    with pytest.raises(TypeError, match="settings: list is neither"):
+        assignments(settings)
