@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
 
+from spark_audit.arguments import checked_call
 from spark_audit.checkpoints.call_headers import same_path
 from spark_audit.checkpoints.checkpoint import max_positions
 from spark_audit.checkpoints.open import OpenCheckpoints
@@ -25,8 +26,19 @@ _N_TARGETS = 8
 _N_FILES = 4
 
 
+@checked_call
 def inspect_checkpoint(
-    source: str, loading: Loading | None = None, **options: Any
+    source: str,
+    loading: Loading | None = None,
+    *,
+    base: str | Path | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    device_map: str | None = None,
+    tokenizer: str | Path | None = None,
+    lora_alpha: float | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool | None = None,
 ) -> dict[str, str]:
     """Describe a checkpoint and check that it would load; return facts in print order.
 
@@ -36,7 +48,8 @@ def inspect_checkpoint(
 
     Parameters
     ----------
-    loading, options
+    loading, base, device, dtype, device_map, tokenizer, lora_alpha, revision, \
+    trust_remote_code
         As for :func:`spark_audit.checkpoints.open.open_checkpoint`.
 
     Raises
@@ -44,7 +57,16 @@ def inspect_checkpoint(
     SparkError
         If opening would fail, or an audit with the given base.
     """
-    loading = replace(loading or Loading(), **options)
+    loading = (loading or Loading()).with_options(
+        base=base,
+        device=device,
+        dtype=dtype,
+        device_map=device_map,
+        tokenizer=tokenizer,
+        lora_alpha=lora_alpha,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+    )
     spec = Spec("opened", (source,))
     # With full weights, the given base is also described, for a comparison.
     has_given_base = loading.base is not None

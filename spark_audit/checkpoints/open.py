@@ -8,12 +8,12 @@ refuses any that does not fit. Then it loads them, one module at a time.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from spark_audit.arguments import checked_call
 from spark_audit.checkpoints import derived, weight_files
 from spark_audit.checkpoints.adapters import AdapterHost
 from spark_audit.checkpoints.base_check import check_base
@@ -29,10 +29,8 @@ from spark_audit.checkpoints.checkpoint import (
     module_facts,
     served_by,
 )
-from spark_audit.checkpoints.given import GivenCheckpoint
-from spark_audit.checkpoints.grown_vocabulary import (
-    growth_since,
-)
+from spark_audit.checkpoints.given import GivenCheckpoint, is_model
+from spark_audit.checkpoints.grown_vocabulary import growth_since
 from spark_audit.checkpoints.in_memory import from_memory
 from spark_audit.checkpoints.noise_file import frozen_noise
 from spark_audit.checkpoints.on_module import Derivation, OnModule
@@ -52,12 +50,16 @@ from spark_audit.names import BASE, RELEARN, CheckpointName
 
 if TYPE_CHECKING:
     from peft import PeftConfig
+    from transformers import PreTrainedTokenizerBase
 
     from spark_audit.checkpoints.server import Server
 
 
 def as_checkpoint(
-    given: GivenCheckpoint, *, tokenizer_sha256: str | None = None
+    given: GivenCheckpoint,
+    *,
+    name: str | None = None,
+    tokenizer_sha256: str | None = None,
 ) -> Checkpoint:
     """Return as an open checkpoint whatever a function was given as a checkpoint.
 
@@ -65,6 +67,8 @@ def as_checkpoint(
     ----------
     given
         A path, an open checkpoint, or a model in memory.
+    name
+        Its name in reports; default: its own, or the last part of its path.
     tokenizer_sha256
         Hash of the tokenizer of the manifest, by which a model in memory finds its own.
 
@@ -74,16 +78,27 @@ def as_checkpoint(
         As :func:`open_checkpoint`.
     """
     if isinstance(given, str | Path):
-        return open_checkpoint(given)
-    return from_memory(given, tokenizer_sha256=tokenizer_sha256)
+        return open_checkpoint(given, name=name)
+    return from_memory(given, name=name, tokenizer_sha256=tokenizer_sha256)
 
 
+@checked_call
 def open_checkpoint(
     source: GivenCheckpoint,
     loading: Loading | None = None,
     *,
     name: str | None = None,
-    **options: Any,
+    base: GivenCheckpoint | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    device_map: str | None = None,
+    tokenizer: PreTrainedTokenizerBase | str | Path | None = None,
+    lora_alpha: float | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool | None = None,
+    quantize: str | Sequence[str] = (),
+    model: str | None = None,
+    agree: str | Path | None = None,
 ) -> Checkpoint:
     """Open one checkpoint as exactly what it is.
 
@@ -92,17 +107,23 @@ def open_checkpoint(
     source
         A Hugging Face folder or ``hf:ORG/NAME``, a PEFT folder, a weights file, or a
         series of tasks (its last stage, or ``PATH@K``). An open checkpoint is returned
-        unchanged. A model in memory is taken as it stands, with the ``tokenizer`` that
-        is given among the options.
+        unchanged. A model in memory is taken as it stands.
     loading
-        Options for opening; default: those of
+        Options for opening that the arguments below do not give; default: those of
         :class:`~spark_audit.checkpoints.specs.Loading`.
     name
         Its name in reports; default: the last part of the path. ``base`` marks the base
         itself.
-    options
-        Fields of :class:`~spark_audit.checkpoints.specs.Loading` by name, such as
-        ``base`` and ``device``.
+    base
+        The base of an adapter or of a weights file: a path, or an open checkpoint,
+        whose module the adapter shares.
+    tokenizer
+        Folder of a tokenizer, if it is not the checkpoint's or the base's. For a model
+        in memory also the tokenizer itself.
+    device, dtype, device_map, lora_alpha, revision, trust_remote_code, model, agree
+        How it is opened; see :class:`~spark_audit.checkpoints.specs.Loading`.
+    quantize
+        ``int8`` or ``int4``: open it with its weights rounded.
 
     Raises
     ------
@@ -112,24 +133,54 @@ def open_checkpoint(
         If it is none of these, or an option cannot apply to what is open already.
     """
     if not isinstance(source, str | Path):
-        tokenizer = options.pop("tokenizer", None)
-        if options:
-            raise TypeError(
-                f"{', '.join(options)}: cannot be chosen for a checkpoint that is open"
-            )
+        chosen = {
+            "loading": loading,
+            "base": base,
+            "device": device,
+            "dtype": dtype,
+            "device_map": device_map,
+            "tokenizer": None if is_model(source) else tokenizer,
+            "lora_alpha": lora_alpha,
+            "revision": revision,
+            "trust_remote_code": trust_remote_code,
+            "quantize": quantize or None,
+            "model": model,
+            "agree": agree,
+        }
+        _refuse_chosen(chosen)
         return from_memory(source, name=name, tokenizer=tokenizer)
 
+    if not isinstance(tokenizer, str | Path | None):
+        raise TypeError("tokenizer: give its folder for a checkpoint in files")
+    # An open base needs no path: its module is there.
+    is_base_open = base is not None and not isinstance(base, str | Path)
+    opened = [from_memory(base, name=BASE)] if is_base_open else []
+    loading = (loading or Loading()).with_options(
+        base=base if isinstance(base, str | Path) else None,
+        device=device,
+        dtype=dtype,
+        device_map=device_map,
+        tokenizer=tokenizer,
+        lora_alpha=lora_alpha,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+        quantize=quantize,
+        model=model,
+        agree=agree,
+    )
     spec = Spec(name or default_name(str(source)), (str(source),))
-    base = options.pop("base", None)
-    opened: list[Checkpoint] = []
-    if base is None or isinstance(base, str | Path):
-        options["base"] = None if base is None else str(base)
-    else:
-        opened = [from_memory(base, name=BASE)]
-    loading = replace(loading or Loading(), **options)
     # An adapter's base is opened first, so the checkpoint itself is the last one.
     *_, loaded = OpenCheckpoints([spec], loading, opened=opened).each()
     return loaded
+
+
+def _refuse_chosen(options: Mapping[str, object]) -> None:
+    """Refuse options of opening for a checkpoint that is open; ``None``: not chosen."""
+    chosen = [option for option, value in options.items() if value is not None]
+    if chosen:
+        raise TypeError(
+            f"{', '.join(chosen)}: cannot be chosen for a checkpoint that is open"
+        )
 
 
 class OpenCheckpoints:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from cyclopts import Parameter
 
@@ -17,6 +17,8 @@ from spark_audit import errors, options
 from spark_audit.checkpoints import untrusted
 from spark_audit.errors import InputError
 from spark_audit.names import BASE
+
+OptionT = TypeVar("OptionT")
 
 SCHEMES = ("http://", "https://")
 DTYPES = ("float32", "bfloat16", "float16", "auto")
@@ -102,6 +104,44 @@ class Loading:
             source, revision=self.revision, code=self.trust_remote_code
         )
 
+    def with_options(
+        self,
+        *,
+        base: str | Path | None = None,
+        device: str | None = None,
+        dtype: str | None = None,
+        device_map: str | None = None,
+        tokenizer: str | Path | None = None,
+        lora_alpha: float | None = None,
+        revision: str | None = None,
+        trust_remote_code: bool | None = None,
+        quantize: str | Sequence[str] = (),
+        model: str | None = None,
+        agree: str | Path | None = None,
+    ) -> "Loading":
+        """Return this loading with the options that are given; others stay.
+
+        Raises
+        ------
+        InputError
+            If the device or dtype is unknown.
+        """
+        roundings = (quantize,) if isinstance(quantize, str) else tuple(quantize)
+        return replace(
+            self,
+            base=_given_or(_text(base), self.base),
+            device=_given_or(device, self.device),
+            dtype=_given_or(dtype, self.dtype),
+            device_map=_given_or(device_map, self.device_map),
+            tokenizer=_given_or(_text(tokenizer), self.tokenizer),
+            lora_alpha=_given_or(lora_alpha, self.lora_alpha),
+            revision=_given_or(revision, self.revision),
+            trust_remote_code=_given_or(trust_remote_code, self.trust_remote_code),
+            quantize=roundings or self.quantize,
+            model=_given_or(model, self.model),
+            agree=_given_or(_text(agree), self.agree),
+        )
+
     def __post_init__(self) -> None:
         # Checked before PyTorch is imported, which takes seconds.
         if not DEVICES.fullmatch(self.device):
@@ -115,6 +155,16 @@ class Loading:
         if self.device_map and self.quantize:
             problem = "rounds whole models, not models spread by --device-map"
             raise InputError(problem, where="--quantize")
+
+
+def _given_or(value: OptionT | None, default: OptionT) -> OptionT:
+    """Return the value of an option; the default if the option is not given."""
+    return default if value is None else value
+
+
+def _text(path: str | Path | None) -> str | None:
+    """Return a path as text; ``None`` stays."""
+    return None if path is None else str(path)
 
 
 @dataclass(frozen=True)

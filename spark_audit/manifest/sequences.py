@@ -109,7 +109,7 @@ def score(
     ----------
     checkpoint
         The checkpoint, its path, or a model in memory; ``{name: checkpoint}`` for
-        several.
+        several, which get these names.
     source
         A manifest or its path, for all its examples; or items that were made from one.
     passes
@@ -128,8 +128,6 @@ def score(
     Scores or dict
         The scores of the checkpoint; for several ``{name: scores}``.
     """
-    from spark_audit.checkpoints.open import open_checkpoint
-
     if isinstance(store, str | Path):
         store = Store(Path(store).expanduser())
     run = _Scoring(passes, store, batch_size, progress)
@@ -138,9 +136,7 @@ def score(
 
     scores_by_name: dict[str, Scores] = {}
     for name, given in checkpoint.items():
-        if isinstance(given, str | Path):
-            given = open_checkpoint(given, name=name)
-        scores_by_name[name] = _scores_of(given, source, run)
+        scores_by_name[name] = _scores_of(given, source, run, name=name)
     return scores_by_name
 
 
@@ -158,8 +154,16 @@ def _scores_of(
     checkpoint: GivenCheckpoint,
     source: schema.Manifest | str | Path | Sequence[AnyItem],
     run: _Scoring,
+    *,
+    name: str | None = None,
 ) -> Scores:
-    """Score a manifest, or given items, on one checkpoint."""
+    """Score a manifest, or given items, on one checkpoint.
+
+    Parameters
+    ----------
+    name
+        Name of the checkpoint; default: its own.
+    """
     from spark_audit.checkpoints.open import as_checkpoint
 
     manifest_digest = ""
@@ -168,12 +172,14 @@ def _scores_of(
         manifest = read_manifest(source)
         manifest_digest = manifest.digest
         loaded = as_checkpoint(
-            checkpoint, tokenizer_sha256=manifest.reference.tokenizer_sha256
+            checkpoint,
+            name=name,
+            tokenizer_sha256=manifest.reference.tokenizer_sha256,
         )
         plan = {Pass(): [*manifest.by_id]}
         items = items_for(manifest, loaded, plan)[Pass()]
     else:
-        loaded = as_checkpoint(checkpoint)
+        loaded = as_checkpoint(checkpoint, name=name)
         items = source
 
     scores = scoring.score(

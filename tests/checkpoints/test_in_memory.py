@@ -14,6 +14,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import spark_audit as sa
 from spark_audit.checkpoints.in_memory import undisturbed, weights_digest
+from spark_audit.checkpoints.inspection import inspect_checkpoint
+from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import CheckpointError
 from spark_audit.scoring.score import score
 from spark_audit.scoring.table import Pass
@@ -145,6 +147,43 @@ def test_options_of_opening_are_refused_for_what_is_open(tiny_base, tokenizer) -
     model = loaded_model(tiny_base)
     with pytest.raises(TypeError, match="dtype"):
         sa.open_checkpoint(model, tokenizer=tokenizer, dtype="float16")
+    opened = sa.open_checkpoint(model, tokenizer=tokenizer)
+    with pytest.raises(TypeError, match="tokenizer"):
+        sa.open_checkpoint(opened, tokenizer=tokenizer)
+    with pytest.raises(TypeError, match="loading"):
+        sa.open_checkpoint(opened, Loading())
+
+
+def test_tokenizer_of_files_is_given_by_its_folder(tiny_base, tokenizer) -> None:
+    with pytest.raises(TypeError, match="folder"):
+        sa.open_checkpoint(tiny_base, tokenizer=tokenizer)
+    from_path = sa.open_checkpoint(tiny_base, tokenizer=tiny_base, device="cpu")
+    assert from_path.tokenizer_sha256
+
+
+def test_misspelt_option_is_answered_by_the_nearest(tiny_base) -> None:
+    with pytest.raises(TypeError, match="did you mean 'device'"):
+        sa.open_checkpoint(tiny_base, devise="cpu")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="did you mean 'revision'"):
+        inspect_checkpoint(str(tiny_base), revison="main")  # type: ignore[call-arg]
+
+
+def test_arguments_come_before_those_of_loading(tiny_base) -> None:
+    loading = Loading(device="cpu", dtype="bfloat16")
+    assert sa.open_checkpoint(tiny_base, loading).dtype == "bfloat16"
+    assert sa.open_checkpoint(tiny_base, loading, dtype="float32").dtype == "float32"
+
+
+def test_scores_of_named_models_in_memory_bear_these_names(
+    tiny_base, tokenizer
+) -> None:
+    items = make_items([9, 17])
+    model = sa.open_checkpoint(loaded_model(tiny_base), tokenizer=tokenizer)
+    scores = sa.score({"before": model, "after": tiny_base}, items)
+    assert {name: one.checkpoint for name, one in scores.items()} == {
+        "before": "before",
+        "after": "after",
+    }
 
 
 def state_of(model: torch.nn.Module) -> dict[str, Any]:

@@ -263,7 +263,7 @@ ADDRESS, OPEN = "http://me:s3cr3t@127.0.0.1:9/v1", "http://127.0.0.1:9/v1"
         (ADDRESS, {"model": "m", "agree": "x"}),
         (ADDRESS.replace("http", "HTTPS"), {}),
         (f"{OPEN}?key=s3cr3t", {"model": "m", "agree": "x"}),
-        ("none", {"base": ADDRESS, "include_base": True}),
+        ("none", {"loading": Loading(base=ADDRESS, include_base=True)}),
         (OPEN, {"model": "m", "agree": ADDRESS}),
     ],
 )

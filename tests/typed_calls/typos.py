@@ -1,4 +1,4 @@
-"""Ten typical slips: a type checker refuses each, in the line marked `slip`.
+"""Typical slips: a type checker refuses each, in the line marked `slip`.
 
 This file is read by mypy, and never run.
 """
@@ -16,6 +16,7 @@ sa.audit("runs/mine", audits=[3])  # slip
 sa.audit("runs/mine", scores={"mine": "scores"})  # slip
 sa.score("runs/mine", manifest, stor="scores")  # slip
 _ = sa.score("runs/mine", manifest).manifest  # slip
+sa.open_checkpoint("runs/mine", devise="cpu")  # slip
 sa.build_manifest([], base, name="m", calliper=0.5)  # slip
 sa.compare("reports/a", "reports/b", base_line="plain")  # slip
 _ = report.standings  # slip
