@@ -7,23 +7,20 @@ so far: otherwise frequent looks would find something by chance.
 
 from __future__ import annotations
 
-import inspect
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
 import transformers
 from accelerate import PartialState
-from accelerate.utils import (
-    broadcast_object_list,
-    extract_model_from_parallel,
-)
+from accelerate.utils import broadcast_object_list, extract_model_from_parallel
 from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -32,21 +29,26 @@ from transformers import (
     TrainingArguments,
 )
 
-from spark_audit.audits import TRAINING_AUDITS, Audit, Matched, find
+from spark_audit.audits import TRAINING_AUDITS, Audit
 from spark_audit.audits.base import Plan
 from spark_audit.checkpoints.checkpoint import Checkpoint
+from spark_audit.checkpoints.given import GivenCheckpoint
 from spark_audit.checkpoints.in_memory import in_memory, undisturbed, unwrapped
-from spark_audit.errors import InputError, SparkError, one_of
+from spark_audit.errors import InputError, SparkError
+from spark_audit.integrations.given_base import open_given_base
 from spark_audit.integrations.history import LookCost, history_of, summary_of
 from spark_audit.integrations.look import LOG_PREFIX, AuditLook
+from spark_audit.integrations.look_settings import audits_by_name, rules_of
 from spark_audit.integrations.pace import Pace
 from spark_audit.integrations.probe import probe_rows
 from spark_audit.integrations.processes import result_of_first, results_of_all
 from spark_audit.integrations.trainer_batches import STEPS, BatchReader, Seen
+from spark_audit.integrations.trainer_log import log_by_trainer
 from spark_audit.manifest.file import check_fit, original, read_manifest, restricted_to
 from spark_audit.manifest.reference_distance import (
     MAX_BASE_DIFFERENCE,
     distance_from_manifest,
+    is_reference,
 )
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import items_for
@@ -56,7 +58,6 @@ from spark_audit.pipeline.job import facts_of
 from spark_audit.pipeline.lineup import make_plans, union
 from spark_audit.report.assemble import assemble
 from spark_audit.report.gate.judge import check
-from spark_audit.report.gate.rules import Rule, parse_rule
 from spark_audit.results import CheckpointFacts, Finding
 from spark_audit.scoring.score import score
 from spark_audit.scoring.table import Pass, TokenTable
@@ -74,6 +75,13 @@ HAS_USED_CUDA: Callable[[], bool] = torch.cuda.is_initialized
 """Tells whether this process has used a GPU. The name gives torch's function a type."""
 
 _log = logging.getLogger("spark_audit")
+
+
+class ScoredBase(NamedTuple):
+    """The base with which looks are compared, and its scores."""
+
+    checkpoint: Checkpoint
+    tables: Scores
 
 
 class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
@@ -104,6 +112,11 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         ends the training in an orderly way and is listed in :attr:`tripped`.
     tokenizer
         Default: the trainer's ``processing_class``.
+    base
+        The base of the manifest, with which looks are compared: a path, an open
+        checkpoint, or a model in memory. Needed if training begins with other full
+        weights, such as those that a method is to make forget. Default: the model with
+        its adapter off, or as it stands before the first step.
     preset, seed
         Preset and seed of the audits.
 
@@ -134,6 +147,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         rows: int = MAX_CALLBACK_ROWS,
         fail_if: str | Sequence[str] = (),
         tokenizer: PreTrainedTokenizerBase | None = None,
+        base: GivenCheckpoint | None = None,
         preset: str | None = None,
         seed: int = 0,
     ) -> None:
@@ -146,12 +160,13 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
             )
         self._every = every
         self._tokenizer = tokenizer
+        self._given_base = base
         self.seed = seed
         self._preset = preset
-        self.audits = _audits_by_name(
+        self.audits = audits_by_name(
             [audits] if isinstance(audits, str | Audit) else audits
         )
-        self._rules = _rules_of(
+        self._rules = rules_of(
             [fail_if] if isinstance(fail_if, str) else fail_if, self.audits
         )
         if not self.audits or rows < 1:
@@ -175,7 +190,9 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
 
         self.looks: list[AuditLook] = []
         self.costs: list[LookCost] = []
+        # Scores of the base, and whether training begins with its weights.
         self._base: Scores | None = None
+        self._begins_at_base = False
         self._due_step = 0
         self._reader: BatchReader | None = None
 
@@ -241,7 +258,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
             loaded = in_memory(inner, self._reads_by, name=BASE, is_hashed=False)
             check_fit(self._full_manifest, loaded, base_sha256=None)
             self._items = items_for(self.manifest, loaded, self.plan)
-            self._base = self._scored_base(inner, is_fresh=is_fresh)
+            self._score_base(inner, loaded, is_fresh=is_fresh)
             self._reader = BatchReader.of(self._full_manifest, loaded)
         if is_fresh:
             self.look_at(step, started=started)
@@ -349,7 +366,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
             If an error prevents the check of a rule.
         """
         started = _now() if started is None else started
-        name = BASE if self._base is not None and not step else f"step-{step}"
+        name = BASE if self._begins_at_base and not step else f"step-{step}"
         look: AuditLook | None = None
         try:
             with _unwrapped(self._model) as inner:
@@ -396,7 +413,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         if self._rules:
             figures[f"{LOG_PREFIX}tripped"] = float(len(look.tripped))
 
-        _tell_trainer(figures)
+        log_by_trainer(figures)
 
         # Logs go to services, so they contain only what shared files may contain.
         for finding in look.shared.findings:
@@ -406,8 +423,42 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
             late = "; training has ended" if is_last else ""
             _log.warning("%s: rule tripped: %s%s", look.name, text, late)
 
-    def _scored_base(self, model: PreTrainedModel, *, is_fresh: bool) -> Scores | None:
-        """Return scores of the manifest's base if the model can show it; else warn.
+    def _score_base(
+        self, model: PreTrainedModel, loaded: Checkpoint, *, is_fresh: bool
+    ) -> None:
+        """Score the base, and find out whether training begins with its weights.
+
+        Parameters
+        ----------
+        loaded
+            The model as it stands, as a checkpoint.
+        is_fresh
+            Whether training begins, instead of being resumed.
+        """
+        scored_base = None
+        if self._given_base is not None:
+            base = open_given_base(self._given_base, self._full_manifest, model=loaded)
+            scored_base = ScoredBase(base, self._scores(base))
+        else:
+            scored_base = self._base_of_model(model, is_fresh=is_fresh)
+        if scored_base is None:
+            self._base = None
+            self._begins_at_base = False
+            return
+
+        self._base = scored_base.tables
+        # The first process decides, so that all name the first look alike.
+        self._begins_at_base = is_fresh and result_of_first(
+            lambda: is_reference(self.manifest, loaded)
+        )
+        # If the first look is of the base itself, it adds these facts.
+        if not self._begins_at_base:
+            self._facts.append(facts_of(scored_base.checkpoint))
+
+    def _base_of_model(
+        self, model: PreTrainedModel, *, is_fresh: bool
+    ) -> ScoredBase | None:
+        """Score the manifest's base if the model itself can show it; else warn.
 
         With its adapter off a model is its base, but where the adapter's start has
         changed that (PiSSA); before the first step it is so as it stands.
@@ -420,21 +471,16 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
 
         distances: list[float] = []  # nats a token, one for each state
         for activate in states:
-            tables = self._scores(
-                in_memory(
-                    model,
-                    self._reads_by,
-                    name=BASE,
-                    activate=activate,
-                    is_hashed=False,
-                )
+            base = in_memory(
+                model, self._reads_by, name=BASE, activate=activate, is_hashed=False
             )
+            tables = self._scores(base)
             table = tables.get(Pass())
             if table is None or not len(table):  # no text is scored whole
-                return tables
+                return ScoredBase(base, tables)
             distance = distance_from_manifest(self.manifest, table)
             if distance <= MAX_BASE_DIFFERENCE:
-                return tables
+                return ScoredBase(base, tables)
             distances.append(distance)
 
         # Without the base there is no change to measure, and looks say less.
@@ -520,42 +566,6 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         return tables
 
 
-def _audits_by_name(audits: Sequence[str | Audit]) -> dict[str, Audit]:
-    """Return the audits of each look by name; refuse those of series."""
-    audit_by_name: dict[str, Audit] = {}
-    for audit in audits:
-        if audit == Matched.name:
-            # Placebos and rematching take long, and no look shows them.
-            audit = Matched(placebo_draws=0, rematched=False)
-        elif isinstance(audit, str):
-            audit = find(audit)()
-
-        if audit.of_series:
-            raise InputError(
-                f"{audit.name} looks at series, and a model in training is none",
-                where="audits",
-                fix="leave it out, and audit the run when it has ended",
-            )
-        audit_by_name[audit.name] = audit
-    return audit_by_name
-
-
-def _rules_of(texts: Sequence[str], audits: Mapping[str, Audit]) -> list[Rule]:
-    """Parse rules; refuse those that a look cannot check."""
-    rules = [parse_rule(text) for text in texts]
-
-    for text, rule in zip(texts, rules, strict=True):
-        if rule.audit:
-            one_of(rule.audit, f"rule {text!r}", [*audits])
-        if rule.checkpoint is not None or rule.but is not None:
-            raise InputError(
-                "names checkpoints, and here it is on the model that is trained",
-                where=f"rule {text!r}",
-                fix="leave out for and except",
-            )
-    return rules
-
-
 @contextmanager
 def _unwrapped(model: torch.nn.Module) -> Iterator[PreTrainedModel]:
     """Yield the model without its wrappers, and restore its mode afterwards."""
@@ -569,22 +579,3 @@ def _now() -> float:
     if HAS_USED_CUDA():
         torch.cuda.synchronize()
     return time.perf_counter()
-
-
-def _tell_trainer(figures: dict[str, float]) -> None:
-    """Pass figures to the trainer's ``log``, but not to TRL's, which clears its own.
-
-    A trainer hands out no self: it is looked for among those that called.
-    """
-    frame = inspect.currentframe()
-    while frame is not None:
-        trainer = frame.f_locals.get("self")
-        if isinstance(trainer, transformers.Trainer):
-            for base_class in type(trainer).__mro__:
-                is_of_trl = base_class.__module__.startswith("trl.")
-                log = vars(base_class).get("log")
-                if log is not None and not is_of_trl:
-                    log(trainer, figures)
-                    return
-        frame = frame.f_back
-    _log.info("%s", figures)

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from spark_audit.audits import TRAINING_AUDITS, Audit
-from spark_audit.checkpoints.given import default_model_name
+from spark_audit.checkpoints.given import GivenCheckpoint, default_model_name
 from spark_audit.checkpoints.in_memory import beside_model, unwrapped
 from spark_audit.errors import CheckpointError, InputError
 from spark_audit.integrations.history import summary_of
@@ -122,6 +122,7 @@ def watch(
     audits: str | Audit | Sequence[str | Audit] = TRAINING_AUDITS,
     rows: int = MAX_CALLBACK_ROWS,
     fail_if: str | Sequence[str] = (),
+    base: GivenCheckpoint | None = None,
     preset: str | None = None,
     seed: int = 0,
 ) -> Watch:
@@ -140,6 +141,11 @@ def watch(
     tokenizer
         Default: that of the folder from which the model was loaded, if it is the
         manifest's.
+    base
+        The manifest's base, with which looks are compared: a path, an open checkpoint,
+        or a model in memory. Needed in a loop that begins with other full weights, as
+        unlearning does; a base that is not the manifest's is refused. Default: the
+        model with its adapter off, or as it stands at the beginning.
     audits, rows, fail_if, preset, seed
         As in :class:`~spark_audit.integrations.transformers.AuditCallback`. A broken
         rule ends no loop; it is listed in ``w.tripped``.
@@ -148,6 +154,9 @@ def watch(
     ------
     CheckpointError
         If no tokenizer is known.
+    SparkError
+        At the beginning of the block, if the model or ``base`` does not fit the
+        manifest.
     """
     manifest = read_manifest(manifest)
     if tokenizer is None:
@@ -165,6 +174,7 @@ def watch(
         rows=rows,
         fail_if=fail_if,
         tokenizer=tokenizer,
+        base=base,
         preset=preset,
         seed=seed,
     )

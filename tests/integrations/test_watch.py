@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import spark_audit as sa
 from spark_audit.data.examples import Example
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, SparkError
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.schema import Manifest
 
@@ -104,3 +104,81 @@ def test_look_outside_of_its_block_is_refused(tiny_base, manifest) -> None:
     assert w.history.empty
     with pytest.raises(InputError, match="outside of its block"):
         w.look()
+
+
+def moved(folder: Path) -> Any:
+    """A model whose head is not that of the base, as after a training of full weights.
+
+    It stands for the model that a method of unlearning begins with.
+    """
+    model = plain(folder)
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.2 * torch.randn_like(weight))
+    return model
+
+
+def open_base(folder: Path) -> Any:
+    return sa.open_checkpoint(folder, name="any name", device="cpu")
+
+
+@pytest.mark.parametrize("base_of", [Path, open_base, plain])
+def test_loop_that_begins_with_other_full_weights_is_compared_with_its_base(
+    base_of: Callable[[Path], Any], tiny_base, manifest
+) -> None:
+    model = moved(tiny_base)
+    base = base_of(tiny_base)
+    with sa.watch(model, manifest, audits="matched", rows=16, base=base) as w:
+        model.load_state_dict(plain(tiny_base).state_dict())
+        w.look()
+
+    first, second = w.looks
+    assert first.name == "step-0"
+    rows = {
+        (row.checkpoint, row.metric): row.value
+        for row in second.report.results
+        if row.group == "pooled" and not row.of
+    }
+    # After the loop the model is the base again.
+    assert rows["step-1", "nll_pii"] == pytest.approx(rows["base", "nll_pii"])
+    assert {row.checkpoint for row in first.report.results} == {"base", "step-0"}
+    names = [facts.name for facts in second.report.checkpoints]
+    assert names == ["base", "step-0", "step-1"]
+
+
+def test_without_a_base_such_a_loop_shows_its_model_alone(tiny_base, manifest) -> None:
+    with sa.watch(moved(tiny_base), manifest, audits="matched", rows=16) as w:
+        pass
+    (look,) = w.looks
+    assert {row.checkpoint for row in look.report.results} == {"step-0"}
+
+
+def test_loop_that_begins_with_a_trained_adapter_looks_at_it(
+    tiny_base, manifest
+) -> None:
+    model = lora(tiny_base)
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "lora_B" in name:
+                weight.normal_(std=0.5)
+    with sa.watch(model, manifest, audits="matched", rows=16) as w:
+        pass
+    (look,) = w.looks
+    assert look.name == "step-0"
+    assert {row.checkpoint for row in look.report.results} == {"base", "step-0"}
+
+
+@pytest.mark.parametrize("base_of", [Path, open_base, plain])
+def test_base_that_is_not_the_manifests_is_refused_at_the_beginning(
+    base_of: Callable[[Path], Any], tiny_base, manifest, tmp_path
+) -> None:
+    moved(tiny_base).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(tiny_base).save_pretrained(tmp_path)
+    w = sa.watch(
+        plain(tiny_base), manifest, audits="matched", rows=16, base=base_of(tmp_path)
+    )
+    with pytest.raises(SparkError), w:
+        pass
+    assert w.looks == []

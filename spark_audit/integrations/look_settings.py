@@ -1,0 +1,45 @@
+"""Read the audits and rules that a user chooses for looks at a model in training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from spark_audit.audits import Audit, Matched, find
+from spark_audit.errors import InputError, one_of
+from spark_audit.report.gate.rules import Rule, parse_rule
+
+
+def audits_by_name(audits: Sequence[str | Audit]) -> dict[str, Audit]:
+    """Return the audits of each look by name; refuse those of series."""
+    audit_by_name: dict[str, Audit] = {}
+    for audit in audits:
+        if audit == Matched.name:
+            # Placebos and rematching take long, and no look shows them.
+            audit = Matched(placebo_draws=0, rematched=False)
+        elif isinstance(audit, str):
+            audit = find(audit)()
+
+        if audit.of_series:
+            raise InputError(
+                f"{audit.name} looks at series, and a model in training is none",
+                where="audits",
+                fix="leave it out, and audit the run when it has ended",
+            )
+        audit_by_name[audit.name] = audit
+    return audit_by_name
+
+
+def rules_of(texts: Sequence[str], audits: Mapping[str, Audit]) -> list[Rule]:
+    """Parse rules; refuse those that a look cannot check."""
+    rules = [parse_rule(text) for text in texts]
+
+    for text, rule in zip(texts, rules, strict=True):
+        if rule.audit:
+            one_of(rule.audit, f"rule {text!r}", [*audits])
+        if rule.checkpoint is not None or rule.but is not None:
+            raise InputError(
+                "names checkpoints, and here it is on the model that is trained",
+                where=f"rule {text!r}",
+                fix="leave out for and except",
+            )
+    return rules
