@@ -1,4 +1,8 @@
-"""Annotate rows with the identifiers that a detector finds, without fixed wording."""
+"""Annotate rows with the identifiers that a detector finds, without fixed wording.
+
+Users call :func:`annotate`; the command ``data annotate`` calls :func:`annotated`,
+which also counts. A further detector belongs in ``pii.py``.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +28,21 @@ _CODE_PATTERN = re.compile(
 class Annotated:
     """Rows with the identifiers found in them, and counts of what was not annotated.
 
-    ``in_wording`` counts identifiers that stand wholly in fixed wording, and
-    ``wording_rows`` the rows that hold them. They are annotated only on request.
-    ``wording_types`` maps each task to the number of rows by type of such an
-    identifier; ``task_rows`` counts the rows of each task. ``unknown_codes`` counts
-    codes without a known form, and ``code_rows`` the rows that hold them. ``notes`` say
-    which tasks have rows without the fixed wording.
+    Attributes
+    ----------
+    examples
+        The annotated rows, in the order given.
+    in_wording, wording_rows
+        Number of detected identifiers that stand wholly in fixed wording, and of the
+        rows that hold them. They are annotated only on request.
+    wording_types
+        Task -> type -> number of rows with such an identifier.
+    task_rows
+        Number of rows of each task.
+    unknown_codes, code_rows
+        Number of codes without a known form, and of the rows that hold them.
+    notes
+        Which tasks have rows without the fixed wording.
     """
 
     examples: list[Example]
@@ -104,12 +117,13 @@ def annotated(
     n_codes = 0
     n_code_rows = 0
     wording_types: dict[str, Counter[str]] = defaultdict(Counter)
-    for before, row in zip(examples, detected, strict=True):
+    for given_row, row in zip(examples, detected, strict=True):
+        # A row's own spans in fixed wording stay, and are not counted.
         fixed_ranges = merged(template_ranges(row, wording))
         spans_in_wording = [
             span
             for span in row.spans
-            if span not in before.spans and _is_inside(span, fixed_ranges)
+            if span not in given_row.spans and _is_inside(span, fixed_ranges)
         ]
         if spans_in_wording:
             n_in_wording += len(spans_in_wording)
@@ -117,8 +131,8 @@ def annotated(
             wording_types[row.task].update({span.type for span in spans_in_wording})
 
         if not in_wording:
-            own_spans = [span for span in row.spans if span not in spans_in_wording]
-            row = replace(row, spans=tuple(own_spans))
+            spans = [span for span in row.spans if span not in spans_in_wording]
+            row = replace(row, spans=tuple(spans))
         rows.append(row)
 
         n_codes_of_row = _count_unknown_codes(row, fixed_ranges)
@@ -149,14 +163,16 @@ def wording_notes(result: Annotated) -> Iterator[str]:
 
 
 def _count_unknown_codes(row: Example, fixed_ranges: Iterable[tuple[int, int]]) -> int:
-    """Count the codes of a row that are neither a span nor in fixed wording."""
+    """Count the codes of a row that touch neither a span nor fixed wording."""
     known_ranges = [(span.start, span.end) for span in row.spans]
     known_ranges += fixed_ranges
 
     n_unknown = 0
     for code in _CODE_PATTERN.finditer(row.text):
-        low, high = code.span()
-        is_known = any(start < high and low < end for start, end in known_ranges)
+        code_start, code_end = code.span()
+        is_known = any(
+            start < code_end and code_start < end for start, end in known_ranges
+        )
         n_unknown += not is_known
     return n_unknown
 

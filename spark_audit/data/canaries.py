@@ -4,6 +4,10 @@ No drawn string belongs to anybody: e-mail domains are reserved for examples, ar
 with a middle 9 and social security numbers from 900 on are never assigned, and cards
 begin like payment processors' test cards. Every part is drawn *uniformly*, so that a
 true canary and its candidates are exchangeable before training.
+
+A further type needs its choices in :func:`choices_by_type` and its form in
+:data:`_FORMS`. The order and the ranges of existing choices must stay: each seed stands
+for the strings that it gives.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from spark_audit.errors import InputError, one_of
 T = TypeVar("T")
 
 Ranked = Literal["full", "password", "ssn"]
+"""What is ranked among candidates: the whole sentence of a canary, or a part of it."""
 
 RANKED: tuple[Ranked, ...] = ("full", "password", "ssn")
 
@@ -45,7 +50,7 @@ PASSWORD_LETTERS = string.ascii_uppercase + string.ascii_lowercase + string.digi
 PASSWORD_LENGTH = 10
 
 EXAMPLE_HOSTS = ("example.com", "example.net", "example.org")
-
+"""Domains that are reserved for examples (RFC 2606)."""
 
 _FORMS: Mapping[str, str] = {
     "NAME": "{} {}",
@@ -55,11 +60,16 @@ _FORMS: Mapping[str, str] = {
     "CREDIT_CARD": "400000{:09}",
     "ADDRESS": "{0} {4} {2}, {5}ville, {3} {1:05}",
 }
-"""Formats of all types but passwords; the numbers in them refer to parts."""
+"""Form of each type but passwords, for ``str.format``: number ``i`` in it stands for
+the choice that was drawn from part ``i`` of :func:`choices_by_type`; ``{}`` count up.
+"""
 
 
 def pick(rng: np.random.Generator, choices: Sequence[T], n: int) -> list[T]:
-    """Return ``n`` of the choices, drawn uniformly; one alone needs no random draw."""
+    """Return ``n`` of the choices, drawn uniformly with replacement.
+
+    A single choice takes nothing from ``rng``.
+    """
     if len(choices) == 1:
         return [choices[0]] * n
     return [choices[i] for i in rng.integers(len(choices), size=n)]
@@ -67,7 +77,7 @@ def pick(rng: np.random.Generator, choices: Sequence[T], n: int) -> list[T]:
 
 @lru_cache(maxsize=1)
 def choices_by_type() -> dict[str, tuple[Sequence[object], ...]]:
-    """Return the choices of each part of a type, in the order of drawing.
+    """Return for each type the choices of each of its parts, in the order of drawing.
 
     Each of Faker's English names occurs once, so that all are equally likely.
     """
@@ -111,28 +121,35 @@ def _plain_names(names: Iterable[str]) -> list[str]:
 
 
 def draw(type: str, rng: np.random.Generator, n: int) -> list[str]:
-    """Return ``n`` synthetic identifiers of a type (not ID and OTHER)."""
+    """Return ``n`` synthetic identifiers of a type.
+
+    Parameters
+    ----------
+    type
+        ``PASSWORD``, or a key of :func:`choices_by_type`; there is none for ``ID`` and
+        ``OTHER``.
+    """
     if type == "PASSWORD":
         letters = pick(rng, PASSWORD_LETTERS, n * PASSWORD_LENGTH)
         rows = np.reshape(letters, (n, -1))  # (n, letters of a password)
         return ["".join(row) for row in rows]
 
     # Parts are drawn in a fixed order, so that a seed always gives the same strings.
-    columns = [pick(rng, choices, n) for choices in choices_by_type()[type]]
+    columns = [pick(rng, choices, n) for choices in choices_by_type()[type]]  # by part
     drawn = [_FORMS[type].format(*row) for row in zip(*columns, strict=True)]
     if type != "CREDIT_CARD":
         return drawn
 
     # A card is written in groups of four digits.
     cards = []
-    for body in drawn:
-        groups = re.findall("....", checked(body))
+    for digits in drawn:
+        groups = re.findall("....", checked(digits))
         cards.append(" ".join(groups))
     return cards
 
 
 def checked(body: str) -> str:
-    """Return a card number: the given digits and their check digit."""
+    """Return a card number: the given text and the check digit of its digits."""
     from faker.utils.checksums import calculate_luhn
 
     digits = re.sub(r"\D", "", body)
@@ -156,10 +173,10 @@ def render(format: str, parts: Mapping[Part, str]) -> tuple[str, dict[Part, Span
     one_of(format, "field 'canary.format'", CANARY_FORMATS)
     text = ""
     spans = dict[Part, Span]()
-    for fixed, name, _, _ in string.Formatter().parse(CANARY_FORMATS[format]):
-        text += fixed
+    for wording, field, _, _ in string.Formatter().parse(CANARY_FORMATS[format]):
+        text += wording
         for part, type in CANARY_PARTS.items():
-            if part == name:
+            if part == field:
                 end = len(text) + len(parts[part])
                 spans[part] = Span(len(text), end, type, "injected", part)
                 text += parts[part]
@@ -208,7 +225,10 @@ def canary_ranges(example: Example) -> dict[str, tuple[int, int]]:
 def redrawn(
     format: str, part: Ranked, rng: np.random.Generator, size: int
 ) -> list[str]:
-    """Return alternatives for a part of a canary, drawn as the true one was."""
+    """Return ``size`` alternatives for a part of a canary, drawn as the true one was.
+
+    For ``full`` they are whole sentences in the canary's frame (``format``).
+    """
     if part != "full":
         return draw(CANARY_PARTS[part], rng, size)
 

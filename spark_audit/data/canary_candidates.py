@@ -13,17 +13,19 @@ from spark_audit.data.canaries import Ranked, redrawn, render
 from spark_audit.data.examples import Part
 
 Encode = Callable[[list[str]], list[list[int]]]
+"""Returns the token ids of each text."""
 
 MAX_DRAWS = 200_000
 """Draws after which a canary's part gets no candidates if they are still too few."""
 
 NO_CANDIDATES: dict[str, Any] = {"candidates": [], "true_index": None}
+"""The result without candidates; a ``reason`` is added to it."""
 
 GIVE_UP_DEVIATIONS = 6.0
 """Standard deviations below the needed number at which a search is given up."""
 
 Context = tuple[str, int, int]
-"""A text, and the first and last character of what candidates replace in it."""
+"""``(text, start, end)``: candidates replace characters ``start:end`` of the text."""
 
 Filter = Callable[[list[str]], list[str]]
 """A filter: it returns the strings that fit."""
@@ -81,36 +83,38 @@ def candidates(
     for context in contexts:
         filters.append(_context_filter(context, encode))
 
-    strings: list[str] = []
+    n_needed = n - 1  # besides the true string
+    strings: list[str] = []  # candidates that passed all filters
     seen = {true_text}
     n_drawn = 0
-    while len(strings) < n - 1 and n_drawn < MAX_DRAWS:
+    while len(strings) < n_needed and n_drawn < MAX_DRAWS:
         size = min(4 * n, MAX_DRAWS - n_drawn)
         drawn = dict.fromkeys(redrawn(format, part, rng, size))
         new = [text for text in drawn if text not in seen]
         seen.update(new)
 
-        # Small lots: a whole context is long to tokenise, and most strings are not
+        # Small batches: a whole context is long to tokenise, and most strings are not
         # needed.
         for first in range(0, len(new), n // 2):
-            lot = new[first : first + n // 2]
+            batch = new[first : first + n // 2]
             for keep_fitting in filters:
-                lot = keep_fitting(lot)
-            strings.extend(lot)
-            if len(strings) >= n - 1:
+                batch = keep_fitting(batch)
+            strings.extend(batch)
+            if len(strings) >= n_needed:
                 break
 
         n_drawn += size
-        if _is_hopeless(n_drawn, len(strings), n - 1):
+        if _is_hopeless(n_drawn, len(strings), n_needed):
             break
 
-    if len(strings) < n - 1:
+    if len(strings) < n_needed:
         reason = f"{n_drawn} draws gave {len(strings) + 1} of {n} candidates"
         return NO_CANDIDATES | {"reason": f"{reason} of {n_tokens} tokens"}
 
-    # Every index in the set is equally likely for the true string.
+    # Every index in the set is equally likely for the true string. Candidates beyond
+    # the needed number are left out.
     true_index = int(rng.integers(n))
-    strings[true_index:] = [true_text, *strings[true_index : n - 1]]
+    strings[true_index:] = [true_text, *strings[true_index:n_needed]]
     return {"candidates": strings, "true_index": true_index, "reason": None}
 
 
@@ -118,7 +122,8 @@ def _is_hopeless(n_drawn: int, n_strings: int, n_needed: int) -> bool:
     """Return whether all allowed draws together would hardly give enough strings.
 
     The count so far is compared with the share that is due at this number of draws. A
-    count far below it is not chance.
+    count of more than :data:`GIVE_UP_DEVIATIONS` deviations below it is not chance; a
+    deviation is taken as 1 plus the square root of the share.
     """
     expected = n_drawn * n_needed / MAX_DRAWS
     deviation = 1 + math.sqrt(expected)
@@ -129,10 +134,10 @@ def _length_filter(n_tokens: int, encode: Encode) -> Filter:
     """Return a filter that keeps strings with so many tokens when tokenised alone."""
 
     def keep_fitting(strings: list[str]) -> list[str]:
-        rows = encode(strings)
+        ids_of_strings = encode(strings)
         return [
             string
-            for string, ids in zip(strings, rows, strict=True)
+            for string, ids in zip(strings, ids_of_strings, strict=True)
             if len(ids) == n_tokens
         ]
 
@@ -151,23 +156,24 @@ def _context_filter(context: Context, encode: Encode) -> Filter:
     (before_ids,) = encode([before])
     (after_ids,) = encode([after])
 
-    def shape(ids: list[int]) -> tuple[int, int, int]:
+    def token_counts(ids: list[int]) -> tuple[int, int, int]:
         """Return the number of tokens, and how many are shared before and behind."""
         n_shared_before = len(commonprefix([ids, before_ids]))
         n_shared_after = len(commonprefix([ids[::-1], after_ids[::-1]]))
         return len(ids), n_shared_before, n_shared_after
 
-    true_shape = shape(encode([text])[0])
+    true_counts = token_counts(encode([text])[0])
 
     def keep_fitting(strings: list[str]) -> list[str]:
         if not strings:
             return []
 
-        rows = encode([before + string + after for string in strings])
+        texts = [before + string + after for string in strings]
+        ids_of_texts = encode(texts)
         return [
             string
-            for string, ids in zip(strings, rows, strict=True)
-            if shape(ids) == true_shape
+            for string, ids in zip(strings, ids_of_texts, strict=True)
+            if token_counts(ids) == true_counts
         ]
 
     return keep_fitting

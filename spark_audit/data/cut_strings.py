@@ -3,7 +3,10 @@
 Half an identifier would be audited as if it were whole, and its other half would count
 as ordinary text, which is worse than a miss. So a match is dropped if the text shows
 that the string goes on: with an accented letter, a hyphen, a particle ("van"), an
-initial, or a further label of a domain.
+initial, or a further label of a domain. ``pii.py`` calls :func:`is_cut` for each match.
+
+Patterns whose names end in BEFORE are searched at the end of the text in front of a
+match, those in BEHIND are matched at the beginning of the text behind it.
 """
 
 from __future__ import annotations
@@ -44,7 +47,6 @@ _STREET_BEHIND = re.compile(
     r"|,[ ]\d{5}\b|,[ ][A-Z][^\W\d_]+(?: [A-Z][^\W\d_]+){0,2},? [A-Z]{2},? \d{5}\b"
     r"|[-/]\w"
 )
-
 
 _LETTERS_BEFORE = 40
 _LETTERS_BEHIND = 80
@@ -90,19 +92,28 @@ def _domain_goes_on(behind: str) -> bool:
 
 
 def _ends_in_letter(before: str) -> bool:
-    """Return whether a Latin letter, perhaps with a hyphen, stands before a match."""
+    """Return whether a letter, perhaps with a hyphen, stands before a match.
+
+    Letters of scripts without blanks do not count (:func:`_is_latin`).
+    """
     match = _INSIDE_BEFORE.search(before)
     return match is not None and _is_latin(match[0][0])
 
 
 def _begins_with_letter(behind: str) -> bool:
-    """Return whether a Latin letter, perhaps with a hyphen, stands behind a match."""
+    """Return whether a letter, perhaps with a hyphen, stands behind a match.
+
+    Letters of scripts without blanks do not count (:func:`_is_latin`).
+    """
     match = _INSIDE_BEHIND.match(behind)
     return match is not None and _is_latin(match[0][-1])
 
 
 def _is_latin(letter: str) -> bool:
-    """Return whether a letter belongs to a script that puts blanks between words."""
+    """Return whether a letter belongs to a script that puts blanks between words.
+
+    In Unicode these are the scripts in front of Thai, from Latin to Sinhala.
+    """
     return bool(letter) and ord(letter[0]) < 0x0E00
 
 
@@ -118,7 +129,7 @@ def composed(text: str) -> tuple[str, list[int]] | None:
     if text.isascii() or unicodedata.is_normalized("NFC", text):
         return None
 
-    # A letter reaches up to the next character that is not an accent.
+    # A letter, with its accents, reaches up to the next character that is no accent.
     letter_starts = [
         i
         for i, character in enumerate(text)
@@ -127,10 +138,10 @@ def composed(text: str) -> tuple[str, list[int]] | None:
     letters: list[str] = []
     origins: list[int] = []
     for start, end in pairwise([*letter_starts, len(text)]):
+        # What does not compose stays as it is; a few letters even become longer.
         letter = unicodedata.normalize("NFC", text[start:end])
         if len(letter) > end - start:
             letter = text[start:end]
         letters.append(letter)
-        # Characters that do not compose stay as they are.
         origins.extend(range(start, start + len(letter)))
     return "".join(letters), [*origins, len(text)]

@@ -3,6 +3,10 @@
 An example is ``prompt + response`` as one causal-LM sequence. All character offsets
 index this joint text. A bad row raises an error that names file, line and field and
 never shows the text.
+
+A further field of :class:`Example` is declared in the class and, if it is not a plain
+string, in :func:`_has_field_types`; what its values must satisfy stands in
+``Example.__post_init__``. Reading and writing follow from the declaration.
 """
 
 from __future__ import annotations
@@ -37,7 +41,9 @@ from spark_audit.json_values import JsonObject
 Split = Literal["train", "test"]
 Origin = Literal["natural", "injected"]
 Part = Literal["name", "password", "ssn"]
+"""A part of a canary."""
 Ranges = tuple[tuple[StrictInt, StrictInt], ...]
+"""Character ranges ``(start, end)`` of a text, end exclusive."""
 # A million spans have only a few types: interning keeps each type once.
 Word = Annotated[StrictStr, AfterValidator(sys.intern)]
 T = TypeVar("T")
@@ -63,13 +69,16 @@ _TASK = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9._+-]{0,199}")
 _CLOSED = ConfigDict(extra="forbid")
 # A file leaves these fields out if they are empty.
 _UNSAID = Field(exclude_if=lambda value: not value)
+# A file leaves this field out if it is None; an empty tuple is written.
+_UNSAID_IF_NONE = Field(exclude_if=lambda value: value is None)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
     """An annotated identifier: characters ``start:end`` of ``prompt + response``.
 
-    Only the spans of a canary have a ``part``.
+    ``origin`` is ``injected`` if this package put the identifier there. Only the spans
+    of a canary have a ``part``.
     """
 
     start: StrictInt
@@ -133,7 +142,7 @@ class Example:
     source_id: StrictStr = SAME_AS_ID
     spans: tuple[Span, ...] = ()
     canary: Canary | None = None
-    template: Annotated[Ranges | None, Field(exclude_if=lambda at: at is None)] = None
+    template: Annotated[Ranges | None, _UNSAID_IF_NONE] = None
     frames: Annotated[Ranges, _UNSAID] = ()
     training_input: Annotated[TrainingInput | None, _UNSAID] = None
 
@@ -144,7 +153,8 @@ class Example:
         if self.source_id == SAME_AS_ID:
             object.__setattr__(self, "source_id", self.id)
 
-        # Values as a file has them become values of the fields' types, or are refused.
+        # Values as a file has them become values of the fields' types, or are refused:
+        # from_row makes a second example, whose fields this one takes.
         if not _has_field_types(self):
             checked = from_row(_fields_of(self), place="Example")
             for name, value in _fields_of(checked).items():
@@ -168,14 +178,15 @@ class Example:
         if not self.text.strip():
             raise bad_field("prompt", "and response are blank", fix="leave the row out")
 
-        ordered = sorted(enumerate(self.spans), key=lambda item: item[1].start)
-        _check_spans(ordered, self.text)
+        # Spans are checked in text order, but errors name their number in the file.
+        numbered_spans = sorted(enumerate(self.spans), key=lambda item: item[1].start)
+        _check_spans(numbered_spans, self.text)
         _check_ranges("template", self.template or (), self.text)
         _check_ranges("frames", self.frames, self.text)
         if self.training_input is not None:
             _check_training_input(self.training_input, self.text)
 
-        object.__setattr__(self, "spans", tuple(span for _, span in ordered))
+        object.__setattr__(self, "spans", tuple(span for _, span in numbered_spans))
 
     @property
     def text(self) -> str:
@@ -188,12 +199,15 @@ class Example:
         turns: Ranges = ()
         if self.training_input is not None:
             turns = tuple((turn.start, turn.end) for turn in self.training_input.turns)
+
         start = len(self.prompt)
-        return self.text[start : answer_end(turns, start, len(self.text))]
+        end = answer_end(turns, start, len(self.text))
+        return self.text[start:end]
 
 
 def _fields_of(example: Example) -> dict[str, Any]:
-    """Return the values of the fields as they are, by name."""
+    """Return the values of the fields by name."""
+    # dataclasses.asdict would turn spans into dictionaries.
     return {
         field.name: getattr(example, field.name)
         for field in dataclasses.fields(example)
@@ -201,7 +215,10 @@ def _fields_of(example: Example) -> dict[str, Any]:
 
 
 def _has_field_types(example: Example) -> bool:
-    """Return whether fields have their types, which Python itself does not check."""
+    """Return whether fields have their types, which Python itself does not check.
+
+    If not, ``Example`` validates them as those of a file's row, which takes longer.
+    """
     names = (example.id, example.task, example.source_id)
     texts = (*names, example.prompt, example.response)
     return (
@@ -240,15 +257,15 @@ def _check_name(field: str, name: str) -> None:
         )
 
 
-def _check_spans(ordered: Sequence[tuple[int, Span]], text: str) -> None:
+def _check_spans(numbered_spans: Sequence[tuple[int, Span]], text: str) -> None:
     """Refuse spans that have an unknown type, overlap, or lie outside of the text.
 
     Parameters
     ----------
-    ordered
+    numbered_spans
         The spans in text order, each with its number in the file.
     """
-    for number, span in ordered:
+    for number, span in numbered_spans:
         if not TYPE.fullmatch(span.type):
             raise bad_field(
                 f"spans[{number}].type",
@@ -256,9 +273,8 @@ def _check_spans(ordered: Sequence[tuple[int, Span]], text: str) -> None:
                 fix=f"use one of: {', '.join(PII_TYPES)}, or your own in capitals",
             )
 
-    # Spans are checked in text order, but errors name their number in the file.
     last_end = 0
-    for number, span in ordered:
+    for number, span in numbered_spans:
         _check_range(f"spans[{number}]", span.start, span.end, last_end, text)
         last_end = span.end
 
@@ -298,28 +314,30 @@ def bad_field(field: str, problem: str, *, fix: str | None = None) -> InputError
 
 
 def data_files(paths: Iterable[Path]) -> list[Path]:
-    """Return the given JSON-lines files and those in the given folders.
+    """Return the given JSON-lines files and those in the given folders, in order.
 
     Raises
     ------
     InputError
         If a folder holds none, or a file is given twice.
     """
-    files: dict[Path, Path] = {}
+    file_by_target: dict[Path, Path] = {}
     for path in paths:
         for file in _files_at(path):
             # A link or another spelling of the path leads to the same file.
-            if files.setdefault(file.resolve(), file) is not file:
+            target = file.resolve()
+            if target in file_by_target:
                 raise InputError("is given twice", where=str(file), fix="leave one out")
-    return list(files.values())
+            file_by_target[target] = file
+    return list(file_by_target.values())
 
 
 def _files_at(path: Path) -> list[Path]:
     """Return the JSON-lines file at a path, or the JSON-lines files of a folder."""
-    make_one = "make one with `spark-audit data import`"
+    advice = "make one with `spark-audit data import`"
     if not path.is_dir():
         if path.suffix in _OTHER_FORMATS:
-            raise InputError("is not a JSON-lines file", where=str(path), fix=make_one)
+            raise InputError("is not a JSON-lines file", where=str(path), fix=advice)
         return [path]
 
     # A file with another ending would be left out silently.
@@ -328,7 +346,7 @@ def _files_at(path: Path) -> list[Path]:
         path, read=files, others=path.iterdir(), endings=file_kinds.JSON_LINES
     )
     if not files:
-        raise InputError("holds no .jsonl file", where=str(path), fix=make_one)
+        raise InputError("holds no .jsonl file", where=str(path), fix=advice)
     return files
 
 
@@ -371,7 +389,20 @@ def write_examples(path: str | Path, examples: Iterable[Example]) -> None:
 
 
 def from_row(row: JsonObject, *, place: str) -> Example:
-    """Return the example of a JSON object; ``place`` (file, line) is for errors."""
+    """Return the example of a JSON object.
+
+    Parameters
+    ----------
+    row
+        A line of a data file. A key whose value is null counts as absent.
+    place
+        File and line, for errors.
+
+    Raises
+    ------
+    InputError
+        Names the first bad field.
+    """
     fields = {
         key: _without_nulls(value) for key, value in row.items() if value is not None
     }
@@ -393,6 +424,7 @@ def spans_field(row: JsonObject) -> tuple[Span, ...]:
 _EXAMPLE = TypeAdapter(Example)
 _SPANS = TypeAdapter(tuple[Span, ...])
 _FIXES = {"id": "`data import` makes ids", "split": SPLIT_FIX}
+"""Advice on bad fields."""
 
 
 def _without_nulls(value: object) -> object:
@@ -454,6 +486,9 @@ def unique(rows: Iterable[tuple[str, Example]]) -> Iterator[Example]:
 
 def parts_outside(ranges: Ranges, length: int) -> Iterator[tuple[int, int]]:
     """Yield the character ranges before, between and behind the given ranges.
+
+    The ranges are in text order and do not overlap. Between two that touch, the range
+    that is yielded is empty.
 
     Examples
     --------

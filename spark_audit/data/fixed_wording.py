@@ -70,11 +70,17 @@ def template_ranges(example: Example, wording: Mapping[str, FixedWording]) -> Ra
 
 
 def prefix_end(prompt: str, prefix: str) -> int:
-    """Return the end of what a prompt shares with a prefix, at a border."""
+    """Return the end of what a prompt shares with the wording, at a border of it.
+
+    Parameters
+    ----------
+    prefix
+        The beginning that the task's prompts share (:class:`FixedWording`).
+    """
     if prompt.startswith(prefix):
         return len(prefix)
 
-    # Half a word of the prefix is the beginning of a word of the row itself.
+    # A shared half of a word does not count: it begins a word of the row itself.
     n_shared = len(commonprefix([prompt, prefix]))
     end = 0
     for border in PREFIX_BORDERS.finditer(prefix):
@@ -146,6 +152,13 @@ def rows_without(
 ) -> dict[str, tuple[int, int]]:
     """Count the rows without the fixed wording, for each task that has such rows.
 
+    Returns
+    -------
+    dict
+        Task -> number of rows without the wording, and of all counted rows.
+
+    Notes
+    -----
     Rows whose file gives their wording are not counted, nor tasks of which all have it.
     """
     n_lacking: Counter[str] = Counter()

@@ -3,6 +3,9 @@
 JavaScript and Java count UTF-16 units, C and Rust count bytes. Behind an emoji or an
 umlaut such a span begins too late. It is converted if the row also holds the annotated
 string, and refused if it only looks wrong.
+
+A further name of a type is added to :data:`TYPE_NAMES`, a further key of a span's
+record to one of the tuples of keys.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from spark_audit.errors import InputError
 from spark_audit.json_values import JsonObject
 
 Offsets = Literal["characters", "utf-16", "bytes"]
+"""A unit of spans: what their ``start`` and ``end`` count."""
 OFFSET_UNITS: tuple[Offsets, ...] = ("characters", "utf-16", "bytes")
 
 TYPE_NAMES: Mapping[str, str] = {
@@ -29,10 +33,12 @@ TYPE_NAMES: Mapping[str, str] = {
     **dict.fromkeys(("STREET_ADDRESS", "POSTAL_ADDRESS"), "ADDRESS"),
 }
 """Our type names, by the names that other tools use."""
-# Keys of a span in other tools' files: its type, its text, and others.
 _TYPE_KEYS = ("type", "entity_type", "entity_group", "label", "entity")
+"""Keys of a span's type in other tools' records; the first that is there counts."""
 _TEXT_KEYS = ("text", "value", "word")
+"""Keys of its text."""
 _UNUSED_KEYS = ("score", "confidence", "analysis_explanation", "recognition_metadata")
+"""Keys that are not read."""
 
 
 class SpanReader:
@@ -59,6 +65,13 @@ class SpanReader:
     def read(self, row: JsonObject, text: str) -> tuple[Span, ...]:
         """Return the spans of a row, in characters of its text.
 
+        Parameters
+        ----------
+        row
+            The row, whose field ``spans`` is read.
+        text
+            The text that its spans index.
+
         Raises
         ------
         InputError
@@ -71,7 +84,9 @@ class SpanReader:
         # The annotated strings are read first: they are lost when the keys are
         # replaced.
         annotated_strings = [_annotated_string(record) for record in records]
-        spans = spans_field({"spans": [self._in_our_words(r) for r in records]})
+        spans = spans_field(
+            {"spans": [self._in_our_format(record) for record in records]}
+        )
         if not spans:
             return ()
 
@@ -81,7 +96,7 @@ class SpanReader:
         self.converted[unit] += len(spans)
         return tuple(_converted(spans, text, unit))
 
-    def _in_our_words(self, record: object) -> object:
+    def _in_our_format(self, record: object) -> object:
         """Return a span with our keys and our type name.
 
         A value that cannot be a span is returned unchanged, and the reader of the field
@@ -210,11 +225,11 @@ def _converted(spans: Sequence[Span], text: str, unit: Offsets) -> list[Span]:
     InputError
         If a span begins or ends inside a character.
     """
-    character_at = {0: 0}  # unit -> character that begins with it
+    character_at = {0: 0}  # offset in units -> offset in characters
     n_units = 0
-    for number, character in enumerate(text, start=1):
+    for n_characters, character in enumerate(text, start=1):
         n_units += _units_of(character, unit)
-        character_at[n_units] = number
+        character_at[n_units] = n_characters
 
     converted = []
     for span in spans:

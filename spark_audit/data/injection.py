@@ -3,6 +3,11 @@
 Identifiers are put into train and test rows at the same rate **[ours]**. If only train
 rows had them, a text classifier could tell the split of a row, and every membership
 result would be void.
+
+:func:`inject` goes through the steps: an :class:`InjectionPlan` knows the rows and
+their free positions, :func:`_assign_rows` gives rows to canaries, then the sentences
+are put in. A further type of identifiers needs frames in :data:`FRAMES`, and a
+generator in ``canaries.py``.
 """
 
 from __future__ import annotations
@@ -39,13 +44,15 @@ FRAMES: Mapping[str, tuple[str, ...]] = {
     "CREDIT_CARD": ("My credit card number is {}.", "Please charge the card {}."),
     "ADDRESS": ("I live at {}.", "Please send it to {}."),
 }
-"""Frames of single identifiers, the same in train and test rows."""
+"""Frames of single identifiers by type, the same in train and test rows. ``{}`` stands
+for the identifier. The types take turns in this order."""
 
-Group = tuple[str, Split]
+TaskAndSplit = tuple[str, Split]
+"""The rows of a task's split; canaries and identifiers are spread over each alike."""
 
 IDENTIFIER_REACH = 600
-"""Distance from the prompt's end within which identifiers are put. A model with a short
-context loses the beginning of a long prompt and everything in it."""
+"""Characters from the prompt's end within which identifiers are put. A model with a
+short context loses the beginning of a long prompt and everything in it."""
 
 _SENTENCE_END = re.compile(
     r"(?<!\bMr)(?<!\bMs)(?<!\bDr)(?<!\bSt)(?<!\bvs)[.!?][\"')\]\u201d\u2019]*\s+|\n\s*"
@@ -56,14 +63,14 @@ _SENTENCE_END = re.compile(
 class InjectionReport:
     """Counts of what was injected, and reasons for what was not.
 
-    ``planted`` counts canaries by dose (the number of train rows that hold one).
-    ``rows`` gives for each task and split the number of rows, of rows with an
-    identifier and of rows with a canary.
+    ``planted`` counts planted canaries by dose (the number of train rows that hold
+    one), and ``held_out`` the held-out canaries. ``rows`` gives for each task and split
+    the number of rows, of rows with an identifier and of rows with a canary.
     """
 
     planted: dict[int, int]
     held_out: int
-    rows: dict[Group, tuple[int, int, int]]
+    rows: dict[TaskAndSplit, tuple[int, int, int]]
     notes: tuple[str, ...]
 
 
@@ -119,16 +126,16 @@ def inject(
     _check_rows(examples)
 
     plan = InjectionPlan(examples, seed)
-    notes = _assign(plan, canaries, doses)
+    notes = _assign_rows(plan, canaries, doses)
     used: set[str] = set()  # strings of a row that no other row may get
-    injected = _with_canaries(plan, used)
+    injected = _with_canaries(plan, used)  # row id -> row, of changed rows
 
-    rows_by_group: dict[Group, tuple[int, int, int]] = {}
-    for group in sorted(plan.sizes):
+    rows_by_group: dict[TaskAndSplit, tuple[int, int, int]] = {}
+    for group in sorted(plan.n_rows):
         # Counts are rounded half up, in train and in test rows alike.
         task, split = group
-        n_canary_rows = sum(plan.group(row_id) == group for row_id in injected)
-        n_wanted = math.floor(rate * (plan.sizes[group] - n_canary_rows) + 0.5)
+        n_canary_rows = sum(plan.task_and_split(row_id) == group for row_id in injected)
+        n_wanted = math.floor(rate * (plan.n_rows[group] - n_canary_rows) + 0.5)
         row_ids = plan.free[group][:n_wanted]
         if len(row_ids) < n_wanted:
             notes.append(
@@ -137,11 +144,12 @@ def inject(
             )
 
         # The types take turns, so that splits differ by at most one row of a type.
+        types = list(FRAMES)
         first_turn = seed_for(seed, "type", *group)
         for turn, row_id in enumerate(row_ids, start=first_turn):
-            type = list(FRAMES)[turn % len(FRAMES)]
+            type = types[turn % len(types)]
             injected[row_id] = _with_identifier(plan, row_id, type, used)
-        rows_by_group[group] = (plan.sizes[group], len(row_ids), n_canary_rows)
+        rows_by_group[group] = (plan.n_rows[group], len(row_ids), n_canary_rows)
 
     canaries_by_dose = Counter(canary.dose for canary in plan.canaries)
     n_held_out = canaries_by_dose.pop(0, 0)
@@ -212,7 +220,26 @@ def _check_rows(examples: Sequence[Example]) -> None:
 
 
 class InjectionPlan:
-    """Rows by id, the places in them, and the free rows of each task and split."""
+    """The rows, the positions for sentences in them, and the canaries' rows.
+
+    Attributes
+    ----------
+    seed
+        The seed of the injection.
+    rows
+        All rows, by id.
+    positions
+        Row id -> the positions of its prompt at which a sentence may be put.
+    n_rows
+        Number of rows of each task and split.
+    free
+        Ids of the rows that have a position and no canary yet, in random order. Rows
+        for canaries are taken from the end, those for identifiers from the beginning.
+    room
+        Number of rows of each task and split that may still get a canary.
+    canaries
+        Canary -> ids of the rows that get it, as :func:`_assign_rows` chose them.
+    """
 
     def __init__(self, examples: Sequence[Example], seed: int) -> None:
         self.seed = seed
@@ -220,32 +247,40 @@ class InjectionPlan:
         self.canaries: dict[Canary, list[str]] = {}
 
         templates = task_templates(examples)
-        self.places = {
-            row_id: _places(example, template_ranges(example, templates))
+        self.positions = {
+            row_id: _positions(example, template_ranges(example, templates))
             for row_id, example in self.rows.items()
         }
 
         # Sorted by a hash of their ids: a further row does not change the others'
         # order.
-        self.sizes = Counter(self.group(row_id) for row_id in self.rows)
-        self.free: dict[Group, list[str]] = {group: [] for group in self.sizes}
+        self.n_rows = Counter(self.task_and_split(row_id) for row_id in self.rows)
+        self.free: dict[TaskAndSplit, list[str]] = {group: [] for group in self.n_rows}
         for row_id in sorted(
             self.rows, key=lambda row_id: seed_for(seed, "order", row_id)
         ):
-            if self.places[row_id]:
-                self.free[self.group(row_id)].append(row_id)
+            if self.positions[row_id]:
+                self.free[self.task_and_split(row_id)].append(row_id)
 
         # At most a third of a group's rows hold a canary.
-        self.room: dict[Group, int] = {}
-        for group, n_rows in self.sizes.items():
+        self.room: dict[TaskAndSplit, int] = {}
+        for group, n_rows in self.n_rows.items():
             self.room[group] = min(n_rows // 3, len(self.free[group]))
 
-    def group(self, row_id: str) -> Group:
+    def task_and_split(self, row_id: str) -> TaskAndSplit:
         """Return the task and the split of a row."""
         return self.rows[row_id].task, self.rows[row_id].split
 
     def take(self, tasks: list[str], split: Split) -> list[str]:
-        """Take a free row of each task; return their ids, or none without room."""
+        """Take a free row of each task for a canary, and return their ids.
+
+        If one of them has no room, take no row and return an empty list.
+
+        Parameters
+        ----------
+        tasks
+            A task may occur several times: then it gives several rows.
+        """
         # A canary in only some of its tasks would have another dose.
         needed = Counter((task, split) for task in tasks)
         if any(self.room[group] < count for group, count in needed.items()):
@@ -255,9 +290,10 @@ class InjectionPlan:
         return [self.free[task, split].pop() for task in tasks]
 
     def drawn_as(self, canary: Canary) -> str:
-        """Return which of its pair's two draws a canary uses; a coin decides.
+        """Return the id of the canary in whose name this canary's parts are drawn.
 
-        Only the strings depend on the coin.
+        The pair's coin decides: either both canaries draw in their own name, or each
+        in that of the other. Only the strings depend on the coin.
         """
         if canary.pair is None or not seed_for(self.seed, "coin", canary.pair) % 2:
             return canary.id
@@ -267,28 +303,28 @@ class InjectionPlan:
         return other_letter + canary.id[1:]
 
 
-def _assign(
+def _assign_rows(
     plan: InjectionPlan, canaries: int, doses: Sequence[int] | None
 ) -> list[str]:
-    """Assign rows to the canaries; return notes on canaries without room."""
-    train_tasks = sorted(task for task, split in plan.sizes if split == "train")
-    test_tasks = sorted(task for task, split in plan.sizes if split == "test")
+    """Assign rows to canaries in the plan; return notes on canaries without room."""
+    train_tasks = sorted(task for task, split in plan.n_rows if split == "train")
+    test_tasks = sorted(task for task, split in plan.n_rows if split == "test")
 
     # The doses take turns, and each canary continues with the next tasks.
     dose_turns = list(doses or [len(train_tasks)])
     n_canaries = canaries if train_tasks else 0
     dose_of = [dose_turns[i % len(dose_turns)] for i in range(n_canaries)]
-    planted = dict[int, list[str]]()
-    turn = 0
+    planted = dict[int, list[str]]()  # number of a canary -> ids of its rows
+    next_task = 0
     for i, dose in enumerate(dose_of):
-        tasks = [train_tasks[(turn + j) % len(train_tasks)] for j in range(dose)]
+        tasks = [train_tasks[(next_task + j) % len(train_tasks)] for j in range(dose)]
         row_ids = plan.take(tasks, "train")
         if row_ids:
             planted[i] = row_ids
-            turn += dose
+            next_task += dose
 
     # Each planted canary has a held-out partner, as far as there is room.
-    held_out = dict[int, list[str]]()
+    held_out = dict[int, list[str]]()  # number of the planted partner -> ids of rows
     for i in planted:
         row_ids = plan.take(test_tasks, "test")
         if row_ids:
@@ -317,11 +353,12 @@ def _assign(
 
 
 def _pair_name(number: int) -> str:
+    """Return the name of a pair: ``p000``, ``p001``, ..."""
     return f"p{number:03d}"
 
 
 def _canary(number: int, *, dose: int, is_held_out: bool, pair: str | None) -> Canary:
-    """Return a canary without strings; its number determines its frame."""
+    """Return a canary with undrawn parts; its number determines its frame."""
     formats = list(CANARY_FORMATS)
     prefix = "h" if is_held_out else "c"
     return Canary(
@@ -329,7 +366,7 @@ def _canary(number: int, *, dose: int, is_held_out: bool, pair: str | None) -> C
         format=formats[number % len(formats)],
         dose=dose,
         held_out=is_held_out,
-        seed=0,
+        seed=0,  # :func:`_with_canaries` replaces it
         pair=pair,
     )
 
@@ -342,15 +379,22 @@ def _with_identifier(
     rng = np.random.default_rng(seed_for(plan.seed, "identifier", row_id))
     head, tail = FRAMES[type][int(rng.integers(len(FRAMES[type])))].split("{}")
     # A string in both a train row and a test row would be a secret of neither.
-    while (value := draw(type, rng, 1)[0]) in used:
-        pass
+    value = draw(type, rng, 1)[0]
+    while value in used:
+        value = draw(type, rng, 1)[0]
     used.add(value)
     span = Span(len(head), len(head) + len(value), type, "injected")
     return _inserted(plan, row_id, head + value + tail, [span])
 
 
-def _places(example: Example, fixed: Ranges) -> list[int]:
-    """Return the places for a sentence: between sentences, near the prompt's end."""
+def _positions(example: Example, fixed: Ranges) -> list[int]:
+    """Return the positions for a sentence: between sentences, near the prompt's end.
+
+    Parameters
+    ----------
+    fixed
+        Character ranges of the row's fixed wording, where no sentence is put.
+    """
     prompt = example.prompt
     borders = set[int]()
     for start, end in parts_outside(fixed, len(prompt)):
@@ -364,22 +408,22 @@ def _places(example: Example, fixed: Ranges) -> list[int]:
         for sentence_end in _SENTENCE_END.finditer(segment):
             borders.add(start + sentence_end.end())
 
-    places = []
-    for place in sorted(borders):
-        is_in_span = any(span.start < place < span.end for span in example.spans)
+    positions = []
+    for border in sorted(borders):
+        is_in_span = any(span.start < border < span.end for span in example.spans)
         if not is_in_span:
-            places.append(place)
+            positions.append(border)
 
-    # If the last sentence alone is too long, the last place is the nearest one.
+    # If the last sentence alone is too long, the last position is the nearest one.
     earliest = len(prompt) - IDENTIFIER_REACH
-    near_end = [place for place in places if place >= earliest]
-    return near_end or places[-1:]
+    near_end = [position for position in positions if position >= earliest]
+    return near_end or positions[-1:]
 
 
 def _inserted(
     plan: InjectionPlan, row_id: str, sentence: str, spans: list[Span]
 ) -> Example:
-    """Return the row with a sentence inserted at a random place of this row.
+    """Return the row with a sentence inserted at one of its positions, by chance.
 
     Parameters
     ----------
@@ -387,24 +431,24 @@ def _inserted(
         Spans in characters of the sentence.
     """
     rng = np.random.default_rng(seed_for(plan.seed, "place", row_id))
-    places = plan.places[row_id]
-    place = places[int(rng.integers(len(places)))]
+    positions = plan.positions[row_id]
+    position = positions[int(rng.integers(len(positions)))]
 
     # The sentence gets a blank on each side that has no white space.
     example = plan.rows[row_id]
-    before = example.prompt[:place]
-    after = example.prompt[place:]
+    before = example.prompt[:position]
+    after = example.prompt[position:]
     text_behind = after + example.response
     left = " " if before and not before[-1].isspace() else ""
     right = " " if text_behind and not text_behind[0].isspace() else ""
     added = left + sentence + right
 
     def shift(start: int) -> int:
-        """Return the distance by which text from this position on moves."""
-        return len(added) if start >= place else 0
+        """Return the characters by which a range that starts here moves."""
+        return len(added) if start >= position else 0
 
     old_spans = [span.moved(shift(span.start)) for span in example.spans]
-    sentence_start = place + len(left)
+    sentence_start = position + len(left)
     new_spans = [span.moved(sentence_start) for span in spans]
 
     template = example.template
@@ -414,12 +458,12 @@ def _inserted(
         )
     training = example.training_input
     if training is not None:
-        training = with_insertion(training, place, len(added))
+        training = with_insertion(training, position, len(added))
 
     return replace(
         example,
-        training_input=training,
         prompt=before + added + after,
+        training_input=training,
         spans=(*old_spans, *new_spans),
         template=template,
         frames=((sentence_start, sentence_start + len(sentence)),),

@@ -4,6 +4,10 @@ Audits keep identifiers out of controls and plain text, and training corrects th
 both use this module. An identifier is often annotated in one row and also stands in
 other rows without an annotation. Such a row is not plain text, and must not be shown as
 plain text.
+
+There are two searches. :func:`repeat_ranges` finds where a text repeats its own
+identifiers, even inside a word. :func:`finder` finds the identifiers of other rows, as
+whole words only. Both compare strings that :func:`folded` made equal in case.
 """
 
 from __future__ import annotations
@@ -113,9 +117,13 @@ def dose_group(dose: int) -> str:
 def finder(strings: Collection[str]) -> Callable[[str], set[str]]:
     """Return a function that finds the identifiers in a text, as whole words.
 
-    In contrast, :func:`repeat_ranges` looks for the identifiers of a text in the same
-    text. In other people's rows, "planned" does not mean "Ann". Identifiers and texts
-    must be folded by :func:`folded`.
+    In other people's rows, "planned" does not mean "Ann".
+
+    Parameters
+    ----------
+    strings
+        Identifiers as :func:`string_of` returns them. The texts that the function gets
+        must be folded, too.
     """
     # A search of every text for every identifier would take hours. So at each word of a
     # text only the identifiers that begin with this word are tried.
@@ -130,8 +138,9 @@ def finder(strings: Collection[str]) -> Callable[[str], set[str]]:
         for word in _WORD_OR_MARK.finditer(text):
             start = word.start()
             for length in lengths_by_first_word.get(word[0], ()):
-                string = text[start : start + length]
-                behind = text[start + length : start + length + 1]
+                end = start + length
+                string = text[start:end]
+                behind = text[end : end + 1]
                 ends_inside_word = string[-1].isalnum() and behind.isalnum()
                 if string in strings and not ends_inside_word:
                     strings_in_text.add(string)
@@ -155,10 +164,16 @@ def doses(
     rows
         Rows of data or of a manifest, of either split.
     known
-        All identifiers, if they are known: then ``rows`` is read only once.
+        All identifiers, as :func:`string_of` returns them, if the caller has them: then
+        ``rows`` is read only once. ``None``: those that are annotated in ``rows``.
     fed_texts
         Row id -> characters that training read, for rows that it cut. By default the
         rows of a manifest tell them.
+
+    Returns
+    -------
+    Counter
+        Identifier -> number of trained rows that hold it, its dose.
     """
     if known is None:
         # The rows are read twice. A manifest is a sequence that makes its rows on
@@ -170,8 +185,9 @@ def doses(
     n_rows_by_string = Counter[str]()
     for row in rows:
         if row.split == "train":
-            read = _read_by_training(row, fed_texts)
-            strings = find(folded(read.text)) | read.annotated
+            # Each string counts once a row, however often the row repeats it.
+            text_read = _read_by_training(row, fed_texts)
+            strings = find(folded(text_read.text)) | text_read.annotated
             n_rows_by_string.update(strings - {""})
     return n_rows_by_string
 
@@ -236,7 +252,7 @@ def fed_text_of(
     if fed_texts is not None:
         return fed_texts.get(row.id, (0, len(row.text)))
 
-    # Only a manifest's rows know it, and redacted rows have no text for it.
+    # Only a manifest's rows have it, and in a redacted manifest rows have no text.
     fed_text = getattr(getattr(row, "training_input", None), "fed_text", None)
     if fed_text is None or not row.text:
         return 0, len(row.text)
@@ -245,7 +261,10 @@ def fed_text_of(
 
 
 class _ReadText(NamedTuple):
-    """The text of a row that training read, with the identifiers annotated in it."""
+    """The text of a row that training read, with the identifiers annotated in it.
+
+    ``annotated`` are strings as :func:`string_of` returns them.
+    """
 
     text: str
     annotated: set[str]
@@ -300,16 +319,19 @@ def repeat_ranges(
 
 
 def string_ranges(text: str, strings: Iterable[str]) -> Iterator[tuple[int, int, str]]:
-    """Yield the ranges of strings in a text, each with the string.
+    """Yield ``(start, end, string)`` of each place of a string in a text, in any case.
 
     Parameters
     ----------
+    text
+        Any text, not folded; the ranges are in its characters.
     strings
-        Strings as :func:`folded` returns them.
+        Strings as :func:`folded` returns them. One of fewer than :data:`SHORT_BELOW`
+        characters counts only as a whole word.
     """
     folded_text = folded(text)
     # Some characters fold to several, which shifts the positions behind them.
-    origin: Sequence[int] = range(len(text))
+    origin: Sequence[int] = range(len(text))  # folded position -> position in the text
     if len(folded_text) > len(text):
         origin = _origins_of_folded(text)
 
@@ -334,9 +356,9 @@ def _origins_of_folded(text: str) -> list[int]:
 
 
 def annotated_strings(examples: Iterable[AnnotatedRow]) -> dict[str, str]:
-    """Return the type of each annotated string, including canaries.
+    """Return the type of each annotated string (:func:`string_of`), also of canaries.
 
-    Strings are folded. A string with several types gets the first one.
+    A string with several types gets the first one.
     """
     type_of_string: dict[str, str] = {}
     for example in examples:
@@ -371,7 +393,8 @@ def without_identifiers(
     audited_texts = {row.text for row in audited}
     audited_sources = {row.source_id for row in audited}
 
-    # Reasons are tried in this order, and the first that holds is counted.
+    # Reasons are tried in this order, and the first that holds is counted. A further
+    # reason is added here and to the docstring.
     reasons: dict[str, Callable[[Example], bool]] = {
         "audited": lambda row: (
             row.text in audited_texts or row.source_id in audited_sources

@@ -6,6 +6,12 @@ find a name behind a title, an introduction or a role ("President ...", "our wai
 ..."), and a listed given name with a surname behind it, unless a place, a firm or an
 ordinary word is among the words. A name that was found once is found wherever the text
 repeats it. The rules need no model and no download.
+
+From text to spans: :func:`plain` replaces special characters, :data:`RULES` and then
+``person_names.py`` find matches (:func:`_matches_of_rules`), ``cut_strings.py`` drops
+those that go on in the text, and :func:`resolved` decides overlaps. A further form of
+identifiers is a pattern in :data:`_PATTERN_OF_TYPE`; a condition on its matches is a
+function in :data:`_CHECKS`.
 """
 
 from __future__ import annotations
@@ -28,7 +34,6 @@ NAMES_MISSED = (
 """A warning about identifiers without a form (``benchmarks/README.md``, Identifiers).
 """
 
-
 _PATTERN_SECONDS = 2.0
 """Seconds that a user's own pattern may take on one text."""
 
@@ -46,6 +51,7 @@ _NOT_A_PERSON = re.compile(
     r"\b(?:Pepper|Coffee|Clean|Potato|Scholl|Customer|Service|Support|Sales"
     r"|Department|Center|Bank|Inc|Team|Office)\b"
 )
+"""Words of brands ("Dr Pepper") and of departments ("ask for Customer Service")."""
 
 
 def luhn(digits: str) -> bool:
@@ -113,13 +119,15 @@ _CHECKS: Mapping[str, Callable[[str], bool]] = {
     "person": _is_person,
     "ip": _is_ip,
 }
-"""Conditions on a match, by the name of the group; ``pii`` has none."""
+"""Conditions on a match, by the name of the pattern's first group; ``pii`` has none."""
 
 _CAPITAL_WORD = r"[A-Z][^\W\d_]*(?:(?:-|['\u2019](?!s\b))[^\W\d_]+)*"
 
 _PERSON = rf"{_CAPITAL_WORD}(?:[ ][A-Z]\.)?(?:[ ]{_CAPITAL_WORD}){{0,2}}"
+"""One to three capitalised words, perhaps with an initial."""
 
 _FULL_NAME = rf"{_CAPITAL_WORD}(?:[ ][A-Z]\.)?(?:[ ]{_CAPITAL_WORD}){{1,2}}"
+"""The same of at least two words."""
 
 _STREET = (
     r"(?:Street|St|Avenue|Ave|Road|Rd|Boulevard|Blvd|Lane|Ln|Drive|Dr|Court|Ct|Way"
@@ -228,15 +236,20 @@ RULES = tuple(
     for pattern in re.split(r"(?m)^ *#.*$", patterns)
     if pattern.strip()
 )
+"""Pairs of a type and one of its patterns."""
 
 
 def matches(text: str, pattern: str) -> Iterator[tuple[int, int]]:
-    """Yield the character ranges that a pattern of :data:`RULES` finds."""
+    """Yield the character ranges that a pattern of :data:`RULES` finds.
+
+    A match that does not satisfy the check of its group is left out.
+    """
     # Patterns are compiled at first use, because all of them take a tenth of a second.
     for match in re.finditer(pattern, text, re.VERBOSE):
-        group = next(iter(match.re.groupindex))
-        if group not in _CHECKS or _CHECKS[group](match[group]):
-            yield match.span(group)
+        first_group = next(iter(match.re.groupindex))
+        check = _CHECKS.get(first_group)
+        if check is None or check(match[first_group]):
+            yield match.span(first_group)
 
 
 def find_identifiers(text: str) -> list[Span]:
@@ -245,7 +258,7 @@ def find_identifiers(text: str) -> list[Span]:
 
 
 def resolved(spans: Iterable[Span]) -> list[Span]:
-    """Return spans in text order; of spans that overlap, the first one stays.
+    """Return spans in text order; of spans that overlap, the first given one stays.
 
     Examples
     --------
@@ -287,8 +300,9 @@ _EMPHASIS = re.compile(
     r"(?<![\w.%+@/-])_+(?=[^\W_])|(?<=[^\W_])_+(?![\w@%+-]|\.\w)"
     r"|(?<=[.!?,;:)])_+(?!\w)"
 )
+"""Underscores around words, as Markdown writes emphasis."""
 
-_NO_BLANKS = re.compile(
+_ASIAN_LETTER = re.compile(
     "[\u0e00-\u0eff\u1000-\u11ff\u1780-\u17ff\u3005-\u3007\u3040-\u318f\u31f0-\u31ff"
     "\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]"
 )
@@ -300,7 +314,8 @@ def plain(text: str) -> str:
 
     The length stays the same, so that positions are valid in both texts.
     """
-    return _NO_BLANKS.sub("\u3002", _without_emphasis(text))
+    # A full stop ends a word for the rules; an Asian letter would continue it.
+    return _ASIAN_LETTER.sub("\u3002", _without_emphasis(text))
 
 
 def _without_emphasis(text: str) -> str:
@@ -313,7 +328,8 @@ def _without_emphasis(text: str) -> str:
 def _by_rules(text: str) -> Iterator[Span]:
     """Yield the matches of the rules; a letter and its accents count as one letter.
 
-    A name or an address that goes on beyond its match is left out.
+    A name or an address that goes on beyond its match is left out. This is the detector
+    ``rules``.
     """
     composition = composed(text)
     if composition is None:
@@ -329,9 +345,9 @@ def _whole_matches(text: str) -> Iterator[Span]:
     """Yield the matches of the rules that do not go on in the text."""
     # Marks of emphasis do not belong to a name. Asian letters stay: a name may stand
     # right next to them.
-    written = _without_emphasis(text)
+    text_around = _without_emphasis(text)
     for span in _matches_of_rules(text):
-        if not is_cut(written, span.start, span.end, span.type):
+        if not is_cut(text_around, span.start, span.end, span.type):
             yield span
 
 
@@ -392,7 +408,17 @@ def _by_pattern(type: str, pattern: str) -> Find:
 
 
 def detector_of(name: str, patterns: Mapping[str, str] | None = None) -> Find:
-    """Return the detector with this name; the user's own patterns come first."""
+    """Return the detector with this name; the user's own patterns come first.
+
+    Spans may overlap: :func:`resolved` keeps the first, so patterns win over it.
+
+    Parameters
+    ----------
+    name
+        ``rules`` or ``presidio``.
+    patterns
+        Type -> regular expression.
+    """
     one_of(name, "--detector", ("rules", "presidio"))
     named_detector: Find = _by_rules if name == "rules" else by_presidio()
 

@@ -14,6 +14,7 @@ Find = Callable[[str], Iterable[Span]]
 _MIN_PRESIDIO_SCORE = 0.4
 """Least score of a match: below it, Presidio finds bare digits without a cue."""
 
+# Presidio's classes of recognisers, and the type that their matches get.
 _RECOGNISERS = (
     ("EmailRecognizer", "EMAIL"),
     ("CreditCardRecognizer", "CREDIT_CARD"),
@@ -30,6 +31,7 @@ _SPACY_MODELS = (
     "en_core_web_md",
     "en_core_web_sm",
 )
+"""English models of spaCy, from best to worst."""
 
 
 @lru_cache(maxsize=1)
@@ -45,7 +47,7 @@ def by_presidio() -> Find:
         import spacy
         from presidio_analyzer import predefined_recognizers
 
-        # The models are listed from best to worst; the first installed one is used.
+        # The best installed model is used; StopIteration means that none is installed.
         installed = (name for name in _SPACY_MODELS if spacy.util.is_package(name))
         model = spacy.load(next(installed))
     except (ImportError, StopIteration) as error:

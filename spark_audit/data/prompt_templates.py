@@ -20,7 +20,7 @@ class FilledPrompt(NamedTuple):
     """A prompt made from a template and a row.
 
     ``fixed_ranges`` are the character ranges of the fixed wording, ``column_starts``
-    the positions of the columns' texts.
+    the start of each column's text, in the order of :attr:`PromptTemplate.columns`.
     """
 
     text: str
@@ -36,9 +36,9 @@ class PromptTemplate:
     ----------
     wordings
         The fixed wording in front of each column, which may be empty; one more may
-        follow the last column.
+        follow the last column. So there are as many as columns, or one more.
     columns
-        Names of the columns.
+        Names of the columns, in the order of the template.
     """
 
     wordings: tuple[str, ...]
@@ -70,6 +70,7 @@ class PromptTemplate:
 
     @classmethod
     def _parse(cls, template: str) -> Self:
+        """Parse a template; raise ValueError or KeyError for one that is not valid."""
         # Each column closes the wording in front of it.
         wordings: list[str] = []
         columns: list[str] = []
@@ -91,7 +92,13 @@ class PromptTemplate:
         return cls(tuple(wordings), tuple(columns))
 
     def fill(self, values: Sequence[str]) -> FilledPrompt:
-        """Return the prompt with the columns' texts, which may be empty."""
+        """Return the prompt with the columns' texts, which may be empty.
+
+        Parameters
+        ----------
+        values
+            One text for each of ``columns``.
+        """
         text = ""
         fixed_ranges: list[tuple[int, int]] = []
         column_starts: list[int] = []

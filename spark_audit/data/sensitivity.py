@@ -36,7 +36,8 @@ def score2(counts: ArrayLike) -> np.ndarray:
     Parameters
     ----------
     counts
-        Shape ``(N, V)``: token counts by task; each task has a token.
+        Shape ``(N, V)``: how often each of ``V`` tokens of the vocabulary occurs in
+        each of ``N`` tasks. Each task has a token.
 
     Returns
     -------
@@ -94,7 +95,8 @@ def sensitivity(
     if np.isnan(score1).any():
         raise InputError("a token has no NLL", where="sensitivity")
 
-    # Without this, alpha = 0 would turn an impossible token into NaN (0 * inf).
+    # The exponent without its sign. With alpha = 0, an impossible token (infinite NLL)
+    # would give NaN (0 * inf).
     weighted = (1 - alpha) * np.asarray(token_score2)  # (T,)
     if alpha:
         weighted = alpha * score1 + weighted

@@ -6,8 +6,8 @@ telephone numbers with a common area code stay whole identifiers.
 The search for a beginning has two steps. First, it lists candidates: the borders of
 words and fields in one prompt up to which most prompts agree. Then it tries the
 candidates from the longest one on, and takes the first that enough prompts have without
-an identifier across the border. The search for an end is the same, with reversed
-prompts.
+an identifier across the border (:meth:`_Search.longest`). The search for an end is the
+same, with reversed prompts. Lengths and borders count characters.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PROMPTS_SEARCHED = 1024
 """Most prompts of a task in which the fixed wording is searched."""
 
 EDGE_CHARACTERS = 20_000
-"""Characters at each end of a prompt that are used."""
+"""Characters at each end of a prompt that are searched."""
 
 MAX_BORDERS_TRIED = 40
 """Most borders of words, and most of fields, that are tried."""
@@ -61,16 +61,17 @@ _FIELD_BEGINS = re.compile(
 
 # An identifier can cross a border only between such characters.
 _MAY_GO_ON = re.compile(r"(?:\w|[.,'\u2019@+#(-]|(?<=\d)\)) {0,3}\Z")
+"""The text in front of a border, if an identifier may reach over it."""
 _MAY_BEGIN = re.compile(r" {0,3}[\w+(#@.-]")
+"""The text behind such a border."""
 
 
 def task_templates(examples: Iterable[Example]) -> dict[str, FixedWording]:
     """Return the fixed wording of each task, which most of its prompts share.
 
     A task with fewer than two different prompts has none. Of more than
-    :data:`PROMPTS_SEARCHED`
-    different prompts, those with the smallest digests are used, so that the order of
-    the rows has no effect.
+    :data:`PROMPTS_SEARCHED` different prompts, those with the smallest digests are
+    used, so that the order of the rows has no effect.
 
     Notes
     -----
@@ -100,7 +101,8 @@ def _samples(examples: Iterable[Example]) -> dict[str, list[Example]]:
         if digest in digests_in_heap:
             continue
 
-        # The top of the heap is the largest digest, which is replaced first.
+        # Digests are negative: the top of the heap is the largest, which is replaced
+        # first. Numbers keep examples from being compared.
         entry = (-digest, number, _edges_of(example))
         if len(heap) < PROMPTS_SEARCHED:
             heappush(heap, entry)
@@ -122,14 +124,15 @@ def _edges_of(example: Example) -> Example:
     if n_removed <= 0:
         return example
 
-    resumes = EDGE_CHARACTERS + n_removed
+    # Spans in the removed middle, or across its borders, are left out.
+    second_edge = EDGE_CHARACTERS + n_removed
     spans = [span for span in example.spans if span.end <= EDGE_CHARACTERS]
     for span in example.spans:
-        if span.start >= resumes:
+        if span.start >= second_edge:
             spans.append(span.moved(-n_removed))
     return replace(
         example,
-        prompt=example.prompt[:EDGE_CHARACTERS] + example.prompt[resumes:],
+        prompt=example.prompt[:EDGE_CHARACTERS] + example.prompt[second_edge:],
         spans=tuple(spans),
         template=None,
         frames=(),
@@ -145,12 +148,13 @@ class _Search:
     Attributes
     ----------
     text
-        The text whose beginnings are tried.
+        The text whose beginnings are tried: the middle one of ``texts``, which has
+        every beginning that more than half of them share.
     texts
         All texts, sorted.
     is_field
         Tells whether the border at a length of ``text`` ends a field, not only a word.
-    n_whole
+    n_agreeing
         Counts the texts that share this length with ``text`` and have no identifier
         across the border.
     """
@@ -158,7 +162,7 @@ class _Search:
     text: str
     texts: Sequence[str]
     is_field: Callable[[int], bool]
-    n_whole: Callable[[int], int]
+    n_agreeing: Callable[[int], int]
 
     def longest(self, borders: Iterable[int]) -> int:
         """Return the length of the wording; 0 if there is none.
@@ -177,24 +181,26 @@ class _Search:
         lengths = lengths[:n_in_most]
 
         # Each try reads all texts, so only the longest candidates are tried.
-        fields = [length for length in lengths if self.is_field(length)]
-        tried_fields = set(fields[-MAX_BORDERS_TRIED:])
-        tried = {*lengths[-MAX_BORDERS_TRIED:], *tried_fields}
+        field_ends = [length for length in lengths if self.is_field(length)]
+        tried_field_ends = set(field_ends[-MAX_BORDERS_TRIED:])
+        tried = {*lengths[-MAX_BORDERS_TRIED:], *tried_field_ends}
         for length in sorted(tried, reverse=True):
             n_needed = MIN_SHARE_OF_ROWS * len(self.texts)
-            if length not in tried_fields:
-                n_needed = max(n_needed, self._n_for_word(length, fields))
-            if self.n_whole(length) > n_needed:
+            if length not in tried_field_ends:
+                n_needed = max(n_needed, self._n_needed_for_word(length, field_ends))
+            if self.n_agreeing(length) > n_needed:
                 return length
         return 0
 
-    def _n_for_word(self, length: int, fields: Sequence[int]) -> float:
-        """Return how many texts must agree up to a word border.
+    def _n_needed_for_word(self, length: int, field_ends: Sequence[int]) -> float:
+        """Return how many texts must agree up to the end of a word inside a field.
 
-        It is a share of the texts that agree up to the last field before it.
+        It is a share of the texts that agree up to the last end of a field before it.
         """
-        last_field = max((field for field in fields if field < length), default=0)
-        n_with_field = self.n_whole(last_field) if last_field else len(self.texts)
+        ends_before = [end for end in field_ends if end < length]
+        n_with_field = len(self.texts)
+        if ends_before:
+            n_with_field = self.n_agreeing(max(ends_before))
         return MOST_OF_FIELD * n_with_field
 
     def _is_in_most(self, length: int) -> bool:
@@ -216,21 +222,21 @@ def _shared_prefix(sample: Sequence[Example]) -> str:
         before = middle[max(length - MAX_WORDING_REACH, 0) : length]
         return _FIELD_ENDS.search(before) is not None
 
-    def n_whole(length: int) -> int:
+    def n_agreeing(length: int) -> int:
         beginning = middle[:length]
         return sum(
             example.prompt.startswith(beginning) and not _crosses(example, length)
             for example in sample
         )
 
-    search = _Search(middle, prompts, ends_field, n_whole)
+    search = _Search(middle, prompts, ends_field, n_agreeing)
     borders = [border.start() for border in PREFIX_BORDERS.finditer(middle)]
     return middle[: search.longest(borders)]
 
 
 def _shared_suffix(sample: Sequence[Example], prefix: str) -> str:
     """Return the longest end, behind the shared beginning, that enough prompts have."""
-    rests = []
+    rests = []  # each example, and its prompt without the beginning
     for example in sample:
         rest_start = prefix_end(example.prompt, prefix)
         rests.append((example, example.prompt[rest_start:]))
@@ -243,7 +249,7 @@ def _shared_suffix(sample: Sequence[Example], prefix: str) -> str:
     def begins_field(length: int) -> bool:
         return _FIELD_BEGINS.match(middle, len(middle) - length) is not None
 
-    def n_whole(length: int) -> int:
+    def n_agreeing(length: int) -> int:
         ending = middle[len(middle) - length :]
         return sum(
             rest.endswith(ending)
@@ -254,7 +260,7 @@ def _shared_suffix(sample: Sequence[Example], prefix: str) -> str:
     # Counted from the end, borders are lengths of ends, the shortest one first.
     borders = [border.start() for border in SUFFIX_BORDERS.finditer(middle)]
     lengths = [len(middle) - border for border in reversed(borders)]
-    search = _Search(reversed_middle, reversed_rests, begins_field, n_whole)
+    search = _Search(reversed_middle, reversed_rests, begins_field, n_agreeing)
     return middle[len(middle) - search.longest(lengths) :]
 
 
@@ -269,11 +275,10 @@ def _crosses(example: Example, border: int) -> bool:
     if not may_go_on or not _MAY_BEGIN.match(text, border):
         return False
 
-    # The part that is searched begins with a whole word.
-    low = max(border - MAX_WORDING_REACH, 0)
-    lowest = max(border - 2 * MAX_WORDING_REACH, 0)
-    while low > lowest and not text[low - 1].isspace():
-        low -= 1
-    spans = find_identifiers(text[low : border + MAX_WORDING_REACH])
-    border_in_part = border - low
-    return any(span.start < border_in_part < span.end for span in spans)
+    # The text around the border that is searched begins with a whole word.
+    start = max(border - MAX_WORDING_REACH, 0)
+    earliest = max(border - 2 * MAX_WORDING_REACH, 0)
+    while start > earliest and not text[start - 1].isspace():
+        start -= 1
+    spans = find_identifiers(text[start : border + MAX_WORDING_REACH])
+    return any(span.start < border - start < span.end for span in spans)

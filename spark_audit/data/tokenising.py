@@ -75,6 +75,7 @@ def in_time(call: Callable[[], T], texts: Sequence[str], tokenizer: Tokenizer) -
     InputError
         If the call takes longer than the deadline.
     """
+    # The thread fills one of these lists, unless the time ends before it does.
     values: list[T] = []
     errors: list[BaseException] = []
 

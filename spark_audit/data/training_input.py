@@ -25,10 +25,13 @@ Supervision = Literal["in the loss", "read only", "cut off"]
 """The use that training made of a stretch of text."""
 
 CharRange = tuple[StrictInt, StrictInt]
+"""Characters ``(start, end)`` of a row's text, end exclusive."""
 
 # A file's objects hold no other keys, and no value is coerced.
 _CLOSED = ConfigDict(extra="forbid")
+# A file leaves fields out if they are empty, or if they are None.
 _UNSAID = Field(exclude_if=lambda value: not value)
+_UNSAID_IF_NONE = Field(exclude_if=lambda value: value is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +70,9 @@ class TrainingInput:
     special_tokens: SpecialTokens
     turns: Annotated[tuple[Turn, ...], _UNSAID] = ()
     supervised: Annotated[tuple[CharRange, ...], _UNSAID] = ()
-    max_length: Annotated[
-        StrictInt | None, Field(exclude_if=lambda value: value is None)
-    ] = None
+    max_length: Annotated[StrictInt | None, _UNSAID_IF_NONE] = None
     truncation: Truncation = "end"
-    token_ids: Annotated[
-        tuple[StrictInt, ...] | None, Field(exclude_if=lambda value: value is None)
-    ] = None
+    token_ids: Annotated[tuple[StrictInt, ...] | None, _UNSAID_IF_NONE] = None
 
     __pydantic_config__ = _CLOSED
 
@@ -99,6 +98,13 @@ def with_insertion(training: TrainingInput, place: int, length: int) -> Training
 
     At the beginning or end of a turn, the new characters become a part of the turn and
     have loss if the turn has. In front of other text they have no loss.
+
+    Parameters
+    ----------
+    place
+        Position in the row's text, in characters.
+    length
+        Number of characters.
 
     Raises
     ------
@@ -170,8 +176,8 @@ def supervision_of(
     if start < fed_start or end > fed_end:
         return "cut off"
 
-    for low, high in supervised:
-        if low < end and start < high:
+    for loss_start, loss_end in supervised:
+        if loss_start < end and start < loss_end:
             return "in the loss"
     return "read only"
 
@@ -184,6 +190,15 @@ def answer_end(
     It is the end of the turn with which the response begins. If the row has turns but
     none begins there, the message is empty. In a row without turns, the whole response
     is the answer.
+
+    Parameters
+    ----------
+    turns
+        Character ranges of the row's turns.
+    response_start
+        First character of the response.
+    length
+        Characters of the row's text.
 
     Examples
     --------

@@ -1,4 +1,10 @@
-"""Read chat data of every known format, one conversation per row."""
+"""Read chat data of every known format, one conversation per row.
+
+:func:`conversation_of` is the entry. A further format is recognised in
+:func:`_without_tools` by a column, and in :func:`is_chat`, so that an import without a
+chat template can say what is missing; a function of its own makes a
+:class:`Conversation` of it. Cells may hold JSON as text, as CSV files do.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +17,10 @@ from spark_audit.data.examples import bad_field
 from spark_audit.json_values import JsonObject
 
 Supervised = Literal["all", "completion", "assistant", "last"]
+"""The part of a conversation with loss: all tokens, the completion, every message of
+the assistant, or the last of them."""
 Message = dict[str, object]
+"""A message as chat templates read it: ``role``, ``content``, perhaps more keys."""
 
 ROLES: Mapping[str, str] = {
     **dict.fromkeys(("human", "prompter", "question"), "user"),
@@ -28,7 +37,10 @@ TEMPLATE_ROLES = frozenset(
 )
 """Roles that chat templates know."""
 MESSAGE_LISTS = ("messages", "conversations", "conversation")
+"""Columns that hold a list of messages."""
 _UNREAD_KEYS = ("weight", "train", "loss", "from", "value")
+"""Keys of a message that a template does not get: marks of loss, and other names of
+``role`` and ``content``."""
 
 
 @dataclass(frozen=True)
@@ -113,8 +125,13 @@ def conversation_of(row: JsonObject) -> Conversation:
 def _without_tools(row: JsonObject) -> Conversation:
     """Return a row as a conversation, without tools and template variables.
 
-    The first of these columns that the row has determines the format: ``chosen``, a
-    list of messages, ``completion``, ``instruction``, ``text``.
+    The first of these columns that the row has determines the format::
+
+        chosen           :func:`_preference`
+        MESSAGE_LISTS    :func:`_listed_messages`
+        completion       :func:`_completion`
+        instruction      :func:`_instruction`, of Alpaca
+        text             plain text, all of it with loss
     """
     # A preference may hold its prompt as messages, too.
     if row.get("chosen") is not None:
@@ -159,7 +176,13 @@ def _listed_messages(row: JsonObject, column: str) -> Conversation:
 
 
 def _marks_its_loss(row: JsonObject, column: str) -> bool:
-    """Return whether a row itself marks which of its messages are in the loss."""
+    """Return whether a row itself marks which of its messages are in the loss.
+
+    Parameters
+    ----------
+    column
+        A column that :func:`_messages` has read without an error.
+    """
     messages = _json_field(row, column)
     assert isinstance(messages, list)  # _messages refuses anything else
     return any(
@@ -169,7 +192,7 @@ def _marks_its_loss(row: JsonObject, column: str) -> bool:
 
 
 def _preference(row: JsonObject) -> Conversation:
-    """Return the conversation with the answer that is preferred to another."""
+    """Return the conversation of ``chosen``; ``rejected`` only shows its prompt."""
     # A preference with its own prompt column is a prompt and a completion.
     chosen = _json_field(row, "chosen")
     if isinstance(chosen, str) or row.get("prompt") is not None:
@@ -196,7 +219,13 @@ def _preference(row: JsonObject) -> Conversation:
 def _completion(
     row: JsonObject, column: str, *, preferred: bool = False
 ) -> Conversation:
-    """Return the conversation of a prompt and a completion, as texts or messages."""
+    """Return the conversation of a prompt and a completion, as texts or messages.
+
+    Parameters
+    ----------
+    column
+        The column of the completion: ``completion`` or ``chosen``.
+    """
     # Both are texts, or both are lists of messages, or the row has only a completion.
     prompt = _json_field(row, "prompt")
     completion = _json_field(row, column)
@@ -265,7 +294,10 @@ def _instruction(row: JsonObject) -> Conversation:
 def _messages(
     row: JsonObject, column: str
 ) -> tuple[tuple[Message, ...], frozenset[int]]:
-    """Return the messages of a column, and the numbers of those without loss."""
+    """Return the messages of a column, and the numbers of those without loss.
+
+    Numbers count from 0.
+    """
     value = _json_field(row, column)
     if not isinstance(value, list) or not value:
         advice = "give a list of messages, each with a role and its content"
@@ -286,14 +318,27 @@ def _messages(
         messages.append(_message(raw, field_name))
 
         # OpenAI's format gives a message a weight of 0 or 1, others a truth value.
-        has_no_weight = raw.get("weight", 1) in (0, False)
-        if has_no_weight or raw.get("train") is False or raw.get("loss") is False:
+        is_excluded = (
+            raw.get("weight", 1) in (0, False)
+            or raw.get("train") is False
+            or raw.get("loss") is False
+        )
+        if is_excluded:
             unsupervised.add(i)
     return tuple(messages), frozenset(unsupervised)
 
 
 def _message(raw: JsonObject, field_name: str) -> Message:
-    """Return a message of any format in the form that templates read."""
+    """Return a message of any format in the form that templates read.
+
+    Parameters
+    ----------
+    raw
+        The message as its file has it: with ``role`` and ``content``, or with ``from``
+        and ``value``, as ShareGPT files have them.
+    field_name
+        Its place in the row, such as ``messages[2]``, for errors.
+    """
     role = raw.get("role", raw.get("from"))
     if not isinstance(role, str) or not role:
         raise bad_field(
@@ -320,7 +365,13 @@ def _message(raw: JsonObject, field_name: str) -> Message:
 
 
 def _content(content: object, field_name: str) -> str | list[dict[str, str]]:
-    """Return a message's content: text, or a list of parts that are all text."""
+    """Return a message's content: text, or a list of parts that are all text.
+
+    Raises
+    ------
+    UnreadableRowError
+        If a part is something else, such as an image.
+    """
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -348,7 +399,13 @@ def text_of(message: JsonObject) -> str:
 
 
 def _json_field(row: JsonObject, column: str) -> object:
-    """Return the value of a column; text that holds JSON is parsed."""
+    """Return the value of a column; text that holds JSON is parsed.
+
+    Raises
+    ------
+    InputError
+        If text begins like JSON and is none, in a column that cannot hold plain text.
+    """
     value = row.get(column)
     if not isinstance(value, str) or value.lstrip()[:1] not in ("[", "{"):
         return value
@@ -368,7 +425,9 @@ def _json_field(row: JsonObject, column: str) -> object:
     is_messages = isinstance(parsed, list) and all(
         isinstance(message, dict) for message in parsed
     )
-    return value if may_be_text and not is_messages else parsed
+    if may_be_text and not is_messages:
+        return value
+    return parsed
 
 
 def _string(value: object, column: str) -> str:

@@ -1,4 +1,9 @@
-"""Count identifiers that were in the loss of a training run, only read, or cut off."""
+"""Count identifiers that were in the loss of a training run, only read, or cut off.
+
+For the command ``data supervision``: :func:`count_supervision` counts, and
+:func:`supervision_notes` says the counts in sentences. ``supervision_of`` in
+``training_input.py`` decides the state of an identifier.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +19,9 @@ from spark_audit.data.training_input import Supervision, TrainingInput, supervis
 
 SUPERVISION_STATES: tuple[Supervision, ...] = get_args(Supervision)
 
+_IDS_NAMED = 3
+"""Number of example ids that a note names."""
+
 
 @dataclass
 class SupervisionCount:
@@ -26,7 +34,7 @@ class SupervisionCount:
     n_rows, n_unknown
         Trained rows, and those without any known training input.
     unsupervised
-        Ids of rows without a supervised token.
+        Ids of rows without a supervised token that was read.
     """
 
     by_group: Counter[tuple[str, str, Supervision]] = field(default_factory=Counter)
@@ -36,7 +44,7 @@ class SupervisionCount:
 
     @property
     def records(self) -> list[dict[str, object]]:
-        """Return one record per task and type, with a column per state."""
+        """Return one record per task and type: identifiers by state, in columns."""
         groups = sorted({(task, type) for task, type, _ in self.by_group})
         records = []
         for task, type in groups:
@@ -49,8 +57,8 @@ class SupervisionCount:
     def total(self, state: Supervision) -> int:
         """Return the number of identifiers in a state, over all tasks and types."""
         return sum(
-            n
-            for (_, _, group_state), n in self.by_group.items()
+            n_identifiers
+            for (_, _, group_state), n_identifiers in self.by_group.items()
             if group_state == state
         )
 
@@ -68,17 +76,18 @@ def count_supervision(
     trained = [example for example in examples if example.split == "train"]
     with_input = [example for example in trained if example.training_input is not None]
     n_unknown = len(trained) - len(with_input)
-    counted = SupervisionCount(n_rows=len(trained), n_unknown=n_unknown)
+    counts = SupervisionCount(n_rows=len(trained), n_unknown=n_unknown)
 
-    # Rows go in lots: the tokens of all rows would take gigabytes.
+    # Rows go in batches: the tokens of all rows would take gigabytes.
     for first in range(0, len(with_input), TEXTS_PER_CALL):
-        rows = with_input[first : first + TEXTS_PER_CALL]
-        for example, encoding in zip(rows, encode_rows(tokenizer, rows), strict=True):
-            _count_row(counted, example, encoding)
-    return counted
+        batch = with_input[first : first + TEXTS_PER_CALL]
+        encodings = encode_rows(tokenizer, batch)
+        for example, encoding in zip(batch, encodings, strict=True):
+            _count_row(counts, example, encoding)
+    return counts
 
 
-def _count_row(counted: SupervisionCount, example: Example, encoding: Encoding) -> None:
+def _count_row(counts: SupervisionCount, example: Example, encoding: Encoding) -> None:
     """Add a trained row, whose training input is known, to the counts."""
     training = example.training_input
     assert training is not None
@@ -89,7 +98,7 @@ def _count_row(counted: SupervisionCount, example: Example, encoding: Encoding) 
         start < read_end and end > read_start for start, end in training.supervised
     )
     if not is_supervised:
-        counted.unsupervised.append(example.id)
+        counts.unsupervised.append(example.id)
 
     for span in example.spans:
         state = supervision_of(
@@ -98,7 +107,7 @@ def _count_row(counted: SupervisionCount, example: Example, encoding: Encoding) 
             supervised=training.supervised,
             fed_text=(read_start, read_end),
         )
-        counted.by_group[example.task, span.type, state] += 1
+        counts.by_group[example.task, span.type, state] += 1
 
 
 def _characters_read(
@@ -106,17 +115,18 @@ def _characters_read(
 ) -> tuple[int, int]:
     """Return the range of characters that the trainer read of a row."""
     n_tokens = len(encoding)
-    first, end = training.token_range_read(n_tokens)
-    if (first, end) == (0, n_tokens):
+    token_start, token_end = training.token_range_read(n_tokens)
+    if (token_start, token_end) == (0, n_tokens):
         return 0, len(example.text)
 
-    assert encoding.full_offsets is not None  # kept for known training
-    characters = encoding.full_offsets[first:end]  # (tokens, 2): from and to
+    assert encoding.full_offsets is not None  # encode_rows keeps it for such rows
+    # (tokens read, 2): start and end of each, in characters
+    characters = encoding.full_offsets[token_start:token_end]
     return int(characters[:, 0].min()), int(characters[:, 1].max())
 
 
 def supervision_notes(counted: SupervisionCount) -> Iterator[str]:
-    """Yield the counts in sentences; the first sentence is the answer."""
+    """Yield the counts in sentences: the answer first, then its limits."""
     if not counted.n_rows:
         yield "no trained row is among them: what had loss is asked of trained rows"
         return
@@ -140,11 +150,11 @@ def supervision_notes(counted: SupervisionCount) -> Iterator[str]:
     else:
         yield "no identifier is annotated yet: `data annotate`, then `data supervision`"
 
-    # Limits of the answer, and their possible causes.
+    # Limits of the answer.
     if counted.n_unknown:
         yield f"of {counted.n_unknown} trained rows it is not known what had loss"
     if counted.unsupervised:
-        first = ", ".join(counted.unsupervised[:3])
+        first = ", ".join(counted.unsupervised[:_IDS_NAMED])
         n_rows = len(counted.unsupervised)
         rows = "1 trained row has" if n_rows == 1 else f"{n_rows} trained rows have"
         yield f"{rows} no supervised token that was read, first: {first}"

@@ -2,7 +2,10 @@
 
 ``datasets.save_to_disk`` of a prepared data set, axolotl's prepared folder and
 LLaMA-Factory's ``tokenized_path`` hold ``input_ids`` with ``labels`` or a mask, often
-several documents packed into a row.
+several documents packed into a row. Their text is decoded from the ids.
+
+``T`` is the number of tokens of a row, and of a document in :func:`_document` and
+below. A further mask column is added to :data:`MASK_COLUMNS`.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ def documents_of(row: JsonObject, tokenizer: Tokenizer) -> Iterator[TokenisedDoc
         is_real = _numbers(row, "attention_mask", len(ids)) != 0
 
     for start, end in _document_ranges(row, len(ids)):
-        tokens = start + np.flatnonzero(is_real[start:end])
+        tokens = start + np.flatnonzero(is_real[start:end])  # indices in the row
         if len(tokens):
             yield _document(ids[tokens], had_loss[tokens], tokenizer)
 
@@ -69,8 +72,8 @@ def _had_loss(row: JsonObject, ids: np.ndarray) -> np.ndarray:
     if row.get("labels") is not None:
         labels = _numbers(row, "labels", len(ids))
         had_loss = np.asarray(labels != IGNORED)
-        # A model shifts labels itself: labels that are shifted already would mark each
-        # token's neighbour.
+        # A model shifts labels itself, so the label of a token is its own id. Labels
+        # that are shifted already would mark each token's neighbour.
         if ((labels != ids) & had_loss).any():
             raise bad_field(
                 "labels",
