@@ -24,7 +24,7 @@ def kept_range(
     the prompt into the response, and a span at the start of the response that alone is
     too long.
 
-    Leading special tokens are always read (see :meth:`Encoding.model_input`). Special
+    Leading special tokens are always read (see ``Encoding.model_input``). Special
     tokens behind the text (an EOS) are left out.
 
     Parameters
