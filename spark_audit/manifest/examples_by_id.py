@@ -21,4 +21,5 @@ class ById(UserDict[str, Any], Generic[ExampleT]):
         self.data = {example_id: index for index, example_id in enumerate(ids)}
 
     def __getitem__(self, key: str) -> ExampleT:
-        return self._examples[self.data[key]]
+        index: int = self.data[key]
+        return self._examples[index]

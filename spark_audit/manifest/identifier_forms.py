@@ -163,8 +163,8 @@ class Forms:
         self._names: Counter[str] = Counter()
 
         for type, text in identifiers:
-            is_drawn = r"[0-9]" if type in WORDED else r"[0-9a-zA-Z]"
-            drawn = re.findall(is_drawn, _body(type, text))
+            drawn_class = r"[0-9]" if type in WORDED else r"[0-9a-zA-Z]"
+            drawn = re.findall(drawn_class, _body(type, text))
             drawn_by_form[type, _format_of(type, text)].append("".join(drawn))
 
             if type == "EMAIL":

@@ -2,6 +2,10 @@
 
 All tokenisation of sequences happens here: an audit's plan names sequences by key, and
 these functions turn keys into items of ``scoring``, with the checkpoint's tokenizer.
+A further kind of items needs a function in :data:`_MAKERS` and an entry in ``ITEMS``
+(``scoring/table.py``).
+
+:func:`items_for` serves planned runs, and :func:`score` is ``sa.score`` for Python.
 """
 
 from __future__ import annotations
@@ -46,6 +50,11 @@ def items_for(
 ) -> dict[Pass, Sequence[Any]]:
     """Return the items that a plan names, by pass, in the order of the plan.
 
+    Parameters
+    ----------
+    plan
+        Pass -> keys of sequences; see :func:`spark_audit.manifest.encodings.key_of`.
+
     Raises
     ------
     InputError
@@ -60,8 +69,8 @@ def items_for(
         return _MAKERS[items_kind](encodings, keys)
 
     return {
-        pass_: make_items(ITEMS[pass_.kind], tuple(keys))
-        for pass_, keys in plan.items()
+        scoring_pass: make_items(ITEMS[scoring_pass.kind], tuple(keys))
+        for scoring_pass, keys in plan.items()
     }
 
 
@@ -208,8 +217,8 @@ def plain_items(encodings: Encodings, keys: Sequence[str]) -> list[Item]:
 class _AskedRow:
     """A row whose prompt the model continues.
 
-    ``prompt_ids`` are the tokens before its response, shape ``(T,)``; the first
-    ``n_leading_special`` of them are special.
+    ``response`` is the expected answer. ``prompt_ids`` are the tokens before it, shape
+    ``(T,)``; the first ``n_leading_special`` of them are special.
     """
 
     task: str
@@ -251,15 +260,15 @@ def row_prompts(
     """
     # A blank response may have no token of its own: an answer still gets one.
     longest_response: dict[str, int] = defaultdict(lambda: 1)  # tokens, by task
-    responses: dict[str, set[str]] = defaultdict(set)
+    responses_by_task: dict[str, set[str]] = defaultdict(set)
     asked_rows: dict[str, _AskedRow] = {}
-    wanted = {*keys}
+    ids_to_ask = {*keys}
     for row, encoding in rows:
         response_start = encoding.first_token_past(len(row.prompt))  # token index
         n_response_tokens = encoding.text_token_end - response_start
         longest_response[row.task] = max(longest_response[row.task], n_response_tokens)
-        responses[row.task].add(row.answer)
-        if row.id in wanted:
+        responses_by_task[row.task].add(row.answer)
+        if row.id in ids_to_ask:
             asked_rows[row.id] = _AskedRow(
                 task=row.task,
                 response=row.answer,
@@ -267,7 +276,7 @@ def row_prompts(
                 n_leading_special=encoding.n_leading_special,
             )
 
-    labels = few_labels(responses)
+    labels_by_task = few_labels(responses_by_task)
     prompts = []
     for key in keys:
         asked_row = asked_rows[key]
@@ -294,7 +303,7 @@ def row_prompts(
             ids=prefix,
             target=asked_row.response,
             max_new_tokens=max_new_tokens,
-            labels=labels.get(asked_row.task, ()),
+            labels=labels_by_task.get(asked_row.task, ()),
         )
         prompts.append(prompt)
     return prompts

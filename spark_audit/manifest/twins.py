@@ -152,7 +152,7 @@ class Identifiers:
             nll_micronats = corpus.nll_micronats[corpus.tokens_of(i)]
             is_scored = nll_micronats >= 0  # (tokens of the row,)
 
-            # It is needed at the end, for identifiers that training cut off.
+            # What training read is needed at the end, for identifiers that it cut off.
             if row.training_input is not None:
                 self._fed_texts[row.example.id] = row.fed_text
 

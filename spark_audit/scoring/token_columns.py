@@ -170,7 +170,8 @@ class TokenColumns:
             # The kernel reads whole pieces and reads each row once, so a group need not
             # stay in the cache.
             piece = self._fused.TRITON_PIECE
-            self.width = -(-self.vocabulary // piece) * piece
+            n_pieces = -(-self.vocabulary // piece)  # rounded up
+            self.width = n_pieces * piece
             self._group = GPU_BUFFER
 
         self._logits = torch.empty(0, device=device)
@@ -256,7 +257,8 @@ class TokenColumns:
             target_ids = targets[rows]  # (m, k)
             if self._fused is not None:
                 target_z = z.gather(1, target_ids)  # (m, k)
-                # Any logit of the row will do, because only the sums are used.
+                # Any logit of the row will do as the target's, because the counts are
+                # not used. The sums are the largest logit m, and sum exp(z - m).
                 sums, _, _ = self._fused.sum_rows(z, target_z[:, 0], masked=MASKED)
                 log_total = sums[:, :1] + sums[:, 1:2].log()  # (m, 1)
                 torch.sub(log_total, target_z, out=nll[rows])
