@@ -277,7 +277,7 @@ def test_an_attack_stands_wherever_ours_do(house, tmp_path):
     assert float(shown["nll_quantile", "pooled", ""]) != pooled["value"]
     # Of two clusters nothing is shown, unless they are nobody's.
     assert shown["nll_quantile", "type", "FEW"] == ""
-    planted = exact["planted", "type:FEW"]["value"]
+    planted = exact["planted", "type", "FEW"]["value"]
     assert float(shown["planted", "type", "FEW"]) == pytest.approx(planted, rel=1e-5)
 
     assert [row["share"] for row in table_of(folder, "echo_planted")] == ["0.123457"]

@@ -193,7 +193,7 @@ FORGED = {
     "contrasts that are gone": lambda one: one | {"contrasts": []},
     "a finding that is gone": lambda one: one | {"findings": one["findings"][1:]},
     "an audit that never ran": lambda one: with_row(
-        one, audit="mia", metric="auc", of="loss"
+        one, audit="mia", metric="auc", variant="loss"
     ),
     "an audit that nobody has": lambda one: with_row(one, audit="theirs"),
     "a checkpoint that nobody has": lambda one: with_row(one, checkpoint="other"),
