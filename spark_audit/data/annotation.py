@@ -118,20 +118,16 @@ def annotated(
     n_code_rows = 0
     wording_types: dict[str, Counter[str]] = defaultdict(Counter)
     for given_row, row in zip(examples, detected, strict=True):
-        # A row's own spans in fixed wording stay, and are not counted.
         fixed_ranges = merged(template_ranges(row, wording))
-        spans_in_wording = [
-            span
-            for span in row.spans
-            if span not in given_row.spans and _is_inside(span, fixed_ranges)
-        ]
-        if spans_in_wording:
-            n_in_wording += len(spans_in_wording)
+        detected_in_wording = _detected_in(fixed_ranges, given_row, row)
+        if detected_in_wording:
+            n_in_wording += len(detected_in_wording)
             n_wording_rows += 1
-            wording_types[row.task].update({span.type for span in spans_in_wording})
+            types = {span.type for span in detected_in_wording}
+            wording_types[row.task].update(types)
 
         if not in_wording:
-            spans = [span for span in row.spans if span not in spans_in_wording]
+            spans = [span for span in row.spans if span not in detected_in_wording]
             row = replace(row, spans=tuple(spans))
         rows.append(row)
 
@@ -151,15 +147,32 @@ def annotated(
     )
 
 
+def _detected_in(
+    ranges: Sequence[tuple[int, int]], given_row: Example, row: Example
+) -> list[Span]:
+    """Return the spans that stand wholly in one of the ranges and were detected.
+
+    Parameters
+    ----------
+    given_row, row
+        The row before and after the detection. Spans that it had before are left out.
+    """
+    return [
+        span
+        for span in row.spans
+        if span not in given_row.spans and _is_inside(span, ranges)
+    ]
+
+
 def wording_notes(result: Annotated) -> Iterator[str]:
     """Yield a note per task on identifiers in its fixed wording, by type and rows."""
     for task, rows_by_type in sorted(result.wording_types.items()):
         n_rows = result.task_rows[task]
-        counted = ", ".join(
+        counts = ", ".join(
             f"{type} in {n} of {n_rows} rows"
             for type, n in sorted(rows_by_type.items())
         )
-        yield f"task {task}: {counted} in the fixed wording that most rows share"
+        yield f"task {task}: {counts} in the fixed wording that most rows share"
 
 
 def _count_unknown_codes(row: Example, fixed_ranges: Iterable[tuple[int, int]]) -> int:

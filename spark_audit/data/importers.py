@@ -210,6 +210,8 @@ def _check_choice(option: str, value: str | None, choices: tuple[str, ...]) -> N
 class _ImportTally:
     """Counts of one reading of a source, for the notes of the import.
 
+    A place is a file and line, or row number.
+
     Attributes
     ----------
     spans

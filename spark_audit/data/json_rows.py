@@ -281,6 +281,11 @@ def _values(raw: bytes, place: str) -> Iterator[object]:
     """Yield JSON values that follow each other, with or without commas.
 
     Commas remain if somebody removed the brackets of a list.
+
+    Raises
+    ------
+    InputError
+        At the first text that is not JSON.
     """
     _check_utf8(raw, place)
     text = raw.decode()
@@ -298,6 +303,7 @@ def _values(raw: bytes, place: str) -> Iterator[object]:
         value = parse_json(text[start:end].encode(), place=place, finite=False)
         yield value
 
+        # Continue behind the value, and behind a comma that follows an object.
         start = end
         behind = text[start:].lstrip()
         if isinstance(value, dict) and behind.startswith(","):

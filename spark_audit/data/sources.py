@@ -188,11 +188,11 @@ def _saved_files(folder: Path) -> list[_SplitFile]:
 
     Cached files of an earlier ``map`` are not listed, so they are not read.
     """
-    index = folder / "dataset_dict.json"
     # Several parts have folders of their own; a single part is in the folder itself.
+    list_of_parts = folder / "dataset_dict.json"
     split_by_folder: dict[Path, Split | None] = {}
-    if index.exists():
-        for part_folder in _listed_paths(index, "splits"):
+    if list_of_parts.exists():
+        for part_folder in _listed_paths(list_of_parts, "splits"):
             split_by_folder[part_folder] = split_of(part_folder.name)
     elif (folder / "state.json").exists():
         split_by_folder[folder] = None
@@ -206,6 +206,13 @@ def _saved_files(folder: Path) -> list[_SplitFile]:
 
 def _listed_paths(path: Path, key: str) -> list[Path]:
     """Return the files that a metadata file of `datasets` lists under a key.
+
+    Parameters
+    ----------
+    path
+        The metadata file, beside which the listed files must lie.
+    key
+        ``splits`` (a list of folders) or ``_data_files`` (a list of objects).
 
     Raises
     ------

@@ -169,6 +169,9 @@ def _check_options(
 class _ChatTally:
     """Counts of one reading of a source, for the notes of the import.
 
+    A place is a file and line, or row number. A further note is a count here and a
+    sentence in one of the methods.
+
     Attributes
     ----------
     places_left_out
@@ -178,12 +181,12 @@ class _ChatTally:
     places_with_inner_bos
         Places of tokenised rows that may hold several documents.
     rows_by_loss
-        Rows by the part that is assumed to have had loss, in words.
+        Number of rows by the part that is assumed to have had loss, in words.
     n_documents
-        Examples from rows with several documents.
+        Number of examples from rows with several documents.
     n_preferences, n_not_located, n_unsupervised, n_inexact
-        Rows with preferences, with messages that could not be located, without a
-        supervised token, and with a loss that begins inside a character.
+        Numbers of rows with preferences, with messages that could not be located,
+        without a supervised token, and with a loss that begins inside a character.
     writes_date
         Whether a template writes the current date.
     """
@@ -298,11 +301,11 @@ class _ChatConverter(RowConverter):
         self, row: Row, place: str, split_by_name: Split | None
     ) -> list[Example]:
         """Return one example per document of a row; none if the row is left out."""
-        split = self.split_of_row(split_by_name, cell=_name(row, "split"))
+        split = self.split_of_row(split_by_name, cell=_name_or_empty(row, "split"))
         documents = self._documents(row, place)
 
-        row_id = _name(row, "id")
-        source_id = _name(row, "source_id")
+        row_id = _name_or_empty(row, "id")
+        source_id = _name_or_empty(row, "source_id")
         is_packed = len(documents) > 1
 
         examples = []
@@ -406,8 +409,11 @@ class _ChatConverter(RowConverter):
             self._tally.places_of_odd_roles.append(place)
 
 
-def _name(row: Row, column: str) -> str:
-    """Return an id, a source or a split; empty if the row has none."""
+def _name_or_empty(row: Row, column: str) -> str:
+    """Return an id, a source or a split as text; empty if the row has none.
+
+    In contrast, ``name_in`` of ``columns.py`` refuses a missing column and blank text.
+    """
     value = row.get(column)
     # A truth value is an int in Python, but not a name.
     if value is None or value == "":
