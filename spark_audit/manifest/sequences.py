@@ -74,8 +74,8 @@ def items_for(
     }
 
 
-# Several come first: for a type checker that does not know transformers, a model may
-# be anything, also a mapping.
+# The overload for several checkpoints comes first: for a type checker that does not
+# know transformers, a model may be anything, also a mapping.
 @overload
 def score(
     checkpoint: Mapping[str, GivenCheckpoint],
@@ -139,7 +139,7 @@ def score(
     """
     if isinstance(store, str | Path):
         store = Store(Path(store).expanduser())
-    run = _Scoring(passes, store, batch_size, progress)
+    run = _Scoring(passes=passes, store=store, batch_size=batch_size, progress=progress)
     if not isinstance(checkpoint, Mapping):
         return _scores_of(checkpoint, source, run)
 
