@@ -148,8 +148,8 @@ class Job:
 
         # Without a given manifest, the first checkpoint's headers determine it.
         opening = None
-        if request.manifest is not None:
-            manifest = original(read_manifest(request.manifest))
+        if request.has_manifest:
+            manifest = original(given_manifest(request))
             opened = opened_checkpoints(request, manifest)
         else:
             opened = opened_checkpoints(request, None)
@@ -397,6 +397,15 @@ class Job:
             if not {facts.name, other.facts.name} & self.lineup.stages:
                 notes.append(f"the same model as {other.facts.name!r}")
         return notes
+
+
+def given_manifest(request: Request) -> Manifest:
+    """Return the manifest that a request names by its file, or brings in memory."""
+    if request.manifest is not None:
+        return read_manifest(request.manifest)
+
+    manifest: Manifest = request.open_manifest
+    return manifest
 
 
 def _lineup_of(request: Request) -> Lineup:

@@ -176,6 +176,8 @@ class Request:
         Scores in this process (and workers of --shard or a launcher), or on Ray.
     address
         The Ray cluster; default: RAY_ADDRESS, else here.
+    open_manifest
+        A manifest in memory, in place of ``manifest``.
     opened
         Checkpoints that are open already, and models in memory, each with its name
         (``NamedOpen`` of ``opened.py``); the base among them is named ``base``.
@@ -230,6 +232,7 @@ class Request:
     ] = None
     show_text: options.ShowText = False
     loading: Annotated[Loading, options.NO_OPTION] = Loading()
+    open_manifest: Annotated[Any, options.NO_OPTION] = None
     opened: Annotated[tuple[Any, ...], options.NO_OPTION] = ()
     command: Annotated[tuple[str, ...], options.NO_OPTION] = ()
 
@@ -260,7 +263,7 @@ class Request:
 
         # The first of these that is wrong is refused.
         is_wrong = {
-            "--data": self.data and not (self.manifest is None and only_series),
+            "--data": self.data and (self.has_manifest or not only_series),
             "--relearn": self.relearn and (self.loading.device_map or on_ray),
             "--relearn-lr": not 0 < self.relearn_lr < math.inf,
             "--jobs": self.jobs not in ("auto", 1) and not self.can_use_processes,
@@ -271,6 +274,11 @@ class Request:
         for option, wrong in is_wrong.items():
             if wrong:
                 raise InputError(_REFUSED[option], where=option)
+
+    @property
+    def has_manifest(self) -> bool:
+        """True if the manifest is given, as a file or in memory."""
+        return self.manifest is not None or self.open_manifest is not None
 
     @property
     def can_use_processes(self) -> bool:

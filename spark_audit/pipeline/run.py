@@ -47,6 +47,7 @@ from spark_audit.pipeline.request import (
 from spark_audit.report.audit_report import AuditReport, read_report
 
 if TYPE_CHECKING:
+    from spark_audit.manifest.schema import Manifest
     from spark_audit.pipeline.handed_scores import GivenScores
 
 LOCK = ".report.lock"
@@ -153,10 +154,10 @@ def _say_before_scoring(job: Job, unscored: Unscored) -> None:
 @checked_call
 def audit(
     checkpoints: GivenCheckpoints,
+    manifest: Manifest | str | Path | None = None,
     *,
     base: GivenCheckpoint | None = None,
     baseline: str | None = None,
-    manifest: str | Path | None = None,
     audits: GivenAudits = DEFAULT_AUDITS,
     scores: GivenScores | str | Path | None = None,
     output: str | Path | None = None,
@@ -194,13 +195,14 @@ def audit(
         Path of a checkpoint, an open one, or a model in memory, which is scored as it
         stands; several of these, or ``{name: checkpoint}``; for the seeds of one method
         ``{name: [checkpoint, ...]}``.
+    manifest
+        A manifest or its file; default: the one in ``manifests/`` that fits the
+        checkpoint.
     base
         Base model: the model before this training. Needed for adapters that do not
         name theirs, and to compare full weights with it; audited as ``base``.
     baseline
         Name of the same run without the correction; gives contrasts.
-    manifest
-        Default: the one in ``manifests/`` that fits the checkpoint.
     audits
         Audits by name (``"mia"`` or ``"membership"``), class
         (``sa.audits.Membership``), or with options (``sa.audits.Matched(null="x")``).
@@ -274,7 +276,8 @@ def audit(
         opened=opened,
         base=base_path,
         baseline=baseline,
-        manifest=_path(manifest),
+        manifest=Path(manifest) if isinstance(manifest, str | Path) else None,
+        open_manifest=_open_manifest(manifest),
         audits=given_audits(audits),
         scores=score_folder,
         output=_path(output),
@@ -307,6 +310,24 @@ def _report_of(
     if report is None:
         raise IncompleteError("other workers have not scored their part")
     return report
+
+
+def _open_manifest(manifest: Manifest | str | Path | None) -> Manifest | None:
+    """Return a manifest that was given itself; ``None`` for its file, or without one.
+
+    Raises
+    ------
+    TypeError
+        If it is something else.
+    """
+    from spark_audit.manifest.schema import Manifest
+
+    if manifest is None or isinstance(manifest, str | Path):
+        return None
+    if not isinstance(manifest, Manifest):
+        given_type = type(manifest).__name__
+        raise TypeError(f"manifest: give a Manifest or its file, not {given_type}")
+    return manifest
 
 
 def _text(value: str | Path | None) -> str | None:

@@ -121,7 +121,7 @@ def keep_inputs(
 def _reads_only_files(request: Request) -> bool:
     """Return whether all inputs are files, without a server and the hub."""
     # What is open may have changed since it was opened.
-    if request.opened:
+    if request.opened or request.open_manifest is not None:
         return False
 
     sources = [

@@ -206,6 +206,20 @@ def test_model_in_memory_needs_its_manifest(tiny_base, tmp_path) -> None:
         sa.audit(model, output=tmp_path / "report", progress=False)
 
 
+def test_a_manifest_in_memory_gives_the_figures_of_its_file(
+    audit, manifest, tiny_base, tmp_path
+) -> None:
+    model = AutoModelForCausalLM.from_pretrained(tiny_base)
+    settings = {key: value for key, value in QUICK.items() if key != "device"}
+    opened = sa.read_manifest(manifest)
+    in_memory = sa.audit(model, opened, output=tmp_path / "open", **settings)
+    of_file = audit("file", model)
+    assert_equal_figures(in_memory, of_file)
+    assert in_memory.manifest.name == of_file.manifest.name
+    with pytest.raises(TypeError, match="give a Manifest or its file, not dict"):
+        sa.audit(model, {}, **settings)
+
+
 def test_two_open_checkpoints_of_one_name_are_refused(audit, tiny_base) -> None:
     model = AutoModelForCausalLM.from_pretrained(tiny_base)
     with pytest.raises(InputError, match="have the name"):

@@ -13,7 +13,7 @@ from spark_audit.errors import InputError, OutputError
 from spark_audit.pipeline.request import Request
 from spark_audit.scoring import score as scoring
 
-NOT_ARGUMENTS = {"loading", "command", "include_base", "opened"}
+NOT_ARGUMENTS = {"loading", "command", "include_base", "opened", "open_manifest"}
 """Fields that are made of other arguments, or that only a command sets."""
 
 
@@ -127,8 +127,8 @@ def test_every_option_of_a_request_is_an_argument_with_its_default():
             if field.name not in ("checkpoints", "audits"):
                 assert parameter.default == field.default, field.name
     for name, parameter in parameters.items():
-        is_first = name == "checkpoints"
-        assert is_first or parameter.kind is inspect.Parameter.KEYWORD_ONLY, name
+        is_positional = name in ("checkpoints", "manifest")
+        assert is_positional or parameter.kind is inspect.Parameter.KEYWORD_ONLY, name
 
 
 @pytest.mark.parametrize(

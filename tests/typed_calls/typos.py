@@ -11,7 +11,7 @@ report = sa.read_report("reports/mine")
 
 sa.audit("runs/mine", bas="models/base")  # slip
 sa.audit("runs/mine", manifest=3)  # slip
-sa.audit("runs/mine", "models/base")  # slip
+sa.audit("runs/mine", "m.json", "models/base")  # slip
 sa.audit("runs/mine", audits=[3])  # slip
 sa.audit("runs/mine", scores={"mine": "scores"})  # slip
 sa.score("runs/mine", manifest, stor="scores")  # slip
