@@ -37,6 +37,11 @@ from spark_train.lora import (
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
+"""Files of a PEFT adapter."""
+
+HEADER_LENGTH_BYTES = 8
+"""Bytes at the start of a safetensors file that hold the length of its header. The
+tensors start at a multiple of this number."""
 
 LAST = (CONFIG, "config.json")
 """Files that make a folder a checkpoint, so they are written last."""
@@ -114,6 +119,7 @@ def _config_text(model: PeftModel, *, base: str) -> str:
     """Return ``adapter_config.json`` of the adapter in training, always the same."""
     config = model.peft_config[ADAPTER_NAME].to_dict()
     config["base_model_name_or_path"] = base
+    # Whoever loads the adapter gets it frozen, as PEFT itself writes it.
     config["inference_mode"] = True
     for name, value in config.items():
         # PEFT keeps sets, whose order differs between processes.
@@ -132,8 +138,8 @@ def _config_text(model: PeftModel, *, base: str) -> str:
 def replaced(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder that replaces ``folder`` after the block.
 
-    An empty folder is kept and filled, because it may be the working directory or a
-    mount.
+    If the block fails, ``folder`` stays as it was. An empty folder is kept and filled,
+    because it may be the working directory or a mount.
 
     Raises
     ------
@@ -173,24 +179,26 @@ def _with_metadata(data: bytes, metadata: dict[str, str]) -> bytes:
 
     The library itself writes several entries in random order.
     """
-    # The file has 8 bytes with the header's length, the header as JSON, and the
-    # tensors.
-    size = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + size])
+    # The file has the length of the header, the header as JSON, and the tensors.
+    header_start = HEADER_LENGTH_BYTES
+    header_length = int.from_bytes(data[:header_start], "little")
+    header_end = header_start + header_length
+    header = json.loads(data[header_start:header_end])
     header["__metadata__"] |= metadata
 
-    text = json.dumps(header, separators=(",", ":")).encode()
-    # Tensors start at a multiple of 8.
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text + data[8 + size :]
+    new_header = json.dumps(header, separators=(",", ":")).encode()
+    # Blanks fill the header up, so that the tensors start at such a multiple.
+    new_header += b" " * (-len(new_header) % HEADER_LENGTH_BYTES)
+    new_length = len(new_header).to_bytes(HEADER_LENGTH_BYTES, "little")
+    return new_length + new_header + data[header_end:]
 
 
 def load_adapter(model: PeftModel, folder: Path) -> None:
     """Put the weights of :func:`save_adapter` into the adapter in training.
 
     If the folder's adapter has a larger rank, its last ranks belong to the adapter in
-    training, and the others to the earlier adapter. The folder belongs to the run, and
-    was checked.
+    training, and the others to the earlier adapter (see ``whole_adapter``). The folder
+    belongs to the run, and was checked.
     """
     state = load_file(folder / WEIGHTS)
 

@@ -1,7 +1,11 @@
 """The command line ``spark-train``.
 
-Commands are thin: options are the fields of a request to the library. Only modules of
-the called command are imported, so that ``--help`` answers at once.
+Commands are thin: options are the fields of a request to the library
+(``training_request.py``). Only modules of the called command are imported, so that
+``--help`` answers at once.
+
+A new command is a function here: its parameters are the options, and its docstring is
+the help. It also needs entries in :data:`TRAIN_COMMANDS` and :data:`TRAIN_EXAMPLES`.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ from spark_train.training_request import (
 TRAIN_PROGRAM = "spark-train"
 
 ACCURACY_NAMES = {"last": "Last", "avg": "Avg", "bwt": "BWT"}
-"""Figures of the accuracy matrix at the end of a run -> their names there."""
+"""Metric of the accuracy matrix (``stats/accuracy.py``) -> its name in the output."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -83,14 +87,14 @@ def train_run(
             raise SystemExit(error.exit_code) from None
         return
 
-    with progress(quiet=quiet) as show:
-        record = train(request, progress=show, note=say)
+    with progress(quiet=quiet) as update:
+        record = train(request, progress=update, note=say)
 
     figures = _figures(record.accuracy)
     if json:
         # Settings are left out, because they contain the seed of DP-SGD.
-        shown = record.model_dump(include={"tasks", "accuracy", "notes", "privacy"})
-        show_facts({"run": str(request.output), **shown, **figures}, as_json=True)
+        facts = record.model_dump(include={"tasks", "accuracy", "notes", "privacy"})
+        show_facts({"run": str(request.output), **facts, **figures}, as_json=True)
         return
     if record.accuracy:
         _show_accuracy(record.tasks, record.accuracy, figures)
@@ -103,11 +107,19 @@ def _show_accuracy(
     matrix: Sequence[Sequence[float | None]],
     figures: Mapping[str, float | None],
 ) -> None:
-    """Show the accuracy on each task after each stage, and the figures below."""
-    # Methods that learn all tasks at once have a single row.
-    names = ["all"] if len(matrix) < len(tasks) else tasks
+    """Show the accuracy on each task after each stage, and the figures below.
+
+    Parameters
+    ----------
+    matrix
+        ``matrix[stage][task]``; None: not measured.
+    figures
+        Figures by metric; None: not estimable.
+    """
+    # Methods that learn all tasks at once have a single stage.
+    stage_names = ["all"] if len(matrix) < len(tasks) else tasks
     rows = []
-    for name, accuracies in zip(names, matrix, strict=False):
+    for name, accuracies in zip(stage_names, matrix, strict=False):
         rows.append((name, *[_cell(value) for value in accuracies]))
 
     remarks = []
@@ -156,7 +168,10 @@ def methods(*, json: options.Json = False) -> None:
     def described(
         name: str, does: Callable[..., object], reads: Sequence[str]
     ) -> dict[str, object]:
-        """Return the row of a method or an option, with its docstring's first line."""
+        """Return the row of a method or an option, with its docstring's first line.
+
+        ``reads`` are the names or groups of the settings that it reads.
+        """
         summary = (does.__doc__ or "").partition("\n")[0]
         return {"name": name, "what it does": summary, "settings": list(reads)}
 
@@ -175,8 +190,9 @@ def methods(*, json: options.Json = False) -> None:
         show_facts(tables, as_json=True)
         return
 
+    # The rows of a table have the same keys, which are its header.
     for title, rows in tables.items():
-        cells = []
+        rows_of_texts = []
         for row in rows:
             texts = []
             for value in row.values():
@@ -184,8 +200,8 @@ def methods(*, json: options.Json = False) -> None:
                     texts.append(", ".join(value))
                 else:
                     texts.append(str(value))
-            cells.append(texts)
-        show_table(title, [*rows[0]], cells, figures=False)
+            rows_of_texts.append(texts)
+        show_table(title, [*rows[0]], rows_of_texts, figures=False)
 
 
 def relearn(
@@ -214,8 +230,8 @@ def relearn(
 
     loading = replace(loading, lora_alpha=lora_alpha)
     request = replace(request, ckpt=ckpt, loading=loading)
-    with progress(quiet=quiet) as show:
-        record = relearned(request, progress=show)
+    with progress(quiet=quiet) as update:
+        record = relearned(request, progress=update)
 
     rows = record["rows"]
     losses = record["losses"]
@@ -271,27 +287,31 @@ def score(
         from spark_audit.checkpoints.open import open_checkpoint
         from spark_train.scored_examples import score_examples
 
-    loading = replace(loading, base=base if ckpt else None)
-    loaded = open_checkpoint(ckpt or base, loading, name=None if ckpt else "base")
-    with progress(quiet=quiet) as show:
+    # Without a checkpoint, the base itself is scored.
+    if ckpt:
+        loaded = open_checkpoint(ckpt, replace(loading, base=base))
+    else:
+        loaded = open_checkpoint(base, replace(loading, base=None), name="base")
+    with progress(quiet=quiet) as update:
         rows = score_examples(
             examples,
             loaded,
             alpha=alpha,
             limit=limit,
             show_text=show_text,
-            progress=lambda done, total: show("scoring", done, total),
+            progress=lambda done, total: update("scoring", done, total),
         )
     if json:
         show_facts({"examples": rows}, as_json=True)
         return
 
+    # A table for each row of the data, with a line for each of its tokens.
     for row in rows:
         tokens = row["tokens"]
-        cells = []
+        lines = []
         for token in tokens:
-            cells.append([_cell(value) for value in token.values()])
-        show_table(f"{row['example']} ({row['task']})", list(tokens[0]), cells)
+            lines.append([_cell(value) for value in token.values()])
+        show_table(f"{row['example']} ({row['task']})", list(tokens[0]), lines)
 
 
 def _cell(value: object) -> str:

@@ -2,11 +2,18 @@
 
 Starting from the model that has just learned a task, identifiers become less likely,
 while everything else is held in place.
+
+A further term of the loss is an entry in ``parts`` of :func:`_sums`, in
+:func:`_counts` and in :func:`_weights`, by one name, which is also its name in
+``metrics.jsonl``.
+
+In shapes, ``B`` is the rows of a batch, ``T`` their tokens, ``n`` all tokens but the
+first of each row, ``H`` the hidden size and ``V`` the vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 
@@ -18,7 +25,8 @@ from spark_train.training_rows import TrainRow, collate
 from spark_train.training_settings import Ptpc
 
 ROLE = "correction"
-"""Current and replayed rows are read together; the row's task tells them apart."""
+"""The only role of rows in a batch: current and replayed rows are read together, and a
+row's task tells them apart."""
 
 TEACHER = "teacher"
 """Name of the frozen copy that the student is anchored to."""
@@ -54,6 +62,7 @@ def correction_phase(stream: Stream, k: int) -> Phase:
     weights = _weights(settings)  # name of a term that is on -> its weight
 
     def start() -> None:
+        """Freeze the teacher; leave a note if there is nothing to correct."""
         # The weights right after the task: theta_k^task.
         student.freeze(TEACHER)
         if not any(_n_identifier_tokens(row) for row in stream.rows[task]):
@@ -64,6 +73,7 @@ def correction_phase(stream: Stream, k: int) -> Phase:
             )
 
     def choose(step: int) -> Step:
+        """Return the rows of a step, and how many there are of each kind."""
         # All rows were drawn above, and a step takes a slice, so that a run can resume.
         new = current_rows[step * size :][:size]
         old = old_rows[step * old_size :][:old_size]
@@ -79,35 +89,7 @@ def correction_phase(stream: Stream, k: int) -> Phase:
         return {name: Term(counts[name], weight) for name, weight in weights.items()}
 
     def loss(role: str, rows: Sequence[TrainRow]) -> Sums:
-        batch = collate(rows, student.device)
-        is_token = batch.attention  # (B, T)
-
-        with student.teacher(TEACHER):
-            teacher_hidden = student.hidden(batch, is_token)  # (n, H)
-        hidden = student.hidden(batch, is_token)  # (n, H)
-
-        is_current = torch.tensor(
-            [[row.task == task] for row in rows], device=student.device
-        )  # (B, 1)
-        in_p = batch.pii & is_current  # (B, T)
-        in_q = ~batch.pii & is_current  # (B, T)
-        in_q_old = ~batch.pii & ~is_current  # (B, T)
-
-        # Name of a term -> its positions, its loss, and the teacher for comparison.
-        parts: dict[str, tuple[torch.Tensor, Loss, torch.Tensor | None]] = {
-            "ul": (in_p, unlikelihood, None),
-            "dkl": (in_p, demoted_kl, teacher_hidden),
-            "anchor": (in_q, _anchor_loss, teacher_hidden),
-            "old": (in_q_old, _anchor_loss, teacher_hidden),
-        }
-
-        sums = {}
-        for name, (mask, loss_of_logits, teacher) in parts.items():
-            if name in weights:
-                sums[name] = student.loss_sum(
-                    hidden, batch, is_token, mask, loss_of_logits, teacher=teacher
-                )
-        return sums
+        return _sums(stream, rows, task, terms_on=weights)
 
     return Phase(
         stage=label,
@@ -122,6 +104,51 @@ def correction_phase(stream: Stream, k: int) -> Phase:
         expected_rows=size,
         weight_ratios={"old": (size, old_size)},
     )
+
+
+def _sums(
+    stream: Stream, rows: Sequence[TrainRow], task: str, *, terms_on: Collection[str]
+) -> Sums:
+    """Return the sums of the terms that are on, over their positions in some rows.
+
+    Parameters
+    ----------
+    task
+        The current task, which tells current rows from replayed ones.
+    terms_on
+        Names of the terms that are on.
+    """
+    student = stream.student
+    batch = collate(rows, student.device)
+    is_token = batch.attention  # (B, T)
+
+    # Both models read all tokens once, and each term takes its positions of these.
+    with student.teacher(TEACHER):
+        teacher_hidden = student.hidden(batch, is_token)  # (n, H)
+    hidden = student.hidden(batch, is_token)  # (n, H)
+
+    is_current = torch.tensor(
+        [[row.task == task] for row in rows], device=student.device
+    )  # (B, 1)
+    in_p = batch.pii & is_current  # (B, T)
+    in_q = ~batch.pii & is_current  # (B, T)
+    in_q_old = ~batch.pii & ~is_current  # (B, T)
+
+    # Name of a term -> its positions, its loss, and the teacher for comparison.
+    parts: dict[str, tuple[torch.Tensor, Loss, torch.Tensor | None]] = {
+        "ul": (in_p, unlikelihood, None),
+        "dkl": (in_p, demoted_kl, teacher_hidden),
+        "anchor": (in_q, _anchor_loss, teacher_hidden),
+        "old": (in_q_old, _anchor_loss, teacher_hidden),
+    }
+
+    sums = {}
+    for name, (mask, loss_of_logits, teacher) in parts.items():
+        if name in terms_on:
+            sums[name] = student.loss_sum(
+                hidden, batch, is_token, mask, loss_of_logits, teacher=teacher
+            )
+    return sums
 
 
 def _counts(rows: Sequence[TrainRow], task: str) -> dict[str, int]:
@@ -144,7 +171,7 @@ def _counts(rows: Sequence[TrainRow], task: str) -> dict[str, int]:
 
 def _weights(settings: Ptpc) -> dict[str, float]:
     """Return the weight of each term that is on, by its name in the record."""
-    # `ul`, `dkl`, `anchor` and `old_anchor` are switches.
+    # `ul`, `dkl`, `anchor` and `old_anchor` are switches: False is a weight of 0.
     weights = {
         "ul": settings.ul * settings.lambda_pii * settings.alpha_ul,
         "dkl": settings.dkl * settings.lambda_pii,
@@ -170,6 +197,7 @@ def _current_rows(stream: Stream, k: int) -> list[TrainRow]:
     with_identifiers = [row for row in rows if _n_identifier_tokens(row)] or rows
 
     n_drawn = settings.steps * size
+    # By the values of `ptpc.draw`; `mixed` takes from both.
     draws = {
         "pii": stream.draw_evenly(k, with_identifiers, n_drawn, purpose="pii"),
         "all": stream.draw_evenly(k, rows, n_drawn, purpose="all"),

@@ -26,8 +26,8 @@ from spark_train.task_phase import Rehearsal
 from spark_train.training_rows import TrainRow, collate, padded
 
 LITTLE_WEIGHT = 0.5
-"""Weight of a replayed response token from which down a note is left; in plain replay
-(er) with lambda 1 it is 1."""
+"""Largest weight of a replayed response token about which a note is left. In plain
+replay (er) with lambda 1 its weight is 1."""
 
 MIN_POSITIONS_PER_CHUNK = 8
 """Fewest positions at a time: fewer would save little memory and need many steps."""
@@ -195,7 +195,8 @@ class Distillation(Rehearsal):
             logits = student.logits_at(hidden_of_chunk, support[chunk])
             return support_kl(logp[chunk], logits, temperature=temperature)
 
-        # logits_at gathers weight[ids], (m, K, D): so many positions fit max_logits.
+        # logits_at gathers weight[ids], (m, K, D): so many positions fit max_logits
+        # numbers.
         numbers_per_position = support.shape[1] * hidden.shape[1]
         n_that_fit = student.max_logits // max(numbers_per_position, 1)
         n_per_chunk = max(n_that_fit, MIN_POSITIONS_PER_CHUNK)

@@ -1,32 +1,37 @@
 """DP-SGD: each example's gradient is clipped, and their sum gets Gaussian noise.
 
-Abadi et al. 2016, with Opacus's semantics and accountant. An example's gradient is that
-of the *mean* over its own tokens of each term of its loss, by their weights **[ours]**,
-so that nothing of another example is in it; it is clipped as a whole, over all trained
-weights, to ``dp.max_grad_norm`` (C). The step's gradient is their sum plus
-``N(0, (dp.noise_multiplier C)^2 I)``, over the number of current rows *expected* in a
-batch, which is the same for a task of one row more or less (docs/training.md): the size
-of the batch that was drawn, which depends on the rows, does not come into it. Current
-rows come into a batch by Poisson sampling, and so do replayed ones, at rates evenly
-over earlier tasks. Penalties that read the weights alone come behind the noise, as does
-``clip``, which bounds what the optimizer sees: neither costs privacy.
+Abadi et al. 2016, with Opacus's semantics and accountant.
 
-Examples are read one at a time: exact for every method, and slower than a batch. The
-teachers of distillation are asked about all earlier rows, any of which may come.
+- **An example's gradient** is that of its own loss: of each term the *mean* over its
+  own tokens, by their weights **[ours]**. So nothing of another example is in it. It is
+  clipped as a whole, over all trained weights, to ``dp.max_grad_norm`` (C).
+- **A step's gradient** is their sum plus ``N(0, (dp.noise_multiplier C)^2 I)``, divided
+  by the number of current rows *expected* in a batch. This number is the same for a
+  task of one row more or less (docs/training.md). The number of rows that were drawn
+  depends on the rows, so it is not used.
+- **Batches** are drawn by Poisson sampling: current rows at one rate, and replayed ones
+  at rates that spread them evenly over earlier tasks.
+- Penalties, which read only the weights, are added after the noise, and so is ``clip``,
+  which bounds what the optimizer sees. Neither costs privacy.
+
+Examples are read one at a time: this is exact for every method, and slower than a
+batch. The teachers of distillation are asked about all earlier rows, because any of
+them may be drawn.
 
 **What epsilon covers**: the adapters of all stages together, for one train row more or
-less (what stands in several rows is covered less), towards those who do not know the
-seed. ``run.json`` names it, and 0 is the first that anyone tries. Noise and batches
-follow from the seed, so that a run goes on to the same bytes, and from all that tells a
-run from others (``Stream.identity``), so that no two of them share any. They are drawn
-on 63 bits, by no cryptographic generator (Opacus's ``secure_mode``). The number of rows
-is taken as known. ``metrics.jsonl`` holds losses without noise, and is not covered.
+less, towards those who do not know the seed. Text that stands in several rows is
+covered less. ``run.json`` contains the seed, and 0 is the first that anyone tries.
+Noise and batches follow from the seed, so that a resumed run ends in the same bytes,
+and from everything that distinguishes runs (``Stream.identity``), so that no two runs
+share any. They are drawn from 63 bits, by no cryptographic generator (Opacus's
+``secure_mode``). The number of rows is taken as known. ``metrics.jsonl`` holds losses
+without noise, and is not covered.
 
-**How it is accounted for**: an example of a task is sampled at one rate while its own
-task is learned, and at another in each later task that replays it. Each step is a
-Poisson-subsampled Gaussian mechanism; Opacus's accountant composes them over the steps
-that an example can be in (Renyi differential privacy: Mironov 2017; Mironov, Talwar &
-Zhang 2019), for one train row more or less.
+**How epsilon is computed** (``privacy_accounting.py``): an example of a task is sampled
+at one rate while its own task is learned, and at another in each later task that
+replays it. Each step is a Poisson-subsampled Gaussian mechanism; Opacus's accountant
+composes them over the steps that an example can be in (Renyi differential privacy:
+Mironov 2017; Mironov, Talwar & Zhang 2019), for one train row more or less.
 """
 
 from __future__ import annotations
@@ -72,6 +77,7 @@ def dpsgd(stream: Stream, method: Method) -> Protected:
         For a target epsilon next to a noise, or where no epsilon is claimed.
     """
     settings = stream.settings.dp
+    # The phases of the method itself, which :func:`_private` makes private at the end.
     phases = method.phases(replace(stream, poisson=True))
     n_rows = sum(len(rows) for rows in stream.rows.values())
 
@@ -83,20 +89,21 @@ def dpsgd(stream: Stream, method: Method) -> Protected:
     stretches = [
         (phase.steps, phase.sampling_rates) for phase in phases if phase.sampling_rates
     ]
-    reason = _why_no_epsilon(stream, method, phases)
+    why_no_epsilon = _why_no_epsilon(stream, method, phases)
     sigma = settings.noise_multiplier
     if settings.target_epsilon:
-        _check_target(settings, method, reason)
+        _check_target(settings, method, why_no_epsilon)
         sigma = noise_for(stretches, target=settings.target_epsilon, delta=delta)
 
+    # Each task has an epsilon of its own, because its rows are sampled in other steps.
     epsilons: dict[str, float] = {}
     for task in stream.tasks:
         epsilons[task] = epsilon(stretches, task, noise_multiplier=sigma, delta=delta)
     is_finite = all(math.isfinite(value) for value in epsilons.values())
-    if not reason and not is_finite:
-        reason = f"noise_multiplier {sigma:g} is too small for any"
-    if reason:
-        stream.note(f"no epsilon: {reason}")
+    if not why_no_epsilon and not is_finite:
+        why_no_epsilon = f"noise_multiplier {sigma:g} is too small for any"
+    if why_no_epsilon:
+        stream.note(f"no epsilon: {why_no_epsilon}")
     else:
         values = ", ".join(f"{task} {value:.4g}" for task, value in epsilons.items())
         stream.note(
@@ -104,6 +111,7 @@ def dpsgd(stream: Stream, method: Method) -> Protected:
             "towards those who do not know the seed"
         )
 
+    # What ``run.json`` says about the option, with either an epsilon or a reason.
     sampling = {}
     for phase in phases:
         sampling[phase.key] = {"steps": phase.steps, "rates": phase.sampling_rates}
@@ -115,19 +123,19 @@ def dpsgd(stream: Stream, method: Method) -> Protected:
         "accountant": f"{new_accountant().mechanism()}, opacus {version('opacus')}",
         "sampling": sampling,
     }
-    if reason:
-        facts["no_epsilon"] = reason
+    if why_no_epsilon:
+        facts["no_epsilon"] = why_no_epsilon
     else:
         facts["epsilon"] = epsilons
     return Protected([_private(stream, phase, sigma) for phase in phases], facts)
 
 
-def _check_target(settings: Dp, method: Method, reason: str) -> None:
+def _check_target(settings: Dp, method: Method, why_no_epsilon: str) -> None:
     """Refuse a target epsilon next to a noise, or where no epsilon is claimed.
 
     Parameters
     ----------
-    reason
+    why_no_epsilon
         Why no epsilon is claimed; empty if one is.
     """
     if "noise_multiplier" in settings.model_fields_set:
@@ -136,9 +144,9 @@ def _check_target(settings: Dp, method: Method, reason: str) -> None:
             where="--set",
             fix="give one of them",
         )
-    if reason:
+    if why_no_epsilon:
         raise InputError(
-            f"no epsilon is claimed for {method.name}: {reason}",
+            f"no epsilon is claimed for {method.name}: {why_no_epsilon}",
             where="dp.target_epsilon",
             fix="give dp.noise_multiplier",
         )
@@ -164,6 +172,8 @@ def step_noise(size: int, *, seed: int, run: str, key: str, step: int) -> Tensor
     run
         Identity of the run (``Stream.identity``): noise that two runs shared would
         cancel in a comparison of them.
+    key
+        Key of the phase (``Phase.key``).
     """
     # torch's own generator uses only 32 bits of a seed, which could all be tried.
     rng = np.random.default_rng(seed_for(seed, "dp noise", run, key, step))
@@ -193,12 +203,16 @@ def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
         return terms
 
     def collect(
-        step: int, chosen: Rows, terms: Mapping[str, Term], clock: Clock
+        step: int, batch: Rows, terms: Mapping[str, Term], clock: Clock
     ) -> dict[str, float]:
+        """Put the clipped and noised gradient on the weights; see `Phase.collect`.
+
+        The entry ``clipped`` of the record counts rows whose gradient was clipped.
+        """
         # The sum of clipped gradients, with sums for the record.
         total = torch.zeros_like(flat_gradient(student))  # (P,)
         sums = dict.fromkeys([*terms, "clipped"], 0.0)
-        for role, rows in chosen.items():
+        for role, rows in batch.items():
             with clock(role):
                 for row in share(rows):
                     sums_of_row = phase.loss(role, [row])

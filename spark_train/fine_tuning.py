@@ -1,4 +1,8 @@
-"""Plain fine-tuning: the loss of rows, and a phase that only learns them."""
+"""Plain fine-tuning: the loss of rows, and a phase that only learns them.
+
+:func:`fit` trains the demo's base and relearned checkpoints. Methods use the loss and
+the roles.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,15 @@ REPLAY_ROLE = "replay"
 def response_loss(
     student: Student, rows: Sequence[TrainRow], *, scope: str, name: str = TASK_ROLE
 ) -> Sums:
-    """Return the summed NLL of the tokens that a scope covers (Eq. "task")."""
+    """Return the summed NLL of the tokens that a scope covers (SPARK, Eq. "task").
+
+    Parameters
+    ----------
+    scope
+        ``response``, or ``full`` for all tokens (setting ``loss.scope``).
+    name
+        Name of the term.
+    """
     batch = collate(rows, student.device)
     mask = batch.response if scope == "response" else batch.attention  # (B, T)
     hidden = student.hidden(batch, mask)  # (n, H)
@@ -68,10 +80,12 @@ def fit(
     steps = math.ceil(len(order) / batch_size)  # the last batch may be smaller
 
     def choose(step: int) -> Step:
+        """Return the rows of a step: the next ones in the given order."""
         indices = order[step * batch_size :][:batch_size]
         return Step({TASK_ROLE: [rows[i] for i in indices]})
 
     def after(record: StepRecord, state: Callable[[], PhaseState]) -> None:
+        """Keep the loss of a step; no state is saved, so nothing can resume."""
         losses.append(float(record["loss"]))
         progress(len(losses), steps)
 

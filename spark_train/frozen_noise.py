@@ -25,6 +25,7 @@ from spark_train.stream import CARRIED, Stream
 from spark_train.tensor_files import read_tensors, write_tensors
 
 NO_EPSILON = "frozen noise bounds nothing that a row does to the weights"
+"""Why a run has no epsilon, in its notes and its record."""
 
 
 def fn(stream: Stream, method: Method) -> Protected:
@@ -41,13 +42,13 @@ def fn(stream: Stream, method: Method) -> Protected:
     @contextmanager
     def during() -> Iterator[None]:
         """Add the noise to embeddings while anything of the run is computed."""
-        # The initial noise of the run is kept, because another version of the library
-        # may draw differently.
+        # The noise of the run's first start is kept in a file, because another version
+        # of the library may draw differently.
         with together():
             if rank() == 0 and not path.exists():
                 seed = seed_for(settings.seed, "frozen noise")
                 generator = torch.Generator().manual_seed(seed)
-                unit_noise = torch.randn(shape, generator=generator)
+                unit_noise = torch.randn(shape, generator=generator)  # (V, H)
                 write_tensors(path, {"noise": settings.fn.sigma * unit_noise})
 
         # Every process reads the file that the first one wrote.

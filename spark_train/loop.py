@@ -4,6 +4,12 @@ It knows no method by name, but only six hooks. A method's **plan** turns the st
 tasks into phases. Each phase has a **start**, a **choice** of the batch, a **loss** (of
 the batch, and perhaps of the weights: ``penalty``), a look at the **gradients** before
 the step, and an **end**.
+
+A further hook is a field of :class:`Phase` whose default does nothing, and a call in
+:func:`run_phase`. A further figure of a step goes into :func:`step_record`, or comes
+from the method by ``gradients`` or ``Step.facts``.
+
+In shapes, ``P`` is the number of all trained weights.
 """
 
 from __future__ import annotations
@@ -24,7 +30,7 @@ from spark_train.student import Student
 from spark_train.training_rows import TrainRow, pieces
 
 Rows: TypeAlias = Mapping[str, Sequence[TrainRow]]
-"""Role of rows (current, replayed ...) -> the rows."""
+"""Role of rows (``task``, ``replay``, ``correction``) -> the rows."""
 
 Sums = dict[str, Tensor]
 """Term of the loss -> its sum over positions, a scalar with a gradient."""
@@ -33,14 +39,17 @@ StepRecord: TypeAlias = dict[str, float | str]
 """Loss, terms, counts and settings of a step, by the names of ``metrics.jsonl``."""
 
 AfterStep: TypeAlias = Callable[[StepRecord, Callable[[], "PhaseState"]], None]
-"""Called after a step with its record and a function that returns the state to save."""
+"""Called after a step with its record and a function that returns the state to save.
+
+The state is a function, because making it copies all weights."""
 
 
 @dataclass(frozen=True)
 class Term:
     """A term of the loss: ``weight`` times the mean over ``count`` positions.
 
-    A term without positions is 0.
+    A term without positions is 0. ``count`` is that of the whole batch, over all of its
+    parts and processes.
     """
 
     count: int
@@ -77,8 +86,8 @@ class Phase:
         ``choose(step)`` returns the batch, and depends only on the step, so that a run
         can resume.
     terms
-        ``terms(rows)`` returns the terms for rows by role, and reads nothing else of
-        them.
+        ``terms(rows)`` returns the terms of a batch by their names, from its rows
+        alone.
     loss
         ``loss(role, rows)`` returns term -> *sum* over the rows' positions. Sums over
         the parts of a batch add up to that of the batch.
@@ -99,8 +108,9 @@ class Phase:
         another row in it, and divides their sum by this number.
     weight_ratios
         Term -> ``(a, b)``, read by DP-SGD alone: the term's weight in a row's own loss
-        is multiplied by a / b. With these the expected gradient is that of the step's
-        loss.
+        is multiplied by a / b, where ``a`` is ``expected_rows`` and ``b`` the expected
+        number of rows that have the term. With these the expected gradient is that of
+        the step's loss.
     sampling_rates
         Task -> how likely one of its rows is in a step's batch, where batches are drawn
         by Poisson sampling; ``None``: they are drawn otherwise.
@@ -205,14 +215,15 @@ def run_phase(
             for group in optimizer.param_groups:
                 group["lr"] = phase.learning_rate(step)
 
-            # Put the gradient of the whole batch on the weights.
-            chosen = phase.choose(step)
-            terms = phase.terms(chosen.rows)
+            # Put the gradient of the whole batch on the weights; `step_record` adds
+            # that of penalties.
+            batch = phase.choose(step)
+            terms = phase.terms(batch.rows)
             if phase.collect is not None:
-                sums = phase.collect(step, chosen.rows, terms, clock)
+                sums = phase.collect(step, batch.rows, terms, clock)
             else:
-                sums = accumulate(student, phase.loss, chosen.rows, terms, clock)
-            record = step_record(phase, step, chosen.facts, terms, sums, clock)
+                sums = accumulate(student, phase.loss, batch.rows, terms, clock)
+            record = step_record(phase, step, batch.facts, terms, sums, clock)
 
             # A step without positions still counts: moments decay, alike in one process
             # and in several.
@@ -264,6 +275,13 @@ def accumulate(
     The batch is read in parts of rows with similar length, which processes share. The
     gradients of their sums add up to that of the batch. Weights must not have a
     gradient before.
+
+    Parameters
+    ----------
+    loss_of
+        :attr:`Phase.loss`.
+    terms
+        Terms of the whole batch, by whose counts and weights the sums are scaled.
     """
     sums = dict.fromkeys(terms, 0.0)
     for role, rows_of_role in rows.items():
@@ -292,7 +310,13 @@ def exchange_sums(
 
 
 def backward(terms: Mapping[str, Term], sums: Sums) -> bool:
-    """Add the gradient of the terms that count; return whether there is one."""
+    """Add the gradient of the terms that count; return whether there is one.
+
+    Parameters
+    ----------
+    sums
+        Sums of a part of the batch; a term without positions or weight is left out.
+    """
     loss: Tensor | int = 0
     for name, value in sums.items():
         term = terms.get(name)
@@ -345,10 +369,16 @@ def step_record(
     sums: dict[str, float],
     clock: Clock,
 ) -> StepRecord:
-    """Return the record of a step: means are nats per position.
+    """Add the gradients of penalties, and return the record of a step.
 
-    Penalties add their gradients here, after the exchange, so that they count once
-    whatever the number of processes.
+    A term's figure is its mean, nats per position; its count is ``n_TERM``. Penalties
+    add their gradients here, after the exchange between processes, so that they count
+    once whatever the number of processes.
+
+    Parameters
+    ----------
+    sums
+        Each term's sum over the whole batch, and further entries of ``collect``.
     """
     penalties: dict[str, float] = {}
     if phase.penalty is not None:
@@ -359,25 +389,25 @@ def step_record(
 
     means: dict[str, float] = {}
     counts: dict[str, float] = {}
-    weighted: list[float] = []
+    weighted_means: list[float] = []
     for name, term in terms.items():
         means[name] = sums[name] / term.count if term.count else 0.0
         counts[f"n_{name}"] = term.count
-        weighted.append(term.weight * means[name])
+        weighted_means.append(term.weight * means[name])
 
     # What `collect` counted beside the terms, such as clipped gradients.
-    others = {name: value for name, value in sums.items() if name not in terms}
+    other_entries = {name: value for name, value in sums.items() if name not in terms}
     return {
         "stage": phase.stage,
         "part": phase.part,
         "step": step + 1,
         "lr": phase.learning_rate(step),
-        "loss": math.fsum([*weighted, *penalties.values()]),
+        "loss": math.fsum([*weighted_means, *penalties.values()]),
         **means,
         **penalties,
         **counts,
         **facts,
-        **others,
+        **other_entries,
     }
 
 
@@ -407,14 +437,15 @@ def _snapshot(
 def _restore(
     optimizer: torch.optim.Optimizer, student: Student, state: PhaseState
 ) -> None:
-    """Give weights and optimizer the values of a state."""
+    """Give weights and optimizer the values of a state (:func:`_snapshot`)."""
     for key, value in state.tensors.items():
-        moment, _, name = key.partition(":")
+        # `weight`, or a name of AdamW's: exp_avg, exp_avg_sq, step.
+        entry, _, name = key.partition(":")
         weight = student.trainable[name]
-        if moment == "weight":
+        if entry == "weight":
             weight.copy_(value)
             continue
 
         # AdamW counts its steps on the CPU.
-        device = value.device if moment == "step" else weight.device
-        optimizer.state.setdefault(weight, {})[moment] = value.to(device, copy=True)
+        device = value.device if entry == "step" else weight.device
+        optimizer.state.setdefault(weight, {})[entry] = value.to(device, copy=True)

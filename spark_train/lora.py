@@ -1,4 +1,12 @@
-"""LoRA on a causal LM: the adapter in training, frozen copies, earlier adapters."""
+"""LoRA on a causal LM: the adapter in training, frozen copies, earlier adapters.
+
+A model has up to three kinds of adapters, by their names in PEFT: ``default`` is in
+training; ``earlier`` is frozen and acts beside it (O-LoRA); any other is a frozen copy
+of ``default`` that acts in its place (a teacher).
+
+In shapes, ``r`` is the rank of an adapter, ``R`` that of the earlier one, and ``n`` the
+width of a layer. PEFT computes ``lora_B lora_A x``, times ``lora_alpha / r``.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +24,15 @@ from transformers.pytorch_utils import Conv1D
 
 from spark_audit.errors import InputError
 
+ADAPTER_NAME = "default"
+"""PEFT's name of the adapter in training: its folder has no subfolder."""
+
+EARLIER = "earlier"
+"""PEFT's name of the frozen adapter of earlier tasks, switched on beside the one in
+training; it has the sum of their ranks (O-LoRA)."""
+
 _ATTENTION = re.compile(r"(attn|attention).*\.")
+"""Part of the full name of a layer that lies in an attention block."""
 
 
 def projections(model: torch.nn.Module, targets: Sequence[str] = ()) -> list[str]:
@@ -47,22 +63,22 @@ def projections(model: torch.nn.Module, targets: Sequence[str] = ()) -> list[str
 
     # List the layers if a name is unknown or no layer looks like attention.
     head = getattr(model, "get_output_embeddings", lambda: None)()
-    missing = sorted({*targets} - {_leaf(name) for name in layers})
-    if missing or not names:
+    unknown = sorted({*targets} - {_leaf(name) for name in layers})
+    if unknown or not names:
         leaves = dict.fromkeys(
             _leaf(name) for name, layer in layers.items() if layer is not head
         )
-        wanted = f"linear layer {missing[0]!r}" if missing else "attention projections"
+        wanted = f"linear layer {unknown[0]!r}" if unknown else "attention projections"
         raise InputError(
             f"has no {wanted}; its linear layers are: {', '.join(leaves) or 'none'}",
             where=type(model).__name__,
             fix="name some with --lora-targets" if leaves else "choose a transformer",
         )
 
-    heads = [name for name in names if layers[name] is head]
-    if heads:
+    chosen_heads = [name for name in names if layers[name] is head]
+    if chosen_heads:
         raise InputError(
-            f"{_leaf(heads[0])!r} is the output head, which stays as it is",
+            f"{_leaf(chosen_heads[0])!r} is the output head, which stays as it is",
             where="--lora-targets",
         )
     return names
@@ -125,10 +141,6 @@ def _with_rank(config: LoraConfig, r: int, *, alpha: float) -> LoraConfig:
     )
 
 
-ADAPTER_NAME = "default"
-"""PEFT's name of the adapter in training: its folder has no subfolder."""
-
-
 def copy_adapter(model: PeftModel, source: str, name: str) -> None:
     """Copy an adapter's weights to another one of the same model, which may be new.
 
@@ -145,11 +157,6 @@ def _state(model: PeftModel, name: str) -> dict[str, torch.Tensor]:
     return dict(
         get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
     )
-
-
-EARLIER = "earlier"
-"""PEFT's name of the frozen adapter of earlier tasks, switched on beside the one in
-training; it has the sum of their ranks (O-LoRA)."""
 
 
 def switch(model: PeftModel, name: str = ADAPTER_NAME) -> None:
@@ -206,7 +213,11 @@ def _layers(model: PeftModel) -> list[LoraLayer]:
 
 
 def set_earlier(model: PeftModel, state: dict[str, torch.Tensor]) -> None:
-    """Replace the earlier adapter by tensors ``(R, n)`` and ``(n, R)``."""
+    """Replace the earlier adapter by tensors ``(R, n)`` and ``(n, R)``.
+
+    Its alpha is in proportion to its rank, so that the scale stays as it was.
+    """
+    # PEFT draws random weights for a new adapter, which are replaced at the end.
     with torch.random.fork_rng(devices=[]):
         if EARLIER in model.peft_config:
             model.set_adapter(ADAPTER_NAME)
@@ -237,7 +248,10 @@ def whole_adapter(model: PeftModel) -> dict[str, torch.Tensor]:
 
 
 def rank_axis(name: str) -> int:
-    """Return the axis of a tensor that has the size of the rank."""
+    """Return the axis of an adapter's tensor that has the size of the rank.
+
+    ``lora_A`` is ``(r, n)``, and ``lora_B`` is ``(n, r)``.
+    """
     return 0 if ".lora_A." in name else 1
 
 

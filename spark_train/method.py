@@ -1,4 +1,10 @@
-"""Methods, and their phases under a privacy option."""
+"""Methods, and their phases under a privacy option.
+
+A new method is a function from the stream to its phases, mostly by
+:func:`task_by_task`, and a :class:`Method` in ``methods/`` that is listed in
+``methods/__init__.py``. A new privacy option is an :data:`Option` that is listed in
+``privacy.py`` and in ``DP`` of ``training_request.py``.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +19,7 @@ from spark_train.loop import Phase
 from spark_train.stream import Stream
 
 Phases: TypeAlias = Callable[[Stream], list[Phase]]
+"""The function of a method: it turns the stream of tasks into phases, in order."""
 
 COMMON = ("loss", "lora")
 """Groups of settings that every method reads."""
@@ -21,6 +28,7 @@ REHEARSAL = ("replay.enabled", "replay.ratio", "replay.lambda", "replay.memory")
 """Settings of plain replay; distillation reads the whole group."""
 
 READS_NOT_DECLARED = "the method does not declare which rows it reads outside its steps"
+"""Why no epsilon is claimed for a method that says nothing about it."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +39,8 @@ class Method:
 
     Attributes
     ----------
+    name
+        The value of ``--method``.
     reads
         Names, or groups, of the settings that it reads beside the common ones.
     no_epsilon

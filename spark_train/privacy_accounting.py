@@ -18,8 +18,12 @@ MAX_NOISE_MULTIPLIER = 1e4
 LARGE_ORDERS = (80, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Renyi orders beyond Opacus's own, whose largest, 63, cannot show a small epsilon."""
 
+RELATIVE_PRECISION = 1e-3
+"""Precision of the least noise multiplier, relative to it."""
+
 Stretch: TypeAlias = tuple[int, Mapping[str, float]]
-"""Steps of one phase, and the sampling rate of each task's rows in them."""
+"""Number of steps of one phase, and task -> the probability of each of its rows to be
+in the batch of a step. A task that is missing is never drawn."""
 
 
 def epsilon(
@@ -27,26 +31,30 @@ def epsilon(
 ) -> float:
     """Return epsilon for an example of ``task``; infinite without noise.
 
-    The result is never below 0, where the accountant ends up if ``delta`` alone
-    suffices.
+    The accountant's epsilon is below 0 if ``delta`` alone suffices; then the result is
+    0.
 
     Parameters
     ----------
+    stretches
+        All phases of the run that draw by Poisson sampling.
     noise_multiplier
         Standard deviation of the noise on the sum of gradients, relative to their
         largest norm.
     """
     # An example that no step can draw is revealed by none.
-    drawn_in = [(rates[task], steps) for steps, rates in stretches if rates.get(task)]
-    if not drawn_in:
+    rates_and_steps = [
+        (rates[task], steps) for steps, rates in stretches if rates.get(task)
+    ]
+    if not rates_and_steps:
         return 0.0
     if noise_multiplier <= 0:
         return math.inf
 
     accountant = new_accountant()
-    # The square of a larger number overflows.
+    # The square of a larger number overflows. With less noise, epsilon is larger.
     sigma = min(noise_multiplier, MAX_NOISE_MULTIPLIER)
-    accountant.history = [(sigma, rate, steps) for rate, steps in drawn_in]
+    accountant.history = [(sigma, rate, steps) for rate, steps in rates_and_steps]
 
     with warnings.catch_warnings():
         # Opacus warns if its orders end too early: then epsilon is larger than
@@ -58,11 +66,18 @@ def epsilon(
         except (ArithmeticError, ValueError):
             # With hardly any noise, the accountant overflows.
             return math.inf
-    return max(value, 0.0) if math.isfinite(value) else math.inf
+    if not math.isfinite(value):
+        return math.inf
+    return max(value, 0.0)
 
 
 def noise_for(stretches: Sequence[Stretch], *, target: float, delta: float) -> float:
     """Return the least noise multiplier, to 0.1%, that keeps every task's epsilon.
+
+    Parameters
+    ----------
+    target
+        Largest epsilon of a task.
 
     Raises
     ------
@@ -92,7 +107,7 @@ def noise_for(stretches: Sequence[Stretch], *, target: float, delta: float) -> f
                 where="dp.target_epsilon",
                 fix="give a larger one",
             )
-    while high - low > 1e-3 * high:
+    while high - low > RELATIVE_PRECISION * high:
         middle = (low + high) / 2
         if is_enough(middle):
             high = middle

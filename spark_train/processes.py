@@ -1,4 +1,9 @@
-"""The processes of a run, which share rows and agree on sums."""
+"""The processes of a run, which share rows and agree on sums.
+
+With a single process every function here does nothing but return its input. Functions
+that wait for the other processes must be called by all of them, in the same order:
+:func:`summed_over_processes`, :func:`gathered` and the end of :func:`together`.
+"""
 
 from __future__ import annotations
 
@@ -44,14 +49,14 @@ def rank() -> int:
 
 
 def share(items: Sequence[T]) -> list[T]:
-    """Return the items that fall to this process: every ``n``-th of them."""
+    """Return the items of this process: every ``n``-th one of ``n`` processes."""
     return list(items[rank() :: n_processes()])
 
 
 def summed_over_processes(tensor: Tensor) -> Tensor:
     """Sum a tensor of any shape over all processes, in place, and return it."""
     if n_processes() > 1:
-        with _reached():
+        with _with_connection():
             distributed.all_reduce(tensor)
     return tensor
 
@@ -62,7 +67,7 @@ def gathered(items: list[T]) -> list[T]:
         return items
     from accelerate.utils import gather_object
 
-    with _reached():
+    with _with_connection():
         return list(gather_object(items))
 
 
@@ -80,19 +85,24 @@ def together() -> Iterator[None]:
     SystemExit
         In the other processes, with the exit code of that error.
     """
-    faults: list[SparkError] = []
+    own_errors: list[SparkError] = []
     try:
         yield
     except SparkError as error:
-        faults = [error]
+        own_errors = [error]
 
-    # Outside of the try block, because a process with a fault also takes part here.
-    if faults := gathered(faults):
-        raise SystemExit(faults[0].exit_code) if rank() else faults[0]
+    # Outside of the try block, because a process with an error also takes part here.
+    errors = gathered(own_errors)
+    if not errors:
+        return
+    # Only the first process reports, and the others end silently.
+    if rank() > 0:
+        raise SystemExit(errors[0].exit_code)
+    raise errors[0]
 
 
 @contextmanager
-def _reached() -> Iterator[None]:
+def _with_connection() -> Iterator[None]:
     """Turn a lost connection to another process into an error of one line."""
     try:
         yield

@@ -98,6 +98,7 @@ def relearn(
     files = data_files(request.data)
     examples, left_out = without_identifiers(read_examples(*files))
 
+    # The checkpoint as it lies on the disk, and with its weights.
     loading = replace(request.loading, base=request.base)
     opened = read_headers(request.ckpt, loading)
     loaded = open_checkpoint(request.ckpt, loading)
@@ -105,14 +106,13 @@ def relearn(
 
     batch_size = min(request.batch_size, len(rows))
     rng = np.random.default_rng(seed_for(request.seed, "order", "relearn"))
-    order = cycled_indices(
-        len(rows), request.steps * batch_size, rng
-    )  # (steps * batch,)
+    n_draws = request.steps * batch_size
+    order = cycled_indices(len(rows), n_draws, rng)  # (n_draws,), indices of rows
 
-    # Active with everything that belongs to it, such as its frozen noise.
+    # The checkpoint acts with everything that belongs to it, such as its frozen noise.
     with loaded.activate():
         with quiet():
-            student = Student(_in_training(loaded, opened, seed=request.seed))
+            student = Student(_trainable_model(loaded, opened, seed=request.seed))
         losses = fit(
             student,
             rows,
@@ -180,10 +180,18 @@ def _check_empty(output: Path) -> None:
         )
 
 
-def _in_training(
+def _trainable_model(
     loaded: Checkpoint, opened: StoredCheckpoint, *, seed: int
 ) -> PeftModel:
-    """Return a model whose adapter ``default`` is to be trained."""
+    """Return a model whose adapter ``default`` is to be trained.
+
+    Parameters
+    ----------
+    loaded, opened
+        The same checkpoint: with its weights, and as it lies on the disk.
+    seed
+        Seed of the fresh adapter that full weights get.
+    """
     model = loaded.model
     if not opened.is_adapter:
         if getattr(model.config, "quantization_config", None) is not None:
@@ -205,7 +213,7 @@ def _in_training(
             where=opened.typed_path,
             fix="merge it, and give the merged folder",
         )
-    # The opened adapter stays unchanged, and a copy of it is trained.
+    # The opened adapter stays unchanged, and a copy of it is trained. It has one name.
     assert isinstance(model, PeftModel)
     (name,) = model.peft_config
     copy_adapter(model, name, ADAPTER_NAME)

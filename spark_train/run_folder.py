@@ -43,7 +43,12 @@ from spark_train.tensor_files import TRAIN_AGAIN, read_tensors, write_tensors
 
 
 class Folder:
-    """A run folder on disk."""
+    """A run folder on disk.
+
+    A run calls :meth:`read` and :meth:`lock` at its beginning, :meth:`restore` where it
+    resumes, :meth:`log` after each step, :meth:`save` after some steps, :meth:`write`
+    after each phase, and :meth:`close` at its end. Only the first process writes.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -52,6 +57,7 @@ class Folder:
         self.accuracy = path / "accuracy.csv"
         self._record = path / run_record.RECORD_FILE
         self._state = path / run_record.STATE_FILE
+        # Lines of metrics.jsonl of the steps since the last saved state.
         self._lines: list[str] = []
 
     def read(self) -> RunRecord | None:
@@ -66,11 +72,11 @@ class Folder:
         """
         if not self._record.exists():
             # Hidden files, such as the lock, do not count.
-            foreign = sorted(path.name for path in self.path.glob("[!.]*"))
-            if foreign:
+            foreign_names = sorted(path.name for path in self.path.glob("[!.]*"))
+            if foreign_names:
                 raise InputError(
-                    f"holds {foreign[0]} and no {run_record.RECORD_FILE}: it is not "
-                    "the folder of a run",
+                    f"holds {foreign_names[0]} and no {run_record.RECORD_FILE}: it is "
+                    "not the folder of a run",
                     where=str(self.path),
                     fix="give another -o, or empty the folder",
                 )
@@ -102,12 +108,12 @@ class Folder:
         growing = (self.metrics, self.accuracy)
         return {path.name: fact_of(path) for path in growing if path.is_file()}
 
-    def check_left(self, done: Iterable[str]) -> None:
+    def check_adapters(self, finished_keys: Iterable[str]) -> None:
         """Check that the adapters of finished phases are unchanged.
 
         Parameters
         ----------
-        done
+        finished_keys
             Keys such as ``1-yelp/task`` for an adapter and ``1-yelp/answers`` for
             accuracies.
 
@@ -118,7 +124,7 @@ class Folder:
         CheckpointError
             If a file of an adapter was changed.
         """
-        for key in done:
+        for key in finished_keys:
             # Accuracies have no folder.
             if key.endswith("/answers"):
                 continue
@@ -160,7 +166,7 @@ class Folder:
         self._lines.append(json.dumps(record, allow_nan=False) + "\n")
 
     def save(self, phase: int, state: loop.PhaseState, seconds: PhaseSeconds) -> None:
-        """Write the lines kept, then the state that they lead to.
+        """Write the lines that :meth:`log` held, then the state that they lead to.
 
         Parameters
         ----------
@@ -194,11 +200,11 @@ class Folder:
             raise cannot_write(self.metrics, error) from error
         self._lines = []
 
-        # An empty name stands for the seconds of the phase itself.
         description = {
             "phase": phase,
             "step": state.step,
             "files": self.files(),
+            # An empty name stands for the seconds of the phase itself.
             "seconds": {**seconds, "": state.seconds},
         }
         write_tensors(
@@ -222,6 +228,8 @@ class Folder:
 
         description = run_record.read_state(self._state)
         tensors = read_tensors(self._state)
+        # The growing files may have become longer since the state was saved. Their
+        # further lines belong to steps that are repeated.
         run_record.check_files(self.path, description["files"], grows=True)
         try:
             n_bytes = description["files"][self.metrics.name]["bytes"]

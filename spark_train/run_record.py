@@ -1,4 +1,9 @@
-"""The record of a training run, ``run.json``."""
+"""The record of a training run, ``run.json``.
+
+``training_run.py`` fills it, and ``run_folder.py`` writes and reads it. A further field
+that adapters depend on also belongs in :meth:`RunRecord.identity`: a run resumes only
+with the same identity and settings.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +33,8 @@ class RunRecord(BaseModel):
         ``source`` as it was typed, and ``weights_sha256``.
     data
         ``file`` and ``sha256`` of each data file, in the order of the hashes.
+    status
+        ``running`` until the last phase is saved, also while the run is interrupted.
     starts
         Every start of the run, with its machine and the CPU threads of the first
         process. Another device, another number of threads or processes, or other
@@ -38,7 +45,8 @@ class RunRecord(BaseModel):
         ``accuracy[t][i]``: on task ``i`` after stage ``t``; ``None``: not measured
         (later tasks, tasks without test rows). ``accuracy.csv`` shows it.
     clock, seconds
-        Phase -> seconds by kind of work, on the wall or of the processor.
+        Phase (``2-yelp/task``), or ``2-yelp/answers`` -> seconds by kind of work, and
+        which clock counts them: on the wall or of the processor.
     files
         Size and SHA-256 of the files of a complete run beside its adapters.
     seal

@@ -1,4 +1,9 @@
-"""Tokens and their sensitivity scores, in a form for people."""
+"""Tokens and their sensitivity scores, in a form for people.
+
+A further column of a token is a field of :class:`ScoredToken`, filled in
+:func:`_scored_tokens`. A figure that depends on hidden text must be None from ``end``
+on, as ``nll`` and ``score`` are.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +29,11 @@ if TYPE_CHECKING:
 
 
 class ScoredToken(TypedDict):
-    """A token with its scores; ``None`` for a figure that would reveal hidden text."""
+    """A token with its scores; ``None`` for a figure that would reveal hidden text.
+
+    ``position`` is its index in the row, from 0; ``text`` what is shown of it; ``nll``
+    in nats, and ``score`` from 0 to 1.
+    """
 
     position: int
     text: str
@@ -87,17 +96,17 @@ def score_examples(
     # All rows count for Score_2, by task.
     tokenizer = loaded.tokenizer
     all_rows = encode_rows(train_examples, tokenizer, max_length=loaded.max_positions)
-    counts = {}
+    counts_by_task = {}  # task -> (V,)
     for task in sorted({row.task for row in all_rows}):
         rows_of_task = [row for row in all_rows if row.task == task]
-        counts[task] = task_counts(rows_of_task, vocab_size=len(loaded.usable))
+        counts_by_task[task] = task_counts(rows_of_task, vocab_size=len(loaded.usable))
 
     # Score_1 only for the rows that are shown.
     rows = all_rows[:limit]
     items = [Item(row.id, row.ids, np.arange(len(row), dtype=np.int32)) for row in rows]
     table = score(loaded, items, progress=progress)[Pass()]
-    nll_by_row = [table.columns["nll"][table.rows(row.id)] for row in rows]
-    scores_by_row = row_scores(rows, nll_by_row, counts, alpha=alpha)
+    nll_by_row = [table.columns["nll"][table.rows(row.id)] for row in rows]  # (T - 1,)
+    scores_by_row = row_scores(rows, nll_by_row, counts_by_task, alpha=alpha)  # (T,)
 
     types_by_string = annotated_strings(examples)
     scored_examples: list[ScoredExample] = []
@@ -128,7 +137,8 @@ def _scored_tokens(
     hidden_types
         For each token the type to show instead; ``None``: show its text.
     """
-    # Figures end before the first hidden token.
+    # Figures end before the last token in front of the first hidden one: whether this
+    # token was cut here may depend on the hidden text.
     end = len(row)
     for position, hidden_type in enumerate(hidden_types):
         if hidden_type:
@@ -151,6 +161,7 @@ def _scored_tokens(
             "position": t,
             "text": text,
             "kind": kinds[t],
+            # The first token has no prediction, so nll[0] is the second token's.
             "nll": float(nll[t - 1]) if 0 < t < end else None,
             "score": float(scores[t]) if t < end else None,
         }
@@ -170,12 +181,13 @@ def _identifier_types(
     are annotated in another row of the data.
     """
     (encoding,) = encode(tokenizer, [example.text])
-    # The row's tokens of text, and the same tokens in the encoding of the whole text:
-    # only the start of a text can be cut off.
+    # Indices of the row's tokens of text, in the row and in the encoding of the whole
+    # text: only the start of a text can be cut off.
     in_row = np.setdiff1d(np.arange(len(row)), row.special)  # (tokens of text,)
-    in_text = np.flatnonzero(~encoding.is_special)[-len(in_row) :]
+    in_text = np.flatnonzero(~encoding.is_special)[-len(in_row) :]  # as many
 
-    # If identifiers overlap, an annotated one gives the type.
+    # Later entries win. So if identifiers overlap, one that is annotated in this row
+    # gives the type, then one that is annotated elsewhere, then one found by rules.
     identifiers = [
         (span.start, span.end, span.type) for span in find_identifiers(example.text)
     ]
@@ -184,9 +196,10 @@ def _identifier_types(
     for span in example.spans:
         identifiers.append((span.start, span.end, span.type))
 
+    # OTHER is a token that training takes for one of an identifier, and no list has.
     types: list[str | None] = ["OTHER" if is_pii else None for is_pii in row.pii]
     for start, end, identifier_type in identifiers:
-        is_touched = encoding.mask([(start, end)])[in_text]
+        is_touched = encoding.mask([(start, end)])[in_text]  # (tokens of text,)
         for t in in_row[is_touched]:
             types[t] = identifier_type
     return types

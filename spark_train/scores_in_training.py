@@ -1,4 +1,7 @@
-"""Compute sensitivity scores of rows with the student at the start of a task."""
+"""Compute sensitivity scores of rows with the student at the start of a task.
+
+The scores themselves are in ``token_scores.py``; here the student gives their NLL.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +36,10 @@ def scored_rows(
     """
     student = stream.student
     alpha = stream.settings.sensitivity.alpha
-    counts = {
+    counts_by_task = {
         task: task_counts(stream.rows[task], vocab_size=student.vocabulary)
         for task in stream.tasks[: k + 1]
-    }
+    }  # task -> (V,)
 
     for piece in pieces(share(rows), student.max_tokens):
         batch = collate(piece, student.device)
@@ -49,8 +52,9 @@ def scored_rows(
             nll_of_chunks.append(token_nll(logits, ids[chunk]).cpu())
         nll = torch.cat(nll_of_chunks)  # (n,)
 
-        # The flat positions are divided into rows again.
+        # The flat positions are divided into rows again. The first token of a row has
+        # no position.
         sizes = [len(row) - 1 for row in piece]
         nll_by_row = [values.double().numpy() for values in torch.split(nll, sizes)]
-        scores = row_scores(piece, nll_by_row, counts, alpha=alpha)
+        scores = row_scores(piece, nll_by_row, counts_by_task, alpha=alpha)
         yield from zip(piece, scores, torch.split(hidden, sizes), strict=True)

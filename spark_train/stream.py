@@ -1,7 +1,12 @@
-"""The stream of a run, with which methods work: tasks in order, rows, the student."""
+"""The stream of a run, with which methods work: tasks in order, rows, the student.
+
+Every draw of rows is a method here, with a generator of its own for each purpose. A new
+kind of draw must have a new purpose: a shared one would draw the same numbers twice.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,12 +29,16 @@ CARRIED = "carried"
 class Stream:
     """The tasks of a run in order, with everything that a method works with.
 
+    Tasks count from 0, as ``k``; the names of their stages count from 1.
+
     Attributes
     ----------
     student
         The model in training.
     rows
-        Task -> its train rows, in the order of the stream.
+        Task -> its train rows; the tasks in the order of the stream.
+    settings
+        All settings of the run.
     note
         Called with a sentence that a reader of the run must know.
     folder
@@ -72,11 +81,11 @@ class Stream:
             return rows_by_task
 
         sizes = even_shares(limit, k)
-        for task, share in zip(rows_by_task, sizes, strict=True):
+        for task, n_kept in zip(rows_by_task, sizes, strict=True):
             rows = rows_by_task[task]
             # One permutation per task: a smaller share is a part of a larger one.
-            order = self._rng("memory", task).permutation(len(rows))[:share]
-            rows_by_task[task] = [rows[i] for i in sorted(order)]
+            kept_indices = self._rng("memory", task).permutation(len(rows))[:n_kept]
+            rows_by_task[task] = [rows[i] for i in sorted(kept_indices)]
         return rows_by_task
 
     def draw_replayed(self, k: int, size: int, *, purpose: str) -> list[TrainRow]:
@@ -89,22 +98,22 @@ class Stream:
         sizes = even_shares(size, len(memory))
 
         drawn: list[TrainRow] = []
-        for (task, rows), share in zip(memory.items(), sizes, strict=True):
+        for (task, rows), n_drawn in zip(memory.items(), sizes, strict=True):
             rng = self._rng("replay", purpose, k, task)
-            drawn += [rows[i] for i in cycled_indices(len(rows), share, rng)]
+            drawn += [rows[i] for i in cycled_indices(len(rows), n_drawn, rng)]
 
         # The tasks are mixed.
         order = self._rng("replay", purpose, k).permutation(len(drawn))
         return [drawn[i] for i in order]
 
     def epoch_order(self, k: int, epoch: int, *, size: int, purpose: str) -> np.ndarray:
-        """Return an epoch's permutation of rows, whatever was drawn before."""
+        """Return an epoch's order: a permutation of row indices, ``(size,)``."""
         return self._rng("order", purpose, k, epoch).permutation(size)
 
     def draw_evenly(
         self, k: int, rows: Sequence[TrainRow], size: int, *, purpose: str
     ) -> list[TrainRow]:
-        """Draw ``size`` rows, whose frequencies differ by at most one."""
+        """Draw ``size`` of the rows, whose frequencies differ by at most one."""
         rng = self._rng("draw", purpose, k)
         return [rows[i] for i in cycled_indices(len(rows), size, rng)]
 
@@ -136,9 +145,9 @@ class Stream:
 
         with together():
             if rank() == 0:
-                write_tensors(self._carried(k), tensors, mode=0o600)
+                write_tensors(self._carried_file(k), tensors, mode=0o600)
                 if k > 1:
-                    self._carried(k - 2).unlink(missing_ok=True)
+                    self._carried_file(k - 2).unlink(missing_ok=True)
 
     def read_carried(self, k: int) -> dict[str, dict[str, Tensor]]:
         """Read what :meth:`save_carried` wrote after task ``k``, in its groups.
@@ -151,13 +160,13 @@ class Stream:
             If the file is gone, cannot be read, or is damaged.
         """
         groups: dict[str, dict[str, Tensor]] = {}
-        tensors = read_tensors(self._carried(k), device=self.student.device)
+        tensors = read_tensors(self._carried_file(k), device=self.student.device)
         for key, value in tensors.items():
             group, _, name = key.partition(":")
             groups.setdefault(group, {})[name] = value
         return groups
 
-    def _carried(self, k: int) -> Path:
+    def _carried_file(self, k: int) -> Path:
         """Return the file of the tensors that are carried on after task ``k``."""
         assert self.folder is not None
         return self.folder / CARRIED / f"{self.stage_name(k)}.safetensors"
@@ -183,6 +192,6 @@ def cycled_indices(count: int, size: int, rng: np.random.Generator) -> np.ndarra
     """Draw ``size`` indices below ``count``: one permutation of them after another."""
     if not count or not size:
         return np.zeros(0, dtype=np.int64)
-    n_rounds = -(-size // count)
+    n_rounds = math.ceil(size / count)
     permutations = [rng.permutation(count) for _ in range(n_rounds)]
     return np.concatenate(permutations)[:size]

@@ -1,4 +1,13 @@
-"""The model in training: hidden states, logits in chunks, sums of losses, teachers."""
+"""The model in training: hidden states, logits in chunks, sums of losses, teachers.
+
+A loss is computed in two steps: :meth:`Student.hidden` gives the hidden states of
+chosen positions, and :meth:`Student.loss_sum` or :meth:`Student.sum_in_chunks` turns
+them into logits and values, some positions at a time. So the logits of a whole batch,
+which would fill the memory, never exist at once.
+
+In shapes, ``B`` is the rows of a batch, ``T`` their tokens, ``n`` the chosen positions,
+``m`` those of a chunk or a subset, ``H`` the hidden size and ``V`` the vocabulary.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +28,19 @@ from spark_train.training_rows import Batch
 
 CPU_LOGITS = 2**22
 GPU_LOGITS = 2**27
-"""Most logits in memory at a time, by device."""
+"""Most logits in memory at a time, by device: positions times vocabulary."""
 
 CPU_TOKENS = 2048
 GPU_TOKENS = 16384
 """Most padded tokens of a forward pass, by device."""
+
+MIN_CHUNK = 8
+"""Fewest positions of a chunk, even where fewer logits would fit."""
+
+LOGIT_TOLERANCE = 1e-3
+LOGIT_TOLERANCE_IN_HALF_PRECISION = 0.05
+"""Largest difference between logits of the head and of the model itself, relative to
+the largest logit (at least 1)."""
 
 Value = Callable[..., Tensor]
 """``value(hidden[chunk], chunk)``: a value for each position of a chunk, ``(m,)``."""
@@ -74,7 +91,7 @@ class Student:
         on_cpu = self.device.type == "cpu"
         self.max_tokens = tokens or (CPU_TOKENS if on_cpu else GPU_TOKENS)
         self.max_logits = CPU_LOGITS if on_cpu else GPU_LOGITS
-        self.chunk_size = max(self.max_logits // self.vocabulary, 8)
+        self.chunk_size = max(self.max_logits // self.vocabulary, MIN_CHUNK)
 
         self._head: tuple[Tensor, Tensor | None, Transform] | None = None
         reason = self._take_head()
@@ -83,7 +100,10 @@ class Student:
             self.note = f"the logits of whole batches are held in memory: {reason}"
 
     def _take_head(self) -> str:
-        """Apply the output head here if that is possible; otherwise return why not."""
+        """Apply the output head here if that is possible; otherwise return why not.
+
+        With a head, :meth:`hidden` runs only the body of the model.
+        """
         head = own_head(self._base, rows=self.vocabulary)
         if self._base.get_output_embeddings().weight.requires_grad:
             return "the output head is trained"
@@ -108,9 +128,12 @@ class Student:
             model_logits = self.model(input_ids=ids, use_cache=False).logits[0, :-1]
         model_logits = wide(model_logits)  # (7, V)
 
-        bound = 1e-3 if next(self._base.parameters()).dtype.itemsize >= 4 else 0.05
+        tolerance = LOGIT_TOLERANCE
+        if next(self._base.parameters()).dtype.itemsize < 4:
+            tolerance = LOGIT_TOLERANCE_IN_HALF_PRECISION
         largest = max(float(model_logits.abs().max()), 1.0)
-        return bool((head_logits - model_logits).abs().max() <= bound * largest)
+        difference = (head_logits - model_logits).abs().max()
+        return bool(difference <= tolerance * largest)
 
     def hidden(self, batch: Batch, mask: Tensor) -> Tensor:
         """Return the input of the head for the prediction of the masked tokens.
@@ -163,7 +186,13 @@ class Student:
         return transform(logits)
 
     def chunks(self, count: int, *, rows: int | None = None) -> list[slice]:
-        """Return slices of ``count`` positions whose logits may exist at a time."""
+        """Return slices of ``count`` positions whose logits may exist at a time.
+
+        Parameters
+        ----------
+        rows
+            Positions of a slice (rows of a table of logits); default: ``chunk_size``.
+        """
         size = rows or self.chunk_size
         return [
             slice(start, min(start + size, count)) for start in range(0, count, size)
@@ -184,7 +213,7 @@ class Student:
         value
             ``value(hidden[chunk], chunk)`` gives the values ``(m,)`` of a slice.
         rows
-            Positions at a time.
+            Positions at a time; default: ``chunk_size``.
 
         Returns
         -------
@@ -246,7 +275,7 @@ class Student:
     @contextmanager
     def teacher(self, name: str) -> Iterator[None]:
         """Use the frozen copy in place of the student, without gradients or dropout."""
-        training = self.model.training
+        was_training = self.model.training
         self.model.eval()
         switch(self.model, name)
         try:
@@ -254,11 +283,16 @@ class Student:
                 yield
         finally:
             switch(self.model)
-            self.model.train(training)
+            self.model.train(was_training)
 
 
 class _ChunkedSum(torch.autograd.Function):
-    """Sum over chunks, whose gradient is ready when the sum is."""
+    """Sum over chunks, whose gradient is ready when the sum is.
+
+    Autograd would keep the logits of all chunks until the backward pass. Here each
+    chunk's gradient for its hidden states is computed in the forward pass, and the
+    backward pass only scales it.
+    """
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, value: Value, chunks: list[slice]) -> Tensor:

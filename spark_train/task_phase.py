@@ -1,9 +1,15 @@
-"""The phase that learns a task and replays rows of earlier tasks."""
+"""The phase that learns a task and replays rows of earlier tasks.
+
+:func:`learning_phase` decides which rows a step reads, for every method. What the
+replayed rows of a step are for is a :class:`Rehearsal`: a method with another use of
+them makes a subclass, as ``distilled_replay.py`` does.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from spark_audit.errors import InputError
 from spark_train.fine_tuning import (
@@ -18,7 +24,11 @@ from spark_train.training_rows import TrainRow
 
 
 class Rehearsal:
-    """Experience replay: replayed rows are learned like current ones."""
+    """Experience replay: replayed rows are learned like current ones.
+
+    The phase calls :meth:`start`, then for each step :meth:`terms` with the step's
+    replayed rows and :meth:`loss` with parts of them, and at last :meth:`end`.
+    """
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -66,7 +76,8 @@ def learning_phase(
     rehearsal
         What replayed rows are for; ``None``, or the first task: no replay.
     purpose
-        Purpose of the order of rows, for its seed.
+        Names the order of current rows for its seed, so that another purpose gets
+        another order.
 
     Raises
     ------
@@ -75,62 +86,21 @@ def learning_phase(
     """
     settings = stream.settings
     scope = settings.loss.scope
-    task = stream.tasks[k]
-    label = stream.stage_name(k)
-    rows = stream.rows[task]
 
-    # Which rows of earlier tasks are replayed. Poisson sampling draws from all that are
-    # kept; else a list is gone through.
-    memory = _memory(stream, k) if rehearsal is not None else {}
-    old_rows: list[TrainRow] = []
-    for earlier_rows in memory.values():
-        old_rows += earlier_rows
-    if old_rows and not stream.poisson:
-        old_rows = stream.draw_replayed(k, len(rows), purpose="list")
-    # Asked only where rows are replayed.
-    replay = rehearsal if rehearsal is not None and old_rows else Rehearsal(stream)
+    memory: dict[str, list[TrainRow]] = {}
+    if rehearsal is not None:
+        memory = _memory(stream, k)
+    batches = _batches(stream, k, memory, purpose=purpose)
+    steps = settings.epochs * batches.steps_per_epoch
 
-    n_new, n_old = _batch_sizes(
-        settings.batch_size, ratio=settings.replay.ratio, has_old=bool(old_rows)
-    )
-    steps_per_epoch = math.ceil(len(rows) / n_new)
-    steps = settings.epochs * steps_per_epoch
-
-    rates = _rates({task: rows}, n_new) | _rates(memory, n_old)
-    expected_new = min(n_new, len(rows))
-    expected_old = sum(
-        rates[name] * len(earlier_rows) for name, earlier_rows in memory.items()
-    )
-
-    def choose(step: int) -> Step:
-        """Return the rows of a step; each epoch has each current row once."""
-        epoch, batch = divmod(step, steps_per_epoch)
-        order = stream.epoch_order(k, epoch, size=len(rows), purpose=purpose)
-        new = [rows[i] for i in order[batch * n_new : (batch + 1) * n_new]]
-        if not old_rows:
-            return Step({TASK_ROLE: new})
-
-        # The last batch of an epoch is smaller, in both parts.
-        start = batch * n_old
-        end = start + math.ceil(n_old * len(new) / n_new)
-        order = stream.epoch_order(k, epoch, size=len(old_rows), purpose=REPLAY_ROLE)
-        # The list is as long as the task's rows, or shorter: then it begins anew.
-        old = [old_rows[i] for i in order.take(range(start, end), mode="wrap")]
-        return Step({TASK_ROLE: new, REPLAY_ROLE: old})
-
-    def sample(step: int) -> Step:
-        """Return the rows of a step by Poisson sampling."""
-        new = stream.sample_poisson(step, rows, rates[task], purpose=f"{label} {task}")
-        if not old_rows:
-            return Step({TASK_ROLE: new})
-
-        old: list[TrainRow] = []
-        for name, earlier_rows in memory.items():
-            draw = f"{label} {name}"
-            old += stream.sample_poisson(step, earlier_rows, rates[name], purpose=draw)
-        return Step({TASK_ROLE: new, REPLAY_ROLE: old})
+    # Without replayed rows nothing asks the rehearsal, so any will do: a distillation
+    # would ask its teacher in vain.
+    replay = Rehearsal(stream)
+    if rehearsal is not None and batches.old_rows:
+        replay = rehearsal
 
     def terms(batch: Rows) -> dict[str, Term]:
+        """Return the terms of a batch; DP-SGD asks for a single row, of one role."""
         terms_by_name: dict[str, Term] = {}
         if TASK_ROLE in batch:
             terms_by_name[TASK_ROLE] = Term(n_covered_tokens(batch[TASK_ROLE], scope))
@@ -139,23 +109,157 @@ def learning_phase(
         return terms_by_name
 
     def loss(role: str, rows_of_role: Sequence[TrainRow]) -> Sums:
+        """Return the sums of the terms of a role's rows."""
         if role == REPLAY_ROLE:
             return replay.loss(rows_of_role)
         return response_loss(stream.student, rows_of_role, scope=scope)
 
+    # For DP-SGD: replayed and current rows are in a batch in other numbers.
+    expected_rows = (batches.expected_new, batches.expected_old)
+    names_of_replay_terms = list(replay.terms([]))
     return Phase(
-        stage=label,
+        stage=stream.stage_name(k),
         part=TASK_ROLE,
         steps=steps,
         lr=settings.lr,
-        choose=sample if stream.poisson else choose,
+        choose=batches.sample if stream.poisson else batches.choose,
         terms=terms,
         loss=loss,
-        start=lambda: replay.start(old_rows, steps),
+        start=lambda: replay.start(batches.old_rows, steps),
         end=replay.end,
-        expected_rows=expected_new,
-        weight_ratios=dict.fromkeys(replay.terms([]), (expected_new, expected_old)),
-        sampling_rates=rates if stream.poisson else None,
+        expected_rows=batches.expected_new,
+        weight_ratios=dict.fromkeys(names_of_replay_terms, expected_rows),
+        sampling_rates=batches.rates if stream.poisson else None,
+    )
+
+
+@dataclass(frozen=True)
+class LearningBatches:
+    """The rows of each step of a phase that learns task ``k``.
+
+    Attributes
+    ----------
+    purpose
+        Names the order of current rows for its seed.
+    rows
+        Rows of the task.
+    memory
+        Task before ``k`` -> its rows that may be replayed; empty: no replay.
+    old_rows
+        Rows of earlier tasks that batches take: with Poisson sampling all of
+        ``memory``, otherwise a list that each epoch passes through.
+    n_new, n_old
+        Current and replayed rows of a full batch.
+    """
+
+    stream: Stream
+    k: int
+    purpose: str
+    rows: Sequence[TrainRow]
+    memory: Mapping[str, Sequence[TrainRow]]
+    old_rows: Sequence[TrainRow]
+    n_new: int
+    n_old: int
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Return in how many steps each current row is read once."""
+        return math.ceil(len(self.rows) / self.n_new)
+
+    @property
+    def task(self) -> str:
+        """Return the name of the task."""
+        return self.stream.tasks[self.k]
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """Map each task to the probability of each of its rows in a sampled batch."""
+        current_rate = _rates({self.task: self.rows}, self.n_new)
+        return current_rate | _rates(self.memory, self.n_old)
+
+    @property
+    def expected_new(self) -> int:
+        """Return the expected number of current rows in a sampled batch."""
+        # A rate is at most 1, so a small task has fewer than its place in a batch.
+        return min(self.n_new, len(self.rows))
+
+    @property
+    def expected_old(self) -> float:
+        """Return the expected number of replayed rows in a sampled batch."""
+        rates = self.rates
+        return sum(rates[task] * len(rows) for task, rows in self.memory.items())
+
+    def choose(self, step: int) -> Step:
+        """Return the rows of a step; each epoch has each current row once."""
+        epoch, batch = divmod(step, self.steps_per_epoch)
+        order = self.stream.epoch_order(
+            self.k, epoch, size=len(self.rows), purpose=self.purpose
+        )
+        new_indices = order[batch * self.n_new : (batch + 1) * self.n_new]
+        new = [self.rows[i] for i in new_indices]
+        if not self.old_rows:
+            return Step({TASK_ROLE: new})
+
+        # The last batch of an epoch may be smaller, in both parts.
+        start = batch * self.n_old
+        end = start + math.ceil(self.n_old * len(new) / self.n_new)
+        old_order = self.stream.epoch_order(
+            self.k, epoch, size=len(self.old_rows), purpose=REPLAY_ROLE
+        )
+        # If an epoch needs more rows than the list has, it begins anew.
+        old_indices = old_order.take(range(start, end), mode="wrap")
+        old = [self.old_rows[i] for i in old_indices]
+        return Step({TASK_ROLE: new, REPLAY_ROLE: old})
+
+    def sample(self, step: int) -> Step:
+        """Return the rows of a step by Poisson sampling; there may be none."""
+        label = self.stream.stage_name(self.k)
+        rates = self.rates
+        new = self.stream.sample_poisson(
+            step, self.rows, rates[self.task], purpose=f"{label} {self.task}"
+        )
+        if not self.old_rows:
+            return Step({TASK_ROLE: new})
+
+        old: list[TrainRow] = []
+        for task, rows in self.memory.items():
+            old += self.stream.sample_poisson(
+                step, rows, rates[task], purpose=f"{label} {task}"
+            )
+        return Step({TASK_ROLE: new, REPLAY_ROLE: old})
+
+
+def _batches(
+    stream: Stream, k: int, memory: Mapping[str, Sequence[TrainRow]], *, purpose: str
+) -> LearningBatches:
+    """Return the batches of task ``k``, whose replayed rows come from a memory.
+
+    Raises
+    ------
+    InputError
+        If a batch has no room for a replayed row.
+    """
+    settings = stream.settings
+    rows = stream.rows[stream.tasks[k]]
+    old_rows: list[TrainRow] = []
+    for earlier_rows in memory.values():
+        old_rows += earlier_rows
+    # Drawn once for the whole phase, evenly over the earlier tasks.
+    if old_rows and not stream.poisson:
+        old_rows = stream.draw_replayed(k, len(rows), purpose="list")
+
+    n_new, n_old = _batch_sizes(
+        settings.batch_size, ratio=settings.replay.ratio, has_old=bool(old_rows)
+    )
+    return LearningBatches(
+        stream=stream,
+        k=k,
+        purpose=purpose,
+        rows=rows,
+        memory=memory,
+        old_rows=old_rows,
+        n_new=n_new,
+        n_old=n_old,
     )
 
 
@@ -170,6 +274,9 @@ def _rates(
     rows_by_task: Mapping[str, Sequence[TrainRow]], n_drawn: int
 ) -> dict[str, float]:
     """Return the probability of a row of each task in a batch, evenly over tasks.
+
+    The expected number of a task's rows is ``n_drawn`` over the number of tasks, if the
+    task has so many.
 
     Parameters
     ----------

@@ -14,12 +14,18 @@ from spark_audit.errors import OutputError
 from spark_audit.files import BLANK_DIGEST, intact_file, sealed, write_atomically
 
 TRAIN_AGAIN = "remove the run folder and train again"
+"""Advice on a damaged file of a run."""
 
 
 def write_tensors(
     path: Path, tensors: dict[str, Tensor], *, mode: int = 0o644, **about: str
 ) -> None:
     """Write tensors of any shapes, with texts, whole or not at all, with a checksum.
+
+    Parameters
+    ----------
+    about
+        Texts for the file's metadata, by name.
 
     Raises
     ------

@@ -39,7 +39,7 @@ def row_scores(
     Parameters
     ----------
     nll
-        One array of shape ``(T - 1,)`` a row, nats: Score_1 of all tokens but the
+        For each row an array of shape ``(T - 1,)``, nats: Score_1 of all tokens but the
         first, which has no prediction.
     counts
         :func:`task_counts` by task, of the tasks seen so far in training **[ours]**:
@@ -50,15 +50,16 @@ def row_scores(
     Returns
     -------
     list of np.ndarray
-        One array of shape ``(T,)`` a row, float32 in ``[0, 1]``, computed in float64:
-        1 on identifiers, else 0 on fixed wording and stop words, 0 at the first token.
+        For each row an array of shape ``(T,)``, float32 in ``[0, 1]``, computed in
+        float64: 1 on identifiers, else 0 on fixed wording and stop words, and 0 at the
+        first token, whatever it is.
 
     Raises
     ------
     InputError
         If an NLL is NaN.
     """
-    score2_of_token = score2([*counts.values()])  # (V,)
+    score2_of_token = score2([*counts.values()])  # (V,): by token id
     scores = []
     for row, score1 in zip(rows, nll, strict=True):
         score = sensitivity(

@@ -25,6 +25,7 @@ ORDERS = {
 """SPARK's task orders; 1 is its primary one."""
 
 Note = Callable[[str], None]
+"""Called with a sentence that a reader of the run must know."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class TrainingCorpus:
             If there is no train row, or no such task.
         """
         # The order of rows must not depend on the files' names or their given order.
-        files = sorted(data_files(data), key=_content)
+        files = sorted(data_files(data), key=_hash_of_content)
         examples = read_examples(*files)
         return cls(
             files=tuple(files),
@@ -70,7 +71,7 @@ class TrainingCorpus:
         """
         # 0 and None stand for no limit.
         limits = [limit for limit in (max_length, loaded.max_positions) if limit]
-        longest = min(limits, default=None)
+        most_tokens = min(limits, default=None)
         if loaded.tokenizer.eos_token_id is None:
             note("the tokenizer has no EOS token: no response ends with one")
 
@@ -82,14 +83,15 @@ class TrainingCorpus:
                 for example in self.examples
                 if example.task == task and example.split == "train"
             ]
-            rows = encode_rows(examples, loaded.tokenizer, max_length=longest)
+            rows = encode_rows(examples, loaded.tokenizer, max_length=most_tokens)
 
             n_cut = sum(row.cut for row in rows)
             if n_cut:
                 n_lost = sum(row.lost for row in rows)
                 note(
-                    f"{task}: {n_cut} of {len(rows)} train rows were cut to {longest} "
-                    f"tokens, and lost {n_lost} identifiers with the removed text"
+                    f"{task}: {n_cut} of {len(rows)} train rows were cut to "
+                    f"{most_tokens} tokens, and lost {n_lost} identifiers with the "
+                    "removed text"
                 )
             rows_by_task[task] = rows
 
@@ -122,7 +124,7 @@ class TrainingCorpus:
 
         # Choose the test rows by id.
         ids_by_task: dict[str, list[str]] = {task: [] for task in self.tasks}
-        n_unanswered: Counter[str] = Counter()
+        n_unanswered: Counter[str] = Counter()  # by task
         for example, encoding in rows:
             # A row with a canary belongs to another audit.
             if example.split != "test" or example.canary is not None:
@@ -152,7 +154,7 @@ class TrainingCorpus:
         return prompts
 
 
-def _content(path: Path) -> str:
+def _hash_of_content(path: Path) -> str:
     """Return a file's hash; empty if it cannot be read, which its reader reports."""
     with contextlib.suppress(OSError):
         return sha256_file(path)
@@ -160,7 +162,14 @@ def _content(path: Path) -> str:
 
 
 def _tasks(order: str, examples: Sequence[Example], note: Note) -> tuple[str, ...]:
-    """Return the tasks to train on, with their names in the data."""
+    """Return the tasks to train on, in order, with their names in the data.
+
+    Parameters
+    ----------
+    order
+        ``--order``: the number of an order of the paper, or tasks with commas between
+        them; empty: the data's only task.
+    """
     known_tasks = sorted(
         {example.task for example in examples if example.split == "train"}
     )
@@ -185,12 +194,15 @@ def _tasks(order: str, examples: Sequence[Example], note: Note) -> tuple[str, ..
 
 
 def _tasks_of_paper(order: str, known_tasks: Sequence[str], note: Note) -> list[str]:
-    """Return the tasks of one of the paper's orders that are in the data."""
-    by_name = {task.lower(): task for task in known_tasks}
-    missing = [name for name in ORDERS[order] if name not in by_name]
+    """Return the tasks of one of the paper's orders that are in the data.
+
+    The data's names may have capitals.
+    """
+    task_by_name = {task.lower(): task for task in known_tasks}
+    missing = [name for name in ORDERS[order] if name not in task_by_name]
     if missing:
         note(f"order {order}: not in the data: {', '.join(missing)}")
-    return [by_name[name] for name in ORDERS[order] if name in by_name]
+    return [task_by_name[name] for name in ORDERS[order] if name in task_by_name]
 
 
 def _check_tasks(tasks: Sequence[str], known_tasks: Sequence[str]) -> None:

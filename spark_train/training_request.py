@@ -1,4 +1,8 @@
-"""Requests of a user for training; their fields are the flags of the command line."""
+"""Requests of a user for training; their fields are the options of the command line.
+
+A further option is a field here, with a line under ``Attributes``, which is its help. A
+field with ``NO_OPTION`` is set by the command itself.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""Rows in the form for training: tokens, masks of learned tokens, batches."""
+"""Rows in the form for training: tokens, masks of learned tokens, batches.
+
+A further mask of tokens is a field of :class:`TrainRow`, made in :func:`_row` and in
+:func:`_row_as_trained`; a loss that covers it needs it in :class:`Batch`, too.
+
+In shapes, ``T`` is the tokens of a row, or of the longest row of a batch, and ``B`` the
+rows of a batch. "All tokens" are those of the whole text, before it is cut.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +54,8 @@ class TrainRow:
         Shape ``(T,)``, bool: tokens of the task's fixed wording and stop words. Where
         one is an identifier too, ``pii`` wins.
     special
-        Positions of tokens that are not text: special tokens in front, and EOS.
+        Indices into ``ids`` of tokens that are not text: special tokens in front, and
+        EOS.
     cut
         Whether the beginning of the prompt was left out.
     lost
@@ -114,7 +122,10 @@ def encode_rows(
 
     rows = []
     for example, encoding in zip(examples, encodings, strict=True):
-        make_row = _row if example.training_input is None else _row_as_trained
+        # A row of chat data says itself what its trainer read and learned.
+        make_row = _row
+        if example.training_input is not None:
+            make_row = _row_as_trained
         row = make_row(
             example,
             encoding,
@@ -134,47 +145,34 @@ def _row(
     eos: int | None,
     max_length: int | None,
 ) -> TrainRow:
-    """Return the row of a prompt and its response, followed by EOS."""
-    border = len(example.prompt)
-    where = f"example {example.id!r}"
+    """Return the row of a prompt and its response, followed by EOS.
+
+    The parameters are those of :func:`_row_as_trained`.
+    """
+    border = len(example.prompt)  # characters: where the response begins
     if encoding.span(border, len(example.text)) is None:
         raise InputError(
             "its response is blank: there is nothing to learn",
-            where=where,
+            where=f"example {example.id!r}",
             fix="give it one, or leave the row out",
         )
 
     # The response starts at the first token that reaches into it, as in generation: a
     # blank token in front of the label must be learned, too.
     is_response = (encoding.char_end > border) & ~encoding.is_special  # (all tokens,)
-
     identifiers = identifier_ranges(example)
     spans = _token_spans(encoding, identifiers)
-    n_eos = 0 if eos is None else 1
-    with at(where):
-        # Identifiers are kept or cut as a whole.
-        kept_start, kept_end = kept_range(
-            encoding,
-            max_length=None if max_length is None else max_length - n_eos,
-            response_start=border,
-            spans=spans,
-        )
-
-    # The response must be complete, with some of the prompt in front of it.
-    first_of_response = int(np.argmax(is_response))
-    has_prompt = first_of_response > encoding.n_leading_special
-    lost_all_prompt = has_prompt and kept_start >= first_of_response
-    cut_response = kept_start > first_of_response or kept_end < encoding.text_token_end
-    if lost_all_prompt or cut_response:
-        raise InputError(
-            f"its response takes {is_response.sum()} tokens, and max_length "
-            f"{max_length} leaves too few for it and some prompt, without cutting an "
-            "identifier",
-            where=where,
-            fix="give a larger max_length, or leave the row out",
-        )
+    kept_start, kept_end = _kept_tokens(
+        example,
+        encoding,
+        spans=spans,
+        is_response=is_response,
+        n_eos=0 if eos is None else 1,
+        max_length=max_length,
+    )
 
     # From here on, only kept tokens are considered.
+    # `positions` are their indices among all tokens.
     ids, positions = encoding.model_input((kept_start, kept_end))  # (T,)
     fixed_wording = [*template, *stop_word_ranges(example.text)]
     response = is_response[positions]  # (T,)
@@ -202,6 +200,56 @@ def _row(
     )
 
 
+def _kept_tokens(
+    example: Example,
+    encoding: Encoding,
+    *,
+    spans: Sequence[tuple[int, int]],
+    is_response: np.ndarray,
+    n_eos: int,
+    max_length: int | None,
+) -> tuple[int, int]:
+    """Return the range of tokens that fit a row, with the whole response.
+
+    Parameters
+    ----------
+    spans
+        Token ranges of identifiers, which are kept or cut as a whole.
+    is_response
+        Shape ``(all tokens,)``, bool: tokens of the response.
+    n_eos
+        Number of EOS tokens that are added behind the response, 0 or 1.
+
+    Raises
+    ------
+    InputError
+        If the response does not fit together with some of the prompt.
+    """
+    where = f"example {example.id!r}"
+    with at(where):
+        kept_start, kept_end = kept_range(
+            encoding,
+            max_length=None if max_length is None else max_length - n_eos,
+            response_start=len(example.prompt),  # characters
+            spans=spans,
+        )
+
+    # All of these are indices of tokens.
+    response_start = int(np.argmax(is_response))
+    has_prompt = response_start > encoding.n_leading_special
+    lost_all_prompt = has_prompt and kept_start >= response_start
+    cut_response = kept_start > response_start or kept_end < encoding.text_token_end
+    if lost_all_prompt or cut_response:
+        raise InputError(
+            f"its response takes {is_response.sum()} tokens, and max_length "
+            f"{max_length} leaves too few for it and some prompt, without cutting an "
+            "identifier",
+            where=where,
+            fix="give a larger max_length, or leave the row out",
+        )
+    return kept_start, kept_end
+
+
 def _row_as_trained(
     example: Example,
     encoding: Encoding,
@@ -214,19 +262,28 @@ def _row_as_trained(
 
     ``response`` are the tokens that had loss according to the row. What its trainer cut
     off is cut off here, and with a smaller ``max_length`` more of the same side.
+
+    Parameters
+    ----------
+    template
+        Character ranges of the task's fixed wording in the text.
+    eos
+        Id of EOS; None: the tokenizer has none.
     """
     training = example.training_input
     assert training is not None
 
     start, end = training.token_range_read(len(encoding))
+    # `truncation` is the side that was cut off.
     if max_length is not None and end - start > max_length:
         if training.truncation == "end":
             end = start + max_length
         else:
             start = end - max_length
-    fed = slice(start, end)
+    read_tokens = slice(start, end)  # of all tokens
 
-    has_loss = tokens_of_ranges(encoding, training.supervised)[fed]  # (T,)
+    has_loss = tokens_of_ranges(encoding, training.supervised)[read_tokens]  # (T,)
+    # The first token of a row has no prediction, so its loss teaches nothing.
     if not has_loss[1:].any():
         raise InputError(
             "none of the tokens that are read has loss: there is nothing to learn",
@@ -243,11 +300,11 @@ def _row_as_trained(
     return TrainRow(
         id=example.id,
         task=example.task,
-        ids=encoding.ids[fed],
+        ids=encoding.ids[read_tokens],
         response=has_loss,
-        pii=encoding.mask(identifiers)[fed],
-        fixed=encoding.mask(fixed_wording)[fed],
-        special=tuple(np.flatnonzero(special[fed]).tolist()),
+        pii=encoding.mask(identifiers)[read_tokens],
+        fixed=encoding.mask(fixed_wording)[read_tokens],
+        special=tuple(np.flatnonzero(special[read_tokens]).tolist()),
         cut=(start, end) != (0, len(encoding)),
         lost=_n_outside(_token_spans(encoding, identifiers), start, end),
     )
@@ -267,7 +324,9 @@ def _token_spans(
 
 def _n_outside(spans: Sequence[tuple[int, int]], start: int, end: int) -> int:
     """Count the distinct spans that are not wholly inside the tokens ``start:end``."""
-    return sum(low < start or high > end for low, high in set(spans))
+    return sum(
+        span_start < start or span_end > end for span_start, span_end in set(spans)
+    )
 
 
 def padded(values: Sequence[np.ndarray]) -> Tensor:
@@ -290,7 +349,10 @@ def collate(rows: Sequence[TrainRow], device: torch.device | str = "cpu") -> Bat
 def pieces(rows: Sequence[TrainRow], tokens: int) -> Iterator[list[TrainRow]]:
     """Yield lists of rows with similar length, the longest first.
 
-    A list has at most ``tokens`` with its padding, or a single row.
+    Parameters
+    ----------
+    tokens
+        Most tokens of a list with its padding; a single row may have more.
     """
     longest_first = sorted(rows, key=len, reverse=True)
     start = 0

@@ -2,6 +2,10 @@
 
 ``run_record.py`` defines the record of a run. ``run_folder.py`` stores its progress and
 its results, from which an interrupted run resumes.
+
+:func:`train` prepares a run (:func:`_prepared`: settings, data, base, record, adapter),
+and then trains its phases one after the other (:meth:`_Run.run_phases`). All processes
+of a run do the same, and only the first (rank 0) writes files.
 """
 
 from __future__ import annotations
@@ -48,6 +52,7 @@ Progress = Callable[[str, int, int], None]
 """A callback with the current activity, the amount done, and the total."""
 
 _ANSWERS = Pass("generate")
+"""The scoring pass that answers prompts."""
 
 
 def train(
@@ -71,6 +76,7 @@ def train(
     notes: list[str] = []
 
     def tell(text: str) -> None:
+        """Keep a note for the record, and pass it on; each one only once."""
         if text not in notes:
             notes.append(text)
             note(text)
@@ -82,8 +88,9 @@ def train(
             run = _prepared(request, folder, stack, tell=tell, progress=progress)
 
         if run.record.status == "running":
-            run.go(METHODS[request.method], request.dp, notes)
+            run.run_phases(METHODS[request.method], request.dp, notes)
         elif processes.rank() == 0:
+            # A run that was killed right after its completion left these files.
             folder.close()
         return run.record
 
@@ -182,7 +189,7 @@ def _new_record(
 
 
 def _settings(request: TrainRequest) -> tuple[TrainingSettings, dict[str, object]]:
-    """Return all settings of a run, and those that it reads by name."""
+    """Return all settings of a run, and, by name, those that it reads."""
     one_of(request.method, "--method", METHODS)
     one_of(request.dp, "--dp", DP)
     groups_read = (*groups(request.method), *privacy_groups(request.dp))
@@ -237,7 +244,7 @@ def _resumed(folder: Folder, old: RunRecord, new: RunRecord, tell: Note) -> RunR
 
     # A complete run is only checked, and never trained again.
     if old.status == "complete":
-        folder.check_left(old.seconds)
+        folder.check_adapters(old.seconds)
         run_record.check_files(folder.path, old.files, grows=False)
         return old
     return old.model_copy(update={"starts": [*old.starts, *new.starts]})
@@ -294,7 +301,19 @@ def _student(
 
 @dataclass
 class _Run:
-    """A run in progress."""
+    """A run in progress.
+
+    Attributes
+    ----------
+    base
+        The base as the user named it.
+    loaded
+        The base with the adapter in training on it.
+    prompts
+        Test prompts by task, for the accuracy after each stage.
+    record
+        The current ``run.json``; :meth:`_update_record` replaces and writes it.
+    """
 
     base: str
     loaded: Checkpoint
@@ -304,8 +323,14 @@ class _Run:
     record: RunRecord
     progress: Progress
 
-    def go(self, method: Method, dp: str, notes: list[str]) -> None:
-        """Run the remaining phases, under a privacy option."""
+    def run_phases(self, method: Method, dp: str, notes: list[str]) -> None:
+        """Run the remaining phases, under a privacy option.
+
+        Parameters
+        ----------
+        notes
+            Notes so far, to which the phases add.
+        """
         if dp == NO_PRIVACY:
             protected = Protected(method.phases(self.stream), {})
         else:
@@ -316,6 +341,7 @@ class _Run:
         # Stage -> number of its last phase, after which prompts are answered.
         last_phases = {phase.stage: number for number, phase in enumerate(phases)}
 
+        # `seconds` has a key for each finished phase and for each answered stage.
         first, state, seconds = self._restore(phases)
         self._update_record(privacy=dict(protected.facts))
         with protected.during():
@@ -324,7 +350,7 @@ class _Run:
                 if processes.rank() == 0:
                     self._save_adapter(phase, protected)
                 if number == last_phases[phase.stage]:
-                    self._answer(phase, list(last_phases), seconds)
+                    self._measure_accuracy(phase, list(last_phases), seconds)
                 self._update_record(seconds=dict(seconds), notes=list(notes))
 
                 # The next phase begins; a run that is killed now goes on with it.
@@ -342,14 +368,15 @@ class _Run:
         It was computed for a target epsilon, and another accountant may compute another
         one. The epsilon of steps with two multipliers would be that of neither.
         """
-        before = self.record.privacy
-        old_sigma = before.get("noise_multiplier")
+        # Empty at the first start, and with an option without a noise multiplier.
+        old_facts = self.record.privacy
+        old_sigma = old_facts.get("noise_multiplier")
         sigma = protected.facts.get("noise_multiplier")
         if old_sigma not in (None, sigma):
             raise InputError(
                 f"the noise multiplier was {old_sigma}, and is {sigma}",
                 where=str(self.folder.path),
-                fix=f"resume with {before['accountant']}",
+                fix=f"resume with {old_facts['accountant']}",
             )
 
     def _restore(
@@ -363,13 +390,13 @@ class _Run:
         # Each process reads the folder itself, and all must agree.
         with processes.together():
             first, state, seconds = folder.restore()
-            folder.check_left(seconds)
+            folder.check_adapters(seconds)
             if first:
                 previous = folder.stages / phases[first - 1].key
                 load_adapter(self.stream.student.model, previous)
 
-        found_by_processes = set(processes.gathered([(first, state.step)]))
-        if len(found_by_processes) > 1:
+        distinct_states = set(processes.gathered([(first, state.step)]))
+        if len(distinct_states) > 1:
             raise InputError(
                 "the processes read different states of the run folder",
                 where=str(folder.path),
@@ -401,7 +428,15 @@ class _Run:
         state: loop.PhaseState,
         seconds: PhaseSeconds,
     ) -> dict[str, float]:
-        """Run a phase from its state to its end; return its seconds."""
+        """Run a phase from its state to its end; return its seconds by kind of work.
+
+        Parameters
+        ----------
+        number
+            Number of the phase, from 0.
+        seconds
+            Seconds of earlier phases, which are saved with each state.
+        """
         folder = self.folder
         settings = self.stream.settings
         work = "correction" if phase.part == "priv" else "learning"
@@ -410,6 +445,7 @@ class _Run:
         def after(
             record: loop.StepRecord, snapshot: Callable[[], loop.PhaseState]
         ) -> None:
+            """Show, log and, every some steps, save the progress after a step."""
             n_done = int(record["step"])
             self.progress(activity, n_done, phase.steps)
             # A snapshot copies all moments of the optimizer, so only the writing
@@ -430,15 +466,19 @@ class _Run:
         )
         return end_state.seconds
 
-    def _answer(
+    def _measure_accuracy(
         self, phase: loop.Phase, stages: Sequence[str], seconds: PhaseSeconds
     ) -> None:
         """Write the accuracy on the tasks learned so far into ``accuracy.csv``.
 
+        The seconds of the answers are added to ``seconds`` as ``STAGE/answers``.
+
         Parameters
         ----------
+        phase
+            The last phase of the stage.
         stages
-            All stages of the run; each has a line.
+            All stages of the run, in order; each has a line.
         """
         tasks = self.stream.tasks
         number = stages.index(phase.stage)
@@ -482,9 +522,9 @@ def accuracy(loaded: Checkpoint, prompts: Sequence[Prompt]) -> float:
         If logits are NaN or infinite.
     """
     is_right: list[float] = []  # 1 or 0 for each prompt of this process
-    share = processes.share(prompts)
-    if share:
+    own_prompts = processes.share(prompts)
+    if own_prompts:
         with undisturbed(loaded.model):
-            table = score(loaded, share, passes=[_ANSWERS])[_ANSWERS]
+            table = score(loaded, own_prompts, passes=[_ANSWERS])[_ANSWERS]
         is_right = table.columns["normalised"].tolist()
     return float(np.mean(processes.gathered(is_right)))

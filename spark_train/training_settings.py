@@ -3,6 +3,13 @@
 The command line gives them as texts, ``ptpc.steps=100``, which :func:`parse` reads.
 Python gives them as ``TrainingSettings(ptpc=Ptpc(steps=100))`` or as
 ``{"ptpc.steps": 100}``; :func:`assignments` turns both into these texts.
+
+A new setting is a field with :func:`paper` or :func:`ours` and a docstring, which
+``spark-train methods`` shows. In a group ``Ptpc``, a field ``steps`` is the setting
+``ptpc.steps``; outside groups, every method reads it. A new group is a field of
+:class:`TrainingSettings`, too, and stands in the ``reads`` of its methods
+(``methods/``) or in ``groups`` of ``privacy.py``. An underscore at the end of a field
+is no part of its name, so ``lambda_`` is ``lambda``.
 """
 
 from __future__ import annotations
@@ -25,6 +32,7 @@ from spark_audit.errors import InputError, choose
 
 T = TypeVar("T")
 
+# Kinds of values, with their bounds.
 Positive = Annotated[float, Field(gt=0)]
 Rate = Annotated[float, Field(gt=0, le=1e30)]  # beyond, AdamW itself overflows
 Sigma = Annotated[float, Field(ge=1e-30, le=1e30)]  # float32 holds the draws
@@ -77,7 +85,13 @@ class SettingGroup(BaseModel):
 
 
 def paper(default: T, source: str = "paper") -> T:
-    """Declare a setting whose default is the paper's; its meaning stands below it."""
+    """Declare a setting whose default is the paper's.
+
+    Parameters
+    ----------
+    source
+        Where the default comes from, as ``spark-train methods`` shows it.
+    """
     return Field(default, json_schema_extra={"source": source})
 
 
@@ -276,13 +290,21 @@ class TrainingSettings(SettingGroup):
         return ""
 
     def flat(self, groups: Iterable[str] | None = None) -> dict[str, object]:
-        """Return settings by name: all of them, or those of some groups and of none."""
-        read = SETTING_GROUPS if groups is None else tuple(groups)
-        return {
-            name: value
-            for name, value, _ in _leaves(self)
-            if "." not in name or name in read or name.partition(".")[0] in read
-        }
+        """Return settings by name: all of them, or those of some groups and of none.
+
+        Parameters
+        ----------
+        groups
+            Names of groups (``replay``), or of single settings (``replay.ratio``);
+            None: all groups.
+        """
+        chosen = SETTING_GROUPS if groups is None else tuple(groups)
+        settings: dict[str, object] = {}
+        for name, value, _ in _leaves(self):
+            group, dot, _ = name.partition(".")
+            if not dot or name in chosen or group in chosen:
+                settings[name] = value
+        return settings
 
 
 GivenSettings: TypeAlias = TrainingSettings | Mapping[str, bool | float | str]
@@ -291,6 +313,7 @@ GivenSettings: TypeAlias = TrainingSettings | Mapping[str, bool | float | str]
 SETTING_GROUPS = tuple(
     name for name, value in TrainingSettings() if isinstance(value, SettingGroup)
 )
+"""Names of all groups."""
 
 
 def parse(
@@ -305,16 +328,16 @@ def parse(
     ----------
     groups
         Groups, or names, of the settings that the method reads beside those without
-        a group: another one is refused, for it would change nothing.
+        a group. Any other setting is refused, because it would change nothing.
     method
         The method's name, for messages.
 
     Raises
     ------
     InputError
-        Naming the setting, and the known ones where it is unknown.
+        Names the setting, and the known ones if it is unknown.
     """
-    known = names(groups)
+    known_names = names(groups)
     values: dict[str, str] = {}
     values_by_group: dict[str, dict[str, str]] = {}
     for text in assignments:
@@ -323,16 +346,16 @@ def parse(
             raise InputError(f"{text!r} is not NAME=VALUE", where="--set")
 
         name = typed_name.strip()
-        if name not in known:
+        if name not in known_names:
             whose = f"of method {method!r}" if method else "of any method"
             raise InputError(
                 f"{name!r} is no setting {whose}",
                 where="--set",
-                fix=choose(name, known),
+                fix=choose(name, known_names),
             )
 
         group, _, leaf = name.rpartition(".")
-        # `lambda` is a word of Python: the field has an underscore.
+        # `lambda` is a word of Python, so the field has an underscore.
         if leaf == "lambda":
             leaf = "lambda_"
         value = typed_value.strip()
@@ -406,7 +429,15 @@ def shown(value: object) -> str:
 def _leaves(
     group: SettingGroup, prefix: str = "", *, only_given: bool = False
 ) -> Iterable[tuple[str, object, FieldInfo]]:
-    """Yield name, value and field of each setting, or only of those that were given."""
+    """Yield name, value and field of each setting, with those of inner groups.
+
+    Parameters
+    ----------
+    prefix
+        Name of the group with a dot; empty: settings without a group.
+    only_given
+        Leave out settings that have their defaults because nobody gave them.
+    """
     for name, field in type(group).model_fields.items():
         if only_given and name not in group.model_fields_set:
             continue

@@ -21,9 +21,12 @@ _KNOWN_METHODS = (
 )
 
 METHODS: Mapping[str, Method] = {method.name: method for method in _KNOWN_METHODS}
-"""Methods by name."""
+"""Methods by the values of ``--method``."""
 
 
 def groups(name: str) -> tuple[str, ...]:
-    """Return the names, or groups, of the settings that a method reads."""
+    """Return the names, or groups, of the settings that a method reads.
+
+    Settings without a group are read by every method, and are not named here.
+    """
     return (*COMMON, *METHODS[name].reads)

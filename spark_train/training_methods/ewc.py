@@ -22,15 +22,16 @@ from spark_train.stream import Stream
 from spark_train.task_phase import learning_phase
 
 Weights = Mapping[str, Tensor]
+"""Name of a trained weight -> a tensor of its shape."""
 
 
 def fisher(stream: Stream, k: int, *, relative: bool = False) -> dict[str, Tensor]:
     """Return the diagonal of the empirical Fisher matrix at the current weights.
 
-    ``F_j = mean over examples of (d log p(response | prompt) / d theta_j)^2``: one
-    gradient an example, of the *sum* over its response's tokens, squared before the
-    mean **[ours]**; observed responses (with ``loss.scope=full`` whole texts), no
-    dropout.
+    ``F_j = mean over examples of (d log p(response | prompt) / d theta_j)^2``. There is
+    one gradient for each example: of the *sum* over its response's tokens, squared
+    before the mean **[ours]**. Responses are the observed ones (with
+    ``loss.scope=full`` whole texts), and there is no dropout.
 
     Parameters
     ----------
@@ -42,7 +43,8 @@ def fisher(stream: Stream, k: int, *, relative: bool = False) -> dict[str, Tenso
     Returns
     -------
     dict
-        A tensor a trained weight, of its shape and dtype; the same in all processes.
+        A tensor for each trained weight, of its shape and dtype; the same in all
+        processes.
     """
     student = stream.student
     rows = stream.rows[stream.tasks[k]]
@@ -61,10 +63,20 @@ def fisher(stream: Stream, k: int, *, relative: bool = False) -> dict[str, Tenso
     return tensors_by_weight(student, total)
 
 
-def drift(importance: Weights, at: Weights, weights: Weights) -> Tensor:
-    """Return ``sum_j F_j (theta_j - at_j)^2``: scalar, at least 0."""
+def drift(importance: Weights, before: Weights, weights: Weights) -> Tensor:
+    """Return ``sum_j F_j (theta_j - before_j)^2``: scalar, at least 0.
+
+    Parameters
+    ----------
+    importance
+        F: how much each number counts, at least 0.
+    before
+        The weights from which drift is counted.
+    weights
+        The weights in training; the gradient of the result reaches only them.
+    """
     sums_by_weight = [
-        (value * (weights[name] - at[name]).square()).sum()
+        (value * (weights[name] - before[name]).square()).sum()
         for name, value in importance.items()
     ]
     return torch.stack(sums_by_weight).sum()
@@ -83,7 +95,8 @@ def ewc(stream: Stream, k: int) -> list[Phase]:
     held: dict[str, dict[str, Tensor]] = {}
 
     def start() -> None:
-        # Read from the file, so that a resumed run and any other do the same.
+        # Also read from the file where the run was not interrupted, so that a resumed
+        # run and any other do the same.
         if k:
             held.update(stream.read_carried(k - 1))
 

@@ -2,12 +2,13 @@
 
 Lopez-Paz & Ranzato 2017. Before each step the gradients of all stored rows, task by
 task, are computed anew at the current weights. Where the step's own gradient ``g``
-points against one of them, it is replaced by ``g + G'v``
-(:func:`dual`), and clipped afterwards.
+points against one of them (their inner product is below 0), it is replaced by
+``g + G'v`` (:func:`dual`). The rows of ``G`` are the stored tasks' gradients. The loop
+clips the result.
 
 Which rows are stored is drawn from the seed **[ours]**; the paper keeps a task's last
-ones. The step is AdamW's, as of all methods here **[ours]**: what is projected is the
-gradient, and not what AdamW makes of it and of those before.
+ones. The step is AdamW's, as in all methods here **[ours]**: the gradient is projected,
+not what AdamW makes of it and of earlier ones.
 """
 
 from __future__ import annotations
@@ -44,14 +45,19 @@ def gem(stream: Stream, k: int) -> list[Phase]:
     """
     student = stream.student
     phase = learning_phase(stream, k)
-    stored = {task: stored_rows(stream, i) for i, task in enumerate(stream.tasks[:k])}
+    rows_by_task = {
+        task: stored_rows(stream, i) for i, task in enumerate(stream.tasks[:k])
+    }
 
     def gradients(step: int) -> Mapping[str, float]:
-        # The loop has left the step's own gradient on the weights.
+        """Project the step's gradient; return how many stored ones it pointed against.
+
+        The step's own gradient stands on the weights, before and afterwards.
+        """
         step_gradient = flat_gradient(student)  # (P,)
 
         stored_gradients = []
-        for task, rows in stored.items():
+        for task, rows in rows_by_task.items():
             batch = {TASK_ROLE: rows}
             # Gradients of earlier rounds would add up.
             student.model.zero_grad(set_to_none=True)
@@ -102,10 +108,11 @@ def check_stored_gradient(
 def dual(products: np.ndarray, *, margin: float = 0.0) -> np.ndarray:
     """Return the weights of stored gradients that make a step hurt no earlier task.
 
-    The nearest gradient to the step's own that does so is found by its dual problem. Of
-    ``g`` and one gradient ``g_k`` for each earlier task, ``minimise |x - g|^2 / 2 so
-    that <x, g_k> >= 0 for all k``. The dual has one unknown for each constraint:
-    ``minimise v'GG'v / 2 + (Gg)'v`` over ``v >= 0``, and ``x = g + G'v``.
+    Let ``g`` be the step's own gradient, and ``g_k`` that of each earlier task. The
+    nearest gradient to ``g`` that points against none of them solves ``minimise
+    |x - g|^2 / 2 so that <x, g_k> >= 0 for all k``. Its dual problem has one unknown
+    for each constraint: ``minimise v'GG'v / 2 + (Gg)'v`` over ``v >= 0``, and then
+    ``x = g + G'v``.
 
     Parameters
     ----------
@@ -136,15 +143,18 @@ def dual(products: np.ndarray, *, margin: float = 0.0) -> np.ndarray:
     scale = np.where(norms > 0, norms, 1.0)
     cosines = products / np.outer(scale, scale)  # (t + 1, t + 1)
 
-    # A square root R with R'R = cosines: its columns stand for the unit gradients.
+    # A square root R with R'R = cosines: its columns stand for the unit gradients, in
+    # t + 1 dimensions instead of P.
     values, vectors = np.linalg.eigh((cosines + cosines.T) / 2)
-    roots = np.sqrt(values.clip(min=0.0))[:, None] * vectors.T
-    stored = roots[:, :-1] * (norms[:-1] > 0)  # (t + 1, t), 0 for a gradient of 0
-    own = roots[:, -1]  # (t + 1,)
+    root = np.sqrt(values.clip(min=0.0))[:, None] * vectors.T  # (t + 1, t + 1)
+    stored_units = root[:, :-1] * (norms[:-1] > 0)  # (t + 1, t), 0 for a gradient of 0
+    step_unit = root[:, -1]  # (t + 1,)
 
     # In units of the scaled gradients: v = least + u, of which u >= 0 is solved for.
     least = margin * scale[:-1] / scale[-1]  # (t,)
-    u, _ = nnls(stored, -(own + stored @ least), maxiter=100 * len(scale))
+    target = -(step_unit + stored_units @ least)  # (t + 1,)
+    u, _ = nnls(stored_units, target, maxiter=100 * len(scale))  # (t,)
+    # Back to the gradients as they are.
     return np.asarray((u + least) * scale[-1] / scale[:-1])
 
 

@@ -13,12 +13,13 @@ from spark_train.task_phase import learning_phase
 def mtl(stream: Stream) -> list[Phase]:
     """Multi-task learning: tasks shuffled together; the paper's upper bound, no BWT.
 
-    One task of all rows, ``1-all``; accuracy is measured on each of them.
+    All rows are one task, whose stage is ``1-all``. Accuracy is measured on each task
+    of the stream.
     """
     rows = [row for task in stream.tasks for row in stream.rows[task]]
     phase = learning_phase(replace(stream, rows={"all": rows}), 0, purpose="all tasks")
 
-    # Accuracy and epsilon are by task: all have the rate of the one they are part of.
+    # DP-SGD has an epsilon for each task, and all have the same rate here.
     rates = None
     if phase.sampling_rates is not None:
         rates = dict.fromkeys(stream.tasks, phase.sampling_rates["all"])

@@ -1,10 +1,11 @@
 """O-LoRA: low-rank subspaces of the tasks stand at right angles to one another.
 
 Wang et al. 2023: while task ``k`` is learned, the adapters of the tasks before stay
-switched on and frozen, and ``lambda_1 sum |A_old A_new^T|`` keeps the new one's rows
-out of their directions. A stage's folder holds all of its adapters as one, of their
-ranks together, which stock PEFT loads. (The authors' folders keep the rank of one task
-in their configuration; ``spark-audit`` reads those, too.)
+switched on and frozen. The penalty ``lambda_1 sum |A_old A_new^T|`` keeps the rows of
+the new adapter's ``lora_A`` at right angles to theirs. A stage's folder holds all of
+its adapters as one, with the sum of their ranks, which stock PEFT loads. (The authors'
+folders keep the rank of one task in their configuration; ``spark-audit`` reads those,
+too.)
 """
 
 from __future__ import annotations

@@ -48,7 +48,8 @@ def pecl(stream: Stream, k: int) -> list[Phase]:
     plain = learning_phase(stream, k)
     rows = stream.rows[stream.tasks[k]]
     scores: dict[str, np.ndarray] = {}  # row id -> (T,)
-    held: dict[str, dict[str, Tensor]] = {}  # "importance" and "at", by weight
+    # "importance" (Omega) and "before" (theta^{k-1}): group -> weight's name -> tensor.
+    held: dict[str, dict[str, Tensor]] = {}
 
     def start() -> None:
         # Each process scores its share of the rows, and all need all of them.
@@ -57,7 +58,7 @@ def pecl(stream: Stream, k: int) -> list[Phase]:
 
         if k:
             held.update(stream.read_carried(k - 1))
-            held["at"] = {
+            held["before"] = {
                 name: weight.detach().clone()
                 for name, weight in student.trainable.items()
             }
@@ -83,11 +84,11 @@ def pecl(stream: Stream, k: int) -> list[Phase]:
         learned = batch.attention if scope == "full" else batch.response  # (B, T)
         unlearned = padded([is_unlearned(row) for row in rows]).to(device)  # (B, T)
         score = padded([scores[row.id] for row in rows]).to(device)  # (B, T)
-        mask = learned | unlearned
+        mask = learned | unlearned  # (B, T)
 
         # Drawn anew in each pass, like dropout, from the generator that the loop seeds.
-        width = student.model.get_input_embeddings().weight.shape[1]
-        noise = torch.randn(*score.shape, width, device=device)  # (B, T, H)
+        hidden_size = student.model.get_input_embeddings().weight.shape[1]
+        noise = torch.randn(*score.shape, hidden_size, device=device)  # (B, T, H)
         noise *= settings.noise_scale * score[..., None]
         with input_noise(student.model, noise, by_token=False):
             hidden = student.hidden(batch, mask)  # (n, H)
@@ -97,11 +98,12 @@ def pecl(stream: Stream, k: int) -> list[Phase]:
         }
 
     def penalty() -> Sums:
+        """Return MemReg; there is none in the first task."""
         omega = {
             name: value.clamp(max=settings.lambda_max)
             for name, value in held["importance"].items()
         }
-        weighted_drift = drift(omega, held["at"], student.trainable)
+        weighted_drift = drift(omega, held["before"], student.trainable)
         return {"memreg": settings.memreg_scale * weighted_drift}
 
     def end() -> None:

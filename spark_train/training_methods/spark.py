@@ -15,8 +15,8 @@ from spark_train.stream import Stream
 from spark_train.task_phase import Rehearsal, learning_phase
 
 _READS = "the teacher and the sensitivity scores read rows without noise"
-
 _NOT_POISSON = "correction draws its rows otherwise than by Poisson sampling"
+"""Why no epsilon can be claimed for a method under DP-SGD."""
 
 
 @task_by_task
