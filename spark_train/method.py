@@ -1,9 +1,9 @@
 """Methods, and their phases under a privacy option.
 
 A new method is a function from the stream to its phases, mostly by
-:func:`task_by_task`, and a :class:`Method` in ``methods/`` that is listed in
-``methods/__init__.py``. A new privacy option is an :data:`Option` that is listed in
-``privacy.py`` and in ``DP`` of ``training_request.py``.
+:func:`task_by_task`, and a :class:`Method` in ``training_methods/``, whose
+``__init__.py`` lists all of them. A new privacy option is an :data:`Option` that is
+listed in ``privacy.py`` and in ``DP`` of ``training_request.py``.
 """
 
 from __future__ import annotations

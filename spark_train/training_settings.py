@@ -8,8 +8,8 @@ A new setting is a field with :func:`paper` or :func:`ours` and a docstring, whi
 ``spark-train methods`` shows. In a group ``Ptpc``, a field ``steps`` is the setting
 ``ptpc.steps``; outside groups, every method reads it. A new group is a field of
 :class:`TrainingSettings`, too, and stands in the ``reads`` of its methods
-(``methods/``) or in ``groups`` of ``privacy.py``. An underscore at the end of a field
-is no part of its name, so ``lambda_`` is ``lambda``.
+(``training_methods/``) or in ``groups`` of ``privacy.py``. An underscore at the end of
+a field is no part of its name, so ``lambda_`` is ``lambda``.
 """
 
 from __future__ import annotations
