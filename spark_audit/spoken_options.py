@@ -1,8 +1,12 @@
 """Name options as the caller writes them: on the command line, or in Python.
 
 Messages are written once, with options of the command line (``--base MODEL``). When
-Python called, they are shown with arguments (``base=MODEL``). A new option that an
-error names goes into :data:`ARGUMENTS`.
+Python called, they are shown with arguments (``base=MODEL``): errors when they become
+text (``errors.py``), and messages when they are printed (``messages.py``).
+
+A new option that an error names goes into :data:`ARGUMENTS`. If it is a switch, it also
+goes into :data:`SWITCHES`, and if its value is a word in lower case, that word goes
+into ``_LOWER_CASE_VALUES``.
 """
 
 from __future__ import annotations
@@ -85,27 +89,37 @@ SWITCHES = ("show-text", "trust-remote-code")
 OUTPUT_OPTION = re.compile(r"(?<= )-o(?=[,;.]|$)")
 """The short name of ``--output``, except with a value: then it is of another tool."""
 
-_WORDS = (
+_LOWER_CASE_VALUES = (
     "ray|dossier|cpu|auto|float32|bfloat16|train|test|rules|presidio|all|drop|keep|"
     "dpsgd|fn"
 )
 """Values in lower case that errors name behind an option: other words are prose."""
 
-_NAMES = "|".join(sorted(ARGUMENTS, key=len, reverse=True))
-_VALUE = rf"'[^']*'|(?:{_WORDS})\b|http[^\s,;]+|[A-Z][A-Z|]+\b(?!=)"
+_VALUE = "|".join(
+    [
+        r"'[^']*'",  # a quoted value
+        rf"(?:{_LOWER_CASE_VALUES})\b",
+        r"http[^\s,;]+",  # an address
+        r"[A-Z][A-Z|]+\b(?!=)",  # the name of a value, such as MODEL or DIR|DATA
+    ]
+)
+
+# Longer names come first, so that "device-map" is not taken for "device".
+_NAMES_OF_OPTIONS = "|".join(sorted(ARGUMENTS, key=len, reverse=True))
+_NOT_INSIDE_A_WORD = r"(?<![\w/.-])"
+_NOT_OF_ANOTHER_PROGRAM = r"(?<!mlx_lm.fuse )"  # as in `mlx_lm.fuse --model BASE`
 _OPTION_IN_TEXT = re.compile(
-    rf"(?<![\w/.-])(?<!mlx_lm.fuse )--(?P<option>{_NAMES})(?![\w-])"
+    rf"{_NOT_INSIDE_A_WORD}{_NOT_OF_ANOTHER_PROGRAM}"
+    rf"--(?P<option>{_NAMES_OF_OPTIONS})(?![\w-])"
     rf"(?: (?P<value>{_VALUE}))?"
 )
-"""An option in a message, with its value or the value's name if there is one.
-
-The options of another program (``mlx_lm.fuse --model BASE``) are not ours.
-"""
+"""An option in a message, with its value or the value's name if there is one."""
 
 _PAIR = re.compile(r"--(?P<option>ckpt|map) (?P<key>\w+)=(?P<value>[A-Z]+)")
 """An option with ``KEY=VALUE``, which is a mapping in Python."""
 
-_BACKTICKS = re.compile(r"(`[^`]*`)")
+_IN_BACKTICKS = re.compile(r"(`[^`]*`)")
+"""Text in backticks; a split by it keeps these pieces, between those of prose."""
 
 _PLACE = re.compile(r"(?:option )?--(?P<option>[a-z-]+)(?: (?P<value>.+))?", re.DOTALL)
 """The place of an error that is one option, with the value that was given."""
@@ -135,16 +149,17 @@ def as_called(text: str) -> str:
     if _is_command_line.get():
         return text
 
-    parts = []
-    for part in _BACKTICKS.split(text):
-        # A whole command stays as it is typed in a shell.
-        is_command = part.startswith("`") and not part.startswith("`-")
+    pieces = []
+    for piece in _IN_BACKTICKS.split(text):
+        # A whole command stays as it is typed in a shell; an option alone does not.
+        is_command = piece.startswith("`") and not piece.startswith("`-")
         if not is_command:
-            part = _PAIR.sub(_mapping, part)
-            part = _OPTION_IN_TEXT.sub(_argument, part)
-            part = OUTPUT_OPTION.sub("output=", part)
-        parts.append(part)
-    return "".join(parts)
+            # Pairs come first: a single option would take only their beginning.
+            piece = _PAIR.sub(_mapping, piece)
+            piece = _OPTION_IN_TEXT.sub(_argument, piece)
+            piece = OUTPUT_OPTION.sub("output=", piece)
+        pieces.append(piece)
+    return "".join(pieces)
 
 
 def place_as_called(where: str) -> str:
@@ -154,6 +169,8 @@ def place_as_called(where: str) -> str:
     --------
     >>> place_as_called("--baseline"), place_as_called("--scores runs/1")
     ('baseline', "scores='runs/1'")
+    >>> place_as_called("--map prompt=")
+    "columns['prompt']"
     """
     match = _PLACE.fullmatch(where)
     if _is_command_line.get() or match is None or match["option"] not in ARGUMENTS:
@@ -163,6 +180,7 @@ def place_as_called(where: str) -> str:
     value = match["value"]
     if value is None:
         return argument
+    # The key of a pair is an entry of a mapping.
     if value.endswith("="):
         return f"{argument}[{value[:-1]!r}]"
     is_quoted = value.startswith(("'", '"'))
@@ -179,8 +197,11 @@ def _argument(match: re.Match[str]) -> str:
     """Return an option of a message as an argument, with its value."""
     option = match["option"]
     value = match["value"] or ""
+    is_quoted = value.startswith("'")
+    is_text = value.startswith("http") or (value.islower() and not is_quoted)
     if option in SWITCHES:
         value = "True"
-    elif value.startswith("http") or value.islower() and not value.startswith("'"):
+    elif is_text:
         value = repr(value)
+    # Without a value, the argument ends with "=": "give base=".
     return f"{ARGUMENTS[option]}={value}"
