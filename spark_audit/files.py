@@ -547,18 +547,18 @@ def fact_of(path: Path) -> Fact:
     return {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
 
 
-def fault(path: Path, told: object, *, grows: bool = False) -> str | None:
+def fault(path: Path, recorded_fact: object, *, grows: bool = False) -> str | None:
     """Return what is wrong with a file, in words; ``None`` if nothing is wrong.
 
     Parameters
     ----------
-    told
+    recorded_fact
         The recorded :data:`Fact` about the file, as it was read back.
     grows
         Whether the file may have grown since: then the fact covers its beginning.
     """
     # A fact that was read back may be anything.
-    recorded = told if isinstance(told, Mapping) else {}
+    recorded = recorded_fact if isinstance(recorded_fact, Mapping) else {}
     written_size = recorded.get("bytes")
     written_digest = recorded.get("sha256")
     if not isinstance(written_size, int) or not isinstance(written_digest, str):

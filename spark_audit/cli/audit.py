@@ -8,7 +8,7 @@ sentence for the help; nothing here names it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Annotated, Any, get_type_hints
 
@@ -36,11 +36,10 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
         The class of one audit, or of every installed one for ``all``.
     """
     is_of_several = len(audits) > 1
-    audit_by_name = {audit.name: audit for audit in audits}
     # A single audit runs in any case: its command is the request.
-    on_request: list[str] = []
+    on_request: list[type[Audit]] = []
     if is_of_several:
-        on_request = [name for name in audit_by_name if name in AUDITS_ON_REQUEST]
+        on_request = [audit for audit in audits if audit.name in AUDITS_ON_REQUEST]
     usual_options = _options_of_usual_audits(audits)
     audit_options = _options_of(audits, is_named=is_of_several)
 
@@ -67,13 +66,11 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
         # An option that no usual audit has is a request for its audits.
         options_that_ask = {*typed.given} - usual_options
         not_asked_for = []
-        for name in on_request:
-            has_typed_option = bool(
-                options_that_ask & _names_of_options(audit_by_name[name])
-            )
-            is_asked_for = name in also or has_typed_option
-            if name not in skipped and not is_asked_for:
-                not_asked_for.append(name)
+        for audit in on_request:
+            has_typed_option = bool(options_that_ask & _names_of_options(audit))
+            is_asked_for = audit.name in also or has_typed_option
+            if audit.name not in skipped and not is_asked_for:
+                not_asked_for.append(audit.name)
 
         # An option that was not typed keeps the default of its field.
         values = {
@@ -81,8 +78,8 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
             for option in audit_options
         }
         chosen_audits = []
-        for name, audit in audit_by_name.items():
-            if name not in skipped and name not in not_asked_for:
+        for audit in audits:
+            if audit.name not in skipped and audit.name not in not_asked_for:
                 # Every field of an audit is an option, so only this call gives a dict.
                 fields_of_audit = {key: values[key] for key in _names_of_options(audit)}
                 chosen_audits.append(audit(**fields_of_audit))
@@ -106,7 +103,7 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
     choices = []
     if is_of_several:
         choices = [
-            _choice_of_audits("skip", audit_by_name, "Audits to leave out."),
+            _choice_of_audits("skip", audits, "Audits to leave out."),
             _choice_of_audits(
                 "also", on_request, "Audits that `all` runs on request only."
             ),
@@ -132,11 +129,14 @@ def _options_of_usual_audits(audits: Sequence[type[Audit]]) -> set[str]:
 
 
 def _choice_of_audits(
-    name: str, choices: Collection[str], help: str
+    name: str, audits: Sequence[type[Audit]], help: str
 ) -> inspect.Parameter:
     """Return an option ``--NAME AUDIT...`` whose values are names of audits."""
     description = Parameter(
-        group=options.WHAT, metavar="AUDIT...", choices=choices, help=help
+        group=options.WHAT,
+        metavar="AUDIT...",
+        choices=[audit.name for audit in audits],
+        help=help,
     )
     return inspect.Parameter(
         name,

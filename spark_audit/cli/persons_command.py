@@ -11,7 +11,7 @@ canary, an identifier or a text, and count as one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -24,6 +24,7 @@ from spark_audit.sentences import render
 from spark_audit.terminal.console import show_line, show_table, tell, tell_json
 
 if TYPE_CHECKING:
+    from spark_audit.manifest.schema import Manifest
     from spark_audit.report.persons import PersonChange, PersonRecord
     from spark_audit.results import Report
 
@@ -82,21 +83,20 @@ def persons(
     loaded_manifest = None
     group_by_source: dict[str, str] = {}
     if manifest is not None:
-        # The manifest must be that of every report.
-        for report in reports.values():
-            loaded_manifest = manifest_of(report, manifest)
-            for example in loaded_manifest.examples:
-                group_by_source[example.source_id] = example.cluster
+        loaded_manifest = _manifest_of_all(reports.values(), manifest)
+        for example in loaded_manifest.examples:
+            group_by_source[example.source_id] = example.cluster
 
-    has_several = len(reports) > 1
+    # Without a person: the rows that each checkpoint reveals.
     if not person:
         named_records = _records_of_named_rows(reports, share)
         if json:
             tell_json({"named": named_records})
         else:
-            _show_named(named_records, share, has_several=has_several)
+            _show_named(named_records, share, has_several=len(reports) > 1)
         return
 
+    # With persons: a sheet for each of them.
     records_by_report: dict[Path, list[PersonRecord]] = {}
     for folder, report in reports.items():
         records_by_report[folder] = records_of_persons(
@@ -120,6 +120,12 @@ def persons(
         tell_json(content)
         return
     _show_sheets(records_by_report, changes, share)
+
+
+def _manifest_of_all(reports: Iterable[Report], path: Path) -> Manifest:
+    """Return the manifest at a path, if every report was made with it."""
+    manifests = [manifest_of(report, path) for report in reports]
+    return manifests[0]
 
 
 def _with_report(
