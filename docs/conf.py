@@ -86,6 +86,7 @@ docs/checkpoints
 docs/metrics
 docs/limits
 docs/reports-and-gate
+docs/frames
 docs/training
 docs/integrations
 docs/comparison

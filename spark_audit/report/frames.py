@@ -1,22 +1,38 @@
-"""Lists and tables of a report as data frames."""
+"""Lists and tables of a report as data frames; ``docs/frames.md`` has their columns."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spark_audit.report.void_rows import with_state_columns
+from pydantic import BaseModel
+
+from spark_audit.report.void_rows import (
+    with_checkpoint_states,
+    with_state_columns,
+    with_states,
+)
 from spark_audit.results import CheckpointFacts, Report
-from spark_audit.results.audit_result import REPORT_LISTS, frame
+from spark_audit.results.audit_result import REPORT_LISTS
+from spark_audit.results.frames import frame, frame_of_table
 
 if TYPE_CHECKING:
     import pandas as pd
+
+FRAME_LISTS: dict[str, type[BaseModel]] = {
+    **REPORT_LISTS,
+    "checkpoints": CheckpointFacts,
+}
+"""Lists of a report that have a frame, and the types of their records."""
+
+CHECKPOINT_COLUMN = {"guards": "checkpoint", "checkpoints": "name"}
+"""Lists that hold no figures -> their column of names of checkpoints."""
 
 
 def report_frame(report: Report, of: str = "results") -> pd.DataFrame:
     """Return one of a report's lists, or a further table, with one record per line.
 
     Records on a checkpoint have the columns ``state`` and ``voided_by`` (a setup
-    guard).
+    guard), and figures have ``status``, which is never ``ok`` of what is void.
 
     Parameters
     ----------
@@ -29,6 +45,34 @@ def report_frame(report: Report, of: str = "results") -> pd.DataFrame:
     InputError
         If there is no such list or table; the message lists the known names.
     """
-    records = frame(of, report, {**REPORT_LISTS, "checkpoints": CheckpointFacts})
-    audit = report.origins.get(of, "")
-    return with_state_columns(records, report, audit)
+    if of in report.tables and of not in FRAME_LISTS:
+        table = frame_of_table(report.tables[of])
+        if of == "accuracy_matrix":
+            table = long_accuracy_matrix(table)
+        return with_state_columns(table, report, report.origins.get(of, ""))
+
+    # A report that was made by hand, or by an older program, may lack the marks.
+    records = frame(of, with_states(report), FRAME_LISTS)
+    if of in CHECKPOINT_COLUMN:
+        return with_checkpoint_states(records, report, CHECKPOINT_COLUMN[of])
+    return records
+
+
+def long_accuracy_matrix(matrix: pd.DataFrame) -> pd.DataFrame:
+    """Return the accuracy matrix with a line for each task after each stage.
+
+    Parameters
+    ----------
+    matrix
+        The columns ``checkpoint``, ``stage`` and ``after``, and one for each task. Of
+        whole checkpoints there are no stages.
+    """
+    place_columns = ["checkpoint", "stage", "after"]
+    task_columns = [column for column in matrix if column not in place_columns]
+    if "after" not in matrix:
+        matrix = matrix.assign(after="").astype({"after": "string"})
+
+    long = matrix.melt(place_columns, task_columns, "task", "accuracy")
+    types = {"task": "string", "accuracy": "Float64"}
+    measured = long.astype(types).dropna(subset="accuracy")
+    return measured.reset_index(drop=True)

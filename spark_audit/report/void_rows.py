@@ -17,6 +17,7 @@ from spark_audit.results import Contrast, Finding, Report, Row
 
 if TYPE_CHECKING:
     import pandas as pd
+    from pandas._typing import ArrayLike
 
 FigureT = TypeVar("FigureT", Row, Contrast, Finding)
 
@@ -128,31 +129,70 @@ def _voiding_guard(figure: Row | Finding, marks: Marks) -> str:
     return marks.voided_by(figure.audit, figure.checkpoint)
 
 
-def with_state_columns(frame: pd.DataFrame, report: Report, audit: str) -> pd.DataFrame:
-    """Return a table of records with the columns ``state`` and ``voided_by``.
+def with_checkpoint_states(
+    frame: pd.DataFrame, report: Report, name_column: str
+) -> pd.DataFrame:
+    """Return guards or checkpoints with the state of each checkpoint.
+
+    They are no figures, so no guard voids them.
 
     Parameters
     ----------
     frame
-        Records, with a column ``checkpoint`` (or ``name``, of the checkpoints
-        themselves). Without it, or with a column ``voided_by``, nothing is added.
+        Columns ``state``, which is replaced, and ``name_column``: names of checkpoints.
+    """
+    marks = Marks(report)
+    states = [marks.state(name) for name in frame[name_column]]
+    return frame.assign(state=_text_column(states))
+
+
+def with_state_columns(frame: pd.DataFrame, report: Report, audit: str) -> pd.DataFrame:
+    """Return a further table with the columns ``state``, ``voided_by`` and ``status``.
+
+    Parameters
+    ----------
+    frame
+        Records, with a column ``checkpoint``. Without it nothing is added. A status of
+        its own stays, but for ``ok`` of what is void.
     audit
         The audit that the records are of. Empty: they are of none, so that no guard
         voids them.
     """
-    name_columns = [column for column in ("checkpoint", "name") if column in frame]
-    if not name_columns or "voided_by" in frame:
+    if "checkpoint" not in frame:
         return frame
 
     # A record without a checkpoint has empty cells.
     marks = Marks(report)
-    states = []
-    guards = []
-    for value in frame[name_columns[0]]:
-        checkpoint = str(value or "")
-        states.append(marks.state(checkpoint))
-        guards.append(marks.voided_by(audit, checkpoint) if audit else "")
+    checkpoints = frame["checkpoint"].fillna("")
+    states = [marks.state(checkpoint) for checkpoint in checkpoints]
+    guards = [
+        marks.voided_by(audit, checkpoint) if audit else ""
+        for checkpoint in checkpoints
+    ]
+
+    if "status" in frame:
+        own_statuses = list(frame["status"].fillna("ok"))
+    else:
+        own_statuses = ["ok"] * len(frame)
+    statuses = [
+        "void" if guard and status == "ok" else status
+        for guard, status in zip(guards, own_statuses, strict=True)
+    ]
 
     # The table of stages has a column ``state`` of its own.
     state_column = "checkpoint_state" if "state" in frame else "state"
-    return frame.assign(**{state_column: states, "voided_by": guards})
+    return frame.assign(
+        **{
+            state_column: _text_column(states),
+            "voided_by": _text_column(guards),
+            "status": _text_column(statuses),
+        }
+    )
+
+
+def _text_column(texts: list[str]) -> ArrayLike:
+    """Return texts as a column of the nullable type, for a frame of their length."""
+    # pandas takes long to import, and reading a report does not need it.
+    import pandas as pd
+
+    return pd.array(texts, dtype="string")

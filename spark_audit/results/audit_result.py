@@ -2,19 +2,16 @@
 
 An audit returns an :class:`AuditResult`; ``pipeline/conclude.py`` unites those of all
 audits in a :class:`~spark_audit.results.report.Report`. Both show their lists as frames
-by :func:`frame`.
+by :func:`spark_audit.results.frames.frame`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pydantic import BaseModel
-
-from spark_audit.errors import InputError, choose
 from spark_audit.results.findings import Finding, Guard, by_severity
+from spark_audit.results.frames import frame
 from spark_audit.results.rows import Contrast, Row, Strict
 
 if TYPE_CHECKING:
@@ -32,46 +29,6 @@ REPORT_LISTS: dict[str, type[Strict]] = {
 
 TableRecord: TypeAlias = dict[str, Any]
 """A record of a further table of an audit: plain values by column."""
-
-
-def frame(of: str, holder: Any, lists: Mapping[str, type[BaseModel]]) -> pd.DataFrame:
-    """Return a list of records, or a further table, as a frame with a row per record.
-
-    Parameters
-    ----------
-    of
-        Name of the list or table.
-    holder
-        A report or the result of an audit: it has an attribute for each list, and
-        ``tables`` by name.
-    lists
-        Name of each list -> type of its records. All fields except the facts of
-        sentences become columns.
-
-    Raises
-    ------
-    InputError
-        If there is no such list or table; the message lists the known names.
-    """
-    # pandas takes long to import, and reading a report does not need it.
-    import pandas as pd
-
-    # A list of records; without any it keeps its columns.
-    if of in lists:
-        record_type = lists[of]
-        columns = [*record_type.model_fields, *record_type.model_computed_fields]
-        records = [record.model_dump() for record in getattr(holder, of)]
-        table = pd.DataFrame(records, columns=columns)
-
-        # Facts are nested records, which do not fit into a cell.
-        return table.drop(columns="facts", errors="ignore")
-
-    # A further table, by its name.
-    if of in holder.tables:
-        return pd.DataFrame(holder.tables[of])
-
-    fix = choose(of, [*lists, *holder.tables])
-    raise InputError(f"there is no table {of!r}", fix=fix)
 
 
 @dataclass(frozen=True, repr=False)
@@ -111,6 +68,9 @@ class AuditResult:
 
     def to_frame(self, of: str = "results") -> pd.DataFrame:
         """Return the rows as a frame with one figure per line.
+
+        ``docs/frames.md`` has its columns and their dtypes. States of checkpoints are
+        those of a report: here ``state`` and ``voided_by`` are empty.
 
         Parameters
         ----------

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from spark_audit.errors import visible
+from spark_audit.results.rows import resolvable_p
 
 ReportTables: TypeAlias = dict[str, list[dict[str, Any]]]
 """Name of a table -> its records."""
@@ -57,7 +58,7 @@ _COLUMNS_OF_DRAWN: Mapping[str, _DrawnColumns] = {
 }
 """Tables that figures and pages are drawn from -> the columns that they need."""
 
-_TEXT_COLUMNS = ("checkpoint", "note", "after", "says", "status", "work")
+TEXT_COLUMNS = ("checkpoint", "note", "after", "says", "status", "work")
 """Columns that hold text in every table that has them."""
 
 _TEXT_OR_NUMBER = "value"
@@ -95,7 +96,18 @@ def checked_tables(tables: ReportTables) -> ReportTables:
             _check_drawn_columns(name, record)
 
     visible_tables: ReportTables = with_visible_text(tables)
+    for records in visible_tables.values():
+        for record in records:
+            _raise_zero_p(record)
     return visible_tables
+
+
+def _raise_zero_p(record: dict[str, Any]) -> None:
+    """Replace p values that underflowed to 0, as :func:`resolvable_p` does."""
+    for column, value in record.items():
+        is_p_column = "p" in column.split("_")
+        if is_p_column and isinstance(value, float):
+            record[column] = resolvable_p(value)
 
 
 def checked_files(files: dict[str, list[str]]) -> dict[str, list[str]]:
@@ -129,7 +141,7 @@ def _check_values(table: str, record: Mapping[str, object]) -> None:
             isinstance(value, int | float) and -_MAX_FIGURE <= value <= _MAX_FIGURE
         )
         is_plain = is_text or is_number
-        lacks_text = column in _TEXT_COLUMNS and not is_text
+        lacks_text = column in TEXT_COLUMNS and not is_text
         has_text_for_number = is_text and not _may_hold_text(table, column)
         if not is_plain or lacks_text or has_text_for_number:
             raise ValueError(
@@ -145,7 +157,7 @@ def _may_hold_text(table: str, column: str) -> bool:
     if table not in _COLUMNS_OF_DRAWN:
         return True
 
-    columns_of_text = (*_COLUMNS_OF_DRAWN[table].texts, *_TEXT_COLUMNS, _TEXT_OR_NUMBER)
+    columns_of_text = (*_COLUMNS_OF_DRAWN[table].texts, *TEXT_COLUMNS, _TEXT_OR_NUMBER)
     return column in columns_of_text
 
 

@@ -54,7 +54,29 @@ AS_UNIT: dict[str, Any] = {"unit": "as the field `unit` says"}
 Measured = Annotated[Number, Field(json_schema_extra=AS_UNIT)]
 """A number that may be missing, in the unit that the field ``unit`` names."""
 
-Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None
+SMALLEST_P = 1e-300
+"""Smallest p of a report. No test shows a p of 0: permutations show at least
+``1 / (1 + draws)``, and formulas far below this underflow to 0."""
+
+
+def resolvable_p(p: float) -> float:
+    """Return a p value that is no smaller than what a formula can show.
+
+    >>> resolvable_p(0.0), resolvable_p(0.03)
+    (1e-300, 0.03)
+    """
+    return max(p, SMALLEST_P)
+
+
+Probability = (
+    Annotated[
+        float,
+        Field(ge=0, le=1, allow_inf_nan=False),
+        AfterValidator(resolvable_p),
+    ]
+    | None
+)
+"""A p value; one that underflowed to 0 is stored as ``SMALLEST_P``."""
 
 Count = Annotated[int, Field(ge=0, le=10**15)]
 

@@ -108,6 +108,7 @@ def test_records_and_files_have_them_too(tmp_path):
         "state": "kept",
         "checkpoint_state": "NOT TESTED",
         "voided_by": "",
+        "status": "ok",
     }
     write_report(report, tmp_path)
     tables = [*(tmp_path / "tables").glob("*.csv")]

@@ -189,7 +189,7 @@ def _shown_record(
     for column in figure_columns:
         shown[column] = _shown_figure(column, record, n_clusters, rule)
     for column in ROUNDED_COUNT_COLUMNS:
-        if column in record:
+        if record.get(column) is not None:
             shown[column] = count_of(record[column], n_clusters)
     return shown
 

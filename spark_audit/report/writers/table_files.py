@@ -21,7 +21,6 @@ from spark_audit.report.cells import (
 from spark_audit.report.disclosure.rounding import step_of
 from spark_audit.report.frames import report_frame
 from spark_audit.report.named import NAMED_SHARE, evidence_of, named_rows
-from spark_audit.report.void_rows import with_state_columns
 from spark_audit.report.writers.writer import File, WriterInput
 from spark_audit.results import Report, Row
 
@@ -39,45 +38,25 @@ def write_csv(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
         _add_columns_of_rounding(frames["results"], report.results)
         _add_columns_of_rounding(frames["contrasts"], report.contrasts)
 
-    for name, records in report.tables.items():
-        # As objects, counts beside a gap stay whole numbers.
-        frame = pd.DataFrame(records, dtype=object)
-        if name == "accuracy_matrix":
-            frame = _long_accuracy_matrix(frame)
-        frames[name] = frame
+    for name in report.tables:
+        frames[name] = report_frame(report, name)
 
     for name, frame in frames.items():
-        audit = report.origins.get(name, "")
-        with_states = with_state_columns(frame, report, audit)
-        yield File(f"tables/{name}.csv", csv_text(with_states))
+        yield File(f"tables/{name}.csv", csv_text(frame))
 
 
 def _add_columns_of_rounding(frame: pd.DataFrame, rows: Sequence[Row]) -> None:
     """Say of each row in a frame whether it is rounded, and whether it is a bound."""
-    frame["rounded"] = [_is_rounded(row) for row in rows]
-    frame["beyond"] = [beyond_bound(row) for row in rows]
+    is_rounded = [_is_rounded(row) for row in rows]
+    frame["rounded"] = pd.array(is_rounded, dtype="boolean")
+    bounds = [beyond_bound(row) for row in rows]
+    frame["beyond"] = pd.array(bounds, dtype="string")
 
 
 def _is_rounded(row: Row) -> bool:
     """Return whether the figures of a row are rounded to what its clusters allow."""
     has_step = row.unit == "tries" or step_of(row) is not None
     return row.value is not None and has_step
-
-
-def _long_accuracy_matrix(matrix: pd.DataFrame) -> pd.DataFrame:
-    """Return the accuracy matrix with a line for each task after each stage.
-
-    Parameters
-    ----------
-    matrix
-        The columns ``checkpoint``, ``stage`` and ``after``, and one for each task. Of
-        whole checkpoints there are no stages.
-    """
-    place_columns = ["checkpoint", "stage", "after"]
-    task_columns = [column for column in matrix if column not in place_columns]
-    wide = matrix.reindex(columns=[*place_columns, *task_columns], fill_value="")
-    long = wide.melt(place_columns, var_name="task", value_name="accuracy")
-    return long.dropna(subset="accuracy")
 
 
 def beyond_bound(row: Row) -> str:

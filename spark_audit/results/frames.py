@@ -1,0 +1,186 @@
+"""Lists of records as data frames, whose columns follow from the types of the records.
+
+``docs/frames.md`` shows the columns; ``python docs/frame_tables.py`` writes its tables
+anew after a field of a record was added or changed.
+
+All columns have nullable types of pandas, in empty frames too: ``string``, ``Float64``,
+``Int64`` and ``boolean``. A missing cell is ``pd.NA``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import NoneType, UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    Union,
+    get_args,
+    get_origin,
+)
+
+from pydantic import BaseModel
+
+from spark_audit.errors import InputError, choose
+from spark_audit.results.report_checks import TEXT_COLUMNS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+DTYPE_BY_TYPE: dict[type, str] = {
+    str: "string",
+    bool: "boolean",
+    int: "Int64",
+    float: "Float64",
+}
+"""Type of a field -> dtype of its column."""
+
+STATE_COLUMNS = ("state", "voided_by")
+"""Columns of every list and table of figures on checkpoints."""
+
+LEFT_OUT_OF_FRAMES = ("facts",)
+"""Fields without a column: what sentences are rendered from."""
+
+
+def column_types(record_type: type[BaseModel]) -> dict[str, str]:
+    """Return the columns of a list of records, and their dtypes.
+
+    Fields that hold lists, such as ``power``, are JSON text. Records on a checkpoint
+    have the columns ``state`` and ``voided_by``, also where these are no fields.
+    """
+    annotations: dict[str, Any] = {}
+    for name, field in record_type.model_fields.items():
+        annotations[name] = field.annotation
+    for name, computed in record_type.model_computed_fields.items():
+        annotations[name] = computed.return_type
+
+    dtypes = {
+        name: _dtype_of(annotation)
+        for name, annotation in annotations.items()
+        if name not in LEFT_OUT_OF_FRAMES
+    }
+    return dtypes | {column: "string" for column in STATE_COLUMNS}
+
+
+def _dtype_of(annotation: Any) -> str:
+    """Return the dtype of a field: of the first type in its annotation that has one."""
+    for plain_type in _plain_types(annotation):
+        if plain_type in DTYPE_BY_TYPE:
+            return DTYPE_BY_TYPE[plain_type]
+    # Lists and records are JSON text.
+    return "string"
+
+
+def _plain_types(annotation: Any) -> Iterator[Any]:
+    """Yield the types in an annotation, without None and the checks of its values."""
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
+    if origin is Annotated:
+        yield from _plain_types(arguments[0])
+    elif origin is Union or origin is UnionType:
+        for argument in arguments:
+            yield from _plain_types(argument)
+    elif origin is Literal:
+        yield type(arguments[0])
+    elif annotation is not NoneType:
+        yield annotation
+
+
+def frame(of: str, holder: Any, lists: Mapping[str, type[BaseModel]]) -> pd.DataFrame:
+    """Return a list of records, or a further table, as a frame with a row per record.
+
+    Parameters
+    ----------
+    of
+        Name of the list or table.
+    holder
+        A report or the result of an audit: it has an attribute for each list, and
+        ``tables`` by name.
+    lists
+        Name of each list -> type of its records.
+
+    Raises
+    ------
+    InputError
+        If there is no such list or table; the message lists the known names.
+    """
+    if of in lists:
+        return frame_of_records(getattr(holder, of), lists[of])
+    if of in holder.tables:
+        return frame_of_table(holder.tables[of])
+
+    fix = choose(of, [*lists, *holder.tables])
+    raise InputError(f"there is no table {of!r}", fix=fix)
+
+
+def frame_of_records(
+    records: Iterable[BaseModel], record_type: type[BaseModel]
+) -> pd.DataFrame:
+    """Return records as a frame; its columns are those of :func:`column_types`."""
+    dtypes = column_types(record_type)
+
+    rows = []
+    for record in records:
+        cells = record.model_dump(mode="json", exclude=set(LEFT_OUT_OF_FRAMES))
+        # Guards and checkpoints have neither state nor guard as a field.
+        rows.append({name: _cell(cells.get(name, "")) for name in dtypes})
+    return _frame_of_rows(rows, dtypes)
+
+
+def frame_of_table(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return a further table as a frame.
+
+    The values of a column decide on its dtype: ``Float64`` if one of them is no whole
+    number. A column without any value holds numbers, unless its name says text.
+    """
+    columns = list(dict.fromkeys(column for record in records for column in record))
+
+    dtypes = {}
+    for column in columns:
+        values = [record.get(column) for record in records]
+        dtypes[column] = _dtype_of_values(column, values)
+
+    rows = [
+        {column: _cell(record.get(column)) for column in columns} for record in records
+    ]
+    return _frame_of_rows(rows, dtypes)
+
+
+def _dtype_of_values(column: str, values: Iterable[object]) -> str:
+    """Return the dtype of a column of a further table."""
+    present_types = {type(value) for value in values if value is not None}
+    if not present_types:
+        return "string" if column in TEXT_COLUMNS else "Float64"
+
+    for plain_type in (bool, int):
+        if present_types == {plain_type}:
+            return DTYPE_BY_TYPE[plain_type]
+    is_number = present_types <= {int, float}
+    return "Float64" if is_number else "string"
+
+
+def _cell(value: object) -> object:
+    """Return a value as a cell holds it: lists and records are JSON text."""
+    if isinstance(value, list | dict):
+        return json.dumps(value, ensure_ascii=False)
+    return value
+
+
+def _frame_of_rows(
+    rows: Sequence[Mapping[str, object]], dtypes: Mapping[str, str]
+) -> pd.DataFrame:
+    """Return rows of cells as a frame with the given columns and dtypes."""
+    # pandas takes long to import, and reading a report does not need it.
+    import pandas as pd
+
+    columns = {}
+    for name, dtype in dtypes.items():
+        cells: list[Any] = [row[name] for row in rows]
+        if dtype == "string":
+            # A column of names and numbers holds the numbers as they are written.
+            cells = [cell if cell is None else str(cell) for cell in cells]
+        columns[name] = pd.array(cells, dtype=dtype)  # type: ignore[call-overload]
+    return pd.DataFrame(columns, index=range(len(rows)))
