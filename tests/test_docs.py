@@ -20,6 +20,7 @@ from spark_audit import sentences
 from spark_audit.audits import all_audits
 from spark_audit.data.examples import read_examples
 from spark_audit.report.standings import SHAPES
+from spark_audit.spoken_options import for_command_line
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -200,7 +201,9 @@ EXAMPLES = [
 
 @pytest.mark.parametrize("module", EXAMPLES)
 def test_examples_in_docstrings_give_what_they_show(module):
-    done = doctest.testmod(import_module(module))
+    # Readers of an example call from Python.
+    with for_command_line(is_running=False):
+        done = doctest.testmod(import_module(module))
     assert done.attempted
     assert not done.failed
 
