@@ -83,8 +83,9 @@ class Head:
     ) -> torch.Tensor:
         """Return columns, or only NLL, of targets that follow hidden states ``(n, H)``.
 
-        Targets and the result have the shapes of :meth:`TokenColumns.reduce`, or of
-        :meth:`TokenColumns.nll`.
+        Targets and the result have the shapes of
+        :meth:`~spark_audit.scoring.token_columns.TokenColumns.reduce`, or of
+        :meth:`~spark_audit.scoring.token_columns.TokenColumns.nll`.
         """
         columns = self._columns
         to_figures = columns.nll if only_nll else columns.reduce
