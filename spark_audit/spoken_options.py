@@ -140,7 +140,8 @@ def as_called(text: str) -> str:
 
     Examples
     --------
-    >>> as_called("give --base MODEL, or add --format dossier")
+    >>> with for_command_line(is_running=False):
+    ...     as_called("give --base MODEL, or add --format dossier")
     "give base=MODEL, or add formats='dossier'"
     >>> with for_command_line():
     ...     as_called("give --base MODEL")
@@ -167,9 +168,12 @@ def place_as_called(where: str) -> str:
 
     Examples
     --------
-    >>> place_as_called("--baseline"), place_as_called("--scores runs/1")
-    ('baseline', "scores='runs/1'")
-    >>> place_as_called("--map prompt=")
+    >>> with for_command_line(is_running=False):
+    ...     place_as_called("--baseline")
+    ...     place_as_called("--scores runs/1")
+    ...     place_as_called("--map prompt=")
+    'baseline'
+    "scores='runs/1'"
     "columns['prompt']"
     """
     match = _PLACE.fullmatch(where)
