@@ -14,8 +14,8 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
+# Names a test: a checkpoint, or what else an audit counts its tests by.
 KeyT = TypeVar("KeyT")
-"""Names a test: a checkpoint, or what else an audit counts its tests by."""
 
 NORMAL_DRAWS = 1 << 16
 """Draws of K correlated normals: the least p is about 1 / 65,537."""
