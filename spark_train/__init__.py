@@ -10,4 +10,12 @@
 - ``correction.py``: the second phase, privacy correction;
 - ``loop.py``: the steps of a phase;
 - ``student.py`` and ``losses.py``: the model, and what is summed over its logits.
+
+From Python, ``run`` and ``stages`` of ``training_calls.py`` take the options of the
+command as arguments. Names are resolved at first use, so an import of this package
+imports no PyTorch.
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -31,6 +31,7 @@ from spark_train.lora import (
     EARLIER,
     rank_axis,
     rank_of,
+    remove_earlier,
     set_earlier,
     whole_adapter,
 )
@@ -197,8 +198,8 @@ def load_adapter(model: PeftModel, folder: Path) -> None:
     """Put the weights of :func:`save_adapter` into the adapter in training.
 
     If the folder's adapter has a larger rank, its last ranks belong to the adapter in
-    training, and the others to the earlier adapter (see ``whole_adapter``). The folder
-    belongs to the run, and was checked.
+    training, and the others to the earlier adapter (see ``whole_adapter``); else there
+    is no earlier adapter. The folder belongs to the run, and was checked.
     """
     state = load_file(folder / WEIGHTS)
 
@@ -212,4 +213,6 @@ def load_adapter(model: PeftModel, folder: Path) -> None:
                 weight, [earlier_rank, rank], dim=rank_axis(name)
             )
         set_earlier(model, earlier_state)
+    elif EARLIER in model.peft_config:
+        remove_earlier(model)
     set_peft_model_state_dict(model, state, adapter_name=ADAPTER_NAME)

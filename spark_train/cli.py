@@ -161,26 +161,22 @@ def methods(*, json: options.Json = False) -> None:
     from spark_train.training_settings import describe
 
     with silence():
-        from spark_train.privacy import PRIVACY
-        from spark_train.privacy import groups as privacy_groups
-        from spark_train.training_methods import METHODS, groups
+        from spark_train import method_summaries
 
-    def described(
-        name: str, does: Callable[..., object], reads: Sequence[str]
-    ) -> dict[str, object]:
-        """Return the row of a method or an option, with its docstring's first line.
-
-        ``reads`` are the names or groups of the settings that it reads.
-        """
-        summary = (does.__doc__ or "").partition("\n")[0]
-        return {"name": name, "what it does": summary, "settings": list(reads)}
+    def described(summary: method_summaries.MethodSummary) -> dict[str, object]:
+        """Return the row of a method or an option."""
+        return {
+            "name": summary.name,
+            "what it does": summary.summary,
+            "settings": list(summary.groups),
+        }
 
     method_rows = []
-    for name, method in METHODS.items():
-        method_rows.append(described(name, method.phases, groups(name)))
+    for summary in method_summaries.methods():
+        method_rows.append(described(summary))
     privacy_rows = []
-    for name, option in PRIVACY.items():
-        privacy_rows.append(described(name, option, privacy_groups(name)))
+    for summary in method_summaries.privacy_options():
+        privacy_rows.append(described(summary))
     tables: dict[str, Sequence[Mapping[str, object]]] = {
         "methods": method_rows,
         "privacy": privacy_rows,

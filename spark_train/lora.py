@@ -220,8 +220,7 @@ def set_earlier(model: PeftModel, state: dict[str, torch.Tensor]) -> None:
     # PEFT draws random weights for a new adapter, which are replaced at the end.
     with torch.random.fork_rng(devices=[]):
         if EARLIER in model.peft_config:
-            model.set_adapter(ADAPTER_NAME)
-            model.delete_adapter(EARLIER)
+            remove_earlier(model)
         trained = model.peft_config[ADAPTER_NAME]
         assert isinstance(trained, LoraConfig)
         rank = rank_of(state)
@@ -229,6 +228,12 @@ def set_earlier(model: PeftModel, state: dict[str, torch.Tensor]) -> None:
         model.add_adapter(EARLIER, _with_rank(trained, rank, alpha=alpha))
     set_peft_model_state_dict(model, state, adapter_name=EARLIER)
     switch(model)
+
+
+def remove_earlier(model: PeftModel) -> None:
+    """Remove the adapter of earlier tasks; the one in training stays switched on."""
+    model.set_adapter(ADAPTER_NAME)
+    model.delete_adapter(EARLIER)
 
 
 def whole_adapter(model: PeftModel) -> dict[str, torch.Tensor]:

@@ -273,6 +273,30 @@ class Student:
         self.model.set_requires_grad(name, requires_grad=False)
 
     @contextmanager
+    def restored(self) -> Iterator[None]:
+        """Restore after the block what later steps of training start from.
+
+        This is: the trained weights, which weights are trained, gradients, the adapter
+        that is on, and eval mode. The base's weights, hooks and settings must not be
+        changed in the block.
+        """
+        weights = {
+            name: weight.detach().clone() for name, weight in self.trainable.items()
+        }
+        try:
+            yield
+        finally:
+            if isinstance(self.model, PeftModel):
+                switch(self.model)
+            for name, parameter in self.model.named_parameters():
+                parameter.requires_grad_(name in self.trainable)
+                parameter.grad = None
+            with torch.no_grad():
+                for name, weight in self.trainable.items():
+                    weight.copy_(weights[name])
+            self.model.eval()
+
+    @contextmanager
     def teacher(self, name: str) -> Iterator[None]:
         """Use the frozen copy in place of the student, without gradients or dropout."""
         was_training = self.model.training

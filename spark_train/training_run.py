@@ -4,25 +4,24 @@
 its results, from which an interrupted run resumes.
 
 :func:`train` prepares a run (:func:`_prepared`: settings, data, base, record, adapter),
-and then trains its phases one after the other (:meth:`_Run.run_phases`). All processes
-of a run do the same, and only the first (rank 0) writes files.
+and then trains its phases one after the other (:meth:`_Run.train_stages`). All
+processes of a run do the same, and only the first (rank 0) writes files.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
-import numpy as np
 import pandas as pd
 import torch
 
-from spark_audit.checkpoints import run_record, specs
+from spark_audit.checkpoints import specs
+from spark_audit.checkpoints.adapters import input_noise
 from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.detect import read_headers
-from spark_audit.checkpoints.in_memory import undisturbed
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.untrusted import quiet
 from spark_audit.checkpoints.weight_files import NOISE_FILE
@@ -31,28 +30,27 @@ from spark_audit.errors import InputError, one_of
 from spark_audit.files import check_writable, sha256_file, write_text
 from spark_audit.provenance import now, seed_for, versions
 from spark_audit.scoring.items import Prompt
-from spark_audit.scoring.score import score
-from spark_audit.scoring.table import Pass
 from spark_train import loop, processes
 from spark_train.adapter_folder import load_adapter, replaced, save_adapter
 from spark_train.lora import add_lora
 from spark_train.method import Method, Protected
 from spark_train.privacy import PRIVACY
 from spark_train.privacy import groups as privacy_groups
+from spark_train.resumed_record import resumed_record
 from spark_train.run_folder import Folder
-from spark_train.run_record import FREE_SETTINGS, PhaseSeconds, RunRecord
+from spark_train.run_record import PhaseSeconds, RunRecord
+from spark_train.stage_accuracy import accuracy
 from spark_train.stream import Stream
 from spark_train.student import Student
+from spark_train.tensor_files import read_tensors
+from spark_train.trained_stage import TrainedStage
 from spark_train.training_corpus import Note, TrainingCorpus
 from spark_train.training_methods import METHODS, groups
 from spark_train.training_request import DP, NO_PRIVACY, TrainRequest
-from spark_train.training_settings import TrainingSettings, parse, shown
+from spark_train.training_settings import TrainingSettings, parse
 
 Progress = Callable[[str, int, int], None]
 """A callback with the current activity, the amount done, and the total."""
-
-_ANSWERS = Pass("generate")
-"""The scoring pass that answers prompts."""
 
 
 def train(
@@ -73,6 +71,47 @@ def train(
     OutputError
         If the folder cannot be written, or if a file in it was changed.
     """
+    with _opened_run(request, progress=progress, note=note) as run:
+        if run.record.status == "running":
+            for _ in run.train_stages():
+                pass
+        elif processes.rank() == 0:
+            # A run that was killed right after its completion left these files.
+            run.folder.close()
+        return run.record
+
+
+def train_by_stage(
+    request: TrainRequest,
+    *,
+    progress: Progress = lambda activity, done, total: None,
+    note: Note = lambda text: None,
+) -> Generator[TrainedStage, None, None]:
+    """Train a run as :func:`train` does, and yield each stage when it is trained.
+
+    Stages that the folder holds already are yielded first, from their files. What the
+    caller does to the trained weights, to gradients and to modes of the model is undone
+    before the run goes on.
+
+    Raises
+    ------
+    SparkError
+        As :func:`train`, when the first stage is asked for.
+    """
+    with _opened_run(request, progress=progress, note=note) as run:
+        if run.record.status == "running":
+            yield from run.train_stages(with_finished=True)
+        else:
+            yield from run.finished_stages(run.record.seconds, is_noisy=False)
+            if processes.rank() == 0:
+                run.folder.close()
+
+
+@contextmanager
+def _opened_run(
+    request: TrainRequest, *, progress: Progress, note: Note
+) -> Iterator[_Run]:
+    """Yield the run of a request, new or from its folder, which is locked meanwhile."""
     notes: list[str] = []
 
     def tell(text: str) -> None:
@@ -85,14 +124,10 @@ def train(
     with ExitStack() as stack:
         # An error of one process ends all of them.
         with processes.together():
-            run = _prepared(request, folder, stack, tell=tell, progress=progress)
-
-        if run.record.status == "running":
-            run.run_phases(METHODS[request.method], request.dp, notes)
-        elif processes.rank() == 0:
-            # A run that was killed right after its completion left these files.
-            folder.close()
-        return run.record
+            run = _prepared(
+                request, folder, stack, notes=notes, tell=tell, progress=progress
+            )
+        yield run
 
 
 def _prepared(
@@ -100,6 +135,7 @@ def _prepared(
     folder: Folder,
     stack: ExitStack,
     *,
+    notes: list[str],
     tell: Note,
     progress: Progress,
 ) -> _Run:
@@ -111,8 +147,10 @@ def _prepared(
     ----------
     stack
         Holds the folder's lock until the run ends.
+    notes
+        All notes so far; it grows.
     tell
-        Called with notes for readers of the run.
+        Called with notes for readers of the run, adds them to ``notes``.
     """
     settings, settings_by_name = _settings(request)
     corpus = TrainingCorpus.read(request.data, request.order, tell)
@@ -127,7 +165,7 @@ def _prepared(
     loaded = _open(request.base, request.loading)
     record = _new_record(request, corpus, loaded, settings_by_name)
     if old_record is not None:
-        record = _resumed(folder, old_record, record, tell)
+        record = resumed_record(folder, old_record, record, tell)
 
     rows = corpus.rows(
         loaded, max_length=settings.max_length, note=tell, progress=progress
@@ -147,6 +185,9 @@ def _prepared(
     )
     return _Run(
         base=request.base,
+        method=METHODS[request.method],
+        dp=request.dp,
+        notes=notes,
         loaded=replace(loaded, model=student.model),
         stream=stream,
         prompts=prompts,
@@ -224,55 +265,6 @@ def _open(base: str, loading: specs.Loading) -> Checkpoint:
     return loaded
 
 
-def _resumed(folder: Folder, old: RunRecord, new: RunRecord, tell: Note) -> RunRecord:
-    """Return the record of the folder's run, with a new start if it continues.
-
-    Raises
-    ------
-    InputError
-        If the folder belongs to another run. The error lists the differences.
-    """
-    if old.fingerprint() != new.fingerprint():
-        differences = "; ".join(_differences(old, new)) or "of another version"
-        raise InputError(
-            f"holds a run of other settings: {differences}",
-            where=str(folder.path),
-            fix="give another -o, or the same settings",
-        )
-    for text in old.notes:
-        tell(text)
-
-    # A complete run is only checked, and never trained again.
-    if old.status == "complete":
-        folder.check_adapters(old.seconds)
-        run_record.check_files(folder.path, old.files, grows=False)
-        return old
-    return old.model_copy(update={"starts": [*old.starts, *new.starts]})
-
-
-def _differences(old: RunRecord, new: RunRecord) -> list[str]:
-    """Return the differences between two runs, such as ``lr 0.1 -> 0.2``.
-
-    Settings that only one of two methods has are left out.
-    """
-    old_facts = old.identity() | old.settings
-    new_facts = new.identity() | new.settings
-    names = (old_facts.keys() & new_facts.keys()) - {*FREE_SETTINGS}
-
-    differences = []
-    for name in sorted(names):
-        before = old_facts[name]
-        after = new_facts[name]
-        if before == after:
-            continue
-        # For hashes of data files, it is enough to say that they differ.
-        if name == "data":
-            differences.append("data: other files or contents")
-        else:
-            differences.append(f"{name} {shown(before):.40} -> {shown(after):.40}")
-    return differences
-
-
 def _student(
     request: TrainRequest,
     loaded: Checkpoint,
@@ -307,6 +299,10 @@ class _Run:
     ----------
     base
         The base as the user named it.
+    dp
+        The privacy option.
+    notes
+        Notes for readers of the run so far; phases add to them.
     loaded
         The base with the adapter in training on it.
     prompts
@@ -316,6 +312,9 @@ class _Run:
     """
 
     base: str
+    method: Method
+    dp: str
+    notes: list[str]
     loaded: Checkpoint
     stream: Stream
     prompts: Mapping[str, Sequence[Prompt]]
@@ -323,18 +322,18 @@ class _Run:
     record: RunRecord
     progress: Progress
 
-    def run_phases(self, method: Method, dp: str, notes: list[str]) -> None:
-        """Run the remaining phases, under a privacy option.
+    def train_stages(self, *, with_finished: bool = False) -> Iterator[TrainedStage]:
+        """Run the remaining phases, and yield each stage after its last phase.
 
         Parameters
         ----------
-        notes
-            Notes so far, to which the phases add.
+        with_finished
+            Yield stages that were trained before, too, from their files.
         """
-        if dp == NO_PRIVACY:
-            protected = Protected(method.phases(self.stream), {})
+        if self.dp == NO_PRIVACY:
+            protected = Protected(self.method.phases(self.stream), {})
         else:
-            protected = PRIVACY[dp](self.stream, method)
+            protected = PRIVACY[self.dp](self.stream, self.method)
         self._check_same_noise(protected)
 
         phases = protected.phases
@@ -345,22 +344,83 @@ class _Run:
         first, state, seconds = self._restore(phases)
         self._update_record(privacy=dict(protected.facts))
         with protected.during():
+            if with_finished and first:
+                yield from self.finished_stages(seconds, is_noisy=True)
+                # The run goes on from the weights of the phase before.
+                self._load(phases[first - 1].key)
+
             for number, phase in enumerate(phases[first:], first):
                 seconds[phase.key] = self._train(number, phase, state, seconds)
                 if processes.rank() == 0:
                     self._save_adapter(phase, protected)
-                if number == last_phases[phase.stage]:
+                is_last = number == last_phases[phase.stage]
+                if is_last:
                     self._measure_accuracy(phase, list(last_phases), seconds)
-                self._update_record(seconds=dict(seconds), notes=list(notes))
+                self._update_record(seconds=dict(seconds), notes=list(self.notes))
 
                 # The next phase begins; a run that is killed now goes on with it.
                 state = loop.PhaseState()
                 if processes.rank() == 0:
                     self.folder.save(number + 1, state, seconds)
 
+                # The last stage is yielded when the record is complete.
+                if is_last and number + 1 < len(phases):
+                    yield from self._looked_at(phase.key)
+
+            if processes.rank() == 0:
+                self._update_record(status="complete", files=self.folder.files())
+            yield from self._looked_at(phases[-1].key)
+
         if processes.rank() == 0:
-            self._update_record(status="complete", files=self.folder.files())
             self.folder.close()
+
+    def finished_stages(
+        self, phase_keys: Iterable[str], *, is_noisy: bool
+    ) -> Iterator[TrainedStage]:
+        """Yield stages that were trained before, with the weights of their files.
+
+        Parameters
+        ----------
+        phase_keys
+            Keys of the finished phases and answers, in order: those of the seconds.
+        is_noisy
+            Whether the frozen noise of the run is on already.
+        """
+        last_key = ""
+        for key in phase_keys:
+            # Its answers end a stage.
+            if not key.endswith("/answers"):
+                last_key = key
+                continue
+            self._load(last_key)
+            noise: AbstractContextManager[None] = nullcontext()
+            noise_file = self.folder.stages / last_key / NOISE_FILE
+            if not is_noisy and noise_file.exists():
+                student = self.stream.student
+                tensor = read_tensors(noise_file)["noise"].to(student.device)  # (V, H)
+                noise = input_noise(student.model, tensor)
+            with noise:
+                yield from self._looked_at(last_key)
+
+    def _looked_at(self, key: str) -> Iterator[TrainedStage]:
+        """Yield the stage that a phase ends; undo what the caller does to the model."""
+        stage, _, _ = key.rpartition("/")
+        number, _, task = stage.partition("-")
+        accuracies = self.record.accuracy[int(number) - 1]
+        student = self.stream.student
+        with student.restored():
+            yield TrainedStage(
+                number=int(number),
+                task=task,
+                model=student.model,
+                tokenizer=self.loaded.tokenizer,
+                folder=self.folder.stages / key,
+                accuracy=dict(zip(self.stream.tasks, accuracies, strict=True)),
+            )
+
+    def _load(self, key: str) -> None:
+        """Put the weights of a finished phase into the adapter in training."""
+        load_adapter(self.stream.student.model, self.folder.stages / key)
 
     def _check_same_noise(self, protected: Protected) -> None:
         """Refuse to resume with another noise multiplier than at the start.
@@ -392,8 +452,7 @@ class _Run:
             first, state, seconds = folder.restore()
             folder.check_adapters(seconds)
             if first:
-                previous = folder.stages / phases[first - 1].key
-                load_adapter(self.stream.student.model, previous)
+                self._load(phases[first - 1].key)
 
         distinct_states = set(processes.gathered([(first, state.step)]))
         if len(distinct_states) > 1:
@@ -505,26 +564,3 @@ class _Run:
             table = pd.DataFrame(matrix, names, tasks, dtype=float)
             write_text(self.folder.accuracy, table.to_csv(index_label="after"))
         self._update_record(accuracy=matrix)
-
-
-def accuracy(loaded: Checkpoint, prompts: Sequence[Prompt]) -> float:
-    """Return the share of prompts that are answered right, by the scorer `normalised`.
-
-    The measurement is the same as in ``spark-audit utility --data``: the same prompts,
-    greedy answers and normalised exact match. Every module of the model keeps its mode,
-    so that training can continue.
-
-    Raises
-    ------
-    InputError
-        If the model cannot read a prompt.
-    CheckpointError
-        If logits are NaN or infinite.
-    """
-    is_right: list[float] = []  # 1 or 0 for each prompt of this process
-    own_prompts = processes.share(prompts)
-    if own_prompts:
-        with undisturbed(loaded.model):
-            table = score(loaded, own_prompts, passes=[_ANSWERS])[_ANSWERS]
-        is_right = table.columns["normalised"].tolist()
-    return float(np.mean(processes.gathered(is_right)))

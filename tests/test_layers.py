@@ -33,8 +33,8 @@ LAYERS = (
     "cli __main__",
 )
 TRAIN_LAYERS = (
-    "training_settings training_request training_rows losses processes",
-    "lora training_corpus",
+    "training_settings training_request training_rows losses processes trained_stage",
+    "lora training_corpus stage_accuracy",
     "adapter_folder student tensor_files",
     "loop",
     "stream",
@@ -46,9 +46,12 @@ TRAIN_LAYERS = (
     "training_methods privacy_accounting",
     "dpsgd frozen_noise",
     "privacy",
+    "method_summaries",
     "run_record",
     "run_folder",
+    "resumed_record",
     "relearn training_run",
+    "training_calls",
     "cli __main__",
 )
 TRAINING_STANDS_ON = "manifest"

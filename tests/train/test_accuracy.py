@@ -14,8 +14,8 @@ from spark_audit.checkpoints.specs import Loading
 from spark_audit.data.examples import Canary, Example, write_examples
 from spark_audit.pipeline.run import Request, run
 from spark_train.lora import add_lora
+from spark_train.stage_accuracy import accuracy
 from spark_train.training_corpus import TrainingCorpus
-from spark_train.training_run import accuracy
 
 WORDS = "service food cold good fine rate raised basis points news read again".split()
 LABELS = {

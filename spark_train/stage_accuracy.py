@@ -1,0 +1,40 @@
+"""The accuracy on a task after a stage of training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from spark_audit.checkpoints.checkpoint import Checkpoint
+from spark_audit.checkpoints.in_memory import undisturbed
+from spark_audit.scoring.items import Prompt
+from spark_audit.scoring.score import score
+from spark_audit.scoring.table import Pass
+from spark_train import processes
+
+_ANSWERS = Pass("generate")
+"""The scoring pass that answers prompts."""
+
+
+def accuracy(loaded: Checkpoint, prompts: Sequence[Prompt]) -> float:
+    """Return the share of prompts that are answered right, by the scorer `normalised`.
+
+    The measurement is the same as in ``spark-audit utility --data``: the same prompts,
+    greedy answers and normalised exact match. Every module of the model keeps its mode,
+    so that training can continue.
+
+    Raises
+    ------
+    InputError
+        If the model cannot read a prompt.
+    CheckpointError
+        If logits are NaN or infinite.
+    """
+    is_right: list[float] = []  # 1 or 0 for each prompt of this process
+    own_prompts = processes.share(prompts)
+    if own_prompts:
+        with undisturbed(loaded.model):
+            table = score(loaded, own_prompts, passes=[_ANSWERS])[_ANSWERS]
+        is_right = table.columns["normalised"].tolist()
+    return float(np.mean(processes.gathered(is_right)))
