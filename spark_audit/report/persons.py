@@ -1,7 +1,16 @@
 """What checkpoints show of single persons, and what changed for them since.
 
 Read from the evidence of the membership audit and of extraction, as
-:mod:`spark_audit.report.named` reads it.
+:mod:`spark_audit.report.named` reads it. ``spark-audit persons`` prints the records.
+
+A person is asked for by an id: of a row, of a source, or of a cluster. A cluster is a
+group of rows that share a source or a person; all p are over clusters. The columns of
+evidence are those of its ``units``, a line for each audited row (membership) or for
+each identifier and prompt (extraction).
+
+A further field of a record is added to :class:`PersonRecord` and
+:func:`_records_of_checkpoint`; a further state to :func:`_state`, with its sentences
+``persons.state.*`` and ``persons.means.*``.
 """
 
 from __future__ import annotations
@@ -148,17 +157,19 @@ def persons(
     clusters_of_identifiers: Iterable[str] = ()
     if extracted is not None:
         clusters_of_identifiers = extracted.units["cluster"]
-    groups = _groups(evidence.units, ids, sources or {}, clusters_of_identifiers)
-    _check_all_known(groups)
+    clusters_by_person = _clusters_by_person(
+        evidence.units, ids, sources or {}, clusters_of_identifiers
+    )
+    _check_all_known(clusters_by_person)
 
     texts_of_identifiers: list[str] = []
     if shown is not None and extracted is not None:
-        texts_of_identifiers = _texts(shown, extracted)
+        texts_of_identifiers = _texts_of_identifiers(shown, extracted)
     records: list[PersonRecord] = []
     for named in named_rows(report, evidence, share=share):
-        records += _records_of(
+        records += _records_of_checkpoint(
             named,
-            groups,
+            clusters_by_person,
             evidence.units,
             extracted=extracted,
             texts_of_identifiers=texts_of_identifiers,
@@ -166,11 +177,11 @@ def persons(
         )
 
     # By person in the order in which they were asked for, then by checkpoint.
-    order = {person: position for position, person in enumerate(groups)}
+    order = {person: position for position, person in enumerate(clusters_by_person)}
     return sorted(records, key=lambda record: order[record["id"]])
 
 
-def _check_all_known(groups: Mapping[str, set[str]]) -> None:
+def _check_all_known(clusters_by_person: Mapping[str, set[str]]) -> None:
     """Refuse a person of whom the evidence has no row.
 
     Raises
@@ -178,7 +189,7 @@ def _check_all_known(groups: Mapping[str, set[str]]) -> None:
     InputError
         With the first of them.
     """
-    for person, clusters in groups.items():
+    for person, clusters in clusters_by_person.items():
         if not clusters:
             raise InputError(
                 "is no row and no group of rows of this report: nothing is known of it",
@@ -187,9 +198,9 @@ def _check_all_known(groups: Mapping[str, set[str]]) -> None:
             )
 
 
-def _records_of(
+def _records_of_checkpoint(
     named: Named,
-    groups: Mapping[str, set[str]],
+    clusters_by_person: Mapping[str, set[str]],
     units: pd.DataFrame,
     *,
     extracted: Evidence | None,
@@ -201,11 +212,11 @@ def _records_of(
     Parameters
     ----------
     named
-        The checkpoint's rows, named or not.
-    groups
-        Person -> groups of rows.
+        The checkpoint's trained rows, named or not; from :mod:`.named`.
+    clusters_by_person
+        From :func:`_clusters_by_person`.
     units
-        Rows whose membership was audited.
+        Rows whose membership was audited, trained (``member``) and held-out ones.
     extracted
         Evidence of identifiers that were asked for, if there is any.
     texts_of_identifiers
@@ -213,43 +224,51 @@ def _records_of(
     share
         Expected share of false ones among named rows.
     """
-    rows_by_person = {}
-    for person, clusters in groups.items():
+    # ``group`` is the column of clusters in the tables of named.py.
+    trained_rows_by_person = {}
+    for person, clusters in clusters_by_person.items():
         is_of_person = named.rows["group"].isin(clusters)
-        rows_by_person[person] = named.rows[is_of_person]
+        trained_rows_by_person[person] = named.rows[is_of_person]
 
-    p: dict[str, float] = {}
+    # Where nothing can be named, nobody has a p, and all are "not_tested".
+    p_by_person: dict[str, float] = {}
     if not named.why:
-        p = _p_by_person(rows_by_person)
+        p_by_person = _p_by_person(trained_rows_by_person)
     # Whoever asks for many persons would find one by chance.
-    p_adjusted = holm_by_key(p)
-    listed = _listed(named, groups, p, share)
+    adjusted_p_by_person = holm_by_key(p_by_person)
+    listed_persons = _listed_persons(named, clusters_by_person, p_by_person, share)
 
     records: list[PersonRecord] = []
-    for person, rows in rows_by_person.items():
-        is_held_out = ~units["member"] & units["cluster"].isin(groups[person])
+    for person, trained_rows in trained_rows_by_person.items():
+        clusters = clusters_by_person[person]
+        is_held_out = ~units["member"] & units["cluster"].isin(clusters)
         n_held_out = int(is_held_out.sum())
+
         # Only texts that the model itself gives away are shown.
-        back = _come_back(extracted, named.checkpoint, groups[person])
+        returned = _returned_identifiers(extracted, named.checkpoint, clusters)
         texts = []
-        if texts_of_identifiers and back.spans is not None:
-            texts = [texts_of_identifiers[span] for span in back.spans]
+        if texts_of_identifiers and returned.spans is not None:
+            texts = [texts_of_identifiers[span] for span in returned.spans]
+        n_returned = None if returned.spans is None else len(returned.spans)
+
+        p_adjusted = adjusted_p_by_person.get(person)
 
         records.append(
             {
                 "id": person,
                 "checkpoint": named.checkpoint,
-                "state": _state(p_adjusted.get(person), is_listed=person in listed),
-                "trained": len(rows),
+                "state": _state(p_adjusted, is_listed=person in listed_persons),
+                "trained": len(trained_rows),
                 "held_out": n_held_out,
-                "named": int(rows["named"].sum()),
-                "p": p.get(person),
-                "p_adjusted": p_adjusted.get(person),
+                "named": int(trained_rows["named"].sum()),
+                "p": p_by_person.get(person),
+                "p_adjusted": p_adjusted,
+                # A conformal p is at least one of all held-out clusters and itself.
                 "least": 1 / (1 + named.held_out),
-                "back": None if back.spans is None else len(back.spans),
-                "asked": back.n_asked,
+                "back": n_returned,
+                "asked": returned.n_asked,
                 "texts": list(dict.fromkeys(texts)),
-                "why": named.why or _why_no_rows(len(rows), n_held_out),
+                "why": named.why or _why_no_trained_row(len(trained_rows), n_held_out),
             }
         )
     return records
@@ -264,25 +283,33 @@ def _state(p_adjusted: float | None, *, is_listed: bool) -> str:
     return "listed" if is_listed else "not_shown"
 
 
-def _why_no_rows(n_trained: int, n_held_out: int) -> str:
+def _why_no_trained_row(n_trained: int, n_held_out: int) -> str:
     """Return why a person has no trained row that was audited; empty where some was."""
     if n_trained:
         return ""
     return render("named.held_out" if n_held_out else "named.not_compared")
 
 
-def _p_by_person(rows_by_person: Mapping[str, pd.DataFrame]) -> dict[str, float]:
-    """Return the p of each person over their rows; of one without scored rows none."""
-    p = {}
-    for person, rows in rows_by_person.items():
-        p_of_rows = rows["p"].dropna()
+def _p_by_person(
+    trained_rows_by_person: Mapping[str, pd.DataFrame],
+) -> dict[str, float]:
+    """Return the p of each person over their rows; of one without scored rows none.
+
+    Simes's p is of the hypothesis that none of the rows was trained on.
+    """
+    p_by_person = {}
+    for person, rows in trained_rows_by_person.items():
+        p_of_rows = rows["p"].dropna()  # NaN: the row has no score
         if len(p_of_rows):
-            p[person] = conformal.simes(p_of_rows)
-    return p
+            p_by_person[person] = conformal.simes(p_of_rows)
+    return p_by_person
 
 
-def _listed(
-    named: Named, groups: Mapping[str, set[str]], p: Mapping[str, float], share: float
+def _listed_persons(
+    named: Named,
+    clusters_by_person: Mapping[str, set[str]],
+    p_by_person: Mapping[str, float],
+    share: float,
 ) -> set[str]:
     """Return the persons that would stand in the list of groups of rows.
 
@@ -290,46 +317,52 @@ def _listed(
     person none of whose rows was trained on is listed in at most 5 of 100 cases,
     however many rows they have; by single rows it would be 1 in 5 with ten rows.
     """
-    listed = set()
-    for person, p_of_person in p.items():
-        is_other = ~named.groups["group"].isin(groups[person])
+    listed_persons = set()
+    for person, p_of_person in p_by_person.items():
+        is_other = ~named.groups["group"].isin(clusters_by_person[person])
         p_of_others = named.groups.loc[is_other, "p"]
         # The person comes first, so the first answer is the person's.
         is_discovery = conformal.discoveries([p_of_person, *p_of_others], share=share)
         if is_discovery[0]:
-            listed.add(person)
-    return listed
+            listed_persons.add(person)
+    return listed_persons
 
 
-def _groups(
+def _clusters_by_person(
     units: pd.DataFrame,
     ids: Sequence[str],
     sources: Mapping[str, str],
     further_clusters: Iterable[str] = (),
 ) -> dict[str, set[str]]:
-    """Return the groups of rows of each person; none where nothing is known.
+    """Return person -> the clusters of their rows; an empty set: nothing is known.
 
     Parameters
     ----------
     ids
-        Ids of rows, groups or sources, one for each person.
+        Ids of rows, clusters or sources, one for each person.
     sources
-        Source id -> the group that it belongs to.
+        Source id -> the cluster that it belongs to.
     further_clusters
-        Groups of identifiers that only ``extract`` asked for.
+        Clusters of identifiers that only ``extract`` asked for.
     """
     clusters_by_row = units.groupby("example")["cluster"].agg(set).to_dict()
     known_clusters = {*units["cluster"], *further_clusters}
-    groups = {}
+    clusters_by_person = {}
     for person in ids:
-        # An id may be that of a row and of a group: both are meant.
-        group_of_id = {sources.get(person, person)} & known_clusters
-        groups[person] = clusters_by_row.get(person, set()) | group_of_id
-    return groups
+        # An id may be that of a row and of a cluster: both are meant.
+        cluster_of_id = {sources.get(person, person)} & known_clusters
+        clusters_by_person[person] = clusters_by_row.get(person, set()) | cluster_of_id
+    return clusters_by_person
 
 
-def _texts(manifest: Manifest, extracted: Evidence) -> list[str]:
-    """Return the identifiers that were asked for, by their numbers in the evidence."""
+def _texts_of_identifiers(manifest: Manifest, extracted: Evidence) -> list[str]:
+    """Return the identifiers that were asked for, by their numbers in the evidence.
+
+    Raises
+    ------
+    InputError
+        If the manifest has other identifiers than were audited.
+    """
     from spark_audit.audits.extract.prompts import FULL_PROMPT, spans_of
 
     is_full_prompt = extracted.units["prompt"] == FULL_PROMPT
@@ -352,7 +385,7 @@ def _texts(manifest: Manifest, extracted: Evidence) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _ComesBack:
+class _ReturnedIdentifiers:
     """The identifiers of a person that come back word for word.
 
     Attributes
@@ -367,25 +400,37 @@ class _ComesBack:
     n_asked: int
 
 
-def _come_back(extracted: Evidence | None, name: str, groups: set[str]) -> _ComesBack:
-    """Return which trained identifiers of groups come back from a checkpoint."""
+def _returned_identifiers(
+    extracted: Evidence | None, checkpoint: str, clusters: set[str]
+) -> _ReturnedIdentifiers:
+    """Return which trained identifiers of a person come back from a checkpoint.
+
+    Parameters
+    ----------
+    extracted
+        Evidence of ``extract``; None: the report has none.
+    clusters
+        The person's clusters.
+    """
     from spark_audit.audits.extract.prompts import FULL_PROMPT
 
-    if extracted is None or name not in extracted.checkpoints:
-        return _ComesBack(spans=None, n_asked=0)
+    if extracted is None or checkpoint not in extracted.checkpoints:
+        return _ReturnedIdentifiers(spans=None, n_asked=0)
 
-    units = extracted.units.assign(back=extracted.row(name, "greedy_sure"))
+    # 1: greedy decoding gives the identifier word for word, without ties; NaN: not
+    # asked for.
+    units = extracted.units.assign(back=extracted.row(checkpoint, "greedy_sure"))
     is_asked = (
-        units["cluster"].isin(groups)
+        units["cluster"].isin(clusters)
         & (units["split"] == "train")
         & (units["prompt"] == FULL_PROMPT)
         & units["back"].notna()
     )
     if not is_asked.any():
-        return _ComesBack(spans=None, n_asked=0)
+        return _ReturnedIdentifiers(spans=None, n_asked=0)
 
     spans = units["span"][is_asked & (units["back"] == 1)]
-    return _ComesBack(spans=spans.tolist(), n_asked=int(is_asked.sum()))
+    return _ReturnedIdentifiers(spans=spans.tolist(), n_asked=int(is_asked.sum()))
 
 
 def changed(
@@ -398,6 +443,13 @@ def changed(
 
     Compared are checkpoints of one name, or the only ones. A row's change is that of
     its score; held-out rows of its task tell how much scores change anyway.
+
+    Parameters
+    ----------
+    reports
+        Two items, folder -> report: the earlier report comes first.
+    ids, sources
+        As in :func:`persons`.
 
     Raises
     ------
@@ -413,48 +465,46 @@ def changed(
             fix="audit both checkpoints with one manifest",
         )
 
-    groups = _groups(units, ids, sources or {})
-    n_held_out = units["cluster"][~units["member"].to_numpy(bool)].nunique()
-    smallest_p = min(1.0, 2 / (1 + n_held_out))  # two-sided
+    clusters_by_person = _clusters_by_person(units, ids, sources or {})
+    n_held_out_clusters = units["cluster"][~units["member"].to_numpy(bool)].nunique()
+    smallest_p = min(1.0, 2 / (1 + n_held_out_clusters))  # two-sided
 
     report_before, report_after = reports.values()
-    records: list[PersonChange] = []
+    changes: list[PersonChange] = []
     for name_before, name_after in _compared_names(before, after):
-        why_not = why_in_doubt(report_before, name_before)
-        why_not = why_not or why_in_doubt(report_after, name_after)
-        sides: dict[str, _BothSides] = {}
-        if not why_not:
-            sides = _both_sides(
+        doubt = why_in_doubt(report_before, name_before)
+        doubt = doubt or why_in_doubt(report_after, name_after)
+        test_by_person: dict[str, _ChangeTest] = {}
+        if not doubt:
+            test_by_person = _test_changes(
                 before,
                 after,
                 name_before=name_before,
                 name_after=name_after,
-                groups=groups,
+                clusters_by_person=clusters_by_person,
             )
-        p = {person: side.p for person, side in sides.items()}
-        p_adjusted = holm_by_key(p)
+        p_by_person = {person: test.p for person, test in test_by_person.items()}
+        adjusted_p_by_person = holm_by_key(p_by_person)
 
-        for person in groups:
-            change = "untested"
-            if person in p_adjusted:
-                is_shown = p_adjusted[person] < ALPHA
-                change = sides[person].direction if is_shown else "unchanged"
-            records.append(
+        for person in clusters_by_person:
+            test = test_by_person.get(person)
+            p_adjusted = adjusted_p_by_person.get(person)
+            changes.append(
                 {
                     "id": person,
                     "before": name_before,
                     "after": name_after,
-                    "change": change,
-                    "p": p.get(person),
-                    "p_adjusted": p_adjusted.get(person),
+                    "change": _change_in_a_word(test, p_adjusted),
+                    "p": p_by_person.get(person),
+                    "p_adjusted": p_adjusted,
                     "least": smallest_p,
                 }
             )
-    return records
+    return changes
 
 
 @dataclass(frozen=True)
-class _BothSides:
+class _ChangeTest:
     """One-sided p that the familiarity of a person's rows fell, and that it rose."""
 
     p_fell: float
@@ -471,6 +521,13 @@ class _BothSides:
         return "fell" if self.p_fell < self.p_rose else "rose"
 
 
+def _change_in_a_word(test: _ChangeTest | None, p_adjusted: float | None) -> str:
+    """Return the ``change`` of a :class:`PersonChange`; no test: ``untested``."""
+    if test is None or p_adjusted is None:
+        return "untested"
+    return test.direction if p_adjusted < ALPHA else "unchanged"
+
+
 def _compared_names(before: Evidence, after: Evidence) -> list[tuple[str, str]]:
     """Return the checkpoints of one name in both reports, or the only ones."""
     # The base is in both, and nothing changes in it.
@@ -482,41 +539,42 @@ def _compared_names(before: Evidence, after: Evidence) -> list[tuple[str, str]]:
     return pairs
 
 
-def _both_sides(
+def _test_changes(
     before: Evidence,
     after: Evidence,
     *,
     name_before: str,
     name_after: str,
-    groups: Mapping[str, set[str]],
-) -> dict[str, _BothSides]:
-    """Return the one-sided p that a person's rows fell, and that they rose.
+    clusters_by_person: Mapping[str, set[str]],
+) -> dict[str, _ChangeTest]:
+    """Return person -> the test whether the scores of their rows changed.
 
     Parameters
     ----------
     name_before, name_after
         The checkpoint in the first and in the second report.
-    groups
-        Person -> groups of rows; a person without a scored row is left out.
+    clusters_by_person
+        A person without a scored row is left out of what is returned.
     """
-    units = before.units
+    units = before.units  # the same rows as in ``after``
     is_held_out = ~units["member"].to_numpy(bool)  # (rows,)
     score = Membership.names_rows_by
+    # Above 0: the row became more familiar. NaN: a report has no score of it.
     change = after.row(name_after, score) - before.row(name_before, score)  # (rows,)
-    scaled = conformal.standardised(
+    scaled_change = conformal.standardised(
         change, is_held_out, units["task"], units["cluster"]
-    )
+    )  # (rows,)
     # Held-out rows tell how far scores move without any training on a row.
-    p_fell = conformal.conformal_p(-scaled, is_held_out, units["cluster"])
-    p_rose = conformal.conformal_p(scaled, is_held_out, units["cluster"])
+    p_fell = conformal.conformal_p(-scaled_change, is_held_out, units["cluster"])
+    p_rose = conformal.conformal_p(scaled_change, is_held_out, units["cluster"])
 
-    sides = {}
-    for person, clusters in groups.items():
+    test_by_person = {}
+    for person, clusters in clusters_by_person.items():
         is_of_person = units["cluster"].isin(clusters).to_numpy()  # (rows,)
         is_scored = is_of_person & np.isfinite(p_fell)
         if is_scored.any():
-            sides[person] = _BothSides(
+            test_by_person[person] = _ChangeTest(
                 p_fell=conformal.simes(p_fell[is_scored]),
                 p_rose=conformal.simes(p_rose[is_scored]),
             )
-    return sides
+    return test_by_person

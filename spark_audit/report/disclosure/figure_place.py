@@ -1,7 +1,8 @@
 """Where a figure stands in a report, and which figures belong together.
 
 The rules of :mod:`spark_audit.report.disclosure.withholding` compare figures whose
-places are related. Each relation is a projection of :class:`Place`.
+places are related. Each relation is a projection of :class:`Place`: a further relation
+is a further property here, and a rule there that groups rows by it.
 """
 
 from __future__ import annotations
@@ -31,12 +32,14 @@ class Place:
 
     Attributes
     ----------
-    audit, checkpoint, group, metric, of
+    audit, checkpoint, metric, variant
         Columns of the row.
+    group
+        Kind and name of the group of identifiers, as ``type:SSN``; ``pooled``: all.
     baseline
         What a contrast is held against; empty for a row that is no contrast.
-    over
-        What the interval is over: sources, seeds or both.
+    interval_over
+        What the interval is over: ``sources``, ``seeds`` or ``both``.
     """
 
     audit: str
@@ -105,8 +108,8 @@ class Place:
 
         The groups of a partition add up to the pooled figure.
         """
-        kind_of_group, _, _ = self.group.partition(":")
-        return replace(self, group=kind_of_group)
+        group_kind, _, _ = self.group.partition(":")
+        return replace(self, group=group_kind)
 
     @property
     def group_of_audit(self) -> Place:
@@ -124,8 +127,8 @@ class Place:
         if whole is None:
             return None
 
-        audit, metric, of = whole
-        return replace(self, audit=audit, metric=metric, variant=of, baseline="")
+        audit, metric, variant = whole
+        return replace(self, audit=audit, metric=metric, variant=variant, baseline="")
 
 
 @dataclass(frozen=True)

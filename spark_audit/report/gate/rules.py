@@ -14,7 +14,11 @@ Rule                                           It trips where ...
 
 Behind a metric, ``[type=EMAIL]`` or ``[type=*]`` names a group of the rows, or each
 group of a kind. A rule is on every checkpoint of the report, unless it ends with
-``for CHECKPOINT`` or ``except CHECKPOINT, ...``.
+``for CHECKPOINT`` or ``except CHECKPOINT, ...``. ``OF`` is a variant of the metric.
+
+A further kind of rule has an expression and a function that reads it here, fields of
+:class:`Rule`, a ``judge_...`` in ``verdicts.py``, and its branch in
+``judge.py`` (``_judge``, and ``_why_impossible`` for checkpoints that it leaves out).
 """
 
 from __future__ import annotations
@@ -43,6 +47,7 @@ OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
 }
+"""Sign -> comparison of a figure with the bound; True: the rule trips."""
 
 DEFAULT_RULES = ("claim >= membership",)
 """Rules that apply if none is given: membership, memory, and verbatim extraction."""
@@ -98,9 +103,9 @@ class Rule:
         The only checkpoint that the rule is on; None: on all.
     but
         The names behind ``except``, as they were typed; None: no ``except``.
-    audit, metric, of, field
-        The figure, and its number; ``variant`` is one of the metric. Empty in rules on
-        claims and guards.
+    audit, metric, variant, field
+        The figure, and which of :data:`FIELDS` is its number. Empty in rules on claims
+        and guards.
     claim, guard
         The claim, or the guard, of a rule on one; else empty.
     group
