@@ -51,7 +51,7 @@ class Metric:
     rate
         Whether it is a share of events. The interval of a rate never has zero width.
     bounds
-        Smallest and largest value; None: see :attr:`range`.
+        Smallest and largest value; None: see ``range``.
     learned
         Its direction as a checkpoint memorises its rows or planted strings: 1 up, -1
         down, 0 neither by itself.

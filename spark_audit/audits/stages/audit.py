@@ -52,7 +52,7 @@ class Stages(OfSeries):
     """Memory of a series by stage and task: learned, kept or forgotten.
 
     The evidence is one row per checkpoint (a stage of a series) and occurrence of an
-    identifier. Columns are those of :func:`_spans` but ``index``, and:
+    identifier. Columns are those of ``_spans`` but ``index``, and:
 
     ===========  ===================================================================
     column       meaning

@@ -112,7 +112,7 @@ class Utility(OfSeries):
     """Task accuracy after every stage: Last, Avg, BWT, forgetting.
 
     The evidence is one line per checkpoint (a stage of a series) and test row, without
-    text. Its columns are those of :meth:`_units`, ``correct`` (1, 0, or -1: not asked)
+    text. Its columns are those of ``_units``, ``correct`` (1, 0, or -1: not asked)
     and ``empty`` (1: a wrong answer that ended before a word). The default order is
     that in which tasks first appear in the manifest; the command line reads the order
     from the runs of ``spark-train``.
