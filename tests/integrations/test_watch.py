@@ -138,7 +138,7 @@ def test_loop_that_begins_with_other_full_weights_is_compared_with_its_base(
     rows = {
         (row.checkpoint, row.metric): row.value
         for row in second.report.results
-        if row.group == "pooled" and not row.of
+        if row.group_kind == "pooled" and not row.variant
     }
     # After the loop the model is the base again.
     assert rows["step-1", "nll_pii"] == pytest.approx(rows["base", "nll_pii"])
