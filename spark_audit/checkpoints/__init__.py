@@ -16,6 +16,7 @@ A checkpoint goes through these files, in this order:
 ``adapters.py``                 ``AdapterHost``: a module, and adapters switched on it
 ``tokenizer_choice.py``         whose tokenizer reads its texts
 ``open.py``                     the whole way; loads one module at a time
+``in_memory.py``, ``given.py``  models in memory, and what Python code may give
 ``checkpoint.py``               ``Checkpoint``: a checkpoint that can be scored
 ==============================  ==================================================
 

@@ -25,8 +25,8 @@ from spark_audit.checkpoints.adapter_fields import (
     WITHOUT_EFFECT,
     OpenedFields,
     as_number,
-    is_beginning,
-    is_off,
+    is_empty,
+    is_start_of_training,
 )
 from spark_audit.checkpoints.olora import PreparedAdapter, fold_olora
 from spark_audit.checkpoints.untrusted import foreign
@@ -46,8 +46,10 @@ _CONVERT_ADAPTER = (
     "merge it where it was trained; or give the base that this beginning left by "
     "--base, and set init_lora_weights to true in adapter_config.json"
 )
+# Advice for adapters that are refused.
 NOT_TRAINED = "check that this is the folder that training saved last"
 _MERGE_WHERE_TRAINED = "merge it where it was trained, and give the merged folder"
+# LoRA's second part, which is zero before training.
 _LORA_B = re.compile(r"\.lora_(embedding_)?B(\.weight)?$")
 
 
@@ -58,6 +60,11 @@ def adapter_type(raw: Mapping[str, object]) -> str:
 
 def adapter_config(raw: Mapping[str, object]) -> PeftConfig:
     """Return PEFT's configuration object for the content of adapter_config.json.
+
+    Parameters
+    ----------
+    raw
+        The content of adapter_config.json, by any tool.
 
     Raises
     ------
@@ -101,10 +108,10 @@ def _check_variant(raw: Mapping[str, object]) -> None:
     CheckpointError
         With the way out.
     """
-    start = raw.get("init_lora_weights")
-    if isinstance(start, str) and start.lower() in _LOSES_BASE:
+    initialisation = raw.get("init_lora_weights")
+    if isinstance(initialisation, str) and initialisation.lower() in _LOSES_BASE:
         problem = (
-            f"training began with {start.lower()} (init_lora_weights), which "
+            f"training began with {initialisation.lower()} (init_lora_weights), which "
             "changed the base's weights: what it left of them is not in this folder"
         )
         raise CheckpointError(problem, fix=_CONVERT_ADAPTER)
@@ -133,7 +140,7 @@ def _opened_fields(
     defaults = {field.name: field.default for field in dataclasses.fields(config_class)}
     fields: dict[str, Any] = {}
     for name, value in raw.items():
-        if name in WITHOUT_EFFECT or value is None or is_beginning(name, value):
+        if name in WITHOUT_EFFECT or value is None or is_start_of_training(name, value):
             continue
 
         is_opened = name in defaults and name in OpenedFields.model_fields
@@ -144,7 +151,7 @@ def _opened_fields(
             continue
 
         # An unknown field does no harm if it is off or has its default value.
-        if not (is_off(value) or value == defaults.get(name)):
+        if not (is_empty(value) or value == defaults.get(name)):
             problem = (
                 f"adapter_config.json sets {shown(name)}, which is not opened, or "
                 f"unknown to PEFT {peft.__version__}"
@@ -226,7 +233,9 @@ def changes_base(raw: Mapping[str, object]) -> bool:
 
     Such an adapter gets its own copy of the base.
     """
-    start = raw.get("init_lora_weights", True)
-    replaces_weights = isinstance(start, str) and start.lower() not in LEAVES_BASE
+    initialisation = raw.get("init_lora_weights", True)
+    replaces_weights = False
+    if isinstance(initialisation, str):
+        replaces_weights = initialisation.lower() not in LEAVES_BASE
     trains_biases = raw.get("bias") not in (None, "none")
     return replaces_weights or trains_biases or bool(raw.get("layer_replication"))

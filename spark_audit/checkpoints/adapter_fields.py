@@ -14,9 +14,13 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, create_model
 
 MAX_COUNT = 10**6
+"""Largest rank, scale or number of tokens; real ones are far below."""
 MAX_ADAPTED_LAYERS = 1000
+"""Most layers that an adapter may have, repeated ones included."""
 _MAX_PATTERNS = 1024
+"""Most patterns of a field."""
 _MAX_PATTERN_LETTERS = 2000
+"""Longest regular expression."""
 SAVED_CONFIG = "give the adapter_config.json that was saved with these weights"
 LEAVES_BASE = ("gaussian", "orthogonal", "eva", "mica")
 """Initialisations that leave the base's weights unchanged: the file holds every tensor,
@@ -30,7 +34,7 @@ _Share = Annotated[float, Field(gt=0, le=1)]
 _Index = Annotated[int, Field(ge=0, le=2**31)]
 # Names of modules, and patterns of them that match in linear time.
 _Name = Annotated[str, Field(pattern=r"\A[\w.-]{1,200}\Z")]
-_Key = Annotated[str, Field(pattern=r"\A\^?(\.\*)?[\w.\\-]{1,200}\$?\Z")]
+_ModulePattern = Annotated[str, Field(pattern=r"\A\^?(\.\*)?[\w.\\-]{1,200}\$?\Z")]
 _Names = Annotated[list[_Name], Field(max_length=MAX_ADAPTED_LAYERS)]
 _Indices = Annotated[list[_Index], Field(max_length=MAX_ADAPTED_LAYERS)]
 _Tokens = Annotated[list[_Index], Field(max_length=MAX_COUNT)]
@@ -39,7 +43,7 @@ _Targets = (
     Annotated[str, Field(min_length=1, max_length=_MAX_PATTERN_LETTERS)] | list[str]
 )
 # Initialisations of LoRA without a change of the base, or with a computable one.
-_Start = Annotated[
+_Initialisation = Annotated[
     str,
     Field(pattern=rf"\A({'|'.join(LEAVES_BASE)}|pissa(_niter_\d{{1,2}})?|olora)\Z"),
 ]
@@ -47,10 +51,10 @@ _Start = Annotated[
 _Task = Annotated[
     str, Field(pattern=r"\A(?!(SEQ_CLS|TOKEN_CLS|QUESTION_ANS|FEATURE_EXTRACTION)\Z)")
 ]
-_Few = Field(max_length=_MAX_PATTERNS)
+_FewPatterns = Field(max_length=_MAX_PATTERNS)
 _Layer = Annotated[int, Field(ge=0, le=MAX_ADAPTED_LAYERS)]
 # The first layer to repeat, and the layer after the last.
-_Pair = Annotated[list[_Layer], Field(min_length=2, max_length=2)]
+_LayerRange = Annotated[list[_Layer], Field(min_length=2, max_length=2)]
 _LoftQ = dict[Literal["loftq_bits", "loftq_iter"], Annotated[int, Field(ge=1, le=64)]]
 
 _VALUE_TYPES: dict[str, Any] = {
@@ -80,22 +84,23 @@ _VALUE_TYPES: dict[str, Any] = {
     "decompose_both": bool,
     "rank_dropout_scale": bool,
     "save_projection": bool,
-    "init_lora_weights": bool | _Start,
+    "init_lora_weights": bool | _Initialisation,
     "bias": Literal["none", "all", "lora_only", "vera_only"],
     "layers_to_transform": Annotated[int, Field(ge=0, le=MAX_COUNT)] | _Indices,
     "layers_pattern": _Name | _Names,
-    "rank_pattern": Annotated[dict[_Key, _Count | _Share], _Few],
-    "alpha_pattern": Annotated[dict[_Key, _Scale], _Few],
+    "rank_pattern": Annotated[dict[_ModulePattern, _Count | _Share], _FewPatterns],
+    "alpha_pattern": Annotated[dict[_ModulePattern, _Scale], _FewPatterns],
     "trainable_token_indices": _Tokens | dict[_Name, _Tokens],
     "decompose_factor": Literal[-1] | _Count,
     "effective_rank": _Count | _Share,
     "num_transformer_submodules": Literal[1],
     "num_layers": Annotated[int, Field(ge=1, le=MAX_ADAPTED_LAYERS)],
     "task_type": _Task,
-    "layer_replication": list[_Pair],
+    "layer_replication": list[_LayerRange],
     "loftq_config": _LoftQ,
 }
-"""Fields that shape what an adapter computes -> the type of their values."""
+"""Fields that shape what an adapter computes -> the type of their values. A field of a
+new type of adapters is added here, or to ``WITHOUT_EFFECT``."""
 # Each field may be left out.
 _DEFINITIONS: dict[str, Any] = {
     name: (value_type, None) for name, value_type in _VALUE_TYPES.items()
@@ -143,7 +148,7 @@ WITHOUT_EFFECT = frozenset(
 """Fields without an effect on the figures of opened adapters."""
 _FILE_FIELDS = ("cache_file", "covariance_file")
 """Fields on the start of training that name a file."""
-_BEGINNINGS: dict[str, frozenset[str]] = {
+_START_SETTINGS: dict[str, frozenset[str]] = {
     "corda_config": frozenset(
         {
             "cache_file",
@@ -156,24 +161,24 @@ _BEGINNINGS: dict[str, frozenset[str]] = {
     ),
     "lora_ga_config": frozenset({"direction", "scale", "stable_gamma"}),
 }
-"""Settings of the start of training -> their fields. They are removed."""
+"""Settings of the start of training -> their known fields. They change no figure, so
+the settings are left out; an unknown field could have any effect."""
 NUMBER_FIELDS = ("r", "alpha", "lora_alpha", "lora_dropout", "num_virtual_tokens")
 """Fields that some tools write as text."""
 
 
-def is_off(value: object) -> bool:
+def is_empty(value: object) -> bool:
     """Return whether a field is empty, or an object of such fields only."""
     if isinstance(value, dict):
-        return all(is_off(inner) for inner in value.values())
+        return all(is_empty(inner) for inner in value.values())
     return value is None or value in (False, "", [], {})
 
 
-def is_beginning(name: str, value: object) -> bool:
+def is_start_of_training(name: str, value: object) -> bool:
     """Return whether a field describes only the start of training, without a file."""
-    known_fields = _BEGINNINGS.get(name)
+    known_fields = _START_SETTINGS.get(name)
     if known_fields is None or not isinstance(value, dict):
         return False
-    # An unknown field could have any effect.
     if not value.keys() <= known_fields:
         return False
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _PATTERN_SECONDS = 2.0
+"""Seconds for matching one expression with all modules of a base."""
 _PATTERN_FAILURES = (
     TimeoutError,
     re.error,
@@ -98,9 +99,15 @@ def _known_names(
 
 
 def _experts(model: PreTrainedModel) -> dict[str, str]:
-    """Return names of experts in transformers 4, with the present module of one.
+    """Return the names of experts in transformers 4, each with a module of that name.
 
-    This applies only to models whose experts have been joined since.
+    Up to version 4 each expert was a module (``w1``); now one parameter holds those of
+    all experts. Empty for models whose experts have not been joined.
+
+    Returns
+    -------
+    dict
+        Old name, such as ``w1`` -> the path that one such module would have now.
     """
     from peft.utils import transformers_weight_conversion as conversion
 

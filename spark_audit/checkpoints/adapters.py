@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     from spark_audit.checkpoints.stored_checkpoint import StoredCheckpoint
 
 PROBE_LENGTH = 12
+"""Tokens on which a module is run to see that it, and each adapter, has an effect."""
 OTHER_BASE = "give the model that it was trained on by --base"
-GATHER = (
+GATHER_PARTS = (
     "if it is the part of one process, save it whole: "
     "accelerator.unwrap_model(model).save_pretrained(FOLDER, "
     "state_dict=accelerator.get_state_dict(model)); else give the model that it was "
@@ -68,8 +69,9 @@ class AdapterHost:
 
     Attributes
     ----------
-    ids
-        Tokens of the probe, shape ``(2, n)``; ``None`` on the meta device.
+    probe_ids
+        Tokens of the probe, shape ``(2, n)``; ``None`` on the meta device, where
+        nothing is computed.
     peft
         PEFT's model around the base, once an adapter was attached.
     parameters
@@ -85,14 +87,14 @@ class AdapterHost:
 
     def __init__(self, model: PreTrainedModel, *, runs: bool = True) -> None:
         self.model = model
-        self.ids: torch.Tensor | None = None
+        self.probe_ids: torch.Tensor | None = None
         self.peft: Any = None
         self.released = False
 
         # Counted and listed before any adapter adds to them.
         self.parameters = model.num_parameters()
         modules = dict(model.named_modules())
-        self._modules = [name for name in modules if name]
+        self._module_names = [name for name in modules if name]
         self._decoder_front = front_of_decoder(modules, model.get_input_embeddings())
         if runs:
             self._probe()
@@ -110,11 +112,11 @@ class AdapterHost:
         ids = torch.linspace(0, n_rows - 1, length).long()  # (n,)
         changed = ids.clone()
         changed[-1] = ids[0] if ids[0] != ids[-1] else n_rows // 2
-        self.ids = torch.stack([ids, changed])  # (2, n)
-        self._plain = logits(self.model, self.ids)  # (2, n, V)
+        self.probe_ids = torch.stack([ids, changed])  # (2, n)
+        self._base_logits = logits(self.model, self.probe_ids)  # (2, n, V)
 
         # A causal model gives equal logits before the token that differs.
-        before_change = self._plain[:, :-1]
+        before_change = self._base_logits[:, :-1]
         if not torch.allclose(before_change[0], before_change[1], rtol=1e-2, atol=1e-2):
             problem = "the model reads ahead: a later token changes earlier predictions"
             raise CheckpointError(problem, fix="give a causal language model")
@@ -139,7 +141,7 @@ class AdapterHost:
         named = named_as_in_base(
             adapter.config,
             adapter.state,
-            modules=self._modules,
+            modules=self._module_names,
             decoder_front=self._decoder_front,
         )
         config = named.config
@@ -157,26 +159,31 @@ class AdapterHost:
         unfit = f"the adapter does not fit the base {base_source}"
 
         # First the base gets its new rows, and then the adapter gets its place on it.
-        with foreign(unfit, fix=OTHER_BASE), self._undrawn():
-            tables.grow(self.model, named.state, own_tables)
+        with foreign(unfit, fix=OTHER_BASE), self._creating_parameters():
+            tables.add_rows(self.model, named.state, own_tables)
         self._inject(name, config, unfit)
-        notes += tables.take(self.peft, named.state, self._tensors(name), own_tables)
+        notes += tables.move_into_base(
+            self.peft, named.state, self._tensors(name), own_tables
+        )
         with foreign(unfit, fix=OTHER_BASE):
             state = self._converted(name, named.state)
         self._refuse_differences(name, state, base_source)
 
-        if self.ids is not None:
+        if self.probe_ids is not None:
             self._fill(name, state)
             replaces_base = changes_base(config) or bool(own_tables)
-            self._check_effect(name, self.ids, replaces_base=replaces_base)
+            self._check_effect(name, self.probe_ids, replaces_base=replaces_base)
         return AttachedAdapter(name, config, notes)
 
     @contextlib.contextmanager
-    def _undrawn(self) -> Iterator[None]:
-        """Create parameters on the module's device; keep random numbers unchanged."""
+    def _creating_parameters(self) -> Iterator[None]:
+        """Create parameters on the meta device if the module is there.
+
+        PEFT draws random numbers for them, which must not change those of the caller.
+        """
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.random.fork_rng(devices=[]))
-            if self.ids is None:
+            if self.probe_ids is None:
                 stack.enter_context(torch.device("meta"))
             yield
 
@@ -184,22 +191,22 @@ class AdapterHost:
         """Put an adapter with this configuration on the module, without its numbers."""
         from peft import PeftModelForCausalLM
 
-        is_meta = self.ids is None
+        is_meta = self.probe_ids is None
         if is_meta and changes_base(raw_config):
             # PiSSA and the like would need weights, while this step needs only shapes.
             raw_config = {**raw_config, "init_lora_weights": True}
         config = adapter_config(raw_config)
-        resolve(config, self._modules, self.model)
+        resolve(config, self._module_names, self.model)
 
         # Repeated layers are copied, which PEFT cannot do for empty ones.
         is_empty = is_meta and not raw_config.get("layer_replication")
-        with foreign(unfit, fix=OTHER_BASE), self._undrawn():
+        with foreign(unfit, fix=OTHER_BASE), self._creating_parameters():
             if self.peft is None:
                 self.peft = PeftModelForCausalLM(
                     self.model, config, adapter_name=name, low_cpu_mem_usage=is_empty
                 )
                 if config.is_prompt_learning:
-                    _align(self.peft)
+                    _remove_virtual_tokens(self.peft)
             else:
                 self.peft.add_adapter(name, config, low_cpu_mem_usage=is_meta)
         self.peft.eval().requires_grad_(False)
@@ -244,7 +251,7 @@ class AdapterHost:
             "merge adapter and base where they were trained, and give the result"
         )
         if is_part(file_shapes, needed_shapes):
-            remedy = GATHER
+            remedy = GATHER_PARTS
         tensor_checks.refuse_differences(
             file_shapes,
             needed_shapes,
@@ -270,7 +277,7 @@ class AdapterHost:
         if not replaces_base:
             with self.using(None):
                 logits_off = logits(self.model, ids)  # (2, n, V)
-            if not torch.allclose(logits_off, self._plain, rtol=1e-4, atol=1e-4):
+            if not torch.allclose(logits_off, self._base_logits, rtol=1e-4, atol=1e-4):
                 problem = "attaching the adapter changed the base's own weights"
                 raise CheckpointError(
                     problem, fix="merge it and give the merged folder"
@@ -279,8 +286,8 @@ class AdapterHost:
         with self.using(name):
             logits_on = logits(self.peft, ids, whose="the model with the adapter")
         # The adapter may bring a larger vocabulary.
-        n_common = min(logits_on.shape[-1], self._plain.shape[-1])
-        if torch.equal(logits_on[..., :n_common], self._plain[..., :n_common]):
+        n_common = min(logits_on.shape[-1], self._base_logits.shape[-1])
+        if torch.equal(logits_on[..., :n_common], self._base_logits[..., :n_common]):
             problem = "the adapter changes nothing: the model's output is its base's"
             raise CheckpointError(problem, fix=NOT_TRAINED)
 
@@ -348,28 +355,35 @@ def is_part(
     if not file_shapes or not file_shapes.keys() <= needed_shapes.keys():
         return False
 
+    lacks_tensors = len(file_shapes) < len(needed_shapes)
     is_sliced = False
     for name, file_shape in file_shapes.items():
         needed_shape = needed_shapes[name]
-        if len(file_shape) != len(needed_shape):
-            return False
-        different = [
-            (size, needed)
-            for size, needed in zip(file_shape, needed_shape, strict=True)
-            if size != needed
-        ]
-        if not different:
+        if tuple(file_shape) == tuple(needed_shape):
             continue
-        if len(different) > 1:
-            return False
-        ((size, needed),) = different
-        if not size or needed % size:
+        if not _is_even_slice(file_shape, needed_shape):
             return False
         is_sliced = True
-    return is_sliced or len(file_shapes) < len(needed_shapes)
+    return is_sliced or lacks_tensors
 
 
-def _align(peft: Any) -> None:
+def _is_even_slice(shape: Sequence[int], whole_shape: Sequence[int]) -> bool:
+    """Return whether a shape is an even part of another along one dimension."""
+    if len(shape) != len(whole_shape):
+        return False
+
+    sizes = [
+        (size, whole_size)
+        for size, whole_size in zip(shape, whole_shape, strict=True)
+        if size != whole_size
+    ]
+    if len(sizes) != 1:
+        return False
+    ((size, whole_size),) = sizes
+    return size > 0 and whole_size % size == 0
+
+
+def _remove_virtual_tokens(peft: Any) -> None:
     """Remove a prompt's virtual tokens from the logits.
 
     PEFT puts them in front of the input, which makes its logits longer. Scoring needs

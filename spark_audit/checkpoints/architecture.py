@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 MOST_BUFFERS = 1 << 28
 """Bytes besides the weights that a configuration may require."""
 _MAX_CONTEXT = 1 << 31
+"""Tokens from which a context length is no plausible number."""
 
 # Classes around a language model that ``architectures`` may name instead of it.
 _AROUND = (
@@ -73,10 +74,8 @@ def read_architecture(
         listed = [str(name) for name in getattr(config, "architectures", None) or ()]
         # If a configuration has several language models, none of them is the text's.
         text_config = config.get_text_config()
-        limit = getattr(text_config, "max_position_embeddings", None)
-    if limit is not None and (type(limit) is not int or not 0 <= limit < _MAX_CONTEXT):
-        problem = "config.json: max_position_embeddings is not a valid context length"
-        raise CheckpointError(problem, fix=ITS_OWN)
+        context_length = getattr(text_config, "max_position_embeddings", None)
+    _check_context_length(context_length)
 
     # The checkpoint's own code is used only if it is trusted; otherwise it was refused
     # before.
@@ -93,7 +92,8 @@ def read_architecture(
     if model_class is None or not is_decoder or not hasattr(text_config, "vocab_size"):
         raise _no_language_model(config, listed)
 
-    # As in transformers: a lone language model has its own configuration.
+    # As in transformers: a language model that was saved alone, and belongs to a model
+    # that also reads images, has its own configuration.
     config_class = getattr(model_class, "config_class", None)
     if own_class is None and config_class is type(text_config):
         quantisation = getattr(config, "quantization_config", None)
@@ -101,14 +101,32 @@ def read_architecture(
             text_config.quantization_config = quantisation
         config = text_config
 
-    # Tables of positions have the length that the configuration states, which is memory
-    # without weights behind it. On the meta device they cost nothing.
+    _check_buffers(config, model_class)
+    return config, model_class
+
+
+def _check_context_length(length: object) -> None:
+    """Refuse a context length that is not a number of tokens; ``None``: not stated."""
+    if length is None:
+        return
+    if type(length) is not int or not 0 <= length < _MAX_CONTEXT:
+        problem = "config.json: max_position_embeddings is not a valid context length"
+        raise CheckpointError(problem, fix=ITS_OWN)
+
+
+def _check_buffers(
+    config: PreTrainedConfig, model_class: type[PreTrainedModel]
+) -> None:
+    """Refuse a configuration that would fill the memory without any weights.
+
+    Tables of positions have the length that it states. On the meta device they cost
+    nothing, so they are measured there.
+    """
     buffers = empty(config, model_class).buffers()
     n_bytes = sum(buffer.nbytes for buffer in buffers)
     if n_bytes > MOST_BUFFERS:
         problem = f"config.json needs {n_bytes:.3g} bytes beside the weights"
         raise CheckpointError(problem, fix=ITS_OWN)
-    return config, model_class
 
 
 def _class_of(

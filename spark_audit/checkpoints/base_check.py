@@ -47,7 +47,10 @@ def check_base(loaded: Checkpoint, base: Checkpoint) -> None:
 
 
 def _facts(loaded: Checkpoint) -> dict[str, object]:
-    """Return the properties that a checkpoint must share with its base."""
+    """Return the properties that a checkpoint must share with its base, in words.
+
+    A further property is an entry here; its key and values are words of the error.
+    """
     tokenizer = f"{len(loaded.tokenizer)} tokens, {loaded.tokenizer_sha256[:12]}"
     return {
         "architecture": loaded.architecture,

@@ -88,7 +88,7 @@ def read_call(specs: Sequence[Spec], loading: Loading) -> list[StoredCheckpoint]
             where=base.typed_path,
             fix="give the model it was trained on",
         )
-    return [base, *(_put_on(base, checkpoint) for checkpoint in checkpoints)]
+    return [base, *(_with_base(base, checkpoint) for checkpoint in checkpoints)]
 
 
 def _base_path(checkpoints: Sequence[StoredCheckpoint], loading: Loading) -> str | None:
@@ -152,7 +152,9 @@ def _check_lora_alpha(
     )
 
 
-def _put_on(base: StoredCheckpoint, checkpoint: StoredCheckpoint) -> StoredCheckpoint:
+def _with_base(
+    base: StoredCheckpoint, checkpoint: StoredCheckpoint
+) -> StoredCheckpoint:
     """Return an adapter on its base; full weights are returned unchanged.
 
     Raises
@@ -207,8 +209,11 @@ def group_by_module(
             peft_type = adapter_type(checkpoint.config)
             adapters_by_type.setdefault(peft_type, []).append(checkpoint)
 
+    # A module can hold adapters of only one type.
     shared = list(adapters_by_type.values())
-    on_base = bases + (shared[0] if shared else [])
+    on_base = [*bases]
+    if shared:
+        on_base += shared[0]
     # The last adapter that changes the base is opened first: reports kept this order.
     groups = [on_base, *shared[1:], *reversed(base_changing), *full_weights]
     return [group for group in groups if group]

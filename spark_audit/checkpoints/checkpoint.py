@@ -75,13 +75,19 @@ class Checkpoint:
         The module; for adapters the shared base with this adapter attached.
     tokenizer
         A fast tokenizer.
+    architecture
+        Name of the model's class.
     usable
         Shape ``(V,)`` bool over the rows of the output head: ids that are tokens
         (padded embedding rows are not).
     max_positions
-        Context length, ``None`` when the model states none.
+        Context length in tokens, ``None`` when the model states none.
+    dtype, device
+        Those in which and on which it computes, such as ``float32`` and ``cuda:0``.
     weights_sha256
         Hash of the weights and configuration files; for an adapter, of its own.
+    tokenizer_sha256
+        Hash of its tokenizer, without truncation and padding.
     model_id
         Hash of everything a score depends on besides the token ids.
     parameters
@@ -105,6 +111,8 @@ class Checkpoint:
         The base on the same module, for an adapter that shares it.
     origin
         How it was opened from files; ``None``: a model in memory.
+    activate
+        Switches the module to this checkpoint, see :meth:`active`.
     """
 
     name: str

@@ -39,17 +39,21 @@ if TYPE_CHECKING:
     from transformers.pytorch_utils import Conv1D
 
 RANK = 16
+"""Rank of the LoRA."""
 SCALE = 2.0
-"""Rank of the LoRA, and the factor of its product (``alpha / rank``)."""
+"""Factor of the LoRA's product (``alpha / rank``)."""
 ROWS_PER_STEP = 8
+"""Rows of a step of training."""
 MAX_ROW_TOKENS = 512
-"""Rows of a step, and most tokens of a row; further tokens are left out."""
+"""Most tokens of a row; further tokens are left out."""
 _MAX_GRADIENT_NORM = 1.0
+"""Norm over all trained weights to which a longer gradient is cut."""
 WEIGHTS_PER_SCALE = 32
 """Weights that share a scale at 4 bits; at 8 bits a whole row shares one."""
 _OFF_VALUES: tuple[object, ...] = (None, False, [], {}, "none")
 """Values of unused fields in an adapter's configuration."""
 _NOT_MERGED_FIELDS = ("use_dora", "modules_to_save", "trainable_token_indices", "bias")
+"""Fields of a LoRA that has more than a product to add to each weight."""
 ReplacedWeights = list[tuple[torch.Tensor, torch.Tensor]]
 """Parameters, each with the tensor that replaces it."""
 

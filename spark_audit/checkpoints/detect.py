@@ -145,7 +145,21 @@ def _described(
 
 
 def formats_of(path: Path) -> dict[str, RecognisedFormat]:
-    """Return the formats of a path, by its content; a valid path has exactly one."""
+    """Return the formats of a path, by its content; a valid path has exactly one.
+
+    ================  ==============================================================
+    format            recognised by
+    ================  ==============================================================
+    ``bare-weights``  weights without a config.json beside them
+    ``gguf-file``     one file of GGUF, and no other weights
+    ``hf-folder``     config.json; without weights, only if no adapter is there
+    ``mlx-adapter``   adapter_config.json, and adapters.safetensors of MLX
+    ``peft-adapter``  adapter_config.json otherwise
+    ``task-series``   numbered folders, or a list of paths
+    ================  ==============================================================
+
+    A new format gets a line here, a reader in ``formats/``, and an entry below.
+    """
     has_config = (path / MODEL_CONFIG).exists()
     has_adapter_config = (path / ADAPTER_CONFIG).exists()
     full_weights = weight_files.weights_of(path)

@@ -41,13 +41,15 @@ def pick_device(device: str) -> str:
 
 
 def rooms(device: str) -> dict[str, int]:
-    """Return free bytes by device: GPUs (if one may be used), ``cpu`` and ``disk``."""
+    """Return free bytes by device: GPUs (if one may be used), ``cpu`` and ``disk``.
+
+    ``cpu`` is missing if the system does not report its free memory.
+    """
     free: dict[str, int] = {}
     if device.startswith("cuda"):
         for number in range(torch.cuda.device_count()):
             free[f"cuda:{number}"] = torch.cuda.mem_get_info(number)[0]
 
-    # Some systems do not report their free memory.
     memory = free_bytes()
     if memory is not None:
         free["cpu"] = memory

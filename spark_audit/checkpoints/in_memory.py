@@ -86,7 +86,7 @@ def from_memory(
         If it is neither.
     """
     if is_model(given):
-        return _of_model(
+        return _checkpoint_of_model(
             given, name=name, tokenizer=tokenizer, tokenizer_sha256=tokenizer_sha256
         )
     if not is_open(given):
@@ -101,7 +101,7 @@ def from_memory(
     return opened
 
 
-def _of_model(
+def _checkpoint_of_model(
     model: Any,
     *,
     name: str | None,
@@ -307,8 +307,8 @@ def weights_digest(model: torch.nn.Module) -> str:
 
         numbers = tensor.contiguous().view(-1).view(torch.uint8)  # (bytes,)
         for start in range(0, len(numbers), HASHED_BYTES):
-            part = numbers[start : start + HASHED_BYTES]
-            digest.update(part.cpu().numpy().data)
+            chunk = numbers[start : start + HASHED_BYTES]
+            digest.update(chunk.cpu().numpy().data)
     return digest.hexdigest()
 
 
@@ -330,11 +330,12 @@ def _tensors_in_effect(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     in_effect: dict[str, torch.Tensor] = {}
     for name, tensor in state.items():
         parts = name.split(".")
-        of_adapters = adapters.keys() & {*parts}
-        if of_adapters and not of_adapters & active:
+        # A tensor of an adapter has the adapter's name among the parts of its own.
+        its_adapters = adapters.keys() & {*parts}
+        if its_adapters and not its_adapters & active:
             continue
         # PEFT puts these parts into the names of the base's own weights.
-        if not of_adapters:
+        if not its_adapters:
             parts = [
                 part for part in parts if part not in ("base_layer", "original_module")
             ]

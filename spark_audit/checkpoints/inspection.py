@@ -22,6 +22,7 @@ WOULD_LOAD = "would load"
 """The fact that a checkpoint would load, with the kind of evidence."""
 ADAPTER_FACTS = ("r", "lora_alpha", "use_dora", "use_rslora", "num_virtual_tokens")
 """Fields of an adapter's configuration that are shown if they are set."""
+# Most names of modules and of files that are shown.
 _N_TARGETS = 8
 _N_FILES = 4
 
@@ -109,6 +110,7 @@ def inspect_checkpoint(
     if checkpoint.size <= SMALL_BYTES and not full_weights.quantised:
         if full_weights.device != "cpu" or loading.device_map is not None:
             on_cpu = replace(loading, device="cpu", device_map=None)
+            # The same checkpoints, described once more for the CPU.
             opening = OpenCheckpoints([spec], on_cpu, numbers=False)
         _open_last(opening)
         facts[WOULD_LOAD] = "yes"

@@ -20,7 +20,9 @@ from spark_audit.checkpoints.tensor_checks import State
 from spark_audit.checkpoints.weight_files import PEFT_PREFIX
 
 _RENAMED_TYPES = ("LORA", "IA3", "LOHA", "LOKR")
+# Where the adapter's own part of a tensor's name begins.
 _ADAPTER_PART = re.compile(r"\.(?:lora|ia3|hada|lokr)_")
+# What stands in front of "layers.0." in the name of a module, such as "model.".
 _FRONT_OF_LAYERS = re.compile(r"(?P<front>(?:\w+\.)*?)layers\.\d+\.")
 # Fields that select modules by patterns; the renamed adapter lists its modules instead.
 _SELECTING_FIELDS = ("exclude_modules", "layers_to_transform", "layers_pattern")

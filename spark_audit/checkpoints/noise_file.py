@@ -20,7 +20,7 @@ from spark_audit.checkpoints.tensor_checks import (
 from spark_audit.checkpoints.weight_files import (
     NOISE_FILE,
     check_whole,
-    merged,
+    read_all,
     read_safetensors,
 )
 from spark_audit.errors import CheckpointError
@@ -73,7 +73,7 @@ def _read_noise(path: Path, sha256: object, shape: Iterable[int]) -> torch.Tenso
         Hash of the file with which the checkpoint was trained; ``None``: unknown.
     """
     untrusted.check_inside(path)
-    state = merged((path,))
+    state = read_all((path,))
     check_floats(state)
     refuse_differences(
         {name: tensor.shape for name, tensor in state.items()},

@@ -73,6 +73,7 @@ def fold_olora(config: dict[str, object], state: State) -> PreparedAdapter:
             f"O-LoRA: {len(new_keys)} loranew tensors added to the earlier ones"
         )
 
+    # O-LoRA has one width in all layers, above the configuration's rank.
     widths = _widths(folded)
     is_wider = len(widths) == 1 and not widths & {0, _rank(config)}
     if is_wider and not config.get("rank_pattern"):
@@ -103,8 +104,10 @@ def _widened(
     alpha = config.get("lora_alpha", _DEFAULT_RANK)
     written_width = config.get("r_sum")
     if written_width is None:
-        reason = "only by its width, as it has no r_sum: if it is "
-        reason += "not of O-LoRA, give its adapter_config.json"
+        reason = (
+            "only by its width, as it has no r_sum: if it is not of O-LoRA, give its "
+            "adapter_config.json"
+        )
         is_joined = rank > 1
     else:
         # The record is the width of the earlier parts; the newest part has rank r.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -15,6 +16,7 @@ from spark_audit.checkpoints.remarks import remarks
 from spark_audit.checkpoints.stored_checkpoint import StoredCheckpoint
 from spark_audit.checkpoints.tokenizer import TokenizerRead
 from spark_audit.checkpoints.unused_tensors import notes_on
+from spark_audit.names import RELEARN
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class OnModule:
 
         Headers show no dtype, and fewer numbers than the model has.
         """
-        return self.checkpoint.full_weights.quantised and self.host.ids is None
+        return self.checkpoint.full_weights.quantised and self.host.probe_ids is None
 
     @property
     def dtype(self) -> str:
@@ -104,8 +106,8 @@ class Derivation:
     Attributes
     ----------
     field, value
-        Everything except the checkpoint that determines the other weights, and its name
-        in the checkpoint's hash.
+        The entry in the checkpoint's hash for the other weights: ``rounded`` with the
+        kind of rounding, or ``relearned`` with a hash of the training.
     note
         A note for readers of the report.
     make
@@ -117,3 +119,47 @@ class Derivation:
     value: str
     note: str
     make: Callable[[], derived.ReplacedWeights]
+
+
+def derivation_of(
+    on_module: OnModule, derived_kind: str, relearning: derived.Relearning | None
+) -> Derivation:
+    """Return how other weights are made of a checkpoint's own.
+
+    Parameters
+    ----------
+    derived_kind
+        ``relearn``, or a kind of rounding (``int8``, ``int4``).
+    relearning
+        The short training for ``relearn``.
+
+    Raises
+    ------
+    CheckpointError
+        If its adapter cannot be merged first.
+    """
+    host = on_module.host
+    adapter_name = on_module.adapter_name
+    peft_config = None if adapter_name is None else host.config_of(adapter_name)
+    derived.check_mergeable(host.model, peft_config)
+
+    if derived_kind == RELEARN and relearning is not None:
+        return Derivation(
+            field="relearned",
+            value=relearning.sha256,
+            note=relearning.note,
+            make=partial(
+                derived.relearned_weights,
+                host.model,
+                adapter_name,
+                on_module.tokenizer_read.tokenizer,
+                on_module.facts.max_positions,
+                relearning,
+            ),
+        )
+    return Derivation(
+        field="rounded",
+        value=derived_kind,
+        note=f"linear layers rounded to {derived_kind} by torchao",
+        make=partial(derived.rounded_weights, host.model, adapter_name, derived_kind),
+    )

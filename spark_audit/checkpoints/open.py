@@ -33,7 +33,7 @@ from spark_audit.checkpoints.given import GivenCheckpoint, is_model
 from spark_audit.checkpoints.grown_vocabulary import growth_since
 from spark_audit.checkpoints.in_memory import from_memory
 from spark_audit.checkpoints.noise_file import frozen_noise
-from spark_audit.checkpoints.on_module import Derivation, OnModule
+from spark_audit.checkpoints.on_module import OnModule, derivation_of
 from spark_audit.checkpoints.open_base import (
     base_from_files,
     can_share,
@@ -220,11 +220,17 @@ class OpenCheckpoints:
 
     Parameters
     ----------
+    specs
+        Checkpoints in files, or on a server.
+    loading
+        How they are opened.
     numbers
         Whether full weights are searched for NaN and infinite numbers at once, before
         any is loaded.
     relearning
         A short training; it is done when a checkpoint derived by it is first scored.
+    opened
+        Checkpoints that are open already. One named ``base`` is the base of the others.
 
     Raises
     ------
@@ -261,8 +267,9 @@ class OpenCheckpoints:
         self._loading = loading
         self._relearning = relearning
 
-        # The loaded module, and the base as it was last opened.
+        # The module that is loaded now.
         self._host: AdapterHost | None = None
+        # The base: without weights for comparisons, and on its module for its adapters.
         self._base: Checkpoint | None = None
         self._base_on_host: Checkpoint | None = None
         # Checkpoints of one call mostly share a tokenizer, which takes seconds to read.
@@ -276,24 +283,25 @@ class OpenCheckpoints:
             self.checkpoints = read_call(specs, loading)
             self.files_and_folders = _files_and_folders(self.checkpoints)
             check_no_adapter_on_memory(opened, self.checkpoints)
-            # The base comes first, whether it is in files or open.
-            self._modules: list[list[StoredCheckpoint] | Checkpoint] = [
-                *(checkpoint for checkpoint in opened if checkpoint.name == BASE),
-                *group_by_module(self.checkpoints),
-                *(checkpoint for checkpoint in opened if checkpoint.name != BASE),
-            ]
-            for module in self._modules:
-                if isinstance(module, list):
-                    self._describe(module)
-                else:
-                    self._describe_open(module)
-            has_open_base = self.groups[:1] == [[BASE]] and bool(opened)
-            if loading.include_base or has_open_base:
+            self._modules = _in_order_of_opening(self.checkpoints, opened)
+            self._describe_all()
+
+            # The first group is the base alone if it is open, or has no adapter on it.
+            is_base_first = self.groups[:1] == [[BASE]]
+            if loading.include_base or (opened and is_base_first):
                 for description in self.described[1:]:
                     check_base(description, self.described[0])
             if numbers:
                 self._check_numbers()
         self._check_names()
+
+    def _describe_all(self) -> None:
+        """Fill ``described`` and ``groups``, one group for each module."""
+        for module in self._modules:
+            if isinstance(module, list):
+                self._describe(module)
+            else:
+                self._describe_open(module)
 
     def _describe(self, checkpoints: Sequence[StoredCheckpoint]) -> None:
         """Describe the checkpoints of one module from headers, as one more group."""
@@ -341,7 +349,7 @@ class OpenCheckpoints:
 
     def each(self) -> Iterator[Checkpoint]:
         """Load and yield every checkpoint, in the order of ``groups``."""
-        for group in range(len(self.groups)):
+        for group in range(len(self._modules)):
             yield from self.open(group)
 
     def open(self, group: int) -> Iterator[Checkpoint]:
@@ -349,6 +357,11 @@ class OpenCheckpoints:
 
         The module that was loaded before is released first. What was given open is
         yielded as it is.
+
+        Parameters
+        ----------
+        group
+            Index in ``groups``.
         """
         checkpoints = self._modules[group]
         # Two modules at once would take twice the memory.
@@ -475,7 +488,7 @@ class OpenCheckpoints:
             host.using, on_module.adapter_name, noise=on_module.noise, weights=None
         )
         if derived_kind:
-            derivation = self._derivation(on_module, derived_kind)
+            derivation = derivation_of(on_module, derived_kind, self._relearning)
             computed[derivation.field] = derivation.value
             notes.append(derivation.note)
             # The adapter is merged into these weights, so it is not switched on again.
@@ -487,10 +500,10 @@ class OpenCheckpoints:
         # Full weights do not say from which base they were trained.
         has_unknown_base = checkpoint.has_full_weights and not self._is_base(checkpoint)
         has_adapter_on = attached is not None and not derived_kind
-        origin = Origin(checkpoint.typed_path, checkpoint.loading, host)
-        on_base = None
-        if self._base_on_host is not None and self._base_on_host.is_on(host):
-            on_base = self._base_on_host
+        on_base = self._base_on_host
+        if on_base is not None and not on_base.is_on(host):
+            on_base = None
+
         loaded = Checkpoint(
             name=str(CheckpointName(checkpoint.name, derived=derived_kind)),
             source=checkpoint.source,
@@ -515,7 +528,7 @@ class OpenCheckpoints:
             added=None if growth is None else growth.added,
             repeats_layers=bool((adapter_config or {}).get("layer_replication")),
             on_base=on_base,
-            origin=origin,
+            origin=Origin(checkpoint.typed_path, checkpoint.loading, host),
             activate=activate,
         )
         loaded = self._as_served(loaded, checkpoint)
@@ -524,43 +537,6 @@ class OpenCheckpoints:
             self._base = loaded.without_weights()
             self._base_on_host = loaded
         return loaded
-
-    def _derivation(self, on_module: OnModule, derived_kind: str) -> Derivation:
-        """Return how other weights are made of a checkpoint's own.
-
-        Raises
-        ------
-        CheckpointError
-            If its adapter cannot be merged first.
-        """
-        host = on_module.host
-        adapter_name = on_module.adapter_name
-        peft_config = None if adapter_name is None else host.config_of(adapter_name)
-        derived.check_mergeable(host.model, peft_config)
-
-        relearning = self._relearning
-        if derived_kind == RELEARN and relearning is not None:
-            return Derivation(
-                field="relearned",
-                value=relearning.sha256,
-                note=relearning.note,
-                make=partial(
-                    derived.relearned_weights,
-                    host.model,
-                    adapter_name,
-                    on_module.tokenizer_read.tokenizer,
-                    on_module.facts.max_positions,
-                    relearning,
-                ),
-            )
-        return Derivation(
-            field="rounded",
-            value=derived_kind,
-            note=f"linear layers rounded to {derived_kind} by torchao",
-            make=partial(
-                derived.rounded_weights, host.model, adapter_name, derived_kind
-            ),
-        )
 
     def _as_served(
         self, loaded: Checkpoint, checkpoint: StoredCheckpoint
@@ -572,6 +548,22 @@ class OpenCheckpoints:
         from spark_audit.checkpoints.server import NOTE
 
         return served_by(loaded, self._server, note=NOTE)
+
+
+def _in_order_of_opening(
+    checkpoints: Sequence[StoredCheckpoint], opened: Sequence[Checkpoint]
+) -> list[list[StoredCheckpoint] | Checkpoint]:
+    """Return what is opened one after the other, the base first.
+
+    Returns
+    -------
+    list
+        The checkpoints in files that share a module, as a list; or a checkpoint that
+        was given open.
+    """
+    open_bases = [checkpoint for checkpoint in opened if checkpoint.name == BASE]
+    open_others = [checkpoint for checkpoint in opened if checkpoint.name != BASE]
+    return [*open_bases, *group_by_module(checkpoints), *open_others]
 
 
 def _names_server(specs: Sequence[Spec], loading: Loading) -> bool:

@@ -17,8 +17,9 @@ from spark_audit.files import (
 )
 
 RECORD_FILE = "run.json"
+"""The record of a run; when the run is complete, with checksums of its other files."""
 STATE_FILE = "state.safetensors"
-"""Records of a run and of its current state, which hold checksums of other files."""
+"""The state from which a run goes on, with checksums of its other files until then."""
 _FIELD_TYPES = {
     "status": str,
     "starts": list,
@@ -155,7 +156,7 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def _damaged(path: Path, problem: str) -> OutputError:
-    """Return the error about a file that was changed."""
+    """Return the error about a file that was changed since the run wrote it."""
     remedy = "copy the run folder again, or remove it and train again"
     return OutputError(problem, where=str(path), fix=remedy)
 

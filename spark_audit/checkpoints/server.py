@@ -30,11 +30,13 @@ ANSWER_SECONDS = 600
 FIRST_ANSWER_SECONDS = 30
 """Seconds for any answer at all."""
 ANSWER_BYTES = 1 << 26
+"""Most bytes of an answer that are read."""
 KEY = "SPARK_AUDIT_API_KEY"
 """Variable whose value is sent as a bearer token, if it is set."""
 PAUSES = (1.0, 2.0, 4.0, 8.0)
 """Seconds before each new request to a server that is busy or away."""
 BUSY = (429, 500, 502, 503, 504)
+"""HTTP statuses of a server that may answer later."""
 COMPLETION_REQUEST = {"echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}
 """Parameters of a request for the log-probabilities of a prompt."""
 NOTE = (
@@ -86,7 +88,15 @@ def api_key() -> str:
 
 @dataclass(frozen=True)
 class _Answer:
-    """The HTTP status and the bytes of an answer; without one, 0 and the reason."""
+    """An answer of the server, or the reason why there is none.
+
+    Attributes
+    ----------
+    status
+        HTTP status; 0 without an answer.
+    content
+        The bytes of the answer; without one, those of the reason.
+    """
 
     status: int
     content: bytes

@@ -1,7 +1,8 @@
 """Refuse weights in parts that only their own tool can join.
 
 FSDP, DeepSpeed, Megatron and Meta's own code save one part per process. No part is a
-model, and only the tool knows how to join them, so the error names its command.
+model, and only the tool knows how to join them, so the error names its command. Another
+tool gets a pattern of its files below, and a paragraph in ``_error_about``.
 """
 
 from __future__ import annotations
@@ -37,8 +38,10 @@ def refuse_shards(path: Path) -> None:
 
 
 def _entries(folder: Path) -> Iterator[Path]:
-    """Yield a folder, its entries, and the entries of its folders."""
-    # Two levels, because tools make a folder for each step.
+    """Yield a folder, its entries, and the entries of its folders.
+
+    Two levels, because tools make a folder for each step.
+    """
     yield folder
     inner = sorted(folder.iterdir())
     yield from inner

@@ -21,8 +21,10 @@ from spark_audit.names import BASE
 OptionT = TypeVar("OptionT")
 
 SCHEMES = ("http://", "https://")
+"""Beginnings of the address of a server."""
 DTYPES = ("float32", "bfloat16", "float16", "auto")
 DEVICES = re.compile(r"(auto|cpu|cuda|mps|xpu)(:\d+)?")
+"""Pattern of a device, with the number of a GPU."""
 # A name has only characters that need no quotes.
 _NAME_AND_PATH = re.compile(r"([A-Za-z0-9._+-]+)=(.+)", re.DOTALL)
 
@@ -32,6 +34,7 @@ HALVES = {
 }
 """What ``PATH@full`` and ``PATH@adapter`` select of a folder that holds both."""
 
+# K, K:task, K:full, K:adapter, full or adapter.
 _STAGE = re.compile(r"[1-9]\d*(:(task|full|adapter))?|full|adapter")
 
 
@@ -255,8 +258,8 @@ def parse_specs(texts: Sequence[str]) -> list[Spec]:
     """
     drafts: list[Spec] = []
     for text in texts:
-        for match in _matches(text):
-            drafts.append(_draft(match))
+        for match in _expanded_pattern(text):
+            drafts.append(_parse_spec(match))
 
     # Given names come first, because default names must avoid them.
     names: set[str] = set()
@@ -300,7 +303,7 @@ def default_name(source: str) -> str:
     return distinct_suffixes([path_parts(path, stage)], taken={BASE})[0]
 
 
-def _matches(text: str) -> list[str]:
+def _expanded_pattern(text: str) -> list[str]:
     """Return the folders and weights files that a pattern matches.
 
     After ``NAME=``, the matches are replicates. A text that is not a pattern is
@@ -338,7 +341,7 @@ def _matches(text: str) -> list[str]:
     return [f"{name}=[{','.join(matches)}]"] if name else matches
 
 
-def _draft(text: str) -> Spec:
+def _parse_spec(text: str) -> Spec:
     """Parse a text into a spec; its name is empty if none is given.
 
     Raises

@@ -11,7 +11,7 @@ import re
 import shutil
 import weakref
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from tempfile import mkdtemp
@@ -35,6 +35,10 @@ from spark_audit.checkpoints.architecture import (
 )
 from spark_audit.checkpoints.checkpoint import offloaded
 from spark_audit.checkpoints.devices import MAX_COPY_BYTES, pick_device, rooms
+from spark_audit.checkpoints.padding_rows import (
+    filled_padding_rows,
+    restore_padding_rows,
+)
 from spark_audit.checkpoints.tensor_checks import ITS_OWN, State
 from spark_audit.checkpoints.weight_files import NOISE_FILE
 from spark_audit.errors import CheckpointError, at, memory_size, shown
@@ -44,15 +48,22 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
 _LAYER_COUNT_FIELDS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
-# Names that configurations give to numbers of repeated modules.
+"""Fields of config.json that count layers: each layer has a tensor at least."""
 _COUNT_FIELD = re.compile(
     r"(?:^|_)(?:n|num)_(?:\w+_)?(?:layers?|blocks|experts)$|layers$"
 )
+"""Names that configurations give to numbers of repeated modules."""
 MOST_LAYERS = 1000
-# PEFT writes these lists in any order.
-_SET_FIELDS = ("target_modules", "modules_to_save")
-# Fields of adapter_config.json that do not affect the result.
-_NO_EFFECT = ("base_model_name_or_path", "revision", "peft_version", "inference_mode")
+"""Largest number of repeated modules that a configuration may state."""
+_UNORDERED_FIELDS = ("target_modules", "modules_to_save")
+"""Lists of adapter_config.json that PEFT writes in any order."""
+_UNHASHED_FIELDS = (
+    "base_model_name_or_path",
+    "revision",
+    "peft_version",
+    "inference_mode",
+)
+"""Fields of adapter_config.json that do not affect the result."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +82,12 @@ class CheckpointHashes:
     model_id: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StoredCheckpoint:
     """Full weights or an adapter, with options for opening; made from headers.
+
+    A file of ``formats/`` makes it and ``detect.py`` adds the options. ``open.py`` then
+    builds it twice: as a skeleton without numbers, and loaded.
 
     Attributes
     ----------
@@ -118,7 +132,6 @@ class StoredCheckpoint:
     files: tuple[Path, ...]
     read: Callable[[], State]
     config_folder: Path
-    _: KW_ONLY
     folder: Path
     is_read_by_transformers: bool = False
     is_adapter: bool = False
@@ -162,7 +175,7 @@ class StoredCheckpoint:
 
     @property
     def device(self) -> str:
-        """The device on which it computes."""
+        """The device on which it computes, such as ``cpu`` or ``cuda:0``."""
         return pick_device(self.loading.device)
 
     @property
@@ -235,16 +248,23 @@ class StoredCheckpoint:
         return eos
 
     def check_room(self, parameters: int) -> str:
-        """Return where the weights fit; quantised ones count with their file size.
+        """Return, in words, the bytes of the weights and the room for them.
+
+        Quantised weights count with their file size.
+
+        Parameters
+        ----------
+        parameters
+            Number of the module's parameters.
 
         Raises
         ------
         CheckpointError
             If they do not fit where they are to go, with what would.
         """
-        needed = self.size
+        n_bytes_needed = self.size
         if not self.quantised:
-            needed = parameters * getattr(torch, self.dtype).itemsize
+            n_bytes_needed = parameters * getattr(torch, self.dtype).itemsize
 
         free_by_device = rooms(self.device)
         free_on_gpus = [
@@ -253,7 +273,7 @@ class StoredCheckpoint:
             if device.startswith("cuda")
         ]
         # If a system does not report its free memory, nothing is refused.
-        available = max(free_on_gpus, default=free_by_device.get("cpu", needed))
+        available = max(free_on_gpus, default=free_by_device.get("cpu", n_bytes_needed))
         if self.loading.device_map is not None:
             # A model that is spread may use all devices.
             available = sum(free_by_device.values())
@@ -263,14 +283,16 @@ class StoredCheckpoint:
             for device, n_bytes in free_by_device.items()
         )
         dtype = "their own dtype" if self.dtype == "auto" else self.dtype
-        answer = f"weights of {memory_size(needed)} in {dtype}; free: {listed}"
-        if needed > available:
-            remedy = (
-                "try --dtype bfloat16, --device-map auto (slow), or a machine with "
-            )
-            remedy += memory_size(needed + MAX_COPY_BYTES)
-            raise CheckpointError(f"does not fit: {answer}", fix=remedy)
-        return answer
+        answer = f"weights of {memory_size(n_bytes_needed)} in {dtype}; free: {listed}"
+        if n_bytes_needed <= available:
+            return answer
+
+        larger_memory = memory_size(n_bytes_needed + MAX_COPY_BYTES)
+        raise CheckpointError(
+            f"does not fit: {answer}",
+            fix="try --dtype bfloat16, --device-map auto (slow), or a machine with "
+            f"{larger_memory}",
+        )
 
     def hashes(
         self, adapter_config: Mapping[str, object] | None, **computed: str
@@ -312,9 +334,11 @@ class StoredCheckpoint:
     def _adapter_sha256(self, adapter_config: Mapping[str, object]) -> str:
         """Return a hash of an adapter that does not change when it is saved again."""
         kept = {
-            key: value for key, value in adapter_config.items() if key not in _NO_EFFECT
+            key: value
+            for key, value in adapter_config.items()
+            if key not in _UNHASHED_FIELDS
         }
-        for key in _SET_FIELDS:
+        for key in _UNORDERED_FIELDS:
             names = adapter_config.get(key)
             if isinstance(names, list):
                 kept[key] = sorted(names)
@@ -324,6 +348,7 @@ class StoredCheckpoint:
         """Return its module on the meta device; refuse tensors that do not fit it.
 
         Quantised weights have other tensors than the module, so they are not compared.
+        ``unused`` and ``padding_rows`` are filled on the way.
 
         Raises
         ------
@@ -340,7 +365,7 @@ class StoredCheckpoint:
         state = {name: tensor.to("meta") for name, tensor in stored.items()}
         model = self._build(state, device_map="meta")
         self.unused.update(unused_tensors.passed_over(stored, model))
-        self.padding_rows.update(_filled_padding_rows(stored, model))
+        self.padding_rows.update(filled_padding_rows(stored, model))
 
         # A cast would hide integers where the model has floating-point numbers.
         prefix = f"{model.base_model_prefix}."
@@ -357,14 +382,14 @@ class StoredCheckpoint:
         Each layer is some dozen Python objects before anything can be compared, so a
         wrong number would first fill the memory.
         """
-        for key, value in untrusted.walk(self.config):
+        for key, value in untrusted.keys_and_values(self.config):
             if not _COUNT_FIELD.search(key) or not isinstance(value, int):
                 continue
-            most = MOST_LAYERS
+            max_count = MOST_LAYERS
             if key in _LAYER_COUNT_FIELDS:
-                most = min(n_tensors, MOST_LAYERS)
+                max_count = min(n_tensors, MOST_LAYERS)
 
-            if value > most:
+            if value > max_count:
                 problem = (
                     f"config.json says {shown(key)} {str(value)[:20]}, the weights "
                     f"are {n_tensors} tensors"
@@ -402,7 +427,7 @@ class StoredCheckpoint:
             model = self._build(
                 state,
                 device_map="auto",
-                max_memory=_most_bytes(self.device),
+                max_memory=_room_for_weights(self.device),
                 offload_folder=disk_folder,
             )
             weakref.finalize(model, shutil.rmtree, disk_folder, ignore_errors=True)
@@ -411,7 +436,7 @@ class StoredCheckpoint:
         else:
             model = self._build(state, device_map={"": self.device})
 
-        self._restore_padding_rows(model)
+        restore_padding_rows(model, self.padding_rows)
         self._check_finite(model)
         if not is_spread:
             drop_parts_beside_text(model)
@@ -433,19 +458,6 @@ class StoredCheckpoint:
         if offloaded(model):
             tensor_checks.check_finite(self.read())
         _check_rotations(buffers)
-
-    def _restore_padding_rows(self, model: PreTrainedModel) -> None:
-        """Restore rows of embeddings that a class sets to zero after loading.
-
-        Some classes of transformers (Youtu) initialise their weights again. They spare
-        tensors from files, except for the row of padding. With a tied head, this row is
-        a logit.
-        """
-        for name, row in self.padding_rows.items():
-            embeddings = model.get_submodule(name)
-            weight = embeddings.weight  # (rows, width)
-            if not weight.is_meta and not bool(weight[embeddings.padding_idx].any()):
-                weight.data[embeddings.padding_idx] = row.to(weight)
 
     def _build(
         self,
@@ -498,7 +510,8 @@ class StoredCheckpoint:
                 offload_folder=offload_folder,
             )
 
-        # For missing and unexpected tensors only the name matters, not the shape.
+        # A tensor on one side alone is missing or unexpected: only its name matters, so
+        # any shape will do.
         unexpected = self._unexpected(info["unexpected_keys"], architecture)
         shapes_in_files = dict.fromkeys(unexpected, torch.Size())
         shapes_in_model = dict.fromkeys(info["missing_keys"], torch.Size())
@@ -515,7 +528,15 @@ class StoredCheckpoint:
     def _unexpected(
         self, names: Collection[str], architecture: PreTrainedConfig
     ) -> list[str]:
-        """Return tensors that have no place in the module and may matter."""
+        """Return tensors that have no place in the module and may matter.
+
+        Those without effect are added to ``unused``.
+
+        Parameters
+        ----------
+        names
+            Tensors for which transformers found no place, by its own names.
+        """
         unknown = [name for name in names if name not in self.unused]
         stored = self.read() if unknown else {}
 
@@ -535,42 +556,16 @@ class StoredCheckpoint:
         return [name for name in names if name not in self.unused]
 
 
-def _most_bytes(device: str) -> dict[int | str, int]:
+def _room_for_weights(device: str) -> dict[int | str, int]:
     """Return the bytes of weights that each GPU, by number, and ``cpu`` may hold."""
-    most: dict[int | str, int] = {}
+    room: dict[int | str, int] = {}
     for name, free in rooms(device).items():
         if name == "disk":
             continue
         # accelerate uses numbers of GPUs: "cuda:1" is 1.
         key = int(name.removeprefix("cuda:")) if name.startswith("cuda") else name
-        most[key] = max(free - MAX_COPY_BYTES, 0)
-    return most
-
-
-def _filled_padding_rows(
-    stored: Mapping[str, torch.Tensor], model: torch.nn.Module
-) -> State:
-    """Return the padding rows that hold numbers, by the name of their embeddings.
-
-    Parameters
-    ----------
-    stored
-        The tensors of the files.
-    model
-        The module, which may be on the meta device.
-    """
-    rows: State = {}
-    for name, module in model.named_modules():
-        if not isinstance(module, torch.nn.Embedding) or module.padding_idx is None:
-            continue
-        saved = stored.get(f"{name}.weight")  # (rows, width)
-        if saved is None or saved.shape != module.weight.shape:
-            continue
-
-        row = saved[module.padding_idx]  # (width,)
-        if bool(row.any()):
-            rows[name] = row.clone()
-    return rows
+        room[key] = max(free - MAX_COPY_BYTES, 0)
+    return room
 
 
 def _check_rotations(buffers: Mapping[str, torch.Tensor]) -> None:

@@ -23,16 +23,20 @@ if TYPE_CHECKING:
     from peft import PeftModelForCausalLM
     from transformers import PreTrainedModel
 
-# Part of a name that PEFT puts between a module and its weight.
+# PEFT names tensors as "base_model.model.lm_head.base_layer.weight": these parts of a
+# name are PEFT's, and not the base's.
 _WRAPPER_NAME = re.compile(r"\.(?:(?:token_adapter\.)?base_layer|original_module)\.")
-# Tensors of adapters of any type.
+# Tensors of the adapter itself, of any type.
 _OF_ADAPTER = re.compile(r"\.(?:lora_|loranew_|ia3_|hada_|lokr_|vera_|osf_|oft_)")
+# A module that was trained whole: PEFT may save it under two names.
 _SAVED_TWICE = re.compile(r"\.modules_to_save\.(?=[^.]+$)")
+# New numbers of some rows of a table.
 _TRAINED_ROWS = ".token_adapter.trainable_tokens_delta"
 LEAST_LIKENESS = 0.5
 """Cosine of two tables, over all rows, below which they belong to different models.
 Training keeps it near 1, and tables of other models are near 0."""
 _ROWS_AT_ONCE = 4096
+"""Rows of a table that are converted to float32 and compared at once."""
 _ALL_ROWS_DIFFER = (
     "save the adapter again with model.save_pretrained(FOLDER, "
     "save_embedding_layers=True), or merge it where it was trained"
@@ -168,12 +172,14 @@ def _note_on_rows(path: str, table: torch.Tensor, base_table: torch.Tensor) -> s
     return f"{note})"
 
 
-def grow(
+def add_rows(
     model: PreTrainedModel,
     state: Mapping[str, torch.Tensor],
     note_by_key: Mapping[str, str],
 ) -> None:
     """Give a base as many rows of embeddings and head as an adapter's file has.
+
+    This precedes attaching the adapter, whose shapes depend on them.
 
     New rows are undefined until they are filled.
 
@@ -230,7 +236,7 @@ def _rows_in_file(
     return max(counts, default=0)
 
 
-def take(
+def move_into_base(
     peft: PeftModelForCausalLM,
     state: State,
     wanted: Mapping[str, torch.Tensor],

@@ -30,8 +30,12 @@ _NUMBERED = re.compile(
     r"((?i:task|stage|round|epoch)[-_]?(?=\d)|checkpoint-(?=\d+$)|)(\d+)([-_].*)?"
 )
 _STAGE_PARTS = ("priv", "task", "adapter")
-_AS_LIST = "is a .txt file, which is read as a list of checkpoints"
-_LIST = "write one path per line, relative to the file, or give a checkpoint instead"
+"""Folders in a stage that may hold its checkpoint; the first that is there is taken.
+``task`` is the model after learning the task, ``priv`` that after its correction."""
+_READ_AS_LIST = "is a .txt file, which is read as a list of checkpoints"
+_WRITE_LIST = (
+    "write one path per line, relative to the file, or give a checkpoint instead"
+)
 
 
 @dataclass(frozen=True, order=True)
@@ -51,7 +55,13 @@ class _NumberedFolder:
 
 
 def series(source: str) -> dict[Path, dict[str, Path]]:
-    """Return :func:`stages_of` for a series; empty for a single checkpoint."""
+    """Return the stages of a typed path as :func:`stages_of` does.
+
+    Returns
+    -------
+    dict
+        Stage -> its checkpoints; empty for a single checkpoint.
+    """
     with at(source):
         if is_server(source):
             return {}
@@ -135,7 +145,15 @@ def stage_names(stages: Iterable[Path]) -> list[str]:
 
 
 def choose_stage(path: Path, number: str | None) -> tuple[Path, tuple[str, ...]]:
-    """Return a stage of a series (the last, ``K``, or ``K:task``), and notes.
+    """Return the checkpoint of a stage of a series, and notes for reports.
+
+    Parameters
+    ----------
+    path
+        The series.
+    number
+        ``K`` from 1, or ``K:task`` for the checkpoint before the stage's correction;
+        ``None``: the last stage.
 
     Raises
     ------
@@ -145,31 +163,32 @@ def choose_stage(path: Path, number: str | None) -> tuple[Path, tuple[str, ...]]
         If a file of a training run was changed.
     """
     stages = stages_of(path)
-    wanted_stage = number or str(len(stages))
-    stage_number, _, wanted_part = wanted_stage.partition(":")
+    n_stages = len(stages)
+    wanted = number or str(n_stages)
+    stage_number, _, wanted_part = wanted.partition(":")
+    no_such_stage = CheckpointError(
+        f"has {n_stages} stages, and no checkpoint @{wanted}",
+        fix=f"write @1 to @{n_stages}",
+    )
 
-    names = stage_names(stages)
+    # Numbers of stages begin at 1.
     index = int(stage_number) - 1
-    chosen = None
-    checkpoints: dict[str, Path] = {}
-    if index < len(names):
-        checkpoints = list(stages.values())[index]
-        # The first part represents the stage: the corrected checkpoint, if there is
-        # one.
-        own_part = next(iter(checkpoints))
-        chosen = checkpoints.get(wanted_part or own_part)
-
+    if index >= n_stages:
+        raise no_such_stage
+    checkpoints = list(stages.values())[index]
+    # The first part represents the stage: the corrected checkpoint, if there is one.
+    first_part = next(iter(checkpoints))
+    chosen = checkpoints.get(wanted_part or first_part)
     if chosen is None:
-        problem = f"has {len(stages)} stages, and no checkpoint @{wanted_stage}"
-        raise CheckpointError(problem, fix=f"write @1 to @{len(stages)}")
+        raise no_such_stage
 
-    note = f"stage {stage_number} of {len(stages)}: {names[index]}"
+    note = f"stage {stage_number} of {n_stages}: {stage_names(stages)[index]}"
     if "task" in checkpoints:
         note += f" ({chosen.name}/)"
 
     run = check_run(path)
     corrects = _corrects_each_stage(run)
-    if corrects and not wanted_part and own_part == "task":
+    if corrects and not wanted_part and first_part == "task":
         note += "; its method corrects each stage, this one was not yet"
     return chosen, (note, *_notes_on_run(run, stages, corrects=corrects))
 
@@ -204,6 +223,7 @@ def _notes_on_run(
     """
     status = run.get("status")
     last_part = "/priv" if corrects else "/task"
+    # Phases of the run are named STAGE/PART; these are those whose result is there.
     present = {
         f"{stage.name}/{next(iter(checkpoints))}"
         for stage, checkpoints in stages.items()
@@ -309,7 +329,9 @@ def _listed_stages(path: Path) -> list[Path]:
     try:
         lines = read_regular(path, follow=True).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{_AS_LIST}, and is no text", fix=_LIST) from error
+        raise CheckpointError(
+            f"{_READ_AS_LIST}, and is no text", fix=_WRITE_LIST
+        ) from error
 
     stages: list[Path] = []
     listed: set[str] = set()
@@ -321,15 +343,17 @@ def _listed_stages(path: Path) -> list[Path]:
         stage = path.parent / Path(text).expanduser()
         # A list of lists is not a list of checkpoints.
         if not stage.exists() or stage.suffix == path.suffix:
-            problem = f"{_AS_LIST}, and line {number} names no checkpoint that exists"
-            raise CheckpointError(problem, fix=_LIST)
+            problem = (
+                f"{_READ_AS_LIST}, and line {number} names no checkpoint that exists"
+            )
+            raise CheckpointError(problem, fix=_WRITE_LIST)
         if os.path.abspath(stage) in listed:
-            problem = f"{_AS_LIST}, and line {number} names a checkpoint again"
-            raise CheckpointError(problem, fix=_LIST)
+            problem = f"{_READ_AS_LIST}, and line {number} names a checkpoint again"
+            raise CheckpointError(problem, fix=_WRITE_LIST)
 
         listed.add(os.path.abspath(stage))
         stages.append(stage)
 
     if not stages:
-        raise CheckpointError(f"{_AS_LIST}, and holds no path", fix=_LIST)
+        raise CheckpointError(f"{_READ_AS_LIST}, and holds no path", fix=_WRITE_LIST)
     return stages

@@ -18,7 +18,9 @@ GIVE_TOKENIZER = "give the tokenizer that the model was trained with by --tokeni
 _MAX_GROWTH = 256
 """Largest factor by which all steps together may lengthen a text."""
 _MAX_ADDED_TOKENS = 64
+"""Most tokens that a template may put around a text."""
 _MAX_IDS = 1 << 24
+"""Number above the largest id."""
 _TEXT_STEPS = ("normalizer", "pre_tokenizer", "decoder")
 _TOKEN_FIELDS = {
     "content",
@@ -29,6 +31,7 @@ _TOKEN_FIELDS = {
     "special",
     "__type",
 }
+# A repetition without a limit: "*", "+", "{2,}".
 _ENDLESS = re.compile(r"[*+]|\{\d*,\}")
 # A class or an escape in an expression stands for one letter.
 _ONE_LETTER = re.compile(r"\\[pP]\{[^}]*\}|\\.|\[\^?\]?[^\]]*\]")
@@ -76,12 +79,13 @@ def vocabulary_of(content: dict[str, object]) -> dict[str, int]:
 
 
 def _harmful(problem: str) -> CheckpointError:
+    """Return the error about a tokenizer that would do harm."""
     return CheckpointError(f"the tokenizer {problem}", fix=GIVE_TOKENIZER)
 
 
 def _check_token_fields(settings_files: Iterable[dict[str, object]]) -> None:
     """Refuse a token with unknown fields, whose names a library would print."""
-    for token in untrusted.objects(list(settings_files)):
+    for token in untrusted.objects_in(list(settings_files)):
         is_token = isinstance(token.get("content"), str)
         if is_token and not token.keys() <= _TOKEN_FIELDS:
             fields = ", ".join(sorted(_TOKEN_FIELDS))
@@ -92,7 +96,7 @@ def _check_text_steps(content: dict[str, object]) -> None:
     """Refuse steps that make a text much longer, or that may match for ever."""
     growth = 1.0
     steps = [content.get(name) for name in _TEXT_STEPS]
-    for step in untrusted.objects(steps):
+    for step in untrusted.objects_in(steps):
         if "Regex" in step and _nests_repetitions(str(step["Regex"])):
             raise _harmful("repeats what repeats, which may match without end")
         # Steps follow each other, so their factors multiply.
@@ -106,7 +110,7 @@ def _growth_factor(step: dict[str, object]) -> float:
     """Return the largest factor by which one step can lengthen a text."""
     new_text = step.get("content")
     if step.get("type") == "Replace" and isinstance(new_text, str):
-        replaced = dict(untrusted.walk(step.get("pattern"))).get("String")
+        replaced = dict(untrusted.keys_and_values(step.get("pattern"))).get("String")
         if isinstance(replaced, str) and replaced:
             return max(1.0, len(new_text) / len(replaced))
         # An expression may match an empty text before and after every letter.
@@ -146,11 +150,11 @@ def _check_template(content: dict[str, object]) -> None:
     # Each special token of the template may stand for several ids.
     n_added = 0
     pieces = Counter[str]()
-    for step in untrusted.objects(content.get("post_processor")):
+    for step in untrusted.objects_in(content.get("post_processor")):
         added_ids = step.get("ids")
         if isinstance(added_ids, list):
             n_added += len(added_ids)
-        for piece in untrusted.objects(step.get("single")):
+        for piece in untrusted.objects_in(step.get("single")):
             pieces.update(piece.keys())
 
     if pieces["Sequence"] > 1:

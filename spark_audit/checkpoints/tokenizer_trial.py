@@ -14,7 +14,9 @@ from pathlib import Path
 from spark_audit.files import sha256_file
 
 _TRIAL_BYTES = 1 << 31
+"""Memory of the separate process."""
 _TRIAL_SECONDS = 20
+"""Seconds after which the separate process is ended."""
 # Isolated (-I): neither the working directory nor environment variables add code.
 _TRIAL = """
 import contextlib, resource, sys

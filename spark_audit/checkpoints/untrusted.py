@@ -22,8 +22,9 @@ from spark_audit import errors, files, wrong_paths
 from spark_audit.errors import CheckpointError, InputError, out_of_memory, shown
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
+"""Ends of the names of weights files; GGUF is asked for by itself."""
 CONFIGURATIONS = ("config.json", "adapter_config.json")
-# Files by trainers beside weights that are not weights.
+"""The configuration of a model, and that of an adapter."""
 NO_WEIGHTS = (
     "optimizer",
     "scheduler",
@@ -38,9 +39,11 @@ NO_WEIGHTS = (
     "custom_checkpoint",
     "value_head",
 )
+"""Beginnings of names of files that trainers save beside weights and are none."""
 
 HUB = "hf:"
 """Prefix of a model or data set on the hub; anything else is a path."""
+# ORG/NAME, and @REVISION.
 _HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+)(?:@(\w[\w./-]*))?")
 WORDS_BYTES = 1 << 26
 """Bytes of the largest tokenizer file that is read; real ones have at most 34 MB."""
@@ -55,6 +58,7 @@ _INNER_FOLDERS = ("additional_chat_templates", "custom_generate")
 _FETCHED_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.safetensors")
 _FETCHED_PICKLES = ("pytorch_model*.bin", "adapter_model.bin")
 _MAX_LISTED = 3
+"""Most names of scripts in a note."""
 
 # Whether the hub was already off before :func:`quiet`, for each open block.
 _was_offline: list[bool] = []
@@ -279,7 +283,7 @@ def check_inside(path: Path, *, within: Path | None = None) -> None:
 def refuse_code(config: Mapping[str, object], folder: Path) -> None:
     """Refuse a configuration or folder that would run code of the checkpoint."""
     remedy = "read the code, then add --trust-remote-code"
-    for settings in objects(config):
+    for settings in objects_in(config):
         if settings.get("auto_map"):
             raise CheckpointError("brings its own code (auto_map)", fix=remedy)
 
@@ -320,7 +324,7 @@ def read_config(folder: Path, *, trusted: bool) -> dict[str, object]:
     if not trusted:
         refuse_code(config, folder)
 
-    for key, value in walk(config):
+    for key, value in keys_and_values(config):
         remedy = f"remove {key} from config.json"
         # An implementation "ORG/NAME" would be fetched from the hub and run.
         names_code = key.endswith("attn_implementation")
@@ -333,7 +337,7 @@ def read_config(folder: Path, *, trusted: bool) -> dict[str, object]:
     return config
 
 
-def objects(value: object) -> Iterator[dict[str, object]]:
+def objects_in(value: object) -> Iterator[dict[str, object]]:
     """Yield every object in nested JSON, without recursion."""
     # A list of remaining values replaces recursion.
     waiting: list[object] = [value]
@@ -346,9 +350,9 @@ def objects(value: object) -> Iterator[dict[str, object]]:
             waiting += inner
 
 
-def walk(value: object) -> Iterator[tuple[str, object]]:
+def keys_and_values(value: object) -> Iterator[tuple[str, object]]:
     """Yield every key in nested JSON, with its value."""
-    for inner in objects(value):
+    for inner in objects_in(value):
         for key, inner_value in inner.items():
             yield str(key), inner_value
 

@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING
 import torch
 
 from spark_audit.checkpoints.tensor_checks import ITS_OWN
-from spark_audit.checkpoints.untrusted import walk
+from spark_audit.checkpoints.untrusted import keys_and_values
 from spark_audit.errors import CheckpointError, shown
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
+# Names of tensors, by kind. A new kind gets a pattern here, a check in
+# `kind_of_unused`, and a reason in `_REASONS_BY_KIND`.
 _VALUE_HEAD = re.compile(r"^(?:\w+\.)?(?:v_head|value_head|ilql_heads)\.")
 _VERSION = re.compile(r"(?:^|\.)(?:encoder|decoder)\.version$")
+# The one number that GPT-2 and its kin put where a mask hides a position.
 _FILL = re.compile(r"(?:^|\.)masked_bias$")
 _MASK = re.compile(r"(?:^|\.)(?:bias|causal_mask|attn_mask|future_mask)$")
 _POSITIONS = re.compile(r"(?:^|\.)position_ids$")
@@ -31,6 +34,7 @@ _PASSED_OVER = (r"rotary_emb\.inv_freq$", r"(?:^|\.)position_ids$")
 _ROTATIONS = re.compile(r"(?:^|\.)(?P<wave>cos|sin)_cached$")
 _SINUSOIDS = re.compile(r"(?:^|\.)embed_positions(?P<xglm>\.weights)?$")
 
+# Tables that are refused if their numbers are unexpected.
 _TABLE = re.compile(r"(?:^|\.)(?:position_ids|inv_freq|cos_cached|sin_cached)$")
 
 # Names in configurations for the base of rotary positions.
@@ -41,16 +45,17 @@ _TOLERANCE = 0.01
 
 _MASKED_LOGIT = -1e4
 """Largest value that masks use for the logits of unseen positions."""
-_MIN_POSITIONS = 4
-"""Position that is compared, so a table must reach up to it."""
+_COMPARED_POSITION = 3
+"""Position whose row of a table is compared: the first ones are alike for any base."""
 
-_REASON_UNUSED = {
+_REASONS_BY_KIND = {
     "value head": "a value head, which no logit depends on",
     "version": "version numbers of old fairseq code",
     "mask": "causal masks of old versions of transformers, which are computed",
     "positions": "tables of positions, which are computed, and equal",
     "passed over": "what transformers does not load into this class",
 }
+"""Kind of a tensor -> why it is left out, for a note in reports."""
 
 
 def kind_of_unused(
@@ -68,7 +73,7 @@ def kind_of_unused(
     Returns
     -------
     str or None
-        A key of the reasons above; ``None`` if the tensor may matter.
+        A key of ``_REASONS_BY_KIND``; ``None`` if the tensor may matter.
     """
     if _VALUE_HEAD.search(name):
         return "value head"
@@ -148,14 +153,16 @@ def notes_on(unused: Mapping[str, str]) -> list[str]:
         names_by_kind.setdefault(unused_kind, []).append(name)
 
     return [
-        f"left out: {_REASON_UNUSED[unused_kind]} "
+        f"left out: {_REASONS_BY_KIND[unused_kind]} "
         f"({len(names)} tensors, such as {shown(names[0])})"
         for unused_kind, names in names_by_kind.items()
     ]
 
 
 def _is_causal_mask(tensor: torch.Tensor, config: PreTrainedConfig) -> bool:
-    """Return whether it is 1 for what a position sees (a window of it), 0 elsewhere.
+    """Return whether a tensor is a causal mask, perhaps of a sliding window.
+
+    It is 1 for the positions that a position sees, and 0 elsewhere.
 
     Parameters
     ----------
@@ -171,7 +178,7 @@ def _is_causal_mask(tensor: torch.Tensor, config: PreTrainedConfig) -> bool:
     # The last position sees all earlier ones, or the configuration's window of them.
     n_seen = int(mask[-1].sum())
     windows: set[int] = set()
-    for key, value in walk(config.to_dict()):
+    for key, value in keys_and_values(config.to_dict()):
         if "window" in key and type(value) is int:
             windows.add(value)
 
@@ -202,15 +209,17 @@ def _is_computed_table(
 
 
 def _is_sinusoidal(tensor: torch.Tensor, *, is_of_xglm: bool) -> bool:
-    """Return whether a table ``(positions, width)`` holds sinusoids at position 3."""
-    if tensor.ndim != 2 or len(tensor) < _MIN_POSITIONS or tensor.shape[1] < 4:
+    """Return whether a table ``(positions, width)`` holds sinusoids in one row."""
+    if tensor.ndim != 2 or len(tensor) <= _COMPARED_POSITION or tensor.shape[1] < 4:
         return False
 
     half = tensor.shape[1] // 2
     # XGLM spreads frequencies up to the last one, and leaves out padding.
     n_steps = half - 1 if is_of_xglm else half
-    angles = 3 * _USUAL_THETA ** (-torch.arange(half) / n_steps)  # (half,)
-    return _is_near(tensor[3], torch.cat([angles.sin(), angles.cos()]))
+    frequencies = _USUAL_THETA ** (-torch.arange(half) / n_steps)  # (half,)
+    angles = _COMPARED_POSITION * frequencies
+    row = tensor[_COMPARED_POSITION]  # (width,)
+    return _is_near(row, torch.cat([angles.sin(), angles.cos()]))
 
 
 def _has_frequencies(tensor: torch.Tensor, theta: float) -> bool:
@@ -231,7 +240,7 @@ def _has_frequencies(tensor: torch.Tensor, theta: float) -> bool:
 
 
 def _has_rotations(tensor: torch.Tensor, theta: float, wave: str) -> bool:
-    """Return whether a table holds rotary positions, judged by its row for position 3.
+    """Return whether a table holds rotary positions, judged by one of its rows.
 
     Parameters
     ----------
@@ -240,13 +249,15 @@ def _has_rotations(tensor: torch.Tensor, theta: float, wave: str) -> bool:
     wave
         ``cos`` or ``sin``.
     """
-    if tensor.ndim < 2 or tensor.shape[-2] < _MIN_POSITIONS:
+    if tensor.ndim < 2 or tensor.shape[-2] <= _COMPARED_POSITION:
         return False
 
     half = tensor.shape[-1] // 2
-    angles = 3 * theta ** (-torch.arange(half) / half)  # (half,)
+    frequencies = theta ** (-torch.arange(half) / half)  # (half,)
+    angles = _COMPARED_POSITION * frequencies
     values = angles.cos() if wave == "cos" else angles.sin()
-    row = tensor.reshape(-1, *tensor.shape[-2:])[0, 3]  # (width,)
+    first_table = tensor.reshape(-1, *tensor.shape[-2:])[0]  # (positions, width)
+    row = first_table[_COMPARED_POSITION]  # (width,)
     return _is_near(row, torch.cat([values, values]))
 
 
@@ -262,7 +273,7 @@ def _is_near(tensor: torch.Tensor, computed: torch.Tensor) -> bool:
 def _thetas(config: PreTrainedConfig) -> list[float]:
     """Return the bases of rotary positions that a configuration has, or may have."""
     thetas: set[float] = set()
-    for key, value in walk(config.to_dict()):
+    for key, value in keys_and_values(config.to_dict()):
         if not isinstance(value, int | float) or isinstance(value, bool):
             continue
         # Some types have several bases, for example for sliding windows.

@@ -32,18 +32,23 @@ from spark_audit.files import (
 )
 from spark_audit.provenance import sha256_json
 
-# Keys that differ when the same weights are saved twice.
-_VOLATILE = ("_name_or_path", "transformers_version")
+_VOLATILE_FIELDS = ("_name_or_path", "transformers_version")
+"""Fields of config.json that differ when the same weights are saved twice."""
 PEFT_PREFIX = "base_model.model."
 """Prefix of the names of PEFT's tensors."""
 FULL_WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+"""Files of a model's weights, in the order in which transformers looks for them."""
 ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
+"""Files of an adapter's weights, in the order in which PEFT looks for them."""
 COPY_AGAIN = "copy or download the checkpoint again"
 _SAVE_AGAIN = "save it again with torch.save(model.state_dict(), ...) or safetensors"
 _POINTER_BYTES = 1024
+"""Bytes up to which a file may be a pointer of Git LFS."""
 _FILE_NAME_BYTES = 255
 """Bytes of the longest file name on common file systems."""
+# Names of shards by transformers and by torchtune.
 _SHARD = re.compile(r"\d{4,5}(?:-of-\d{5}|_\d+)\.")
+# The name of the code that a pickle would run, in torch's error.
 _ASKED_GLOBAL = re.compile(r"(?:GLOBAL|global:?) ([\w.]+\.[\w.]+)")
 WEIGHTS_OF_OTHER_FRAMEWORKS = (
     ("flax_model.msgpack", "Flax", "from_pretrained(FOLDER, from_flax=True)"),
@@ -55,12 +60,12 @@ WEIGHTS_OF_OTHER_FRAMEWORKS = (
 """Files, their framework, and the call of transformers 4 that could read them."""
 NOISE_FILE = "frozen_noise.safetensors"
 """A file beside a checkpoint with noise for its input embeddings, one row per token."""
-# The name of spark-train's record.
 _TRAINED_ON = "trained_on.json"
+"""spark-train's record beside an adapter: its base, its noise, and checksums."""
 
 
 def weights_of(folder: Path, names: Sequence[str] = FULL_WEIGHT_FILES) -> Path | None:
-    """Return the first of these files that exists, or its index."""
+    """Return the first of these files that exists, or its index; ``None``: neither."""
     for name in names:
         for end in ("", ".index.json"):
             path = folder / f"{name}{end}"
@@ -249,8 +254,8 @@ def read_tensors(path: Path) -> object:
     return _read_pickle(path)
 
 
-def merged(files: Iterable[Path]) -> State:
-    """Return the tensors of all shards in one dictionary."""
+def read_all(files: Iterable[Path]) -> State:
+    """Return the tensors of all files in one dictionary; they may be shards."""
     state: State = {}
     for path in files:
         remedy = f"give the file itself: {path.name}"
@@ -354,7 +359,9 @@ def content_sha256(files: Iterable[Path], config: Mapping[str, object]) -> str:
     Fields that differ between two savings of one configuration (the library's version,
     the path it was loaded from) are left out.
     """
-    stable = {key: value for key, value in config.items() if key not in _VOLATILE}
+    stable = {
+        key: value for key, value in config.items() if key not in _VOLATILE_FIELDS
+    }
     hash_by_file = sorted([path.name, sha256_file(path)] for path in files)
     # Some configurations hold infinity, which canonical JSON cannot express.
     content = {"config": json.dumps(stable, sort_keys=True), "files": hash_by_file}
@@ -389,7 +396,7 @@ def check_whole(folder: Path) -> dict[str, object]:
         raise _not_as_written(_TRAINED_ON, DAMAGED)
 
     # The seal covers the checksums, and these cover the files.
-    assert isinstance(files, dict)
+    assert isinstance(files, dict)  # for the type checker: checked just above
     for name, facts in files.items():
         damage = fault(folder / name, facts)
         if damage is not None:
@@ -405,5 +412,6 @@ def _are_names_in_folder(files: object) -> bool:
 
 
 def _not_as_written(name: str, damage: str) -> CheckpointError:
+    """Return the error about a file that was changed after spark-train wrote it."""
     remedy = "copy the adapter's folder again, or train again"
     return CheckpointError(f"{name} {damage}", fix=remedy)

@@ -24,7 +24,7 @@ HISTORY_COLUMNS = {
     "seconds": "Float64",
     "share_of_time": "Float64",
 }
-"""Columns of a history, with their types."""
+"""Columns of a history, with their types; a new one is filled in ``history_of``."""
 
 
 class LookCost(NamedTuple):

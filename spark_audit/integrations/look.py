@@ -21,8 +21,11 @@ class AuditLook:
 
     Attributes
     ----------
+    step
+        Steps of training before this look.
     name
-        Name of the checkpoint in the report; ``base`` before the first step.
+        Name of the checkpoint in the report: ``step-N``, or ``base`` if training begins
+        with the base.
     report
         The figures of this look, and the findings of all looks so far.
     tripped
@@ -52,8 +55,9 @@ class AuditLook:
         """Return the shared figures for logs, by the names of the gate's rules."""
         figures = self._severities()
         for row in self._main_rows():
-            of = f".{row.variant}" if row.variant else ""
-            name = f"{LOG_PREFIX}{row.audit}.{row.metric}{of}"
+            name = f"{LOG_PREFIX}{row.audit}.{row.metric}"
+            if row.variant:
+                name += f".{row.variant}"
             for end in ("value", "low", "high"):
                 # Figures that shared files withhold are not logged either.
                 value = getattr(row, end)
@@ -63,7 +67,9 @@ class AuditLook:
 
     def _severities(self) -> dict[str, float]:
         """Return the highest severity of all findings, and of each audit."""
+        # A curve without any finding is a line at 0.
         severities = {f"{LOG_PREFIX}severity": 0.0}
+
         for finding in self.findings:
             names = [f"{LOG_PREFIX}severity"]
             # Findings on the report as a whole belong to no audit.
@@ -97,6 +103,7 @@ class AuditLook:
         like
             A row of the metric.
         """
+        # Declared in the audit, see `metric_of`.
         headline = metric_of(like.audit, like.metric).headline
         own_rows = []
         for row in report.results:

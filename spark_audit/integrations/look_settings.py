@@ -10,7 +10,13 @@ from spark_audit.report.gate.rules import Rule, parse_rule
 
 
 def audits_by_name(audits: Sequence[str | Audit]) -> dict[str, Audit]:
-    """Return the audits of each look by name; refuse those of series."""
+    """Return the audits of each look by name; refuse those of series.
+
+    Raises
+    ------
+    InputError
+        If an audit is unknown, or looks at series of checkpoints.
+    """
     audit_by_name: dict[str, Audit] = {}
     for audit in audits:
         if audit == Matched.name:
@@ -19,6 +25,7 @@ def audits_by_name(audits: Sequence[str | Audit]) -> dict[str, Audit]:
         elif isinstance(audit, str):
             audit = find(audit)()
 
+        # A series has several checkpoints, and a look has one.
         if audit.of_series:
             raise InputError(
                 f"{audit.name} looks at series, and a model in training is none",
@@ -30,7 +37,20 @@ def audits_by_name(audits: Sequence[str | Audit]) -> dict[str, Audit]:
 
 
 def rules_of(texts: Sequence[str], audits: Mapping[str, Audit]) -> list[Rule]:
-    """Parse rules; refuse those that a look cannot check."""
+    """Parse rules; refuse those that a look cannot check.
+
+    Parameters
+    ----------
+    texts
+        Rules as for ``spark-audit gate``.
+    audits
+        The audits of each look by name.
+
+    Raises
+    ------
+    InputError
+        If a rule is on an audit that no look has, or names checkpoints.
+    """
     rules = [parse_rule(text) for text in texts]
 
     for text, rule in zip(texts, rules, strict=True):

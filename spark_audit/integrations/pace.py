@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+
+import torch
 
 MAX_TIME_SHARE = 0.02
 """Share of the training time that looks may take if no interval is given."""
+
+HAS_USED_CUDA: Callable[[], bool] = torch.cuda.is_initialized
+"""Tells whether this process has used a GPU. The name gives torch's function a type."""
+
+
+def seconds_now() -> float:
+    """Return the clock in seconds, after the GPU has finished all requested work."""
+    if HAS_USED_CUDA():
+        torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 @dataclass
@@ -19,9 +32,13 @@ class Pace:
     every
         Steps between looks; ``None``: as many as ``MAX_TIME_SHARE`` requires.
     start
-        The step at which the training began.
-    spent, cost
-        Seconds of all looks, and of the last look.
+        The step at which the training began; above 0 it was resumed.
+    began
+        The clock at the beginning, in seconds.
+    spent
+        Seconds of all looks so far.
+    cost
+        Seconds of the last look, by which the next one is estimated.
     """
 
     every: int | None
@@ -52,8 +69,10 @@ class Pace:
             return -step % self.every
 
         trained = max(self.trained, 1e-9)  # seconds; a clock may not have moved
-        # Time after this look and the final one.
+        # Seconds of all looks when this one and the final one are done.
         spent_by_looks = self.spent + 2 * self.cost
+        # Seconds of training until these are MAX_TIME_SHARE of it.
         seconds_lacking = spent_by_looks / MAX_TIME_SHARE - trained
+
         steps_per_second = (step - self.start) / trained
         return max(math.ceil(seconds_lacking * steps_per_second), 0)

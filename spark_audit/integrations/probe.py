@@ -11,10 +11,20 @@ from spark_audit.scoring.table import ITEMS
 
 
 def probe_rows(manifest: Manifest, plan: Plan, rows: int) -> set[str]:
-    """Return the rows of a probe: half of them trained, rows with identifiers first.
+    """Return ids of the rows of a probe: half of them trained, identifiers first.
+
+    A probe is the part of the manifest that each look of a callback scores.
 
     If the plan asks for candidates, whole sets (canaries, twins) come first, up to half
-    of the rows. Among equal rows, a hash decides.
+    of the rows. Among equal rows, a hash decides, so that the same manifest always
+    gives the same probe.
+
+    Parameters
+    ----------
+    plan
+        The passes of all audits, with the keys of the items that each needs.
+    rows
+        Most rows of the probe.
     """
     planned: set[str] = set()
     for task, item_keys in plan.items():
@@ -42,7 +52,8 @@ def probe_rows(manifest: Manifest, plan: Plan, rows: int) -> set[str]:
     trained = [example.id for example in examples if example.split == "train"]
     held_out = [example.id for example in examples if example.split == "test"]
 
-    # If one side has too few rows, the other gets the remaining places.
+    # Half of the room is for held-out rows; a side with too few rows leaves room to the
+    # other.
     room = rows - len(taken)
     n_held_out = min(len(held_out), max(room // 2, room - len(trained)))
     return taken | {*trained[: room - n_held_out], *held_out[:n_held_out]}
@@ -51,14 +62,23 @@ def probe_rows(manifest: Manifest, plan: Plan, rows: int) -> set[str]:
 def _rows_of_candidate_sets(
     manifest: Manifest, planned: set[str], *, most: int
 ) -> set[str]:
-    """Return the rows of candidate sets that are planned whole, in random order."""
-    row_lists = []
+    """Return ids of the rows of as many whole candidate sets as fit.
+
+    Parameters
+    ----------
+    planned
+        Ids of rows that the plan scores; a set with another row is left out.
+    most
+        Most rows of all sets together.
+    """
+    sets_of_rows: list[list[str]] = []
     for candidates in (*manifest.canaries, *manifest.twins):
-        row_lists.append([context.example for context in candidates.contexts])
+        sets_of_rows.append([context.example for context in candidates.contexts])
 
     taken: set[str] = set()
-    for row_list in sorted(row_lists, key=_drawn_order):
-        added = {*row_list} - taken
+    for row_ids in sorted(sets_of_rows, key=_drawn_order):
+        # Sets may share rows.
+        added = {*row_ids} - taken
         # A smaller set may fit after a larger one did not.
         if added <= planned and len(taken) + len(added) <= most:
             taken |= added

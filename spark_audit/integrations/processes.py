@@ -33,6 +33,7 @@ def result_of_first(work: Callable[[], Result]) -> Result:
     SparkError
         In all processes if the first one raises it.
     """
+    # The others wait in the broadcast.
     outcome = _outcome(work) if PartialState().is_main_process else None
     outcomes: list[Result | SparkError] = broadcast_object_list([outcome])
     return _without_errors(outcomes)[0]

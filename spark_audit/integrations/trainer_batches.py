@@ -44,7 +44,10 @@ model does not read it."""
 
 @dataclass
 class Seen:
-    """Counts from a trainer's batches.
+    """Counts from a trainer's batches, which become warnings by :meth:`sentences`.
+
+    A further count is a field here, counted in ``BatchReader._read``, with a sentence
+    below.
 
     Attributes
     ----------
@@ -124,7 +127,17 @@ class Seen:
 
 @dataclass(frozen=True)
 class _Sought:
-    """An identifier in a trained row of the manifest, in its form for a batch."""
+    """An identifier in a trained row of the manifest, in its form for a batch.
+
+    Attributes
+    ----------
+    row
+        Id of its row.
+    n_tokens
+        Its tokens, without those before it that must match, too.
+    supervision
+        Whether training has loss on it by the manifest; ``None``: not recorded.
+    """
 
     row: str
     n_tokens: int
@@ -165,6 +178,7 @@ class BatchReader:
                 if tokens is None:
                     continue
 
+                # A trainer may put other special tokens in front than the tokenizer.
                 first = max(tokens.start - CONTEXT, encoding.n_leading_special)
                 ids = np.asarray(encoding.ids[first : tokens.end], np.int64)
                 identifier = _Sought(
@@ -232,6 +246,7 @@ class BatchReader:
         """Count the contents of one row of a batch; arrays have shape ``(T,)``."""
         seen = self.seen
         seen.n_rows += 1
+        # Each with the token at which it ends.
         identifiers = [*self._identifiers(ids)]
 
         # Each text of a packed row begins at position 0.
@@ -243,22 +258,23 @@ class BatchReader:
         seen.n_two_bos += self._has_two_bos(ids)
         seen.n_without_loss += not (labels != NO_LOSS).any()
 
-        counts: dict[str, int] = defaultdict(int)
+        n_found_by_row: dict[str, int] = defaultdict(int)
         for identifier, end in identifiers:
             # A label belongs to its own token, because the model shifts the labels.
             own_labels = labels[end - identifier.n_tokens : end]
             has_loss = bool((own_labels != NO_LOSS).any())
+
             seen.n_with_loss += has_loss
             seen.n_masked += not has_loss
             if identifier.supervision is not None:
                 expected = HAS_LOSS[identifier.supervision]
                 seen.n_otherwise += expected != has_loss
-            counts[identifier.row] += 1
+            n_found_by_row[identifier.row] += 1
 
         # In a row that is not packed, missing identifiers were cut off.
         if not is_packed:
-            for row, count in counts.items():
-                seen.n_cut_off += max(self.n_identifiers_of_row[row] - count, 0)
+            for row, n_found in n_found_by_row.items():
+                seen.n_cut_off += max(self.n_identifiers_of_row[row] - n_found, 0)
 
     def _identifiers(self, ids: np.ndarray) -> Iterator[tuple[_Sought, int]]:
         """Yield the identifiers in a row of a batch, with the token at which each ends.

@@ -13,12 +13,20 @@ _log = logging.getLogger("spark_audit")
 def log_by_trainer(figures: dict[str, float]) -> None:
     """Pass figures to the trainer's ``log``, but not to TRL's, which clears its own.
 
-    A trainer hands out no self: it is looked for among those that called.
+    A trainer does not give itself to its callbacks: it is looked for among those that
+    called. Outside of a trainer, the figures go to Python's log.
+
+    Parameters
+    ----------
+    figures
+        Figures by their name in logs, as shared files may have them.
     """
+    # From this function outwards, up to the trainer's loop.
     frame = inspect.currentframe()
     while frame is not None:
         trainer = frame.f_locals.get("self")
         if isinstance(trainer, transformers.Trainer):
+            # The first class that has a log of its own, from the user's to the Trainer.
             for base_class in type(trainer).__mro__:
                 is_of_trl = base_class.__module__.startswith("trl.")
                 log = vars(base_class).get("log")

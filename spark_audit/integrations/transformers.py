@@ -8,7 +8,6 @@ so far: otherwise frequent looks would find something by chance.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -39,7 +38,7 @@ from spark_audit.integrations.given_base import open_given_base
 from spark_audit.integrations.history import LookCost, history_of, summary_of
 from spark_audit.integrations.look import LOG_PREFIX, AuditLook
 from spark_audit.integrations.look_settings import audits_by_name, rules_of
-from spark_audit.integrations.pace import Pace
+from spark_audit.integrations.pace import Pace, seconds_now
 from spark_audit.integrations.probe import probe_rows
 from spark_audit.integrations.processes import result_of_first, results_of_all
 from spark_audit.integrations.trainer_batches import STEPS, BatchReader, Seen
@@ -70,9 +69,6 @@ Scores = dict[Pass, TokenTable]
 
 ScoredItem = tuple[str, np.ndarray, Mapping[str, np.ndarray]]
 """Key, positions and columns of one item; the arrays have shape ``(tokens,)``."""
-
-HAS_USED_CUDA: Callable[[], bool] = torch.cuda.is_initialized
-"""Tells whether this process has used a GPU. The name gives torch's function a type."""
 
 _log = logging.getLogger("spark_audit")
 
@@ -159,7 +155,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
                 fix="give a whole number of 1 or more, or leave it out",
             )
         self._every = every
-        self._tokenizer = tokenizer
+        self._given_tokenizer = tokenizer
         self._given_base = base
         self.seed = seed
         self._preset = preset
@@ -190,9 +186,11 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
 
         self.looks: list[AuditLook] = []
         self.costs: list[LookCost] = []
+
         # Scores of the base, and whether training begins with its weights.
         self._base: Scores | None = None
         self._begins_at_base = False
+        # No look is due before this step.
         self._due_step = 0
         self._reader: BatchReader | None = None
 
@@ -219,7 +217,9 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
                 fix="audit the checkpoints that are saved",
             )
 
-        self.begin(model, self._tokenizer or processing_class, step=state.global_step)
+        self.begin(
+            model, self._given_tokenizer or processing_class, step=state.global_step
+        )
         # torch.compile would compile a hook with the model.
         if self._reader is not None and not getattr(args, "torch_compile", False):
             self._reader.attach(extract_model_from_parallel(model))
@@ -245,21 +245,26 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         """
         self.looks = []
         self.costs = []
+        # Facts of the base and of all looks, and findings of all looks by audit.
         self._facts: list[CheckpointFacts] = []
         self._findings: dict[str, list[Finding]] = {name: [] for name in self.audits}
+
         self._pace = Pace(self._every, step)
         self._model = model
-        self._reads_by = tokenizer
+        self._used_tokenizer = tokenizer
+        # Steps of this process whose batches were read.
         self._steps_read = 0
 
-        started = _now()
+        started = seconds_now()
         is_fresh = not step
         with _unwrapped(model) as inner:
-            loaded = in_memory(inner, self._reads_by, name=BASE, is_hashed=False)
+            loaded = in_memory(inner, self._used_tokenizer, name=BASE, is_hashed=False)
             check_fit(self._full_manifest, loaded, base_sha256=None)
+            # Pass -> the items that each look scores; they do not change in training.
             self._items = items_for(self.manifest, loaded, self.plan)
             self._score_base(inner, loaded, is_fresh=is_fresh)
             self._reader = BatchReader.of(self._full_manifest, loaded)
+
         if is_fresh:
             self.look_at(step, started=started)
         else:
@@ -277,7 +282,8 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         step = state.global_step
         self._steps_read += 1
         if self._steps_read >= min(STEPS, state.max_steps):
-            self._tell_batches()
+            self._report_batches()
+
         if step >= state.max_steps:
             self._look(state, control)
         elif step >= self._due_step:
@@ -296,7 +302,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         **unused: object,
     ) -> None:
         """Look once more if training ended before its last step."""
-        self._tell_batches()
+        self._report_batches()
 
         # The weights that are loaded at the end may be those of an earlier step.
         has_looked = self.looks and self.looks[-1].step == state.global_step
@@ -313,7 +319,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         """Return the counts from this process's own batches."""
         return None if self._reader is None else self._reader.seen
 
-    def _tell_batches(self) -> None:
+    def _report_batches(self) -> None:
         """Report the contents of the trainer's first batches once, and stop reading."""
         reader = self._reader
         if reader is None or not reader.is_attached:
@@ -328,7 +334,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
     def _count_look(self, step: int, started: float) -> float:
         """Add the seconds since ``started`` to the cost of looks; return them."""
         # The first process decides, so that all processes act alike.
-        (self._pace.cost,) = broadcast_object_list([_now() - started])
+        (self._pace.cost,) = broadcast_object_list([seconds_now() - started])
         self._pace.spent += self._pace.cost
         self._due_step = step + 1
         return self._pace.cost
@@ -365,16 +371,20 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         SparkError
             If an error prevents the check of a rule.
         """
-        started = _now() if started is None else started
+        started = seconds_now() if started is None else started
+        # The first look is of the base itself, if training begins with its weights.
         name = BASE if self._begins_at_base and not step else f"step-{step}"
         look: AuditLook | None = None
         try:
             with _unwrapped(self._model) as inner:
-                loaded = in_memory(inner, self._reads_by, name=name, is_hashed=False)
+                loaded = in_memory(
+                    inner, self._used_tokenizer, name=name, is_hashed=False
+                )
                 tables = {} if self._base is None else {BASE: self._base}
                 if name != BASE:
-                    tables[name] = self._scores(loaded)
-                look = result_of_first(lambda: self._concluded(loaded, step, tables))
+                    tables[name] = self._score(loaded)
+                # All processes have all scores, so that one concludes for all.
+                look = result_of_first(lambda: self._conclude(loaded, step, tables))
         except SparkError as error:
             # A rule that cannot be checked must not let the training pass.
             if self._rules:
@@ -387,7 +397,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
 
         self.looks.append(look)
         self.costs.append(LookCost(seconds, self._pace.share_of_time))
-        self._tell(look, seconds, is_last=is_last)
+        self._log_look(look, seconds, is_last=is_last)
         return look
 
     @property
@@ -403,7 +413,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         """Return the broken rules, each with its look, for the exit of a script."""
         return [f"{look.name}: {text}" for look in self.looks for text in look.tripped]
 
-    def _tell(self, look: AuditLook, seconds: float, *, is_last: bool) -> None:
+    def _log_look(self, look: AuditLook, seconds: float, *, is_last: bool) -> None:
         """Log the figures of a look, its findings, and the rules that it breaks."""
         figures = look.figures() | {f"{LOG_PREFIX}seconds": seconds}
         if look.step:
@@ -438,7 +448,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         scored_base = None
         if self._given_base is not None:
             base = open_given_base(self._given_base, self._full_manifest, model=loaded)
-            scored_base = ScoredBase(base, self._scores(base))
+            scored_base = ScoredBase(base, self._score(base))
         else:
             scored_base = self._base_of_model(model, is_fresh=is_fresh)
         if scored_base is None:
@@ -472,9 +482,13 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         distances: list[float] = []  # nats a token, one for each state
         for activate in states:
             base = in_memory(
-                model, self._reads_by, name=BASE, activate=activate, is_hashed=False
+                model,
+                self._used_tokenizer,
+                name=BASE,
+                activate=activate,
+                is_hashed=False,
             )
-            tables = self._scores(base)
+            tables = self._score(base)
             table = tables.get(Pass())
             if table is None or not len(table):  # no text is scored whole
                 return ScoredBase(base, tables)
@@ -490,7 +504,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         _log.warning("the manifest's base cannot be looked at here: %s", reason)
         return None
 
-    def _concluded(
+    def _conclude(
         self, loaded: Checkpoint, step: int, tables: Mapping[str, Scores]
     ) -> AuditLook:
         """Conclude from the scores of a look and of the base, if there is one.
@@ -516,6 +530,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
             ]
             results[audit_name] = replace(result, findings=[*findings])
 
+        # The report of a look has figures of this look, and checkpoints of all looks.
         report = assemble(
             results,
             # A probe is not a full audit: its claims count, but nothing passes by it.
@@ -530,7 +545,8 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
             manifest=manifest_facts(self.manifest),
             checkpoints=[*self._facts],
         )
-        if name == BASE:  # what the base reveals was not learned in this training
+        # What the base reveals was not learned in this training, so rules do not apply.
+        if name == BASE:
             return AuditLook(step, name, report)
 
         outcomes = check(report, self._rules, allow_missing=True)
@@ -541,9 +557,10 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         )
         return AuditLook(step, name, report, tripped)
 
-    def _scores(self, loaded: Checkpoint) -> Scores:
+    def _score(self, loaded: Checkpoint) -> Scores:
         """Return the tables of all passes; each process scores a part of the items."""
         state = PartialState()
+        # Of three processes, the first scores items 0, 3, 6 ...
         every_nth = slice(state.process_index, None, state.num_processes)
 
         def score_share() -> list[list[ScoredItem]]:
@@ -555,6 +572,8 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
             return share
 
         share_by_process = results_of_all(score_share)
+
+        # Every process puts the shares of all together, pass by pass.
         tables: Scores = {}
         for index, scoring_pass in enumerate(self._items):
             scored_items: list[ScoredItem] = []
@@ -572,10 +591,3 @@ def _unwrapped(model: torch.nn.Module) -> Iterator[PreTrainedModel]:
     inner = unwrapped(model)
     with undisturbed(inner):
         yield inner
-
-
-def _now() -> float:
-    """Return seconds, after the GPU has finished all requested work."""
-    if HAS_USED_CUDA():
-        torch.cuda.synchronize()
-    return time.perf_counter()

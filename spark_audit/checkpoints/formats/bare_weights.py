@@ -22,6 +22,7 @@ from spark_audit.checkpoints.weight_files import PEFT_PREFIX
 from spark_audit.errors import CheckpointError, shown
 
 _MAX_WRAPPERS = 4
+"""Dictionaries in each other that are unwrapped; real ones are one or two."""
 _CONTAINERS = ("state_dict", "model", "model_state_dict", "module")
 # Wrappers add their name in front of everything (DDP, Opacus, TRL, Fabric, averages) or
 # anywhere in a path (torch.compile, FSDP).
@@ -33,7 +34,9 @@ _ANYWHERE = re.compile(
 )
 # Counters that averages of weights have, in torch and in ema-pytorch.
 _COUNTERS_OF_AVERAGES = ("n_averaged", "initted", "step")
+# LoRA's first part, by which the rank is known; group 2 marks O-LoRA's newest part.
 _LORA_A_NAME = re.compile(r"(.+)\.lora(new)?_(?:embedding_)?A(?:\.weight)?")
+# The part of a module's name that says in which layer it is: "model.layers.0.".
 _LAYER = re.compile(r"^.*?\.\d+\.")
 _ALONE = "save the one to audit alone"
 _SAVE_STATE_DICT = "save model.state_dict() alone"
@@ -43,7 +46,7 @@ _OTHER_PEFT = re.compile(r"\.(ia3_l|hada_w|lokr_w|oft_|vera_|boft_|fourierft_|pr
 
 
 @dataclass
-class _Content:
+class _SortedTensors:
     """The tensors of weights files, sorted by kind.
 
     Attributes
@@ -94,10 +97,10 @@ def bare_weights(path: Path, loading: specs.Loading) -> StoredCheckpoint:
         model_config = weight_files.config_of(path, loading)
         notes.append(model_config.note)
         full_weights = StoredCheckpoint(
-            model_config.content,
-            files,
-            lambda: _read(files).full,
-            model_config.folder,
+            config=model_config.content,
+            files=files,
+            read=lambda: _read(files).full,
+            config_folder=model_config.folder,
             folder=folder,
         )
     if not content.lora:
@@ -113,10 +116,10 @@ def bare_weights(path: Path, loading: specs.Loading) -> StoredCheckpoint:
         problem = "holds LoRA weights without their base"
         raise CheckpointError(problem, fix="give --base")
     return StoredCheckpoint(
-        config,
-        files,
-        lambda: _read(files).lora,
-        folder,
+        config=config,
+        files=files,
+        read=lambda: _read(files).lora,
+        config_folder=folder,
         folder=folder,
         is_adapter=True,
         base_weights=full_weights,
@@ -143,7 +146,7 @@ def _files_in(folder: Path) -> tuple[Path, ...]:
     return files
 
 
-def _read(files: Sequence[Path]) -> _Content:
+def _read(files: Sequence[Path]) -> _SortedTensors:
     """Read weights files, and sort their tensors by names without wrappers.
 
     Raises
@@ -154,7 +157,7 @@ def _read(files: Sequence[Path]) -> _Content:
     if len(files) == 1:
         stored = weight_files.read_tensors(files[0])
     else:
-        stored = weight_files.merged(files)
+        stored = weight_files.read_all(files)
 
     stored, notes = _unwrapped(stored)
 
@@ -163,9 +166,9 @@ def _read(files: Sequence[Path]) -> _Content:
         stored = None
 
     state = tensor_checks.only_tensors(stored, fix=_SAVE_STATE_DICT)
-    content = _Content(notes=notes)
+    content = _SortedTensors(notes=notes)
     for key, tensor in state.items():
-        _sort_in(content, key, tensor)
+        _add_tensor(content, key, tensor)
 
     if content.counters:
         listed = ", ".join(content.counters)
@@ -235,7 +238,7 @@ def _states_in(container: Mapping[object, object]) -> list[str]:
     return keys
 
 
-def _sort_in(content: _Content, key: str, tensor: torch.Tensor) -> None:
+def _add_tensor(content: _SortedTensors, key: str, tensor: torch.Tensor) -> None:
     """Add a tensor to its group, by its name without wrappers.
 
     Raises
@@ -326,18 +329,18 @@ def _lora_config(
         raise CheckpointError("holds LoRA weights without their alpha", fix=remedy)
 
     rank_by_module: dict[str, int] = {}
-    joined_rank = 0
+    earlier_rank = 0
     # O-LoRA scales by the rank of its newest part, which comes last here.
     for key in sorted(lora, key=lambda key: ".loranew_" in key):
         match = _LORA_A_NAME.fullmatch(key)
         if match is None:
             continue
-        rank = lora[key].shape[:1].numel()
+        rank = lora[key].shape[:1].numel()  # lora_A is (rank, in)
         rank_by_module[match[1].removeprefix(PEFT_PREFIX)] = rank
-        # O-LoRA records the rank of the earlier parts.
+        # O-LoRA records the rank of the earlier parts as r_sum.
         is_newest_part = match[2] is not None
         if not is_newest_part:
-            joined_rank = rank
+            earlier_rank = rank
 
     if not rank_by_module:
         raise CheckpointError("holds LoRA tensors, but no lora_A")
@@ -347,7 +350,7 @@ def _lora_config(
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "r": usual_rank,
-        "r_sum": joined_rank,
+        "r_sum": earlier_rank,
         "lora_alpha": loading.lora_alpha,
         "target_modules": sorted({_LAYER.sub("", name) for name in rank_by_module}),
         "rank_pattern": {

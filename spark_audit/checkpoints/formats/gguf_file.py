@@ -86,16 +86,16 @@ def gguf_file(file: Path, loading: specs.Loading) -> StoredCheckpoint:
 
     n_numbers = sum(int(tensor.n_elements) for tensor in reader.tensors)
     return StoredCheckpoint(
-        model_config.content,
-        (file,),
-        partial(
+        config=model_config.content,
+        files=(file,),
+        read=partial(
             _read_tensors,
             file=file,
             config_folder=model_config.folder,
             loading=loading,
             n_numbers=n_numbers,
         ),
-        model_config.folder,
+        config_folder=model_config.folder,
         folder=file.parent,
         notes=tuple(notes),
     )

@@ -101,10 +101,10 @@ def gguf_lora(
     n_layers = len(rank_by_module)
     note = f"GGUF: LoRA of rank {rank}, alpha {alpha:g}, on {n_layers} layers"
     return StoredCheckpoint(
-        config,
-        (file,),
-        read,
-        folder,
+        config=config,
+        files=(file,),
+        read=read,
+        config_folder=folder,
         folder=file.parent,
         is_adapter=True,
         notes=(note, note_on_types(reader)),

@@ -33,7 +33,7 @@ def hf_folder(path: Path, loading: specs.Loading) -> StoredCheckpoint:
     """
     config = untrusted.read_config(path, trusted=loading.trust_remote_code)
     files = weight_files.files_of(path)
-    read = partial(weight_files.merged, files)
+    read = partial(weight_files.read_all, files)
     state = read()
 
     tensor_checks.check_filled(state)
@@ -50,10 +50,10 @@ def hf_folder(path: Path, loading: specs.Loading) -> StoredCheckpoint:
     has_adapter = (path / "adapter_config.json").exists()
     is_in_folder = all(file.parent == path for file in files)
     return StoredCheckpoint(
-        config,
-        files,
-        read,
-        path,
+        config=config,
+        files=files,
+        read=read,
+        config_folder=path,
         folder=path,
         is_read_by_transformers=is_in_folder and not has_adapter,
         notes=tuple(untrusted.notes_on_code(path)),

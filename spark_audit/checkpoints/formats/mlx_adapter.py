@@ -88,10 +88,10 @@ def mlx_adapter(path: Path, loading: specs.Loading) -> StoredCheckpoint:
         f"on {len(modules)} layers"
     )
     return StoredCheckpoint(
-        config,
-        (path / MLX_ADAPTER_FILE,),
-        read,
-        path,
+        config=config,
+        files=(path / MLX_ADAPTER_FILE,),
+        read=read,
+        config_folder=path,
         folder=path,
         is_adapter=True,
         notes=(note,),
@@ -176,7 +176,7 @@ def _peft_tensors(file: Path) -> State:
         Names a tensor that does not belong to a linear layer.
     """
     state = State()
-    for key, tensor in weight_files.merged((file,)).items():
+    for key, tensor in weight_files.read_all((file,)).items():
         match = _MLX_TENSOR.fullmatch(key)
         is_embedding = key.startswith(("model.embed_tokens.", "model.wte."))
         # DoRA's "m" is a vector, while LoRA's parts are matrices.

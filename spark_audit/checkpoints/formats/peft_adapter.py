@@ -69,17 +69,17 @@ def peft_adapter(path: Path, loading: specs.Loading) -> StoredCheckpoint:
     notes = [*untrusted.notes_on_code(path), *_notes_on_trained_beside(path)]
     notes += _notes_on_base(path, _NamedBase(base_name or ""), loading)
 
-    if len(files) == 1 and is_whole_model(weight_files.merged(files)):
+    if len(files) == 1 and is_whole_model(weight_files.read_all(files)):
         # The file holds the state dictionary of the whole model: base and adapter.
         base = loading.base or base_name
         checkpoint = bare_weights(files[0], replace(loading, base=base))
         all_notes = (*notes, *checkpoint.notes)
         return replace(checkpoint, base=base_name, notes=all_notes)
     return StoredCheckpoint(
-        config,
-        files,
-        partial(_adapter_tensors, files),
-        path,
+        config=config,
+        files=files,
+        read=partial(_adapter_tensors, files),
+        config_folder=path,
         folder=path,
         is_adapter=True,
         base=base_name,
@@ -147,7 +147,7 @@ def _sibling_of_its_name(path: Path, base_name: str) -> Path | None:
 
 def _adapter_tensors(files: tuple[Path, ...]) -> tensor_checks.State:
     """Return an adapter's tensors, without the adapter's name in their names."""
-    return without_adapter_name(weight_files.merged(files))
+    return without_adapter_name(weight_files.read_all(files))
 
 
 def _notes_on_trained_beside(folder: Path) -> list[str]:
@@ -163,7 +163,7 @@ def _notes_on_trained_beside(folder: Path) -> list[str]:
         if not os.path.lexists(folder / name):
             continue
         untrusted.check_inside(folder / name)
-        for key in sorted(weight_files.merged((folder / name,))):
+        for key in sorted(weight_files.read_all((folder / name,))):
             if not _OF_IMAGES.search(key):
                 problem = f"{name} holds weights of the language model ({shown(key)})"
                 remedy = "merge adapter and weights with the tool that trained them"
