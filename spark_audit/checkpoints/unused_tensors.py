@@ -46,7 +46,7 @@ _TOLERANCE = 0.01
 _MASKED_LOGIT = -1e4
 """Largest value that masks use for the logits of unseen positions."""
 _COMPARED_POSITION = 3
-"""Position whose row of a table is compared: the first ones are alike for any base."""
+"""Position whose row of a table is compared; that of position 0 fits any base."""
 
 _REASONS_BY_KIND = {
     "value head": "a value head, which no logit depends on",
