@@ -269,6 +269,12 @@ def check_regular(path: Path, *, follow: bool = False) -> None:
     open_regular(path, follow=follow).close()
 
 
+def without_examples(schema: dict[str, Any]) -> None:
+    """Leave the examples of a class's docstring out of its JSON schema."""
+    description, _, _ = schema["description"].partition("\n\nExamples\n")
+    schema["description"] = description
+
+
 def field_path(place: Sequence[str | int], schema: Mapping[str, Any]) -> str:
     """Return the path of a field that violates a schema, such as ``tasks.0.*.name``.
 

@@ -25,7 +25,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 SAID = {"said": "{{ text }}", "said.withdrawn": "{{ otherwise }}"}
 renderer.known_templates().update(SAID | {"guard.said": "{{ text }}"})
 
-pytest_plugins = ["synthetic"]
+pytest_plugins = ["synthetic", "example_scene"]
 
 LONGEST = [
     f"test_{name}.py"

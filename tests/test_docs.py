@@ -16,6 +16,7 @@ import pytest
 import references
 from claims.__main__ import parser as claims_parser
 
+import spark_audit as sa
 from spark_audit import sentences
 from spark_audit.audits import all_audits
 from spark_audit.data.examples import read_examples
@@ -200,12 +201,28 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize("module", EXAMPLES)
-def test_examples_in_docstrings_give_what_they_show(module):
-    # Readers of an example call from Python.
+def test_examples_in_docstrings_give_what_they_show(module, request, monkeypatch):
+    names: dict[str, Any] = {}
+    # Examples of what `sa` exports are lines of a user's notebook.
+    if re.search(r"^ *(>>>|\.\.\.) .*\bsa\.", references.sources()[module], flags=re.M):
+        names = dict(request.getfixturevalue("scene_of_examples"))
+        monkeypatch.chdir(names["folder"])
+    # Examples are written in Python, and so are the errors that they show.
     with for_command_line(is_running=False):
-        done = doctest.testmod(import_module(module))
+        done = doctest.testmod(import_module(module), extraglobs=names)
     assert done.attempted
     assert not done.failed
+
+
+@pytest.mark.parametrize("name", sa.__all__)
+def test_every_exported_name_has_an_example_that_uses_it(name):
+    exported = getattr(sa, name)
+    parser = doctest.DocTestParser()
+    shown = "".join(one.source for one in parser.get_examples(exported.__doc__ or ""))
+    # A checkpoint is opened, never made by its class.
+    is_used = f"sa.{name}" in shown or name == "Checkpoint"
+    assert shown
+    assert is_used
 
 
 def test_docstrings_refer_to_what_exists():

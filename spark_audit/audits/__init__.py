@@ -3,6 +3,11 @@
 ``__init__.pyi`` lists them, and :class:`~spark_audit.audits.base.Audit` is their base
 class. Other packages add audits by the entry point ``spark_audit.audits``. An audit is
 imported when it is first used.
+
+Examples
+--------
+>>> sa.audits.Matched(replicates=500).name
+'matched'
 """
 
 import lazy_loader

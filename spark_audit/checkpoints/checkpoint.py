@@ -113,6 +113,12 @@ class Checkpoint:
         How it was opened from files; ``None``: a model in memory.
     activate
         Switches the module to this checkpoint, see :meth:`active`.
+
+    Examples
+    --------
+    >>> checkpoint = sa.open_checkpoint("models/base", name="base")
+    >>> checkpoint.name, checkpoint.dtype
+    ('base', 'float32')
     """
 
     name: str

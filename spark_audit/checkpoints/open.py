@@ -131,6 +131,12 @@ def open_checkpoint(
         If it cannot be loaded as what it claims to be. The error says why.
     TypeError
         If it is none of these, or an option cannot apply to what is open already.
+
+    Examples
+    --------
+    >>> checkpoint = sa.open_checkpoint("runs/mine", name="mine")
+    >>> checkpoint.format
+    'hf-folder'
     """
     if not isinstance(source, str | Path):
         chosen = {

@@ -86,6 +86,13 @@ def annotate(
     InputError
         If the detector is unknown or not installed, or a pattern is not a regular
         expression or takes too long.
+
+    Examples
+    --------
+    >>> text = "Write to ana@example.org"
+    >>> row = sa.Example("r1", "mail", text, " now", split="train")
+    >>> [span.type for span in sa.annotate([row])[0].spans]
+    ['EMAIL']
     """
     return annotated(
         examples, detector=detector, patterns=patterns, in_wording=in_wording

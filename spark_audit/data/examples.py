@@ -79,6 +79,12 @@ class Span:
 
     ``origin`` is ``injected`` if this package put the identifier there. Only the spans
     of a canary have a ``part``.
+
+    Examples
+    --------
+    >>> span = sa.Span(5, 13, "PHONE")
+    >>> "Call 555-0142"[span.start : span.end]
+    '555-0142'
     """
 
     start: StrictInt
@@ -132,6 +138,13 @@ class Example:
     InputError
         Names the field, if spans or ranges do not fit the text, if the text is blank or
         not valid Unicode, or if the task, the split or the type of a span is invalid.
+
+    Examples
+    --------
+    >>> spans = [{"start": 5, "end": 13, "type": "PHONE"}]
+    >>> row = sa.Example("r1", "calls", "Call 555-0142", " now", "train", spans=spans)
+    >>> row.text
+    'Call 555-0142 now'
     """
 
     id: StrictStr
@@ -360,6 +373,12 @@ def read_examples(*paths: str | Path) -> list[Example]:
     InputError
         Names file, line and field of the first bad row. Also raised for an id that
         occurs twice, in one file or in two.
+
+    Examples
+    --------
+    >>> rows = sa.read_examples("rows.jsonl")
+    >>> rows[0].split
+    'train'
     """
     if not paths:
         raise InputError("no data file was given", fix="give at least one")
@@ -378,6 +397,12 @@ def write_examples(path: str | Path, examples: Iterable[Example]) -> None:
 
     ``examples`` may be lazy: if it raises an error, no file is written. Equal examples
     give equal bytes, and :func:`read_examples` returns the same examples.
+
+    Examples
+    --------
+    >>> sa.write_examples("first.jsonl", rows[:2])
+    >>> len(sa.read_examples("first.jsonl"))
+    2
     """
 
     def write(file: IO[bytes]) -> None:

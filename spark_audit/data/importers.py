@@ -135,6 +135,11 @@ def import_rows(
         Names file, line or row, and field of the first bad row.
     OutputError
         If a file cannot be read.
+
+    Examples
+    --------
+    >>> sa.import_rows("mail.csv", "mail.jsonl", task="mail", split="train")
+    {'train': 2}
     """
     _check_options(
         task=task,

@@ -157,6 +157,14 @@ def watch(
     SparkError
         At the beginning of the block, if the model or ``base`` does not fit the
         manifest.
+
+    Examples
+    --------
+    >>> tokenizer = base.tokenizer
+    >>> with sa.watch(model, manifest, tokenizer=tokenizer, audits="nll") as w:
+    ...     look = w.look()  # after each step of the loop
+    >>> [look.step for look in w.looks]
+    [0, 1]
     """
     manifest = read_manifest(manifest)
     if tokenizer is None:

@@ -111,6 +111,12 @@ def build_manifest(
         If there are no examples, an id occurs twice, most held-out rows are trained
         rows, a number is out of range, the tokenizer gives no offsets, or ``loaded`` is
         not a base model.
+
+    Examples
+    --------
+    >>> manifest = sa.build_manifest(rows, base, name="notes", caliper=2.0)
+    >>> len(manifest.pairs) > 0
+    True
     """
     defaults = settings or BuildSettings()
     chosen = BuildSettings(

@@ -79,6 +79,12 @@ def write_manifest(manifest: Manifest, path: str | Path) -> None:
     A path with the ending ``.arrow`` becomes an Arrow file. It suits data with many
     rows, because a reader loads only what it needs. Any other path becomes canonical
     JSON, which is read as a whole.
+
+    Examples
+    --------
+    >>> sa.write_manifest(manifest, "m.arrow")
+    >>> sa.read_manifest("m.arrow").digest == manifest.digest
+    True
     """
     path = Path(path)
     content = content_of(manifest)
@@ -105,6 +111,12 @@ def read_manifest(path: str | Path | Manifest) -> Manifest:
     InputError
         If the file does not exist, is not a manifest, has another schema version, is
         malformed, or was changed.
+
+    Examples
+    --------
+    >>> manifest = sa.read_manifest("m.json")
+    >>> manifest.name
+    'notes'
     """
     if isinstance(path, Manifest):
         return path

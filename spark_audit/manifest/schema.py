@@ -38,6 +38,7 @@ from spark_audit.data.training_input import (
     answer_end,
     supervision_of,
 )
+from spark_audit.files import without_examples
 from spark_audit.manifest.examples_by_id import ById
 from spark_audit.manifest.field_types import (
     MAX_INTEGER,
@@ -553,7 +554,15 @@ class Manifest(_Part):
 
     ``data`` holds the name and SHA-256 of each data file. ``redacted_from`` is null
     unless it is a redacted copy (:mod:`spark_audit.manifest.redaction`).
+
+    Examples
+    --------
+    >>> manifest = sa.read_manifest("m.json")
+    >>> isinstance(manifest, sa.Manifest), len(manifest.examples) == len(rows)
+    (True, True)
     """
+
+    model_config = ConfigDict(json_schema_extra=without_examples)
 
     kind: Literal["spark-audit-manifest"]
     schema_version: Literal[1]

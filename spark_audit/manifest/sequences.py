@@ -60,6 +60,12 @@ def items_for(
     InputError
         If the manifest was redacted, or the tokenizer gives a text another number of
         tokens than the manifest records.
+
+    Examples
+    --------
+    >>> plan = {sa.Pass(): [example.id for example in rows[:2]]}
+    >>> len(sa.items_for(manifest, base, plan)[sa.Pass()])
+    2
     """
     encodings = Encodings(read_manifest(manifest), loaded)
 
@@ -136,6 +142,12 @@ def score(
     -------
     Scores or dict
         The scores of the checkpoint; for several ``{name: scores}``.
+
+    Examples
+    --------
+    >>> scores = sa.score({"base": base, "mine": "runs/mine"}, manifest)
+    >>> [*scores]
+    ['base', 'mine']
     """
     if isinstance(store, str | Path):
         store = Store(Path(store).expanduser())

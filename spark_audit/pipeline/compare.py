@@ -106,6 +106,12 @@ def compare(
         if they share no audit, or if no baseline can be chosen.
     OutputError
         If evidence is not as it was written.
+
+    Examples
+    --------
+    >>> report = sa.compare("reports/mine", "reports/other", baseline="other")
+    >>> [checkpoint.name for checkpoint in report.checkpoints]
+    ['base', 'mine', 'other']
     """
     before = _report_in(output)
     paths = [Path(folder) for folder in folders]

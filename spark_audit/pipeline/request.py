@@ -183,6 +183,14 @@ class Request:
         (``NamedOpen`` of ``opened.py``); the base among them is named ``base``.
     command
         What was typed.
+
+    Examples
+    --------
+    >>> request = sa.Request(
+    ...     audits="nll", checkpoints={"mine": "runs/mine"}, manifest="m.json"
+    ... )
+    >>> request.seed
+    0
     """
 
     audits: Annotated[tuple[Audit, ...], options.NO_OPTION] = ()

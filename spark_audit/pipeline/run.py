@@ -98,6 +98,17 @@ def run(
     SparkError
         For any input of the user that cannot be used. Finished scores are kept, and the
         same request resumes.
+
+    Examples
+    --------
+    >>> request = sa.Request(
+    ...     audits="nll",
+    ...     checkpoints="runs/mine",
+    ...     manifest="m.json",
+    ...     output="reports/nll",
+    ... )
+    >>> sa.run(request).report.status
+    'complete'
     """
     # Scores that are handed over must be checked, also if a report is there already.
     folder = up_to_date.unchanged(request) if scores is None else None
@@ -253,6 +264,18 @@ def audit(
     TypeError
         If there is no such argument (the error names the nearest), or a value has a
         wrong type.
+
+    Examples
+    --------
+    >>> report = sa.audit(
+    ...     {"mine": "runs/mine"},
+    ...     "m.json",
+    ...     base=base,
+    ...     audits="rank",
+    ...     output="reports/rank",
+    ... )
+    >>> report.status
+    'complete'
     """
     score_folder = Path(scores) if isinstance(scores, str | Path) else None
     handed_scores = None if isinstance(scores, str | Path) else scores

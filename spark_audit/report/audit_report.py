@@ -33,6 +33,12 @@ class AuditReport(Report):
 
     ``sa.audit``, ``sa.compare`` and ``sa.read_report`` return one. Its fields are those
     of ``report.json``.
+
+    Examples
+    --------
+    >>> report = sa.read_report("reports/mine")
+    >>> isinstance(report, sa.AuditReport), {*report.to_frame()["audit"]}
+    (True, {'nll'})
     """
 
     @classmethod
@@ -152,5 +158,11 @@ def read_report(folder: str | Path) -> AuditReport:
     InputError
         If the folder has no report or an unreadable one, or a part of it is a link to a
         place outside.
+
+    Examples
+    --------
+    >>> report = sa.read_report("reports/mine")
+    >>> report.manifest.name
+    'notes'
     """
     return AuditReport.of(report_folder.read_report(folder))

@@ -53,6 +53,12 @@ class AuditResult:
         Units and scores that the conclusions follow from. They are written to
         ``scores/``. Comparisons of reports read them and need neither model nor
         manifest.
+
+    Examples
+    --------
+    >>> result = sa.audits.NLL()(scores, manifest)
+    >>> isinstance(result, sa.AuditResult), {*result.to_frame()["metric"]}
+    (True, {'nll'})
     """
 
     rows: list[Row] = field(default_factory=list)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import AfterValidator, ConfigDict, Field, computed_field
 
 from spark_audit import sentences
+from spark_audit.files import without_examples
 from spark_audit.results.findings import Finding, Guard, by_severity
 from spark_audit.results.report_checks import (
     RESERVED_TABLES,
@@ -74,16 +75,27 @@ class ManifestFacts(Strict):
     """Tokens of those spans."""
 
 
+def _describe_schema(schema: dict[str, Any]) -> None:
+    """Add the dialect and the name of the schema of reports."""
+    without_examples(schema)
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["$id"] = "urn:spark-audit:report:5"
+
+
 class Report(Strict):
-    """``report.json``: the truth that every other format is rendered from."""
+    """``report.json``: the truth that every other format is rendered from.
+
+    Examples
+    --------
+    >>> report = sa.read_report("reports/mine")
+    >>> isinstance(report, sa.Report), report.status
+    (True, 'complete')
+    """
 
     model_config = ConfigDict(
         # `limitations` is the key `scope` of the file.
         serialize_by_alias=True,
-        json_schema_extra={
-            "$schema": "https://json-schema.org/draft/2020-12/schema",
-            "$id": "urn:spark-audit:report:5",
-        },
+        json_schema_extra=_describe_schema,
     )
 
     kind: Literal["spark-audit-report"] = "spark-audit-report"

@@ -66,6 +66,12 @@ class Scores(dict[Pass, TokenTable]):
         otherwise.
     notes
         Notes on how the scores were made.
+
+    Examples
+    --------
+    >>> scores = sa.score(base, manifest)
+    >>> isinstance(scores, sa.Scores), scores.checkpoint
+    (True, 'base')
     """
 
     def __init__(

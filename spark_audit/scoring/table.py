@@ -98,6 +98,12 @@ class TokenTable:
         Shape ``(n,)``, int32: index of the token in the full tokenisation.
     columns
         Name -> array of shape ``(n,)``; columns of a file are read on demand.
+
+    Examples
+    --------
+    >>> table = scores["base"][sa.Pass()]
+    >>> isinstance(table, sa.TokenTable), len(table.ids) == len(rows)
+    (True, True)
     """
 
     ids: tuple[str, ...]
@@ -301,6 +307,11 @@ class Pass:
 
     ``kind`` is the name of a file in :mod:`spark_audit.scoring.passes`. ``sigma`` (the
     scale of its noise) and ``draw`` (the number of its draw) are 0 without noise.
+
+    Examples
+    --------
+    >>> sa.Pass().label, sa.Pass("noise", sigma=0.01, draw=1).sigma
+    ('plain', 0.01)
     """
 
     kind: str = "plain"

@@ -59,6 +59,12 @@ class Estimate:
     resampled. ``se`` is the standard error, from which ``mde``, the smallest effect
     that would be detected, was computed; ``df`` are the degrees of freedom of the
     deciding interval's t quantile.
+
+    Examples
+    --------
+    >>> estimate = sa.Estimate(0.4, low=0.1, high=0.7, clusters=12)
+    >>> estimate.value, estimate.status
+    (0.4, 'ok')
     """
 
     value: float | None

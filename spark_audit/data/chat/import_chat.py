@@ -100,6 +100,12 @@ def import_chat(
     InputError
         Names file, row and field of the first bad row. Also raised if the template
         fails.
+
+    Examples
+    --------
+    >>> tokenizer = base.tokenizer  # with the chat template of the training
+    >>> sa.import_chat("chat.jsonl", "new.jsonl", task="chat", tokenizer=tokenizer)
+    {'train': 2}
     """
     _check_options(
         task=task,
