@@ -4,6 +4,7 @@ import hashlib
 import inspect
 import json
 import random
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -212,6 +213,41 @@ def test_a_stage_is_the_adapter_in_its_folder(call, tiny_base):
         measured = [task for task, value in stage.accuracy.items() if value is not None]
         assert measured == TASKS[: stage.number]
     assert plain == [(1, "priv"), (2, "priv")]
+
+
+def test_the_example_of_the_page_runs_as_it_stands(tiny_base, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tasks = ("reviews", "support")
+    rows = write_stream(tmp_path / "data/injected/rows.jsonl", tasks=tasks, train=12)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "base").symlink_to(tiny_base)
+    base = sa.open_checkpoint(tiny_base, name="base", device="cpu")
+    manifest = sa.build_manifest(sa.read_examples(rows), base, name="m", caliper=5.0)
+    sa.write_manifest(manifest, tmp_path / "manifests/m.json")
+
+    page = Path(spark_train.__file__).parents[1] / "docs" / "training.md"
+    (block,) = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)
+    names: dict[str, Any] = {}
+    exec(block, names)
+
+    # Looking changed nothing: the same run without looks gives the same files.
+    plain = spark_train.run(
+        "data/injected",
+        base="models/base",
+        order=tasks,
+        settings=names["settings"],
+        output="runs/plain",
+        seed=1,
+    )
+    assert left(plain.folder) == left(Path("runs/spark"))
+    values = []
+    for number in (1, 2):
+        figures = sa.read_report(f"reports/after-{number}").to_frame()
+        figures = figures.query(
+            "metric == 'nll_pii' and group_kind == 'pooled' and variant == ''"
+        )
+        values.append(figures.set_index("checkpoint")["value"][tasks[number - 1]])
+    assert values[0] != values[1]
 
 
 # --- what is refused ------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Twenty typical calls, as a user's own code has them: a type checker accepts all.
+"""Typical calls, as a user's own code has them: a type checker accepts all.
 
 This file is read by mypy, and never run.
 """
@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 import spark_audit as sa
+import spark_train
 
 # Rows.
 counts = sa.import_rows("reviews.csv", "rows.jsonl", task="reviews", split="train")
@@ -56,3 +57,22 @@ figures: pd.DataFrame = read.to_frame("contrasts")
 reasons: Mapping[str, str] = {state.name: state.reason for state in read.states}
 outcomes: list[str] = [rule.state for rule in read.gate("claim >= memory")]
 written: list[Path] = read.save("reports/again", ["html", "md"])
+
+# Training.
+trained: spark_train.TrainingRun = spark_train.run(
+    "data/injected",
+    base="models/base",
+    output=Path("runs/spark"),
+    order=["reviews", "support"],
+    settings=spark_train.TrainingSettings(epochs=1, ptpc=spark_train.Ptpc(steps=50)),
+    seed=1,
+)
+for stage in spark_train.stages(
+    ["a.jsonl", Path("b.jsonl")],
+    base="models/base",
+    output="runs/er",
+    method="er",
+    settings={"lr": 1e-3, "replay.enabled": True},
+    dp="fn",
+):
+    after = sa.audit({stage.task: stage.model}, manifest="m.json", progress=False)

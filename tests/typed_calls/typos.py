@@ -4,6 +4,7 @@ This file is read by mypy, and never run.
 """
 
 import spark_audit as sa
+import spark_train
 
 base = sa.open_checkpoint("models/base")
 manifest = sa.read_manifest("m.json")
@@ -20,3 +21,5 @@ sa.open_checkpoint("runs/mine", devise="cpu")  # slip
 sa.build_manifest([], base, name="m", calliper=0.5)  # slip
 sa.compare("reports/a", "reports/b", base_line="plain")  # slip
 _ = report.standings  # slip
+spark_train.run("data", base="models/base", output="runs/a", sed=1)  # slip
+spark_train.TrainingSettings(epoch=1)  # slip
