@@ -74,6 +74,7 @@ OTHER_MEANINGS: dict[tuple[str, str], str] = {
     ("spark_audit/stats/canary_ranks.py", "rank"): "a statistic of canaries",
     ("spark_train/dpsgd.py", "noise"): "a line of the timing",
     ("spark_train/frozen_noise.py", "noise"): "a tensor of noise",
+    ("spark_train/training_run.py", "noise"): "a tensor of noise",
     ("spark_train/training_methods/ewc.py", "nll"): "a name of a loss",
     ("spark_train/run_folder.py", "stages"): FOLDER,
     ("spark_train/scored_examples.py", "nll"): COLUMN,
