@@ -129,7 +129,7 @@ def persons(
     ``shown``
         ``p_adjusted`` is below 0.05.
     ``listed``
-        The person would stand in the list of groups of rows (:func:`_listed`).
+        The person would stand in the list of groups of rows (``_listed``).
     ``not_shown``
         Neither.
 
@@ -212,7 +212,7 @@ def _records_of_checkpoint(
     Parameters
     ----------
     named
-        The checkpoint's trained rows, named or not; from :mod:`.named`.
+        The checkpoint's trained rows, named or not; from :mod:`spark_audit.report.named`.
     clusters_by_person
         From :func:`_clusters_by_person`.
     units

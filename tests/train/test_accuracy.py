@@ -124,7 +124,8 @@ def test_a_row_with_nothing_before_its_response_is_not_asked():
 
 
 def test_training_goes_on_where_rotary_frequencies_were_made_anew(tiny_tokenizer):
-    """Dynamic scaling leaves a buffer of inference mode behind long texts."""
+    """Dynamic scaling makes buffers anew at long texts, in inference mode: no backward
+    pass may meet them."""
     rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}
     base = make_model(rope_parameters=rope, max_position_embeddings=8)
     model = add_lora(base, r=4, seed=0).train()
@@ -134,10 +135,14 @@ def test_training_goes_on_where_rotary_frequencies_were_made_anew(tiny_tokenizer
         loaded, limit=0, note=print
     )
     state = torch.random.get_rng_state()
+    before = [buffer.clone() for buffer in model.buffers()]
     accuracy(loaded, asked["yelp"])
     assert model.training
     assert torch.equal(torch.random.get_rng_state(), state)
-    assert [buffer for buffer in model.buffers() if buffer.is_inference()]
+    assert before
+    assert not any(buffer.is_inference() for buffer in model.buffers())
+    for buffer, earlier in zip(model.buffers(), before, strict=True):
+        assert torch.equal(buffer, earlier)
     ids = torch.arange(3, 40)[None]
     model(input_ids=ids, labels=ids).loss.backward()
     found = [w.grad for n, w in model.named_parameters() if "lora_B" in n]
