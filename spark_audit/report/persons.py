@@ -212,9 +212,10 @@ def _records_of_checkpoint(
     Parameters
     ----------
     named
-        The checkpoint's trained rows, named or not; from :mod:`spark_audit.report.named`.
+        The checkpoint's trained rows, named or not; from
+        :mod:`spark_audit.report.named`.
     clusters_by_person
-        From :func:`_clusters_by_person`.
+        From ``_clusters_by_person``.
     units
         Rows whose membership was audited, trained (``member``) and held-out ones.
     extracted
