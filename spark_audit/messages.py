@@ -1,4 +1,8 @@
-"""Write messages and progress to stderr, for a person or a log."""
+"""Write messages and progress for a person or a log.
+
+They go to stderr. In a notebook, where stderr looks like a failure, they go to the
+output of the cell.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,17 @@ import contextlib
 import math
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TextIO, TypeAlias
 
 from spark_audit.errors import masked, visible
 from spark_audit.spoken_options import as_called
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from tqdm import tqdm
 
 Update: TypeAlias = Callable[[str, int, int], None]
 """A callback with the stage, the amount done and the total (0: unknown)."""
@@ -27,53 +32,117 @@ SECONDS_FOR_RATE = 0.5
 """Seconds after which a rate is shown."""
 
 PLAIN_EVERY = 10.0
-"""Seconds between two progress lines when stderr is no terminal."""
+"""Seconds between two progress lines where no person watches."""
 
 
 def say(text: str) -> None:
-    """Print one or more plain lines on stderr, if it is open.
+    """Print one or more plain lines, if the stream is open; a bar stays below them.
 
     Options are named as the caller writes them (``spoken_options.py``).
     """
-    text = as_called(text)
-    # stderr may be closed, or a pipe whose reader has ended.
-    with contextlib.suppress(OSError):
-        print(visible(masked(text), keep="\n"), file=sys.stderr, flush=True)
+    text = visible(masked(as_called(text)), keep="\n")
+    stream = _stream()
+    # The stream may be closed, or a pipe whose reader has ended.
+    with contextlib.suppress(OSError), _bars_aside(stream):
+        print(text, file=stream, flush=True)
+
+
+def is_notebook() -> bool:
+    """Return whether this process runs the cells of a notebook."""
+    return "ipykernel" in sys.modules
 
 
 def is_watched() -> bool:
     """Return whether a person watches the work, in a terminal or a notebook."""
-    return sys.stderr.isatty() or "ipykernel" in sys.modules
+    return sys.stderr.isatty() or is_notebook()
+
+
+def _stream() -> TextIO:
+    """Return where messages and progress go."""
+    return sys.stdout if is_notebook() else sys.stderr
+
+
+@contextmanager
+def _bars_aside(stream: TextIO) -> Iterator[None]:
+    """Take bars off a stream for a moment, so that no line is written into them."""
+    # Without the library there is no bar.
+    if "tqdm" not in sys.modules:
+        yield
+        return
+
+    from tqdm import tqdm
+
+    with tqdm.external_write_mode(file=stream):
+        yield
 
 
 @contextmanager
 def progress(*, quiet: bool = False) -> Iterator[Update]:
     """Yield a callback ``(stage, done, total)`` that shows a rate and the time left.
 
-    If stderr is a terminal, it shows a bar. Otherwise it prints a plain line every ten
-    seconds and at the end of each stage.
+    If a person watches, it shows one bar, that of the present stage, which is gone at
+    the end. Otherwise it prints a plain line every ten seconds and at the end of each
+    stage.
     """
     if quiet:
         yield lambda stage, done, total: None
-    elif sys.stderr.isatty():
-        with _bars() as bars:
-            yield _Stages(bars).update
+    elif is_watched():
+        bar = _Bar()
+        try:
+            yield bar.update
+        finally:
+            bar.close()
     else:
-        yield _Stages(bars=None).update
+        yield _Lines().update
 
 
-def _bars() -> Progress:
-    """Return progress bars on stderr, one for each stage."""
-    from rich import progress as rich
-    from rich.console import Console
+class _Bar:
+    """One bar in a terminal or notebook, which shows one stage after the other."""
 
-    return rich.Progress(
-        rich.TextColumn("{task.description}"),
-        rich.BarColumn(),
-        rich.TaskProgressColumn(),
-        rich.TextColumn("{task.fields[rate]}"),
-        rich.TimeRemainingColumn(),
-        console=Console(stderr=True),
+    def __init__(self) -> None:
+        self._stage = ""
+        self._shown: tqdm[None] | None = None
+
+    def update(self, name: str, done: int, total: int) -> None:
+        """Show the progress of a stage; the parameters are those of :data:`Update`."""
+        bar = self._shown
+        # A smaller amount means that another checkpoint begins the stage.
+        if bar is None or name != self._stage or done < bar.n:
+            self.close()
+            bar = _new_bar(name, done, total)
+            self._shown = bar
+            self._stage = name
+
+        bar.total = total or None
+        bar.update(done - bar.n)
+        # A stage that ends between two displays is still shown as whole.
+        if 0 < total <= done:
+            bar.refresh()
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._shown is not None:
+            self._shown.close()
+            self._shown = None
+
+
+def _new_bar(name: str, done: int, total: int) -> tqdm[None]:
+    """Return the bar of a stage, a widget where the notebook has widgets.
+
+    Below one piece a second it says seconds a piece (s/it).
+    """
+    with warnings.catch_warnings():
+        # Without widgets it warns, and draws the bar as text.
+        warnings.simplefilter("ignore")
+        from tqdm.auto import tqdm
+
+    return tqdm(
+        desc=visible(name),
+        total=total or None,
+        initial=done,
+        leave=False,
+        dynamic_ncols=True,
+        file=_stream(),
     )
 
 
@@ -93,20 +162,13 @@ class _Stage:
     shown_at: float = -math.inf
     done: int = 0
 
-    @property
-    def is_new(self) -> bool:
-        """Return whether it has not been shown yet."""
-        return self.shown_at == -math.inf
 
+class _Lines:
+    """The stages of the work, displayed as lines."""
 
-class _Stages:
-    """The stages of the work, displayed as bars or as lines."""
-
-    def __init__(self, bars: Progress | None) -> None:
-        self._bars = bars
-        # By the name of a stage: its progress, and its bar.
+    def __init__(self) -> None:
+        # By the name of a stage.
         self._stages: dict[str, _Stage] = {}
-        self._bar_ids: dict[str, TaskID] = {}
 
     def update(self, name: str, done: int, total: int) -> None:
         """Show the progress of a stage; the parameters are those of :data:`Update`."""
@@ -119,37 +181,32 @@ class _Stages:
             self._stages[name] = stage
 
         # The first update of a stage is always due, since it was never shown.
-        is_new = stage.is_new
         is_finished = 0 < total <= done
         is_due = is_finished or now - stage.shown_at >= PLAIN_EVERY
         stage.done = done
-        if is_due:
-            stage.shown_at = now
+        if not is_due:
+            return
 
-        seconds = now - stage.began_at
-        rate = ""
-        if done and seconds > SECONDS_FOR_RATE:
-            rate = f"{done / seconds:,.0f}/s"
-
-        # A bar is moved at each update, and a line is printed only when it is due.
-        if self._bars is not None:
-            if is_new:
-                self._bar_ids[name] = self._bars.add_task(visible(name), rate="")
-            self._bars.update(
-                self._bar_ids[name], completed=done, total=total or None, rate=rate
-            )
-        elif is_due:
-            line = _progress_line(name, done, total, seconds=seconds, rate=rate)
-            print(line, file=sys.stderr, flush=True)
+        stage.shown_at = now
+        line = _progress_line(name, done, total, seconds=now - stage.began_at)
+        print(line, file=sys.stderr, flush=True)
 
 
-def _progress_line(
-    name: str, done: int, total: int, *, seconds: float, rate: str
-) -> str:
+def _progress_line(name: str, done: int, total: int, *, seconds: float) -> str:
     """Return a line such as ``scoring: 20/100 4/s, 20 s left``."""
     of_total = f"/{total}" if total else ""
+    rate = _rate(done, seconds) if seconds > SECONDS_FOR_RATE else ""
     line = f"{visible(name)}: {done}{of_total} {rate}"
     if 0 < done < total and seconds > SETTLED_SECONDS:
         seconds_left = seconds / done * (total - done)
         line += f", {seconds_left:.0f} s left"
     return line.rstrip()
+
+
+def _rate(done: int, seconds: float) -> str:
+    """Return the speed in words: ``4/s``, or ``2.5 s each`` if it is slow."""
+    if done == 0:
+        return ""
+    if done >= seconds:
+        return f"{done / seconds:,.0f}/s"
+    return f"{seconds / done:,.1f} s each"

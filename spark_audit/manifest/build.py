@@ -43,6 +43,8 @@ from spark_audit.manifest.row_slices import NOTES, RowSlices
 from spark_audit.manifest.schema import Manifest, ManifestSettings
 from spark_audit.manifest.settings import BuildSettings
 from spark_audit.manifest.twins import twin_sets
+from spark_audit.messages import is_watched
+from spark_audit.messages import progress as shown_progress
 from spark_audit.options import BatchSize
 from spark_audit.provenance import sha256_json, versions
 from spark_audit.scoring.items import Item
@@ -75,7 +77,7 @@ def build_manifest(
     data: Sequence[Path] = (),
     store: Store | None = None,
     batch_size: BatchSize = "auto",
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     caliper: float | None = None,
     preset: str | None = None,
     distance: Literal["mean", "profile"] | None = None,
@@ -100,6 +102,9 @@ def build_manifest(
         Files that the examples were read from, whose hashes are recorded.
     store, batch_size
         As in :func:`spark_audit.scoring.score.score`.
+    progress
+        Called with the step, the amount done and the total. ``True``: a bar, which is
+        the default if a person waits.
     caliper, preset, distance, controls, max_length, seed, n_candidates
         Settings by name: fields of
         :class:`~spark_audit.manifest.settings.BuildSettings`. ``None``: that of
@@ -128,16 +133,21 @@ def build_manifest(
         seed=_first_given(seed, defaults.seed),
         n_candidates=_first_given(n_candidates, defaults.n_candidates),
     )
-    return _manifest_of(
-        examples,
-        loaded,
-        name=name,
-        settings=chosen.recorded(max_positions=loaded.max_positions),
-        data=data,
-        store=store or Store(None),
-        batch_size=batch_size,
-        progress_of=_progress_by_stage(progress),
-    )
+    if progress is None:
+        progress = is_watched()
+    with shown_progress(quiet=progress is not True) as show:
+        if isinstance(progress, bool):
+            progress = show
+        return _manifest_of(
+            examples,
+            loaded,
+            name=name,
+            settings=chosen.recorded(max_positions=loaded.max_positions),
+            data=data,
+            store=store or Store(None),
+            batch_size=batch_size,
+            progress_of=_progress_by_stage(progress),
+        )
 
 
 def _manifest_of(

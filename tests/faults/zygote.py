@@ -30,7 +30,7 @@ LINES = {"spark-audit": "spark_audit.cli.main", "spark-train": "spark_train.cli"
 LATER = (
     "faker",
     "pyarrow.parquet",
-    "rich.progress",
+    "tqdm.auto",
     "rich.traceback",
     "scipy.stats",
     "sklearn.linear_model",

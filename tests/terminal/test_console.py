@@ -298,3 +298,30 @@ def test_quiet_shows_nothing(capsys):
     with messages.progress(quiet=True) as show:
         show("scoring", 1, 2)
     assert capsys.readouterr() == ("", "")
+
+
+def test_slow_work_tells_seconds_for_each_piece(monkeypatch, capsys):
+    clock = iter([0.0, 30.0])
+    own = SimpleNamespace(monotonic=lambda: next(clock))
+    monkeypatch.setattr(messages, "time", own)
+    with messages.progress() as show:
+        show("training", 0, 4)
+        show("training", 4, 4)
+    assert capsys.readouterr().err.splitlines()[-1] == "training: 4/4 7.5 s each"
+
+
+def test_a_notebook_shows_one_bar_and_leaves_no_line(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "ipykernel", SimpleNamespace())
+    with messages.progress() as show:
+        for stage in ("scoring a", "scoring b"):
+            for done in (1, 50, 100):
+                show(stage, done, 100)
+        messages.say("a note")
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    assert "scoring a" in shown.out
+    assert "scoring b" in shown.out
+    assert "100/100" in shown.out
+    # Only the note has a line of its own; the bar is drawn over itself and taken away.
+    lines = [line.rpartition("\r")[2] for line in shown.out.split("\n")]
+    assert [line.strip() for line in lines if line.strip()] == ["a note"]
