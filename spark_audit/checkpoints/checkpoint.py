@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from spark_audit.cells_html import facts_html, short_repr
 from spark_audit.checkpoints.tokenizer import usable_rows
 from spark_audit.provenance import sha256_json
 
@@ -54,7 +55,7 @@ class Origin:
     host: Any
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Checkpoint:
     """A checkpoint ready to be scored.
 
@@ -149,6 +150,34 @@ class Checkpoint:
     activate: Callable[[], AbstractContextManager[None]] = field(
         default=nullcontext, repr=False
     )
+
+    def __repr__(self) -> str:
+        return short_repr(
+            self,
+            self.name,
+            source=self.source,
+            format=self.format,
+            base=self.base,
+            dtype=self.dtype,
+            device=self.device,
+            weights=self.weights_sha256[:12],
+        )
+
+    def _repr_html_(self) -> str:
+        """Return what it is as a notebook shows it."""
+        facts = {
+            "source": self.source,
+            "format": self.format,
+            "base": self.base,
+            "architecture": self.architecture,
+            "parameters": self.parameters,
+            "context, tokens": self.max_positions,
+            "dtype": self.dtype,
+            "device": self.device,
+            "weights, SHA-256": self.weights_sha256[:12],
+        }
+        note = " ".join(self.notes)
+        return facts_html(f"Checkpoint {self.name}", facts, note=note)
 
     @property
     def shape(self) -> dict[str, int]:

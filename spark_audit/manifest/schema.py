@@ -31,6 +31,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from spark_audit.cells_html import facts_html
 from spark_audit.data.training_input import (
     SpecialTokens,
     Supervision,
@@ -597,6 +598,22 @@ class Manifest(_Part):
         yield "digest", self.digest[:12]
         for part in ("examples", "pairs", "unmatched", "canaries"):
             yield part, len(getattr(self, part))
+
+    def _repr_html_(self) -> str:
+        """Return its sizes as a notebook shows them; no text stands in them."""
+        facts = {
+            "reference model": self.reference.architecture,
+            "examples": len(self.examples),
+            "identifiers with a control": len(self.pairs),
+            "identifiers without": len(self.unmatched),
+            "canaries": len({canary.canary_id for canary in self.canaries}),
+            "twins": len(self.twins),
+            "rows trained on": len(self.membership.members),
+            "rows held out": len(self.membership.non_members),
+            "notes": len(self.notes),
+            "digest": self.digest[:12],
+        }
+        return facts_html(f"Manifest {self.name}", facts)
 
     @cached_property
     def by_id(self) -> ById[ManifestExample]:

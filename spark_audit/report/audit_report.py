@@ -7,15 +7,19 @@ import this module.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from spark_audit.cells_html import CellList
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report import folder as report_folder
 from spark_audit.report.at_a_glance import Glance, glance_of
+from spark_audit.report.cell_lists import COLUMNS_OF_FIELDS, field_html, states_html
 from spark_audit.report.disclosure.shared import rounded_for_owner
 from spark_audit.report.figures import drawing
+from spark_audit.report.figures.report_figure import ReportFigure
 from spark_audit.report.frames import report_frame
 from spark_audit.report.gate.judge import RuleOutcome, check
 from spark_audit.report.gate.rules import DEFAULT_RULES, parse_rule
@@ -25,7 +29,6 @@ from spark_audit.results import Report
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
 
 
 class AuditReport(Report):
@@ -40,6 +43,13 @@ class AuditReport(Report):
     >>> isinstance(report, sa.AuditReport), {*report.to_frame()["audit"]}
     (True, {'nll'})
     """
+
+    def model_post_init(self, context: Any) -> None:
+        """Let notebooks show its lists as tables."""
+        for name in COLUMNS_OF_FIELDS:
+            html = partial(field_html, self, name)
+            # The report is frozen, and its content stays the same.
+            self.__dict__[name] = CellList(getattr(self, name), html)
 
     @classmethod
     def of(cls, report: Report) -> AuditReport:
@@ -64,25 +74,38 @@ class AuditReport(Report):
         """
         return report_frame(self, of)
 
-    def plot(self, name: str) -> Axes:
-        """Draw one of the report's figures.
+    def plot(self, name: str) -> ReportFigure:
+        """Draw one of the report's figures; :attr:`plots` lists those that it has.
+
+        Its figures are rounded as those of the pages.
 
         Parameters
         ----------
         name
-            Name of its file in ``figures/``, for instance ``selectivity``.
+            Name of its file in ``figures/``: that of an audit (``matched``, ``canary``,
+            ``twins``, ``mia``, ``extract``, ``series``, ``stages``, ``rank``, ``nll``,
+            ``utility``, ``noise``), ``selectivity``, or ``manifest``. ``memory`` means
+            ``matched``, ``exposure`` ``canary``, ``roc`` ``mia``, and ``accuracy``
+            ``utility``.
 
         Returns
         -------
-        Axes
-            Axes of the first panel; ``.figure`` is the whole figure.
+        ReportFigure
+            A notebook shows it as a picture; ``.figure`` is matplotlib's figure, and
+            ``.axes`` its panels.
 
         Raises
         ------
         InputError
-            If there is no such figure, or the report has no data for it.
+            If there is no such figure, or the report has no data for it; it names
+            those that can be drawn.
         """
-        return drawing.plot(self, name)
+        return drawing.plot(rounded_for_owner(self), name)
+
+    @property
+    def plots(self) -> dict[str, str]:
+        """The figures that :meth:`plot` can draw of this report, with their titles."""
+        return drawing.titles_of_figures(rounded_for_owner(self))
 
     @property
     def glance(self) -> Glance | None:
@@ -102,7 +125,7 @@ class AuditReport(Report):
     @property
     def states(self) -> list[Standing]:
         """The state of each checkpoint, with its evidence, the worst first."""
-        return standings(self)
+        return CellList(standings(self), partial(states_html, self))
 
     def gate(self, rules: str | Sequence[str] = ()) -> list[RuleOutcome]:
         """Return the outcome of rules on each checkpoint, as ``spark-audit gate`` does.

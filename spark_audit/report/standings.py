@@ -14,6 +14,7 @@ from spark_audit.audits import AUDITS_ON_REQUEST, about, audit_names
 from spark_audit.audits.claims import ALPHA
 from spark_audit.audits.setup_guards import faults
 from spark_audit.audits.trained_rows import question_of
+from spark_audit.cells_html import facts_html, short_repr
 from spark_audit.names import BASE, RELEARN, RELEARNED_BASE, CheckpointName
 from spark_audit.report.tables import entries
 from spark_audit.report.tried import (
@@ -57,7 +58,7 @@ MAX_TYPES_NAMED = 3
 """Most types that are named as exposed."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Standing:
     """The state of one checkpoint or method, and the evidence for it.
 
@@ -101,6 +102,16 @@ class Standing:
     nearest: Tried | None = None
     memory: Row | None = None
     sides: tuple[int, ...] = ()
+
+    def __repr__(self) -> str:
+        return short_repr(self, self.name, self.state, detections=len(self.detections))
+
+    def _repr_html_(self) -> str:
+        """Return it as a notebook shows it, without figures."""
+        facts: dict[str, object] = {"state": f"{SHAPES[self.state]} {self.state}"}
+        for outcome, attacks in self.tally.items():
+            facts[outcome_name(outcome)] = ", ".join(tried.attack for tried in attacks)
+        return facts_html(f"State of {self.name}", facts, note="Sentences: reason.")
 
     @property
     def reason(self) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from spark_audit.cells_html import cell_html
 from spark_audit.results.findings import Finding, Guard, by_severity
 from spark_audit.results.frames import frame
 from spark_audit.results.rows import Contrast, Row, Strict
@@ -71,6 +72,20 @@ class AuditResult:
 
     def __repr__(self) -> str:
         return f"AuditResult({len(self.rows)} rows, {len(self.findings)} findings)"
+
+    def _repr_html_(self) -> str:
+        """Return its claims as a notebook shows them, without figures."""
+        n_rows, n_contrasts = len(self.rows), len(self.contrasts)
+        return cell_html(
+            f"Result of an audit: {n_rows} figures, {n_contrasts} differences",
+            ["checkpoint", "audit", "claim", "of"],
+            [
+                (finding.checkpoint, finding.audit, finding.claim, finding.metric)
+                for finding in by_severity(self.findings)
+            ],
+            note="Claims before the correction of a report. Figures: to_frame(); "
+            "sentences: verdict.",
+        )
 
     def to_frame(self, of: str = "results") -> pd.DataFrame:
         """Return the rows as a frame with one figure per line.

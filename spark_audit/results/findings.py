@@ -19,6 +19,7 @@ from typing import Annotated, Literal, TypeAlias, TypeVar
 from pydantic import Field, PlainSerializer, computed_field, model_validator
 
 from spark_audit import sentences
+from spark_audit.cells_html import facts_html, short_repr
 from spark_audit.results.rows import (
     Contrast,
     Count,
@@ -157,6 +158,26 @@ class Guard(Rendered):
     passed: bool | None
     """Null: a warning."""
 
+    def __repr__(self) -> str:
+        return short_repr(
+            self, self.name, checkpoint=self.checkpoint, outcome=self.outcome
+        )
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    def _repr_html_(self) -> str:
+        """Return it as a notebook shows it, without the figures of its sentences."""
+        facts = {"checkpoint": self.checkpoint, "outcome": self.outcome}
+        return facts_html(f"Check: {self.title}", facts, note="Sentences: detail.")
+
+    @property
+    def outcome(self) -> str:
+        """Whether it held, failed, or warns, in a word."""
+        if self.passed is None:
+            return "warning"
+        return "held" if self.passed else "failed"
+
     @property
     def title(self) -> str:
         """The name in the language of the report."""
@@ -226,6 +247,31 @@ class Finding(Rendered, Figure):
     """Its figures in one line, for readers, as they stand here: estimate and interval,
     the value without a leak, p, sizes, and what could still be there. It is worked out
     again whenever a report is read."""
+
+    def __repr__(self) -> str:
+        return short_repr(
+            self,
+            self.claim,
+            audit=self.audit,
+            checkpoint=self.checkpoint,
+            metric=self.metric,
+            status=self.status,
+        )
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    def _repr_html_(self) -> str:
+        """Return its claim as a notebook shows it, without figures."""
+        facts = {
+            "claim": self.claim,
+            "checkpoint": self.checkpoint,
+            "audit": self.audit,
+            "metric": self.metric,
+            "group": self.group,
+            "status": self.status,
+        }
+        return facts_html("Finding", facts, note="Sentences: sentence; line: figures.")
 
     @computed_field  # type: ignore[prop-decorator]
     @property

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import AfterValidator, ConfigDict, Field, computed_field
 
 from spark_audit import sentences
+from spark_audit.cells_html import short_repr
 from spark_audit.files import without_examples
 from spark_audit.results.findings import Finding, Guard, by_severity
 from spark_audit.results.report_checks import (
@@ -53,6 +54,12 @@ class CheckpointFacts(Strict):
     """Name of the checkpoint that a short training on other rows made this of."""
     notes: list[Text] = []
     """Remarks on opening and scoring it."""
+
+    def __repr__(self) -> str:
+        return short_repr(self, self.name, format=self.format, base=self.base)
+
+    def __str__(self) -> str:
+        return repr(self)
 
 
 class ManifestFacts(Strict):

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from spark_audit.cells_html import short_repr
 from spark_audit.errors import visible
 from spark_audit.stats.estimate import Estimate, Interval, Status, side_of
 
@@ -225,6 +226,20 @@ class Row(Figure):
             raise ValueError("a not_estimable row needs its reason in note")
 
         return self
+
+    def __repr__(self) -> str:
+        return short_repr(
+            self,
+            audit=self.audit,
+            checkpoint=self.checkpoint,
+            metric=self.metric,
+            variant=self.variant,
+            group=self.group,
+            status=self.status,
+        )
+
+    def __str__(self) -> str:
+        return repr(self)
 
     @property
     def ends(self) -> tuple[float, float] | None:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from spark_audit.cells_html import cell_html, short_repr
 from spark_audit.data.encoding import Encoding
 from spark_audit.errors import InputError, OutputError, one_of
 from spark_audit.options import BatchSize
@@ -91,11 +92,21 @@ class Scores(dict[Pass, TokenTable]):
 
     def __repr__(self) -> str:
         """Return the sizes alone: scores of tokens reveal as much as their text."""
-        sizes = [
-            f"{scoring_pass.kind}: {len(table.ids)} texts, {len(table)} tokens"
+        sizes = {
+            scoring_pass.kind: f"{len(table.ids)} texts, {len(table)} tokens"
+            for scoring_pass, table in self.items()
+        }
+        return short_repr(self, self.checkpoint, **sizes)
+
+    def _repr_html_(self) -> str:
+        """Return the sizes as a notebook shows them."""
+        rows = [
+            (scoring_pass.kind, len(table.ids), len(table))
             for scoring_pass, table in self.items()
         ]
-        return f"Scores({self.checkpoint!r}, {'; '.join(sizes)})"
+        title = f"Scores of {self.checkpoint}"
+        header = ["pass", "texts", "tokens"]
+        return cell_html(title, header, rows, note=" ".join(self.notes))
 
 
 def item(key: str, encoding: Encoding, kept: tuple[int, int]) -> Item:

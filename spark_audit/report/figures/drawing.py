@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, TypeAlias
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, TypeAlias
 from spark_audit.errors import InputError, choose
 from spark_audit.names import entry_of
 from spark_audit.report.cells import is_shared
+from spark_audit.report.figures.report_figure import ReportFigure
 from spark_audit.report.figures.styling import styled
 from spark_audit.results import Report, Row
 from spark_audit.sentences import render
 from spark_audit.sentences.renderer import listed
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from spark_audit.report.figures.view import Sketch, View
@@ -96,23 +96,53 @@ def drawings(report: Report, *, only: Collection[str] = FIGURE_NEEDS) -> list[Dr
     only
         Names of the figures wanted.
     """
+    with styled():
+        return [
+            _drawing(name, sketch, view)
+            for name, sketch, view in _sketches(report, only=only)
+        ]
+
+
+def _names_of_figures(report: Report) -> list[str]:
+    """Return all names by which a report's figures can be drawn, former ones too."""
+    names = [*titles_of_figures(report)]
+    for former_name, name in FORMER_NAMES.items():
+        if name in names:
+            names.append(former_name)
+    # A report without any still says which figures there are.
+    return names or [*FIGURE_NEEDS]
+
+
+def titles_of_figures(report: Report) -> dict[str, str]:
+    """Return the names and titles of the figures that a report has data for."""
+    with styled():
+        return {
+            name: _title(name, sketch)
+            for name, sketch, _ in _sketches(report, only=FIGURE_NEEDS)
+        }
+
+
+def _sketches(
+    report: Report, *, only: Collection[str]
+) -> Iterator[tuple[str, Sketch, View]]:
+    """Yield name, sketch and view of each figure that a report has data for.
+
+    It is called while the style is set.
+    """
+    # Import after the style is set, since matplotlib must not read a user's file.
+    from spark_audit.report.figures.view import View
+
     present = {*report.tables}
     present.update(row.audit for row in report.results)
 
-    drawn = []
-    with styled():
-        # Import after the style is set, since matplotlib must not read a user's file.
-        from spark_audit.report.figures.view import View
+    view = View.of_report(report)
+    for name, needed in FIGURE_NEEDS.items():
+        if name not in only or needed not in present:
+            continue
 
-        view = View.of_report(report)
-        for name, needed in FIGURE_NEEDS.items():
-            if name not in only or needed not in present:
-                continue
-
-            sketch = _draw_function(name)(view)
-            if sketch is not None:
-                drawn.append(_drawing(name, sketch, view))
-    return drawn
+        sketch = _draw_function(name)(view)
+        if sketch is not None:
+            yield name, sketch, view
 
 
 def _draw_function(name: str) -> Callable[[View], Sketch | None]:
@@ -124,19 +154,26 @@ def _draw_function(name: str) -> Callable[[View], Sketch | None]:
     return draw
 
 
-def plot(report: Report, name: str) -> Axes:
+def plot(report: Report, name: str) -> ReportFigure:
     """Draw a figure; see :meth:`spark_audit.report.audit_report.AuditReport.plot`."""
     name = FORMER_NAMES.get(name, name)
     # Refuse an unknown name, and a figure without data.
     if name not in FIGURE_NEEDS:
         raise InputError(
-            f"unknown figure {name!r}", fix=choose(name, list(FIGURE_NEEDS))
+            f"unknown figure {name!r}",
+            fix=choose(name, _names_of_figures(report)),
         )
 
     drawn = drawings(report, only=[name])
     if not drawn:
-        raise InputError(f"the report holds nothing for the figure {name}")
-    return drawn[0].figure.axes[0]
+        names = [*titles_of_figures(report)]
+        raise InputError(
+            f"the report holds nothing for the figure {name}",
+            fix=f"it can draw {listed(names)}" if names else None,
+        )
+    return ReportFigure(
+        name=name, title=drawn[0].title, alt=drawn[0].alt, figure=drawn[0].figure
+    )
 
 
 def _drawing(name: str, sketch: Sketch, view: View) -> Drawing:
@@ -145,19 +182,24 @@ def _drawing(name: str, sketch: Sketch, view: View) -> Drawing:
 
     lay_out(sketch.figure)
 
-    title = render(f"figure.{name}.title")
-    if sketch.counted:
-        title = render("figure.counted", title=title, counted=sketch.counted)
     audit = FURTHER_FIGURES.get(name, name)
     void_sentences = _void_sentences(view.report, audit)
     return Drawing(
         name=name,
         audit=audit,
-        title=title,
+        title=_title(name, sketch),
         caption=" ".join([*_caption(name, audit, sketch, view), *void_sentences]),
         alt=" ".join([f"{_alt_text(name, sketch)}.", *void_sentences]),
         figure=sketch.figure,
     )
+
+
+def _title(name: str, sketch: Sketch) -> str:
+    """Return the title of a figure, with what it counts."""
+    title = render(f"figure.{name}.title")
+    if sketch.counted:
+        title = render("figure.counted", title=title, counted=sketch.counted)
+    return title
 
 
 def _alt_text(name: str, sketch: Sketch) -> str:
