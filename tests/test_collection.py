@@ -83,7 +83,7 @@ def test_no_test_calls_what_is_private():
     for file in TESTS.rglob("*.py"):
         tree = ast.parse(file.read_text(encoding="utf-8"))
         # What has the name of ours by chance: a test's own helper, a method of pandas.
-        others = private_names(tree) | {"_replace", "_repr_html_"}
+        others = private_names(tree) | {"_replace", "_repr_html_", "_repr_png_"}
         for name in set(names_used(tree)) & ours - others:
             calls.append(f"{file.relative_to(TESTS)}: {name}")
     assert calls == []
