@@ -93,7 +93,7 @@ def progress(*, quiet: bool = False) -> Iterator[Update]:
         finally:
             bar.close()
     else:
-        yield _Lines().update
+        yield _ProgressLines().update
 
 
 class _Bar:
@@ -163,7 +163,7 @@ class _Stage:
     done: int = 0
 
 
-class _Lines:
+class _ProgressLines:
     """The stages of the work, displayed as lines."""
 
     def __init__(self) -> None:

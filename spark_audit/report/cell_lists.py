@@ -13,7 +13,7 @@ from spark_audit.report.disclosure.shared import rounded_for_owner
 from spark_audit.report.standings import SHAPES, standings
 from spark_audit.results import CheckpointFacts, Finding, Guard, Report, Row
 
-FIGURE_COLUMNS = (
+COLUMNS_OF_FIGURES_IN_CELL = (
     "checkpoint",
     "audit",
     "metric",
@@ -29,8 +29,8 @@ FIGURE_COLUMNS = (
 COLUMNS_OF_FIELDS: Mapping[str, Sequence[str]] = {
     "findings": ("checkpoint", "audit", "claim", "text", "figures"),
     "guards": ("checkpoint", "check", "outcome", "detail"),
-    "results": FIGURE_COLUMNS,
-    "contrasts": FIGURE_COLUMNS,
+    "results": COLUMNS_OF_FIGURES_IN_CELL,
+    "contrasts": COLUMNS_OF_FIGURES_IN_CELL,
     "checkpoints": ("name", "format", "base", "dtype", "parameters", "SHA-256"),
 }
 """List of a report -> the columns that a notebook shows."""
