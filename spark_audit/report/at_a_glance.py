@@ -3,6 +3,9 @@
 One object holds all of it. The terminal, the page, Markdown and a notebook show it in
 the same order, with the same words and numbers, so that no format claims more than
 another.
+
+A further line is a field of :class:`Glance`, filled in :func:`glance_of` and shown by
+each writer; a further text behind a label is yielded by :func:`_more` alone.
 """
 
 from __future__ import annotations
@@ -239,12 +242,14 @@ def _bars(checkpoint: str, rows: Sequence[Row]) -> list[ExposedKind]:
         if row.value is None or row.ends is None:
             continue
 
-        # Bars begin at 0, so order both ends by their distance from 0.
+        # Bars begin at 0, so order both ends by their distance from 0. The type is
+        # exposed: its interval does not hold 0.
         near, far = sorted(abs(end) for end in row.ends)
         kinds.append(
             ExposedKind(
                 checkpoint=checkpoint,
                 kind=row.group_value,
+                # A fall of NLL is an effect above 0: likelier.
                 effect=effect_text(row.audit, -row.value, row.unit),
                 low=near / longest,
                 value=abs(row.value) / longest,
@@ -293,8 +298,10 @@ def _gate(all_standings: Sequence[Standing]) -> str:
     stopped: list[str] = []
     passed: list[str] = []
     for standing in all_standings:
-        names = passed if standing.ships else stopped
-        names.append(standing.name)
+        if standing.ships:
+            passed.append(standing.name)
+        else:
+            stopped.append(standing.name)
 
     stopped_text = names_or_count(stopped)
     passed_text = names_or_count(passed)
@@ -319,7 +326,7 @@ def _more(
         if consequence.figures:
             yield consequence.label, consequence.figures
 
-    for count, names in _reports_by_chance(all_standings).items():
+    for count, names in _names_by_false_reports(all_standings).items():
         sentence = render("glance.surety_of", names=names_or_count(names), count=count)
         yield render("page.sure"), sentence
     if _has_limits(all_standings):
@@ -336,21 +343,21 @@ def _more(
         yield render("glance.not_run"), commands
 
     # List the checkpoints without a result of an attack, as the matrix does.
-    attacks = []
-    for attack, names in _names_by_open_attack(all_standings).items():
+    attacks_without_result = []
+    for attack, names in _names_without_result(all_standings).items():
         if len(names) == len(all_standings):
-            attacks.append(attack)
+            attacks_without_result.append(attack)
         else:
-            attacks.append(f"{attack} ({names_or_count(names)})")
-    if attacks:
-        yield render("glance.without_result"), ", ".join(attacks)
+            attacks_without_result.append(f"{attack} ({names_or_count(names)})")
+    if attacks_without_result:
+        yield render("glance.without_result"), ", ".join(attacks_without_result)
     yield render("page.not_tested"), render("glance.beyond_tool")
 
 
 def _surety(all_standings: Sequence[Standing]) -> str:
     """Return the chance of such a result; without a leak that "at most" holds."""
     # The line is on the worst checkpoint, which comes first.
-    for count, names in _reports_by_chance(all_standings).items():
+    for count, names in _names_by_false_reports(all_standings).items():
         if all_standings[0].name in names:
             return render("glance.surety", count=count)
 
@@ -359,8 +366,11 @@ def _surety(all_standings: Sequence[Standing]) -> str:
     return ""
 
 
-def _reports_by_chance(all_standings: Sequence[Standing]) -> dict[int, list[str]]:
-    """Return of 1,000 reports without a leak how many show as much -> checkpoints."""
+def _names_by_false_reports(all_standings: Sequence[Standing]) -> dict[int, list[str]]:
+    """Return the checkpoints by the chance that their claim is false, lowest first.
+
+    The chance is a count: of 1,000 reports without a leak, so many would claim as much.
+    """
     names_by_count: dict[int, list[str]] = {}
     for standing in all_standings:
         if not standing.detections:
@@ -386,19 +396,19 @@ def _has_limits(all_standings: Sequence[Standing]) -> bool:
 
 def _not_tested(all_standings: Sequence[Standing]) -> str:
     """Return the attacks without a result on any checkpoint, and those not covered."""
-    attacks = []
-    for attack, names in _names_by_open_attack(all_standings).items():
+    attacks_without_result = []
+    for attack, names in _names_without_result(all_standings).items():
         if len(names) == len(all_standings):
-            attacks.append(attack)
+            attacks_without_result.append(attack)
 
     beyond_tool = render("glance.beyond")
-    if not attacks:
+    if not attacks_without_result:
         return capitalised(beyond_tool)
-    return f"{', '.join(attacks)}; {beyond_tool}"
+    return f"{', '.join(attacks_without_result)}; {beyond_tool}"
 
 
-def _names_by_open_attack(all_standings: Sequence[Standing]) -> dict[str, list[str]]:
-    """Return the checkpoints without a result, by attack."""
+def _names_without_result(all_standings: Sequence[Standing]) -> dict[str, list[str]]:
+    """Return attack, in words -> the checkpoints on which it has no result."""
     names_by_attack: dict[str, list[str]] = {}
     for standing in all_standings:
         for tried in standing.tried:

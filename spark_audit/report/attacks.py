@@ -1,9 +1,14 @@
-"""Summaries of each attack over all checkpoints of a report."""
+"""Summaries of each attack over all checkpoints of a report.
+
+Pages show them as a table (:func:`attack_table`), and the dossier in words. A further
+column is a key of :class:`AttackSummary`, filled by :func:`_summary`; in the table it
+is a cell of :func:`attack_table`, with a sentence ``attacks.COLUMN`` as its head.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from spark_audit.audits import about
 from spark_audit.names import BASE
@@ -47,7 +52,7 @@ class AttackSummary(TypedDict):
         The size of the test, in words.
     null, least
         The value of the attack's figure without a leak, and the smallest detectable
-        effect, in words.
+        effect, both in words.
     open
         Outcome -> checkpoints on which the attack has no result.
     """
@@ -113,9 +118,8 @@ def _summary(
 
 def _size_of_test(report: Report, audit: str) -> str:
     """Return the size of a test, in words; empty: it gave no figure."""
-    # The class of an audit says which column counts what it tries.
     rows = _rows_of_size(report, audit)
-    _, size_column = about(audit).covers or ("", "n")
+    size_column = _counted_by(audit).column
     counts = [getattr(row, size_column) for row in rows if row.group == "pooled"]
     count = max(counts, default=0)
     if not count:
@@ -128,13 +132,34 @@ def _size_of_test(report: Report, audit: str) -> str:
     return text
 
 
+class _CountedBy(NamedTuple):
+    """What counts the units that an attack tests.
+
+    Attributes
+    ----------
+    metric
+        The metric of its rows; empty: any metric.
+    column
+        The column of these rows: ``n``, or ``clusters``.
+    """
+
+    metric: str
+    column: str
+
+
+def _counted_by(audit: str) -> _CountedBy:
+    """Return what counts the tested units, as the class of an audit says."""
+    metric, column = about(audit).covers or ("", "n")
+    return _CountedBy(metric, column)
+
+
 def _rows_of_size(report: Report, audit: str) -> list[Row]:
     """Return the rows that state the size of an attack's test.
 
     These are rows of the metric that counts the tested units. Without a base there may
     be no such row; then all rows of the audit are used.
     """
-    metric, _ = about(audit).covers or ("", "n")
+    metric = _counted_by(audit).metric
     rows = [row for row in report.results if row.audit == audit and row.n]
     of_metric = [row for row in rows if row.metric == metric] or rows
     without_base = [row for row in of_metric if row.checkpoint != BASE]
@@ -147,9 +172,11 @@ def _sizes_in_words(report: Report, audit: str, count: int) -> str:
     An audit of another package may lack one or both sentences.
     """
     facts = _facts_of_sizes(report, audit)
-    trained, held_out = [
-        about(audit).size_of(facts.get(name)) for name in about(audit).sides
-    ]
+    trained_fact, held_out_fact = about(audit).sides  # the facts that hold the sizes
+    trained = about(audit).size_of(facts.get(trained_fact))
+    held_out = about(audit).size_of(facts.get(held_out_fact))
+
+    # The sentence that says most comes first; an audit need not have all of them.
     covers = f"audit.{audit}.covers"
     keys = [f"{covers}.count", covers]
     if trained is not None:
@@ -171,7 +198,7 @@ def _facts_of_sizes(report: Report, audit: str) -> Mapping[str, Fact]:
     The sizes of the test come first. Other sentences may count more units, and findings
     on canaries count other units under the same names.
     """
-    metric, _ = about(audit).covers or ("", "n")
+    metric = _counted_by(audit).metric
     findings = []
     for finding in report.findings:
         if finding.audit == audit and finding.checkpoint != BASE:
@@ -215,45 +242,62 @@ def _state(report: Report, audit: str, outcomes: Container[str]) -> tuple[str, s
 
 
 def _detectable(report: Report, tried_by_name: Mapping[str, Tried], audit: str) -> str:
-    """Return the smallest detectable effects, in words.
+    """Return the smallest detectable effects, in words; empty: none is known.
 
-    They are those of checkpoints where no leak was found; if all have leaks, those of
-    all. Checkpoints are named unless they are all.
+    They are those of checkpoints where no leak was found; if none of these has one,
+    those of checkpoints with a leak. Checkpoints are named unless they are all.
     """
     # What could have been missed matters where nothing was found.
     for outcome in ("not shown", "FOUND"):
-        clearest: dict[str, Finding] = {}
+        main_tests: dict[str, Finding] = {}
         for name, tried in tried_by_name.items():
             if tried.outcome == outcome and tried.finding is not None:
-                clearest[name] = tried.finding
-        tests = _tests_with_effect(report, audit, clearest)
-        unit = _unit_of_effects(tests, clearest, audit)
+                main_tests[name] = tried.finding
 
-        # Effects of two units cannot be compared.
-        mde_by_name = {}
-        for name, test in tests.items():
-            if test.mde is not None and test.unit in ("", unit):
-                mde_by_name[name] = test.mde
-        if mde_by_name:
-            return _least_in_words(
-                mde_by_name,
-                unit,
-                n_checkpoints=len(tried_by_name),
-                lacking=[name for name in tests if name not in mde_by_name],
-            )
-
-        reasons = [test.why for test in tests.values() if test.why]
-        if reasons:
-            return render("dossier.never", why=reasons[0])
+        text = _detectable_by(report, audit, main_tests, len(tried_by_name))
+        if text:
+            return text
     return ""
 
 
-def _tests_with_effect(
-    report: Report, audit: str, clearest: Mapping[str, Finding]
-) -> dict[str, Finding]:
-    """Return the test of each checkpoint that states the smallest effect.
+def _detectable_by(
+    report: Report, audit: str, main_tests: Mapping[str, Finding], n_checkpoints: int
+) -> str:
+    """Return the smallest effects that some tests could detect, in words, or why none.
 
-    If the clearest test has none, it is the first primary test that has one.
+    Parameters
+    ----------
+    main_tests
+        Checkpoint -> the finding that the outcome of the attack rests on.
+    n_checkpoints
+        Number of checkpoints that the attack was tried on.
+    """
+    tests = _tests_with_effect(report, audit, main_tests)
+    unit = _unit_of_effects(tests, main_tests, audit)
+
+    # Effects of two units cannot be compared.
+    mde_by_name = {}
+    for name, test in tests.items():
+        if test.mde is not None and test.unit in ("", unit):
+            mde_by_name[name] = test.mde
+    if mde_by_name:
+        return _least_in_words(
+            mde_by_name,
+            unit,
+            n_checkpoints=n_checkpoints,
+            lacking=[name for name in tests if name not in mde_by_name],
+        )
+
+    reasons = [test.why for test in tests.values() if test.why]
+    return render("dossier.never", why=reasons[0]) if reasons else ""
+
+
+def _tests_with_effect(
+    report: Report, audit: str, main_tests: Mapping[str, Finding]
+) -> dict[str, Finding]:
+    """Return the test of each checkpoint that states the smallest detectable effect.
+
+    If the main test states none, it is the first primary test that states one.
     """
     first_with_effect: dict[str, Finding] = {}
     for finding in report.findings:
@@ -262,27 +306,30 @@ def _tests_with_effect(
             first_with_effect.setdefault(finding.checkpoint, finding)
 
     tests = {}
-    for name, finding in clearest.items():
-        has_effect = finding.mde is not None
-        tests[name] = finding if has_effect else first_with_effect.get(name, finding)
+    for name, main_test in main_tests.items():
+        has_effect = main_test.mde is not None
+        if has_effect:
+            tests[name] = main_test
+        else:
+            tests[name] = first_with_effect.get(name, main_test)
     return tests
 
 
 def _unit_of_effects(
-    tests: Mapping[str, Finding], clearest: Mapping[str, Finding], audit: str
+    tests: Mapping[str, Finding], main_tests: Mapping[str, Finding], audit: str
 ) -> str:
-    """Return the unit of the smallest effects, if possible that of a clearest test."""
-    clearest_tests = []
+    """Return the unit of the smallest effects, if possible that of a main test."""
+    tests_of_outcomes = []
     other_tests = []
     for name, test in tests.items():
         if test.mde is None:
             continue
-        if test is clearest[name]:
-            clearest_tests.append(test)
+        if test is main_tests[name]:
+            tests_of_outcomes.append(test)
         else:
             other_tests.append(test)
 
-    for test in (*clearest_tests, *other_tests):
+    for test in (*tests_of_outcomes, *other_tests):
         if test.unit:
             return test.unit
     return about(audit).unit

@@ -1,4 +1,11 @@
-"""Consequences: each finding in a reader's terms, with a line of figures."""
+"""Consequences: each finding in a reader's terms, with a line of figures.
+
+A glance shows those of :func:`main_consequences`; the section of an audit on the page
+shows those of :func:`consequences_of_audit`. The words are the sentences
+``consequence.AUDIT.CLAIM``: a further claim needs one, else its own sentence is shown.
+"Clean" is a checkpoint where an attack found nothing; a limit is how much it could
+still hide.
+"""
 
 from __future__ import annotations
 
@@ -85,8 +92,8 @@ def main_consequences(standings: Sequence[Standing]) -> Iterator[Consequence]:
 
     The rows of the matrix and the sections show the results of the others.
     """
-    leaking = [standing for standing in standings if standing.detections]
-    for standing in leaking[:MAX_CONSEQUENCES]:
+    with_detections = [standing for standing in standings if standing.detections]
+    for standing in with_detections[:MAX_CONSEQUENCES]:
         severest = standing.detections[0]
         # A finding may be on a single seed, which is then named.
         yield Consequence(
@@ -165,8 +172,8 @@ def _nothing_in_short(
     """
     audit = _first_bounded_audit(clean)
     limits = _limits(clean, audit)
-    all_are_bounded = len(limits) == len(clean)
-    if limits and all_are_bounded:
+    has_all_limits = len(limits) == len(clean)
+    if limits and has_all_limits:
         could_hide = _could_hide_sentence(limits, all_standings)
         if could_hide:
             nothing_but = render("glance.nothing_but", attack=attack_name(audit))
@@ -270,11 +277,11 @@ def _first_bounded_audit(clean: Sequence[Standing]) -> str:
 
 
 def _limits(clean: Sequence[Standing], audit: str) -> list[Limit]:
-    """Return the known limits of the checkpoints."""
+    """Return the known limits of an attack on clean checkpoints, one for each."""
     limits = []
     for standing in clean:
         for tried in standing.tried:
-            finding = tried.bounded
+            finding = tried.bounded  # the test that gives the limit
             if tried.audit != audit or finding is None:
                 continue
 

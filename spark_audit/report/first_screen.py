@@ -1,4 +1,9 @@
-"""Sentences of the first screen: the answer, the audit's checks, how sure it is."""
+"""Sentences of the first screen: the answer, the audit's checks, how sure it is.
+
+``standings`` are those of :func:`spark_audit.report.standings.standings`, the worst
+first. A check is a guard: it held (``passed`` is True), failed (False), or gave a
+warning (None). The words are sentences of ``states.*``.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Context, Decimal
+from typing import NamedTuple
 
 from spark_audit.audits import about
 from spark_audit.audits.claims import ALPHA, TESTS
@@ -43,12 +49,13 @@ def answer(standings: Sequence[Standing]) -> str:
     """
     by_state = grouped(standings, lambda standing: standing.state)
     is_only = len(standings) == 1
-    is_said_once = len(by_state) > MAX_STATES_WITH_TESTED
+    # Many states would repeat the number of tested attacks, so it follows all of them.
+    is_tested_said_once = len(by_state) > MAX_STATES_WITH_TESTED
     states = []
     for state, members in by_state.items():
         states.append(
             _state_with_count(
-                state, members, is_only=is_only, says_tested=not is_said_once
+                state, members, is_only=is_only, says_tested=not is_tested_said_once
             )
         )
     states_text = ", ".join(states)
@@ -56,15 +63,15 @@ def answer(standings: Sequence[Standing]) -> str:
         return render("states.answer_of_one", name=standings[0].name, state=states_text)
 
     text = render("states.answer", count=len(standings), states=states_text)
-    # Many states would repeat the number, so it follows all of them once.
-    tested = _tested(standings)
-    if is_said_once and tested:
+    tested = _tested_in_words(standings)
+    if is_tested_said_once and tested:
         return f"{text}; {tested}"
     return text
 
 
-def _tested(standings: Sequence[Standing]) -> str:
-    """Return the number of attacks that tested checkpoints; empty: all did."""
+def _tested_in_words(standings: Sequence[Standing]) -> str:
+    """Return how many of the attacks gave a result; empty: all did."""
+    # All checkpoints have the same attacks.
     n_attacks = len(standings[0].tried)
     counts = []
     for standing in standings:
@@ -83,7 +90,17 @@ def _tested(standings: Sequence[Standing]) -> str:
 def _state_with_count(
     state: State, members: Sequence[Standing], *, is_only: bool, says_tested: bool
 ) -> str:
-    """Return a state with its checkpoints and the number of attacks on them."""
+    """Return a state with its checkpoints and the number of attacks on them.
+
+    Parameters
+    ----------
+    members
+        The checkpoints in this state.
+    is_only
+        Whether the report has one checkpoint, which is named elsewhere.
+    says_tested
+        Whether to state the number of tested attacks.
+    """
     text = state_name(state)
     remarks = []
     if not is_only:
@@ -92,7 +109,7 @@ def _state_with_count(
         if len(members) <= MAX_NAMES_IN_ANSWER:
             remarks.append(", ".join(standing.name for standing in members))
 
-    tested = _tested(members)
+    tested = _tested_in_words(members)
     if says_tested and tested:
         remarks.append(tested)
     if not remarks:
@@ -130,7 +147,7 @@ def page_lead(report: Report) -> str:
 
 
 def lacks_base(report: Report) -> bool:
-    """Whether the manifest names a base model, and no audit could compare with it.
+    """Return whether a base model is named, and no audit could compare with it.
 
     Audits of a series alone compare its stages with each other.
     """
@@ -275,29 +292,54 @@ def _doubts(failed: Sequence[Guard], standings: Sequence[Standing]) -> list[str]
 
     Checkpoints without any conclusion are named with their check.
     """
-    void: set[str] = set()
+    void_names: set[str] = set()
     for failed_check in failed_checks(failed, standings):
         if failed_check.is_void:
-            void.update(failed_check.names)
+            void_names.update(failed_check.names)
 
-    # Group checkpoints by attacks with and without a result, and by passing.
-    verdicts: dict[tuple[tuple[str, ...], tuple[str, ...], bool], list[str]] = {}
+    # Checkpoints with an equal verdict share a sentence.
+    names_by_verdict: dict[_DoubtfulVerdict, list[str]] = {}
     for standing in standings:
-        tested = _attacks_with(standing, CONCLUSIVE)
-        untested = _attacks_with(standing, INCONCLUSIVE)
-        if untested and standing.name not in void:
-            verdict = (tested, untested, standing.ships)
-            verdicts.setdefault(verdict, []).append(standing.name)
+        verdict = _DoubtfulVerdict(
+            with_result=_attacks_with(standing, CONCLUSIVE),
+            without_result=_attacks_with(standing, INCONCLUSIVE),
+            passes=standing.ships,
+        )
+        if verdict.without_result and standing.name not in void_names:
+            names_by_verdict.setdefault(verdict, []).append(standing.name)
 
     doubts = []
-    for (tested, untested, ships), names in verdicts.items():
+    for verdict, names in names_by_verdict.items():
         key = "states.doubt"
-        if not tested:
+        if not verdict.with_result:
             key = "states.doubt_of_all"
-        elif ships:
+        elif verdict.passes:
             key = "states.doubt_though_passed"
-        doubts.append(render(key, names=names, tested=tested, open=untested))
+        doubts.append(
+            render(
+                key,
+                names=names,
+                tested=verdict.with_result,
+                open=verdict.without_result,
+            )
+        )
     return doubts
+
+
+class _DoubtfulVerdict(NamedTuple):
+    """A verdict that rests on some of the attacks only.
+
+    Attributes
+    ----------
+    with_result, without_result
+        The attacks, in words, that gave a result and that gave none when they ran.
+    passes
+        Whether the gate without rules lets the checkpoint pass.
+    """
+
+    with_result: tuple[str, ...]
+    without_result: tuple[str, ...]
+    passes: bool
 
 
 def _attacks_with(standing: Standing, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
@@ -363,9 +405,10 @@ def _first_limit(tests: int) -> Decimal:
 def surety(standings: Sequence[Standing]) -> str:
     """Return the chances of a false and of a missed claim of the first screen.
 
-    A corrected p bounds the chance that a report without a leak claims as much.
+    A corrected p bounds the chance that a report without a leak claims as much. It is
+    stated as a count: of 1,000 such reports, so many would.
     """
-    names_by_count: dict[int, list[str]] = {}
+    names_by_count: dict[int, list[str]] = {}  # of 1,000 reports -> checkpoints
     for standing in standings:
         led_by = standing.led_by
         if not standing.detections or led_by is None:
@@ -373,15 +416,16 @@ def surety(standings: Sequence[Standing]) -> str:
 
         # Only primary tests are corrected over the report.
         if led_by.family == "primary" and led_by.p_adjusted is not None:
+            # Rounded up, since p is a bound: never 0 of 1,000.
             count = max(1, math.ceil(1000 * led_by.p_adjusted))
             names_by_count.setdefault(count, []).append(standing.name)
 
     clauses = []
-    groups = []
+    counts_with_names = []
     for count, names in sorted(names_by_count.items()):
-        groups.append({"count": count, "names": names})
-    if groups:
-        clauses.append(render("states.surety", groups=groups))
+        counts_with_names.append({"count": count, "names": names})
+    if counts_with_names:
+        clauses.append(render("states.surety", groups=counts_with_names))
     if _has_detectable_effect(standings):
         clauses.append(render("states.surety_of_clean"))
     return "; ".join(clauses)
@@ -454,14 +498,14 @@ def uncovered(tried: Sequence[AttackSummary], standings: Sequence[Standing]) -> 
 def _uncovered_here(
     tried: Sequence[AttackSummary], standings: Sequence[Standing]
 ) -> list[str]:
-    """Return the sentence on attacks of this tool without a valid result here."""
+    """Return clauses on attacks of this tool without a valid result here."""
     clauses = []
-    untested = []
+    untested_names = []
     for standing in standings:
         if standing.state == "NOT TESTED":
-            untested.append(standing.name)
-    if untested:
-        clauses.append(render("states.uncovered_memory", names=untested))
+            untested_names.append(standing.name)
+    if untested_names:
+        clauses.append(render("states.uncovered_memory", names=untested_names))
 
     # If no attack was tested, naming each is of no use.
     if all(attack["state"] != "tested" for attack in tried):
@@ -471,10 +515,11 @@ def _uncovered_here(
             clauses.append(render("states.uncovered_all"))
         return clauses
 
-    untried = []
+    # An attack with a size of its test, ``on``, has a figure at least.
+    attacks_without_figure = []
     for attack in tried:
         if not attack["on"]:
-            untried.append(attack["name"])
-    if untried:
-        clauses.append(", ".join(untried))
+            attacks_without_figure.append(attack["name"])
+    if attacks_without_figure:
+        clauses.append(", ".join(attacks_without_figure))
     return clauses

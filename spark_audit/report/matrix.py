@@ -3,6 +3,9 @@
 Every format of a report shows this one object: the terminal, the page, Markdown and a
 notebook. A column, its head and the form of its effects come from the class and the
 sentences of an audit, so that an audit of another package has its column, too.
+
+A further kind of cell is an item of :data:`CellKind` and :data:`CELL_MARKS`, a line of
+:func:`cell_of`, and has the sentences ``matrix.cell.KIND`` and ``matrix.legend.KIND``.
 """
 
 from __future__ import annotations
@@ -274,7 +277,12 @@ def _why(tried: Tried) -> str:
 def effect_size(finding: Finding, end: float | None) -> float | None:
     """Return how far a figure is from no effect: above 0 is more of a leak.
 
-    None: one of them is not known, as a withheld null is not 0.
+    None: one of them is not known, as a withheld value of no effect is not 0.
+
+    Parameters
+    ----------
+    end
+        The finding's value, an end of its interval, or its limit ``at_most``.
     """
     if end is None or finding.no_effect is None:
         return None

@@ -3,6 +3,10 @@
 They follow from the evidence of the membership audit in the report folder, without a
 model or texts. The score was declared beforehand: ``reference``, the rise of a text's
 log-likelihood since the untrained model, compared with held-out rows of its task.
+
+A row is named if its p passes the Benjamini-Hochberg procedure (``conformal.py``). A
+further reason to name nobody is a branch of :func:`_why_nobody_is_named`, or of
+:func:`why_in_doubt` where it comes from a guard.
 """
 
 from __future__ import annotations
@@ -76,6 +80,7 @@ class Named:
         )
         if n_named:
             return summary
+        # The smallest p is 1 / (held_out + 1): so many rows would have to have it.
         fewest = math.ceil(len(self.rows) / (share * (self.held_out + 1)))
         needed = render("named.fewest", held_out=self.held_out, fewest=fewest)
         return f"{summary} {needed}"
@@ -157,6 +162,7 @@ def _named_rows_of_checkpoint(
 
     all_rows = units.rename(columns={"example": "row", "cluster": "group"})
     all_rows = all_rows[["row", "task", "group"]]
+    # p of held-out rows is NaN, so that none of them is a discovery.
     is_named = conformal.discoveries(p, share=share)
     rows = all_rows.assign(p=p, named=is_named)[~is_held_out]
 

@@ -2,6 +2,11 @@
 
 Every format of a report begins with it. It follows from the typed findings alone, so
 that all formats give the same answer.
+
+A further state is an item of :data:`State` and :data:`SHAPES`, a line of
+:func:`_state_of` and :func:`_led_by`, and has the sentences ``state.KEY``,
+``state.KEY.name``, ``next.KEY`` and ``advice.KEY`` (:func:`key_of`). What one attack
+came to on one checkpoint stands in ``tried.py``.
 """
 
 from __future__ import annotations
@@ -231,7 +236,7 @@ def standings(report: Report) -> list[Standing]:
     The base is left out unless it leaks. The list is empty if no audit of the report
     attacks anything.
     """
-    scored = _scored_checkpoints(report)
+    scored = _scored_checkpoints(report)  # audit -> checkpoints
     attacks = _attacks(scored)
     if scored.keys().isdisjoint(attacks):
         return []
@@ -240,20 +245,21 @@ def standings(report: Report) -> list[Standing]:
         report.findings, lambda finding: method_of(finding.checkpoint)
     )
     # A finding without a checkpoint, such as "not tested", holds for all of them.
-    reasons = []
+    reasons_for_all = []
     for finding in findings_by_name.pop("", ()):
         if finding.claim == "not_tested" and finding.audit in attacks:
-            reasons.append(finding)
+            reasons_for_all.append(finding)
 
     # Findings may be on checkpoints without a figure.
-    shown = []
+    all_standings = []
     for name in dict.fromkeys([*entries(report), *findings_by_name]):
-        findings = [*findings_by_name.get(name, ()), *reasons]
+        findings = [*findings_by_name.get(name, ()), *reasons_for_all]
         has_detection = any(finding.detected for finding in findings)
         is_clean_base = name == BASE and not has_detection
         if name != RELEARNED_BASE and not is_clean_base:
-            shown.append(_standing(report, name, findings, attacks, scored))
-    return sorted(shown, key=_worst_first)
+            standing = _standing(report, name, findings, attacks, scored)
+            all_standings.append(standing)
+    return sorted(all_standings, key=_badness)
 
 
 def _attacks(scored: Mapping[str, Collection[str]]) -> list[str]:
@@ -264,13 +270,14 @@ def _attacks(scored: Mapping[str, Collection[str]]) -> list[str]:
     attacks = []
     for audit in audit_names():
         is_expected = audit in scored or audit not in AUDITS_ON_REQUEST
-        if about(audit).covers is not None and is_expected:
+        is_attack = about(audit).covers is not None
+        if is_attack and is_expected:
             attacks.append(audit)
     return attacks
 
 
-def _worst_first(standing: Standing) -> tuple[int, int]:
-    """Return the key by which standings are sorted: state, then severity."""
+def _badness(standing: Standing) -> tuple[int, int]:
+    """Return the key by which standings are sorted: the worst has the lowest."""
     severest = standing.detections[0].severity if standing.detections else 0
     return list(SHAPES).index(standing.state), -severest
 
@@ -290,16 +297,18 @@ def _scored_checkpoints(report: Report) -> dict[str, set[str]]:
     return scored
 
 
-def remembers(finding: Finding) -> bool:
+def is_memory_test(finding: Finding) -> bool:
     """Return whether a finding rests on a test of memory, whatever its result."""
+    # ``alone`` is the claim before the correction over all tests of the report.
     if finding.alone in NOT_TESTED_CLAIMS or finding.checkpoint == BASE:
         return False
     if finding.alone in ("verbatim", "memory"):
         return True
 
+    if not about(finding.audit).memory:
+        return False
     is_primary_test = finding.family == "primary" and finding.p is not None
-    is_of_memory = is_primary_test or finding.metric == "memory"
-    return about(finding.audit).memory and is_of_memory
+    return is_primary_test or finding.metric == "memory"
 
 
 def untested(findings: Sequence[Finding], names: Iterable[str]) -> list[Finding]:
@@ -313,15 +322,16 @@ def untested(findings: Sequence[Finding], names: Iterable[str]) -> list[Finding]
     names
         Names of all checkpoints of the report.
     """
-    tested = set()
+    tested_names = set()
     for finding in findings:
-        if remembers(finding):
-            tested.add(method_of(finding.checkpoint))
+        if is_memory_test(finding):
+            tested_names.add(method_of(finding.checkpoint))
 
     methods = dict.fromkeys(method_of(name) for name in names)
-    audited = [name for name in methods if name not in (BASE, RELEARNED_BASE)]
-    untested_names = [name for name in audited if name not in tested]
-    if untested_names and len(untested_names) == len(audited):
+    # Memory of the base is not tested: it was trained on none of the rows.
+    audited_names = [name for name in methods if name not in (BASE, RELEARNED_BASE)]
+    untested_names = [name for name in audited_names if name not in tested_names]
+    if untested_names and len(untested_names) == len(audited_names):
         # A finding without a checkpoint is on the report.
         untested_names = [""]
 
@@ -441,7 +451,7 @@ def _state_of(
     if detections:
         return "DETECTABLE"
 
-    is_tested = any(remembers(finding) for finding in findings)
+    is_tested = any(is_memory_test(finding) for finding in findings)
     if is_tested and not failed_guards:
         return "NO LEAK FOUND"
     return "NOT TESTED"
@@ -484,7 +494,7 @@ def _led_by(
 
     for attack in tried:
         test = attack.finding
-        if attack.outcome == "not shown" and test is not None and remembers(test):
+        if attack.outcome == "not shown" and test is not None and is_memory_test(test):
             return test
     return smallest_p_test(findings)
 
@@ -553,13 +563,13 @@ def _exposed(
     They became likelier than never-trained ones, or less likely if that was detected
     and none is remembered.
     """
-    claims = {finding.claim for finding in findings if finding.detected}
-    if not claims:
+    detected_claims = {finding.claim for finding in findings if finding.detected}
+    if not detected_claims:
         return ()
 
     # Remembered types go before less likely ones.
     became_less_likely = False
-    if claims.isdisjoint({"memory", "verbatim"}):
+    if detected_claims.isdisjoint({"memory", "verbatim"}):
         for finding in findings:
             if finding.claim == "betrays" and about(finding.audit).memory_metric:
                 became_less_likely = True
@@ -567,15 +577,18 @@ def _exposed(
     exposed = []
     for row in memory_rows:
         is_type = row.group_kind == "type" and row.status == "ok"
-        if is_type and _is_beyond_null(row, above=became_less_likely):
+        if is_type and _is_beyond_no_effect(row, is_above=became_less_likely):
             exposed.append(row)
-    # The sign of a change says which way it goes: the largest change comes first.
+    # A change of NLL below 0 is likelier: the largest change, either way, comes first.
     exposed.sort(key=lambda row: row.value or 0.0, reverse=became_less_likely)
     return tuple(exposed[:MAX_TYPES_NAMED])
 
 
-def _is_beyond_null(row: Row, *, above: bool) -> bool:
-    """Return whether the interval of a row lies above, or below, the null's band."""
-    if above:
+def _is_beyond_no_effect(row: Row, *, is_above: bool) -> bool:
+    """Return whether a row's interval lies above, or below, the band of no effect.
+
+    Without a band, no effect is 0.
+    """
+    if is_above:
         return row.low is not None and row.low > (row.no_effect_high or 0.0)
     return row.high is not None and row.high < (row.no_effect_low or 0.0)

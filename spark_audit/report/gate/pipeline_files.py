@@ -14,10 +14,10 @@ from spark_audit.results import grouped
 SarifObject: TypeAlias = dict[str, Any]
 
 SARIF_LEVELS = {"tripped": "error", "missing": "warning"}
-"""State -> level under which a log names it."""
+"""State -> level under which a log names it; other states are in no result."""
 
 
-def junit(found: Sequence[RuleOutcome], *, name: str) -> str:
+def junit(outcomes: Sequence[RuleOutcome], *, name: str) -> str:
     """Return one suite per rule and one case per checkpoint: failed where it tripped.
 
     Cases that a rule leaves out are skipped, and so are those with a missing figure if
@@ -29,11 +29,11 @@ def junit(found: Sequence[RuleOutcome], *, name: str) -> str:
         Name of all suites, such as the report's folder.
     """
     template = environment(visible=visible).get_template("junit.xml")
-    outcomes_by_rule = grouped(found, lambda outcome: outcome.rule)
-    return template.render(name=name, found=found, rules=outcomes_by_rule)
+    outcomes_by_rule = grouped(outcomes, lambda outcome: outcome.rule)
+    return template.render(name=name, found=outcomes, rules=outcomes_by_rule)
 
 
-def sarif(found: Sequence[RuleOutcome], *, name: str) -> SarifObject:
+def sarif(outcomes: Sequence[RuleOutcome], *, name: str) -> SarifObject:
     """Return a log of what tripped or lacks a figure, in SARIF 2.1.0 (OASIS, 2020).
 
     Parameters
@@ -41,9 +41,9 @@ def sarif(found: Sequence[RuleOutcome], *, name: str) -> SarifObject:
     name
         Name of the report's folder.
     """
-    rule_texts = list(dict.fromkeys(visible(outcome.rule) for outcome in found))
+    rule_texts = list(dict.fromkeys(visible(outcome.rule) for outcome in outcomes))
     results = []
-    for outcome in found:
+    for outcome in outcomes:
         if outcome.state in SARIF_LEVELS:
             rule_number = rule_texts.index(visible(outcome.rule))
             results.append(_sarif_result(outcome, rule_number, name))
