@@ -2,6 +2,10 @@
 
 No model and no manifest is needed: every audit concludes from the evidence that it left
 in the folder ``scores`` of each report.
+
+:func:`compare` makes a report of several; the gate takes the changes since an earlier
+report from :func:`changed_since`. A further condition for reports to be comparable is
+an item of :func:`_setup` (all audits) or a branch of :func:`_comparable` (one audit).
 """
 
 from __future__ import annotations
@@ -113,26 +117,26 @@ def compare(
     >>> [checkpoint.name for checkpoint in report.checkpoints]
     ['base', 'mine', 'other']
     """
-    before = _report_in(output)
+    report_in_output = _report_in(output)
     paths = [Path(folder) for folder in folders]
     compared_reports = _compared_reports(paths)
     first = compared_reports[0].report
     baseline = baseline or _only_checkpoint(compared_reports[0].names)
-    facts = _facts(compared_reports)
+    checkpoints = _united_checkpoints(compared_reports)
 
     # Unite the evidence of each audit that all reports have.
     comparable = _comparable(compared_reports)
-    evidence: dict[str, Evidence] = {}
-    compared_names = set[str]()
-    for name in comparable.audits:
-        if not only or name in only:
-            evidence[name] = Evidence.united(
-                [compared.evidence(name) for compared in compared_reports]
+    evidence_by_audit: dict[str, Evidence] = {}
+    names_in_any = set[str]()
+    for audit in comparable.audits:
+        if not only or audit in only:
+            evidence_by_audit[audit] = Evidence.united(
+                [compared.evidence(audit) for compared in compared_reports]
             )
-            compared_names.update(entries(name, evidence[name]))
+            names_in_any.update(entries(audit, evidence_by_audit[audit]))
 
     # A baseline may be a checkpoint, or a method that stands for its seeds.
-    names = sorted(compared_names)
+    names = sorted(names_in_any)
     methods = [entry_of(name) for name in names]
     check_known(baseline, [*names, *methods], where="--baseline")
 
@@ -144,13 +148,14 @@ def compare(
         "compared": [path.name for path in paths],
     }
     # Free options may differ among the reports, so that each audit uses its defaults.
-    options = {}
+    # A key is AUDIT.OPTION, or the name of a setting that all audits share.
+    settings_of_audits = {}
     for key, value in settings.items():
         if key.partition(".")[2] not in FREE_OPTIONS:
-            options[key] = value
+            settings_of_audits[key] = value
     results = {}
-    for name, audit_evidence in evidence.items():
-        results[name] = concluded(name, audit_evidence, options, facts)
+    for audit, evidence in evidence_by_audit.items():
+        results[audit] = concluded(audit, evidence, settings_of_audits, checkpoints)
 
     report = assemble(
         results,
@@ -158,15 +163,15 @@ def compare(
         command=list(command),
         settings=settings,
         manifest=first.manifest,
-        checkpoints=facts,
+        checkpoints=checkpoints,
         guards=_guards(compared_reports, comparable.left_out),
         tables=_matching_tables(compared_reports),
     )
     if output is None:
         return report
 
-    keep_if_replaced(output, before, report)
-    checksums = write_evidence(output, evidence)
+    keep_if_replaced(output, report_in_output, report)
+    checksums = write_evidence(output, evidence_by_audit)
     return report.model_copy(
         update={"evidence": checksums, "files": score_files(checksums)}
     )
@@ -198,10 +203,10 @@ def _matching_tables(
     return tables
 
 
-def entries(name: str, evidence: Evidence) -> list[str]:
+def entries(audit: str, evidence: Evidence) -> list[str]:
     """Return the names that an audit compares, of checkpoints or of series."""
     names = list(evidence.checkpoints)
-    if about(name).of_series:
+    if about(audit).of_series:
         names = [series_of(checkpoint) for checkpoint in names]
     return list(dict.fromkeys(names))
 
@@ -213,6 +218,13 @@ def concluded(
     facts: Sequence[CheckpointFacts],
 ) -> AuditResult:
     """Conclude again from an audit's stored evidence, with the settings of a report.
+
+    Parameters
+    ----------
+    name
+        The audit.
+    facts
+        Facts of all checkpoints of the report.
 
     Raises
     ------
@@ -257,6 +269,7 @@ def _concluded(
         seed=int(settings.get("seed") or 0),
         replicates=audit.replicates_of(preset),
     )
+    # Several seeds of a method get rows of the method, too.
     return with_entries(audit.conclude(evidence, context))
 
 
@@ -267,6 +280,13 @@ def changed_since(
 
     The gate judges rules on what rose or fell by this. Each checkpoint is compared with
     the earlier report's checkpoint of its name, or with its only one.
+
+    Parameters
+    ----------
+    folder, before
+        Folders of the new and of the earlier report.
+    only
+        Audits to compare; empty: all that can be compared.
 
     Returns
     -------
@@ -292,7 +312,8 @@ def changed_since(
             fix="audit both under one name: --ckpt NAME=PATH",
         )
 
-    # Checkpoint of the new report -> its partner in the earlier one.
+    # Checkpoint of the new report -> its partner in the earlier one, whose only
+    # checkpoint is the partner of all others.
     partners = {name: name if name in earlier else earlier[-1] for name in later}
 
     # Each earlier checkpoint is the baseline of a separate comparison.
@@ -301,14 +322,14 @@ def changed_since(
         comparison = compare(before, folder, baseline=old.names[partner], only=only)
 
         # Name in the comparison -> name in the new report.
-        new_names = {}
+        names_in_report = {}
         for name, partner_of_name in partners.items():
             if partner_of_name == partner:
-                new_names[new.names[name]] = name
+                names_in_report[new.names[name]] = name
         for contrast in comparison.contrasts:
-            if contrast.checkpoint in new_names:
-                new_name = new_names[contrast.checkpoint]
-                contrasts.append(contrast.model_copy(update={"checkpoint": new_name}))
+            if contrast.checkpoint in names_in_report:
+                name = names_in_report[contrast.checkpoint]
+                contrasts.append(contrast.model_copy(update={"checkpoint": name}))
 
     # Two checkpoints have one name in a comparison only if they are the same model.
     same = []
@@ -330,7 +351,7 @@ def _compared_reports(folders: Sequence[Path]) -> list[ComparedReport]:
         )
 
     first_setup = _setup(reports[0])
-    models: dict[str, set[str]] = {}  # name of a checkpoint -> ids of its models
+    model_ids_by_name: dict[str, set[str]] = {}
     for folder, report in zip(folders, reports, strict=True):
         for name, value in _setup(report).items():
             if value != first_setup[name]:
@@ -341,19 +362,19 @@ def _compared_reports(folders: Sequence[Path]) -> list[ComparedReport]:
                     fix="audit both against the same manifest in the same way",
                 )
         for facts in report.checkpoints:
-            models.setdefault(facts.name, set()).add(facts.model_id)
+            model_ids_by_name.setdefault(facts.name, set()).add(facts.model_id)
 
     # Different models with one name are called FOLDER/NAME.
     labels = [folder.resolve().name for folder in folders]
     if len(set(labels)) < len(labels):
-        labels = [f"{label}-{k}" for k, label in enumerate(labels, start=1)]
+        labels = [f"{label}-{number}" for number, label in enumerate(labels, start=1)]
 
     compared_reports = []
     for folder, report, label in zip(folders, reports, labels, strict=True):
         names = {}
         for facts in report.checkpoints:
             names[facts.name] = facts.name
-            if len(models[facts.name]) > 1:
+            if len(model_ids_by_name[facts.name]) > 1:
                 names[facts.name] = f"{label}/{facts.name}"
         compared_reports.append(ComparedReport(folder, report, names))
     return compared_reports
@@ -395,14 +416,18 @@ def _only_checkpoint(names: Mapping[str, str]) -> str:
     return names[checkpoints[0]]
 
 
-def _facts(compared_reports: Sequence[ComparedReport]) -> list[CheckpointFacts]:
+def _united_checkpoints(
+    compared_reports: Sequence[ComparedReport],
+) -> list[CheckpointFacts]:
     """Return the facts of each checkpoint once, under its name in the comparison."""
     facts_by_name: dict[str, CheckpointFacts] = {}
     for compared in compared_reports:
         for facts in compared.report.checkpoints:
             name = compared.names[facts.name]
             # A rounded checkpoint names the one that it was made of: rename that, too.
-            original = facts.quantised_from and compared.names.get(facts.quantised_from)
+            original = facts.quantised_from
+            if original:
+                original = compared.names.get(original)
             renamed = facts.model_copy(
                 update={"name": name, "quantised_from": original}
             )
@@ -431,13 +456,13 @@ def _comparable(compared_reports: Sequence[ComparedReport]) -> ComparableAudits:
     InputError
         If there is no such audit.
     """
-    reported = set[str]()
+    reported_audits = set[str]()
     for compared in compared_reports:
-        reported.update(row.audit for row in compared.report.results)
-    unknown = sorted(reported - {*audit_names()})
+        reported_audits.update(row.audit for row in compared.report.results)
+    not_installed = sorted(reported_audits - {*audit_names()})
 
     audits: list[str] = []
-    left_out = [f"{name} ({NOT_INSTALLED})" for name in unknown]
+    left_out = [f"{name} ({NOT_INSTALLED})" for name in not_installed]
     for name in audit_names():
         folders_without = []
         for compared in compared_reports:
@@ -447,11 +472,12 @@ def _comparable(compared_reports: Sequence[ComparedReport]) -> ComparableAudits:
         if len(folders_without) == len(compared_reports):
             continue
 
-        differing = _differing_options(name, compared_reports)
+        differing_options = _differing_options(name, compared_reports)
         if folders_without:
             left_out.append(f"{name} ({', '.join(folders_without)})")
-        elif differing:
-            left_out.append(f"{name} (made with another {', '.join(differing)})")
+        elif differing_options:
+            options = ", ".join(differing_options)
+            left_out.append(f"{name} (made with another {options})")
         else:
             audits.append(name)
 
@@ -489,10 +515,11 @@ def _guards(
 
     One names the audits that were left out; the others are taken over from the reports.
     """
+    # (Name of the guard, checkpoint) -> guard; the first report that has one counts.
     guards: dict[tuple[str, str], Guard] = {}
     if left_out:
         facts = {"left_out": [*left_out]}
-        guards["", ""] = guard(LEFT_OUT, "audits_compared", facts)
+        guards[LEFT_OUT, ""] = guard(LEFT_OUT, "audits_compared", facts)
 
     # Guards of the setup rest on scores of tokens, which evidence does not hold: they
     # are taken over as they were.

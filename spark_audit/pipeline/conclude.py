@@ -2,6 +2,11 @@
 
 This is the last step of a run: every audit reads its tables from the store, and what
 they conclude is joined with the audits that the folder's old report has.
+
+:func:`conclude` is called by ``run.py`` once every score is stored. Statistics are in
+the audits, conclusions over several audits in ``report/assemble.py``. A further part of
+a report is a field of ``joined.ReportParts`` (if an old report may add to it) and an
+argument of ``assemble``.
 """
 
 from __future__ import annotations
@@ -46,7 +51,7 @@ def conclude(job: Job, checkpoint_jobs: Sequence[CheckpointJob]) -> AuditReport:
     tables = _tables(job, checkpoint_jobs)
 
     # Another command may have written a report to this folder during scoring.
-    before = folders.check_folder(folder, job.manifest, job.lineup.specs, request)
+    old_report = folders.check_folder(folder, job.manifest, job.lineup.specs, request)
 
     # Conclude, and add the audits that only the folder's old report has.
     results = _results(job, checkpoint_jobs, tables)
@@ -59,9 +64,9 @@ def conclude(job: Job, checkpoint_jobs: Sequence[CheckpointJob]) -> AuditReport:
         timing={kind: round(seconds, 3) for kind, seconds in job.clock.items()},
     )
     # From a report on other models of the same names nothing is taken over.
-    if before is not None and not other_models(before, parts.checkpoints):
+    if old_report is not None and not other_models(old_report, parts.checkpoints):
         with at(str(folder)):
-            parts = joined.joined(before, parts)
+            parts = joined.joined(old_report, parts)
 
     is_partial = len(job.view.examples) < len(job.manifest.examples)
     report = assemble(
@@ -78,7 +83,8 @@ def conclude(job: Job, checkpoint_jobs: Sequence[CheckpointJob]) -> AuditReport:
     )
 
     # Evidence is written first, because the report contains its checksums.
-    keep_if_replaced(folder, before, report)
+    keep_if_replaced(folder, old_report, report)
+    # The evidence of audits that were taken over lies in the folder already.
     evidence = {name: result.evidence for name, result in parts.results.items()}
     checksums = report.evidence | write_evidence(folder, evidence)
     report = report.model_copy(
@@ -169,6 +175,7 @@ def _results(
     """
     request = job.request
     n_audits = len(request.audits)
+    # A rounded checkpoint is compared with the one that it was made of.
     baselines_of_copies = originals(
         checkpoint_job.facts for checkpoint_job in checkpoint_jobs
     )
@@ -206,7 +213,7 @@ def _setup_guards(
     Parameters
     ----------
     tables
-        Name of a checkpoint -> its stored scores.
+        Name of a checkpoint -> its stored scores. Stages come in the order of training.
     """
     stages = job.lineup.stages
 
@@ -220,6 +227,7 @@ def _setup_guards(
         if name not in stages and name != RELEARNED_BASE:
             scored_names[name] = name
 
+    # Name -> SHA-256 of its weights, so that guards find checkpoints that are equal.
     weights = {BASE: job.manifest.reference.weights_sha256}
     for checkpoint_job in checkpoint_jobs:
         facts = checkpoint_job.facts
@@ -233,7 +241,10 @@ def _setup_guards(
 
 
 def manifest_facts(manifest: Manifest) -> ManifestFacts:
-    """Return a report's facts of the manifest, or of its audited part."""
+    """Return a report's facts of the manifest, or of its audited part.
+
+    The key is new for each report; shared files key their digests by it.
+    """
     sources = set[str]()
     clusters = set[str]()
     n_spans = 0

@@ -1,4 +1,9 @@
-"""Estimate the time, memory and stored scores of a run before it begins."""
+"""Estimate the time, memory and stored scores of a run before it begins.
+
+``--dry-run`` calls :func:`estimate`, and prints its fields as they are (``--json``) or
+in lines (:func:`estimate_lines`). Times are in seconds, memory in bytes. A further
+figure is a field of :func:`estimate`, and a line there.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +24,9 @@ if TYPE_CHECKING:
 
 TIMED_TOKENS = 4096
 """Tokens of a kind of pass that are scored to time it, about."""
+
+MIN_TIMED_ITEMS = 4
+"""Fewest items of a kind of pass that are timed, if there are as many."""
 
 MAX_NOTES_SHOWN = 3
 """Most notes on checkpoints in a terminal: each stage of a long run has one."""
@@ -91,7 +99,15 @@ def estimate(request: Request) -> dict[str, Any]:
 
 
 class PassTiming(NamedTuple):
-    """Seconds per token of each kind of pass, and seconds to load all modules."""
+    """What was timed on one loaded module.
+
+    Attributes
+    ----------
+    seconds_per_token
+        By kind of pass; a kind whose scores are all stored is missing.
+    loading
+        Seconds to load the modules of all groups.
+    """
 
     seconds_per_token: dict[str, float]
     loading: float
@@ -101,22 +117,22 @@ def _pass_records(
     unscored: Unscored, seconds_per_token: Mapping[str, float]
 ) -> list[dict[str, Any]]:
     """Return the missing items of each kind of pass, with an estimate in seconds."""
-    n_items: dict[str, int] = {}
-    n_tokens: dict[str, int] = {}
+    items_by_kind: dict[str, int] = {}
+    tokens_by_kind: dict[str, int] = {}
     for (_, scoring_pass), items in unscored.items():
         kind = scoring_pass.kind
-        n_items[kind] = n_items.get(kind, 0) + len(items)
-        tokens = sum(item.tokens for item in items)
-        n_tokens[kind] = n_tokens.get(kind, 0) + tokens
+        n_tokens = sum(item.tokens for item in items)
+        items_by_kind[kind] = items_by_kind.get(kind, 0) + len(items)
+        tokens_by_kind[kind] = tokens_by_kind.get(kind, 0) + n_tokens
 
     records = []
-    for kind, tokens in n_tokens.items():
+    for kind, n_tokens in tokens_by_kind.items():
         # A kind whose scores are all stored was not timed.
-        seconds = tokens * seconds_per_token.get(kind, 0.0)
+        seconds = n_tokens * seconds_per_token.get(kind, 0.0)
         record = {
             "pass": kind,
-            "items": n_items[kind],
-            "tokens": tokens,
+            "items": items_by_kind[kind],
+            "tokens": n_tokens,
             "seconds": round(seconds, 2),
         }
         records.append(record)
@@ -138,6 +154,7 @@ def _time_passes(job: Job, unscored: Unscored) -> PassTiming:
     if not samples:
         return PassTiming({}, 0.0)
 
+    # One checkpoint of the last group stands for all: each group loads one module.
     n_groups = len(job.opening.groups)
     with job.clock("loading"):
         loaded = next(iter(job.opening.open(n_groups - 1)))
@@ -160,10 +177,13 @@ def _time_passes(job: Job, unscored: Unscored) -> PassTiming:
 def _items_to_time(items: Sequence[AnyItem]) -> list[AnyItem]:
     """Return items of every length, together about :data:`TIMED_TOKENS` tokens."""
     mean_tokens = sum(item.tokens for item in items) / len(items)
-    n_timed = min(len(items), max(int(TIMED_TOKENS / max(mean_tokens, 1)), 4))
-    chosen = np.linspace(0, len(items) - 1, n_timed).astype(int)
+    n_wanted = max(int(TIMED_TOKENS / max(mean_tokens, 1)), MIN_TIMED_ITEMS)
+    n_timed = min(len(items), n_wanted)
+
+    # Evenly spaced from the shortest to the longest.
     by_length = sorted(items, key=lambda item: item.tokens)
-    return [by_length[i] for i in chosen]
+    indices = np.linspace(0, len(items) - 1, n_timed).astype(int)  # (n_timed,)
+    return [by_length[index] for index in indices]
 
 
 def estimate_lines(estimated: Mapping[str, Any]) -> Iterator[str]:

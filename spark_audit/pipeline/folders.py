@@ -1,8 +1,8 @@
-"""Find the manifest of a checkpoint, and the folder of a report.
+"""Find the manifest of a checkpoint, and the folders of a report and of scores.
 
 Audits of the same checkpoints add up in one folder, whether they were called together
 or one by one. A request that would lose a part of the folder's report is refused before
-anything is scored.
+anything is scored: what counts as lost stands in ``joined.py`` (``lost_parts``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spark_audit.manifest.file import check_fit, original, read_manifest
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.joined import lost_parts
 from spark_audit.pipeline.request import Request
-from spark_audit.report.folder import REPORT_FOLDERS, read_report
+from spark_audit.report.folder import REPORT_FOLDERS, folder_of, read_report
 from spark_audit.results import Report
 
 if TYPE_CHECKING:
@@ -112,7 +112,11 @@ def report_folder(
     else:
         name = "-".join([manifest.name, *names])
         # Replace characters that mean something to a file system.
-        safe_name = "".join(c if c.isalnum() or c in "._+-" else "_" for c in name)
+        safe_characters = []
+        for character in name:
+            is_safe = character.isalnum() or character in "._+-"
+            safe_characters.append(character if is_safe else "_")
+        safe_name = "".join(safe_characters)
         folder = REPORTS / safe_name
     check_folder(folder, manifest, specs, request)
     return folder
@@ -135,10 +139,10 @@ def check_folder(
     check_links(folder, *REPORT_FOLDERS)
     check_is_for_reports(folder)
 
-    before = None
+    old_report = None
     if (folder / "report.json").exists():
-        before = read_report(folder)
-        lost = lost_parts(before, request, manifest, specs)
+        old_report = read_report(folder)
+        lost = lost_parts(old_report, request, manifest, specs)
         if lost:
             raise InputError(
                 f"holds a finished report with {lost}, which would be lost",
@@ -147,7 +151,7 @@ def check_folder(
             )
 
     check_writable(folder)
-    return before
+    return old_report
 
 
 def check_is_for_reports(folder: Path) -> None:
@@ -177,3 +181,29 @@ def check_is_for_reports(folder: Path) -> None:
             where=str(folder),
             fix="give another -o",
         )
+
+
+def score_folder(scores: Path) -> Path:
+    """Return the folder of scores that ``--scores`` stands for.
+
+    The user may name that folder, or the folder of a report that holds it. A folder
+    that is missing or empty becomes a new one.
+
+    Raises
+    ------
+    InputError
+        If the path is a file, or a folder of something else.
+    """
+    folder = folder_of(scores)
+    for store in (folder / "scores" / "store", folder / "store", folder):
+        if (store / "salt").exists():
+            return store
+
+    is_empty = folder.is_dir() and not any(folder.iterdir())
+    if folder.exists() and not is_empty:
+        raise InputError(
+            "holds no scores",
+            where=f"--scores {scores}",
+            fix="give a report folder with scores/store, or a folder for scores",
+        )
+    return folder

@@ -50,7 +50,7 @@ def _by_name(given: GivenScores) -> dict[str | None, Scores]:
         return {None: given}
 
     is_mapping = isinstance(given, Mapping) and len(given) > 0
-    if not is_mapping or not all(isinstance(one, Scores) for one in given.values()):
+    if not is_mapping or not all(isinstance(value, Scores) for value in given.values()):
         raise TypeError(
             "scores: give what sa.score returns, {name: scores}, or a folder of scores"
         )
@@ -83,8 +83,11 @@ def _checkpoint_of(job: Job, scores: Scores, name: str | None) -> Checkpoint:
 
     checkpoints = job.opening.described
     if name is not None:
-        check_known(name, [one.name for one in checkpoints], where=where)
-        checkpoints = [one for one in checkpoints if one.name == name]
+        known_names = [checkpoint.name for checkpoint in checkpoints]
+        check_known(name, known_names, where=where)
+        checkpoints = [
+            checkpoint for checkpoint in checkpoints if checkpoint.name == name
+        ]
     for checkpoint in checkpoints:
         if checkpoint.model_id == scores.model_id:
             return checkpoint
@@ -108,18 +111,25 @@ def _store_scores(job: Job, scores: Scores, checkpoint: Checkpoint) -> None:
         if table is None:
             continue
 
+        # Store key of an item -> positions of its tokens, and its columns of scores.
         store_keys = pass_items.store_keys()
-        rows = {}
+        scores_by_key = {}
         for item in pass_items.items:
             if item.key in table:
-                of_item = table.rows(item.key)
+                rows_of_item = table.rows(item.key)
                 columns = {
-                    name: values[of_item] for name, values in table.columns.items()
+                    name: values[rows_of_item] for name, values in table.columns.items()
                 }
-                rows[store_keys[item.key]] = (table.position[of_item], columns)
+                positions = table.position[rows_of_item]
+                scores_by_key[store_keys[item.key]] = (positions, columns)
 
-        lacking = set(job.store.lacking(rows))
+        # What the store has stays as it is.
+        missing_keys = set(job.store.lacking(scores_by_key))
         job.store.take(
-            {key: row for key, row in rows.items() if key in lacking},
+            {
+                key: item_scores
+                for key, item_scores in scores_by_key.items()
+                if key in missing_keys
+            },
             remarks=scores.notes,
         )

@@ -2,6 +2,15 @@
 
 The passes of all audits are united before anything is scored. Audits of series get the
 stages of a series as ``NAME@K``, while other audits see a series as its last stage.
+
+Every command that scores begins with :func:`checked_job`. ``run.py`` scores what
+:meth:`Job.unscored` returns, and ``conclude.py`` reads the scores. A further refusal of
+a request belongs to :meth:`Job.of` where it needs the manifest or headers, to
+:func:`_lineup_of` where it needs names of checkpoints alone, and to ``request.py``
+where it needs the options alone.
+
+A pass is one way to score texts (plain, with noise, ...); an item is what is scored in
+it. Items with the same content share a key in the store.
 """
 
 from __future__ import annotations
@@ -19,7 +28,7 @@ from spark_audit.manifest.file import check_fit, original, read_manifest
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import items_for
 from spark_audit.names import BASE, check_known, entry_of
-from spark_audit.pipeline.folders import manifest_for, report_folder
+from spark_audit.pipeline.folders import manifest_for, report_folder, score_folder
 from spark_audit.pipeline.lineup import (
     Lineup,
     make_lineup,
@@ -29,7 +38,7 @@ from spark_audit.pipeline.lineup import (
 )
 from spark_audit.pipeline.opened import check_options, opened_checkpoints
 from spark_audit.pipeline.request import Request
-from spark_audit.report.folder import check_formats, folder_of
+from spark_audit.report.folder import check_formats
 from spark_audit.results import CheckpointFacts
 from spark_audit.scoring.table import Pass
 
@@ -150,10 +159,10 @@ class Job:
         opening = None
         if request.has_manifest:
             manifest = original(given_manifest(request))
-            opened = opened_checkpoints(request, manifest)
+            given_open = opened_checkpoints(request, manifest)
         else:
-            opened = opened_checkpoints(request, None)
-            opening = OpenCheckpoints(lineup.specs, loading, opened=opened)
+            given_open = opened_checkpoints(request, None)
+            opening = OpenCheckpoints(lineup.specs, loading, opened=given_open)
             manifest = original(manifest_for(opening.described[0], request))
 
         # If a manifest was given, a bad order or folder is refused before headers are
@@ -167,7 +176,7 @@ class Job:
         relearning = relearning_of(request, manifest) if request.relearn else None
         if opening is None or relearning:
             opening = OpenCheckpoints(
-                lineup.specs, loading, relearning=relearning, opened=opened
+                lineup.specs, loading, relearning=relearning, opened=given_open
             )
         _check_fits(manifest, opening.described, lineup, request)
 
@@ -177,7 +186,7 @@ class Job:
         )
         store_folder = folder / "scores" / "store"
         if request.scores:
-            store_folder = store_of(request.scores)
+            store_folder = score_folder(request.scores)
         return cls(
             request=request,
             lineup=lineup,
@@ -192,22 +201,27 @@ class Job:
 
     def items_by_pass(self, checkpoint: Checkpoint) -> dict[Pass, PassItems]:
         """Return the items that a checkpoint scores in each pass of its audits."""
-        plan = union(self._plans_for(checkpoint))
+        plan = union(self._plans_for(checkpoint))  # pass -> keys of items
         passes = list(plan)
         if checkpoint.served is not None:
             from spark_audit.scoring.served import SERVED_PASSES
 
-            passes = [wanted for wanted in plan if wanted.kind in SERVED_PASSES]
+            # A server gives what its interface has, and no more.
+            passes = [
+                scoring_pass
+                for scoring_pass in plan
+                if scoring_pass.kind in SERVED_PASSES
+            ]
         items_of_all_plans = self._items_of(checkpoint, passes)
 
         items_by_pass = {}
         for scoring_pass in passes:
             # All checkpoints with this tokenizer share the items of all plans; keep
             # what the audits of this checkpoint planned.
-            planned = set(plan[scoring_pass])
+            planned_keys = set(plan[scoring_pass])
             items = []
             for item in items_of_all_plans[scoring_pass]:
-                if item.key in planned:
+                if item.key in planned_keys:
                     items.append(item)
             items_by_pass[scoring_pass] = self.store.pass_items(
                 checkpoint, items, scoring_pass
@@ -263,8 +277,8 @@ class Job:
             if not self.lineup.scores(checkpoint.name):
                 continue
             for scoring_pass, items in self.items_by_pass(checkpoint).items():
-                left = self.store.left(items)
-                unscored[checkpoint.name, scoring_pass] = list(left.values())
+                items_left = self.store.left(items)  # store key -> item
+                unscored[checkpoint.name, scoring_pass] = list(items_left.values())
         return unscored
 
     def stored(self, unscored: Unscored) -> StoredPasses | None:
@@ -287,12 +301,12 @@ class Job:
             if not self.lineup.scores(checkpoint.name):
                 continue
             for scoring_pass, items in self.items_by_pass(checkpoint).items():
-                # Items of the same content share a store key.
-                n_scores = len(set(items.store_keys().values()))
+                # Items of the same content share a store key, and are scored once.
+                n_to_score = len(set(items.store_keys().values()))
                 n_unscored = len(unscored[checkpoint.name, scoring_pass])
                 if not n_unscored:
                     n_whole += 1
-                elif n_unscored < n_scores:
+                elif n_unscored < n_to_score:
                     n_in_part += 1
         return StoredPasses(n_whole, len(unscored), n_in_part)
 
@@ -317,6 +331,13 @@ class Job:
         """Return how many tokens the checkpoints of a group still have to score.
 
         ``None`` where that is only known after loading.
+
+        Parameters
+        ----------
+        group
+            Index of the group in ``opening.groups``.
+        unscored
+            As :meth:`unscored` returns it.
         """
         names = self.opening.groups[group]
         model_ids = []
@@ -340,6 +361,7 @@ class Job:
         without weights.
         """
         for group, names in enumerate(self.opening.groups):
+            # None, which is not known before loading, loads the group too.
             if self.tokens_left(group, unscored) != 0:
                 yield from self.opening.open(group)
                 continue
@@ -423,14 +445,18 @@ def _lineup_of(request: Request) -> Lineup:
     if any(audit.of_series for audit in request.audits):
         lineup = make_lineup(lineup.specs, request.audits)
     # What is open is no series: like a series of one stage, every audit looks at it.
-    opened = [named.name for named in request.opened if named.name != BASE]
-    lineup = replace(lineup, opened=tuple(opened), both=lineup.both | frozenset(opened))
+    open_names = [named.name for named in request.opened if named.name != BASE]
+    lineup = replace(
+        lineup,
+        opened=tuple(open_names),
+        both=lineup.both | frozenset(open_names),
+    )
 
     if request.baseline is not None:
         methods = [entry_of(name) for name in lineup.names]
         # Adapters bring their base along under this name, once headers are read.
-        known = [*lineup.names, *methods, BASE]
-        check_known(request.baseline, known, where="--baseline")
+        known_names = [*lineup.names, *methods, BASE]
+        check_known(request.baseline, known_names, where="--baseline")
     for audit in request.audits:
         audit.check_names(lineup.names)
 
@@ -450,7 +476,18 @@ def _check_fits(
     lineup: Lineup,
     request: Request,
 ) -> None:
-    """Refuse checkpoints that do not belong to the manifest."""
+    """Refuse checkpoints that do not belong to the manifest.
+
+    Parameters
+    ----------
+    described
+        All checkpoints that are opened, as their headers describe them.
+
+    Raises
+    ------
+    InputError
+        If base and checkpoint are swapped, or the manifest was made for others.
+    """
     # A base may be given as --base PATH or as --ckpt base=PATH.
     spec_names = [spec.name for spec in lineup.specs]
     if request.base is not None or BASE in spec_names:
@@ -481,13 +518,15 @@ def check_not_swapped(manifest: Manifest, described: Sequence[Checkpoint]) -> No
         If a checkpoint has the weights of the manifest's base, and the base that the
         user gave has others.
     """
-    reference = manifest.reference.weights_sha256
-    weights = {checkpoint.name: checkpoint.weights_sha256 for checkpoint in described}
-    if weights.get(BASE) == reference:
+    reference_sha256 = manifest.reference.weights_sha256
+    sha256_by_name = {
+        checkpoint.name: checkpoint.weights_sha256 for checkpoint in described
+    }
+    if sha256_by_name.get(BASE) == reference_sha256:
         return
 
-    for name, sha256 in weights.items():
-        if name != BASE and sha256 == reference:
+    for name, sha256 in sha256_by_name.items():
+        if name != BASE and sha256 == reference_sha256:
             raise InputError(
                 f"checkpoint {name!r} is the base that the manifest was made with, "
                 "and the base that is given is another one",
@@ -557,29 +596,3 @@ def relearning_of(request: Request, manifest: Manifest) -> Relearning:
         lr=request.relearn_lr,
         seed=request.seed,
     )
-
-
-def store_of(scores: Path) -> Path:
-    """Return the folder of scores that ``--scores`` stands for.
-
-    The user may name that folder, or the folder of a report that holds it. A folder
-    that is missing or empty becomes a new one.
-
-    Raises
-    ------
-    InputError
-        If the path is a file, or a folder of something else.
-    """
-    folder = folder_of(scores)
-    for store in (folder / "scores" / "store", folder / "store", folder):
-        if (store / "salt").exists():
-            return store
-
-    is_empty = folder.is_dir() and not any(folder.iterdir())
-    if folder.exists() and not is_empty:
-        raise InputError(
-            "holds no scores",
-            where=f"--scores {scores}",
-            fix="give a report folder with scores/store, or a folder for scores",
-        )
-    return folder

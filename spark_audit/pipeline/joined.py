@@ -1,4 +1,9 @@
-"""Join a new report with the audits that only the folder's old report has."""
+"""Join a new report with the audits that only the folder's old report has.
+
+``folders.py`` asks before scoring what would be lost (:func:`lost_parts`);
+``conclude.py`` joins both reports after it (:func:`joined`). A further part that is
+taken over is a field of :class:`ReportParts`.
+"""
 
 from __future__ import annotations
 
@@ -61,14 +66,17 @@ def lost_parts(
     if reported - requested:
         return f"checkpoints {', '.join(sorted(reported - requested))}"
 
+    # Audits of one report must be of the same checkpoints and shared settings.
     requested_audits = {audit.name for audit in request.audits}
-    remaining = [audit for audit in audits_of(old) if audit not in requested_audits]
-    differing = ["checkpoints"] if reported != requested else []
+    kept_audits = [audit for audit in audits_of(old) if audit not in requested_audits]
+    differing = []
+    if reported != requested:
+        differing.append("checkpoints")
     for key, value in request.shared_settings(manifest).items():
         if old.settings.get(key) != value:
             differing.append(key)
-    if remaining and differing:
-        return f"audits {', '.join(remaining)} with another {', '.join(differing)}"
+    if kept_audits and differing:
+        return f"audits {', '.join(kept_audits)} with another {', '.join(differing)}"
     return ""
 
 
@@ -129,7 +137,7 @@ def joined(old: Report, new: ReportParts) -> ReportParts:
         return new
     _check_base_stays(old, new, kept_audits)
 
-    united = {**results_of(old, kept_audits), **new.results}
+    all_results = {**results_of(old, kept_audits), **new.results}
     evidence_files = {about(audit).evidence_file() for audit in kept_audits}
     evidence = {}
     for name, sha256 in old.evidence.items():
@@ -142,7 +150,7 @@ def joined(old: Report, new: ReportParts) -> ReportParts:
         if facts.name not in new_names:
             checkpoints.append(facts)
     return ReportParts(
-        results={audit: united[audit] for audit in in_order(united)},
+        results={audit: all_results[audit] for audit in in_order(all_results)},
         checkpoints=checkpoints,
         settings={**old.settings, **new.settings},
         guards=[*new.guards, *_kept_guards(old, new)],

@@ -1,4 +1,9 @@
-"""Decide which checkpoints are opened and scored, and which audits see each."""
+"""Decide which checkpoints are opened and scored, and which audits see each.
+
+``job.py`` calls :func:`make_lineup` and :func:`with_order` when it checks a request,
+and :func:`make_plans` once the manifest is known. A spec is what the user gave as one
+checkpoint: ``NAME=PATH``, or several paths of one name (see ``checkpoints/specs.py``).
+"""
 
 from __future__ import annotations
 
@@ -103,7 +108,7 @@ def make_lineup(specs: Sequence[Spec], audits: Iterable[Audit]) -> Lineup:
     only_series = all(audit.of_series for audit in audits)
 
     # Audits that are not of series need each checkpoint whole, beside its stages.
-    opened = [] if only_series else list(specs)
+    whole = [] if only_series else list(specs)
     stages: list[Spec] = []
     both: set[str] = set()
     for spec in specs:
@@ -116,10 +121,10 @@ def make_lineup(specs: Sequence[Spec], audits: Iterable[Audit]) -> Lineup:
             # It is no series, or one of a single stage: every audit looks at it.
             both.add(candidate.name)
             if only_series:
-                opened.append(candidate)
+                whole.append(candidate)
 
     return Lineup(
-        specs=(*opened, *stages),
+        specs=(*whole, *stages),
         stages=frozenset(spec.name for spec in stages),
         both=frozenset(both),
     )
@@ -152,23 +157,40 @@ def make_plans(
     preset: str | None = None,
     limit: int | None = None,
 ) -> tuple[Manifest, list[Plan]]:
-    """Return each audit's plan, and the manifest or its part under a limit."""
-    paper = (preset or manifest.settings.preset) == "paper"
-    plans = [audit.plan(manifest, paper=paper) for audit in audits]
+    """Return each audit's plan, and the manifest or its part under a limit.
+
+    Parameters
+    ----------
+    preset
+        ``None``: that of the manifest.
+    limit
+        Most rows that are scored; ``None``: all.
+
+    Returns
+    -------
+    view
+        The manifest, restricted to the rows that are scored.
+    plans
+        In the order of ``audits``; pass -> keys of its items.
+    """
+    is_paper = (preset or manifest.settings.preset) == "paper"
+    plans = [audit.plan(manifest, paper=is_paper) for audit in audits]
     if limit is None:
         return manifest, plans
 
     # The limit counts rows, and a plan may score several items of a row.
-    examples = set[str]()
+    row_ids = set[str]()
     for scoring_pass, keys in union(plans).items():
-        examples.update(example_of(scoring_pass, key) for key in keys)
-    if len(examples) <= limit:
+        row_ids.update(example_of(scoring_pass, key) for key in keys)
+    if len(row_ids) <= limit:
         return manifest, plans
 
     # Choose by hash, not by the order of rows: a larger limit then only adds rows.
-    by_hash = sorted(examples, key=lambda key: hashlib.sha256(key.encode()).digest())
+    by_hash = sorted(
+        row_ids, key=lambda row_id: hashlib.sha256(row_id.encode()).digest()
+    )
     view = restricted_to(manifest, set(by_hash[:limit]))
-    return view, [audit.plan(view, paper=paper) for audit in audits]
+    return view, [audit.plan(view, paper=is_paper) for audit in audits]
 
 
 def union(plans: Iterable[Plan]) -> Plan:

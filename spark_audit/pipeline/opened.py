@@ -2,7 +2,8 @@
 
 :func:`split_open` takes them out of what was given, before the rest is read as paths.
 :func:`opened_checkpoints` makes checkpoints of them once the manifest is known, with
-the bases that they bring along.
+the bases that they bring along. An option that would open a checkpoint again from its
+files is refused in :func:`check_options`.
 """
 
 from __future__ import annotations
@@ -99,7 +100,15 @@ def _split_by_name(checkpoints: Mapping[str, Any]) -> SplitCheckpoints:
 def split_base(
     base: Any, opened: tuple[NamedOpen, ...]
 ) -> tuple[str | None, tuple[NamedOpen, ...]]:
-    """Return the path of the base, and what is open, the base among it if it is."""
+    """Return the path of the base, and what is open, the base first if it is open.
+
+    The path is ``None`` if there is no base, or it is open.
+
+    Raises
+    ------
+    TypeError
+        If the base is neither a path nor open.
+    """
     if base is None:
         return None, opened
     if isinstance(base, str | Path):
@@ -140,14 +149,15 @@ def check_options(request: Request) -> None:
     if not request.opened:
         return
 
-    is_wrong = {
-        "--relearn": request.relearn,
-        "--quantize": request.loading.quantize,
+    # Option -> whether it is given.
+    is_given = {
+        "--relearn": bool(request.relearn),
+        "--quantize": bool(request.loading.quantize),
         "--engine ray": request.engine == "ray",
         "--shard": request.shard[1] > 1,
     }
-    for option, wrong in is_wrong.items():
-        if wrong:
+    for option, is_option_given in is_given.items():
+        if is_option_given:
             raise InputError(
                 "opens checkpoints again from their files, and one is given open",
                 where=option,
@@ -219,6 +229,11 @@ def _with_base(
             return [base, *checkpoints]
         # With its adapter off a model may be another one than the manifest's base.
         if manifest is not None and is_reference(manifest, base):
-            named = replace(checkpoint, base=manifest.reference.name)
-            return [base, *checkpoints[:index], named, *checkpoints[index + 1 :]]
+            with_base_name = replace(checkpoint, base=manifest.reference.name)
+            return [
+                base,
+                *checkpoints[:index],
+                with_base_name,
+                *checkpoints[index + 1 :],
+            ]
     return checkpoints

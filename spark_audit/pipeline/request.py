@@ -1,4 +1,9 @@
-"""A user's request, whose fields are options of the command line."""
+"""A user's request, whose fields are options of the command line.
+
+A further option is a field of :class:`Request`: its text for ``--help`` stands in the
+docstring under ``Attributes``, its name and group in ``Parameter``. A conflict of
+options is a line of ``_REFUSED``, with its condition in ``_check_options``.
+"""
 
 from __future__ import annotations
 
@@ -269,7 +274,7 @@ class Request:
         on_ray = self.engine == "ray"
         only_series = all(audit.of_series for audit in self.audits)
 
-        # The first of these that is wrong is refused.
+        # Option -> whether it is wrong, if true; the first that is wrong is refused.
         is_wrong = {
             "--data": self.data and (self.has_manifest or not only_series),
             "--relearn": self.relearn and (self.loading.device_map or on_ray),
@@ -291,11 +296,14 @@ class Request:
     @property
     def can_use_processes(self) -> bool:
         """Return whether several processes of this machine may share the work."""
+        n_workers = self.shard[1]
         must_be_single = (
-            self.jobs == 1 or self.shard[1] > 1 or bool(self.loading.device_map)
+            self.jobs == 1
+            or n_workers > 1
+            or bool(self.loading.device_map)
+            # Another process has no access to what is open in this one.
+            or bool(self.opened)
         )
-        # Another process has no access to what is open in this one.
-        must_be_single = must_be_single or bool(self.opened)
         return self.engine == "local" and not must_be_single
 
     def shared_settings(self, manifest: Manifest) -> dict[str, object]:

@@ -3,6 +3,10 @@
 Beside its scores a report keeps the states (size, times, inode) of all files that it
 comes from. If the request, the program and these states are the same, a run returns the
 report at once.
+
+``run.py`` calls :func:`unchanged` first, :func:`inputs_of` before scoring and
+:func:`keep_inputs` at the end. A further file that a run reads is added to
+:func:`inputs_of`; an audit names its own in ``inputs``.
 """
 
 from __future__ import annotations
@@ -57,10 +61,10 @@ def unchanged(request: Request) -> Path | None:
     for path in records:
         try:
             record = json.loads(read_regular(path))
-            states = {**record["inputs"], **record["outputs"]}
+            kept_states = {**record["inputs"], **record["outputs"]}
             is_same_request = record["request"] == _hash(request)
-            if is_same_request and _states(states) == states:
-                return path.parent.parent
+            if is_same_request and _states(kept_states) == kept_states:
+                return path.parent.parent  # FOLDER/scores/inputs.json
         # A damaged record counts as none.
         except (OSError, ValueError, KeyError, TypeError):
             continue
@@ -154,7 +158,11 @@ def _hash(request: Request) -> str:
 
 
 def _states(paths: Iterable[str | Path]) -> States:
-    """Return size, times and inode of files and folders."""
+    """Return the states of files and folders, by absolute path.
+
+    A state is size (bytes), time of the last change of the content and of the inode
+    (both in nanoseconds), and the inode's number.
+    """
     states: States = {}
     for path in paths:
         absolute = os.path.abspath(path)
