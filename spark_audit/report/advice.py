@@ -1,4 +1,9 @@
-"""Advice on the next step for the checkpoints of a report, by their states."""
+"""Advice on the next step for the checkpoints of a report, by their states.
+
+The words are the sentences ``advice.*``. A failed setup guard gets its advice by a
+sentence ``advice.GUARD``; another piece of advice on a state is a sentence in the
+function of that state.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +54,7 @@ def _advice_on_detectable(
 def _advice_on_clean(members: Sequence[Standing], *, is_relearned: bool) -> list[str]:
     """Return the advice on checkpoints in which no leak was found."""
     sentences = [render("advice.no_leak_found")]
-    open_tests = _open(members)
+    open_tests = _open_tests(members)
 
     # Only attacks with a result tested a clean checkpoint, so advise the others.
     if open_tests.commands:
@@ -146,7 +151,7 @@ class OpenTests(NamedTuple):
     unanswered: dict[str, list[str]]
 
 
-def _open(clean: Sequence[Standing]) -> OpenTests:
+def _open_tests(clean: Sequence[Standing]) -> OpenTests:
     """Return the open tests of checkpoints without a claim."""
     commands: dict[str, None] = {}
     names_by_attack: dict[str, list[str]] = {}

@@ -1,4 +1,7 @@
-"""Figures of two reports side by side."""
+"""Figures of two reports side by side, as ``report --against`` shows them.
+
+A further difference between two figures is a line of :func:`_differences`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from spark_audit.results import Report, Row
 from spark_audit.sentences import render
 
 OVER_ORDER = ("both", "sources", "seeds")
-"""Order of choice among the rows of a method with several seeds."""
+"""What the intervals of a method with several seeds are over; the first is shown."""
 
 
 class FigureInReport(NamedTuple):

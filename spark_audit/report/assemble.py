@@ -1,4 +1,8 @@
-"""Assemble a report from the results of several audits: run, comparison or merge."""
+"""Assemble a report from the results of several audits: run, comparison or merge.
+
+A conclusion that needs several audits is drawn in :func:`assemble`, and nowhere else.
+:func:`results_of` is the way back, so that a report can be joined with another one.
+"""
 
 from __future__ import annotations
 

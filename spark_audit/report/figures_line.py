@@ -1,4 +1,9 @@
-"""The line of figures behind a sentence, of one form for all audits."""
+"""The line of figures behind a sentence, of one form for all audits.
+
+A further part of the line is a function that returns its words, or an empty text, and
+an item of :func:`figures_line`. Parts are in the terms of ``matrix.py``: an effect is
+above 0 where it is more of a leak.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +87,7 @@ def _estimate(finding: Finding) -> str:
     low = effect_size(finding, finding.low)
     high = effect_size(finding, finding.high)
     if low is not None and high is not None:
-        # A change of NLL below 0 is a leak, so its limits change places.
+        # A change of NLL below 0 is an effect above 0, so its limits change places.
         near, far = sorted([low, high])
         near_text = effect_text(finding.audit, near, finding.unit)
         far_text = effect_text(finding.audit, far, finding.unit)

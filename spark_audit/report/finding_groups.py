@@ -2,7 +2,7 @@
 
 Detections and results of primary tests are sentences with a line of figures.
 Exploratory results are rows of a table. Equal results are stated once, for all
-checkpoints.
+checkpoints. The caller gives the findings of one audit.
 """
 
 from __future__ import annotations

@@ -2,6 +2,10 @@
 
 :func:`write_report` names the files it wrote in ``report.json``, and deletes those that
 another report named.
+
+A further format is a function in ``writers/`` and an item of :data:`WRITERS`, and of
+:data:`FORMATS_ON_REQUEST` if it is only written where it is named. A writer gets the
+shared report, not the exact one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""The main figures of a report: a line per checkpoint, a figure per audit."""
+"""The main figures of a report: a line per checkpoint, a figure per audit.
+
+Which figures these are, each metric declares itself (``glance`` of
+:class:`~spark_audit.audits.metrics.Metric`): the variants that have a column. Their
+heads are the sentences ``metric.AUDIT.METRIC.glance.VARIANT``.
+"""
 
 from __future__ import annotations
 

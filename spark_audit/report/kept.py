@@ -2,6 +2,9 @@
 
 Training again and auditing again is the normal case: the new report takes the folder of
 its name, and the old one stays readable under the date on which it was made.
+
+:func:`keep_if_replaced` is called before a new report is written. A further reason to
+keep the old one is a branch of :func:`replaced`.
 """
 
 from __future__ import annotations

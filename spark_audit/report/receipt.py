@@ -4,6 +4,11 @@ There is one test per checkpoint, chosen by the claim and never by results. With
 it is the coin flips between the two canaries of each pair; without one it is the ranks
 of canaries among their candidates. Formulas and sources are in
 :mod:`spark_audit.stats.epsilon_bounds`.
+
+A receipt is the outcome of a claim for one checkpoint. The tables on canaries that it
+reads are made by the audit ``canary`` (``audits/canary/``). A further state of a claim
+is an item of :data:`ClaimState`, a branch of :func:`_receipt`, and has a sentence
+``epsilon.STATE``.
 """
 
 from __future__ import annotations
@@ -147,8 +152,11 @@ class Receipt:
 
     Attributes
     ----------
+    state
+        ``contradicted``: the bound is above the claimed epsilon. ``cannot_tell``: it
+        could not be, even if all guesses were right. ``consistent``: neither.
     by
-        ``coins`` or ``candidates``.
+        ``coins`` or ``candidates``; see :data:`GuessedBy`.
     right, guesses, rows
         Right guesses, of how many, and the rows that each canary stands in.
     bound
@@ -230,6 +238,7 @@ def _record_to_test(records: Sequence[TableRecord], claim: Claim) -> TableRecord
     A row's epsilon is read best where a canary is one row: so a claim on rows is tested
     by canaries of the lowest dose, if there are several doses.
     """
+    # A claim is tested by one guess at each canary; the table of coins has no ``k``.
     of_all_guesses = [record for record in records if record.get("k", 1) == 1]
     # The record of all canaries has the highest number of rows.
     doses = {record["scored_rows"] for record in of_all_guesses}
@@ -294,7 +303,7 @@ def _receipt(
     n_guesses = int(record[guesses_column])
     n_canaries = int(record[canaries_column])
     checkpoint = str(record["checkpoint"])
-    rows = int(record["scored_rows"])
+    rows_per_canary = int(record["scored_rows"])
     if record["epsilon_per_record"] is None:
         return Receipt(
             checkpoint=checkpoint,
@@ -302,7 +311,7 @@ def _receipt(
             by=by,
             right=n_right,
             guesses=n_guesses,
-            rows=rows,
+            rows=rows_per_canary,
             why=str(record["says"]),
         )
 
@@ -311,10 +320,18 @@ def _receipt(
     if by == "candidates":
         n_candidates = _candidates(report)
     bound = claim.bound(
-        n_right, n_canaries, rows=rows, level=level, candidates=n_candidates
+        n_right,
+        n_canaries,
+        rows=rows_per_canary,
+        level=level,
+        candidates=n_candidates,
     )
     attainable = claim.bound(
-        n_guesses, n_canaries, rows=rows, level=level, candidates=n_candidates
+        n_guesses,
+        n_canaries,
+        rows=rows_per_canary,
+        level=level,
+        candidates=n_candidates,
     )
     state: ClaimState = "consistent"
     if bound > claim.epsilon:
@@ -328,10 +345,12 @@ def _receipt(
         by=by,
         right=n_right,
         guesses=n_guesses,
-        rows=rows,
+        rows=rows_per_canary,
         bound=bound,
         attainable=attainable,
-        needed=canaries_needed(claim, rows=rows, level=level, candidates=n_candidates),
+        needed=canaries_needed(
+            claim, rows=rows_per_canary, level=level, candidates=n_candidates
+        ),
     )
 
 
@@ -343,6 +362,7 @@ def _candidates(report: Report) -> int:
         for record in doses
         if record["part"] == WHOLE_CANARY
     )
+    # The first of n candidates has an exposure of log2(n) bits.
     return int(round(2.0**most_bits))
 
 

@@ -1,4 +1,11 @@
-"""The tables that readers of a report see, in order."""
+"""The tables that readers of a report see, in order.
+
+:func:`tables` has a table for each panel of an audit, and for its contrasts;
+:func:`further_tables` has the records that audits add (``report.tables``). A further
+kind of group gets its table by an item of :data:`GROUP_KINDS` and a sentence
+``table.by_KIND``; a column before the figures by :func:`_layout` and
+:func:`_leading_text`. Cells and lines are in ``cells.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The outcome of an attack on one checkpoint, and its name."""
+"""The outcome of an attack on one checkpoint, and its name.
+
+An attack is named by its audit. A further outcome is an item of :data:`Outcome`, a line
+of :func:`attack_outcome`, and has a sentence ``outcome.KEY``; where nothing can be
+concluded from it, it also stands in :data:`INCONCLUSIVE`.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +22,7 @@ from spark_audit.sentences.renderer import effect
 Outcome = Literal["FOUND", "confounded", "void", "not tested", "not shown"]
 
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+"""In the order in which readers see them, detections first."""
 
 CONCLUSIVE: tuple[Outcome, ...] = ("FOUND", "not shown")
 """Outcomes from which something is concluded."""

@@ -1,4 +1,8 @@
-"""Digests of private content, keyed for shared files."""
+"""Digests of private content, keyed for shared files.
+
+The key (``ManifestFacts.key``) is new for each report, and stands in ``report.json``
+alone. Shared files and the gate's statement hold digests keyed by it.
+"""
 
 from __future__ import annotations
 

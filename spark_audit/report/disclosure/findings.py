@@ -1,4 +1,11 @@
-"""Findings and guards as shared files hold them: the same claims, rounded figures."""
+"""Findings and guards as shared files hold them: the same claims, rounded figures.
+
+``shared.py`` calls :func:`shown_finding` and :func:`shown_guard`. Rows are rounded or
+withheld before; a finding takes the figures of its row, so that both show the same. A
+further figure of findings is a column of ``CLAIMED_COLUMNS`` (``rows.py``) and an
+argument in :func:`_claimed_row`; a further type of fact is a branch of
+:func:`_shown_fact`, which returns facts of other types unchanged.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +48,7 @@ def shown_finding(
     Parameters
     ----------
     shown_rows
-        By the key of each exact row of the report, the row as it is shared.
+        Key of an exact row of the report -> the row as it is shared.
     rows_by_place
         The exact rows by ``Place.without_comparison``.
     """
@@ -52,7 +59,7 @@ def shown_finding(
     rows = own_rows or rows_at_place
     is_withheld = any(shown_rows[PlacedValue.of_row(row)].withheld for row in rows)
 
-    # The smallest number of clusters decides the rounding.
+    # The smallest number of clusters decides the rounding: the fewer, the coarser.
     known_clusters = [row.clusters for row in rows if row.clusters]
     n_clusters = min(known_clusters, default=report.manifest.n_clusters)
     claimed_row = shown_row(_claimed_row(finding, n_clusters))
@@ -75,7 +82,13 @@ def shown_finding(
 def shown_guard(
     guard: Guard, report: Report, shown_rows: Mapping[PlacedValue, Row]
 ) -> Guard:
-    """Return a guard whose facts are rounded or withheld as the rows are."""
+    """Return a guard whose facts are rounded or withheld as the rows are.
+
+    Parameters
+    ----------
+    shown_rows
+        As in :func:`shown_finding`.
+    """
     n_clusters = report.manifest.n_clusters
     facts = {
         name: _shown_named_fact(name, fact, shown_rows, n_clusters)
@@ -295,9 +308,10 @@ def _shown_row_of_fact(
 
 
 def _shown_hits(hits: Hits, n_clusters: int) -> Hits:
-    """Return a count, rounded as its number of clusters requires.
+    """Return a count out of ``hits.of``, rounded as its number of clusters requires.
 
-    Exact counts before and after the removal of a row would reveal the row.
+    Exact counts before and after the removal of a row would reveal the row. A ``vague``
+    count is shown as "some".
     """
     if not hits.count:
         # A count of 0 is shown, but not its number of ties.

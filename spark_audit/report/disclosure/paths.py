@@ -16,6 +16,12 @@ A path leaves the working directory if it begins as one of these:
 ``../``, ``runs/../``      a folder above
 ``file:``                  any of them
 =========================  ==============================================
+
+``shared.py`` calls :func:`shareable` and the two functions behind it. A further
+beginning of a path is a line of this table and of ``_ROOT``; a further scheme of
+addresses is an item of :data:`WEB_SCHEMES`; an audit's option that is a file name, one
+of :data:`FILE_OPTIONS`. Pieces such as ``_ROOT`` are put together in verbose
+expressions: blanks in them mean nothing.
 """
 
 from __future__ import annotations

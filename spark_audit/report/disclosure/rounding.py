@@ -4,6 +4,9 @@ Two figures can differ by the contribution of a few rows: one is of a whole and 
 other of a part, or they are from reports before and after the removal of a row.
 Rounding leaves this contribution uncertain by that of an average cluster, in either
 direction.
+
+A cluster is a group of rows that share a source or a person. A row's figures are
+rounded to the step of :func:`step_of`; a further unit has a branch there.
 """
 
 from __future__ import annotations

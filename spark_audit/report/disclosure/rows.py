@@ -1,4 +1,9 @@
-"""Rows as shared files hold them, with rounded or removed figures."""
+"""Rows as shared files hold them, with rounded or removed figures.
+
+Whether a row is withheld is decided in ``withholding.py``, and how finely it is rounded
+in ``rounding.py``. A further column of figures in rows MUST be listed in
+:data:`FIGURE_COLUMNS`: any other column is shown exactly.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +26,7 @@ CLAIMED_COLUMNS = ("value", "low", "high", "no_effect", "mde", "at_most")
 """Columns of figures that a finding has, too."""
 
 P_COLUMNS = ("p", "p_adjusted")
+"""Columns that are rounded as p, and stay in findings whose figure is withheld."""
 
 FIGURE_COLUMNS = (
     *CLAIMED_COLUMNS,

@@ -7,6 +7,9 @@ be computed (:mod:`spark_audit.report.disclosure.withholding`). The others are r
 
 Findings and their claims stay: only their figures are taken out. Verdict and gate are
 those of the exact report, which stands in ``report.json``.
+
+Fields of a report that :func:`disclosed` does not replace are shared as they are: a
+further field with figures or paths of the owner MUST be replaced there.
 """
 
 from __future__ import annotations

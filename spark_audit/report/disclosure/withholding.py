@@ -20,6 +20,10 @@ Rule  A figure is withheld where ...                   Why, as the row says
 Rule 4 is against subtraction: if one group alone were withheld, it would follow from
 the pooled figure and the other groups. No rule withholds figures that concern no person
 (planted canaries, counts of right answers).
+
+A further rule is a line of the table above and a step of :func:`reasons_to_withhold`.
+The relations between figures that rules use are properties of ``Place``
+(``figure_place.py``).
 """
 
 from __future__ import annotations

@@ -3,6 +3,11 @@
 A figure that was not measured also trips a rule. So does a checkpoint without a test of
 memory if the rule is on a claim, since a gate must not pass for lack of evidence.
 Checkpoints that a rule leaves out are named.
+
+``rules.py`` parses a rule, ``verdicts.py`` judges it on one checkpoint, this file goes
+over the checkpoints, and ``lines.py``, ``pipeline_files.py`` and ``statement.py`` write
+the outcomes. A further reason to leave a checkpoint out is a branch of
+:func:`_why_impossible`, with a sentence ``gate.*``.
 """
 
 from __future__ import annotations
@@ -59,7 +64,10 @@ class RuleOutcome:
 
 @dataclass(frozen=True)
 class _JudgedReport:
-    """A report in two forms: exact figures decide, shared ones go into logs."""
+    """A report in two forms: exact figures decide, shared ones go into logs.
+
+    Shared figures are rounded or withheld (``report/disclosure``).
+    """
 
     exact: Report
     shared: Report
@@ -81,6 +89,8 @@ def check(
 
     Parameters
     ----------
+    allow_missing
+        Whether a figure that was not measured passes; else it trips the rule.
     changed, same
         The report with contrasts to an earlier one, and checkpoints that have not
         changed since, of :func:`spark_audit.pipeline.compare.changed_since`.
@@ -110,6 +120,7 @@ def check(
         if rule.change and changed_report is not None:
             report_of_rule = changed_report
 
+        # A rule that judges nobody must not pass.
         verdicts = list(_verdicts(report_of_rule, rule, same))
         if all(verdict.state == "left_out" for _, verdict in verdicts):
             nobody = RuleVerdict("missing", render("gate.nobody"))
@@ -166,15 +177,22 @@ def _verdicts(
             continue
 
         verdict = _judge(report, rule, name, figures_by_name.get(name, []))
-        failed_guards = faults(report.shared.guards, name)
-        if failed_guards:
-            reasons = [f"{guard.name}: {guard.detail}" for guard in failed_guards]
-            why_void = "; ".join(reasons)
-            if verdict.state == "tripped":
-                verdict = RuleVerdict("tripped", f"{verdict.detail}; {why_void}")
-            else:
-                verdict = RuleVerdict("missing", why_void)
-        yield name, verdict
+        yield name, _with_failed_guards(verdict, report.shared, name)
+
+
+def _with_failed_guards(verdict: RuleVerdict, shared: Report, name: str) -> RuleVerdict:
+    """Return the verdict on a checkpoint as its failed setup guards leave it.
+
+    A violation stays one; any other result counts as missing.
+    """
+    failed_guards = faults(shared.guards, name)
+    if not failed_guards:
+        return verdict
+
+    why_void = "; ".join(f"{guard.name}: {guard.detail}" for guard in failed_guards)
+    if verdict.state == "tripped":
+        return RuleVerdict("tripped", f"{verdict.detail}; {why_void}")
+    return RuleVerdict("missing", why_void)
 
 
 def _judge(
@@ -328,6 +346,7 @@ def _is_baseline_of(report: Report, rows: Sequence[Row], name: str) -> bool:
         return False
     baseline = report.settings.get("baseline")
     baselines = {baseline} if baseline else {row.baseline for row in contrasts}
+    # A method that is the baseline stands for its seeds.
     return bool({name, entry_of(name)} & {BASE, *baselines})
 
 

@@ -14,7 +14,7 @@ from spark_audit.sentences import render
 GATE_LINE_WIDTH = 100
 """Columns of a line, in a terminal and in a log alike."""
 
-MOST_NAME = 30
+MAX_NAME_WIDTH = 30
 """Columns of a checkpoint's name; the details of a longer one begin below it."""
 
 STATES_IN_WORDS: Mapping[RuleState, str] = {
@@ -104,16 +104,16 @@ def _checkpoint_lines(outcomes: Sequence[RuleOutcome]) -> list[str]:
     """Return one paragraph per checkpoint: the result, its name, and why."""
     name_width = 0
     for outcome in outcomes:
-        if len(outcome.whom) <= MOST_NAME:
+        if len(outcome.whom) <= MAX_NAME_WIDTH:
             name_width = max(name_width, len(outcome.whom))
 
+    # A line is "  STATE  NAME  DETAIL"; further lines of the detail stand below it.
+    indent = " " * (2 + STATE_WIDTH + 2 + name_width + 2)
     lines: list[str] = []
     for outcome in outcomes:
         name = outcome.whom
-        head = (
-            f"  {STATES_IN_WORDS[outcome.state]:<{STATE_WIDTH}}  {name:<{name_width}}  "
-        )
-        indent = " " * len(f"  {'':<{STATE_WIDTH}}  {'':<{name_width}}  ")
+        state = STATES_IN_WORDS[outcome.state]
+        head = f"  {state:<{STATE_WIDTH}}  {name:<{name_width}}  "
         if len(name) > name_width:
             # The details begin on the next line, below those of other checkpoints.
             lines.append(head.rstrip())

@@ -1,4 +1,10 @@
-"""An in-toto statement on a report, to be signed: the outcome of its rules."""
+"""An in-toto statement on a report, to be signed: the outcome of its rules.
+
+``gate --attest`` writes one (:func:`statement`). ``verify`` reads the rules of a given
+one (:func:`read_rules`), makes the statement again, and names what differs
+(:func:`differences`). A format whose files are never private is added to
+:data:`SHARED_FORMATS`.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +21,7 @@ from spark_audit.report.gate.judge import RuleOutcome
 from spark_audit.results import Report
 
 StatementPart: TypeAlias = dict[str, Any]
+"""A JSON object inside a statement."""
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 

@@ -1,7 +1,10 @@
 """The verdict of one rule on one checkpoint, by the kind of rule.
 
 A figure that was not measured is ``missing``, and so is a claim if memory was not
-tested. :mod:`~spark_audit.report.gate.judge` decides whether that trips a rule.
+tested. :mod:`~spark_audit.report.gate.judge` decides whether that trips a rule. A
+violation that was measured trips it, whatever else is missing.
+
+A further kind of rule is a function ``judge_...`` here, which ``judge.py`` calls.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from spark_audit.results.rows import WITHHELD
 from spark_audit.sentences import render
 
 RuleState: TypeAlias = Literal["ok", "tripped", "missing", "left_out"]
+"""``missing``: there is no figure; ``left_out``: the rule is not on this checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,7 @@ def judge_figure(
             texts.append(f"{_group_in_front(figure.shared)}{shared_number}")
 
     # Readers take a high figure for much memory, but a high NLL means little.
+    # ``learned`` is the sign of a change towards memory: 1, -1, or 0 for neither.
     detail = f"{rule.field} {', '.join(texts)}"
     is_lower_more_memory = about(rule.audit).metric(rule.metric).learned < 0
     if rule.field != "p" and is_lower_more_memory:
@@ -142,7 +147,8 @@ def _judge_change_of_group(rule: Rule, figure: GatedFigure) -> RuleVerdict:
     if exact.value is None or exact.ends is None:
         return RuleVerdict("missing", f"not estimable: {exact.note}")
 
-    # Turn the change so that the rule forbids values above its bound.
+    # Turn the change so that the rule forbids values above its bound; ``low`` and
+    # ``high`` are the ends of the interval of the turned change.
     towards_memory = about(rule.audit).metric(rule.metric).learned or 1
     sign = towards_memory if rule.operator == "rose" else -towards_memory
     low, high = sorted(sign * end for end in exact.ends)
