@@ -127,18 +127,12 @@ def compare(
     # Unite the evidence of each audit that all reports have.
     comparable = _comparable(compared_reports)
     evidence_by_audit: dict[str, Evidence] = {}
-    names_in_any = set[str]()
     for audit in comparable.audits:
         if not only or audit in only:
             evidence_by_audit[audit] = Evidence.united(
                 [compared.evidence(audit) for compared in compared_reports]
             )
-            names_in_any.update(entries(audit, evidence_by_audit[audit]))
-
-    # A baseline may be a checkpoint, or a method that stands for its seeds.
-    names = sorted(names_in_any)
-    methods = [entry_of(name) for name in names]
-    check_known(baseline, [*names, *methods], where="--baseline")
+    _check_baseline(baseline, evidence_by_audit)
 
     settings = first.settings | {
         "preset": preset or first.settings.get("preset"),
@@ -175,6 +169,20 @@ def compare(
     return report.model_copy(
         update={"evidence": checksums, "files": score_files(checksums)}
     )
+
+
+def _check_baseline(baseline: str, evidence_by_audit: Mapping[str, Evidence]) -> None:
+    """Refuse a baseline that no audit can compare with.
+
+    It may be a checkpoint, a series, or a method that stands for its seeds.
+    """
+    names_in_any = set[str]()
+    for audit, evidence in evidence_by_audit.items():
+        names_in_any.update(entries(audit, evidence))
+
+    names = sorted(names_in_any)
+    methods = [entry_of(name) for name in names]
+    check_known(baseline, [*names, *methods], where="--baseline")
 
 
 def _report_in(output: Path | None) -> Report | None:

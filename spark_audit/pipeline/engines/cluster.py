@@ -1,4 +1,8 @@
-"""Check that a Ray cluster is available, and connect to it."""
+"""Check that a Ray cluster is available, and connect to it.
+
+``job.checked_job`` calls :func:`check` before anything is read; ``ray.py`` scores
+inside :func:`connected`. A cluster that is started here listens on the loopback alone.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,9 @@ score 1.2 to 1.6 times what one of two threads does. Each process scores its sha
 the items, by their store keys. The first process waits for the others (helpers), scores
 what a helper that died has left, and is the only one to report progress and conclude.
 Workers of ``--shard`` share the work in the same way, each with a command of its own.
+
+``run.py`` calls :func:`score`. The demo shares its trainings by :func:`run_jobs`. A
+shard is ``(i, n)`` everywhere: worker ``i``, from 0, of ``n``.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ Work: TypeAlias = Callable[[], object]
 """A function of a module with its arguments bound, so that it can be pickled."""
 
 Helper: TypeAlias = subprocess.Popen[bytes]
+"""A process that :func:`start` has started; it reads its work from stdin."""
 
 MAX_PROCESSES = 8
 """Processes of a job, at most, if the user gives no number; more were not measured."""
@@ -57,6 +61,7 @@ GRACE_SECONDS = 10.0
 """
 
 HELPER_PROGRAM = "from spark_audit.pipeline.engines import local; local.help_out()"
+"""Python code that a helper runs."""
 
 
 def processes(job: Job, unscored: Unscored) -> int:
@@ -94,6 +99,7 @@ def processes(job: Job, unscored: Unscored) -> int:
             )
         return request.jobs
 
+    # A few tokens, or a small model, are done before another process has begun.
     n_weights = max((checkpoint.parameters or 0 for checkpoint in described), default=0)
     if device != "cpu" or n_tokens * n_weights < MIN_WORK:
         return 1
@@ -101,7 +107,7 @@ def processes(job: Job, unscored: Unscored) -> int:
     n_fitting = MAX_PROCESSES
     free = free_bytes()
     if free is not None:
-        # Weights are in float32, with a second copy while they are rounded.
+        # Weights are in float32, of 4 bytes, with a second copy while they are rounded.
         n_copies = 2 if request.loading.quantize else 1
         n_fitting = int(free / (n_copies * 4 * n_weights + PROCESS_BYTES))
     return max(min(cores(), MAX_PROCESSES, n_fitting), 1)
@@ -123,7 +129,7 @@ def _score_in_processes(
     job: Job, unscored: Unscored, n_processes: int
 ) -> list[CheckpointJob]:
     """Score the job in ``n_processes`` processes, of which this is the first."""
-    threads = max(cores() // n_processes, 1)
+    threads = max(cores() // n_processes, 1)  # of each process
 
     # Each process opens the request again, as one of so many workers.
     works = []

@@ -3,6 +3,9 @@
 The driver is the process that the user started; it alone writes the store. A part is a
 Ray task without a state: if its node dies, Ray begins it again on another one. On its
 node a task does what a worker of ``--shard`` does, with a copy of the job.
+
+``run.py`` calls :func:`score`; a node runs :func:`work`. A further error of Ray gets
+its words in :func:`cause_of`.
 """
 
 from __future__ import annotations
@@ -192,6 +195,11 @@ def _score_on(ray: Any, job: Job, unscored: Unscored) -> list[CheckpointJob]:
 def capacity(ray: Any, device: str) -> tuple[float, int, int]:
     """Return the cores of a task, the GPUs of a task, and how many tasks run at once.
 
+    Parameters
+    ----------
+    device
+        As the user gave it; ``cpu``: GPUs of the cluster are not used.
+
     Raises
     ------
     IncompleteError
@@ -230,7 +238,7 @@ def parts(tokens: int | None, slots: int) -> int:
         return slots
     if not tokens:
         return 0
-    n_parts = -(-tokens // PART_TOKENS)
+    n_parts = -(-tokens // PART_TOKENS)  # rounded up
     return max(slots, n_parts)
 
 

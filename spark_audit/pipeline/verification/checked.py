@@ -1,4 +1,8 @@
-"""The outcome of one check of a report, and what counts as the same figure."""
+"""The outcome of one check of a report, and what counts as the same figure.
+
+A further check is a function ``..._checks`` that yields :data:`Checked`, called by
+``verify.py``. What no check can show is a line of ``trust.py``.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +26,14 @@ Functions named ``..._checks`` yield these, and ``verify`` prints them.
 """
 
 
-def difference_message(parts: Sequence[str]) -> str:
+def difference_message(differing: Sequence[str]) -> str:
     """Return the problem of a report whose named parts differ from its evidence.
 
     Empty where no part differs.
     """
-    if not parts:
+    if not differing:
         return ""
-    return f"does not follow from its evidence: {', '.join(parts)}"
+    return f"does not follow from its evidence: {', '.join(differing)}"
 
 
 def is_same(first: object, second: object) -> bool:

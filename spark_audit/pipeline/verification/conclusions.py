@@ -1,4 +1,9 @@
-"""Conclude again from a report's evidence, and compare the report with the result."""
+"""Conclude again from a report's evidence, and compare the report with the result.
+
+"Concluded" is what follows from the evidence now, "reported" what the report states.
+``verify.py`` calls :func:`conclusion_checks`. A further part of a report that follows
+from evidence is compared there: one ``yield`` with the names of what differs.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +37,7 @@ def conclusion_checks(
     The problem names the parts that differ; it is empty where none does.
     """
     results: dict[str, AuditResult] = {}
-    problems: dict[str, str] = {}
+    problems: dict[str, str] = {}  # audit -> why nothing can be concluded
     for audit in _audits(report, evidence):
         if audit in evidence:
             try:

@@ -37,11 +37,13 @@ def count_checks(report: Report, evidence: Mapping[str, Evidence]) -> Iterator[C
         if getattr(report.manifest, name) != count:
             differing.append(name)
 
-    # A type without any match has a row in the table, but no evidence.
-    if records := report.tables.get("matching_by_type"):
-        n_by_type = identifiers["type"].value_counts().to_dict()
-        reported = {record["type"]: record["matched"] for record in records}
-        if {name: count for name, count in reported.items() if count} != n_by_type:
+    records = report.tables.get("matching_by_type")
+    if records:
+        n_matched_by_type = identifiers["type"].value_counts().to_dict()
+        reported_by_type = {record["type"]: record["matched"] for record in records}
+        # A type without any match has a row in the table, but no evidence.
+        with_match = {name: count for name, count in reported_by_type.items() if count}
+        if with_match != n_matched_by_type:
             differing.append("matching_by_type")
     yield "counts", difference_message(differing)
 

@@ -32,14 +32,16 @@ from spark_audit.results.evidence import Evidence
 from spark_audit.results.findings import OF_REPORT
 
 NO_EVIDENCE = "left no evidence, so nothing can be concluded from it"
+"""Problem of an audit that the report states something of."""
 
 NOTHING = "nothing could be verified: the report has no evidence"
+"""Problem of the whole report."""
 
 OTHER_BYTES_OF_CHANGED = (
     "is not what report.json gives, and report.json does not follow from its evidence: "
     "do not render it again, take the report from whoever made it, or audit again"
 )
-
+"""Problem of a shared file where ``report.json`` itself is wrong."""
 
 NOT_AUDITS = (OF_REPORT, "manifest")
 """What rows and tables may be of without being an audit's, which needs no evidence."""
@@ -162,16 +164,16 @@ def _evidence_files(
     compared_report
         The same report, which knows where its evidence lies.
     """
-    audit_of = {about(audit).evidence_file(): audit for audit in audit_names()}
+    audit_by_file = {about(audit).evidence_file(): audit for audit in audit_names()}
     files: dict[str, EvidenceFile] = {}
     for name in report.evidence:
-        if name in audit_of:
-            files[name] = EvidenceFile(audit_of[name], problem="")
+        if name in audit_by_file:
+            files[name] = EvidenceFile(audit_by_file[name], problem="")
         else:
             files[name] = EvidenceFile(audit="", problem=NOT_INSTALLED)
 
     # A file that the report does not name has no checksum.
-    for name, audit in audit_of.items():
+    for name, audit in audit_by_file.items():
         if name not in report.evidence and compared_report.path(audit).exists():
             files[name] = EvidenceFile(audit="", problem=NOT_NAMED)
     return files
