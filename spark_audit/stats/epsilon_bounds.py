@@ -26,11 +26,11 @@ MOST_EPSILON = 256.0
 BISECTIONS = 32
 """Halvings of the interval in which a bound lies."""
 
-Curve: TypeAlias = Callable[[float], float]
+InverseCurve: TypeAlias = Callable[[float], float]
 """The inverse of ``1 - f``, ``f`` being a trade-off curve of two error rates.
 
 ``f(x)`` is the least rate of missed detections at a rate ``x`` of false alarms that a
-DP guarantee allows.
+DP guarantee allows. The inverse gives the ``x`` whose ``1 - f(x)`` is a given ``y``.
 """
 
 
@@ -38,7 +38,8 @@ class GuessBound(NamedTuple):
     """Lower bounds of epsilon from guesses.
 
     ``canary``: replacing one canary with all its copies; ``record``: replacing one
-    row; ``*_add_remove``: the same for adding or removing, which halves a bound.
+    row; ``*_add_remove``: the same for adding or removing, which halves a bound at
+    delta 0. All are 0 or more; 0 proves nothing.
     """
 
     canary: float
@@ -164,7 +165,8 @@ def one_run_bound(
         :func:`declared_guesses`. The guessed coins were chosen without knowing how they
         fell.
     delta
-        The delta of a record.
+        The delta of the unit that a bound is for: of a canary in ``canary``, of a
+        record in ``record``.
     rows
         Rows g of a coin. By group privacy, (eps, delta)-DP of one record means for g
         records ``g eps`` and ``delta (e^(g eps) - 1) / (e^eps - 1)``.
@@ -196,8 +198,9 @@ def one_run_bound(
     3.49
     """
     _check_counts(n_correct, n_guesses, significance)
-    if n_guesses > n_coins or rows < 1 or not 0 <= delta < 1:
-        raise ValueError("one_run_bound needs guesses <= coins, rows >= 1, delta < 1")
+    _check_coins(n_guesses, n_coins, rows)
+    if not 0 <= delta < 1:
+        raise ValueError("delta must lie in [0, 1)")
 
     @cache
     def bound_of_unit(group_size: int) -> float:
@@ -279,12 +282,18 @@ def one_run_mu(
     Gaussian mechanism; g records have ``g mu``. For a Gaussian mechanism it is much
     tighter than (eps, delta). For other mechanisms it only refutes mu-Gaussian-DP.
 
+    Raises
+    ------
+    ValueError
+        If the numbers do not fit each other.
+
     Examples
     --------
     >>> one_run_mu(100, 100, 1000) > one_run_mu(90, 100, 1000) > 0
     True
     """
     _check_counts(n_correct, n_guesses, significance)
+    _check_coins(n_guesses, n_coins, rows)
 
     def is_refuted(mu: float) -> bool:
         """Return whether records cannot be mu-Gaussian-DP."""
@@ -342,7 +351,7 @@ def _is_too_many(
     n_guesses: int,
     n_coins: int,
     significance: float,
-    inverse_curve: Curve,
+    inverse_curve: InverseCurve,
 ) -> bool:
     """Return whether the right guesses are less likely than the significance.
 
@@ -350,21 +359,22 @@ def _is_too_many(
     -----
     Mahloujifar, Melis and Chaudhuri (2025). Let ``p_j`` be the chance of j right
     guesses of r at m coins. For every i: ``sum_{j >= i} j p_j / m <= (1 - f)(sum_{j >=
-    i - 1} (r - j) p_j / m)``. Suppose that ``P[>= n_correct]`` was the significance.
-    Going down from there, the recursion gives the least chances of fewer right guesses.
-    If all together are more than 1, the supposition is wrong: so many right guesses
-    have a smaller chance than the significance.
+    i - 1} (r - j) p_j / m)``. The loop counts down ``j = i -
+    1``. Suppose that ``P[>= n_correct]`` was the significance. Going down from there,
+    the recursion gives the least chances of fewer right guesses. If all together are
+    more than 1, the supposition is wrong: so many right guesses have a smaller chance
+    than the significance.
     """
     # The sums over j >= i of j p_j / m and of (r - j) p_j / m, at first for i =
     # n_correct, as if there were never more right guesses.
     sum_of_right = significance * n_correct / n_coins
     sum_of_wrong = significance * (n_guesses - n_correct) / n_coins
 
-    for i in range(n_correct - 1, -1, -1):
-        # The inequality asks for more wrong guesses: they come from p_i, which adds
-        # i / (r - i) as much to the right ones.
+    for j in range(n_correct - 1, -1, -1):  # j is i - 1 of the inequality
+        # The inequality asks for more wrong guesses: they come from p_j, which adds
+        # j / (r - j) as much to the right ones.
         least_wrong = max(sum_of_wrong, inverse_curve(sum_of_right))
-        sum_of_right += i / (n_guesses - i) * (least_wrong - sum_of_wrong)
+        sum_of_right += j / (n_guesses - j) * (least_wrong - sum_of_wrong)
         sum_of_wrong = least_wrong
 
         # Together they are the total chance times r / m.
@@ -407,3 +417,11 @@ def _check_counts(events: int, trials: int, significance: float) -> None:
         raise ValueError("events must lie between 0 and trials, trials at least 1")
     if not 0 < significance < 1:
         raise ValueError("significance must lie in (0, 1)")
+
+
+def _check_coins(n_guesses: int, n_coins: int, rows: int) -> None:
+    """Refuse more guesses than coins, and coins that move no row."""
+    if n_guesses > n_coins:
+        raise ValueError("guesses must be at most as many as coins")
+    if rows < 1:
+        raise ValueError("rows of a coin must be at least 1")

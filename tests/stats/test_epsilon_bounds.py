@@ -162,12 +162,13 @@ class TestOneRun:
         assert [declared_guesses(n) for n in (1, 2, 50, 51)] == [1, 1, 25, 26]
 
     def test_refuses(self):
-        for options in ({"rows": 0}, {"delta": 1.0}):
-            with pytest.raises(ValueError, match="^one_run_bound needs"):
-                one_run_bound(1, 5, 9, **options)
-        with pytest.raises(ValueError, match="^one_run_bound needs"):
-            one_run_bound(1, 5, 4)
+        with pytest.raises(ValueError, match="^delta must lie"):
+            one_run_bound(1, 5, 9, delta=1.0)
         for call in (one_run_bound, one_run_mu):
+            with pytest.raises(ValueError, match="^guesses must be at most"):
+                call(5, 9, 4)
+            with pytest.raises(ValueError, match="^rows of a coin"):
+                call(1, 5, 9, rows=0)
             with pytest.raises(ValueError, match="^events must lie between"):
                 call(6, 5, 9)
 
