@@ -175,6 +175,14 @@ def test_lengths_of_both_sides_are_compared():
     assert not [*covariate_table(facts[399:])]
 
 
+def test_only_examples_with_a_length_are_counted():
+    facts = pd.DataFrame({"task": "t", "member": np.arange(8) < 4})
+    facts = facts.assign(length=np.arange(8.0), zlib_bytes=1.0, cluster=np.arange(8))
+    facts.loc[[0, 1], "length"] = np.nan
+    of_length, of_bytes = covariate_table(facts)
+    assert (of_length["clusters"], of_bytes["clusters"]) == (2, 4)
+
+
 def test_two_constant_lengths_differ_though_they_have_no_spread():
     facts = pd.DataFrame({"task": "t", "member": np.arange(60) < 30})
     length = np.where(facts["member"], 40.0, 41.0)

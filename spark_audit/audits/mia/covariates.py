@@ -40,16 +40,16 @@ def covariate_table(facts: pd.DataFrame) -> Iterator[TableRecord]:
     ``task``, ``covariate``; ``ks`` and ``p`` of Kolmogorov-Smirnov, examples taken as
     independent; ``smd``, the mean of members minus that of non-members over the pooled
     SD (None where that is 0); and ``clusters``, the number of clusters of the side that
-    has fewer. Tasks with fewer than two examples on a side are left out.
+    has fewer. Examples without a value of the covariate do not count. A covariate with
+    fewer than two examples on a side is left out.
     """
     for task, facts_of_task in facts.groupby("task", sort=False):
-        n_clusters_by_side = facts_of_task.groupby("member")["cluster"].nunique()
-        n_clusters = int(n_clusters_by_side.min())
         for covariate in COVARIATES:
-            values = facts_of_task[covariate].dropna()
-            is_member = facts_of_task.loc[values.index, "member"].to_numpy(bool)
-            of_members = values.to_numpy(np.float64)[is_member]  # (members,)
-            of_others = values.to_numpy(np.float64)[~is_member]  # (non-members,)
+            compared = facts_of_task.dropna(subset=[covariate])
+            values = compared[covariate].to_numpy(np.float64)  # (compared,)
+            is_member = compared["member"].to_numpy(bool)  # (compared,)
+            of_members = values[is_member]  # (members,)
+            of_others = values[~is_member]  # (non-members,)
 
             # A spread needs two examples.
             if len(of_members) < 2 or len(of_others) < 2:
@@ -65,13 +65,14 @@ def covariate_table(facts: pd.DataFrame) -> Iterator[TableRecord]:
             if pooled_sd > 0:
                 difference = smd(of_members, of_others, sd=pooled_sd)
 
+            n_clusters_by_side = compared.groupby("member")["cluster"].nunique()
             yield {
                 "task": task,
                 "covariate": covariate,
                 "ks": float(test.statistic),
                 "p": float(test.pvalue),
                 "smd": difference,
-                "clusters": n_clusters,
+                "clusters": int(n_clusters_by_side.min()),
             }
 
 
