@@ -391,6 +391,38 @@ def test_near_duplicates_across_the_split(make_world):
     assert row_of(result, "ours", "loss").status == "insensitive"
 
 
+def test_near_duplicates_of_tasks_that_are_too_small_do_not_count(make_world):
+    """Their examples are not judged, so they cannot void those that are."""
+    world = make_world(members=25, others=45, tasks=("a", "b"), copies=20)
+    sides = world.manifest.membership
+    small = [e.id for e in world.manifest.examples if e.task == "b"]
+    kept = {*small[:19], *small[-19:]}
+    examples = [e for e in world.manifest.examples if e.task == "a" or e.id in kept]
+    ids = {e.id for e in examples}
+    manifest = world.manifest.model_copy(
+        update={
+            "examples": [
+                # All of the small task say the same; those of the other differ.
+                e.model_copy(
+                    update={"prompt": "one text" if e.task == "b" else f"{e.id} says"}
+                )
+                for e in examples
+            ],
+            "membership": sides.model_copy(
+                update={
+                    "members": [i for i in sides.members if i in ids],
+                    "non_members": [i for i in sides.non_members if i in ids],
+                }
+            ),
+        }
+    )
+    manifest.__dict__.pop("by_id", None)
+    result = mia(world.tables(ours=0.4), manifest, blind_permutations=0)
+    assert row_of(result, "ours", "loss", group="task:b").status == "not_estimable"
+    assert row_of(result, "ours", "loss").status == "ok"
+    assert guard(result, "near-duplicates").passed is True
+
+
 def test_without_the_blind_classifier_nothing_is_validated(make_world):
     result = run(make_world(), ours=0.0)
     assert guard(result, "blind text classifier").passed is None

@@ -379,6 +379,8 @@ def _guard_texts(guards: ScoreGuards) -> None:
 def _guard_duplicates(guards: ScoreGuards) -> None:
     """Add the guard on examples with a near-duplicate on the other side.
 
+    Shares are of the judged examples.
+
     ===========================  =======  ======================
     share of such examples       passes   status of all figures
     ===========================  =======  ======================
@@ -389,13 +391,12 @@ def _guard_duplicates(guards: ScoreGuards) -> None:
     ===========================  =======  ======================
     """
     name = "near-duplicates"
-    n_left = guards.text_figures.get("duplicates_left")
+    n_left = _n_crossing(guards)
     if n_left is None:
         guards.add(name, "duplicates_missing", {})
         return
 
-    # Near-duplicates make the sides alike, which pulls the AUC to 0.5. They were
-    # counted over all examples, of which some may be of tasks that are too small.
+    # Near-duplicates make the sides alike, which pulls the AUC to 0.5.
     n_examples = len(guards.judged_examples)
     is_blurred = n_left > BLURRED_SHARE * n_examples
     is_unusable = n_left > UNUSABLE_SHARE * n_examples
@@ -413,13 +414,31 @@ def _guard_duplicates(guards: ScoreGuards) -> None:
         name,
         "duplicates" if n_left else "duplicates_none",
         {
-            "left": Hits(count=int(n_left), of=n_examples),
+            "left": Hits(count=n_left, of=n_examples),
             "blurred": is_blurred,
             "removed": guards.text_figures["duplicates_removed"],
         },
         further=["duplicates_pull"] if is_blurred else [],
         passed=passed,
     )
+
+
+def _n_crossing(guards: ScoreGuards) -> int | None:
+    """Return the number of judged examples with a near-duplicate on the other side.
+
+    ``None``: it is not known.
+    """
+    n_left = guards.text_figures.get("duplicates_left")
+    if n_left is None:
+        return None
+
+    # That figure is of all examples, also those of tasks that are too small to judge.
+    examples = guards.judged_examples
+    if "is_crossing" in examples:
+        return int(examples["is_crossing"].astype(bool).sum())
+
+    # Evidence of earlier versions does not say which examples they are: at most all.
+    return min(int(n_left), len(examples))
 
 
 def _guard_labels(guards: ScoreGuards, seed: int) -> None:

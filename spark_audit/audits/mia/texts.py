@@ -56,8 +56,9 @@ class WithoutModel(NamedTuple):
     units
         One line per example: ``example`` (its id), ``task``, ``cluster``, ``member``
         (bool), ``label`` (a number within the task, -1 where responses are free),
-        ``length`` (characters), ``zlib_bytes`` and ``dose`` (members among its
-        near-duplicates, itself included).
+        ``length`` (characters), ``zlib_bytes``, ``dose`` (members among its
+        near-duplicates, itself included) and ``is_crossing`` (bool: whether a
+        near-duplicate is on the other side).
     figures
         ``duplicates_left``, examples with a near-duplicate on the other side;
         ``duplicates_removed``, rows that the manifest left out for that reason; and
@@ -310,7 +311,8 @@ def without_model(
     n_members = is_member_by_group.transform("sum")  # (n,), of the example's group
     n_examples = is_member_by_group.transform("size")  # (n,)
     units["dose"] = n_members.astype(float)
-    is_crossing = (n_members > 0) & (n_members < n_examples)
+    is_crossing = (n_members > 0) & (n_members < n_examples)  # (n,), bool
+    units["is_crossing"] = is_crossing
 
     figures: dict[str, float] = {
         "duplicates_left": int(is_crossing.sum()),
@@ -333,7 +335,7 @@ def without_model(
 def _units(
     manifest: Manifest, texts: Sequence[str], ids: Sequence[str]
 ) -> pd.DataFrame:
-    """Return the columns of :class:`WithoutModel` without ``dose``."""
+    """Return the columns of :class:`WithoutModel` without those of near-duplicates."""
     members = set(manifest.membership.members)
     records = []
     for example_id in ids:
