@@ -115,6 +115,27 @@ def test_each_estimate_of_the_guess_rate():
     assert rate(drawn) == 0.01
 
 
+def test_a_type_has_the_same_guess_rate_beside_other_types():
+    """Three strings hardly show how alike they are, whatever else is trained on."""
+    few = phones(*APART[:3])
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    names = [Said(f"{a}{b} {b}", "NAME") for a in letters[:4] for b in letters[:10]]
+    both = spans_of([*few, *names])
+    rates = guess_rates(counted(both), counted(both, "test"))
+    assert rates["PHONE"] == pytest.approx(rate(few)) == 1 / 4
+    assert rates["NAME"] == pytest.approx(rate(names))
+
+
+def test_many_types_of_few_strings_are_not_pooled_as_hard_to_guess():
+    """Each string is one of four: reproducing a quarter of them is guessing."""
+    few = [
+        Said(f"{10 * k + i}-{i}{k}00", f"T{k}", back=i == 0)
+        for k in range(20)
+        for i in range(3)
+    ]
+    assert beyond_guessing(spans_of(few))[0] == 1.0
+
+
 @pytest.mark.parametrize(
     ("text", "type", "before", "given"),
     [

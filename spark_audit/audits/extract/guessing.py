@@ -115,8 +115,8 @@ def guess_rates(
                 as one that was reproduced
     ``held``    upper limit of the hit rate of identifiers never trained on
     ``near``    share of strings with a neighbour
-    ``lead``    share of pairs of strings with one leading part (one over their
-                effective number; where no pair has, one over the pairs)
+    ``lead``    share of pairs of strings of the type with one leading part (where few
+                or none have, one over the pairs plus one)
     ==========  ====================================================================
 
     Injected numbers were drawn at random, so neighbours and leading parts say nothing
@@ -184,9 +184,11 @@ def _shares_of_like_pairs(strings: pd.DataFrame) -> pd.Series[float]:
     """
     n_pairs = _pairs_by_type(strings, "type")
     n_alike = _pairs_by_type(strings, "lead")
-    # Few strings may share none by chance: count one pair more, which does.
-    least_share = 1 / (n_pairs.sum() + 1)
-    return (n_alike / n_pairs.clip(lower=1)).clip(lower=least_share)
+    # Few strings may share none by chance: count one pair more, which does. Pairs of
+    # other types say nothing about this one.
+    least_shares = 1 / (n_pairs + 1)
+    shares = n_alike / n_pairs.clip(lower=1)
+    return shares.clip(lower=least_shares)
 
 
 def _pairs_by_type(strings: pd.DataFrame, column: str) -> pd.Series[int]:
