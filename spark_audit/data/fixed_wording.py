@@ -51,8 +51,17 @@ def template_ranges(example: Example, wording: Mapping[str, FixedWording]) -> Ra
     If a row has only a part of the wording, its ranges are that part. No range ends
     inside an annotated identifier.
     """
+    return tuple(_outside_spans(example, whole_ranges(example, wording)))
+
+
+def whole_ranges(example: Example, wording: Mapping[str, FixedWording]) -> Ranges:
+    """Return the ranges of :func:`template_ranges` before they avoid identifiers.
+
+    Nothing may be put into these, since a range that avoids an identifier is shorter
+    than the wording that stands there, or empty.
+    """
     if example.template is not None:
-        return tuple(_outside_spans(example, example.template))
+        return example.template
 
     prefix, suffix = wording.get(example.task, NO_WORDING)
     beginning_end = prefix_end(example.prompt, prefix)
@@ -66,7 +75,7 @@ def template_ranges(example: Example, wording: Mapping[str, FixedWording]) -> Ra
         ranges.append((0, beginning_end))
     if ending_start < len(example.prompt):
         ranges.append((ending_start, len(example.prompt)))
-    return tuple(_outside_spans(example, tuple(ranges)))
+    return tuple(ranges)
 
 
 def prefix_end(prompt: str, prefix: str) -> int:

@@ -29,7 +29,7 @@ from spark_audit.data.examples import (
     Split,
     parts_outside,
 )
-from spark_audit.data.fixed_wording import template_ranges
+from spark_audit.data.fixed_wording import whole_ranges
 from spark_audit.data.task_wording import task_templates
 from spark_audit.data.training_input import with_insertion
 from spark_audit.errors import InputError
@@ -248,7 +248,7 @@ class InjectionPlan:
 
         templates = task_templates(examples)
         self.positions = {
-            row_id: _positions(example, template_ranges(example, templates))
+            row_id: _positions(example, whole_ranges(example, templates))
             for row_id, example in self.rows.items()
         }
 

@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_audit.data import injection
@@ -283,6 +283,9 @@ SENTENCES = [
     response=st.sampled_from(["", " up", "up"]),
     seed=st.integers(0, 5),
 )
+# Wording that begins or ends inside a span.
+@example(parts=["It rose."], cuts=[0, 2], fixed=[0, 1], response="", seed=1)
+@example(parts=["It rose."], cuts=[0, 2], fixed=[1, 4], response="", seed=2)
 def test_nothing_is_put_into_spans_wording_or_response(
     parts, cuts, fixed, response, seed
 ):
