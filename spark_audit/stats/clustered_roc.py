@@ -90,22 +90,26 @@ class Design:
             raise ValueError("member, cluster and task must have one row each")
 
     def take(self, rows: np.ndarray) -> Design:
-        """Return the design of some of the rows, with unchanged codes.
+        """Return the design of some of the rows.
+
+        Their clusters are numbered anew from 0, in the same order, so that clusters
+        without a row do not count. Tasks keep their codes.
 
         Parameters
         ----------
         rows
             Indices of rows, or a mask of shape ``(n,)``.
         """
+        _, cluster_codes = np.unique(self.cluster[rows], return_inverse=True)
         return Design(
             member=self.member[rows],
-            cluster=self.cluster[rows],
+            cluster=cluster_codes.astype(np.int64),
             task=self.task[rows],
         )
 
     @cached_property
     def n_clusters(self) -> int:
-        """Number of clusters."""
+        """Number C of clusters: every code from 0 to the largest one has a row."""
         return int(self.cluster.max(initial=-1)) + 1
 
     @cached_property

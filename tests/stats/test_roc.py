@@ -179,6 +179,19 @@ def test_clusters_give_obuchowski(mixed):
     assert found.clusters == len(set(cluster))
 
 
+def test_some_rows_of_a_design_are_a_design_of_these_rows():
+    """Clusters that keep no row count in no estimate and no variance."""
+    rng = RNG(3)
+    design = Design.of(rng.random(90) < 0.5, rng.integers(0, 12, 90))
+    scores = rng.normal(0, 1, 90)
+    rows = np.flatnonzero(design.cluster % 3 != 1)
+    taken = design.take(rows)
+    afresh = Design.of(design.member[rows], design.cluster[rows])
+    assert taken.n_clusters == afresh.n_clusters < design.n_clusters
+    assert auc_estimate(taken, scores[rows]) == auc_estimate(afresh, scores[rows])
+    assert taken.point(0.5) == afresh.point(0.5)
+
+
 def test_tasks_are_averaged():
     parts = [clustered(seed, sides=(12, 9)) for seed in (1, 2, 3)]
     single = [auc_estimate(design, scores)[0] for design, scores in parts]
