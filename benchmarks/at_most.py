@@ -184,7 +184,9 @@ def twins(clusters: int, *, tests: int = 2) -> Simulation:
 
             audited = []
             for value, end, p_of in zip(mean.tolist(), high.tolist(), p, strict=True):
-                (bound,) = t_bound(value, end, df=clusters - 1, most=first, over=tests)
+                (bound,) = t_bound(
+                    value, end, df=clusters - 1, worst_value=first, n_tests=tests
+                )
                 is_found = bool(p_of < level and value > 0)
                 audited.append((is_found, at_most(bound, level)))
             yield _columns(audited, effect)
@@ -261,8 +263,8 @@ def mia(n: int, *, tests: float = 5.0) -> Simulation:
             test="t",
             se=float(np.median(pilot.se)),
             df=2 * n - 1,
-            most=0.5,
-            over=tests,
+            largest_effect=0.5,
+            n_tests=tests,
         )
         detectable = smallest(test, level) or 0.49
 
@@ -274,7 +276,7 @@ def mia(n: int, *, tests: float = 5.0) -> Simulation:
             audited = []
             for value, high, df, p, bar in zip(*excess.columns, strict=True):
                 end = 0.5
-                bounds = t_bound(value, high, df=df, most=1 - bar, over=tests)
+                bounds = t_bound(value, high, df=df, worst_value=1 - bar, n_tests=tests)
                 if bounds:
                     # The texts tell nothing in truth; what they tell here is the bar.
                     end = at_most(bounds[0], level) + bar - 0.5
@@ -408,7 +410,7 @@ def extract(n: int, m: int, *, guessed: float = 0.0) -> Simulation:
             test="rates",
             value=100 * value,
             rates=[side for side in sides if side is not None],
-            most=100.0,
+            worst_value=100.0,
         )
         return max(limits_p(difference), float(exact)), value, bound
 
@@ -420,7 +422,9 @@ def extract(n: int, m: int, *, guessed: float = 0.0) -> Simulation:
         ps = []
         for k in range(1, n + 1):
             ps.append(tested(k, held)[0] if k / n > held / m else 1.0)
-        power = Power(test="hits", n=n, ps=ps, most=100.0, beyond=100 * held / m)
+        power = Power(
+            test="hits", n=n, ps=ps, largest_effect=100.0, tolerance=100 * held / m
+        )
         detectable = smallest(power, level) or 50.0
 
         ends: dict[tuple[int, int], float] = {}

@@ -198,7 +198,9 @@ def figures(
 
         # Without an effect a difference is 0; a figure by itself has no such value.
         estimate = with_mde(estimate, null=None if is_figure else 0.0)
-        estimate = estimate.decided(paper=context.paper and not metric.heavy)
+        estimate = estimate.with_deciding_interval(
+            paper=context.paper and not metric.heavy
+        )
         if is_figure:
             rows.append(_row(estimate, key, group.name, audit))
         else:

@@ -114,7 +114,7 @@ def _headline_finding(row: Row, drift: Contrast | None, *, df: int) -> Finding:
             row.low,
             df=df,
             direction=-1,
-            beyond=abs(row.no_effect_low or 0.0),
+            tolerance=abs(row.no_effect_low or 0.0),
         )
 
     return Finding.on(
@@ -210,5 +210,5 @@ def _memory_test(row: Row, *, df: int) -> SeedsMemoryTest:
     quantile = float(scipy.special.stdtrit(df, UPPER_TAIL))
     t = quantile * max(abs(value) - band, 0.0) / half_width
     p = float(2 * scipy.special.stdtr(df, -t))
-    power = Power(test="t", se=half_width / quantile, df=df, beyond=band)
+    power = Power(test="t", se=half_width / quantile, df=df, tolerance=band)
     return SeedsMemoryTest(p=p, power=[power])

@@ -60,23 +60,23 @@ def at_most(bound: Bound, significance: float) -> float:
         The figure, its test and its errors.
     significance
         Largest p that is a claim, for a p that the audit has corrected over its own
-        tests (``bound.over``). The tests ``t``, ``hits`` and ``rates`` are two-sided,
-        ``exposure`` is one-sided.
+        tests (``bound.n_tests``). The tests ``t``, ``hits`` and ``rates`` are
+        two-sided, ``exposure`` is one-sided.
 
     Returns
     -------
     In the unit of the figure. It lies between the null (a figure that moved away from a
-    leak hides none) and ``bound.most``, the figure where the leak is largest: below the
-    null if the direction is -1. If ``most`` lies on the other side of the null, away
-    from a leak, ``most`` is returned.
+    leak hides none) and ``bound.worst_value``, the figure where the leak is largest:
+    below the null if the direction is -1. If ``worst_value`` lies on the other side of
+    the null, away from a leak, it is returned.
 
     Notes
     -----
-    With ``a = significance / over``, by the test that decides:
+    With ``a = significance / n_tests``, by the test that decides:
 
     ``t``
-        ``value + direction * (t_{df, 1 - a/2} se + beyond)``: the effects that the
-        two-sided test of Student's t does not reject. ``beyond`` is the possible
+        ``value + direction * (t_{df, 1 - a/2} se + tolerance)``: the effects that the
+        two-sided test of Student's t does not reject. ``tolerance`` is the possible
         deviation without a leak. The test subtracts it, so it is added here.
     ``exposure``
         see :func:`exposure_at_most`.
@@ -96,19 +96,19 @@ def at_most(bound: Bound, significance: float) -> float:
 
     None of 20 came back, and the report has 10 tests:
 
-    >>> none_of_20 = Bound(test="hits", value=0, n=20, most=20)
+    >>> none_of_20 = Bound(test="hits", value=0, n=20, worst_value=20)
     >>> round(at_most(none_of_20, 0.05 / 10), 2)
     5.18
     """
     # The audit itself corrects p over several tests.
-    significance_of_test = significance / bound.over
+    significance_of_test = significance / bound.n_tests
     end = _end_towards_leak(bound, significance_of_test)
 
     # A leak is the distance from the null, above 0 in the direction of a leak.
     leak = bound.direction * (end - bound.no_effect)
     largest_leak = math.inf
-    if bound.most is not None:
-        largest_leak = bound.direction * (bound.most - bound.no_effect)
+    if bound.worst_value is not None:
+        largest_leak = bound.direction * (bound.worst_value - bound.no_effect)
 
     possible_leak = min(max(leak, 0.0), largest_leak)
     return bound.no_effect + bound.direction * possible_leak
@@ -127,10 +127,10 @@ def _end_towards_leak(bound: Bound, significance: float) -> float:
             significance=significance,
         )
 
-    # The figure if every trial is a hit: a count or a percentage says so in `most`, and
-    # a share may have none. Without any trial `most` is 0, and so are the hits: no
-    # share of it is taken.
-    all_hits = bound.most or 1.0
+    # The figure if every trial is a hit: a count or a percentage says so in
+    # `worst_value`, a share may have none. Without any trial `worst_value` is 0, and so
+    # are the hits: no share of it is taken.
+    all_hits = bound.worst_value or 1.0
 
     if bound.test == "hits":
         n_hits = bound.value / all_hits * bound.n
@@ -141,7 +141,9 @@ def _end_towards_leak(bound: Bound, significance: float) -> float:
         return rates_at_most(bound.rates, significance=significance) * all_hits
 
     # The t test subtracts what may be there without a leak, so add it.
-    half_width = t_quantile(significance, bound.df) * (bound.se or 0.0) + bound.beyond
+    half_width = (
+        t_quantile(significance, bound.df) * (bound.se or 0.0) + bound.tolerance
+    )
     return bound.value + bound.direction * half_width
 
 
@@ -171,9 +173,9 @@ def t_bound(
     level: float = 0.95,
     direction: int = 1,
     null: float = 0.0,
-    beyond: float = 0.0,
-    most: float | None = None,
-    over: float = 1.0,
+    tolerance: float = 0.0,
+    worst_value: float | None = None,
+    n_tests: float = 1.0,
 ) -> list[Bound]:
     """Return the bound that follows from one end of a t interval, in a list.
 
@@ -188,7 +190,7 @@ def t_bound(
         Degrees of freedom of the interval; ``None``: a normal one.
     level
         Confidence of the two-sided interval.
-    direction, null, beyond, most, over
+    direction, null, tolerance, worst_value, n_tests
         As in :class:`~spark_audit.stats.estimate.Bound`.
 
     Notes
@@ -219,9 +221,9 @@ def t_bound(
         no_effect=null,
         se=se,
         df=df,
-        beyond=beyond,
-        most=most,
-        over=over,
+        tolerance=tolerance,
+        worst_value=worst_value,
+        n_tests=n_tests,
     )
     return [bound]
 

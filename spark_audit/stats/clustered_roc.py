@@ -236,7 +236,7 @@ def auc_estimate(
         se=se,
         df=spread.df,
     )
-    return intervals.with_parity(estimate, replicates), test.p
+    return intervals.with_percentile_interval(estimate, replicates), test.p
 
 
 def _perfect_auc(design: Design, value: float) -> tuple[Estimate, float]:
@@ -325,7 +325,9 @@ def auc_difference(
         se=se,
         df=spread.df,
     )
-    return intervals.with_parity(estimate, replicates), max(least_p, test.p)
+    return intervals.with_percentile_interval(estimate, replicates), max(
+        least_p, test.p
+    )
 
 
 def _opposite_perfect_orders(design: Design, difference: float) -> Estimate:

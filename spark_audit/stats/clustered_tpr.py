@@ -91,7 +91,7 @@ def tpr_estimate(
         return design.missing(error.what)
 
     value = float(np.mean([tpr.value for tpr in rates]))
-    estimate = design.point(value).between(low, high)
+    estimate = design.point(value).decided_by_percentiles(low, high)
     if high - low > ZERO:
         estimate = replace(estimate, se=float(np.nanstd(replicates)))
     else:

@@ -6,21 +6,8 @@ in reports, beside the finding whose test they describe, because the significanc
 test depends on all tests of the report: :mod:`~spark_audit.stats.power` and
 :mod:`~spark_audit.stats.at_most` compute with them later.
 
-Each kind of test reads some of their fields, and all read ``over``:
-
-================ ========================================= ==========================
-test             fields of ``Power``                       fields of ``Bound``
-================ ========================================= ==========================
-``t``            se, df, beyond, most, least_p             value, se, df, beyond
-``sign-flip``    se, df, n (clusters), beyond, most,       none
-                 least_p
-``exposure``     n (canaries), size (candidates), least_p  value, n, size
-``hits``         n (trials), ps, beyond, most, least_p     value, n (trials), most
-``rates``        none                                      rates, most
-================ ========================================= ==========================
-
-``Bound`` uses ``direction``, ``no_effect`` and ``most`` of every test to limit the
-result.
+Each kind of test reads some of their fields; the table at the end of this file says
+which.
 """
 
 from __future__ import annotations
@@ -32,7 +19,19 @@ from typing import ClassVar, Literal, Protocol
 Status = Literal[
     "ok", "not_estimable", "invalid", "not_resolvable", "insensitive", "void"
 ]
-"""Whether a figure may be concluded on, and if not, why."""
+"""Whether a figure may be concluded on, and if not, why.
+
+================== ==================================================================
+``ok``             it may
+``not_estimable``  there is no value; the note says why
+``invalid``        a check of the data failed, so the value means something else
+``not_resolvable`` the data are too few for the question, such as a rate of 0.1% among
+                   100 non-members
+``insensitive``    an effect would hardly show, so finding none means little
+``void``           a guard of the whole report failed (given by the report, not by an
+                   audit: :mod:`spark_audit.report.void_rows`)
+================== ==================================================================
+"""
 
 Interval = Literal[
     "jackknife-t",
@@ -45,6 +44,15 @@ Interval = Literal[
 ]
 """How the limits of an interval were computed."""
 
+# A report holds Power, RateSide and Bound: its reader refuses unknown fields, and its
+# schema says what each field means.
+RECORD_CONFIG: dict[str, object] = {
+    "extra": "forbid",
+    "use_attribute_docstrings": True,
+    "allow_inf_nan": False,
+}
+"""Settings of pydantic for dataclasses that are read from and written to reports."""
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -52,8 +60,10 @@ class Estimate:
 
     ``value`` is ``None`` exactly when ``status`` is ``not_estimable``; ``note`` then
     gives the reason. ``low`` and ``high`` are the interval that decides, computed as
-    ``interval`` says; ``parity_low`` and ``parity_high`` the percentile interval of the
-    bootstrap, which SPARK reports. ``level`` is the confidence of both.
+    ``interval`` says. Both are ``None`` without an interval; one of them alone is
+    ``None`` where the interval is one-sided. ``parity_low`` and ``parity_high`` are the
+    percentile interval of the bootstrap, which SPARK reports. ``level`` is the
+    confidence of both.
 
     ``n`` counts what was averaged (tokens, identifiers, rows), ``clusters`` what was
     resampled. ``se`` is the standard error, from which ``mde``, the smallest effect
@@ -104,17 +114,27 @@ class Estimate:
             clusters=clusters,
         )
 
-    def decided(self, *, paper: bool) -> Estimate:
-        """Return the estimate with the interval that decides.
+    def with_deciding_interval(self, *, paper: bool) -> Estimate:
+        """Return the estimate with the interval that decides as ``low`` and ``high``.
 
-        ``paper``: the percentile interval, if there is one, as in SPARK's paper.
+        Parameters
+        ----------
+        paper
+            Whether the percentile interval decides, as in SPARK's paper. Without one,
+            and else, the estimate stays as it is.
         """
         if not paper or self.parity_low is None or self.parity_high is None:
             return self
-        return self.between(self.parity_low, self.parity_high)
+        return self.decided_by_percentiles(self.parity_low, self.parity_high)
 
-    def between(self, low: float, high: float | None) -> Estimate:
-        """Return the estimate with a percentile interval, which decides, too."""
+    def decided_by_percentiles(self, low: float, high: float | None) -> Estimate:
+        """Return the estimate with a percentile interval, which also decides.
+
+        Parameters
+        ----------
+        low, high
+            Limits in the unit of the value; ``None``: no upper limit.
+        """
         return replace(
             self,
             low=low,
@@ -145,7 +165,7 @@ class HasLimits(Protocol):
 
 
 def side_of(figure: HasLimits, null: float = 0.0) -> int | None:
-    """Return on which side of a value an interval lies.
+    """Return on which side of a null value an interval lies.
 
     Parameters
     ----------
@@ -156,7 +176,7 @@ def side_of(figure: HasLimits, null: float = 0.0) -> int | None:
 
     Returns
     -------
-    1 above it, -1 below it, 0 around it; ``None`` without an interval.
+    1 above it, -1 below it, 0 around it; ``None`` without a two-sided interval.
 
     Examples
     --------
@@ -179,13 +199,7 @@ class Power:
     whole report are counted. A claim that needs several tests has one of each.
     """
 
-    # A report holds these: its reader refuses unknown fields, and its schema says
-    # what each field means.
-    __pydantic_config__: ClassVar[dict[str, object]] = {
-        "extra": "forbid",
-        "use_attribute_docstrings": True,
-        "allow_inf_nan": False,
-    }
+    __pydantic_config__: ClassVar[dict[str, object]] = RECORD_CONFIG
 
     test: Literal["t", "sign-flip", "exposure", "hits"]
     """`t`: Student's t. `sign-flip`: exact, over clusters. `exposure`: the mean
@@ -201,11 +215,11 @@ class Power:
     """Candidates that a canary ranks among."""
     ps: list[float] = field(default_factory=list)
     """p of 1, 2, ... hits, probabilities, of `hits`."""
-    over: float = 1.0
-    """Tests within the audit that p is corrected over."""
-    beyond: float = 0.0
+    n_tests: float = 1.0
+    """Tests within the audit that p is corrected over; may be a fraction."""
+    tolerance: float = 0.0
     """Effects up to here are no evidence, in the unit of the finding."""
-    most: float | None = None
+    largest_effect: float | None = None
     """The largest effect that there can be, in the unit of the finding; null: no
     bound."""
     least_p: float = 0.0
@@ -223,6 +237,7 @@ class Power:
             raise ValueError("n and size are counts: 0 or more")
         if not all(0 <= p <= 1 for p in [self.least_p, *self.ps]):
             raise ValueError("ps and least_p are probabilities: 0 to 1")
+        _check_number_of_tests(self.n_tests)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,11 +247,7 @@ class RateSide:
     :func:`spark_audit.stats.at_most.rate_limits_at` gives its interval at any level.
     """
 
-    __pydantic_config__: ClassVar[dict[str, object]] = {
-        "extra": "forbid",
-        "use_attribute_docstrings": True,
-        "allow_inf_nan": False,
-    }
+    __pydantic_config__: ClassVar[dict[str, object]] = RECORD_CONFIG
 
     sign: Literal[1, -1]
     """1 where the difference adds it, -1 where it subtracts it."""
@@ -261,11 +272,7 @@ class Bound:
     report are counted.
     """
 
-    __pydantic_config__: ClassVar[dict[str, object]] = {
-        "extra": "forbid",
-        "use_attribute_docstrings": True,
-        "allow_inf_nan": False,
-    }
+    __pydantic_config__: ClassVar[dict[str, object]] = RECORD_CONFIG
 
     test: Literal["t", "exposure", "hits", "rates"]
     """`t`: Student's t. `exposure`: the mean exposure of canaries against chance.
@@ -280,9 +287,9 @@ class Bound:
     """Standard error of the figure, in the unit of the finding."""
     df: float | None = None
     """Degrees of freedom, a count; null: a normal test."""
-    beyond: float = 0.0
+    tolerance: float = 0.0
     """By how much the figure may be off without a leak, in the unit of the finding."""
-    most: float | None = None
+    worst_value: float | None = None
     """The figure where the leak is largest, in the unit of the finding: below
     `no_effect` if `direction` is -1; null: no limit."""
     n: int = 0
@@ -290,9 +297,9 @@ class Bound:
     size: int = 0
     """Candidates that a canary ranks among."""
     rates: list[RateSide] = field(default_factory=list)
-    """The rates that a difference of rates is of."""
-    over: float = 1.0
-    """Tests within the audit that p is corrected over."""
+    """The rates whose sum or difference the figure is."""
+    n_tests: float = 1.0
+    """Tests within the audit that p is corrected over; may be a fraction."""
     group: str = ""
     """Group of the row that it is of; empty: that of the finding."""
     at_most: float | None = None
@@ -302,5 +309,25 @@ class Bound:
     def __post_init__(self) -> None:
         if min(self.n, self.size) < 0:
             raise ValueError("n and size are counts: 0 or more")
-        if not self.over > 0:
-            raise ValueError("over is a number of tests: above 0")
+        _check_number_of_tests(self.n_tests)
+
+
+# The fields that each kind of test reads. All read n_tests; every Bound is limited by
+# direction, no_effect and worst_value.
+#
+# test       fields of Power                           fields of Bound
+# ---------  ----------------------------------------  ------------------------
+# t          se, df, tolerance, largest_effect,        value, se, df, tolerance
+#            least_p
+# sign-flip  se, df, n (clusters), tolerance,          none
+#            largest_effect, least_p
+# exposure   n (canaries), size (candidates), least_p  value, n, size
+# hits       n (trials), ps, tolerance,                value, n (trials),
+#            largest_effect, least_p                   worst_value
+# rates      none                                      rates, worst_value
+
+
+def _check_number_of_tests(n_tests: float) -> None:
+    """Refuse a number of tests that p cannot be corrected over."""
+    if not n_tests > 0:
+        raise ValueError("n_tests is a number of tests: above 0")

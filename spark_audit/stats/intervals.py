@@ -266,7 +266,7 @@ def estimate_of(
         se=se,
         df=float(freedom),
     )
-    return with_parity(estimate, replicates)
+    return with_percentile_interval(estimate, replicates)
 
 
 class JackknifeVariance(NamedTuple):
@@ -561,16 +561,18 @@ def median_estimate(
         return Estimate.missing(reason, n=len(pooled), clusters=n_clusters)
 
     median = Estimate(float(np.median(pooled)), n=len(pooled), clusters=n_clusters)
-    median = with_parity(median, replicates)
+    median = with_percentile_interval(median, replicates)
     if median.parity_low is None or median.parity_high is None:
         return median
 
-    return median.between(median.parity_low, median.parity_high).noting(
+    return median.decided_by_percentiles(median.parity_low, median.parity_high).noting(
         "percentile interval, conservative for discrete values"
     )
 
 
-def with_parity(estimate: Estimate, replicates: np.ndarray | None) -> Estimate:
+def with_percentile_interval(
+    estimate: Estimate, replicates: np.ndarray | None
+) -> Estimate:
     """Return the estimate with the percentile interval, or a note on its absence.
 
     It stands beside the deciding interval, for parity with SPARK. Without replicates

@@ -45,7 +45,7 @@ def smallest(test: Power, significance: float) -> float | None:
         The test, with the inputs of its power.
     significance
         Largest p that is a detection, once the audit has corrected p over its own
-        tests (``test.over``).
+        tests (``test.n_tests``).
 
     Returns
     -------
@@ -71,7 +71,7 @@ def smallest(test: Power, significance: float) -> float | None:
     >>> print(smallest(flip, 0.05 / 10))
     None
     """
-    significance_of_test = significance / test.over
+    significance_of_test = significance / test.n_tests
     if significance_of_test < test.least_p:
         return None
 
@@ -97,8 +97,8 @@ def smallest(test: Power, significance: float) -> float | None:
 def _smallest_number_of_hits(test: Power, significance: float) -> float | None:
     """Return the smallest expected number of hits (or their rate) that is detected.
 
-    It is in the unit of ``test.most``, the figure if all trials are hits; without that,
-    a share. ``None``: not even the most hits are detected.
+    It is in the unit of ``test.largest_effect``, the figure if all trials are hits;
+    without that, a share. ``None``: not even the most hits are detected.
     """
     # test.ps holds the p of 1, 2, ... hits; the first small enough one decides.
     hits_needed = 0
@@ -111,8 +111,8 @@ def _smallest_number_of_hits(test: Power, significance: float) -> float | None:
 
     # P[Bin(n, rate) >= hits] = power is a quantile of the beta distribution.
     rate = scipy.special.betaincinv(hits_needed, test.n - hits_needed + 1, POWER)
-    value_of_all_hits = test.most or 1.0
-    return float(rate) * value_of_all_hits - test.beyond
+    value_of_all_hits = test.largest_effect or 1.0
+    return float(rate) * value_of_all_hits - test.tolerance
 
 
 def _smallest_mean(test: Power, significance: float) -> float | None:
@@ -133,12 +133,12 @@ def _smallest_mean(test: Power, significance: float) -> float | None:
         effect = _noncentrality(test.df, level=1 - significance) * test.se
 
     # The test subtracts the possible value without a leak, so add it.
-    effect += test.beyond
+    effect += test.tolerance
 
-    if test.most is None or effect <= test.most:
+    if test.largest_effect is None or effect <= test.largest_effect:
         return effect
     # A test with a known smallest p gives it at the largest effect.
-    return test.most if test.least_p else None
+    return test.largest_effect if test.least_p else None
 
 
 @lru_cache(maxsize=64)

@@ -267,7 +267,7 @@ def test_what_a_score_has_beyond_the_texts_alone_is_told_as_its_auc():
     score = Row(
         audit="mia", checkpoint="x", metric="auc", variant="combined", value=0.62
     )
-    excess = Bound(test="t", value=0.09, se=0.03, df=200.0, most=0.47)
+    excess = Bound(test="t", value=0.09, se=0.03, df=200.0, worst_value=0.47)
     place = {"audit": "mia", "metric": "auc_excess", "unit": "AUC", "no_effect": 0.0}
     facts = {"text": "nothing.", "score": score}
     found = corrected(

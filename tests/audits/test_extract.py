@@ -516,9 +516,9 @@ def test_the_smallest_difference_lies_beyond_the_base_s_own():
             "greedy_sure": [False] * 20 + held_out_back,
         }
     )
-    assert hits_power(chosen).beyond == pytest.approx(10.0)
+    assert hits_power(chosen).tolerance == pytest.approx(10.0)
     of_base = Estimate(0.2, 0.1, 0.3)
-    assert hits_power(chosen, of_base).beyond == pytest.approx(30.0)
+    assert hits_power(chosen, of_base).tolerance == pytest.approx(30.0)
     # Beyond such a base as many hits are weaker evidence.
     first, second = hits_power(chosen).ps, hits_power(chosen, of_base).ps
     assert all(p <= q for p, q in zip(first, second, strict=False))

@@ -281,7 +281,7 @@ def test_a_guess_that_is_worse_than_chance_is_no_bar(make_world, monkeypatch, ga
     # Beside a null of 0 it is no AUC.
     assert (finding.metric, finding.row_metric) == ("auc_excess", "auc")
     assert finding.no_effect == 0
-    assert 1 - score.value <= finding.power[-1].most <= 0.5
+    assert 1 - score.value <= finding.power[-1].largest_effect <= 0.5
 
     shown = finding.low > 0
     assert shown == (finding.claim == "membership") == bool(gain)

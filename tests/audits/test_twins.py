@@ -164,7 +164,7 @@ def test_a_highest_dose_of_few_groups_costs_no_test(plant):
     row = figure(result, metric="rise", group="dose:16+")
     assert row.clusters == 2
     assert finding.group == "pooled"
-    assert {each.over for each in finding.power} == {1.0}
+    assert {each.n_tests for each in finding.power} == {1.0}
 
 
 @pytest.mark.parametrize(

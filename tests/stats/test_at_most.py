@@ -46,7 +46,7 @@ def test_of_a_mean_it_is_the_end_of_students_interval(level, direction):
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("hits", [0, 1, 7, 20])
 def test_of_a_count_it_is_the_exact_limit(level, hits):
-    bound = Bound(test="hits", value=hits, n=20, most=20)
+    bound = Bound(test="hits", value=hits, n=20, worst_value=20)
     exact = stats.binomtest(hits, 20).proportion_ci(1 - level, method="exact")
     assert at_most(bound, level) == pytest.approx(20 * exact.high, rel=1e-9)
 
@@ -62,7 +62,7 @@ def test_of_rates_it_is_newcombes_limit_of_the_limits_of_both(level):
         ]
         assert sides[0] is not None
         assert sides[1] is not None
-        bound = Bound(test="rates", value=0.0, rates=[*sides], most=1.0)
+        bound = Bound(test="rates", value=0.0, rates=[*sides], worst_value=1.0)
         (_, high), (low, _) = (rate_limits_at(side, level) for side in sides)
         upper = math.hypot(high - sides[0].share, sides[1].share - low)
         expected = sides[0].share - sides[1].share + upper
@@ -87,33 +87,39 @@ def test_it_is_never_within_the_interval_of_95_percent_nor_narrower_for_more_tes
     bounds = [
         Bound(test="t", value=0.1, se=0.05, df=4),
         Bound(test="t", value=-0.1, se=0.05, direction=-1),
-        Bound(test="hits", value=0, n=12, most=12),
-        Bound(test="exposure", value=1.6, no_effect=1.4, n=12, size=128, most=7.0),
-        Bound(test="rates", value=2 / 30, rates=[s for s in sides if s], most=1.0),
+        Bound(test="hits", value=0, n=12, worst_value=12),
+        Bound(
+            test="exposure", value=1.6, no_effect=1.4, n=12, size=128, worst_value=7.0
+        ),
+        Bound(
+            test="rates", value=2 / 30, rates=[s for s in sides if s], worst_value=1.0
+        ),
     ]
     for bound in bounds:
         ends = [bound.direction * at_most(bound, 0.05 / tests) for tests in (1, 4, 38)]
         assert ends == sorted(ends)
         assert ends[0] < ends[-1]
         # Tests within the audit count as those of the report do.
-        within = Bound(**{**vars(bound), "over": 4.0})
+        within = Bound(**{**vars(bound), "n_tests": 4.0})
         assert at_most(within, 0.05) == pytest.approx(at_most(bound, 0.05 / 4))
 
 
 def test_it_stays_within_what_a_figure_can_be_and_hides_no_less_than_none():
-    excess = Bound(test="t", value=0.3, se=0.2, df=9, most=0.45)
+    excess = Bound(test="t", value=0.3, se=0.2, df=9, worst_value=0.45)
     assert at_most(excess, 0.05 / 38) == 0.45
     turned = Bound(
-        test="t", value=0.3, se=0.2, df=9, direction=-1, no_effect=0.5, most=0
+        test="t", value=0.3, se=0.2, df=9, direction=-1, no_effect=0.5, worst_value=0
     )
     assert at_most(turned, 0.05 / 38) == 0.0
     away = Bound(test="t", value=0.4, se=0.05, df=40, direction=-1)
     assert at_most(away, 0.05) == 0.0
-    assert at_most(Bound(test="hits", value=9, n=9, most=9), 0.05) == 9
-    first = Bound(test="exposure", value=7.0, no_effect=1.4, n=12, size=128, most=7.0)
+    assert at_most(Bound(test="hits", value=9, n=9, worst_value=9), 0.05) == 9
+    first = Bound(
+        test="exposure", value=7.0, no_effect=1.4, n=12, size=128, worst_value=7.0
+    )
     assert at_most(first, 0.05) == 7.0
     # Sides that were unequally hard may hide as much memory as they differed by.
-    unequal = Bound(test="t", value=-0.1, se=0.05, df=20, direction=-1, beyond=0.2)
+    unequal = Bound(test="t", value=-0.1, se=0.05, df=20, direction=-1, tolerance=0.2)
     plain = Bound(test="t", value=-0.1, se=0.05, df=20, direction=-1)
     assert at_most(unequal, 0.01) == pytest.approx(at_most(plain, 0.01) - 0.2)
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from spark_audit.stats.estimate import Estimate, Power
+from spark_audit.stats.estimate import Bound, Estimate, Power
 from spark_audit.stats.power import (
     NOT_DETECTED,
     clusters_needed,
@@ -104,9 +104,17 @@ def test_a_sign_flip_of_few_clusters_finds_its_effect_in_four_of_five(clusters, 
 
 def test_hits_are_found_in_four_of_five_by_the_binomial_s_own_tail():
     """Of ten, three hits have a p below 0.05, and two of exactly 0.05 have not."""
-    test = Power(test="hits", n=10, ps=[0.4, 0.05, 0.02, 0.001], most=100.0)
+    test = Power(test="hits", n=10, ps=[0.4, 0.05, 0.02, 0.001], largest_effect=100.0)
     rate = smallest(test, 0.05) / 100
     assert stats.binom.sf(2, 10, rate) == pytest.approx(0.8)
     # At a stricter level the fourth is needed.
     rate = smallest(test, 0.01) / 100
     assert stats.binom.sf(3, 10, rate) == pytest.approx(0.8)
+
+
+def test_a_number_of_tests_is_above_0():
+    for n_tests in (0.0, -1.0):
+        with pytest.raises(ValueError, match="^n_tests is a number of tests"):
+            Power(test="t", se=1.0, n_tests=n_tests)
+        with pytest.raises(ValueError, match="^n_tests is a number of tests"):
+            Bound(test="t", value=1.0, se=1.0, n_tests=n_tests)

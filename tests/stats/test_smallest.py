@@ -37,7 +37,7 @@ def test_of_students_t_as_statsmodels_has_it(clusters, tests):
     expected = 0.3 * effect * clusters**0.5
     assert smallest(power, level) == pytest.approx(expected, rel=1e-4)
     # Tests of the audit itself, and what is no evidence, come on top.
-    more = replace(power, over=2.0, beyond=0.1)
+    more = replace(power, n_tests=2.0, tolerance=0.1)
     assert smallest(more, 2 * level) == pytest.approx(expected + 0.1, rel=1e-4)
     normal = Power(test="t", se=1.0)
     z = stats.norm.isf(level / 2) + stats.norm.isf(0.2)
@@ -64,7 +64,9 @@ def test_what_few_clusters_cannot_show_has_no_smallest_effect():
     sides = Sides(np.arange(7) < 4, np.ones(7), np.arange(7), np.zeros((7, 1), int))
     assert least_p(sides) == pytest.approx(1 / 35)
     # An AUC beyond 1 is none.
-    assert smallest(Power(test="t", se=0.2, df=9, most=0.5), 0.05 / 24) is None
+    assert (
+        smallest(Power(test="t", se=0.2, df=9, largest_effect=0.5), 0.05 / 24) is None
+    )
 
 
 def test_what_a_family_of_correlated_tests_is_worth():
@@ -135,7 +137,8 @@ def mia(rng: np.random.Generator, effect: float, level: float) -> Iterator[float
     score, texts = rng.normal(size=(2, 2 * n))
     found, _ = auc_difference(design, score, texts)
     yield (
-        smallest(Power(test="t", se=found.se, df=2 * n - 1, most=0.5), level) or np.inf
+        smallest(Power(test="t", se=found.se, df=2 * n - 1, largest_effect=0.5), level)
+        or np.inf
     )
     score[:n] += 2**0.5 * stats.norm.ppf(min(0.5 + effect, 0.999))
     yield auc_difference(design, score, texts)[1] or 0.0

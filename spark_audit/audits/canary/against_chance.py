@@ -108,7 +108,7 @@ def _power_of_exposure(trained: pd.DataFrame, overall_test: CanaryTest) -> Power
         test="exposure",
         n=max(1, int(n_rankable.min())),
         size=ranks.n_candidates_of(trained),
-        over=overall_test.n_tests,
+        n_tests=overall_test.n_tests,
     )
 
 
@@ -121,10 +121,10 @@ def _bound_of_exposure(
         test="exposure",
         value=overall_test.value,
         no_effect=null,
-        most=float(np.log2(n_candidates)),
+        worst_value=float(np.log2(n_candidates)),
         n=overall_test.n,
         size=n_candidates,
-        over=overall_test.n_tests,
+        n_tests=overall_test.n_tests,
     )
 
 

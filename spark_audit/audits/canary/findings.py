@@ -257,8 +257,10 @@ def _corrected(
         p = min(1.0, n_groups * p)
 
     # The smallest effect and the bound must include the correction, too.
-    power = [replace(test, over=test.over * n_groups) for test in finding.power]
-    bounds = [replace(bound, over=bound.over * n_groups) for bound in finding.bounds]
+    power = [replace(test, n_tests=test.n_tests * n_groups) for test in finding.power]
+    bounds = [
+        replace(bound, n_tests=bound.n_tests * n_groups) for bound in finding.bounds
+    ]
 
     update = {
         "p": p,
@@ -374,7 +376,7 @@ def _no_difference(name: str, comparisons: Sequence[HeldOutComparison]) -> Findi
         clearest.rank_facts,
         further=["ranks_of"],
         unit="ranks",
-        power=[replace(clearest.power, over=clearest.n_tests)],
+        power=[replace(clearest.power, n_tests=clearest.n_tests)],
     )
 
 

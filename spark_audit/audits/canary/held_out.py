@@ -140,7 +140,7 @@ def _power_of_ranks(n_trained: int, n_held_out: int, *, n_candidates: int) -> Po
         se=sd_of_rank * np.sqrt(1 / n_trained + 1 / n_held_out),
         least_p=min(1.0, 2 / n_orders),
         # All trained canaries rank first; the mean of a uniform rank is (N + 1) / 2.
-        most=(n_candidates - 1) / 2,
+        largest_effect=(n_candidates - 1) / 2,
     )
 
 

@@ -115,7 +115,7 @@ def rise_finding(
         mean_in_most_rows.value,
         mean_in_most_rows.high,
         df=mean_in_most_rows.df,
-        over=control_test.n_tests,
+        n_tests=control_test.n_tests,
     )
     return canary_finding(
         name,
@@ -144,6 +144,6 @@ def _power_of_rise(mean_rise: Estimate, control_test: CanaryTest) -> list[Power]
         se=mean_rise.se * SIGNED_RANK_SE,
         df=mean_rise.n - 1,
         least_p=2.0 ** (1 - mean_rise.n),
-        over=control_test.n_tests / 2,
+        n_tests=control_test.n_tests / 2,
     )
     return [power]

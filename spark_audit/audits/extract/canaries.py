@@ -145,7 +145,7 @@ def _finding_on(
         # The parts of one canary are not independent trials, so canaries are counted.
         n_canaries = int(spans.groupby("part").size().max())
         rate = n_if_ties_won / n_parts
-        bounds = [Bound(test="hits", value=rate, n=n_canaries, most=1.0)]
+        bounds = [Bound(test="hits", value=rate, n=n_canaries, worst_value=1.0)]
 
     # The order is that of the table in the docstring.
     claim: Claim = "moved"

@@ -186,7 +186,7 @@ def _difference(
     low, high = percentile_interval(tries.replicates - tries_of_baseline.replicates)
     if high <= low:
         return estimate
-    return estimate.between(low, high)
+    return estimate.decided_by_percentiles(low, high)
 
 
 def _in_tries(estimate: Estimate) -> Estimate:
@@ -214,7 +214,9 @@ def _in_tries(estimate: Estimate) -> Estimate:
 
     if value > MAX_N50:
         lower_limit = MAX_N50 if low is None else min(low, MAX_N50)
-        at_bound = replace(estimate, value=MAX_N50).between(lower_limit, None)
+        at_bound = replace(estimate, value=MAX_N50).decided_by_percentiles(
+            lower_limit, None
+        )
         return at_bound.noting(
             f"more than {MAX_N50:.0e}: the value is that bound, with no upper limit"
         )
@@ -223,11 +225,11 @@ def _in_tries(estimate: Estimate) -> Estimate:
     if low is None:
         return in_tries
     if high is not None and high > MAX_N50:
-        without_upper_limit = in_tries.between(min(low, MAX_N50), None)
+        without_upper_limit = in_tries.decided_by_percentiles(min(low, MAX_N50), None)
         return without_upper_limit.noting(
             f"no upper limit: it is more than {MAX_N50:.0e}"
         )
-    return in_tries.between(low, high)
+    return in_tries.decided_by_percentiles(low, high)
 
 
 def _power_of_ten(exponent: float | None) -> float | None:

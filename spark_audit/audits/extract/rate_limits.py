@@ -85,8 +85,8 @@ def hits_power(compared: pd.DataFrame, base: Estimate = NO_DIFFERENCE) -> Power:
         test="hits",
         n=n_trained,
         ps=ps,
-        most=POINTS_OF_WHOLE,
-        beyond=POINTS_OF_WHOLE * null,
+        largest_effect=POINTS_OF_WHOLE,
+        tolerance=POINTS_OF_WHOLE * null,
     )
 
 
@@ -159,7 +159,7 @@ def base_bound(spans: pd.DataFrame, difference: Estimate) -> list[Bound]:
             POINTS_OF_WHOLE * difference.value,
             points(difference.high),
             df=n_clusters - 1,
-            most=POINTS_OF_WHOLE,
+            worst_value=POINTS_OF_WHOLE,
         )
 
     # Where all clusters agree, the exact limits of both rates stand in for it.
@@ -175,4 +175,6 @@ def _bound_of(sides: Sequence[RateSide]) -> list[Bound]:
     if not sides:
         return []
     value = POINTS_OF_WHOLE * sum(side.sign * side.share for side in sides)
-    return [Bound(test="rates", value=value, rates=list(sides), most=POINTS_OF_WHOLE)]
+    return [
+        Bound(test="rates", value=value, rates=list(sides), worst_value=POINTS_OF_WHOLE)
+    ]

@@ -150,7 +150,7 @@ def pair_figures(scores: UnitScores) -> PairFigures:
         for key, estimate in estimates.items():
             if key.metric in METRICS_WITH_TEST:
                 estimate = with_mde(estimate)
-            estimate = estimate.decided(paper=context.paper)
+            estimate = estimate.with_deciding_interval(paper=context.paper)
 
             # A figure without a baseline is a row, with one a contrast.
             if not key.baseline:

@@ -240,7 +240,7 @@ class Occurrences:
             memory.difference.low,
             df=memory.freedom,
             direction=-1,
-            beyond=gap,
+            tolerance=gap,
         )
         return MemoryTest(
             memory=memory,
@@ -294,7 +294,7 @@ def _power_of_memory(
     se = memory.difference.se
     if not se:
         return ()
-    return (Power(test="t", se=se, df=memory.freedom, beyond=gap, least_p=least_p),)
+    return (Power(test="t", se=se, df=memory.freedom, tolerance=gap, least_p=least_p),)
 
 
 def clear_gap(difference: Estimate) -> float:

@@ -113,14 +113,14 @@ class AboveTexts:
             "mde": self.excess.mde,
         }
 
-    def power(self, *, over: float = 1.0) -> list[Power]:
+    def power(self, *, n_tests: float = 1.0) -> list[Power]:
         """Return the inputs for the smallest detectable excess.
 
         The list is empty if the excess has no standard error.
 
         Parameters
         ----------
-        over
+        n_tests
             Tests of the audit that its p is corrected over.
         """
         if not self.excess.se:
@@ -133,20 +133,20 @@ class AboveTexts:
             test="t",
             se=self.excess.se,
             df=self.excess.clusters - 1,
-            most=1 - self.bar,
-            beyond=self.margin,
-            over=over,
+            largest_effect=1 - self.bar,
+            tolerance=self.margin,
+            n_tests=n_tests,
         )
         return [test]
 
-    def bounds(self, *, over: float = 1.0) -> list[Bound]:
+    def bounds(self, *, n_tests: float = 1.0) -> list[Bound]:
         """Return the inputs for the largest excess that could still be there.
 
         The list is empty if the excess has no interval.
 
         Parameters
         ----------
-        over
+        n_tests
             Tests of the audit that its p is corrected over.
         """
         # An AUC exceeds the bar by at most the distance to 1.
@@ -154,8 +154,8 @@ class AboveTexts:
             self.excess.value,
             self.excess.high,
             df=self.excess.df,
-            most=1 - self.bar,
-            over=over,
+            worst_value=1 - self.bar,
+            n_tests=n_tests,
         )
 
     def finding(

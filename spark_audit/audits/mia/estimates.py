@@ -241,7 +241,7 @@ class MembershipGroup:
             estimate = clustered_tpr.tpr_estimate(
                 scored.design, values, self.fprs[metric], replicates=replicates
             )
-        return with_mde(estimate).decided(paper=self.context.paper)
+        return with_mde(estimate).with_deciding_interval(paper=self.context.paper)
 
     def _with_notes(
         self, estimate: Estimate, attack: str, values: np.ndarray
@@ -422,7 +422,9 @@ class MembershipGroup:
                     scored, both_values, self.fprs[metric], replicates
                 )
             estimate = with_mde(difference, null=0.0)
-            yield ScoreDifference(metric, estimate.decided(paper=self.context.paper), p)
+            yield ScoreDifference(
+                metric, estimate.with_deciding_interval(paper=self.context.paper), p
+            )
             if estimate.value is None:
                 # The AUC is the first metric; without its difference there is none of
                 # rates.
@@ -545,4 +547,6 @@ def _rate_difference(
     low, high = percentile_interval(replicates)
     if not high > low:
         return estimate.noting("all resamples are equal: no interval")
-    return replace(estimate, se=float(np.nanstd(replicates))).between(low, high)
+    return replace(estimate, se=float(np.nanstd(replicates))).decided_by_percentiles(
+        low, high
+    )

@@ -109,13 +109,13 @@ class ScoreTest:
                 test="t",
                 se=row.mde / mde_per_se,
                 df=row.clusters - 1,
-                most=MAX_AUC_EFFECT,
-                over=sizes.changes,
+                largest_effect=MAX_AUC_EFFECT,
+                n_tests=sizes.changes,
             )
             power.append(test_of_change)
 
         if self.above is not None:
-            power += self.above.power(over=sizes.excesses)
+            power += self.above.power(n_tests=sizes.excesses)
         return power
 
     def bounds(self, sizes: FamilySizes) -> list[Bound]:
@@ -130,7 +130,7 @@ class ScoreTest:
         """
         # The figure of a finding is the excess over the texts, if that was tested.
         if self.above is not None:
-            return self.above.bounds(over=sizes.excesses)
+            return self.above.bounds(n_tests=sizes.excesses)
 
         # An attacker reverses a score that is lower for members.
         row = self.row
@@ -144,8 +144,8 @@ class ScoreTest:
             df=row.clusters - 1,
             direction=direction,
             null=null,
-            most=null + direction * MAX_AUC_EFFECT,
-            over=sizes.changes,
+            worst_value=null + direction * MAX_AUC_EFFECT,
+            n_tests=sizes.changes,
         )
 
     def finding(

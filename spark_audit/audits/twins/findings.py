@@ -155,8 +155,10 @@ def _finding(tests: Sequence[RankTest], frame: pd.DataFrame) -> Finding:
         f"twins.{verdict.says}",
         further=[f"twins.{key}" for key in remarks],
         facts=facts,
-        power=[replace(inputs, over=inputs.over * n_groups) for inputs in shown.power],
-        bounds=[replace(inputs, over=n_groups) for inputs in shown.bounds],
+        power=[
+            replace(inputs, n_tests=inputs.n_tests * n_groups) for inputs in shown.power
+        ],
+        bounds=[replace(inputs, n_tests=n_groups) for inputs in shown.bounds],
         p=p,
     )
 
@@ -191,7 +193,7 @@ def _finding_of_copy(
         further=[f"twins.{key}" for key in remarks],
         facts={**facts, "clusters": pooled.n_trained},
         unit="clusters",
-        power=[hits_power(pooled.n_trained, pooled.n_held_out, over=n_groups)],
+        power=[hits_power(pooled.n_trained, pooled.n_held_out, n_tests=n_groups)],
         bounds=[_bound_of_moved(pooled.n_trained, n_groups=n_groups)],
         p=p,
     )
@@ -207,7 +209,9 @@ def _bound_of_moved(n_clusters: int, *, n_groups: int) -> Bound:
     n_groups
         Groups that were tested, over which p is corrected.
     """
-    return Bound(test="hits", value=0.0, n=n_clusters, most=n_clusters, over=n_groups)
+    return Bound(
+        test="hits", value=0.0, n=n_clusters, worst_value=n_clusters, n_tests=n_groups
+    )
 
 
 def _why_no_control(n_left_out: int) -> str:

@@ -262,7 +262,7 @@ def _bounds(row: Row, identifiers: pd.DataFrame) -> list[Bound]:
         row.value,
         row.high,
         df=max(row.clusters - 1, 1),
-        most=max_exposure(identifiers),
+        worst_value=max_exposure(identifiers),
     )
 
 
@@ -399,11 +399,11 @@ def _test_beyond_format(group: TestedGroup, *, seed: int) -> TestOutcome:
     p_of_smaller = min(1.0, n_tests * min(ps))
     if not powers:
         return TestOutcome(p_of_smaller, [])
-    first_power = replace(powers[0], over=float(n_tests))
+    first_power = replace(powers[0], n_tests=float(n_tests))
     return TestOutcome(p_of_smaller, [first_power])
 
 
-def hits_power(n_trained: int, n_held_out: int, *, over: float) -> Power:
+def hits_power(n_trained: int, n_held_out: int, *, n_tests: float) -> Power:
     """Return the inputs of the smallest effect where no rank moved, as in a copy.
 
     Without a spread there is no smallest effect in bits, but one in clusters: how many
@@ -415,7 +415,7 @@ def hits_power(n_trained: int, n_held_out: int, *, over: float) -> Power:
     ----------
     n_trained, n_held_out
         Clusters of trained and of held-out identifiers.
-    over
+    n_tests
         Tests that the p of the finding is corrected over.
     """
     ps: list[float] = []
@@ -432,4 +432,6 @@ def hits_power(n_trained: int, n_held_out: int, *, over: float) -> Power:
         # Clusters that stand still do not change a sign flip.
         p_rise = _least_flip_p(n_moved)
         ps.append(max(p_rise, p_beyond))
-    return Power(test="hits", n=n_trained, most=n_trained, ps=ps, over=over)
+    return Power(
+        test="hits", n=n_trained, largest_effect=n_trained, ps=ps, n_tests=n_tests
+    )

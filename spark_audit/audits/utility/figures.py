@@ -147,7 +147,9 @@ def series_rows(
                 null = float(weights @ chances)
             if metric == "forgetting" and estimate.value is not None:
                 estimate = estimate.noting(BIASED)
-        yield audit.row(estimate.decided(paper=paper), name, metric, no_effect=null)
+        yield audit.row(
+            estimate.with_deciding_interval(paper=paper), name, metric, no_effect=null
+        )
 
     yield from _matrix_rows(name, series, answers, totals, audit=audit, paper=paper)
 
@@ -187,7 +189,7 @@ def _matrix_rows(
                     answers.trials[:, i],  # (clusters,)
                     replicates=accuracies[:, t, i],  # (replicates,)
                 )
-                estimate = with_mde(estimate).decided(paper=paper)
+                estimate = with_mde(estimate).with_deciding_interval(paper=paper)
                 chance = float(chances[i])
             yield audit.row(
                 estimate,
@@ -247,7 +249,9 @@ def series_contrasts(
             differences = _differences(answers, baseline_answers, metric)
             if np.count_nonzero(differences) > 1:
                 p = sign_flip(differences, seed=context.seed)
-        decided = with_mde(estimate, null=0.0).decided(paper=context.paper)
+        decided = with_mde(estimate, null=0.0).with_deciding_interval(
+            paper=context.paper
+        )
         yield Contrast.of_estimate(
             decided,
             audit="utility",
