@@ -6,7 +6,11 @@ the identifiers of its trained rows: with identifiers never trained on
 (:func:`_comparison_with_base`). A difference is trained minus the other, a share of
 identifiers; above 0 is a leak.
 
-The facts of these findings are those of
+A row of the frame ``spans`` is one identifier in one row of the data, as one
+checkpoint reproduces it.
+
+The keys of ``facts`` (``back``, ``past_base``, ``against`` and the others) are
+explained in a table at the top of
 :mod:`~spark_audit.audits.extract.comparison_facts`. A new outcome gets a row in the
 table of the function that decides it (:func:`_verdict_on_splits`,
 :func:`_verdict_on_base`), a branch in the same order, and a sentence of its name in
@@ -43,7 +47,7 @@ from spark_audit.audits.extract.rates import (
     comparable,
     difference_from_base,
     exact_p,
-    has_base,
+    is_scored_beside_base,
     limits_p,
     points,
     rate_difference,
@@ -83,8 +87,10 @@ def comparison_finding(spans: pd.DataFrame, rate: Row, *, seed: int) -> Finding:
     ====================================  ========================================
     first match wins                      finding
     ====================================  ========================================
-    some held-out ones are comparable     :func:`_comparison_of_splits`
-    the base was scored                   :func:`_comparison_with_base`
+    the difference of the splits has a    :func:`_comparison_of_splits`
+    value (held-out ones are comparable)
+    the base was scored, and this is not  :func:`_comparison_with_base`
+    the base
     nothing is held out                   not_tested, ``no_control``
     otherwise                             not_tested, ``no_comparison``
     ====================================  ========================================
@@ -110,11 +116,12 @@ def comparison_finding(spans: pd.DataFrame, rate: Row, *, seed: int) -> Finding:
     facts: Facts = {
         "rate": rate,
         "none_back": is_none_reproduced,
-        "past_base": has_base(spans),
+        "past_base": is_scored_beside_base(spans),
         "back": reproduced_hits(train),
     }
     control = "injected" if is_alike else "natural"
-    if difference.value is not None:
+    can_compare_splits = difference.value is not None
+    if can_compare_splits:
         return _comparison_of_splits(
             spans,
             compared,
@@ -127,7 +134,7 @@ def comparison_finding(spans: pd.DataFrame, rate: Row, *, seed: int) -> Finding:
 
     # The base on the same rows replaces held-out identifiers.
     facts |= holder_facts(train)
-    if has_base(spans):
+    if is_scored_beside_base(spans):
         facts |= share_fact(BASE, "before", train, "base_sure")
         facts["few_held_out"] = has_held_out
         if has_held_out:
@@ -197,19 +204,22 @@ def _comparison_of_splits(
 
     # Remarks state the two shares of the difference, and what the test allows for.
     remarks: list[str] = [share for share in ("unseen", "before") if share in facts]
-    if has_base(spans):
+    if is_scored_beside_base(spans):
         remarks.append("beyond_base")
     if guess_facts:
         remarks += guess_remarks(facts, "lucky_guesses")
 
+    side = side_of(difference)
+    if side is None:
+        raise AssertionError("a difference of splits that has a value has an interval")
     verdict = _verdict_on_splits(
         name,
-        side_of(difference),
+        side,
         p,
         remarks,
         limit_remarks=limit_remarks,
         remarks_on_holders=holder_remarks(facts),
-        is_controlled=is_alike or has_base(spans),
+        is_controlled=is_alike or is_scored_beside_base(spans),
     )
     # A confounded difference has no smallest effect.
     if verdict.claim == "confounded":
@@ -219,7 +229,7 @@ def _comparison_of_splits(
 
 def _verdict_on_splits(
     name: str,
-    side: int | None,
+    side: int,
     p: float | None,
     remarks: Sequence[str],
     *,
@@ -256,8 +266,7 @@ def _verdict_on_splits(
         Whether only training can make the difference: both splits were drawn alike, or
         the difference at the base is subtracted.
     """
-    is_p_too_large = p is not None and p > LEVEL_OF_TESTS
-    if side == 0 or is_p_too_large:
+    if side == 0 or not _is_significant(p):
         return ExtractVerdict("nothing_shown", "not_apart", [*remarks, *limit_remarks])
     if name == BASE:
         return ExtractVerdict("confounded", "splits_differ", remarks)
@@ -375,7 +384,7 @@ def _verdict_on_base(
     if "lacking" in facts:
         why_base = f"lacking_{facts['lacking']}"
     before = ["before"] if "before" in facts else []
-    is_significant = (p or 0.0) <= LEVEL_OF_TESTS
+    is_significant = _is_significant(p)
 
     # In the order of the table.
     if is_above_base:
@@ -394,6 +403,14 @@ def _verdict_on_base(
         further = [why_base, *before, *limit_remarks]
         return ExtractVerdict("nothing_shown", "not_apart", further)
     return ExtractVerdict("moved", "fewer_than_base", [why_base, *before])
+
+
+def _is_significant(p: float | None) -> bool:
+    """Return whether a p is small enough; where nothing is tested (``None``), it is.
+
+    The side of the interval then decides alone.
+    """
+    return p is None or p <= LEVEL_OF_TESTS
 
 
 def _finding(

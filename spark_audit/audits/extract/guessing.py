@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from spark_audit.audits.extract.rates import Facts, has_base, row_of
+from spark_audit.audits.extract.rates import Facts, is_scored_beside_base, row_of
 from spark_audit.audits.setup_guards import ALARM
 from spark_audit.manifest.clusters import ONE_WORD_TYPES
 from spark_audit.manifest.identifier_forms import WORDED
@@ -269,7 +269,7 @@ def beyond_guessing(spans: pd.DataFrame) -> GuessTest:
     """
     train = counted(spans)
     held_out = without_read(counted(spans, "test"))
-    if not has_base(spans) or train.empty:
+    if not is_scored_beside_base(spans) or train.empty:
         return GuessTest(1.0, {})
 
     # Test each type alone, then all hard types together, since each may have few hits.
@@ -302,8 +302,9 @@ def dose_p(spans: pd.DataFrame, *, seed: int) -> float:
     Parameters
     ----------
     spans
-        Of one checkpoint: columns ``dose``, ``cue``, ``cue_asked``, ``type``, and those
-        of :func:`counted`.
+        Of one checkpoint: columns ``type``, ``dose`` (trained rows that hold the
+        string), ``cue`` (whether the checkpoint gives it after the same cue, without
+        its row), ``cue_asked`` (whether that was asked), and those of :func:`counted`.
     """
     # Hits in other rows are the effect under test, so they do not count as guesses.
     train = counted(spans)

@@ -21,8 +21,8 @@ from spark_audit.audits.extract.rates import (
     POINTS_OF_WHOLE,
     SPLITS,
     counts_of_clusters,
-    has_base,
     hits_next_to_base,
+    is_scored_beside_base,
     limits_p,
     points,
     rate_difference,
@@ -109,7 +109,7 @@ def rates_bound(compared: pd.DataFrame) -> list[Bound]:
     # Rates whose signed sum is the difference: each split of the checkpoint, then of
     # the base.
     sides = _rate_sides(compared, "greedy_sure", sign=1)
-    if has_base(compared):
+    if is_scored_beside_base(compared):
         sides += _rate_sides(compared, "base_sure", sign=-1)
     return _bound_of(sides)
 

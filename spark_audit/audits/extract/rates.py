@@ -398,10 +398,10 @@ def difference_beyond_base(
     return difference, p
 
 
-def has_base(spans: pd.DataFrame) -> bool:
-    """Return whether the base was scored on some spans (column ``base_won``).
+def is_scored_beside_base(spans: pd.DataFrame) -> bool:
+    """Return whether spans of another checkpoint have scores of the base beside them.
 
-    It is false for the base itself, whose column is NaN.
+    The column ``base_won`` has them. It is NaN for the base itself, so this is false.
     """
     return bool(spans["base_won"].notna().any())
 
@@ -414,6 +414,6 @@ def base_difference(compared: pd.DataFrame) -> Estimate:
     compared
         From :func:`comparable`; 0 without a base.
     """
-    if not has_base(compared):
+    if not is_scored_beside_base(compared):
         return NO_DIFFERENCE
     return split_difference(compared, "base_sure")

@@ -2,7 +2,10 @@
 
 :mod:`~spark_audit.audits.mia.outside_scores` reads the scores; this module judges them
 by the guards and the best guess of our own scores. They are in the table
-``mia_outside`` of the report, and have no finding. ``name`` is a checkpoint.
+``mia_outside`` of the report, and have no finding.
+
+``pooled`` are the examples of all judged tasks together; ``pooled.above_texts`` tests
+whether a score orders them better than the best guess from their texts alone.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from spark_audit.stats.multiple_tests import holm
 
 
 def judged_scores(
-    names: Sequence[str], attacks: Sequence[str], guards: ScoreGuards
+    checkpoints: Sequence[str], attacks: Sequence[str], guards: ScoreGuards
 ) -> list[TableRecord]:
     """Return the result of each attack of another tool on each checkpoint.
 
@@ -49,9 +52,9 @@ def judged_scores(
     ``p_adjusted`` and ``status``, and a ``note`` if their sign may be wrong.
     """
     records = [
-        _outside_record(name, attack, guards)
-        for name, attack in product(names, attacks)
-        if name != BASE
+        _outside_record(checkpoint, attack, guards)
+        for checkpoint, attack in product(checkpoints, attacks)
+        if checkpoint != BASE
     ]
 
     # All attacks are one family, since many attacks have more chances to detect.
@@ -68,29 +71,41 @@ def judged_scores(
     return records
 
 
-def _outside_record(name: str, attack: str, guards: ScoreGuards) -> TableRecord:
+def _outside_record(checkpoint: str, attack: str, guards: ScoreGuards) -> TableRecord:
     """Return the uncorrected result of one attack of another tool on a checkpoint.
 
-    Its columns are those of :func:`judged_scores` without ``p_adjusted``.
+    Its columns are those of :func:`judged_scores` without ``p_adjusted``. ``says`` is
+    that of a score that does not detect; :func:`judged_scores` writes the others once p
+    is corrected.
     """
     pooled = guards.pooled
-    auc = pooled.estimate(name, attack)
-    above_texts = pooled.above_texts(name, attack, sides_differ=guards.texts_differ)
-    record: TableRecord = {"checkpoint": name, "variant": attack, "scored_rows": auc.n}
+    auc = pooled.estimate(checkpoint, attack)
+    above_texts = pooled.above_texts(
+        checkpoint, attack, sides_differ=guards.texts_differ
+    )
+    record: TableRecord = {
+        "checkpoint": checkpoint,
+        "variant": attack,
+        "scored_rows": auc.n,
+    }
     if auc.value is None or above_texts is None:
         reason = auc.note or "the best guess was not tested beside it"
         return {**record, "score": auc.value, "says": f"not estimable: {reason}"}
 
-    effect = _attack_effect(pooled, name, attack, auc)
-    if effect.is_lower:
-        _warn_of_sign(guards, name, attack, auc)
+    effect = _attack_effect(pooled, checkpoint, attack, auc)
+    if effect.is_perhaps_reversed:
+        _warn_of_sign(guards, checkpoint, attack, auc)
         record["note"] = render("mia.reversed", attack=attack)
 
-    # Only scores that are higher for members can detect; others may be reversed.
+    # Only scores that are higher for members can detect; others may be reversed. The p
+    # of both directions serves this claim of one: it is no smaller than a one-sided p.
     p_higher = 1.0
     if effect.p is not None and effect.value > 0:
         p_higher = effect.p
+    # The texts may explain a score that is higher by itself, before any correction.
     is_confounded = above_texts.sides_differ and p_higher < ALPHA
+
+    # A detection must pass both tests, so the larger p counts.
     return {
         **record,
         **above_texts.record,
@@ -109,17 +124,18 @@ class AttackEffect(NamedTuple):
         Above 0: members score higher, or higher than before training.
     p
         Two-sided p of no effect; None: not tested.
-    is_lower
-        Whether members clearly score lower, and lower than before training.
+    is_perhaps_reversed
+        Whether members score so much lower (the whole interval is below chance, and
+        below the base) that the sign of the scores may be wrong.
     """
 
     value: float
     p: float | None
-    is_lower: bool
+    is_perhaps_reversed: bool
 
 
 def _attack_effect(
-    pooled: MembershipGroup, name: str, attack: str, auc: Estimate
+    pooled: MembershipGroup, checkpoint: str, attack: str, auc: Estimate
 ) -> AttackEffect:
     """Return the effect of an attack on a checkpoint.
 
@@ -129,23 +145,30 @@ def _attack_effect(
         The attack's AUC on the checkpoint, which has a value.
     """
     is_below_chance = side_of(auc, CHANCE_AUC) == -1
-    if pooled.reason_missing(BASE, attack):
+    base_is_unscored = bool(pooled.reason_missing(BASE, attack))
+    if base_is_unscored:
         return AttackEffect(
             value=(auc.value or 0.0) - CHANCE_AUC,
-            p=pooled.p(name, attack),
-            is_lower=is_below_chance,
+            p=pooled.p(checkpoint, attack),
+            is_perhaps_reversed=is_below_chance,
         )
 
-    # The first difference is that of the AUC.
-    change = next(pooled.differences((name, attack), (BASE, attack)))
+    # The AUC comes first, then the rates, which have no test.
+    change = next(
+        difference
+        for difference in pooled.differences((checkpoint, attack), (BASE, attack))
+        if difference.metric == "auc"
+    )
     return AttackEffect(
         value=change.estimate.value or 0.0,
         p=change.p,
-        is_lower=is_below_chance and side_of(change.estimate) == -1,
+        is_perhaps_reversed=is_below_chance and side_of(change.estimate) == -1,
     )
 
 
-def _warn_of_sign(guards: ScoreGuards, name: str, attack: str, auc: Estimate) -> None:
+def _warn_of_sign(
+    guards: ScoreGuards, checkpoint: str, attack: str, auc: Estimate
+) -> None:
     """Add the warning that the sign of an attack's scores may be wrong.
 
     The users of a tool can have named its scores without the minus that reverses them.
@@ -153,7 +176,7 @@ def _warn_of_sign(guards: ScoreGuards, name: str, attack: str, auc: Estimate) ->
     row = Row.of_estimate(
         auc,
         audit="mia",
-        checkpoint=name,
+        checkpoint=checkpoint,
         metric="auc",
         variant=attack,
         no_effect=CHANCE_AUC,
@@ -164,5 +187,5 @@ def _warn_of_sign(guards: ScoreGuards, name: str, attack: str, auc: Estimate) ->
         "outside",
         facts,
         further=["outside_reversed"],
-        checkpoint=name,
+        checkpoint=checkpoint,
     )
