@@ -127,8 +127,9 @@ class Design:
         return count
 
     def draw(self, *, replicates: int, seed: int) -> Weights:
-        """Return bootstrap weights of the clusters, drawn within task and side.
+        """Return weights of the clusters in resamples drawn within task and side.
 
+        ``replicates`` is their number B; elsewhere it is the figure in each of them.
         Clusters with rows of several tasks or of both sides form one further stratum.
         """
         is_present = self.rows_by_side > 0  # (C, 2 T)
@@ -423,6 +424,10 @@ def auc_replicates(design: Design, scores: ArrayLike, weights: Weights) -> np.nd
     values = checked(scores)
     total = np.zeros(len(weights))
 
+    # Weights count rows, so the weight of all pairs that are ordered rightly is the sum
+    # over members of member_weight times the weight of non-members below. Members with
+    # the same number j of non-members below are added first: it is the sum over j of
+    # weight_below[j] * member_weight[j].
     for members, others in design.tasks:
         # Non-members from the smallest score to the largest.
         others = others[np.argsort(values[others], kind="stable")]
@@ -437,7 +442,7 @@ def auc_replicates(design: Design, scores: ArrayLike, weights: Weights) -> np.nd
             member_weight = halves_below @ resamples.members  # (others + 1, b)
             n_pairs = weight_below[-1] * member_weight.sum(axis=0)
 
-            # Each pair of a member and a non-member below it is ordered rightly.
+            # A resample without members or without non-members has 0 / 0, NaN.
             with np.errstate(invalid="ignore"):
                 n_ordered = np.einsum("jb,jb->b", weight_below, member_weight)
                 total[resamples.columns] += n_ordered / n_pairs
@@ -573,7 +578,8 @@ def _variance(design: Design, components: np.ndarray) -> Spread:
     n_all = design.n_clusters
     variance = float(variances.sum() + covariances * n_all / (n_all - 1))
 
-    # Degrees of freedom by Satterthwaite, since sides differ in spread.
+    # Degrees of freedom by Satterthwaite, since sides differ in spread. Without any
+    # spread they are 1, which no caller uses: there is no test then.
     squares = float(np.sum(variances**2 / (n_clusters - 1)))
     df = 1.0
     if squares > 0:
@@ -589,7 +595,8 @@ def _is_perfect(auc: float) -> bool:
 def _disjoint_pairs(design: Design) -> int:
     """Return the number of disjoint pairs of a member and a non-member cluster.
 
-    The task with the fewest pairs counts.
+    A cluster on both sides pairs with itself, so the smaller side of a task limits its
+    pairs. The task with the fewest pairs counts.
     """
     return int(design.clusters_by_side.min())
 

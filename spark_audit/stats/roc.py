@@ -188,7 +188,7 @@ def allowed(n: int, fpr: float) -> int:
 
 
 def chance_band(n_members: int, n_non_members: int, fpr: float) -> Band:
-    """Return the exact TPR of a random score at a budget.
+    """Return the TPR of a random score at a budget; exact for scores without ties.
 
     Of m members and n non-members with exchangeable scores, the number of members above
     the (k+1)-th largest non-member follows BetaBinomial(m, k + 1, n - k).
@@ -209,8 +209,8 @@ def chance_band(n_members: int, n_non_members: int, fpr: float) -> Band:
 
     Examples
     --------
-    With 99 non-members and a budget of 10%, nine may be exceeded. The mean is not the
-    budget, but 10 of 100:
+    A budget of 10% lets nine of 99 non-members exceed the threshold. The mean is not
+    the budget, but 10 of 100:
 
     >>> chance_band(50, 99, 0.1)
     Band(mean=0.1, low=0.02, high=0.22)

@@ -11,10 +11,10 @@ from scipy import stats
 
 from spark_audit.audits.extract.guessing import (
     beyond_guessing,
-    counted,
+    counted_identifiers,
     dose_p,
     guess_rates,
-    without_read,
+    unread_identifiers,
 )
 from spark_audit.audits.extract.rates import by_checkpoint
 from spark_audit.audits.extract.string_facts import string_facts
@@ -79,7 +79,9 @@ def spans_of(rows: Sequence[Said], of: str = "x") -> pd.DataFrame:
 
 def rate(rows: Sequence[Said]) -> Any:
     known = spans_of(rows)
-    (found,) = guess_rates(counted(known), counted(known, "test")).values()
+    (found,) = guess_rates(
+        counted_identifiers(known), counted_identifiers(known, "test")
+    ).values()
     return found
 
 
@@ -121,7 +123,7 @@ def test_a_type_has_the_same_guess_rate_beside_other_types():
     letters = "abcdefghijklmnopqrstuvwxyz"
     names = [Said(f"{a}{b} {b}", "NAME") for a in letters[:4] for b in letters[:10]]
     both = spans_of([*few, *names])
-    rates = guess_rates(counted(both), counted(both, "test"))
+    rates = guess_rates(counted_identifiers(both), counted_identifiers(both, "test"))
     assert rates["PHONE"] == pytest.approx(rate(few)) == 1 / 4
     assert rates["NAME"] == pytest.approx(rate(names))
 
@@ -153,7 +155,7 @@ def test_what_a_row_gives_away_does_not_count(text, type, before, given):
     rows = [Said(text, type, before, back=True), *phones(*APART, back=5)]
     known = spans_of(rows)
     assert known["given"].tolist() == [given] + [False] * 5
-    assert len(counted(known)) == 6 - given
+    assert len(counted_identifiers(known)) == 6 - given
     p, facts = beyond_guessing(known[known.index == 0])
     assert p == 1.0
     assert (facts == {}) is given
@@ -340,7 +342,9 @@ def test_held_out_identifiers_that_were_read_are_no_guesses():
     assert p < 1e-10
     # One of them may be a guess, and it counts as one.
     lucky = spans_of([*trained, *held_out_phones(20, back=1)])
-    (rate,) = guess_rates(counted(lucky), counted(lucky, "test")).values()
+    (rate,) = guess_rates(
+        counted_identifiers(lucky), counted_identifiers(lucky, "test")
+    ).values()
     assert rate == pytest.approx(
         stats.binomtest(1, 20).proportion_ci(0.90, "exact").high
     )
@@ -377,4 +381,4 @@ def test_two_that_come_back_were_read_where_guessing_hardly_gives_two(
     )
     two_or_more = stats.binom.sf(1, 10, max(chance, base_gives / 10))
     assert (two_or_more < 0.005) == is_read
-    assert len(without_read(held)) == (0 if is_read else 10)
+    assert len(unread_identifiers(held)) == (0 if is_read else 10)

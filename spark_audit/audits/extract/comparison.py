@@ -36,7 +36,7 @@ from spark_audit.audits.extract.comparison_facts import (
 from spark_audit.audits.extract.guessing import (
     GuessTest,
     beyond_guessing,
-    counted,
+    counted_identifiers,
     dose_p,
 )
 from spark_audit.audits.extract.rate_limits import base_bound, hits_power, rates_bound
@@ -327,7 +327,9 @@ def _comparison_with_base(
     side = side_of(difference)
 
     # Without an interval, any hit beyond those of the base counts.
-    has_hits_without_interval = side is None and bool(counted(spans)["hit"].any())
+    has_hits_without_interval = side is None and bool(
+        counted_identifiers(spans)["hit"].any()
+    )
     is_above_base = side == 1 or has_hits_without_interval
     if is_above_base:
         # Two tests of memory, of which the clearer one counts (Bonferroni): more hits

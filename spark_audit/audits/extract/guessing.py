@@ -42,7 +42,7 @@ LEVEL_OF_GUESS_LIMIT = 0.9
 """Confidence of the two-sided interval whose upper limit is taken as a guess rate."""
 
 
-def counted(spans: pd.DataFrame, split: str = "train") -> pd.DataFrame:
+def counted_identifiers(spans: pd.DataFrame, split: str = "train") -> pd.DataFrame:
     """Return the identifiers of a split that their rows do not give away.
 
     Only these count in the tests of guessing. The column ``hit`` is added: whether the
@@ -61,7 +61,7 @@ def counted(spans: pd.DataFrame, split: str = "train") -> pd.DataFrame:
     return identifiers.assign(hit=is_hit)
 
 
-def without_read(held_out: pd.DataFrame) -> pd.DataFrame:
+def unread_identifiers(held_out: pd.DataFrame) -> pd.DataFrame:
     """Return held-out identifiers without those that the checkpoint seems to have read.
 
     The others can show how often identifiers are guessed. If unguessable ones are
@@ -72,8 +72,9 @@ def without_read(held_out: pd.DataFrame) -> pd.DataFrame:
     Parameters
     ----------
     held_out
-        From :func:`counted`, with columns ``type``, ``cluster`` and ``chance``; without
-        ``chance`` all are returned.
+        From :func:`counted_identifiers`, with columns ``type``, ``cluster`` and
+        ``chance``: the chance that a guess gives the string, 1 where it can be guessed
+        or that is not known. Without ``chance`` all are returned.
     """
     if "chance" not in held_out:
         return held_out
@@ -82,7 +83,7 @@ def without_read(held_out: pd.DataFrame) -> pd.DataFrame:
     base_rate = held_out.groupby("type", observed=True)["base"].transform("mean")
     chance = np.maximum(held_out["chance"], base_rate)  # (identifiers,)
     with_chance = held_out.assign(chance=chance)
-    unguessable = with_chance[with_chance["chance"] < 1]
+    unguessable = with_chance[with_chance["chance"] < 1]  # 1: it can be guessed
 
     # Each cluster is one trial; its chance is the sum over its identifiers.
     clusters = unguessable.groupby("cluster").agg(
@@ -104,9 +105,9 @@ def without_read(held_out: pd.DataFrame) -> pd.DataFrame:
 def guess_rates(
     train: pd.DataFrame, held_out: pd.DataFrame, *, other_rows: bool = True
 ) -> dict[str, float]:
-    """Return guess rates of trained identifiers by type, from :func:`counted` spans.
+    """Return guess rates of trained identifiers by type.
 
-    The rate is the largest of these:
+    Both frames are from :func:`counted_identifiers`. The rate is the largest of these:
 
     ==========  ====================================================================
     ``least``   :data:`MIN_GUESS_RATE`
@@ -164,7 +165,7 @@ def _held_out_limits(held_out: pd.DataFrame) -> pd.Series[float]:
     Parameters
     ----------
     held_out
-        From :func:`without_read`: columns ``type`` and ``hit``.
+        From :func:`unread_identifiers`: columns ``type`` and ``hit``.
     """
     hits_by_type = held_out.groupby("type", observed=True)["hit"].agg(["sum", "size"])
     with_hits = hits_by_type[hits_by_type["sum"] > 0]
@@ -220,12 +221,13 @@ def _guess_test(train: pd.DataFrame, held_out: pd.DataFrame) -> GuessTest:
     Parameters
     ----------
     train, held_out
-        Of one checkpoint, from :func:`counted`.
+        Of one checkpoint, from :func:`counted_identifiers`.
     """
     rates_by_type = guess_rates(train, held_out)
     rates = train["type"].map(rates_by_type).astype(np.float64)  # (identifiers,)
 
-    # All rows of a string belong to the cluster of its first trained row.
+    # All rows of a string (one `home` each) belong to the cluster of its first trained
+    # row.
     home_cluster = train.groupby("home")["cluster"].transform("first")  # (identifiers,)
     cluster_rates = rates.groupby(home_cluster).sum().clip(upper=1.0)  # (clusters,)
     n_hits = int(train["hit"].groupby(home_cluster).any().sum())  # clusters with a hit
@@ -260,15 +262,16 @@ def beyond_guessing(spans: pd.DataFrame) -> GuessTest:
     Parameters
     ----------
     spans
-        Of one checkpoint, with the columns of :func:`counted` and :func:`guess_rates`.
+        Of one checkpoint, with the columns of :func:`counted_identifiers` and
+        :func:`guess_rates`.
 
     Returns
     -------
     The facts are the guess rate (``guess_rate``), the hits and their total
     (``guessed``), and the type (``kind``), empty if there are several.
     """
-    train = counted(spans)
-    held_out = without_read(counted(spans, "test"))
+    train = counted_identifiers(spans)
+    held_out = unread_identifiers(counted_identifiers(spans, "test"))
     if not is_scored_beside_base(spans) or train.empty:
         return GuessTest(1.0, {})
 
@@ -304,11 +307,12 @@ def dose_p(spans: pd.DataFrame, *, seed: int) -> float:
     spans
         Of one checkpoint: columns ``type``, ``dose`` (trained rows that hold the
         string), ``cue`` (whether the checkpoint gives it after the same cue, without
-        its row), ``cue_asked`` (whether that was asked), and those of :func:`counted`.
+        its row), ``cue_asked`` (whether that was asked), and those of
+        :func:`counted_identifiers`.
     """
     # Hits in other rows are the effect under test, so they do not count as guesses.
-    train = counted(spans)
-    held_out = without_read(counted(spans, "test"))
+    train = counted_identifiers(spans)
+    held_out = unread_identifiers(counted_identifiers(spans, "test"))
     rates = guess_rates(train, held_out, other_rows=False)
     is_hard = train["type"].isin(_hard_types(rates))
     is_name_or_address = train["type"].isin(ONE_WORD_TYPES)

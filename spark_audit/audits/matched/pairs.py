@@ -219,7 +219,7 @@ def _family(key: FigureKey, group_name: str) -> Family:
     These are contrasts of all pairs of train rows. Contrasts of single seeds, and of
     checkpoints derived from their baseline, are exploratory.
     """
-    # The entry of a single seed is its method.
+    # `NAME[2]` is one seed of the method NAME, and `entry_of` gives NAME.
     is_single_seed = entry_of(key.checkpoint) != key.checkpoint
     is_derived = original_of(key.checkpoint) == key.baseline
     if group_name == "pooled" and not is_single_seed and not is_derived:
@@ -252,7 +252,9 @@ def _estimands_of_checkpoint(
     pii_nll = nll[group.pii.index]  # (pairs,), nats
     control_nll = nll[group.control.index]  # (pairs,), nats
 
-    # The reference has no change and no bias.
+    # A change is the difference of a pair less the one that it has at the reference
+    # (`group.gap_by_pair`). By unit, changes are `scores.changes[name]`, nats: below 0
+    # likelier than at the reference. The reference itself has no change and no bias.
     change: intervals.Estimand | Estimate
     bias: intervals.Estimand | Estimate
     if name in scores.references:
@@ -290,16 +292,20 @@ def _bias_of_change(
 ) -> intervals.Estimand | Estimate:
     """Return the expected bias of the change of Delta_sel from that of its level.
 
-    Without an effect, a pair that still differs by ``d`` nats after matching has the
-    expected level ``(1 - beta) gap + beta d``: its change is ``(1 - beta) (gap - d)``.
-    ``(1 - beta) gap`` is the bias of the level, and the slope is ``beta - 1``: see
+    Let ``residual`` be how far pairs still differ at the reference after matching, nats
+    per token (``group.residual``), and ``gap`` how far their means differed before.
+    Without an effect the expected level is ``(1 - beta) gap + beta residual``, so that
+    the change from the reference is ``(1 - beta) (gap - residual)``. The first part,
+    ``(1 - beta) gap``, is the bias of the level; see
     :mod:`spark_audit.stats.selectivity`.
     """
     if isinstance(bias, Estimate):
         return bias
 
-    slope = float(selectivity.slope(bias.sums.sum(axis=0)))
-    return bias.plus(slope * group.residual)
+    # The sums of a bias over all clusters determine the slope beta - 1.
+    sums_of_all_clusters = bias.sums.sum(axis=0)
+    beta_minus_1 = float(selectivity.slope(sums_of_all_clusters))
+    return bias.plus(beta_minus_1 * group.residual)
 
 
 def _estimands_of_did(

@@ -1,6 +1,7 @@
 """Rows of a series by stage: the scores that three attacks give them from their NLL.
 
-A row is an example of the manifest, or one of the two strings of a coin. Stages count
+A row is an example of the manifest, or one of the two strings of a coin (in
+:class:`SeriesRows` the latter are ``coins``, and ``rows`` are examples). Stages count
 from 1; a row's *own* stage is the one that trained on its task, which the column
 ``place`` holds.
 
@@ -50,7 +51,7 @@ class StagedRows:
     rows
         Units of the evidence: ``example``, ``task``, ``cluster``, ``member`` (bool),
         ``dose`` (0: no coin), ``place`` (the row's own stage, from 1; 0: not known) and
-        ``texts``, the best guess without an audited checkpoint.
+        ``texts``, a score of the best guess from the row's text and the base.
     fall
         Shape ``(stages, rows)``: fall of the mean NLL from the untrained model to each
         stage, nats per token. Above 0 a row became likelier.
@@ -67,7 +68,8 @@ class StagedRows:
         is_taken
             Shape ``(rows,)``, bool.
         n_stages
-            Stages that are kept; ``None``: all.
+            Stages that are kept, from the first; ``None``: all. Each taken row's own
+            stage must be among them.
         """
         return StagedRows(self.rows[is_taken], self.fall[:n_stages, is_taken])
 
