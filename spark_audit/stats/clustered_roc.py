@@ -23,11 +23,7 @@ from numpy.typing import ArrayLike
 
 from spark_audit.errors import NotEstimableError
 from spark_audit.stats import intervals
-from spark_audit.stats.bootstrap import (
-    Weights,
-    cluster_sums,
-    draw_in_strata,
-)
+from spark_audit.stats.bootstrap import Weights, cluster_sums, draw_in_strata
 from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.resamples import resamples_of_rows
 from spark_audit.stats.roc import checked, placements
@@ -152,11 +148,7 @@ class Design:
 
     def missing(self, reason: str) -> Estimate:
         """Return a missing estimate for these rows, with the reason."""
-        return Estimate.missing(
-            reason,
-            n=len(self.member),
-            clusters=self.n_clusters,
-        )
+        return Estimate.missing(reason, n=len(self.member), clusters=self.n_clusters)
 
     def point(self, value: float) -> Estimate:
         """Return an estimate for these rows, still without an interval."""

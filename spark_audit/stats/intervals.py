@@ -565,9 +565,8 @@ def median_estimate(
     if median.parity_low is None or median.parity_high is None:
         return median
 
-    return median.decided_by_percentiles(median.parity_low, median.parity_high).noting(
-        "percentile interval, conservative for discrete values"
-    )
+    median = median.decided_by_percentiles(median.parity_low, median.parity_high)
+    return median.noting("percentile interval, conservative for discrete values")
 
 
 def with_percentile_interval(
