@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -269,3 +270,18 @@ def test_reference_scores_are_those_of_the_items(tiny):
         assert (
             example.reference_micronats[table.position[rows]].tolist() == unll.tolist()
         )
+
+
+def test_a_build_in_a_notebook_shows_its_progress_unless_it_is_silenced(
+    build, capsys, monkeypatch
+):
+    build()
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setitem(sys.modules, "ipykernel", SimpleNamespace())
+    manifest = build()
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    assert "matching, rows" in shown.out
+    assert str(len(manifest.examples)) in manifest._repr_html_()
+    build(progress=False)
+    assert capsys.readouterr() == ("", "")
