@@ -74,6 +74,7 @@ docs/quickstart
 docs/concepts
 docs/reading
 docs/tutorial
+docs/unlearning
 ```
 
 ```{toctree}
@@ -87,6 +88,7 @@ docs/metrics
 docs/limits
 docs/reports-and-gate
 docs/frames
+docs/extending
 docs/training
 docs/integrations
 docs/comparison

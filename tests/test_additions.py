@@ -1,4 +1,4 @@
-"""The worked examples for contributors, put into a copy of the packages.
+"""The worked examples for users and contributors, put into a copy of the packages.
 
 An audit of another package needs no edit of ours: it is listed, ordered, labelled,
 gated and written, and goes with its package.
@@ -19,7 +19,8 @@ from spark_audit.manifest.file import write_manifest
 from spark_audit.scoring.table import COLUMN_TYPES, TokenTable
 
 ROOT = Path(__file__).parents[1]
-TEXT = (ROOT / "docs" / "contributing" / "adding.md").read_text(encoding="utf-8")
+PAGES = ("docs/extending.md", "docs/contributing/adding.md")
+TEXT = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
 SAVED = re.compile(
     r"[Ss]aved\s+as\s+`([\w/]+\.py)`.*?^```python\n(.*?)^```$", re.M | re.S
 )
@@ -252,6 +253,10 @@ def test_an_attack_stands_wherever_ours_do(house, tmp_path):
     first_screen = page.partition("## ")[0]
     assert "ECHOES at" in first_screen
     assert "echoed identifiers" in page
+    # A column of its own in the matrix, and a line among the tests.
+    matrix = [line for line in first_screen.splitlines() if line.startswith("|")]
+    assert "echoed identifiers" in matrix[0].lower()
+    assert any("ours" in line and "●" in line for line in matrix)
 
     assert "ours" in house.audit("gate", str(folder), code=1)
     house.audit("gate", str(folder), "--fail-if", "claim >= verbatim", code=0)

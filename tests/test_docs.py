@@ -28,6 +28,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCS = ROOT / "docs"
 PAGES_OF_CONTRIBUTORS = (
     ROOT / "CONTRIBUTING.md",
+    DOCS / "extending.md",
     *(DOCS / "contributing" / f"{name}.md" for name in ("house", "adding", "style")),
 )
 CONTRIBUTING = "\n".join(
@@ -174,7 +175,7 @@ def test_the_house_is_drawn_as_it_stands():
 
 NO_NAMES = {
     *("None", "default_rng", "Generator"),
-    *("NAME", "EXTENSION", "nll_quantile"),
+    *("NAME", "EXTENSION", "nll_quantile", "Surprise"),
     *("is_trained", "tokens_by_cluster"),
 }
 """Names of other projects, of keys and of files, and those that show how to name."""
@@ -273,9 +274,10 @@ def notebook(text: str) -> dict[str, Any]:
     return {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
 
 
-def test_the_notebook_is_the_tutorial(pytestconfig):
-    made = json.dumps(notebook(PAGES["tutorial.md"]), indent=1) + "\n"
-    kept = ROOT / "docs" / "tutorial.ipynb"
+@pytest.mark.parametrize("page", ["tutorial", "unlearning"])
+def test_a_notebook_is_its_page(page, pytestconfig):
+    made = json.dumps(notebook(PAGES[f"{page}.md"]), indent=1) + "\n"
+    kept = ROOT / "docs" / f"{page}.ipynb"
     if pytestconfig.getoption("--accept"):
         kept.write_text(made, encoding="utf-8")
     assert kept.read_text(encoding="utf-8") == made
