@@ -65,7 +65,7 @@ def train_run(
     *,
     request: TrainRequest,
     loading: StudentLoading = StudentLoading(),
-    typed: flags.Line,
+    typed: flags.TypedLine,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:

@@ -51,7 +51,7 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
         json: options.Json = False,
         quiet: options.Quiet = False,
         verbose: options.Verbose = False,
-        typed: flags.Line,
+        typed: flags.TypedLine,
         **values_of_options: Any,
     ) -> None:
         """Run audits.

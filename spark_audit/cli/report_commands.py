@@ -112,7 +112,7 @@ def compare(
     folders: Annotated[list[Path], Parameter(metavar="DIR DIR...")],
     /,
     *,
-    typed: flags.Line,
+    typed: flags.TypedLine,
     baseline: Annotated[str | None, Parameter(metavar="NAME")] = None,
     output: Annotated[Path | None, Parameter(metavar="DIR", alias="-o")] = None,
     preset: options.Preset = None,

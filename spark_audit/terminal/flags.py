@@ -3,9 +3,12 @@
 Typed options win over the file of ``--config``, and the file wins over the environment.
 
 :func:`program` makes the application and :func:`add` its commands. The application's
-``.meta`` reads the switches of every command (``--config``, ``--quiet``, ``--verbose``)
-in :func:`program`, then the options of the called command. A further switch of every
-command is a parameter of ``launch`` there, and a name in :data:`COMMON_SWITCHES`.
+``.meta`` reads the options of every command (``--config`` and :class:`CommonSwitches`)
+in :func:`program`, then the options of the called command.
+
+A further switch of every command is a field of :class:`CommonSwitches`. Commands that
+use it have a parameter of its name, whose type has ``NO_OPTION`` as that of ``quiet``
+has (``options.py``).
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import os
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Annotated, TypeAlias, get_args
@@ -24,14 +27,16 @@ from cyclopts.argument import update_argument_collection
 
 from spark_audit.errors import InputError, OutputError
 from spark_audit.files import read_regular
-from spark_audit.options import ADVANCED, HOW, OUTPUT, named_place, place_of
+from spark_audit.options import (
+    ADVANCED,
+    HOW,
+    NO_OPTION,
+    OUTPUT,
+    fields_in,
+    named_place,
+    place_of,
+)
 from spark_audit.wrong_paths import elsewhere, is_missing, no_such_path
-
-QUIET_HELP = "No progress."
-VERBOSE_HELP = "Print every sentence and table."
-
-COMMON_SWITCHES = ("quiet", "verbose")
-"""Switches of every command, which a file may set, too."""
 
 TRUST = "trust-remote-code"
 """Marks an option that no file may set. A variable can name a file that came with a
@@ -57,9 +62,21 @@ Config: TypeAlias = Annotated[
 ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class CommonSwitches:
+    """Switches of every command, which a file may set, too.
+
+    A field ``no_colour`` is ``--no-colour`` on the command line and ``no-colour`` in a
+    file.
+    """
+
+    quiet: Annotated[bool, Parameter(help="No progress.")] = False
+    verbose: Annotated[bool, Parameter(help="Print every sentence and table.")] = False
+
+
 @dataclass
 class Typed:
-    """The typed command line, for a command with a parameter ``typed: Line``.
+    """The typed command line, for a command with a parameter ``typed: TypedLine``.
 
     Attributes
     ----------
@@ -86,7 +103,8 @@ class Typed:
         }
 
 
-Line: TypeAlias = Annotated[Typed, Parameter(parse=False)]
+TypedLine: TypeAlias = Annotated[Typed, NO_OPTION]
+"""Type of a command's parameter ``typed``, which :func:`program` passes to it."""
 
 
 def pairs(texts: Sequence[str], *, where: str, form: str) -> dict[str, str]:
@@ -158,20 +176,22 @@ def program(
     def launch(
         *tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
         config: Config = None,
-        quiet: Annotated[bool, Parameter(group=OUTPUT, help=QUIET_HELP)] = False,
-        verbose: Annotated[bool, Parameter(group=OUTPUT, help=VERBOSE_HELP)] = False,
+        common: Annotated[CommonSwitches, fields_in(OUTPUT)] = CommonSwitches(),
     ) -> object:
-        """Read the options that every command has, then the command's, and call it."""
+        """Read the options that every command has, then the command's, and call it.
+
+        1. The library parses the options of the command, calls ``read_options`` with
+           them, and converts their texts to values.
+        2. Paths are checked, and values by ``check``.
+        3. The command is called.
+        """
         typed = Typed((name, *words))
-        switches = {"quiet": quiet, "verbose": verbose}
+        switches = asdict(common)  # name -> whether it is on; a file may add to it
 
         def read_options(
             app: App, commands: object, arguments: ArgumentCollection
         ) -> None:
-            """Add the options of the file, before the library converts values.
-
-            The library calls this with the parsed texts of the called command.
-            """
+            """Add the options of the file, before the library converts texts."""
             # Fields that are not options are also in this list, under the same names.
             typed.arguments = arguments.filter_by(parse=True)
             if config is not None:
@@ -180,18 +200,20 @@ def program(
                     switches[switch] = switches[switch] or is_on
                 _use_settings(typed.arguments, settings, path=config)
             for argument in typed.arguments:
-                _check_texts(argument)
+                _clean_texts(argument)
 
         app.config = read_options
         with _named_places(typed):
+            # 1. This calls `read_options`.
             command, bound, not_parsed = app.parse_args(tokens)
 
+            # 2. All options have their values.
             _check_paths(typed.arguments)
             if check is not None:
                 check(typed.arguments)
 
-            # These parameters of a command are not options of its own. A command that
-            # does not declare one does not get it.
+            # 3. These parameters of a command are not options of its own. A command
+            # that does not declare one does not get it.
             for parameter, value in {"typed": typed, **switches}.items():
                 if parameter in not_parsed:
                     bound.arguments[parameter] = value
@@ -260,15 +282,16 @@ def _types_of(argument: Argument) -> set[object]:
     return {argument.hint, *get_args(argument.hint)}
 
 
-def _check_texts(argument: Argument) -> None:
-    """Expand ``~`` as a shell does; refuse empty paths, addresses and fractions.
+def _clean_texts(argument: Argument) -> None:
+    """Expand ``~``, drop empty variables; refuse addresses, fractions and empty paths.
 
-    This runs before the library converts texts, so that errors quote what was typed. An
-    empty variable of the environment counts as not set.
+    This changes the option's tokens. It runs before the library converts texts, so that
+    errors quote what was typed.
     """
     types = _types_of(argument)
     is_path = Path in types
     is_whole_number = int in types and float not in types
+    # An empty variable of the environment counts as not set.
     if any(token.source == "env" and not token.value for token in argument.tokens):
         argument.tokens.clear()
 
@@ -278,9 +301,13 @@ def _check_texts(argument: Argument) -> None:
         # An option of text may also take a place, such as hf:ORG/NAME, so `elsewhere`
         # refuses fewer addresses there.
         value = Path(token.value) if is_path else token.value
-        fix = elsewhere(value)
-        if fix:
-            raise InputError("is no path on this machine", where=argument.name, fix=fix)
+        advice_on_address = elsewhere(value)
+        if advice_on_address:
+            raise InputError(
+                "is no path on this machine",
+                where=argument.name,
+                fix=advice_on_address,
+            )
 
         # The library would round the number.
         if is_whole_number and "." in token.value:
@@ -328,7 +355,7 @@ def _named_places(typed: Typed) -> Iterator[None]:
         # The place of an error begins with its option: `--map`, or `--scores runs/1`.
         option, blank, rest = (error.where or "").partition(" ")
         # The file or variable of each value; empty for a typed one, whose option is
-        # itself the place.
+        # itself the place. All values of an option come from one source.
         sources = []
         for argument in typed.arguments:
             if argument.name == option:
@@ -340,7 +367,7 @@ def _named_places(typed: Typed) -> Iterator[None]:
 
 
 def _pop_switches(settings: dict[str, object], path: Path) -> dict[str, bool]:
-    """Take the switches of all commands out of the settings of a file.
+    """Return the switches of all commands that a file sets, by their fields' names.
 
     They are removed from ``settings``, because a command has no such options.
 
@@ -350,16 +377,17 @@ def _pop_switches(settings: dict[str, object], path: Path) -> dict[str, bool]:
         If a switch is neither true nor false.
     """
     switches: dict[str, bool] = {}
-    for switch in COMMON_SWITCHES:
-        if switch not in settings:
+    for switch in fields(CommonSwitches):
+        key = switch.name.replace("_", "-")
+        if key not in settings:
             continue
 
-        value = settings.pop(switch)
+        value = settings.pop(key)
         if not isinstance(value, bool):
             raise InputError(
-                f"{switch} is a switch", where=str(path), fix="write true or false"
+                f"{key} is a switch", where=str(path), fix="write true or false"
             )
-        switches[switch] = value
+        switches[switch.name] = value
     return switches
 
 
