@@ -20,7 +20,7 @@ from spark_audit.messages import say
 PREVIOUS = "previous"
 """The folder for replaced files; commands that read a folder skip it."""
 
-DATE = "%Y-%m-%d-%H%M%S"
+DATE_FORMAT = "%Y-%m-%d-%H%M%S"
 """Format of a date in a file name, to the second."""
 
 
@@ -87,7 +87,7 @@ def _keep(output: Path, link: Path) -> None:
         If the file cannot be moved.
     """
     folder = output.parent / PREVIOUS
-    date = datetime.fromtimestamp(link.stat().st_mtime).strftime(DATE)
+    date = datetime.fromtimestamp(link.stat().st_mtime).strftime(DATE_FORMAT)
     kept_file = unused(folder / f"{output.stem}-{date}{output.suffix}")
     try:
         # The replaced file may be private, whatever its own mode is.

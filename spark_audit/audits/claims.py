@@ -24,7 +24,7 @@ from spark_audit.stats.estimate import Bound, Power
 from spark_audit.stats.multiple_tests import holm_by_key
 from spark_audit.stats.power import smallest
 
-TESTS = "primary_tests"
+TESTS_SETTING = "primary_tests"
 """Setting of a report that holds the number of its primary tests."""
 
 SHOWS_NO_BOUND = ("confounded", "not_tested")

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from spark_audit.audits.claims import TESTS, at_level, corrected, family
+from spark_audit.audits.claims import TESTS_SETTING, at_level, corrected, family
 from spark_audit.audits.setup_guards import consistent, faults, without_void
 from spark_audit.audits.trained_rows import without_answered
 from spark_audit.manifest.schema import Manifest
@@ -116,7 +116,7 @@ def assemble(
 
     # Readers must know the number of tests in the correction.
     report_settings = dict(settings or {})
-    report_settings[TESTS] = len(family(findings))
+    report_settings[TESTS_SETTING] = len(family(findings))
     report = Report(
         status=status,
         command=list(command),

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from spark_audit.audits import about
-from spark_audit.audits.claims import TESTS
+from spark_audit.audits.claims import TESTS_SETTING
 from spark_audit.audits.supervision_guards import is_said_first, supervision_warnings
 from spark_audit.names import BASE
 from spark_audit.report import first_screen
@@ -189,7 +189,7 @@ def _basis(report: Report, all_standings: Sequence[Standing]) -> str:
     if trained is not None and held_out is not None:
         facts.append(render("glance.groups", trained=trained, held_out=held_out))
 
-    n_tests = int(report.settings.get(TESTS, 0))
+    n_tests = int(report.settings.get(TESTS_SETTING, 0))
     if n_tests == 1:
         facts.append(render("glance.test", tests=n_tests))
     elif n_tests:

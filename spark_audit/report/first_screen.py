@@ -14,7 +14,7 @@ from decimal import ROUND_FLOOR, Context, Decimal
 from typing import NamedTuple
 
 from spark_audit.audits import about
-from spark_audit.audits.claims import ALPHA, TESTS
+from spark_audit.audits.claims import ALPHA, TESTS_SETTING
 from spark_audit.names import BASE
 from spark_audit.report.advice import with_names
 from spark_audit.report.attacks import WITHOUT_RESULT, AttackSummary
@@ -385,7 +385,7 @@ def reading(report: Report, standings: Sequence[Standing]) -> str:
 
 def level(report: Report) -> str:
     """Return the level that a claim of a report must pass, in words."""
-    tests = int(report.settings.get(TESTS, 0))
+    tests = int(report.settings.get(TESTS_SETTING, 0))
     if tests == 0:
         return render("states.level_of_none")
     if tests == 1:

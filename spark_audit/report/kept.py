@@ -4,7 +4,7 @@ Training again and auditing again is the normal case: the new report takes the f
 its name, and the old one stays readable under the date on which it was made.
 
 :func:`keep_if_replaced` is called before a new report is written. A further reason to
-keep the old one is a branch of :func:`replaced`.
+keep the old one is a branch of :func:`subject_that_changed`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from spark_audit.audits.claims import TESTS
+from spark_audit.audits.claims import TESTS_SETTING
 from spark_audit.files import cannot_write
 from spark_audit.messages import say
-from spark_audit.previous import DATE, unused
+from spark_audit.previous import DATE_FORMAT, unused
 from spark_audit.results import CheckpointFacts, Report
 
 NOT_KEPT = (".report.lock", ".spark-*", "store", "inputs.json")
@@ -42,8 +42,10 @@ def other_models(old: Report, checkpoints: Sequence[CheckpointFacts]) -> list[st
     return names
 
 
-def replaced(old: Report, new: Report) -> str:
-    """Return the subject of the old report that differs from the new one's; or "".
+def subject_that_changed(old: Report, new: Report) -> str:
+    """Return what the old report is about and the new one is not, in words.
+
+    The text is empty if there is nothing: then the old report need not be kept.
 
     The new report may come from another version of the program, and may hold more: more
     audits, or the base too.
@@ -77,10 +79,15 @@ def _changed_settings(
 
     The number of tests follows from the audits, of which the new report may hold more.
     """
-    return [key for key in old if key in new and key != TESTS and old[key] != new[key]]
+    changed = []
+    for key, old_value in old.items():
+        is_compared = key in new and key != TESTS_SETTING
+        if is_compared and old_value != new[key]:
+            changed.append(key)
+    return changed
 
 
-def keep_report(folder: Path, old: Report, why: str) -> Path:
+def keep_report(folder: Path, old: Report, subject: str) -> Path:
     """Copy a finished report into a dated folder beside it, and say so.
 
     The copy is whole or not there.
@@ -89,13 +96,14 @@ def keep_report(folder: Path, old: Report, why: str) -> Path:
     ----------
     folder
         Where the old report is, and the new one will be.
-    why
-        The subject of the old report, from :func:`replaced`.
+    subject
+        What only the old report is about, from :func:`subject_that_changed`.
 
     Returns
     -------
     Path
-        ``FOLDER-DATE``, with the date on which the old report was made.
+        ``FOLDER-DATE``, with the date on which the old report was made, or
+        ``FOLDER-DATE-2``, ``FOLDER-DATE-3`` ... if that name is taken.
 
     Raises
     ------
@@ -123,7 +131,7 @@ def keep_report(folder: Path, old: Report, why: str) -> Path:
     shown_folder = kept_folder
     if folder.name == source.name:
         shown_folder = folder.with_name(kept_folder.name)
-    say(f"{folder} held a report of {why}: it is kept in {shown_folder}")
+    say(f"{folder} held a report of {subject}: it is kept in {shown_folder}")
     return kept_folder
 
 
@@ -132,9 +140,9 @@ def keep_if_replaced(folder: Path, old: Report | None, new: Report) -> None:
     if old is None:
         return
 
-    why = replaced(old, new)
-    if why:
-        keep_report(folder, old, why)
+    subject = subject_that_changed(old, new)
+    if subject:
+        keep_report(folder, old, subject)
 
 
 def _date(report: Report, folder: Path) -> str:
@@ -144,4 +152,4 @@ def _date(report: Report, folder: Path) -> str:
         created = datetime.fromisoformat(report.created)
     except ValueError:
         created = datetime.fromtimestamp((folder / "report.json").stat().st_mtime)
-    return created.strftime(DATE)
+    return created.strftime(DATE_FORMAT)

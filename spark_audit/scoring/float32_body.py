@@ -44,7 +44,11 @@ def widened(body: PreTrainedModel) -> Iterator[None]:
 def _layers(
     body: torch.nn.Module, embeddings: torch.nn.Module
 ) -> list[torch.nn.Module]:
-    """Return a body's layers: its children, with lists expanded, without embeddings."""
+    """Return a body's layers: its children, with lists expanded, without embeddings.
+
+    They are one level deep: decoder layers and the final norm, not what is inside them.
+    All are widened: a module that stays in half precision would be given float32 input.
+    """
     layers: list[torch.nn.Module] = []
     for child in body.children():
         if child is embeddings:
@@ -89,6 +93,8 @@ def _wide_embeddings(
     with a float32 matrix of only the requested rows.
     """
     if not isinstance(layer, torch.nn.Embedding):
+        # A module of another class may have no such matrix of weights, so its output
+        # is widened as it is.
         return out.float()
 
     weight = layer.weight.data  # (V, H)
@@ -99,6 +105,7 @@ def _wide_embeddings(
     layer.weight.data = weight[rows].float()  # (distinct tokens, H)
     layer.padding_idx = None
     try:
+        # The layer itself is not called, so that its hooks do not run again.
         return layer.forward(row_of_token)
     finally:
         layer.weight.data = weight

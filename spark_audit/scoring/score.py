@@ -30,7 +30,7 @@ from spark_audit.options import BatchSize
 from spark_audit.scoring.item_checks import check_readable
 from spark_audit.scoring.items import AnyItem, Item
 from spark_audit.scoring.store import PassItems, Store
-from spark_audit.scoring.table import COLUMN_TYPES, Pass, Task, TokenTable
+from spark_audit.scoring.table import COLUMN_TYPES, Pass, PassSettings, TokenTable
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.checkpoint import Checkpoint
@@ -42,7 +42,9 @@ Progress: TypeAlias = Callable[[int, int], None]
 ItemAndColumns: TypeAlias = tuple[AnyItem, dict[str, np.ndarray]]
 """An item with the columns of its scored tokens, arrays of shape ``(n,)``."""
 
-RunPass: TypeAlias = Callable[[Sequence[AnyItem], Task], Iterator[ItemAndColumns]]
+RunPass: TypeAlias = Callable[
+    [Sequence[AnyItem], PassSettings], Iterator[ItemAndColumns]
+]
 """A function that scores items with one model in one pass."""
 
 SHARED_HEADS = "TRANSFORMERS_SDPA_FORCE_GQA"
@@ -161,18 +163,22 @@ def score(
     """
     from spark_audit.checkpoints.open import as_checkpoint
     from spark_audit.messages import is_watched
-    from spark_audit.messages import progress as shown
+    from spark_audit.messages import progress as progress_display
 
     loaded = as_checkpoint(loaded)
     store = Store(None) if store is None else store
-    progress = is_watched() if progress is None else progress
+    if progress is None:
+        progress = is_watched()
+    is_shown = progress is True
     tables: dict[Pass, TokenTable] = {}
     notes: dict[str, None] = {}  # the keys, in order and each once
 
-    with shown(quiet=progress is not True) as show:
-        # With False, nothing is shown, because `show` is quiet.
+    with progress_display(quiet=not is_shown) as show:
         if isinstance(progress, bool):
-            progress = partial(show, f"scoring {loaded.name}")
+            # With False, nothing is shown, because `show` is quiet.
+            callback: Progress = partial(show, f"scoring {loaded.name}")
+        else:
+            callback = progress
 
         for scoring_pass in passes:
             # Settings are checked before any key is computed.
@@ -183,10 +189,13 @@ def score(
                 pass_items,
                 store=store,
                 batch_size=batch_size,
-                progress=progress,
+                progress=callback,
             )
             store_keys = pass_items.store_keys()
             tables[scoring_pass] = store.gather(store_keys, scoring_pass=scoring_pass)
+
+            # Remarks are stored with the scores that they concern. Notes are on parts
+            # of the store that could not be read.
             notes |= dict.fromkeys(store.remarks(store_keys.values()))
             notes |= dict.fromkeys(store.notes)
     return Scores(
@@ -241,24 +250,25 @@ def score_items(
         share = _share_of_worker(left, shard)
         windows = [share] if share else []
 
-    task = Task(
+    settings = PassSettings(
         scoring_pass=pass_items.scoring_pass,
         batch_size=None if batch_size == "auto" else batch_size,
+        # A note of the pass is stored as a remark, with the rows that are pending.
         note=store.remark,
     )
     n_tokens_done = 0
     n_tokens = 0
     for window in windows:
-        n_tokens += sum(item.tokens for item in window)
+        n_tokens += sum(window_item.tokens for window_item in window)
 
     try:
         for window in windows:
-            for item, columns in run(window, task):
-                store_key = store_keys[item.key]
+            for scored_item, columns in run(window, settings):
+                store_key = store_keys[scored_item.key]
                 # A window may contain stored items: their old scores stay.
                 if store_key in left:
-                    store.add(store_key, item.row_positions, columns)
-                n_tokens_done += item.tokens
+                    store.add(store_key, scored_item.row_positions, columns)
+                n_tokens_done += scored_item.tokens
                 if progress is not None:
                     progress(n_tokens_done, n_tokens)
     except BaseException:
@@ -277,12 +287,16 @@ def _share_of_worker(
     Parameters
     ----------
     left
-        Store key -> item, of the items that are not stored.
+        Store key (hexadecimal) -> item, of the items that are not stored.
     shard
         Number of the worker, from 0, and number of workers.
     """
     worker, n_workers = shard
-    return [item for key, item in left.items() if int(key, 16) % n_workers == worker]
+    share = []
+    for store_key, left_item in left.items():
+        if int(store_key, 16) % n_workers == worker:
+            share.append(left_item)
+    return share
 
 
 def _windows_to_score(
@@ -302,14 +316,16 @@ def _windows_to_score(
         Item key -> store key, of all items.
     """
     by_store_key: dict[str, AnyItem] = {}
-    for item in items:
-        by_store_key.setdefault(store_keys[item.key], item)
+    for pass_item in items:
+        by_store_key.setdefault(store_keys[pass_item.key], pass_item)
 
-    longest_first = sorted(by_store_key.values(), key=lambda item: -item.tokens)
+    longest_first = sorted(
+        by_store_key.values(), key=lambda pass_item: -pass_item.tokens
+    )
     windows = []
     for start in range(0, len(longest_first), WINDOW):
         window = longest_first[start : start + WINDOW]
-        if any(store_keys[item.key] in left for item in window):
+        if any(store_keys[pass_item.key] in left for pass_item in window):
             windows.append(window)
     return windows
 
@@ -333,7 +349,9 @@ def pass_runner(loaded: Checkpoint, scoring_pass: Pass) -> RunPass:
     file = "plain" if kind in ("prompted", "nucleus") else kind
     run = import_module(f"spark_audit.scoring.passes.{file}").run
 
-    def run_here(items: Sequence[AnyItem], task: Task) -> Iterator[ItemAndColumns]:
+    def run_here(
+        items: Sequence[AnyItem], settings: PassSettings
+    ) -> Iterator[ItemAndColumns]:
         with _attention_kernels(), ExitStack() as stack:
             model = stack.enter_context(loaded.active())
             # GPUs need keys copied for each head, and a model may use both kinds of
@@ -341,7 +359,7 @@ def pass_runner(loaded: Checkpoint, scoring_pass: Pass) -> RunPass:
             devices = {parameter.device.type for parameter in model.parameters()}
             if devices == {"cpu"}:
                 stack.enter_context(_shared_heads())
-            yield from run(loaded, model, items, task)
+            yield from run(loaded, model, items, settings)
 
     return run_here
 
@@ -369,7 +387,7 @@ def _shared_heads() -> Iterator[None]:
     With a mask, transformers otherwise copies the keys for each head, which only GPUs
     need.
     """
-    # The user has set the variable, or another pass that is still running.
+    # Already set, by the user or by a pass that is still running: leave it.
     if SHARED_HEADS in os.environ:
         yield
         return

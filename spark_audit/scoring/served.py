@@ -18,7 +18,7 @@ import numpy as np
 
 from spark_audit.errors import CheckpointError, InputError
 from spark_audit.scoring.items import AnyItem, Candidates, Item
-from spark_audit.scoring.table import COLUMN_TYPES, Task
+from spark_audit.scoring.table import COLUMN_TYPES, PassSettings
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.checkpoint import Checkpoint
@@ -38,7 +38,7 @@ SERVED_PASSES = ("plain", "candidates")
 
 
 def run(
-    loaded: Checkpoint, items: Sequence[AnyItem], task: Task
+    loaded: Checkpoint, items: Sequence[AnyItem], settings: PassSettings
 ) -> Iterator[tuple[AnyItem, dict[str, np.ndarray]]]:
     """Yield each item with its columns, from a server that agrees with the checkpoint.
 
@@ -49,7 +49,7 @@ def run(
     CheckpointError
         If the server disagrees, or does not answer as it must.
     """
-    task.note(agreement(loaded, items))
+    settings.note(agreement(loaded, items))
     server = loaded.served
     assert server is not None
 
@@ -61,7 +61,7 @@ def run(
                 yield item, _candidate_columns(item, pool, server)
 
         texts = [item for item in items if isinstance(item, Item)]
-        column_types = COLUMN_TYPES[task.scoring_pass.kind]
+        column_types = COLUMN_TYPES[settings.scoring_pass.kind]
         nll_of_texts = pool.imap(server.nll, [text.ids for text in texts])
         for text, nll in zip(texts, nll_of_texts, strict=True):
             columns = {}

@@ -327,7 +327,7 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Task:
+class PassSettings:
     """Settings with which a pass reads its items.
 
     Attributes

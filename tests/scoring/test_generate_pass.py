@@ -16,7 +16,7 @@ from spark_audit.errors import CheckpointError
 from spark_audit.scoring.items import Prompt
 from spark_audit.scoring.passes import generate
 from spark_audit.scoring.passes.generate import AT_LIMIT, EOS, NEWLINE
-from spark_audit.scoring.table import Pass, Task
+from spark_audit.scoring.table import Pass, PassSettings
 
 Run = dict[str, dict[str, np.ndarray]]
 
@@ -60,9 +60,10 @@ def ran(
 ) -> tuple[Run, list[str]]:
     found: Run = {}
     notes: list[str] = []
-    task = Task(Pass("generate"), batch_size, notes.append)
+    settings = PassSettings(Pass("generate"), batch_size, notes.append)
     with loaded.active() as model:
-        for item, columns in generate.run(loaded, model, items, task) if items else ():
+        results = generate.run(loaded, model, items, settings) if items else ()
+        for item, columns in results:
             assert item.key not in found
             found[item.key] = columns
     return found, notes

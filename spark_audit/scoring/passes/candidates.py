@@ -27,7 +27,7 @@ from spark_audit.errors import SparkError, out_of_memory
 from spark_audit.scoring.batching import Batches
 from spark_audit.scoring.items import Candidates
 from spark_audit.scoring.passes.plain import Scorer, check_finite, padded, unwrapped
-from spark_audit.scoring.table import Task
+from spark_audit.scoring.table import PassSettings
 
 if TYPE_CHECKING:
     from transformers import Cache
@@ -43,7 +43,10 @@ R = TypeVar("R")
 
 
 def run(
-    loaded: Checkpoint, model: torch.nn.Module, items: Sequence[Candidates], task: Task
+    loaded: Checkpoint,
+    model: torch.nn.Module,
+    items: Sequence[Candidates],
+    settings: PassSettings,
 ) -> Iterator[tuple[Candidates, dict[str, np.ndarray]]]:
     """Yield each set with ``nll_sum`` and ``nll_mean``, one row per candidate, in nats.
 
@@ -52,8 +55,8 @@ def run(
     # The longest set comes first: if the check passes for it, it passes for shorter
     # ones, even with attention windows.
     items = sorted(items, key=lambda item: -item.context_tokens)
-    scorer = Scorer(loaded, model, items[0].example, task.note)
-    readings = _Readings(scorer, task.batch_size)
+    scorer = Scorer(loaded, model, items[0].example, settings.note)
+    readings = _Readings(scorer, settings.batch_size)
 
     # The check needs a set with tokens that are read after the prefix.
     probe = next(
@@ -62,7 +65,7 @@ def run(
     # Without a reason against the cache, it is used.
     reason = _reason_against_cache(model) or readings.verify(probe)
     if reason:
-        task.note(f"candidates are read whole, each with its prefix: {reason}")
+        settings.note(f"candidates are read whole, each with its prefix: {reason}")
 
     read = readings.whole if reason else readings.cached
     for item in items:

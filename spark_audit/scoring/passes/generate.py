@@ -39,7 +39,7 @@ from spark_audit.errors import out_of_memory
 from spark_audit.scoring.answers import begins_with, normalised
 from spark_audit.scoring.batching import Batches, room
 from spark_audit.scoring.passes.plain import check_finite, padded, unwrapped
-from spark_audit.scoring.table import COLUMN_TYPES, Task
+from spark_audit.scoring.table import COLUMN_TYPES, PassSettings
 
 if TYPE_CHECKING:
     from transformers import Cache, PreTrainedTokenizerBase
@@ -66,7 +66,10 @@ Note = Callable[[str], None]
 
 
 def run(
-    loaded: Checkpoint, model: torch.nn.Module, items: Sequence[Prompt], task: Task
+    loaded: Checkpoint,
+    model: torch.nn.Module,
+    items: Sequence[Prompt],
+    settings: PassSettings,
 ) -> Iterator[tuple[Prompt, dict[str, np.ndarray]]]:
     """Continue prompts greedily; yield each prompt with its result.
 
@@ -82,7 +85,7 @@ def run(
     CheckpointError
         If a logit is NaN or infinite. The error names the item.
     """
-    writer = Writer(loaded, model, items[0], task.note)
+    writer = Writer(loaded, model, items[0], settings.note)
 
     # The length of a prompt includes the answer, unless padding must be avoided.
     limits = room(writer.device)
@@ -96,7 +99,7 @@ def run(
         return item.tokens if writer.pads else len(item.ids)
 
     # A single prompt that does not fit into memory cannot be made smaller.
-    batches = Batches(items, length, room=limits, rows=task.batch_size)
+    batches = Batches(items, length, room=limits, rows=settings.batch_size)
     for batch, answers in batches.run(writer, shrink=lambda: False):
         for item, answer in zip(batch, answers, strict=True):
             yield item, answer.columns()

@@ -27,14 +27,17 @@ from spark_audit.provenance import seed_for
 from spark_audit.scoring.batching import Batches
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.passes.plain import Scorer
-from spark_audit.scoring.table import Task
+from spark_audit.scoring.table import PassSettings
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.checkpoint import Checkpoint
 
 
 def run(
-    loaded: Checkpoint, model: torch.nn.Module, items: Sequence[Item], task: Task
+    loaded: Checkpoint,
+    model: torch.nn.Module,
+    items: Sequence[Item],
+    settings: PassSettings,
 ) -> Iterator[tuple[Item, dict[str, np.ndarray]]]:
     """Yield each item with its columns under noise.
 
@@ -43,9 +46,9 @@ def run(
     ``relative``, which is sigma over the root mean square of the embedding matrix (only
     rows that are tokens).
     """
-    sigma = task.scoring_pass.sigma
-    draw = task.scoring_pass.draw
-    scorer = Scorer(loaded, model, items[0], task.note)
+    sigma = settings.scoring_pass.sigma
+    draw = settings.scoring_pass.draw
+    scorer = Scorer(loaded, model, items[0], settings.note)
 
     weight = weight_of(model.get_input_embeddings())  # type: ignore[operator]
     assert weight is not None  # (V, H)
@@ -69,7 +72,10 @@ def run(
             return scorer.nll(batch)
 
     batches = Batches(
-        items, lambda item: item.context_tokens, room=scorer.room, rows=task.batch_size
+        items,
+        lambda item: item.context_tokens,
+        room=scorer.room,
+        rows=settings.batch_size,
     )
     for batch, nll_of_batch in batches.run(
         nll_under_noise, shrink=scorer.columns.shrink

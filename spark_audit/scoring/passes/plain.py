@@ -47,7 +47,12 @@ from spark_audit.errors import CheckpointError
 from spark_audit.scoring.batching import Batches, room
 from spark_audit.scoring.float32_body import widened
 from spark_audit.scoring.head import Head, Transform
-from spark_audit.scoring.table import COLUMN_TYPES, PLAIN_COLUMNS, WITH_NUCLEI, Task
+from spark_audit.scoring.table import (
+    COLUMN_TYPES,
+    PLAIN_COLUMNS,
+    WITH_NUCLEI,
+    PassSettings,
+)
 from spark_audit.scoring.token_columns import TokenColumns
 
 if TYPE_CHECKING:
@@ -96,16 +101,19 @@ Note = Callable[[str], None]
 
 
 def run(
-    loaded: Checkpoint, model: torch.nn.Module, items: Sequence[Item], task: Task
+    loaded: Checkpoint,
+    model: torch.nn.Module,
+    items: Sequence[Item],
+    settings: PassSettings,
 ) -> Iterator[tuple[Item, dict[str, np.ndarray]]]:
     """Yield each item with the columns of its scored tokens."""
-    names = COLUMN_TYPES[task.scoring_pass.kind]
-    scorer = Scorer(loaded, model, items[0], task.note)
+    names = COLUMN_TYPES[settings.scoring_pass.kind]
+    scorer = Scorer(loaded, model, items[0], settings.note)
     if not names.keys() <= PLAIN_COLUMNS.keys():
         scorer.columns.names = WITH_NUCLEI
 
     batches = Batches(
-        items, lambda item: len(item.ids), room=scorer.room, rows=task.batch_size
+        items, lambda item: len(item.ids), room=scorer.room, rows=settings.batch_size
     )
     for batch, columns_of_batch in batches.run(scorer, shrink=scorer.columns.shrink):
         for item, columns in zip(batch, columns_of_batch, strict=True):
