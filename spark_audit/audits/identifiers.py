@@ -34,12 +34,12 @@ from spark_audit.audits.identifier_texts import (
 from spark_audit.audits.supervision import Trained, is_read, trained_identifiers
 from spark_audit.data.injection import FRAMES
 from spark_audit.data.occurrences import string_of
-from spark_audit.manifest.schema import (
-    Manifest,
+from spark_audit.manifest.example_schema import (
     ManifestExample,
     ManifestSpan,
     TokenRange,
 )
+from spark_audit.manifest.schema import Manifest
 from spark_audit.results import Claim, Row
 from spark_audit.scoring.table import Pass
 from spark_audit.stats.memory_contrast import Sides

@@ -37,7 +37,8 @@ from spark_audit.audits.supervision import (
     trained_identifiers,
 )
 from spark_audit.audits.token_sums import Sums, TokenSet
-from spark_audit.manifest.schema import Manifest, ManifestExample
+from spark_audit.manifest.example_schema import ManifestExample
+from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass

@@ -15,7 +15,8 @@ import numpy as np
 
 from spark_audit.audits.identifiers import Facts, SpanKey, identifier_facts
 from spark_audit.audits.supervision import Trained
-from spark_audit.manifest.schema import Manifest, ManifestExample
+from spark_audit.manifest.example_schema import ManifestExample
+from spark_audit.manifest.schema import Manifest
 from spark_audit.scoring.table import TokenTable
 
 RANK_SETS = ("pii", "control", "pii_all")

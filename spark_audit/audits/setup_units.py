@@ -20,7 +20,8 @@ import pandas as pd
 from spark_audit.audits.supervision import trained_identifiers
 from spark_audit.audits.token_sums import base_nll_of
 from spark_audit.audits.unguessable import guesses
-from spark_audit.manifest.schema import Manifest, ManifestExample
+from spark_audit.manifest.example_schema import ManifestExample
+from spark_audit.manifest.schema import Manifest
 from spark_audit.scoring.table import TokenTable
 
 

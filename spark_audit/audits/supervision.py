@@ -42,7 +42,8 @@ from spark_audit.data.occurrences import (
     string_ranges,
 )
 from spark_audit.data.training_input import Supervision
-from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestSpan
+from spark_audit.manifest.example_schema import ManifestExample, ManifestSpan
+from spark_audit.manifest.schema import Manifest
 
 COLUMN = "supervision"
 """Column of evidence; it is left out if training is known for no row. Also the first

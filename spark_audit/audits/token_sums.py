@@ -12,7 +12,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from spark_audit.errors import InputError
-from spark_audit.manifest.schema import Manifest, ManifestExample
+from spark_audit.manifest.example_schema import ManifestExample
+from spark_audit.manifest.schema import Manifest
 from spark_audit.scoring.table import TokenTable
 
 FactsT = TypeVar("FactsT")

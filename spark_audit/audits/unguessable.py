@@ -39,7 +39,8 @@ from spark_audit.audits.common_words import (
 from spark_audit.audits.identifier_texts import FREE_MAIL
 from spark_audit.audits.identifiers import SpanKey
 from spark_audit.data.occurrences import string_of
-from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestSpan
+from spark_audit.manifest.example_schema import ManifestExample, ManifestSpan
+from spark_audit.manifest.schema import Manifest
 
 Kind = Literal["address", "name", "number", "code"]
 """Kinds of strings that may be unguessable."""

@@ -23,7 +23,7 @@ import numpy as np
 
 from spark_audit.data.encoding import Encoding, encode
 from spark_audit.data.occurrences import folded, string_of
-from spark_audit.manifest import schema
+from spark_audit.manifest import example_schema, schema
 from spark_audit.manifest.encodings import Encodings, components_of, key_of
 from spark_audit.scoring.items import Item
 
@@ -58,9 +58,9 @@ class CuedIdentifier:
     ``cue``, but may have all others.
     """
 
-    example: schema.ManifestExample
-    span: schema.ManifestSpan
-    lender: schema.ManifestExample | None
+    example: example_schema.ManifestExample
+    span: example_schema.ManifestSpan
+    lender: example_schema.ManifestExample | None
 
     @property
     def text(self) -> str:
@@ -224,7 +224,9 @@ def _item(
 
 
 def _ids_before(
-    example: schema.ManifestExample, span: schema.ManifestSpan, encodings: Encodings
+    example: example_schema.ManifestExample,
+    span: example_schema.ManifestSpan,
+    encodings: Encodings,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the token ids in front of a span: leading special tokens, and text.
 
@@ -247,7 +249,7 @@ def _all_asked(manifest: schema.Manifest) -> dict[tuple[str, int], CuedIdentifie
     rows = [
         row for row in manifest.examples if row.canary_id is None and row.identifiers
     ]
-    rows_by_task: dict[tuple[str, str], list[schema.ManifestExample]]
+    rows_by_task: dict[tuple[str, str], list[example_schema.ManifestExample]]
     rows_by_task = defaultdict(list)
     for row in rows:
         rows_by_task[row.task, row.split].append(row)
@@ -272,11 +274,11 @@ def _all_asked(manifest: schema.Manifest) -> dict[tuple[str, int], CuedIdentifie
 
 
 def _lender_for(
-    row: schema.ManifestExample,
-    span: schema.ManifestSpan,
-    lenders: Sequence[schema.ManifestExample],
+    row: example_schema.ManifestExample,
+    span: example_schema.ManifestSpan,
+    lenders: Sequence[example_schema.ManifestExample],
     folded_texts: Mapping[str, str],
-) -> schema.ManifestExample | None:
+) -> example_schema.ManifestExample | None:
     """Return the first row that can lend a context for an identifier, if there is one.
 
     Parameters
@@ -295,7 +297,7 @@ def _lender_for(
     return None
 
 
-def _has_context(row: schema.ManifestExample) -> bool:
+def _has_context(row: example_schema.ManifestExample) -> bool:
     """Return whether enough tokens precede a row's last identifier.
 
     Its own cue is not lent, so as many tokens again must stand in front of it.

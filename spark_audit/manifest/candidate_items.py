@@ -15,7 +15,7 @@ import numpy as np
 from spark_audit.data.encoding import TokenSpan, encode_rows, token_ids
 from spark_audit.data.training_input import SpecialTokens
 from spark_audit.errors import InputError
-from spark_audit.manifest import schema
+from spark_audit.manifest import example_schema, schema
 from spark_audit.manifest.encodings import (
     MOST_LABELS,
     Encodings,
@@ -105,7 +105,7 @@ class _JointRow:
     training_input: _JointInput | None
 
 
-def _training_input_of(row: schema.ManifestExample) -> _JointInput | None:
+def _training_input_of(row: example_schema.ManifestExample) -> _JointInput | None:
     """Return how a row's special tokens are made, if its training input is known."""
     training = row.training_input
     return None if training is None else _JointInput(training.special_tokens)

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from spark_audit import files
 from spark_audit.errors import InputError
 from spark_audit.json_values import JsonObject
+from spark_audit.manifest.example_schema import ManifestExample
 from spark_audit.manifest.examples_by_id import ById
 from spark_audit.manifest.field_types import MAX_INTEGER, check_inside
 from spark_audit.manifest.packed_lists import Records
@@ -24,7 +25,6 @@ from spark_audit.manifest.schema import (
     CanaryContext,
     Manifest,
     ManifestCanary,
-    ManifestExample,
     ManifestPair,
     ManifestTwins,
     UnmatchedSpan,

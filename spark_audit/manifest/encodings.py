@@ -20,7 +20,7 @@ from spark_audit.data.encoding import (
     encode_rows,
 )
 from spark_audit.errors import InputError
-from spark_audit.manifest import schema
+from spark_audit.manifest import example_schema, schema
 from spark_audit.manifest.file import original
 from spark_audit.scoring.table import ITEMS, Pass
 
@@ -171,7 +171,7 @@ class Encodings(dict[str, Encoding]):
 
     def encoded_examples(
         self, keys: Sequence[str]
-    ) -> Iterator[tuple[schema.ManifestExample, Encoding]]:
+    ) -> Iterator[tuple[example_schema.ManifestExample, Encoding]]:
         """Yield examples with their tokens, by id, without caching them."""
         # Some hundred texts together are tokenised faster than single texts.
         for first in range(0, len(keys), TEXTS_PER_CALL):
@@ -183,7 +183,7 @@ class Encodings(dict[str, Encoding]):
                 yield example, encoding
 
     def _check_tokens(
-        self, example: schema.ManifestExample, encoding: Encoding
+        self, example: example_schema.ManifestExample, encoding: Encoding
     ) -> None:
         """Refuse a tokenizer that gives a row a different number of tokens."""
         n_recorded = len(example.reference_unll)

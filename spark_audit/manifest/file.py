@@ -24,12 +24,9 @@ from spark_audit.manifest.content import (
     content_of,
     digest,
 )
+from spark_audit.manifest.example_schema import ManifestExample
 from spark_audit.manifest.packed_lists import Records
-from spark_audit.manifest.schema import (
-    Manifest,
-    ManifestExample,
-    MembershipRows,
-)
+from spark_audit.manifest.schema import Manifest, MembershipRows
 from spark_audit.names import BASE
 
 if TYPE_CHECKING:

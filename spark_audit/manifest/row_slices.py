@@ -54,7 +54,8 @@ The counts, and the facts beside them, are those of ``build.py``, ``_notes_on_co
 def example_record(row: ManifestLayout, cluster: str) -> Record:
     """Return the manifest's record of an example before it is scored.
 
-    The fields are those of :class:`~spark_audit.manifest.schema.ManifestExample`.
+    The fields are those of
+    :class:`~spark_audit.manifest.example_schema.ManifestExample`.
     """
     example = row.example
     n_tokens = len(row.encoding)

@@ -23,7 +23,7 @@ from spark_audit.arguments import checked_call
 from spark_audit.data.encoding import Encoding
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
-from spark_audit.manifest import schema
+from spark_audit.manifest import example_schema, schema
 from spark_audit.manifest.asked_prompts import asked_items
 from spark_audit.manifest.candidate_items import candidate_items
 from spark_audit.manifest.encodings import Encodings, few_labels, fitted_prefix
@@ -240,7 +240,7 @@ class _AskedRow:
 
 
 def row_prompts(
-    rows: Iterable[tuple[Example | schema.ManifestExample, Encoding]],
+    rows: Iterable[tuple[Example | example_schema.ManifestExample, Encoding]],
     keys: Sequence[str],
     *,
     limit: int | None,

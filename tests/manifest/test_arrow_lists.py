@@ -15,9 +15,10 @@ from spark_audit.errors import InputError, SparkError
 from spark_audit.manifest import packed_lists as tables
 from spark_audit.manifest.arrow_file import MANIFEST_BATCH
 from spark_audit.manifest.content import digest, seal
+from spark_audit.manifest.example_schema import ManifestExample
 from spark_audit.manifest.file import check_output, read_manifest, write_manifest
 from spark_audit.manifest.packed_lists import Records
-from spark_audit.manifest.schema import Manifest, ManifestExample
+from spark_audit.manifest.schema import Manifest
 
 
 @pytest.fixture(scope="module")

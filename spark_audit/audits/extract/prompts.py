@@ -28,12 +28,12 @@ from spark_audit.audits.supervision import (
 )
 from spark_audit.errors import one_of
 from spark_audit.manifest import asked_prompts
-from spark_audit.manifest.schema import (
-    Manifest,
+from spark_audit.manifest.example_schema import (
     ManifestExample,
     ManifestSpan,
     TokenRange,
 )
+from spark_audit.manifest.schema import Manifest
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.sampled_extraction import top_k_logp
 

@@ -17,7 +17,8 @@ from typing import NamedTuple, TypedDict
 from spark_audit.audits.identifiers import SpanKey
 from spark_audit.audits.unguessable import guesses
 from spark_audit.data.occurrences import finder, folded, string_of
-from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestSpan
+from spark_audit.manifest.example_schema import ManifestExample, ManifestSpan
+from spark_audit.manifest.schema import Manifest
 
 MIN_SHARE_GIVEN = 0.5
 """A row gives an identifier away if whole words in front of it hold at least this share

@@ -188,7 +188,7 @@ class Matched(Audit):
                        regression to the mean is estimated on
         ``low``        tokens of low sensitivity of a row
         ``alike``      eligible tokens of one class (``type``) of a row: see
-                       :class:`~spark_audit.manifest.schema.ManifestExample`
+                       :class:`~spark_audit.manifest.example_schema.ManifestExample`
         ``rematched``  pair under another matching (``type``)
         ``placebo``    all pairs of one draw (``start``)
         =============  ===============================================================

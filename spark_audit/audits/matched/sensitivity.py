@@ -22,7 +22,8 @@ import pandas as pd
 from spark_audit.audits.identifiers import audited_spans
 from spark_audit.audits.matched.drift import pooled_change
 from spark_audit.audits.token_sums import Sums
-from spark_audit.manifest.schema import Manifest, ManifestExample, TokenRange
+from spark_audit.manifest.example_schema import ManifestExample, TokenRange
+from spark_audit.manifest.schema import Manifest
 from spark_audit.provenance import seed_for
 from spark_audit.results.evidence import Evidence
 from spark_audit.stats import matching

@@ -19,7 +19,8 @@ from spark_audit.audits import supervision
 from spark_audit.audits.identifiers import audited_spans, identifier_facts
 from spark_audit.audits.token_sums import TokenSet
 from spark_audit.errors import InputError
-from spark_audit.manifest.schema import Manifest, ManifestExample
+from spark_audit.manifest.example_schema import ManifestExample
+from spark_audit.manifest.schema import Manifest
 from spark_audit.stats import matching
 
 ROW_COLUMNS = ["example", "cluster", "task", "split"]

@@ -31,7 +31,8 @@ from spark_audit.audits.mia.scores import (
 )
 from spark_audit.audits.plugins import registered
 from spark_audit.errors import InputError, one_line
-from spark_audit.manifest.schema import Manifest, ManifestExample
+from spark_audit.manifest.example_schema import ManifestExample
+from spark_audit.manifest.schema import Manifest
 from spark_audit.names import ANY_NAME
 from spark_audit.scoring.table import TokenTable
 

@@ -30,7 +30,8 @@ from spark_audit.audits.mia.text_classifiers import (
     word_features,
 )
 from spark_audit.data.examples import parts_outside
-from spark_audit.manifest.schema import Manifest, ManifestExample
+from spark_audit.manifest.example_schema import ManifestExample
+from spark_audit.manifest.schema import Manifest
 from spark_audit.provenance import seed_for
 from spark_audit.stats.clustered_roc import Design
 from spark_audit.stats.duplicates import duplicate_groups

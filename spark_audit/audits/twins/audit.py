@@ -30,7 +30,8 @@ from spark_audit.audits.supervision import COLUMN, Trained, trained_identifiers
 from spark_audit.audits.twins.figures import rank_figures, ranked
 from spark_audit.audits.twins.findings import rank_findings
 from spark_audit.manifest.encodings import key_of
-from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestTwins
+from spark_audit.manifest.example_schema import ManifestExample
+from spark_audit.manifest.schema import Manifest, ManifestTwins
 from spark_audit.names import NEVER, TRAINED
 from spark_audit.results import AuditResult, Finding, Guard, Hits
 from spark_audit.results.evidence import Evidence, Measured

@@ -40,7 +40,8 @@ from spark_audit.audits.utility.figures import (
 )
 from spark_audit.errors import one_of
 from spark_audit.manifest.encodings import key_of, task_labels
-from spark_audit.manifest.schema import Manifest, ManifestExample
+from spark_audit.manifest.example_schema import ManifestExample
+from spark_audit.manifest.schema import Manifest
 from spark_audit.names import ANY_NAME, series_of
 from spark_audit.results import AuditResult, Contrast, Finding, Guard, Row
 from spark_audit.results.evidence import Evidence, Measured
