@@ -126,7 +126,7 @@ class Audit(ABC):
     voided_by_setup
         Whether a failed setup guard voids its figures. That is so if it compares with
         the base, or trained rows with held-out ones.
-    names_rows_by
+    naming_score
         Variant of its scores that names single rows as trained on; empty: none.
 
     disclosure_step
@@ -169,7 +169,7 @@ class Audit(ABC):
     memory_metric: ClassVar[str] = ""
     claims: ClassVar[bool] = True
     voided_by_setup: ClassVar[bool] = True
-    names_rows_by: ClassVar[str] = ""
+    naming_score: ClassVar[str] = ""
 
     disclosure_step: ClassVar[int] = 2
     table_rules: ClassVar[Mapping[str, TableRule]] = {}

@@ -23,7 +23,7 @@ from spark_audit.audits.setup_guards import faults
 from spark_audit.errors import InputError, OutputError
 from spark_audit.files import sha256_file
 from spark_audit.names import BASE, entry_of
-from spark_audit.results import Report
+from spark_audit.results import Guard, Report
 from spark_audit.results.evidence import Evidence
 from spark_audit.sentences import render
 from spark_audit.stats import conformal
@@ -48,9 +48,11 @@ class Named:
     rows
         Trained rows, with the columns ``row``, ``task``, ``group`` (rows that share a
         source or a person), ``p`` and ``named``.
+        ``p`` is NaN for a row without a score.
     groups
-        Their groups, with the columns ``group``, ``rows`` (how many), ``p`` and
-        ``named``.
+        Their groups, with the columns ``group``, ``rows`` (how many are scored), ``p``
+        and ``named``. Groups without a scored row are left out. ``persons.py`` uses
+        these p, too.
     held_out
         Number of held-out groups that rows and groups are compared with.
     why
@@ -80,7 +82,8 @@ class Named:
         )
         if n_named:
             return summary
-        # The smallest p is 1 / (held_out + 1): so many rows would have to have it.
+        # Of N rows, k at the smallest p, 1 / (C + 1) with C held-out groups, are named
+        # if N / ((C + 1) k) <= share. This is the least such k.
         fewest = math.ceil(len(self.rows) / (share * (self.held_out + 1)))
         needed = render("named.fewest", held_out=self.held_out, fewest=fewest)
         return f"{summary} {needed}"
@@ -129,7 +132,7 @@ def evidence_of(report: Report, folder: Path, audit: str = "") -> Evidence:
 def named_rows(
     report: Report, evidence: Evidence, *, share: float = NAMED_SHARE
 ) -> list[Named]:
-    """Return the rows and groups that each checkpoint is shown to be trained on.
+    """Return each checkpoint's trained rows and groups, marked where named.
 
     Parameters
     ----------
@@ -146,24 +149,24 @@ def named_rows(
 def _named_rows_of_checkpoint(
     report: Report, evidence: Evidence, name: str, *, share: float
 ) -> Named:
-    """Return the rows and groups that one checkpoint is shown to be trained on."""
+    """Return one checkpoint's trained rows and their groups, marked where named."""
     import pandas as pd
 
-    # A p for each row: how many held-out groups look as familiar, by its task.
+    # A p for each row: how many held-out groups look as familiar, by its task. It is
+    # NaN for held-out rows and for rows without a score, which are never named.
     units = evidence.units  # a row for each row of text: example, task, cluster, member
     is_held_out = ~units["member"].to_numpy(bool)  # (rows,)
     scores = conformal.standardised(
-        evidence.row(name, Membership.names_rows_by),
+        evidence.row(name, Membership.naming_score),
         is_held_out,
         units["task"],
         units["cluster"],
     )  # (rows,)
     p = conformal.conformal_p(scores, is_held_out, units["cluster"])  # (rows,)
+    is_named = conformal.discoveries(p, share=share)  # (rows,), bool
 
     all_rows = units.rename(columns={"example": "row", "cluster": "group"})
     all_rows = all_rows[["row", "task", "group"]]
-    # p of held-out rows is NaN, so that none of them is a discovery.
-    is_named = conformal.discoveries(p, share=share)
     rows = all_rows.assign(p=p, named=is_named)[~is_held_out]
 
     # A p for each group: whether any of its rows was trained on.
@@ -215,19 +218,34 @@ def why_in_doubt(report: Report, name: str) -> str:
     if setup_faults:
         return setup_faults[0].detail
 
-    key_of_membership = f"guard.{Membership.name}."
     for guard in report.guards:
-        is_of_membership = guard.says.startswith(key_of_membership)
-        if not is_of_membership or guard.checkpoint not in ("", BASE):
+        is_on_texts_or_base = guard.checkpoint in ("", BASE)
+        if not (_is_of_membership(guard) and is_on_texts_or_base):
             continue
         # The score is a change of `loss`. A guard on another score voids that alone.
-        if guard.says == f"{key_of_membership}untrained":
-            score = getattr(guard.facts["auc"], "variant", "")
-            if score != "loss":
-                continue
+        if not _concerns_loss(guard):
+            continue
+
         # Rows of other texts look unfamiliar without any training: where the texts
         # were not compared, nobody knows whether they do.
         is_not_compared = guard.name == BLIND and guard.passed is None
         if guard.passed is False or is_not_compared:
             return guard.detail
     return ""
+
+
+def _is_of_membership(guard: Guard) -> bool:
+    """Return whether a guard is one of the membership audit (``mia/guards.py``)."""
+    return guard.says.startswith(f"guard.{Membership.name}.")
+
+
+def _concerns_loss(guard: Guard) -> bool:
+    """Return whether a guard of the membership audit concerns the score ``loss``.
+
+    All but one do: there is a guard ``untrained`` for each score, which is the variant
+    of its AUC.
+    """
+    if guard.says != f"guard.{Membership.name}.untrained":
+        return True
+    score = getattr(guard.facts["auc"], "variant", "")
+    return bool(score == "loss")

@@ -559,7 +559,7 @@ def _test_changes(
     """
     units = before.units  # the same rows as in ``after``
     is_held_out = ~units["member"].to_numpy(bool)  # (rows,)
-    score = Membership.names_rows_by
+    score = Membership.naming_score
     # Above 0: the row became more familiar. NaN: a report has no score of it.
     change = after.row(name_after, score) - before.row(name_before, score)  # (rows,)
     scaled_change = conformal.standardised(

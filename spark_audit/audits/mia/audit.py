@@ -128,7 +128,7 @@ class Membership(Audit):
     covers = ("auc", "n")
     sides = ("members", "others")
     strongest_claim = "membership"
-    names_rows_by = "reference"
+    naming_score = "reference"
     table_rules = {"mia_roc": "dropped"}
     unit = "of AUC"
 

@@ -14,7 +14,7 @@ RowT = TypeVar("RowT", bound=Row)
 
 
 def chosen_of(
-    rows: Iterable[RowT], places: Mapping[str, int]
+    rows: Iterable[RowT], palette_numbers: Mapping[str, int]
 ) -> dict[tuple[str, str], RowT]:
     """Return (checkpoint, baseline) -> its row, from rows of one metric and group.
 
@@ -23,8 +23,8 @@ def chosen_of(
 
     Parameters
     ----------
-    places
-        Checkpoint -> its place in the order of figures.
+    palette_numbers
+        Checkpoint -> its number in the palette, which is the order of figures.
     """
     best: dict[tuple[str, str], tuple[tuple[bool, bool, float], RowT]] = {}
     for row in rows:
@@ -44,8 +44,12 @@ def chosen_of(
         if entry_of(name) not in names - {name}:
             chosen[name, baseline] = best[name, baseline][1]
 
-    ordered = sorted(chosen, key=lambda key: (places[key[0]], places.get(key[1], 0)))
-    return {key: chosen[key] for key in ordered}
+    def order(key: tuple[str, str]) -> tuple[int, int]:
+        name, baseline = key
+        # A row without a comparison has no baseline.
+        return palette_numbers[name], palette_numbers.get(baseline, 0)
+
+    return {key: chosen[key] for key in sorted(chosen, key=order)}
 
 
 def frame_of(
@@ -53,7 +57,7 @@ def frame_of(
     table: str,
     *columns: str,
     also: Sequence[str] = (),
-    places: Mapping[str, int],
+    palette_numbers: Mapping[str, int],
 ) -> pd.DataFrame:
     """Return the records of a table with all needed columns, with their ``entry``.
 
@@ -66,5 +70,5 @@ def frame_of(
     # Replicates share an entry, which figures draw together.
     frame["entry"] = frame["checkpoint"].map(entry_of)
     return frame.sort_values(
-        "checkpoint", key=lambda names: names.map(places), kind="stable"
+        "checkpoint", key=lambda names: names.map(palette_numbers), kind="stable"
     )

@@ -223,7 +223,7 @@ def _caption(name: str, audit: str, sketch: Sketch, view: View) -> list[str]:
         sentences.append(render("figure.withheld", names=listed(withheld_names)))
 
     # If there are seeds, a remark already says how they are drawn.
-    has_seeds = any(entry_of(checkpoint) != checkpoint for checkpoint in view.places)
+    has_seeds = any(entry_of(name) != name for name in view.palette_numbers)
     if has_seeds and not sketch.remarks:
         sentences.append(render("figure.seeds"))
     if is_shared(view.report):

@@ -70,11 +70,11 @@ def styled(**settings: Any) -> Iterator[None]:
 
 
 def palette(report: Report) -> dict[str, int]:
-    """Return the place of each checkpoint of a report, the reference first.
+    """Return the number of each checkpoint of a report, from 0, the reference first.
 
-    The place decides colour, marker and dashes; replicates share that of their entry.
-    Colours repeat from the ninth place on with another marker, markers from the
-    fifteenth with another colour. Stages of a series have a place only if the report
+    The number decides colour, marker and dashes; replicates share that of their entry.
+    Colours repeat from the ninth number on with another marker, markers from the
+    fifteenth with another colour. Stages of a series have a number only if the report
     has figures of them that are not the series'.
     """
     # Some checkpoints are named only in rows or only in tables.
@@ -91,14 +91,14 @@ def palette(report: Report) -> dict[str, int]:
             if record.get("checkpoint"):
                 names.append(record["checkpoint"])
 
-    palette_places: dict[str, int] = {}
-    entry_places: dict[str, int] = {}
+    palette_numbers: dict[str, int] = {}
+    entry_numbers: dict[str, int] = {}
     # Sorting is stable: the base goes first, all others keep their order.
     for name in sorted(dict.fromkeys(names), key=lambda name: name != BASE):
         entry = entry_of(name)
-        # Replicates take the place that the first of them was given.
-        if entry not in entry_places:
-            entry_places[entry] = len(entry_places)
-        palette_places[name] = entry_places[entry]
-        palette_places[entry] = entry_places[entry]
-    return palette_places
+        # Replicates take the number that the first of them was given.
+        if entry not in entry_numbers:
+            entry_numbers[entry] = len(entry_numbers)
+        palette_numbers[name] = entry_numbers[entry]
+        palette_numbers[entry] = entry_numbers[entry]
+    return palette_numbers

@@ -1,4 +1,8 @@
-"""The view of a report for figures: rows, states, and a look for each checkpoint."""
+"""The view of a report for figures: rows, states, and a look for each checkpoint.
+
+A figure is a drawing here, and a value is the number of a row. Seeds of one method
+share its standing and its number in the palette.
+"""
 
 from __future__ import annotations
 
@@ -81,8 +85,8 @@ class Sketch:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-RowPlace = tuple[str, str, str, str]
-"""Audit, metric, variant and group of a row."""
+RowKey = tuple[str, str, str, str]
+"""Audit, metric, variant and group: what rows of all checkpoints share."""
 
 
 @dataclass(frozen=True)
@@ -92,17 +96,18 @@ class View:
     Attributes
     ----------
     standings
-        Checkpoint -> its state and its attacks, the worst first.
-    places
-        Checkpoint -> its number in the palette, from which colour and marker follow.
-    by_place
+        Method -> its standing: state and attacks, the worst first.
+    palette_numbers
+        Checkpoint or method -> its number in the palette, from which colour and marker
+        follow. Seeds and their method have one number.
+    by_key
         Audit, metric, variant and group -> the rows of all checkpoints.
     """
 
     report: Report
     standings: Mapping[str, Standing]
-    places: Mapping[str, int]
-    by_place: Mapping[RowPlace, Sequence[Row]]
+    palette_numbers: Mapping[str, int]
+    by_key: Mapping[RowKey, Sequence[Row]]
 
     @classmethod
     def of_report(cls, report: Report) -> View:
@@ -110,8 +115,8 @@ class View:
         return cls(
             report=report,
             standings={standing.name: standing for standing in standings(report)},
-            places=palette(report),
-            by_place=grouped(
+            palette_numbers=palette(report),
+            by_key=grouped(
                 report.results,
                 lambda row: (row.audit, row.metric, row.variant, row.group),
             ),
@@ -124,17 +129,20 @@ class View:
 
         def order(name: str) -> tuple[bool, int, int]:
             rank = ranks.get(method_of(name), last)
-            return name == BASE, rank, self.places.get(name, last)
+            return name == BASE, rank, self.palette_numbers.get(name, last)
 
         return sorted(dict.fromkeys(names), key=order)
 
     def rows(
         self, audit: str, metric: str, *, variant: str = "", group: str = "pooled"
     ) -> dict[str, Row]:
-        """Return each checkpoint's row that has a value, the worst first."""
-        candidates = self.by_place.get((audit, metric, variant, group), ())
+        """Return the row of each checkpoint that has a value, the worst first.
+
+        Seeds are left out where their method has a row.
+        """
+        candidates = self.by_key.get((audit, metric, variant, group), ())
         rows = {}
-        for (name, _), row in chosen_of(candidates, self.places).items():
+        for (name, _), row in chosen_of(candidates, self.palette_numbers).items():
             if row.value is not None:
                 rows[name] = row
 
@@ -142,7 +150,10 @@ class View:
         return {name: rows[name] for name in self.ordered(rows)}
 
     def contrasts(self, audit: str, metric: str) -> dict[str, dict[str, Row]]:
-        """Return baseline -> checkpoint -> pooled contrast that has a value."""
+        """Return baseline -> checkpoint -> pooled contrast that has a value.
+
+        Seeds are left out where their method has a contrast.
+        """
         # Contrasts of a variant or of a group are tables, not figures.
         wanted = (audit, metric, "", "pooled")
         candidates: list[Contrast] = []
@@ -151,7 +162,8 @@ class View:
                 candidates.append(row)
 
         by_baseline: dict[str, dict[str, Row]] = {}
-        for (name, baseline), row in chosen_of(candidates, self.places).items():
+        chosen = chosen_of(candidates, self.palette_numbers)
+        for (name, baseline), row in chosen.items():
             if row.value is not None:
                 by_baseline.setdefault(baseline, {})[name] = row
         return by_baseline
@@ -183,8 +195,27 @@ class View:
     def frame(
         self, table: str, *columns: str, also: Sequence[str] = ()
     ) -> pd.DataFrame:
-        """Return the records of a table with the ``entry`` of each."""
-        return frame_of(self.report, table, *columns, also=also, places=self.places)
+        """Return the records of a table, each with its ``entry``.
+
+        Parameters
+        ----------
+        columns
+            Columns without which a record is left out.
+        also
+            Columns that may be missing.
+
+        Returns
+        -------
+        A row per record, in the order of the palette; ``entry`` is the method that
+        seeds share.
+        """
+        return frame_of(
+            self.report,
+            table,
+            *columns,
+            also=also,
+            palette_numbers=self.palette_numbers,
+        )
 
     def outcome(self, name: str, audit: str) -> str:
         """Return the outcome of an audit on a checkpoint; empty: it was not tried."""
@@ -205,7 +236,14 @@ class View:
         return standing.doubt_of(audit).upper() if standing else ""
 
     def look(self, name: str, audit: str, row: Row, *, is_leak: bool = True) -> Look:
-        """Return the look of a checkpoint's figure: found, nothing found, or void."""
+        """Return the look of a checkpoint's mark: found, less, nothing or doubt.
+
+        Parameters
+        ----------
+        is_leak
+            Of what was found: False where trained strings are less likely than by
+            chance (:data:`LESS_LOOK`).
+        """
         if self.doubt(name, audit, row):
             return DOUBT_LOOK
         if self.outcome(name, audit) == "FOUND":
@@ -217,8 +255,9 @@ class View:
         if self.doubt(name, audit, row):
             return DOUBT_LOOK
 
-        # Markers and colours repeat, but the same pair only after 56 checkpoints.
-        number = self.places.get(name, 0)
+        # Markers and colours repeat, but the same pair only after 56 checkpoints, the
+        # least common multiple of 14 markers and 8 colours.
+        number = self.palette_numbers.get(name, 0)
         return Look(
             marker=MARKERS[number % len(MARKERS)],
             colour=LIGHT[number % len(LIGHT)],
