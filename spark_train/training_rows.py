@@ -25,7 +25,7 @@ from spark_audit.data.fixed_wording import template_ranges
 from spark_audit.data.kept_range import kept_range
 from spark_audit.data.occurrences import identifier_ranges
 from spark_audit.data.sensitivity import stop_word_ranges
-from spark_audit.data.task_wording import task_templates
+from spark_audit.data.task_wording import task_wordings
 from spark_audit.errors import InputError, at
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def encode_rows(
     ----------
     examples
         Rows of any split. The fixed wording of a task is what most of its prompts here
-        share (:func:`spark_audit.data.task_wording.task_templates`).
+        share (:func:`spark_audit.data.task_wording.task_wordings`).
     max_length
         Most tokens, including special tokens and EOS. The prompt is cut from its start,
         while the response and whole PII spans are kept. ``None``: no limit.
@@ -117,7 +117,7 @@ def encode_rows(
         Names the example, if its response is blank, or does not fit together with a
         part of its prompt: a model must not learn half a label.
     """
-    templates = task_templates(examples)
+    templates = task_wordings(examples)
     encodings = encode_texts(tokenizer, examples)
 
     rows = []

@@ -15,7 +15,7 @@ from spark_audit.arguments import checked_call
 from spark_audit.data.examples import Example, Span
 from spark_audit.data.fixed_wording import lack_notes, merged, template_ranges
 from spark_audit.data.pii import detector_of, resolved
-from spark_audit.data.task_wording import task_templates
+from spark_audit.data.task_wording import task_wordings
 
 _CODE_PATTERN = re.compile(
     r"(?<!&#)(?<![\w.,$€£+/-])(?!\d{4}(?:-\d\d){1,2}(?![\w-]))(?!\d{1,4}-\d{1,4}(?![\w-]))"
@@ -116,7 +116,7 @@ def annotated(
 
     # Fixed wording ends before an identifier, so the search for it needs the detected
     # identifiers.
-    wording = task_templates(detected)
+    wording = task_wordings(detected)
 
     rows = []
     n_in_wording = 0

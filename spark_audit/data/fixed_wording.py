@@ -47,7 +47,7 @@ def template_ranges(example: Example, wording: Mapping[str, FixedWording]) -> Ra
     """Return the character ranges of an example's fixed wording.
 
     The row's own ranges are used if its file gives them. Otherwise they are those of
-    its task (``wording``, from :func:`spark_audit.data.task_wording.task_templates`).
+    its task (``wording``, from :func:`spark_audit.data.task_wording.task_wordings`).
     If a row has only a part of the wording, its ranges are that part. No range ends
     inside an annotated identifier.
     """

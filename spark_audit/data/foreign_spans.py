@@ -33,10 +33,14 @@ TYPE_NAMES: Mapping[str, str] = {
     **dict.fromkeys(("STREET_ADDRESS", "POSTAL_ADDRESS"), "ADDRESS"),
 }
 """Our type names, by the names that other tools use."""
+_START_KEYS = ("start",)
+"""Keys of a span's start in other tools' records; the first that is there counts."""
+_END_KEYS = ("end",)
+"""Keys of its end, likewise."""
 _TYPE_KEYS = ("type", "entity_type", "entity_group", "label", "entity")
-"""Keys of a span's type in other tools' records; the first that is there counts."""
+"""Keys of its type, likewise."""
 _TEXT_KEYS = ("text", "value", "word")
-"""Keys of its text."""
+"""Keys of its text; the first whose value is a text counts."""
 _UNUSED_KEYS = ("score", "confidence", "analysis_explanation", "recognition_metadata")
 """Keys that are not read."""
 
@@ -90,7 +94,7 @@ class SpanReader:
         if not spans:
             return ()
 
-        unit = self._unit(spans, annotated_strings, text)
+        unit = self._unit_of_row(spans, annotated_strings, text)
         if unit == "characters":
             return spans
         self.converted[unit] += len(spans)
@@ -113,9 +117,15 @@ class SpanReader:
             for key, value in record.items()
             if key not in _UNUSED_KEYS and key not in _TEXT_KEYS
         }
-        for key in _TYPE_KEYS:
-            if "type" not in span and key in span:
-                span["type"] = span.pop(key)
+        # A second key of the same value stays, and the reader of the field refuses it.
+        for our_key, keys in (
+            ("start", _START_KEYS),
+            ("end", _END_KEYS),
+            ("type", _TYPE_KEYS),
+        ):
+            key = _first_of(span, keys)
+            if key is not None:
+                span[our_key] = span.pop(key)
 
         # Renamed types are counted for a note, because a wrong renaming would go
         # unnoticed.
@@ -127,7 +137,7 @@ class SpanReader:
                 span["type"] = our_name
         return span
 
-    def _unit(
+    def _unit_of_row(
         self,
         spans: Sequence[Span],
         annotated_strings: Sequence[str | None],
@@ -171,6 +181,14 @@ class SpanReader:
         return "characters"
 
 
+def _first_of(record: Mapping[str, object], keys: Sequence[str]) -> str | None:
+    """Return the first of the keys that a record has; None if it has none."""
+    for key in keys:
+        if key in record:
+            return key
+    return None
+
+
 def _our_type(name: str) -> str:
     """Return our name of a type; a name that is unknown stays."""
     upper = name.upper()
@@ -188,8 +206,8 @@ def looks_annotated(value: object) -> bool:
         if isinstance(record, list | tuple) and len(record) == 3:
             start, end, _ = record
         elif isinstance(record, dict):
-            start = record.get("start")
-            end = record.get("end")
+            start = record.get(_first_of(record, _START_KEYS))
+            end = record.get(_first_of(record, _END_KEYS))
         else:
             return False
         if type(start) is not int or type(end) is not int:
@@ -202,12 +220,13 @@ def _annotated_string(record: object) -> str | None:
     if not isinstance(record, dict):
         return None
     for key in _TEXT_KEYS:
-        if isinstance(record.get(key), str):
-            return str(record[key])
+        string = record.get(key)
+        if isinstance(string, str):
+            return string
     return None
 
 
-def _units_of(character: str, unit: Offsets) -> int:
+def _width_in(unit: Offsets, character: str) -> int:
     """Return the number of units that a character takes."""
     if unit == "utf-16":
         return 2 if ord(character) > 0xFFFF else 1
@@ -228,7 +247,7 @@ def _converted(spans: Sequence[Span], text: str, unit: Offsets) -> list[Span]:
     character_at = {0: 0}  # offset in units -> offset in characters
     n_units = 0
     for n_characters, character in enumerate(text, start=1):
-        n_units += _units_of(character, unit)
+        n_units += _width_in(unit, character)
         character_at[n_units] = n_characters
 
     converted = []
@@ -284,6 +303,7 @@ def _cuts_a_word(spans: Sequence[Span], text: str) -> bool:
     for span in spans:
         for edge in (span.start, span.end):
             has_both_sides = 0 < edge < len(text)
-            if has_both_sides and text[edge - 1 : edge + 1].isalnum():
+            both = text[edge - 1 : edge + 1]  # the characters before and behind
+            if has_both_sides and both.isalnum():
                 return True
     return False

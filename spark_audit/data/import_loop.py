@@ -24,7 +24,7 @@ from spark_audit.data.examples import (
 )
 from spark_audit.data.fixed_wording import FixedWording, with_shared_wording
 from spark_audit.data.sources import read_rows, split_of
-from spark_audit.data.task_wording import task_templates
+from spark_audit.data.task_wording import task_wordings
 from spark_audit.errors import InputError, at
 from spark_audit.json_values import Row
 
@@ -192,7 +192,7 @@ def write_imported(
     shared_wording: dict[str, FixedWording] | None = None
     if finds_shared_wording:
         first_reading = read(new_converter(), "rows read")
-        shared_wording = task_templates(example for _, example in first_reading)
+        shared_wording = task_wordings(example for _, example in first_reading)
 
     # Both readings give the same counts and remarks; those of the last one are used.
     converter = new_converter()

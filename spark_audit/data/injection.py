@@ -30,7 +30,7 @@ from spark_audit.data.examples import (
     parts_outside,
 )
 from spark_audit.data.fixed_wording import whole_ranges
-from spark_audit.data.task_wording import task_templates
+from spark_audit.data.task_wording import task_wordings
 from spark_audit.data.training_input import with_insertion
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
@@ -246,7 +246,7 @@ class InjectionPlan:
         self.rows = {example.id: example for example in examples}
         self.canaries: dict[Canary, list[str]] = {}
 
-        templates = task_templates(examples)
+        templates = task_wordings(examples)
         self.positions = {
             row_id: _positions(example, whole_ranges(example, templates))
             for row_id, example in self.rows.items()

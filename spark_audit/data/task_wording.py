@@ -34,7 +34,8 @@ MIN_SHARE_OF_ROWS = 0.5
 """Share of a task's different prompts that must have the fixed wording."""
 
 MOST_OF_FIELD = 0.75
-"""Share of the prompts with a field that must also agree up to a later word border."""
+"""Of the prompts that agree up to the end of a field, the share that must also agree up
+to the end of a later word."""
 
 PROMPTS_SEARCHED = 1024
 """Most prompts of a task in which the fixed wording is searched."""
@@ -45,8 +46,11 @@ EDGE_CHARACTERS = 20_000
 MAX_BORDERS_TRIED = 40
 """Most borders of words, and most of fields, that are tried."""
 
-MAX_WORDING_REACH = 200
+CROSSING_REACH = 200
 """Characters on each side of a border in which an identifier may cross it."""
+
+FIELD_END_REACH = 200
+"""Characters in front of a border in which the end of a field is looked for."""
 
 _FIELD_ENDS = re.compile(
     r"(?:[\n:;=\])}>|\uff1a\u3002\uff0c\u3001\uff1b\uff01\uff1f\u300d\u3011]"
@@ -59,14 +63,14 @@ _FIELD_BEGINS = re.compile(
 )
 """The beginning of a line or a field, behind a border."""
 
-# An identifier can cross a border only between such characters.
+# An identifier can cross a border only between characters of these two patterns.
 _MAY_GO_ON = re.compile(r"(?:\w|[.,'\u2019@+#(-]|(?<=\d)\)) {0,3}\Z")
 """The text in front of a border, if an identifier may reach over it."""
 _MAY_BEGIN = re.compile(r" {0,3}[\w+(#@.-]")
 """The text behind such a border."""
 
 
-def task_templates(examples: Iterable[Example]) -> dict[str, FixedWording]:
+def task_wordings(examples: Iterable[Example]) -> dict[str, FixedWording]:
     """Return the fixed wording of each task, which most of its prompts share.
 
     A task with fewer than two different prompts has none. Of more than
@@ -75,18 +79,18 @@ def task_templates(examples: Iterable[Example]) -> dict[str, FixedWording]:
 
     Notes
     -----
-    Sorted prompts that share a beginning stand next to each other. More than half of
-    them therefore share a beginning only with the middle one among them.
+    Sorted prompts that share a beginning stand next to each other. If more than half of
+    the prompts share one, they are a run that contains the middle prompt.
     """
-    wording = {}
+    wording_by_task = {}
     for task, sample in _samples(examples).items():
         if len(sample) < 2:
-            wording[task] = NO_WORDING
+            wording_by_task[task] = NO_WORDING
             continue
         prefix = _shared_prefix(sample)
         suffix = _shared_suffix(sample, prefix)
-        wording[task] = FixedWording(prefix, suffix)
-    return wording
+        wording_by_task[task] = FixedWording(prefix, suffix)
+    return wording_by_task
 
 
 def _samples(examples: Iterable[Example]) -> dict[str, list[Example]]:
@@ -172,13 +176,15 @@ class _Search:
         borders
             Positions of the borders of ``text``, in order.
         """
-        # If most texts lack a beginning, they also lack every longer one, so bisection
-        # finds the longest shared one.
+
+        def is_too_long(length: int) -> bool:
+            return not self._is_in_most(length)
+
+        # If most texts lack a beginning, they also lack every longer one: from one
+        # length on all are too long, and bisection finds the first of them.
         lengths = [border for border in borders if border > 0]
-        n_in_most = bisect_left(
-            lengths, True, key=lambda length: not self._is_in_most(length)
-        )
-        lengths = lengths[:n_in_most]
+        first_too_long = bisect_left(lengths, True, key=is_too_long)
+        lengths = lengths[:first_too_long]
 
         # Each try reads all texts, so only the longest candidates are tried.
         field_ends = [length for length in lengths if self.is_field(length)]
@@ -205,6 +211,8 @@ class _Search:
 
     def _is_in_most(self, length: int) -> bool:
         """Return whether most texts begin with this much of ``text``."""
+        # Sorted texts with this beginning are one run from `first`. More than half have
+        # it if the text half the list further on still has it.
         beginning = self.text[:length]
         first = bisect_left(self.texts, beginning)
         last_needed = first + int(MIN_SHARE_OF_ROWS * len(self.texts))
@@ -219,7 +227,7 @@ def _shared_prefix(sample: Sequence[Example]) -> str:
     middle = prompts[len(prompts) // 2][:EDGE_CHARACTERS]
 
     def ends_field(length: int) -> bool:
-        before = middle[max(length - MAX_WORDING_REACH, 0) : length]
+        before = middle[max(length - FIELD_END_REACH, 0) : length]
         return _FIELD_ENDS.search(before) is not None
 
     def n_agreeing(length: int) -> int:
@@ -276,9 +284,9 @@ def _crosses(example: Example, border: int) -> bool:
         return False
 
     # The text around the border that is searched begins with a whole word.
-    start = max(border - MAX_WORDING_REACH, 0)
-    earliest = max(border - 2 * MAX_WORDING_REACH, 0)
+    start = max(border - CROSSING_REACH, 0)
+    earliest = max(border - 2 * CROSSING_REACH, 0)
     while start > earliest and not text[start - 1].isspace():
         start -= 1
-    spans = find_identifiers(text[start : border + MAX_WORDING_REACH])
+    spans = find_identifiers(text[start : border + CROSSING_REACH])
     return any(span.start < border - start < span.end for span in spans)

@@ -25,7 +25,7 @@ from spark_audit.data.examples import Example, Ranges, Span
 from spark_audit.data.fixed_wording import template_ranges
 from spark_audit.data.kept_range import kept_range
 from spark_audit.data.occurrences import identifier_ranges
-from spark_audit.data.task_wording import task_templates
+from spark_audit.data.task_wording import task_wordings
 from spark_audit.data.tokenizer_type import Tokenizer
 from spark_audit.data.training_input import TrainingInput
 from spark_audit.errors import at, shown
@@ -247,7 +247,7 @@ class Rows:
         self.notes = _notes_on_bos(tokenizer, examples)
 
         self.examples = examples
-        self.templates = task_templates(examples)
+        self.templates = task_wordings(examples)
         self._tokenizer = tokenizer
         self._max_length = max_length
 

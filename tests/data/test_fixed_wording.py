@@ -9,7 +9,7 @@ from spark_audit.data import fixed_wording, task_wording
 from spark_audit.data.annotation import annotated
 from spark_audit.data.examples import Example, Span
 from spark_audit.data.fixed_wording import lack_notes, merged, template_ranges
-from spark_audit.data.task_wording import task_templates
+from spark_audit.data.task_wording import task_wordings
 
 
 def prompts(*texts, task="t"):
@@ -60,12 +60,12 @@ def found(texts, **options):
     ],
 )  # fmt: skip
 def test_wording_ends_at_borders(texts, expected):
-    assert task_templates(prompts(*texts)) == {"t": expected}
+    assert task_wordings(prompts(*texts)) == {"t": expected}
 
 
 def test_prefix_and_suffix_do_not_overlap_in_the_shortest_prompt():
     rows = prompts("A: \nB:", "A: \nA: \nB:")
-    wording = task_templates(rows)
+    wording = task_wordings(rows)
     for row in rows:
         ranges = template_ranges(row, wording)
         assert list(ranges) == sorted(ranges)
@@ -115,26 +115,26 @@ def test_rows_without_the_wording_change_nothing_for_the_others(n_lacking):
 
 def test_what_fewer_than_half_of_the_rows_share_is_no_wording():
     texts = [f"{DESK}case {i}" for i in range(10)] + [f"other {i}" for i in range(10)]
-    assert task_templates(prompts(*texts))["t"].prefix == ""
+    assert task_wordings(prompts(*texts))["t"].prefix == ""
 
 
 @pytest.mark.parametrize("field", ["", "Text: "])
 def test_words_that_many_texts_happen_to_begin_with_are_no_wording(field):
     texts = [f"{field}I saw {i} cats" for i in range(30)]
     texts += [f"{field}{word} {i} dogs" for i in range(5) for word in ("You", "We")]
-    assert task_templates(prompts(*texts))["t"].prefix == field
+    assert task_wordings(prompts(*texts))["t"].prefix == field
     texts = [text.replace("We", "I saw") for text in texts]
-    assert task_templates(prompts(*texts))["t"].prefix == f"{field}I saw "
+    assert task_wordings(prompts(*texts))["t"].prefix == f"{field}I saw "
 
 
 def test_a_field_needs_most_rows_and_a_word_more():
     texts = [f"Classify: {i}x now" for i in range(6)] + [f"{i}x" for i in range(4)]
-    assert task_templates(prompts(*texts))["t"] == ("Classify: ", "")
+    assert task_wordings(prompts(*texts))["t"] == ("Classify: ", "")
 
 
 def test_tasks_have_wording_of_their_own():
     rows = prompts("A: 1x", "A: 2x") + prompts("B: 1x", "B: 2x", "C: 3x", task="u")
-    wording = task_templates(rows)
+    wording = task_wordings(rows)
     assert [wording[task].prefix for task in "tu"] == ["A: ", "B: "]
     assert lack_notes(rows, wording) == [
         "task u: 1 of 3 rows lack the fixed wording that most rows of the task begin "
@@ -146,14 +146,14 @@ def test_wording_does_not_depend_on_the_order_of_many_rows(monkeypatch):
     monkeypatch.setattr(task_wording, "PROMPTS_SEARCHED", 32)
     texts = [f"Text: {'so ' * (i % 3)}row {i}\nLabel:" for i in range(500)]
     rows = prompts(*texts)
-    assert task_templates(rows) == task_templates(rows[::-1])
-    assert task_templates(rows)["t"] == ("Text: ", "\nLabel:")
+    assert task_wordings(rows) == task_wordings(rows[::-1])
+    assert task_wordings(rows)["t"] == ("Text: ", "\nLabel:")
 
 
 def test_very_long_prompts_are_looked_at_at_their_ends(monkeypatch):
     monkeypatch.setattr(task_wording, "EDGE_CHARACTERS", 30)
     texts = [f"Text: ab{i} {'filler ' * 50}Z{i} end\nLabel:" for i in range(9)]
-    assert task_templates(prompts(*texts))["t"] == ("Text: ", " end\nLabel:")
+    assert task_wordings(prompts(*texts))["t"] == ("Text: ", " end\nLabel:")
 
 
 @pytest.mark.parametrize("piece", ["a ", "\n", "x\n ", ": ", "[", "Ann Lee ", "12 34 "])
@@ -161,7 +161,7 @@ def test_no_prompts_take_for_ever(piece):
     rows = prompts(*(piece * 10_000 + f"{i}x " + piece * 10_000 for i in range(20)))
     rows += prompts(*(piece * (1000 * i) for i in range(1, 9)), task="u")
     start = time.process_time()
-    task_templates(rows)
+    task_wordings(rows)
     assert time.process_time() - start < 5
 
 
@@ -221,7 +221,7 @@ def test_an_identifier_that_begins_in_given_fixed_wording_is_annotated():
 def test_no_wording_ends_in_a_span_that_was_given():
     rows = prompts("Zed ab 1x end", "Zed ab 2x end")
     rows = [replace(row, spans=(Span(4, 9, "OTHER"),)) for row in rows]
-    assert task_templates(rows)["t"] == ("Zed ", " end")
+    assert task_wordings(rows)["t"] == ("Zed ", " end")
 
 
 def test_what_all_rows_hold_whole_is_nobodys_even_where_a_name_follows():

@@ -17,7 +17,7 @@ from spark_audit.data.canaries import (
 )
 from spark_audit.data.examples import Canary, Example, Span
 from spark_audit.data.injection import FRAMES, inject
-from spark_audit.data.task_wording import task_templates
+from spark_audit.data.task_wording import task_wordings
 from spark_audit.errors import InputError
 
 WORDS = "rates rose while growth held firm and prices fell back slowly today".split()
@@ -101,7 +101,7 @@ def test_spans_hold_what_was_drawn(injected):
 def test_fixed_wording_stays_what_it_was(injected):
     before, after, _ = injected
     wording = {"t": ("Text: ", "\nLabel:"), "u": ("Text: ", "\nLabel:")}
-    assert task_templates(before) == task_templates(after) == wording
+    assert task_wordings(before) == task_wordings(after) == wording
 
 
 def test_the_order_of_the_rows_does_not_matter(injected):

@@ -43,9 +43,16 @@ from spark_audit.data.training_input import Truncation
 from spark_audit.errors import InputError
 from spark_audit.json_values import Row
 
+# Reasons for which a row is left out, as notes and errors name them.
 _NOT_LOCATABLE = "an assistant's message is not locatable"
 _NOT_TEXT = "a message holds more than text"
-"""Reasons for which a row is left out, as notes and errors name them."""
+
+_ADVICE_BY_REASON = {
+    # If all tokens have loss, no message must be located.
+    _NOT_LOCATABLE: "give other rows, or `--supervised all`",
+    _NOT_TEXT: "give rows whose messages are text",
+}
+"""Reason -> advice if every row was left out. Of several reasons, the first counts."""
 
 _LOSS_IN_WORDS = {
     "all": "all tokens",
@@ -307,18 +314,20 @@ class _ChatConverter(RowConverter):
         self, row: Row, place: str, split_by_name: Split | None
     ) -> list[Example]:
         """Return one example per document of a row; none if the row is left out."""
-        split = self.split_of_row(split_by_name, cell=_name_or_empty(row, "split"))
+        split = self.split_of_row(split_by_name, cell=_cell_text(row, "split"))
         documents = self._documents(row, place)
 
-        row_id = _name_or_empty(row, "id")
-        source_id = _name_or_empty(row, "source_id")
+        row_id = _cell_text(row, "id")
+        source_id = _cell_text(row, "source_id")
         is_packed = len(documents) > 1
 
         examples = []
         for number, document in enumerate(documents, start=1):
             self.rows_by_split[split] += 1
-            self._tally.n_documents += is_packed
-            self._tally.n_unsupervised += not document.training_input.supervised
+            if is_packed:
+                self._tally.n_documents += 1
+            if not document.training_input.supervised:
+                self._tally.n_unsupervised += 1
 
             # Rows without an id are numbered over the split; documents of a row with an
             # id are numbered within the row.
@@ -345,14 +354,13 @@ class _ChatConverter(RowConverter):
         if not reasons:
             return InputError("holds no rows", where=self.source, fix=EMPTY_FIX)
 
-        # If all tokens have loss, no message must be located.
-        advice = "give rows whose messages are text"
-        if _NOT_LOCATABLE in reasons:
-            advice = "give other rows, or `--supervised all`"
+        advice = [
+            advice for reason, advice in _ADVICE_BY_REASON.items() if reason in reasons
+        ]
         return InputError(
             f"every row was left out ({', '.join(reasons)})",
             where=self.source,
-            fix=advice,
+            fix=advice[0],
         )
 
     def counted_notes(self) -> Iterator[str]:
@@ -367,8 +375,8 @@ class _ChatConverter(RowConverter):
         try:
             conversation = conversation_of(row)
             if conversation.messages and self._renderer is None:
-                # The row needs a template: this raises the error if there is none.
-                self._renderer = Renderer(self._tokenizer)
+                # The row needs a template, and there is none.
+                Renderer(self._tokenizer)  # raises
             document = self._preparer.prepare(conversation, place)
         except UnreadableRowError:
             self._tally.leave_out(_NOT_TEXT, place)
@@ -385,7 +393,8 @@ class _ChatConverter(RowConverter):
         documents = []
         for document in documents_of(row, self._tokenizer):
             documents.append(document.prepared)
-            self._tally.n_inexact += not document.is_exact
+            if not document.is_exact:
+                self._tally.n_inexact += 1
 
         # A BOS inside a single document is a sign of several documents.
         ids = row["input_ids"]
@@ -402,20 +411,23 @@ class _ChatConverter(RowConverter):
         """Count the properties of a conversation that notes mention."""
         supervised = self._settings.supervised or conversation.supervised
         self._tally.rows_by_loss[_LOSS_IN_WORDS[supervised]] += 1
-        self._tally.n_preferences += conversation.preferred
-        self._tally.n_not_located += bool(document.not_located)
+        if conversation.preferred:
+            self._tally.n_preferences += 1
+        if document.not_located:
+            self._tally.n_not_located += 1
 
         # transformers offers this function to templates for the current date.
         if self._renderer is not None and conversation.messages:
             template = self._renderer.template_for(conversation.tools)
-            self._tally.writes_date |= "strftime_now" in template
+            if "strftime_now" in template:
+                self._tally.writes_date = True
 
         roles = {str(message["role"]) for message in conversation.messages}
         if roles - TEMPLATE_ROLES:
             self._tally.places_of_odd_roles.append(place)
 
 
-def _name_or_empty(row: Row, column: str) -> str:
+def _cell_text(row: Row, column: str) -> str:
     """Return an id, a source or a split as text; empty if the row has none.
 
     In contrast, ``name_in`` of ``columns.py`` refuses a missing column and blank text.
