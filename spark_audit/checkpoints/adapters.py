@@ -99,6 +99,11 @@ class AdapterHost:
         if runs:
             self._probe()
 
+    @property
+    def is_on_meta(self) -> bool:
+        """Return whether the base is on the meta device, where nothing is computed."""
+        return self.probe_ids is None
+
     def _probe(self) -> None:
         """Run the module on two rows of tokens that differ only in the last one.
 
@@ -183,7 +188,7 @@ class AdapterHost:
         """
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.random.fork_rng(devices=[]))
-            if self.probe_ids is None:
+            if self.is_on_meta:
                 stack.enter_context(torch.device("meta"))
             yield
 
@@ -191,15 +196,14 @@ class AdapterHost:
         """Put an adapter with this configuration on the module, without its numbers."""
         from peft import PeftModelForCausalLM
 
-        is_meta = self.probe_ids is None
-        if is_meta and changes_base(raw_config):
+        if self.is_on_meta and changes_base(raw_config):
             # PiSSA and the like would need weights, while this step needs only shapes.
             raw_config = {**raw_config, "init_lora_weights": True}
         config = adapter_config(raw_config)
         resolve(config, self._module_names, self.model)
 
         # Repeated layers are copied, which PEFT cannot do for empty ones.
-        is_empty = is_meta and not raw_config.get("layer_replication")
+        is_empty = self.is_on_meta and not raw_config.get("layer_replication")
         with foreign(unfit, fix=OTHER_BASE), self._creating_parameters():
             if self.peft is None:
                 self.peft = PeftModelForCausalLM(
@@ -208,7 +212,7 @@ class AdapterHost:
                 if config.is_prompt_learning:
                     _remove_virtual_tokens(self.peft)
             else:
-                self.peft.add_adapter(name, config, low_cpu_mem_usage=is_meta)
+                self.peft.add_adapter(name, config, low_cpu_mem_usage=self.is_on_meta)
         self.peft.eval().requires_grad_(False)
 
     def _tensors(self, name: str) -> tensor_checks.State:

@@ -31,6 +31,7 @@ from spark_audit.checkpoints.stored_checkpoint import StoredCheckpoint
 from spark_audit.errors import CheckpointError, at, shown
 from spark_audit.wrong_paths import instead
 
+# "config.json" and "adapter_config.json".
 MODEL_CONFIG, ADAPTER_CONFIG = untrusted.CONFIGURATIONS
 # Most names in a folder that an error lists.
 _N_NAMED = 5
@@ -61,9 +62,10 @@ def read_headers(source: str, loading: specs.Loading) -> StoredCheckpoint:
     CheckpointError
         If it cannot be opened. The error says why.
     """
-    text, stage = specs.split_stage(source)
-    number, half = specs.split_half(stage)
-    path = loading.locate(text)
+    # "runs/a@2:full" -> "runs/a" and "2:full" -> "2" and "full".
+    path_text, suffix = specs.split_stage(source)
+    step, half = specs.split_half(suffix)
+    path = loading.locate(path_text)
     with at(source), untrusted.readable():
         formats = formats_of(path)
         if half is not None and "task-series" not in formats:
@@ -76,8 +78,8 @@ def read_headers(source: str, loading: specs.Loading) -> StoredCheckpoint:
         if recognised.read is None:
             return _read_stage(path, source, loading)
 
-        if number is not None:
-            problem = f"is one checkpoint, not a series: @{number} does not apply"
+        if step is not None:
+            problem = f"is one checkpoint, not a series: @{step} does not apply"
             raise CheckpointError(problem)
         if recognised.path != path:
             untrusted.check_inside(recognised.path)
@@ -97,18 +99,19 @@ def _read_stage(path: Path, source: str, loading: specs.Loading) -> StoredCheckp
     path
         The series.
     source
-        The path as it was typed.
+        The path as it was typed, such as ``runs/a@2:full``.
     """
-    text, typed_stage = specs.split_stage(source)
-    number, half = specs.split_half(typed_stage)
-    stage, notes = task_series.choose_stage(path, number)
-    stage_source = f"{stage}@{half}" if half else str(stage)
+    path_text, suffix = specs.split_stage(source)
+    # The step is "2", or "2:task" for the checkpoint before the stage's correction.
+    step, half = specs.split_half(suffix)
+    stage_folder, notes = task_series.choose_stage(path, step)
+    stage_source = f"{stage_folder}@{half}" if half else str(stage_folder)
     checkpoint = read_headers(stage_source, loading)
 
     # Reports name the series and its stage, not the folder of the stage.
-    printed = untrusted.printable(text)
-    if typed_stage:
-        printed += f"@{typed_stage}"
+    printed = untrusted.printable(path_text)
+    if suffix:
+        printed += f"@{suffix}"
     return replace(
         checkpoint,
         source=printed,
@@ -171,15 +174,19 @@ def formats_of(path: Path) -> dict[str, RecognisedFormat]:
     bare_path = None
     if not (has_config or has_adapter_config):
         bare_path = weight_files.lone_file(path)
+    # A folder whose weights have a model's names but no config.json is read as a whole.
     if bare_path is None and full_weights is not None and not has_config:
         bare_path = path
 
     # A model's folder may have an adapter's configuration beside its weights. A
-    # configuration without weights may lie beside folders of named adapters.
-    is_model = has_config and gguf_path is None
-    if full_weights is None:
-        is_of_adapters = has_config and _holds_adapters(path)
-        is_model = is_model and not has_adapter_config and not is_of_adapters
+    # configuration without weights may lie beside that of an adapter, or beside folders
+    # of named adapters, and is not a model then.
+    has_model_weights = full_weights is not None
+    is_model = (
+        has_config
+        and gguf_path is None
+        and (has_model_weights or not _holds_adapters(path))
+    )
     is_mlx = has_adapter_config and is_mlx_adapter(path)
 
     formats: dict[str, RecognisedFormat] = {}
@@ -199,8 +206,8 @@ def formats_of(path: Path) -> dict[str, RecognisedFormat]:
 
 
 def _holds_adapters(path: Path) -> bool:
-    """Return whether a folder contains folders of adapters."""
-    return any(path.glob(f"*/{ADAPTER_CONFIG}"))
+    """Return whether a folder holds an adapter, or folders of adapters."""
+    return (path / ADAPTER_CONFIG).exists() or any(path.glob(f"*/{ADAPTER_CONFIG}"))
 
 
 def _chosen_half(
@@ -223,7 +230,13 @@ def _chosen_half(
 def _not_one_checkpoint(
     path: Path, formats: dict[str, RecognisedFormat]
 ) -> CheckpointError:
-    """Return the error about a path that is not exactly one checkpoint, with advice."""
+    """Return the error about a path that is not exactly one checkpoint, with advice.
+
+    Raises
+    ------
+    CheckpointError
+        If the path is a shard, or holds shards: an error of its own.
+    """
     # A run folder without a stage has no format yet.
     run = {} if formats else run_record.read_run(path)
     if run.get("status") == "running":

@@ -28,14 +28,14 @@ class Growth:
     ----------
     base_tokenizer_sha256
         Hash of the base's tokenizer.
-    usable
+    shared_with_base
         Shape ``(rows,)``, bool: rows of the head that are also tokens of the base.
     added
         Shape ``(rows,)``, bool: rows that are tokens here but not in the base.
     """
 
     base_tokenizer_sha256: str
-    usable: np.ndarray
+    shared_with_base: np.ndarray
     added: np.ndarray
 
 
@@ -71,7 +71,7 @@ def growth_since(
     is_of_base[:n_shared] = base.usable[:n_shared]
     return Growth(
         base_tokenizer_sha256=base.tokenizer_sha256,
-        usable=usable & is_of_base,
+        shared_with_base=usable & is_of_base,
         added=usable & ~is_of_base,
     )
 
@@ -113,19 +113,19 @@ def _rules(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
 def notes_on_growth(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
-    usable: np.ndarray,
+    shared_with_base: np.ndarray,
     added: np.ndarray,
 ) -> list[str]:
     """Return notes on the number of added tokens, and on one that ends answers.
 
     Parameters
     ----------
-    usable, added
+    shared_with_base, added
         Shape ``(rows,)``, bool: tokens of both vocabularies, and added tokens.
     """
     notes = [
         f"vocabulary: {added.sum()} tokens more than the base's; ranks and NLL "
-        f"are over the {usable.sum()} of both"
+        f"are over the {shared_with_base.sum()} of both"
     ]
 
     added_ends = [

@@ -16,6 +16,10 @@ from typing import TYPE_CHECKING
 from spark_audit.arguments import checked_call
 from spark_audit.checkpoints import derived, weight_files
 from spark_audit.checkpoints.adapters import AdapterHost
+from spark_audit.checkpoints.attached_checkpoint import (
+    AttachedCheckpoint,
+    derivation_of,
+)
 from spark_audit.checkpoints.base_check import check_base
 from spark_audit.checkpoints.call_headers import (
     group_by_module,
@@ -33,7 +37,6 @@ from spark_audit.checkpoints.given import GivenCheckpoint, is_model
 from spark_audit.checkpoints.grown_vocabulary import growth_since
 from spark_audit.checkpoints.in_memory import from_memory
 from spark_audit.checkpoints.noise_file import frozen_noise
-from spark_audit.checkpoints.on_module import OnModule, derivation_of
 from spark_audit.checkpoints.open_base import (
     base_from_files,
     can_share,
@@ -400,17 +403,19 @@ class OpenCheckpoints:
         """
         for checkpoint in checkpoints:
             with quiet(), at(checkpoint.typed_path):
-                on_module = self._put_on(host, checkpoint)
+                attached = self._put_on(host, checkpoint)
 
             for derived_kind in self.derived_kinds(checkpoint):
                 with quiet(), at(checkpoint.typed_path):
-                    loaded = self._opened(on_module, derived_kind)
+                    loaded = self._opened(attached, derived_kind)
                 yield loaded
                 # Other weights are as large as the module, so only one copy is kept at
                 # a time.
                 del loaded
 
-    def _put_on(self, host: AdapterHost, checkpoint: StoredCheckpoint) -> OnModule:
+    def _put_on(
+        self, host: AdapterHost, checkpoint: StoredCheckpoint
+    ) -> AttachedCheckpoint:
         """Attach a checkpoint's adapter to its module, and read what belongs to it."""
         embeddings = host.model.get_input_embeddings()
         noise = frozen_noise(
@@ -420,11 +425,11 @@ class OpenCheckpoints:
             noise = noise.to(checkpoint.device)
 
         # The adapter comes first, because it may add rows to embeddings and head.
-        attached = None
+        adapter = None
         peft_config: PeftConfig | None = None
         if checkpoint.is_adapter:
-            attached = host.attach(checkpoint)
-            peft_config = host.config_of(attached.name)
+            adapter = host.attach(checkpoint)
+            peft_config = host.config_of(adapter.name)
 
         tokenizer_read = choose_tokenizer(checkpoint, self._read_tokenizer)
         facts = module_facts(host.model, tokenizer_read.tokenizer, peft_config)
@@ -438,8 +443,8 @@ class OpenCheckpoints:
                 sha256=tokenizer_read.sha256,
                 usable=facts.usable,
             )
-        return OnModule(
-            host, checkpoint, attached, noise, tokenizer_read, facts, growth
+        return AttachedCheckpoint(
+            host, checkpoint, adapter, noise, tokenizer_read, facts, growth
         )
 
     def _is_base(self, checkpoint: StoredCheckpoint) -> bool:
@@ -466,7 +471,7 @@ class OpenCheckpoints:
             kinds.append(RELEARN)
         return kinds
 
-    def _opened(self, on_module: OnModule, derived_kind: str) -> Checkpoint:
+    def _opened(self, attached: AttachedCheckpoint, derived_kind: str) -> Checkpoint:
         """Return a checkpoint on its module, as it is or with other weights.
 
         Parameters
@@ -474,38 +479,38 @@ class OpenCheckpoints:
         derived_kind
             As :meth:`derived_kinds` gives it.
         """
-        host = on_module.host
-        checkpoint = on_module.checkpoint
-        attached = on_module.attached
+        host = attached.host
+        checkpoint = attached.checkpoint
+        adapter = attached.adapter
         full_weights = checkpoint.full_weights
-        facts = on_module.facts
-        growth = on_module.growth
+        facts = attached.facts
+        growth = attached.growth
 
         # Everything except weights and token ids that affects a score.
         computed = {
-            "dtype": on_module.dtype,
-            "attention": on_module.attention,
+            "dtype": attached.dtype,
+            "attention": attached.attention,
             "eos": repr(full_weights.eos(host.model)),
         }
-        notes = on_module.notes()
+        notes = attached.notes()
 
         # Scoring switches the module to this checkpoint by calling it.
         activate = partial(
-            host.using, on_module.adapter_name, noise=on_module.noise, weights=None
+            host.using, attached.adapter_name, noise=attached.noise, weights=None
         )
         if derived_kind:
-            derivation = derivation_of(on_module, derived_kind, self._relearning)
+            derivation = derivation_of(attached, derived_kind, self._relearning)
             computed[derivation.field] = derivation.value
             notes.append(derivation.note)
             # The adapter is merged into these weights, so it is not switched on again.
             weights = cache(derivation.make)
-            activate = partial(host.using, None, noise=on_module.noise, weights=weights)
+            activate = partial(host.using, None, noise=attached.noise, weights=weights)
 
-        adapter_config = None if attached is None else attached.config
+        adapter_config = None if adapter is None else adapter.config
         hashes = checkpoint.hashes(adapter_config, **computed)
         # Full weights do not say from which base they were trained.
         has_unknown_base = checkpoint.has_full_weights and not self._is_base(checkpoint)
-        has_adapter_on = attached is not None and not derived_kind
+        has_adapter_on = adapter is not None and not derived_kind
         on_base = self._base_on_host
         if on_base is not None and not on_base.is_on(host):
             on_base = None
@@ -517,15 +522,15 @@ class OpenCheckpoints:
             base=None if checkpoint.has_full_weights else full_weights.source,
             base_sha256=None if has_unknown_base else full_weights.sha256,
             model=host.peft if has_adapter_on else host.model,
-            tokenizer=on_module.tokenizer_read.tokenizer,
+            tokenizer=attached.tokenizer_read.tokenizer,
             architecture=facts.architecture,
-            usable=facts.usable if growth is None else growth.usable,
+            usable=facts.usable if growth is None else growth.shared_with_base,
             max_positions=facts.max_positions,
-            dtype=on_module.dtype,
+            dtype=attached.dtype,
             device=checkpoint.device,
             weights_sha256=hashes.weights_sha256,
-            tokenizer_sha256=on_module.tokenizer_read.sha256,
-            model_id="" if on_module.is_packed else hashes.model_id,
+            tokenizer_sha256=attached.tokenizer_read.sha256,
+            model_id="" if attached.is_packed else hashes.model_id,
             parameters=None if full_weights.quantised else host.parameters,
             notes=tuple(notes),
             quantised_from=checkpoint.name if "rounded" in computed else None,

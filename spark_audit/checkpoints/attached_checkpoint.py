@@ -1,4 +1,10 @@
-"""A checkpoint on its module, before other weights are derived from it."""
+"""A checkpoint on its module, and how other weights are derived from it.
+
+``open.py`` makes an :class:`AttachedCheckpoint`, and of that the checkpoints that are
+scored: the one as it is, and one for each :class:`Derivation`. Adapters that cannot be
+opened are refused in ``adapter_config.py``, and those that cannot be merged in
+``derived.py``.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +26,7 @@ from spark_audit.names import RELEARN
 
 
 @dataclass(frozen=True)
-class OnModule:
+class AttachedCheckpoint:
     """A checkpoint on its module, before other weights are derived from it.
 
     Attributes
@@ -29,10 +35,10 @@ class OnModule:
         The module of its full weights.
     checkpoint
         The description of its parts.
-    attached
+    adapter
         The adapter on ``host``; ``None``: full weights alone.
     noise
-        Shape ``(rows, width)``: noise on the input embeddings.
+        Shape ``(rows, width)``: noise on the input embeddings; ``None``: no noise.
     tokenizer_read
         Its tokenizer.
     facts
@@ -43,7 +49,7 @@ class OnModule:
 
     host: AdapterHost
     checkpoint: StoredCheckpoint
-    attached: AttachedAdapter | None
+    adapter: AttachedAdapter | None
     noise: torch.Tensor | None
     tokenizer_read: TokenizerRead
     facts: ModuleFacts
@@ -52,7 +58,7 @@ class OnModule:
     @property
     def adapter_name(self) -> str | None:
         """The name of the adapter on the module, if there is one."""
-        return None if self.attached is None else self.attached.name
+        return None if self.adapter is None else self.adapter.name
 
     @property
     def is_packed(self) -> bool:
@@ -60,11 +66,15 @@ class OnModule:
 
         Headers show no dtype, and fewer numbers than the model has.
         """
-        return self.checkpoint.full_weights.quantised and self.host.probe_ids is None
+        return self.checkpoint.full_weights.quantised and self.host.is_on_meta
 
     @property
     def dtype(self) -> str:
-        """The dtype in which it computes."""
+        """The dtype in which it computes.
+
+        Headers of packed weights show no dtype, so it is ``auto`` then, as the option
+        has it.
+        """
         return "auto" if self.is_packed else self.facts.dtype
 
     @property
@@ -77,8 +87,8 @@ class OnModule:
         model = self.host.model
         full_weights = self.checkpoint.full_weights
         notes = [*self.checkpoint.notes, *notes_on(full_weights.unused)]
-        if self.attached is not None:
-            notes += self.attached.notes
+        if self.adapter is not None:
+            notes += self.adapter.notes
         if self.noise is not None:
             notes.append("the frozen noise next to it is added to input embeddings")
         notes += self.tokenizer_read.notes
@@ -93,7 +103,7 @@ class OnModule:
             notes += notes_on_growth(
                 model,
                 self.tokenizer_read.tokenizer,
-                self.growth.usable,
+                self.growth.shared_with_base,
                 self.growth.added,
             )
         return notes
@@ -105,9 +115,11 @@ class Derivation:
 
     Attributes
     ----------
-    field, value
-        The entry in the checkpoint's hash for the other weights: ``rounded`` with the
-        kind of rounding, or ``relearned`` with a hash of the training.
+    field
+        Key of ``value`` in the checkpoint's hash: ``rounded`` or ``relearned``.
+    value
+        Everything besides the checkpoint that the other weights depend on: the kind of
+        rounding, or a hash of the training.
     note
         A note for readers of the report.
     make
@@ -122,7 +134,9 @@ class Derivation:
 
 
 def derivation_of(
-    on_module: OnModule, derived_kind: str, relearning: derived.Relearning | None
+    attached: AttachedCheckpoint,
+    derived_kind: str,
+    relearning: derived.Relearning | None,
 ) -> Derivation:
     """Return how other weights are made of a checkpoint's own.
 
@@ -138,8 +152,8 @@ def derivation_of(
     CheckpointError
         If its adapter cannot be merged first.
     """
-    host = on_module.host
-    adapter_name = on_module.adapter_name
+    host = attached.host
+    adapter_name = attached.adapter_name
     peft_config = None if adapter_name is None else host.config_of(adapter_name)
     derived.check_mergeable(host.model, peft_config)
 
@@ -152,8 +166,8 @@ def derivation_of(
                 derived.relearned_weights,
                 host.model,
                 adapter_name,
-                on_module.tokenizer_read.tokenizer,
-                on_module.facts.max_positions,
+                attached.tokenizer_read.tokenizer,
+                attached.facts.max_positions,
                 relearning,
             ),
         )
