@@ -48,7 +48,10 @@ SCORES_FOLDER = "scores"
 writer makes them."""
 
 REPORT_FOLDERS = ("tables", "figures", SCORES_FOLDER, "scores/store")
-"""Folders in a report folder, none of which may be a link to a place outside."""
+"""Folders in a report folder, none of which may be a link to a place outside.
+
+The report folder itself may be a link.
+"""
 
 RUN_AGAIN = "run the audit again with this version"
 """Remedy for a report that cannot be read."""
@@ -120,7 +123,7 @@ def read_report(folder: str | Path) -> Report:
     OutputError
         If the file cannot be read.
     """
-    # The report may come from somebody else, so read nothing through its links.
+    # The report may come from somebody else, so read nothing through links inside.
     folder = Path(folder)
     check_links(folder, *REPORT_FOLDERS)
     path = folder / REPORT_FILE
@@ -145,7 +148,8 @@ def read_report(folder: str | Path) -> Report:
         raise InputError(problem, where=str(path), fix=RUN_AGAIN) from error
 
     try:
-        # Sentences of a foreign report may lack their template or a fact.
+        # Sentences of a foreign report may lack their template or a fact, which these
+        # properties raise.
         for finding in report.findings:
             _ = finding.sentence
         for guard in report.guards:
@@ -199,9 +203,13 @@ def write_report(
     ``report.json`` holds the exact figures. All other files hold the shared report,
     since a comparison of two files could otherwise undo the rounding.
 
-    ``report.json`` names the files next to it. Files that the previous report names and
-    that would contradict the new one are deleted. These are all that were not written
-    again; if a report is only rendered again, they are those of the given formats.
+    ``report.json`` names the files next to it. Files that would contradict it are
+    deleted:
+
+    - Of another report in the folder, every file that it names and that was not written
+      again.
+    - Of the same report, which is only rendered again, only such files of the given
+      formats, and those of a format that this version no longer has.
 
     Parameters
     ----------
@@ -245,17 +253,14 @@ def write_report(
     report_of_folder = report if "json" in requested else previous
     if report_of_folder is None:
         return written
-
-    files_by_format = _files_by_format(
+    updated_report = _updated_report(
         report_of_folder, previous, paths_by_format, folder
     )
-    report_of_folder = report_of_folder.model_copy(update={"files": files_by_format})
-    _delete_unnamed_files(report_of_folder, previous, folder)
-    report_of_folder = _with_existing_files(report_of_folder, folder)
+    _delete_unnamed_files(updated_report, previous, folder)
 
     # report.json marks the folder as finished, so it is written last.
-    if "json" in requested or report_of_folder != previous:
-        files = list(_json(report_of_folder, folder, writer_input))
+    if "json" in requested or updated_report != previous:
+        files = list(_json(updated_report, folder, writer_input))
         json_paths = _write_keeping_files_of_user(files, folder, previous)
         if "json" in requested:
             written += json_paths
@@ -321,6 +326,24 @@ def _all_files(report: Report | None) -> set[str]:
     return names
 
 
+def _updated_report(
+    report: Report,
+    previous: Report | None,
+    paths_by_format: Mapping[str, Sequence[Path]],
+    folder: Path,
+) -> Report:
+    """Return a report that names the files of its folder, after some were written.
+
+    Parameters
+    ----------
+    paths_by_format
+        The files that were written just now.
+    """
+    files_by_format = _files_by_format(report, previous, paths_by_format, folder)
+    named_report = report.model_copy(update={"files": files_by_format})
+    return _with_existing_files(named_report, folder)
+
+
 def _files_by_format(
     report: Report,
     previous: Report | None,
@@ -330,7 +353,7 @@ def _files_by_format(
     """Return the names of a report's files, by format, and of the evidence.
 
     If a report is only rendered again, files of other formats stay. Files of a format
-    that no longer exists are dropped, since nothing would write them again.
+    that this version no longer has are dropped, since nothing would write them again.
 
     Parameters
     ----------
@@ -370,7 +393,7 @@ def _delete_unnamed_files(
 
 
 def _with_existing_files(report: Report, folder: Path) -> Report:
-    """Return a report that names only existing files, in the order of formats."""
+    """Return a report that names only existing files, sorted by format name."""
     # Users may delete evidence, since it is as private as the data.
     existing = {}
     for name, names in sorted(report.files.items()):
