@@ -148,8 +148,8 @@ def read_report(folder: str | Path) -> Report:
         raise InputError(problem, where=str(path), fix=RUN_AGAIN) from error
 
     try:
-        # Sentences of a foreign report may lack their template or a fact, which these
-        # properties raise.
+        # Reading a sentence raises if its template or a fact is missing, as it may be
+        # in a foreign report.
         for finding in report.findings:
             _ = finding.sentence
         for guard in report.guards:
