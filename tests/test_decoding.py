@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from audited import conclude, matched, of_frame
 from decoding import Attacker, Figure, figure, left_over, lines_of
-from made_reports import made_report, manifest_facts
+from made_reports import group_fields, made_report, manifest_facts
 
 from spark_audit.audits import Matched, Membership
 from spark_audit.audits.base import Context
@@ -427,7 +427,7 @@ def test_a_usual_report_loses_nothing_but_digits(make_case, small):
     shown = disclosed(usual)
     assert len(shown.results) == len(results)
     for before, after in zip(results, shown.results, strict=True):
-        for name in ("status", "interval", "clusters"):
+        for name in ("status", "interval_method", "clusters"):
             assert getattr(after, name) == getattr(before, name)
         # Tokens, to what an average cluster has.
         assert abs(after.n - before.n) <= before.n / max(before.clusters, 1)
@@ -470,7 +470,7 @@ def test_of_two_sides_and_their_difference_none_follows_from_the_others(
             audit=audit,
             checkpoint="ours",
             metric=metric,
-            group=group,
+            **group_fields(group),
             unit="nats",
             value=0.5,
             clusters=clusters,

@@ -452,7 +452,7 @@ def test_a_change_of_a_rate_is_bounded_and_needs_its_test():
         value=0.9,
         low=0.2,
         high=1.6,
-        interval="jackknife-t",
+        interval_method="jackknife-t",
         p=0.25,
     )
     (found,) = bounded([row], {"top10_rate"})

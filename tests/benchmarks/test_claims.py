@@ -150,7 +150,7 @@ def test_the_figure_of_a_system_is_the_one_over_sources_and_seeds():
             Row, "spark", 0.6, interval_over="both", no_effect=0.25, low=0.3, high=0.9
         ),
         a_row(Row, "spark-no-ul", 0.9),
-        a_row(Row, "spark", 0.1, group="task:yelp"),
+        a_row(Row, "spark", 0.1, group_kind="task", group_value="yelp"),
     ]
     against = [
         a_row(Contrast, "spark[1]", -0.3, baseline="er[1]"),
