@@ -277,11 +277,14 @@ def test_strata_say_which_identifiers_were_learned(manifest, tables):
     ],
 )
 def test_all_audits_of_identifiers_report_both_strata(
-    audit, metric, of, manifest, tables
+    audit, metric, variant, manifest, tables
 ):
     result = audit(tables, manifest)
-    pooled = figure(result, "masked", metric, of)
-    parts = [figure(result, "masked", metric, of, group=g) for g in (IN_LOSS, READ)]
+    pooled = figure(result, "masked", metric, variant)
+    parts = [
+        figure(result, "masked", metric, variant, group=group)
+        for group in (IN_LOSS, READ)
+    ]
     assert all(part.n > 0 for part in parts)
     assert pooled.n == sum(part.n for part in parts)
     whole = sum(part.value * part.n for part in parts) / pooled.n

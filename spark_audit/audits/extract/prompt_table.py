@@ -103,7 +103,7 @@ def with_cue_and_base(spans: pd.DataFrame) -> pd.DataFrame:
     hits = pd.MultiIndex.from_frame(spans.loc[is_hit, COLUMNS_OF_ANSWER])
 
     def is_reproduced(rows: pd.DataFrame) -> np.ndarray:
-        """Return whether each row, named by ``COLUMNS_OF_ANSWER``, is a hit."""
+        """Return a mask of hits, shape ``(rows,)``; columns: ``COLUMNS_OF_ANSWER``."""
         return np.asarray(pd.MultiIndex.from_frame(rows).isin(hits))
 
     # Look the same spans up after the cue, at the base, and after the cue at the base.

@@ -61,7 +61,7 @@ class SeriesScores:
 
 
 def series_scores(evidence: Evidence) -> dict[str, SeriesScores]:
-    """Return the series by name, with the stages that all of their seeds reached."""
+    """Return the series, one per method, with the stages that all seeds reached."""
     names = [CheckpointName.parse(name) for name in evidence.checkpoints]
     sums = evidence.values["nll_sum"]  # (checkpoints, spans), nats
     training_stages = evidence.values["place"]  # (checkpoints, spans)
@@ -214,7 +214,7 @@ def _is_usable(spans: pd.DataFrame) -> np.ndarray:
 
 
 def cells_of_series(series: SeriesScores) -> Iterator[TaskCell]:
-    """Yield a cell for each task and stage, then one of all tasks for each stage."""
+    """Yield one cell per task and stage, then one per stage of all tasks."""
     tasks = sorted({*series.spans["task"]})
     for task in [*tasks, ALL_TASKS]:
         yield from _cells_of_task(series, task)
