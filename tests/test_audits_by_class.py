@@ -43,6 +43,7 @@ OTHER_MEANINGS: dict[tuple[str, str], str] = {
     ("spark_audit/manifest/redaction.py", "nll"): FIELD,
     ("spark_audit/manifest/redaction.py", "twins"): FIELD,
     ("spark_audit/manifest/reference_distance.py", "nll"): COLUMN,
+    ("spark_audit/manifest/schema.py", "twins"): "a count that a notebook shows",
     ("spark_audit/manifest/task_manifest.py", "twins"): FIELD,
     ("spark_audit/manifest/token_corpus.py", "nll"): COLUMN,
     ("spark_audit/manifest/twins.py", "twins"): STREAM,
