@@ -150,6 +150,23 @@ def test_why_a_series_cannot_be_tested(given, why):
     assert why in row.note
 
 
+@pytest.mark.parametrize("unscored", ["base", "run@2"])
+def test_a_series_that_shares_no_scored_row_is_not_said_to_have_few(unscored):
+    """All tasks are large; a model that was scored on no row is why none is tested."""
+    given = evidence(0, learned=0.5)
+    scores = {
+        name: {
+            "nll": given.row(name, "nll") * (np.nan if name == unscored else 1.0),
+            "place": given.row(name, "place"),
+            "texts": given.row(name, "texts"),
+        }
+        for name in given.checkpoints
+    }
+    _, said = concluded(Evidence.of(given.units, scores.items()))
+    assert said.says == "series.missing"
+    assert "scored by the untrained model and by every stage" in said.facts["reason"]
+
+
 def test_the_table_goes_stage_by_stage():
     result, _ = concluded(evidence(5, learned=0.6, kept=0.3))
     table = result.tables["series_stages"]

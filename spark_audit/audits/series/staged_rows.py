@@ -41,6 +41,8 @@ TOO_FEW_ROWS = (
     f"or {MIN_ROWS_OF_TASK} held-out rows"
 )
 
+NONE_SCORED_BY_ALL = "no row was scored by the untrained model and by every stage"
+
 
 @dataclass(frozen=True, eq=False)
 class StagedRows:
@@ -154,10 +156,12 @@ def staged_series(evidence: Evidence) -> Iterator[SeriesRows]:
         reason = ""
         if is_tested_row.any():
             rows = all_units.take(is_tested_row)
-        elif has_stage.any():
-            reason = TOO_FEW_ROWS
-        else:
+        elif not has_stage.any():
             reason = UNORDERED
+        elif not is_usable.any():
+            reason = NONE_SCORED_BY_ALL
+        else:
+            reason = TOO_FEW_ROWS
         yield SeriesRows(
             name=name,
             rows=rows,
