@@ -252,6 +252,27 @@ def test_only_canaries_of_the_highest_dose_are_the_control(plant):
     assert sum(r["canaries"] for (p, _), r in by_dose.items() if p == "full") == 80
 
 
+def test_a_rise_is_bounded_by_the_canaries_that_it_is_tested_on(plant):
+    """One canary of the highest dose can have no test, so those below are tested, too.
+
+    With the base's ranks not uniform, signs decide: the smallest p of 16 is 2^-16.
+    """
+    planted = plant(n=16, doses=(64, *[4] * 15))
+    tables = {
+        "base": {CANDIDATES: planted.table(1.5, seed=1)},
+        "risen": {CANDIDATES: planted.table(by_split(4.0, 1.5), seed=1)},
+        "still": {CANDIDATES: planted.table(1.5, seed=2)},
+    }
+    result = canary(tables, planted.manifest)
+    (said,) = [f for f in result.findings if f.says == "canary.not_risen"]
+    assert said.checkpoint == "still"
+    (power,) = said.power
+    assert power.n == 16
+    assert power.least_p == 2.0**-15
+    assert said.mde is not None
+    assert said.at_most is not None
+
+
 def by_split(trained: float, held_out: float) -> Shift:
     return lambda canary: held_out if canary["held_out"] else trained
 

@@ -207,7 +207,7 @@ def _rise_since_base(tested: CheckpointCanaries, canaries: RankedCanaries) -> Fi
         for test in canaries.control_tests
         if test.checkpoint == tested.name and test.part in tested.parts
     )
-    finding = rise_finding(canaries.frame, control_test, tested.comparisons)
+    finding = rise_finding(canaries, control_test, tested.comparisons)
 
     # It is the only group of tests that can claim.
     return _corrected(finding, 1, tested.facts)

@@ -103,7 +103,7 @@ class RankedCanaries:
         rise since the base is tested instead: a part without scores of the base has no
         rise, and p is 1.
         """
-        canaries = self._control_canaries()
+        canaries = self.control_canaries
 
         def p_of_control(tested: pd.DataFrame) -> float:
             """Return p of the lines of one checkpoint and part (all columns)."""
@@ -120,8 +120,11 @@ class RankedCanaries:
         tests = tests_of(fine_tuned, "exposure", p_of_control)
         return sorted(adjusted(tests), key=lambda test: test.p)
 
-    def _control_canaries(self) -> pd.DataFrame:
+    @cached_property
+    def control_canaries(self) -> pd.DataFrame:
         """Return trained canaries of enough of the highest doses for a small p.
+
+        The doses are the same for all checkpoints and parts.
 
         The highest dose is enough for a test against chance. A rise is tested by signs:
         if all n canaries of a part rise, p is 2^-n, and Holm sums over the parts.

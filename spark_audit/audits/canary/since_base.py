@@ -15,6 +15,7 @@ from spark_audit.audits.canary import ranks
 from spark_audit.audits.canary.canary_finding import canary_finding
 from spark_audit.audits.canary.chance_tests import CanaryTest, p_risen
 from spark_audit.audits.canary.held_out import HeldOutComparison, clearest_difference
+from spark_audit.audits.canary.ranked_canaries import RankedCanaries
 from spark_audit.results import Finding, Row
 from spark_audit.results.findings import Fact
 from spark_audit.stats.at_most import t_bound
@@ -29,7 +30,7 @@ On normal differences its efficiency is 3 / pi (Hodges and Lehmann 1956).
 
 
 def rise_finding(
-    frame: pd.DataFrame,
+    canaries: RankedCanaries,
     control_test: CanaryTest,
     comparisons: Sequence[HeldOutComparison],
 ) -> Finding:
@@ -46,9 +47,8 @@ def rise_finding(
 
     Parameters
     ----------
-    frame
-        Canaries of all checkpoints, from
-        :func:`~spark_audit.audits.canary.ranks.ranked`.
+    canaries
+        Canaries of all checkpoints.
     control_test
         The positive control of one checkpoint and part: the test of canaries in most
         rows, which decides here.
@@ -57,12 +57,11 @@ def rise_finding(
         first.
     """
     name = control_test.checkpoint
-    of_part = frame[frame["part"] == control_test.part]
+    of_part = _of_part(canaries.frame, control_test.part)
     trained = ranks.trained_canaries(of_part)
 
-    # The control test may have lower doses, too (`RankedCanaries.control_tests`); the
-    # smallest effect and the bound are those of the highest dose alone.
-    in_most_rows = trained[trained["dose"] == trained["dose"].max()]
+    # The smallest effect and the bound are those of the canaries that p is of.
+    in_most_rows = _of_part(canaries.control_canaries, control_test.part)
 
     # Each (canaries,), bits; above 0 is more exposed than at the base model.
     rises = ranks.exposure_rises(trained, name)
@@ -128,6 +127,11 @@ def rise_finding(
         power=_power_of_rise(mean_in_most_rows, control_test),
         bounds=bounds,
     )
+
+
+def _of_part(frame: pd.DataFrame, part: str) -> pd.DataFrame:
+    """Return the lines of a frame of canaries that are of one part."""
+    return frame[frame["part"] == part]
 
 
 def _power_of_rise(mean_rise: Estimate, control_test: CanaryTest) -> list[Power]:
