@@ -211,9 +211,10 @@ class Evidence:
     def united(cls, all_evidence: Sequence[Evidence]) -> Evidence:
         """Return the evidence of several reports on one manifest.
 
-        Each unit counts once. Each checkpoint counts once, too, with the scores of the
-        first report that contains it. Its scores are NaN on units that only other
-        reports have.
+        Each unit counts once; two are the same if they agree in the columns that all
+        reports have, since those of an earlier version can lack some. Each checkpoint
+        counts once, too, with the scores of the first report that contains it. Its
+        scores are NaN on units that only other reports have.
 
         Parameters
         ----------
@@ -221,10 +222,18 @@ class Evidence:
             That of each report, of the same audit; facts are those of the first.
         """
         units = all_evidence[0].units
+        shared = [
+            column
+            for column in units
+            if all(column in evidence.units for evidence in all_evidence)
+        ]
         for evidence in all_evidence[1:]:
-            is_new = ~_keys(evidence.units).isin(_keys(units))  # (units of the report,)
+            keys_of_report = _keys(evidence.units[shared])
+            is_new = ~keys_of_report.isin(
+                _keys(units[shared])
+            )  # (units of the report,)
             units = pd.concat([units, evidence.units[is_new]], ignore_index=True)
-        keys = _keys(units)
+        keys = _keys(units[shared])
 
         score_names = dict.fromkeys(
             name for evidence in all_evidence for name in evidence.values
@@ -232,7 +241,8 @@ class Evidence:
         scores_of: dict[str, dict[str, np.ndarray]] = {}
         for evidence in all_evidence:
             # Where the units of this report stand among all of them.
-            indices = keys.get_indexer(_keys(evidence.units))  # (units of the report,)
+            keys_of_report = _keys(evidence.units[shared])
+            indices = keys.get_indexer(keys_of_report)  # (units of the report,)
             for checkpoint in evidence.checkpoints:
                 if checkpoint in scores_of:
                     continue

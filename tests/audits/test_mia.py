@@ -3,15 +3,16 @@
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from audited import change, figure, mia, the_one
+from audited import change, conclude, evidence, figure, mia, the_one
 
+from spark_audit.audits.base import Context
 from spark_audit.audits.mia import audit as mia_audit
 from spark_audit.audits.mia import guards as mia_guards
 from spark_audit.audits.mia import texts
@@ -25,6 +26,7 @@ from spark_audit.manifest.file import write_manifest
 from spark_audit.manifest.redaction import redact
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Finding, Row
+from spark_audit.results.evidence import Evidence
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.clustered_roc import Design, auc_difference
 from spark_audit.stats.estimate import Estimate
@@ -421,6 +423,25 @@ def test_near_duplicates_of_tasks_that_are_too_small_do_not_count(make_world):
     assert row_of(result, "ours", "loss", group="task:b").status == "not_estimable"
     assert row_of(result, "ours", "loss").status == "ok"
     assert guard(result, "near-duplicates").passed is True
+
+
+@pytest.mark.parametrize("earlier_first", [True, False])
+def test_evidence_without_a_later_column_is_of_the_same_examples(
+    earlier_first, make_world
+):
+    """An earlier version did not say which examples have a near-duplicate."""
+    world = make_world(copies=20)
+    later = evidence("mia", world.tables(a=0.4), world.manifest, blind_permutations=0)
+    known = evidence("mia", world.tables(b=0.0), world.manifest, blind_permutations=0)
+    earlier = replace(known, units=known.units.drop(columns="is_crossing"))
+    parts = [earlier, later] if earlier_first else [later, earlier]
+    both = Evidence.united(parts)
+    assert len(both.units) == len(later.units)
+    context = Context(replicates=200)
+    alone = conclude("mia", later, context, blind_permutations=0)
+    result = conclude("mia", both, context, blind_permutations=0)
+    assert row_of(result, "a", "loss").value == row_of(alone, "a", "loss").value
+    assert guard(result, "near-duplicates").passed is False
 
 
 def test_without_the_blind_classifier_nothing_is_validated(make_world):

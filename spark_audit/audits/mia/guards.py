@@ -434,10 +434,11 @@ def _n_crossing(guards: ScoreGuards) -> int | None:
 
     # That figure is of all examples, also those of tasks that are too small to judge.
     examples = guards.judged_examples
-    if "is_crossing" in examples:
+    if "is_crossing" in examples and examples["is_crossing"].notna().all():
         return int(examples["is_crossing"].astype(bool).sum())
 
-    # Evidence of earlier versions does not say which examples they are: at most all.
+    # Evidence of earlier versions does not say which examples they are, nor do its
+    # lines in that of several reports: at most all.
     return min(int(n_left), len(examples))
 
 
