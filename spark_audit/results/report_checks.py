@@ -21,6 +21,9 @@ ReportTables: TypeAlias = dict[str, list[dict[str, Any]]]
 RESERVED_TABLES = ("results", "contrasts", "guards")
 """Names of a report's lists, which no further table can have."""
 
+ACCURACY_MATRIX = "accuracy_matrix"
+"""Table with a column for each task, whose names are the user's."""
+
 _NAME_OF_TABLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 _FILE_OF_REPORT = re.compile(
@@ -51,7 +54,7 @@ _COLUMNS_OF_DRAWN: Mapping[str, _DrawnColumns] = {
         texts=("checkpoint", "variant"),
         numbers=("fpr", "tpr", "chance_low", "chance_high"),
     ),
-    "accuracy_matrix": _DrawnColumns(texts=("checkpoint",), numbers=("stage",)),
+    ACCURACY_MATRIX: _DrawnColumns(texts=("checkpoint",), numbers=("stage",)),
     "stages_states": _DrawnColumns(
         texts=("checkpoint", "task", "state"), numbers=("stage",)
     ),
@@ -96,17 +99,23 @@ def checked_tables(tables: ReportTables) -> ReportTables:
             _check_drawn_columns(name, record)
 
     visible_tables: ReportTables = with_visible_text(tables)
-    for records in visible_tables.values():
+    for name, records in visible_tables.items():
+        # The columns of this one are tasks, whose names are the user's.
+        if name == ACCURACY_MATRIX:
+            continue
         for record in records:
             _raise_zero_p(record)
     return visible_tables
 
 
 def _raise_zero_p(record: dict[str, Any]) -> None:
-    """Replace p values that underflowed to 0, as :func:`resolvable_p` does."""
+    """Replace p values that underflowed to 0, as :func:`resolvable_p` does.
+
+    Other values stay: a column such as ``log_p`` of somebody's audit is below 0.
+    """
     for column, value in record.items():
         is_p_column = "p" in column.split("_")
-        if is_p_column and isinstance(value, float):
+        if is_p_column and isinstance(value, float) and value == 0:
             record[column] = resolvable_p(value)
 
 

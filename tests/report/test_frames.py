@@ -155,6 +155,13 @@ def test_csv_has_the_columns_of_the_frame(name, tmp_path):
         assert re.search(r"^a,1(\.0)?,3,True,", text, re.M)
 
 
+def test_only_a_p_of_0_is_replaced():
+    record = {"log_p": -3.5, "p": 0.25, "gain_p": 0.0}
+    report = full_report(tables={"own": [record]})
+    (row,) = report.to_frame("own").to_dict("records")
+    assert row == {"log_p": -3.5, "p": 0.25, "gain_p": 1e-300}
+
+
 def test_no_p_is_0():
     """Far out in the tail a formula underflows: its p is at most the smallest one."""
     contrast = figure("b", "matched|did", -0.5, baseline="base", p=0.0, p_adjusted=0.0)
