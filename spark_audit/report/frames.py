@@ -13,7 +13,8 @@ from spark_audit.report.void_rows import (
 )
 from spark_audit.results import CheckpointFacts, Report
 from spark_audit.results.audit_result import REPORT_LISTS
-from spark_audit.results.frames import frame, frame_of_table
+from spark_audit.results.frames import frame, frame_of_rows, frame_of_table
+from spark_audit.results.report_checks import ACCURACY_MATRIX
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,6 +27,9 @@ FRAME_LISTS: dict[str, type[BaseModel]] = {
 
 CHECKPOINT_COLUMN = {"guards": "checkpoint", "checkpoints": "name"}
 """Lists that hold no figures -> their column of names of checkpoints."""
+
+PLACE_DTYPES = {"checkpoint": "string", "stage": "Int64", "after": "string"}
+"""Columns of the accuracy matrix that are no tasks, and their dtypes."""
 
 
 def report_frame(report: Report, of: str = "results") -> pd.DataFrame:
@@ -47,7 +51,7 @@ def report_frame(report: Report, of: str = "results") -> pd.DataFrame:
     """
     if of in report.tables and of not in FRAME_LISTS:
         table = frame_of_table(report.tables[of])
-        if of == "accuracy_matrix":
+        if of == ACCURACY_MATRIX:
             table = long_accuracy_matrix(table)
         return with_state_columns(table, report, report.origins.get(of, ""))
 
@@ -67,12 +71,19 @@ def long_accuracy_matrix(matrix: pd.DataFrame) -> pd.DataFrame:
         The columns ``checkpoint``, ``stage`` and ``after``, and one for each task. Of
         whole checkpoints there are no stages.
     """
-    place_columns = ["checkpoint", "stage", "after"]
-    task_columns = [column for column in matrix if column not in place_columns]
+    if not len(matrix):
+        # A table without records has no columns.
+        matrix = frame_of_rows([], PLACE_DTYPES)
     if "after" not in matrix:
         matrix = matrix.assign(after="").astype({"after": "string"})
+    task_columns = [column for column in matrix if column not in PLACE_DTYPES]
 
-    long = matrix.melt(place_columns, task_columns, "task", "accuracy")
+    # Tasks are numbered meanwhile, since one may have the name "accuracy".
+    numbers = {task: number for number, task in enumerate(task_columns)}
+    numbered = matrix.rename(columns=numbers)
+    long = numbered.melt([*PLACE_DTYPES], [*numbers.values()], "task", "accuracy")
+    long["task"] = [task_columns[number] for number in long["task"]]
+
     types = {"task": "string", "accuracy": "Float64"}
     measured = long.astype(types).dropna(subset="accuracy")
     return measured.reset_index(drop=True)

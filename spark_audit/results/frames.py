@@ -127,7 +127,7 @@ def frame_of_records(
         cells = record.model_dump(mode="json", exclude=set(LEFT_OUT_OF_FRAMES))
         # Guards and checkpoints have neither state nor guard as a field.
         rows.append({name: _cell(cells.get(name, "")) for name in dtypes})
-    return _frame_of_rows(rows, dtypes)
+    return frame_of_rows(rows, dtypes)
 
 
 def frame_of_table(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
@@ -146,7 +146,7 @@ def frame_of_table(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     rows = [
         {column: _cell(record.get(column)) for column in columns} for record in records
     ]
-    return _frame_of_rows(rows, dtypes)
+    return frame_of_rows(rows, dtypes)
 
 
 def _dtype_of_values(column: str, values: Iterable[object]) -> str:
@@ -169,7 +169,7 @@ def _cell(value: object) -> object:
     return value
 
 
-def _frame_of_rows(
+def frame_of_rows(
     rows: Sequence[Mapping[str, object]], dtypes: Mapping[str, str]
 ) -> pd.DataFrame:
     """Return rows of cells as a frame with the given columns and dtypes."""

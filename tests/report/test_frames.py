@@ -155,6 +155,22 @@ def test_csv_has_the_columns_of_the_frame(name, tmp_path):
         assert re.search(r"^a,1(\.0)?,3,True,", text, re.M)
 
 
+@pytest.mark.parametrize("task", ["accuracy", "task", "value", "p"])
+def test_a_task_may_have_the_name_of_a_column(task):
+    record = {"checkpoint": "b", "stage": 1, "after": "u", task: 0.0, "u": 0.5}
+    report = full_report(tables={"accuracy_matrix": [record]})
+    accuracy = report.to_frame("accuracy_matrix").set_index("task")["accuracy"]
+    assert accuracy.to_dict() == {task: 0.0, "u": 0.5}
+
+
+def test_an_accuracy_matrix_without_records_has_its_columns():
+    report = full_report(tables={"accuracy_matrix": []})
+    full = full_report()
+    assert types_of(report.to_frame("accuracy_matrix")) == types_of(
+        full.to_frame("accuracy_matrix")
+    )
+
+
 def test_only_a_p_of_0_is_replaced():
     record = {"log_p": -3.5, "p": 0.25, "gain_p": 0.0}
     report = full_report(tables={"own": [record]})
