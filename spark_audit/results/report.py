@@ -81,6 +81,13 @@ class ManifestFacts(Strict):
     n_tokens: Count
     """Tokens of those spans."""
 
+    def __repr__(self) -> str:
+        # Neither digest nor key: with both, texts can be tried out.
+        return short_repr(self, self.name)
+
+    def __str__(self) -> str:
+        return repr(self)
+
 
 def _describe_schema(schema: dict[str, Any]) -> None:
     """Add the dialect and the name of the schema of reports."""

@@ -78,6 +78,14 @@ def test_rows_of_a_report_are_short_as_text():
         assert len(str(record)) <= MAX_REPR
 
 
+def test_the_manifest_of_a_report_hides_what_texts_could_be_tried_out_with():
+    facts = many_clean(3).manifest.model_copy(update={"key": "5" * 32})
+    for shown in (repr(facts), str(facts), f"{facts}"):
+        assert facts.name in shown
+        assert facts.digest[:8] not in shown
+        assert facts.key[:8] not in shown
+
+
 @pytest.mark.parametrize("scene", [many_clean, mixed_cells])
 def test_lists_of_a_report_are_lists_in_all_else(scene):
     plain: Report = scene(3)
