@@ -308,9 +308,11 @@ class Manifest(ManifestPart):
         return changed
 
     def __repr_args__(self) -> Iterator[tuple[str | None, object]]:
-        """Yield name, digest and sizes, because a notebook prints the last value."""
+        """Yield name and sizes, because a notebook prints the last value.
+
+        Not the digest: texts could be tried out against it.
+        """
         yield "name", self.name
-        yield "digest", self.digest[:12]
         for part in ("examples", "pairs", "unmatched", "canaries"):
             yield part, len(getattr(self, part))
 
@@ -326,7 +328,6 @@ class Manifest(ManifestPart):
             "rows trained on": len(self.membership.members),
             "rows held out": len(self.membership.non_members),
             "notes": len(self.notes),
-            "digest": self.digest[:12],
         }
         return facts_html(f"Manifest {self.name}", facts)
 

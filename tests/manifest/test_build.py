@@ -283,5 +283,7 @@ def test_a_build_in_a_notebook_shows_its_progress_unless_it_is_silenced(
     assert shown.err == ""
     assert "matching, rows" in shown.out
     assert str(len(manifest.examples)) in manifest._repr_html_()
+    for text in (repr(manifest), str(manifest), manifest._repr_html_()):
+        assert manifest.digest[:8] not in text, "texts could be tried out against it"
     build(progress=False)
     assert capsys.readouterr() == ("", "")
