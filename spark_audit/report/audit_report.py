@@ -99,6 +99,8 @@ class AuditReport(Report):
         InputError
             If there is no such figure, or the report has no data for it; it names
             those that can be drawn.
+        TypeError
+            If the name is no text.
         """
         return drawing.plot(rounded_for_owner(self), name)
 

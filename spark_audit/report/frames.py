@@ -13,7 +13,12 @@ from spark_audit.report.void_rows import (
 )
 from spark_audit.results import CheckpointFacts, Report
 from spark_audit.results.audit_result import REPORT_LISTS
-from spark_audit.results.frames import frame, frame_of_rows, frame_of_table
+from spark_audit.results.frames import (
+    check_table_name,
+    frame,
+    frame_of_rows,
+    frame_of_table,
+)
 from spark_audit.results.report_checks import ACCURACY_MATRIX
 
 if TYPE_CHECKING:
@@ -48,7 +53,10 @@ def report_frame(report: Report, of: str = "results") -> pd.DataFrame:
     ------
     InputError
         If there is no such list or table; the message lists the known names.
+    TypeError
+        If the name is no text.
     """
+    check_table_name(of)
     if of in report.tables and of not in FRAME_LISTS:
         table = frame_of_table(report.tables[of])
         if of == ACCURACY_MATRIX:

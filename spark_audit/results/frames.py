@@ -106,7 +106,10 @@ def frame(of: str, holder: Any, lists: Mapping[str, type[BaseModel]]) -> pd.Data
     ------
     InputError
         If there is no such list or table; the message lists the known names.
+    TypeError
+        If the name is no text.
     """
+    check_table_name(of)
     if of in lists:
         return frame_of_records(getattr(holder, of), lists[of])
     if of in holder.tables:
@@ -114,6 +117,18 @@ def frame(of: str, holder: Any, lists: Mapping[str, type[BaseModel]]) -> pd.Data
 
     fix = choose(of, [*lists, *holder.tables])
     raise InputError(f"there is no table {of!r}", fix=fix)
+
+
+def check_table_name(of: object) -> None:
+    """Refuse what is no name of a list or table, such as a list of names.
+
+    Raises
+    ------
+    TypeError
+        Names the argument and its type.
+    """
+    if not isinstance(of, str):
+        raise TypeError(f"of: {type(of).__name__} is not the name of a table")
 
 
 def frame_of_records(

@@ -155,6 +155,17 @@ def test_csv_has_the_columns_of_the_frame(name, tmp_path):
         assert re.search(r"^a,1(\.0)?,3,True,", text, re.M)
 
 
+@pytest.mark.parametrize("name", [None, 1, ["results"]])
+def test_a_name_that_is_no_text_is_refused_by_its_type(name):
+    kind = type(name).__name__
+    with pytest.raises(TypeError, match=f"of: {kind} is not"):
+        full_report().to_frame(name)
+    with pytest.raises(TypeError, match=f"of: {kind} is not"):
+        AuditResult().to_frame(name)
+    with pytest.raises(TypeError, match=f"name: {kind} is not"):
+        full_report().plot(name)
+
+
 @pytest.mark.parametrize("task", ["accuracy", "task", "value", "p"])
 def test_a_task_may_have_the_name_of_a_column(task):
     record = {"checkpoint": "b", "stage": 1, "after": "u", task: 0.0, "u": 0.5}

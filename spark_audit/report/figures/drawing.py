@@ -156,6 +156,9 @@ def _draw_function(name: str) -> Callable[[View], Sketch | None]:
 
 def plot(report: Report, name: str) -> ReportFigure:
     """Draw a figure; see :meth:`spark_audit.report.audit_report.AuditReport.plot`."""
+    if not isinstance(name, str):
+        raise TypeError(f"name: {type(name).__name__} is not the name of a figure")
+
     name = FORMER_NAMES.get(name, name)
     # Refuse an unknown name, and a figure without data.
     if name not in FIGURE_NEEDS:
