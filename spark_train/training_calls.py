@@ -7,7 +7,7 @@ argument of both functions here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -283,11 +283,13 @@ def _request(
     for name, path in {"base": base, "output": output}.items():
         if not isinstance(path, str | Path):
             raise TypeError(f"{name}: {type(path).__name__} is not a path")
+    if not isinstance(device, str):
+        raise TypeError(f"device: {type(device).__name__} is not a name of a device")
     one_of(dtype, "--dtype", TRAINED_DTYPES)
 
-    order_text = str(order) if isinstance(order, str | int) else ",".join(order)
-    if isinstance(lora_targets, str):
-        lora_targets = [lora_targets]
+    if isinstance(order, int):
+        order = str(order)
+    order_text = ",".join(_texts(order, "order"))
     loading = StudentLoading(
         device=assemble(device),
         dtype=dtype,
@@ -305,17 +307,34 @@ def _request(
         settings=() if settings is None else assignments(settings),
         seed=seed,
         gradient_checkpointing=gradient_checkpointing,
-        lora_targets=tuple(lora_targets),
+        lora_targets=_texts(lora_targets, "lora_targets"),
         loading=loading,
     )
 
 
+def _texts(value: str | Sequence[str], argument: str) -> tuple[str, ...]:
+    """Return one text or several."""
+    if isinstance(value, str):
+        return (value,)
+
+    # An array of names is no sequence to Python, but serves as well.
+    texts = tuple(value) if isinstance(value, Iterable) else (value,)
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(
+                f"{argument}: {type(text).__name__} is neither a text nor a list of "
+                "texts"
+            )
+    return texts
+
+
 def _paths(data: str | Path | Sequence[str | Path]) -> tuple[Path, ...]:
     """Return one path or several, with ``~`` expanded."""
-    if isinstance(data, str | Path):
+    if isinstance(data, str) or not isinstance(data, Sequence):
         data = [data]
-    if not isinstance(data, Sequence):
-        raise TypeError(
-            f"data: {type(data).__name__} is neither a path nor a list of paths"
-        )
+    for path in data:
+        if not isinstance(path, str | Path):
+            raise TypeError(
+                f"data: {type(path).__name__} is neither a path nor a list of paths"
+            )
     return tuple(Path(path).expanduser() for path in data)

@@ -288,6 +288,11 @@ def test_a_bad_value_is_refused_in_the_words_of_python(
     [
         ({"bse": "b"}, "did you mean 'base'"),
         ({"data": 3}, "data: int"),
+        ({"data": ["a", None]}, "data: NoneType"),
+        ({"order": None}, "order: NoneType"),
+        ({"order": ["a", 2]}, "order: int"),
+        ({"lora_targets": 3}, "lora_targets: int"),
+        ({"device": None}, "device: NoneType"),
         ({"output": None}, "output: NoneType"),
         ({"settings": ["lr=1"]}, "settings: list"),
     ],
