@@ -69,7 +69,8 @@ def from_memory(
     Parameters
     ----------
     given
-        An open checkpoint, or a model in memory.
+        An open checkpoint, or a model in memory. One that was opened before is hashed
+        again, because its weights may have changed since.
     name
         Its name in reports; default: its own, or that of the folder it was loaded from.
     tokenizer
@@ -96,9 +97,33 @@ def from_memory(
             "model"
         )
 
-    checkpoint: Any = given
-    opened: Checkpoint = checkpoint if name is None else replace(checkpoint, name=name)
-    return opened
+    opened: Any = given
+    checkpoint: Checkpoint = opened if name is None else replace(opened, name=name)
+    # A loop may have changed the weights since the model was opened.
+    is_hashed_model = (
+        checkpoint.format == IN_MEMORY and checkpoint.weights_sha256 != NOT_HASHED
+    )
+    return _as_it_stands(checkpoint) if is_hashed_model else checkpoint
+
+
+def _as_it_stands(checkpoint: Checkpoint) -> Checkpoint:
+    """Return an open model in memory with the hashes that its weights have now.
+
+    Scores are stored by these hashes. With old ones, a model that has changed would get
+    the scores of the weights that it had before.
+    """
+    on_base = checkpoint.on_base
+    current = in_memory(
+        checkpoint.model,
+        checkpoint.tokenizer,
+        name=checkpoint.name,
+        activate=checkpoint.activate,
+    )
+    return replace(
+        current,
+        base=checkpoint.base,
+        on_base=None if on_base is None else _as_it_stands(on_base),
+    )
 
 
 def _checkpoint_of_model(

@@ -110,7 +110,8 @@ def open_checkpoint(
     source
         A Hugging Face folder or ``hf:ORG/NAME``, a PEFT folder, a weights file, or a
         series of tasks (its last stage, or ``PATH@K``). An open checkpoint is returned
-        unchanged. A model in memory is taken as it stands.
+        unchanged. A model in memory is taken as it stands, also if it was opened before
+        and its weights have changed since.
     loading
         Options for opening that the arguments below do not give; default: those of
         :class:`~spark_audit.checkpoints.specs.Loading`.

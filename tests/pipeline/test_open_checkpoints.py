@@ -200,6 +200,24 @@ def test_model_that_changed_is_scored_anew_in_the_same_folder(audit, tiny_base) 
     assert figures(audit("report", {"m": model})) != before
 
 
+def test_open_model_that_changed_is_scored_anew_in_the_same_folder(
+    audit, manifest, tiny_base
+) -> None:
+    model = AutoModelForCausalLM.from_pretrained(tiny_base)
+    opened = sa.open_checkpoint(model, name="m", tokenizer=tiny_base)
+    before = audit("report", opened)
+    scores_before = sa.score(opened, manifest)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(0.7)
+    after = audit("report", opened)
+
+    assert figures(after) != figures(before)
+    assert figures(after) == figures(audit("fresh", {"m": model}))
+    [facts_before], [facts_after] = before.checkpoints, after.checkpoints
+    assert facts_after.weights_sha256 != facts_before.weights_sha256
+    assert sa.score(opened, manifest).model_id != scores_before.model_id
+
+
 def test_model_in_memory_needs_its_manifest(tiny_base, tmp_path) -> None:
     model = AutoModelForCausalLM.from_pretrained(tiny_base)
     with pytest.raises(InputError, match="is needed for a model in memory"):
