@@ -440,6 +440,14 @@ def _lineup_of(request: Request) -> Lineup:
     if not request.audits:
         raise InputError("no audit is given", where="audits")
 
+    # A report without a checkpoint would be complete, and say nothing.
+    if not request.checkpoints and not request.opened:
+        raise InputError(
+            "no checkpoint is given",
+            where="--ckpt",
+            fix="give at least one",
+        )
+
     # Folders are searched for stages only if an audit needs series.
     lineup = Lineup(tuple(parse_specs(request.checkpoints)))
     if any(audit.of_series for audit in request.audits):

@@ -57,7 +57,7 @@ def split_open(checkpoints: Any) -> SplitCheckpoints:
     Raises
     ------
     InputError
-        If two open checkpoints have one name.
+        If two open checkpoints have one name, or a name has no checkpoint.
     TypeError
         If the seeds of one method are open in part.
     """
@@ -83,6 +83,12 @@ def _split_by_name(checkpoints: Mapping[str, Any]) -> SplitCheckpoints:
     for name, given in checkpoints.items():
         is_single = _is_open_input(given) or isinstance(given, str | Path)
         seeds = [given] if is_single else [*given]
+        if not seeds:
+            raise InputError(
+                "holds no checkpoint",
+                where=f"checkpoints[{name!r}]",
+                fix="give one, or leave the name out",
+            )
         open_seeds = [seed for seed in seeds if _is_open_input(seed)]
         if not open_seeds:
             paths[name] = given

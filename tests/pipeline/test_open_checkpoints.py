@@ -244,6 +244,13 @@ def test_two_open_checkpoints_of_one_name_are_refused(audit, tiny_base) -> None:
         audit("twice", [model, model])
 
 
+@pytest.mark.parametrize("checkpoints", [[], {}, {"m": []}])
+def test_a_call_without_a_checkpoint_is_refused(audit, tmp_path, checkpoints) -> None:
+    with pytest.raises(InputError, match="no checkpoint"):
+        audit("report", checkpoints)
+    assert not (tmp_path / "report").exists()
+
+
 def test_relearning_is_refused_for_what_is_open(audit, tiny_base, manifest) -> None:
     loaded = sa.open_checkpoint(tiny_base, device="cpu")
     with pytest.raises(InputError, match="one is given open"):
