@@ -7,8 +7,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from spark_audit.arguments import checked_call
 from spark_audit.audits import TRAINING_AUDITS, Audit
-from spark_audit.checkpoints.given import GivenCheckpoint, default_model_name
+from spark_audit.checkpoints.given import (
+    GivenCheckpoint,
+    default_model_name,
+    is_model,
+    is_open,
+)
 from spark_audit.checkpoints.in_memory import beside_model, unwrapped
 from spark_audit.errors import CheckpointError, InputError
 from spark_audit.integrations.history import summary_of
@@ -114,6 +120,7 @@ class Watch:
         return f"Watch({summary_of(self.looks, self._callback.costs)})"
 
 
+@checked_call
 def watch(
     model: PreTrainedModel,
     manifest: str | Path | Manifest,
@@ -154,6 +161,9 @@ def watch(
     ------
     CheckpointError
         If no tokenizer is known.
+    TypeError
+        If there is no such argument (the error names the nearest), ``model`` is no
+        model in memory, or ``base`` is neither a path nor open.
     SparkError
         At the beginning of the block, if the model or ``base`` does not fit the
         manifest.
@@ -166,6 +176,18 @@ def watch(
     >>> [look.step for look in w.looks]
     [0, 1]
     """
+    if not is_model(model):
+        given_type = type(model).__name__
+        raise TypeError(
+            f"model: give the model that the loop changes, not {given_type}"
+        )
+    is_base_usable = isinstance(base, str | Path) or is_open(base) or is_model(base)
+    if base is not None and not is_base_usable:
+        given_type = type(base).__name__
+        raise TypeError(
+            f"base: {given_type} is neither a path nor an open checkpoint nor a model"
+        )
+
     manifest = read_manifest(manifest)
     if tokenizer is None:
         tokenizer = beside_model(unwrapped(model), manifest.reference.tokenizer_sha256)

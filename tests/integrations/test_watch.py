@@ -182,3 +182,21 @@ def test_base_that_is_not_the_manifests_is_refused_at_the_beginning(
     with pytest.raises(SparkError), w:
         pass
     assert w.looks == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"model": "runs/mine"}, "model: .* not str"),
+        ({"model": None}, "model: .* not NoneType"),
+        ({"base": 3}, "base: int is neither"),
+        ({"base": ["models/base"]}, "base: list is neither"),
+        ({"audit": "nll"}, "did you mean 'audits'"),
+    ],
+)
+def test_a_wrong_argument_of_watch_is_named(
+    tiny_base, manifest, arguments, problem
+) -> None:
+    given = {"model": plain(tiny_base), "manifest": manifest, **arguments}
+    with pytest.raises(TypeError, match=problem):
+        sa.watch(**given)
