@@ -138,6 +138,12 @@ def text_in_dossier(formats: Collection[str], *, show_text: bool) -> None:
         )
 
 
+def is_count(value: object) -> bool:
+    """Return whether a value is a whole number of 1 or more."""
+    # True is an int and would count as 1.
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
 Quiet: TypeAlias = Annotated[bool, NO_OPTION]
 
 Verbose: TypeAlias = Annotated[bool, NO_OPTION]

@@ -22,8 +22,9 @@ from spark_audit.audits import Audit
 from spark_audit.audits.known import audit_of
 from spark_audit.checkpoints.given import GivenCheckpoint
 from spark_audit.checkpoints.specs import Loading
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, one_of
 from spark_audit.manifest.schema import Manifest
+from spark_audit.manifest.settings import PRESETS
 
 GivenPaths: TypeAlias = str | Path | Sequence[str | Path]
 """One path or several, as Python code gives them."""
@@ -122,10 +123,16 @@ def typed_checkpoints(checkpoints: NamedPaths) -> tuple[str, ...]:
     return tuple(typed)
 
 
+ENGINES = ("local", "ray")
+"""Engines that score the passes of a request."""
+
 _REFUSED = {
     "--data": "takes the place of a manifest, for audits of series alone; leave it out",
     "--relearn": "trains whole models on this machine; leave out --device-map and Ray",
     "--relearn-lr": "is not a learning rate; give a number above 0",
+    "--relearn-steps": "is not a number of steps; give one of 1 or more",
+    "--limit": "is not a number of examples; give one of 1 or more",
+    "--batch-size": "is not a number of texts; give one of 1 or more, or auto",
     "--jobs": "shares the CPU of one machine, in one process a model; leave it out "
     "with --shard, launchers, Ray and --device-map",
     "--address": "is the address of a Ray cluster; add --engine ray",
@@ -237,9 +244,7 @@ class Request:
         ),
     ] = (0, 1)
     jobs: options.Count = "auto"
-    engine: Annotated[str, Parameter(group=options.WHERE, choices=("local", "ray"))] = (
-        "local"
-    )
+    engine: Annotated[str, Parameter(group=options.WHERE, choices=ENGINES)] = "local"
     address: Annotated[
         str | None, Parameter(group=options.WHERE, metavar="HOST:PORT")
     ] = None
@@ -270,7 +275,13 @@ class Request:
         self._check_options()
 
     def _check_options(self) -> None:
-        """Refuse conflicting options and values out of range."""
+        """Refuse conflicting options and values out of range.
+
+        The command line checks choices and counts itself; Python does not.
+        """
+        one_of(self.engine, "--engine", ENGINES)
+        one_of(self.preset, "--preset", (None, *PRESETS))
+
         on_ray = self.engine == "ray"
         only_series = all(audit.of_series for audit in self.audits)
 
@@ -279,6 +290,10 @@ class Request:
             "--data": self.data and (self.has_manifest or not only_series),
             "--relearn": self.relearn and (self.loading.device_map or on_ray),
             "--relearn-lr": not 0 < self.relearn_lr < math.inf,
+            "--relearn-steps": not options.is_count(self.relearn_steps),
+            "--limit": self.limit is not None and not options.is_count(self.limit),
+            "--batch-size": self.batch_size != "auto"
+            and not options.is_count(self.batch_size),
             "--jobs": self.jobs not in ("auto", 1) and not self.can_use_processes,
             "--address": self.address is not None and not on_ray,
             # A batch script of SLURM sets the variables of its first task: no error.

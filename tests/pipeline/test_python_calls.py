@@ -12,6 +12,7 @@ from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import InputError, OutputError
 from spark_audit.pipeline.request import Request
 from spark_audit.scoring import score as scoring
+from spark_audit.spoken_options import for_command_line
 
 NOT_ARGUMENTS = {"loading", "command", "include_base", "opened", "open_manifest"}
 """Fields that are made of other arguments, or that only a command sets."""
@@ -151,6 +152,26 @@ def test_a_typo_is_answered_with_the_nearest_argument(name, wrong, right):
     assert str(error.value).startswith(f"{name}() has no argument '{wrong}'")
     if right is not None:
         assert str(error.value).endswith(f"did you mean '{right}'?")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("engine", "rai"),
+        ("preset", "robst"),
+        ("limit", 0),
+        ("limit", -1),
+        ("limit", "many"),
+        ("batch_size", "big"),
+        ("batch_size", 0),
+        ("relearn_steps", 0),
+    ],
+)
+def test_a_value_that_the_command_line_refuses_is_refused_in_python(option, value):
+    with pytest.raises(InputError) as error:
+        sa.audit("runs/mine", "m.json", **{option: value})
+    with for_command_line(is_running=False):
+        assert str(error.value).startswith(option)
 
 
 def test_no_public_function_takes_any_option():
