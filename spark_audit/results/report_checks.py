@@ -150,12 +150,20 @@ def _check_values(table: str, record: Mapping[str, object]) -> None:
             isinstance(value, int | float) and -_MAX_FIGURE <= value <= _MAX_FIGURE
         )
         is_plain = is_text or is_number
-        lacks_text = column in TEXT_COLUMNS and not is_text
+        lacks_text = column in _text_columns(table) and not is_text
         has_text_for_number = is_text and not _may_hold_text(table, column)
         if not is_plain or lacks_text or has_text_for_number:
             raise ValueError(
                 f"table {table} holds something else than text or a number in its place"
             )
+
+
+def _text_columns(table: str) -> tuple[str, ...]:
+    """Return the columns of a table that hold text wherever they are."""
+    # Other columns are tasks, one of which may have the name "work" or "status".
+    if table == ACCURACY_MATRIX:
+        return ("checkpoint", "after")
+    return TEXT_COLUMNS
 
 
 def _may_hold_text(table: str, column: str) -> bool:
@@ -165,6 +173,8 @@ def _may_hold_text(table: str, column: str) -> bool:
     """
     if table not in _COLUMNS_OF_DRAWN:
         return True
+    if table == ACCURACY_MATRIX:
+        return column in _text_columns(table)
 
     columns_of_text = (*_COLUMNS_OF_DRAWN[table].texts, *TEXT_COLUMNS, _TEXT_OR_NUMBER)
     return column in columns_of_text

@@ -166,12 +166,21 @@ def test_a_name_that_is_no_text_is_refused_by_its_type(name):
         full_report().plot(name)
 
 
-@pytest.mark.parametrize("task", ["accuracy", "task", "value", "p"])
+@pytest.mark.parametrize(
+    "task", ["accuracy", "task", "value", "p", "work", "status", "note"]
+)
 def test_a_task_may_have_the_name_of_a_column(task):
     record = {"checkpoint": "b", "stage": 1, "after": "u", task: 0.0, "u": 0.5}
     report = full_report(tables={"accuracy_matrix": [record]})
     accuracy = report.to_frame("accuracy_matrix").set_index("task")["accuracy"]
     assert accuracy.to_dict() == {task: 0.0, "u": 0.5}
+
+
+@pytest.mark.parametrize("task", ["value", "note", "t"])
+def test_an_accuracy_that_is_text_is_refused(task):
+    record = {"checkpoint": "b", "stage": 1, "after": "u", task: "high"}
+    with pytest.raises(ValueError, match="accuracy_matrix holds something else"):
+        full_report(tables={"accuracy_matrix": [record]})
 
 
 def test_an_accuracy_matrix_without_records_has_its_columns():
