@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from spark_audit.cells_html import cell_html
 from spark_audit.report.disclosure.shared import rounded_for_owner
 from spark_audit.report.standings import SHAPES, standings
+from spark_audit.report.void_rows import with_states
 from spark_audit.results import CheckpointFacts, Finding, Guard, Report, Row
 
 COLUMNS_OF_FIGURES_IN_CELL = (
@@ -47,8 +48,11 @@ def states_html(report: Report) -> str:
 
 def field_html(report: Report, name: str) -> str:
     """Return a list that is a field of a report as HTML for a notebook."""
+    # A report from elsewhere may lack the marks of what is void, as in frames.
+    shown_report = rounded_for_owner(with_states(report))
+
     rows: list[Sequence[object]] = []
-    for record in getattr(rounded_for_owner(report), name):
+    for record in getattr(shown_report, name):
         if isinstance(record, Finding):
             rows.append(_finding_cells(record))
         elif isinstance(record, Guard):

@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from made_reports import many_clean, mixed_cells
+from made_reports import figure, guard, made_report, many_clean, mixed_cells
 
 from spark_audit.cells_html import MAX_REPR, MAX_ROWS_OF_CELL, cell_html, short_repr
 from spark_audit.checkpoints.checkpoint import Checkpoint
@@ -111,6 +111,17 @@ def test_a_list_of_findings_has_the_rounded_figures_of_the_pages():
     assert f"... and {len(rounded) - MAX_ROWS_OF_CELL} more" in html
     for finding in rounded[:MAX_ROWS_OF_CELL]:
         assert finding.figures in html
+
+
+def test_a_list_of_figures_says_what_is_void_as_frames_do():
+    row = figure("a", "matched|memory")
+    failed = guard("broken_model", "It failed.", of="a")
+    report = made_report("a", results=[row], guards=[failed])
+    assert report.results[0].status == "ok"
+    assert report.to_frame()["status"].to_list() == ["void"]
+    html = report.results._repr_html_()
+    assert ">void<" in html
+    assert ">ok<" not in html
 
 
 def test_states_say_each_checkpoint_with_its_state():
