@@ -369,7 +369,9 @@ class _Run:
 
             if processes.rank() == 0:
                 self._update_record(status="complete", files=self.folder.files())
-            yield from self._looked_at(phases[-1].key)
+            # A run that was killed right before this has yielded its last stage above.
+            if first < len(phases):
+                yield from self._looked_at(phases[-1].key)
 
         if processes.rank() == 0:
             self.folder.close()

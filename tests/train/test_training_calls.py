@@ -20,6 +20,8 @@ import spark_train
 from spark_audit.errors import InputError
 from spark_audit.spoken_options import for_command_line
 from spark_train.cli import run as run_command
+from spark_train.run_folder import Folder
+from spark_train.run_record import RunRecord
 from spark_train.training_request import TrainRequest
 
 TASKS = ["yelp", "fomc"]
@@ -202,6 +204,28 @@ def test_a_loop_that_was_left_gives_its_stages_again_and_then_goes_on(
     for stage in spark_train.stages(**call("left", method, dp=dp)):
         assert torch.equal(logits(stage.model), again[stage.number])
     assert left(folder) == left(plain.folder)
+
+
+def test_a_run_killed_before_it_was_marked_complete_gives_its_last_stage_once(
+    call, tmp_path, monkeypatch
+):
+    write = Folder.write
+
+    def killed_at_the_end(folder: Folder, record: RunRecord) -> None:
+        if record.status == "complete":
+            raise KeyboardInterrupt
+        write(folder, record)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "write", killed_at_the_end)
+        with pytest.raises(KeyboardInterrupt):
+            spark_train.run(**call("killed", "seqft"))
+    record_file = tmp_path / "killed" / "run.json"
+    assert json.loads(record_file.read_text())["status"] == "running"
+
+    numbers = [stage.number for stage in spark_train.stages(**call("killed", "seqft"))]
+    assert numbers == [1, 2]
+    assert json.loads(record_file.read_text())["status"] == "complete"
 
 
 def test_a_stage_is_the_adapter_in_its_folder(call, tiny_base):
