@@ -151,9 +151,18 @@ def concluded(
     from spark_audit.results.findings import UNUSABLE
 
     checkpoint = original + rounding
-    fields = ("audit", "claim", "alone", "metric", "of", "group", "p", "p_adjusted")
+    fields = (
+        "audit",
+        "claim",
+        "alone",
+        "metric",
+        "variant",
+        "group",
+        "p",
+        "p_adjusted",
+    )
     claims = [
-        {name: getattr(finding, name, None) for name in fields}
+        {name: getattr(finding, name) for name in fields}
         for finding in report.findings
         # What a guard voids is no claim, whatever it would have been.
         if finding.checkpoint == checkpoint and finding.status not in UNUSABLE

@@ -177,7 +177,7 @@ def run_seed(
 
 def _claim(out: Path) -> str:
     (own,) = (f for f in sa.read_report(out).findings if f.checkpoint == "ours")
-    return f"{own.claim}: {own.of}"
+    return f"{own.claim}: {own.variant}"
 
 
 def _figures(
