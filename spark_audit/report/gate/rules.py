@@ -1,20 +1,20 @@
 """Rules of the gate, as they are typed behind ``--fail-if``.
 
-=============================================  =====================================
-Rule                                           It trips where ...
-=============================================  =====================================
-``AUDIT.METRIC[.OF].value|low|high|p OP N``    the figure compares so with N
-``AUDIT.METRIC[.OF] rose by N``, ``fell by``   the change since an earlier report may
-                                               be as large as N, or one of that size
-                                               could not have been seen
-``claim OP CLAIM``                             a claim is made of such a severity
-``guard trained_rows_fit``                     trained rows fit no better than
-                                               held-out ones
-=============================================  =====================================
+==================================================  ================================
+Rule                                                It trips where ...
+==================================================  ================================
+``AUDIT.METRIC[.VARIANT].value|low|high|p OP N``    the figure compares so with N
+``AUDIT.METRIC[.VARIANT] rose by N``, ``fell by``   the change since an earlier report
+                                                    may be as large as N, or one of that
+                                                    size could not have been seen
+``claim OP CLAIM``                                  a claim is made of such a severity
+``guard trained_rows_fit``                          trained rows fit no better than
+                                                    held-out ones
+==================================================  ================================
 
 Behind a metric, ``[type=EMAIL]`` or ``[type=*]`` names a group of the rows, or each
 group of a kind. A rule is on every checkpoint of the report, unless it ends with
-``for CHECKPOINT`` or ``except CHECKPOINT, ...``. ``OF`` is a variant of the metric.
+``for CHECKPOINT`` or ``except CHECKPOINT, ...``.
 
 A further kind of rule has an expression and a function that reads it here, fields of
 :class:`Rule`, a ``judge_...`` in ``verdicts.py``, and its branch in
@@ -77,8 +77,9 @@ _FIGURE = re.compile(
 )
 
 RULE_SHAPE = (
-    "write AUDIT.METRIC[.OF].value|low|high|p OP NUMBER, AUDIT.METRIC[.OF] rose by "
-    "NUMBER, claim OP CLAIM or guard NAME [for CHECKPOINT | except CHECKPOINT, ...]"
+    "write AUDIT.METRIC[.VARIANT].value|low|high|p OP NUMBER, AUDIT.METRIC[.VARIANT] "
+    "rose by NUMBER, claim OP CLAIM or guard NAME [for CHECKPOINT | except CHECKPOINT, "
+    "...]"
 )
 
 GUARDS = (TRAINED_ROWS_FIT,)
