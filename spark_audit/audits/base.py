@@ -287,9 +287,9 @@ class Audit(ABC):
 
         Parameters
         ----------
-        metric, of
+        metric, variant
             Name of the metric, and its variant.
-        unit, null
+        unit, no_effect
             Default: those of the metric.
         status
             Default: that of the estimate.

@@ -20,9 +20,9 @@ class LatexColumn(NamedTuple):
     ----------
     header
         An arrow in it shows the better direction.
-    metric, of, group
-        Metric, variant and group of its rows. ``of = "last"`` selects the last stage
-        for an accuracy.
+    metric, variant, group
+        Metric, variant and group of its rows. ``variant = "last"`` selects the last
+        stage for an accuracy.
     counted
         The units that ``n`` of the rows counts, in words.
     audit
@@ -58,7 +58,7 @@ class Metric:
     variants
         The values of ``variant`` in its rows (:data:`~spark_audit.names.ANY_NAME`:
         any).
-    null
+    no_effect
         Its value by chance, or without an effect; None: it has none.
     note
         A note on every figure; empty: none.

@@ -89,7 +89,7 @@ class SharedFields(NamedTuple):
 
     Attributes
     ----------
-    null, null_low, null_high
+    no_effect, no_effect_low, no_effect_high
         The means over the replicates; None: a replicate has none.
     status
         The worst one of the replicates.

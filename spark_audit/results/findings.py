@@ -532,7 +532,7 @@ class Finding(Rendered, Figure):
         ----------
         claim, says, facts, further
             As in the class.
-        metric, value, low, high, unit, null, mde, status, p_adjusted
+        metric, value, low, high, unit, no_effect, mde, status, p_adjusted
             By default those of the row. ``None`` is no default: the finding then has no
             such figure.
         family

@@ -38,7 +38,7 @@ def canary_finding(
         Keys of its sentence and of the remarks that follow, without ``canary.``.
     facts
         Values that these sentences name.
-    value, null
+    value, no_effect
         The figure that the claim rests on, and its value by chance.
     power, bounds
         Inputs for the smallest detectable effect, and for what could still be there.
@@ -81,7 +81,7 @@ def finding_row(
 
     Parameters
     ----------
-    null, null_low, null_high
+    no_effect, no_effect_low, no_effect_high
         Value by chance, and the band around it.
     """
     return Row(

@@ -67,7 +67,7 @@ class CanaryTest:
         ----------
         metric, unit
             What ``value`` is a mean of.
-        null, null_low, null_high
+        no_effect, no_effect_low, no_effect_high
             Its value by chance, and the band around it.
         """
         return finding_row(

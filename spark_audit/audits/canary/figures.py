@@ -150,7 +150,7 @@ class ChanceFigures(NamedTuple):
 
     Attributes
     ----------
-    null, null_low, null_high
+    no_effect, no_effect_low, no_effect_high
         Mean by chance, and the ends of the central band.
     mde
         The smallest detectable effect, a distance from ``no_effect``; ``None``: none

@@ -28,9 +28,9 @@ def row_of(
 
     Parameters
     ----------
-    of
+    variant
         Variant of the metric; empty: the main one.
-    null, null_low, null_high
+    no_effect, no_effect_low, no_effect_high
         Value without an effect, and the range of such values if there is one.
     """
     return Row.of_estimate(
@@ -65,9 +65,9 @@ def contrast_of(
 
     Parameters
     ----------
-    of
+    variant
         Variant of the metric; empty: the main one.
-    null
+    no_effect
         Value without an effect.
     family
         ``primary``: declared beforehand, and corrected with all contrasts that were.

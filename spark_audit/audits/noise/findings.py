@@ -2,7 +2,7 @@
 
 None claims more than that figures moved. A gap is above 0 where identifiers lose more
 of their probability than other text. The scale of the noise (sigma) is the variant
-(``of``) of a row. Keys of sentences are those of ``spark_audit/sentences/en/``.
+of a row. Keys of sentences are those of ``spark_audit/sentences/en/``.
 """
 
 from __future__ import annotations

@@ -374,7 +374,7 @@ def stage_row(
     ----------
     name
         Name of the series.
-    of
+    variant
         The stage, where the figure is of one.
     band
         By how much its sides differed before, to either side of 0; ``None``: it has no

@@ -88,7 +88,7 @@ class Forest:
         Line -> position at which the band from the null ends.
     turn
         Gives the position of a value on the axis.
-    null
+    no_effect
         Position of what no leak gives.
     of_checkpoints
         Whether the lines are checkpoints, which a page can hide.
