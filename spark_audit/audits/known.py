@@ -88,8 +88,8 @@ def _audits_of_packages() -> dict[str, type[Audit]]:
 
     def fault(name: str, audit: Any) -> str:
         """Return why an object cannot be the audit of this name; empty if it can."""
-        if name in (*AUDITS, *RESERVED_COMMANDS):
-            return "there is a command of this name"
+        if name in (*AUDITS, *NAMES_OF_CLASSES, *RESERVED_COMMANDS):
+            return "there is a command or an audit of this name"
         if isinstance(audit, type) and issubclass(audit, Audit) and audit.name == name:
             return ""
         return f"it is not an Audit named {name!r}"
@@ -116,15 +116,21 @@ def find(name: str) -> type[Audit]:
     Parameters
     ----------
     name
-        The name of its command (``mia``), or that of its class (``membership``).
+        The name of its command (``mia``), or that of its class (``Membership``, or
+        ``membership``).
 
     Raises
     ------
     InputError
         If no audit has this name.
     """
-    one_of(name, "audit", [*audit_names(), *NAMES_OF_CLASSES])
-    return about(NAMES_OF_CLASSES.get(name, name))
+    command_of_class = {class_name: command for command, class_name in AUDITS.items()}
+    commands = {**NAMES_OF_CLASSES, **command_of_class}
+    command = commands.get(name, name)
+    if command not in audit_names():
+        # A typing error may be one of a command, or of a class.
+        one_of(name, "audit", [*audit_names(), *NAMES_OF_CLASSES])
+    return about(command)
 
 
 def audit_of(given: str | Audit | type[Audit]) -> Audit:

@@ -189,7 +189,7 @@ def test_an_audit_is_given_by_command_class_name_class_or_object(command):
         "NLL": "nll",
     }
     snake_name = snake_names.get(kind.__name__, kind.__name__.lower())
-    for given in (command, snake_name, kind, kind()):
+    for given in (command, snake_name, kind.__name__, kind, kind()):
         for audits in (given, [given]):
             request = Request(checkpoints="x", audits=audits)  # type: ignore[arg-type]
             assert request.audits == (kind(),)
