@@ -8,7 +8,9 @@ files is refused in :func:`check_options`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -125,6 +127,20 @@ def split_base(
             f"base: {given_type} is neither a path nor an open checkpoint nor a model"
         )
     return None, (NamedOpen(BASE, base), *opened)
+
+
+@contextmanager
+def python_random_kept() -> Iterator[None]:
+    """Restore Python's random numbers afterwards.
+
+    Scoring leaves all random numbers as they were, see ``undisturbed``. But libraries
+    may draw some of Python's around it, as rich does when it is first imported.
+    """
+    state = random.getstate()
+    try:
+        yield
+    finally:
+        random.setstate(state)
 
 
 def _is_open_input(given: object) -> bool:

@@ -33,7 +33,7 @@ from spark_audit.pipeline.job import (
     checked_job,
     missing_base_note,
 )
-from spark_audit.pipeline.opened import split_base, split_open
+from spark_audit.pipeline.opened import python_random_kept, split_base, split_open
 from spark_audit.pipeline.request import (
     GivenAudits,
     GivenCheckpoints,
@@ -327,8 +327,11 @@ def audit(
 def _report_of(
     request: Request, scores: GivenScores | None, *, is_shown: bool
 ) -> AuditReport:
-    """Run a request, and refuse to end without a report."""
-    with shown(quiet=not is_shown) as show:
+    """Run a request, and refuse to end without a report.
+
+    A loop that calls it goes on with the same random numbers as without it.
+    """
+    with python_random_kept(), shown(quiet=not is_shown) as show:
         report = run(request, progress=show, scores=scores).report
     if report is None:
         raise IncompleteError("other workers have not scored their part")

@@ -1,5 +1,6 @@
 """Audits of open checkpoints and of models in memory: figures of the saved ones."""
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from spark_audit.data.examples import Example
 from spark_audit.errors import CheckpointError, InputError
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import write_manifest
+from spark_audit.pipeline.conclude import conclude
 
 QUICK: dict[str, Any] = {
     "audits": [Matched(placebo_draws=0, rematched=False, replicates=200), "nll"],
@@ -216,6 +218,20 @@ def test_open_model_that_changed_is_scored_anew_in_the_same_folder(
     [facts_before], [facts_after] = before.checkpoints, after.checkpoints
     assert facts_after.weights_sha256 != facts_before.weights_sha256
     assert sa.score(opened, manifest).model_id != scores_before.model_id
+
+
+def test_an_audit_leaves_pythons_random_numbers_as_they_were(
+    audit, tiny_base, monkeypatch
+) -> None:
+    def conclude_and_draw(*args: Any) -> Any:
+        random.random()
+        return conclude(*args)
+
+    # A library that is imported during an audit may draw, as rich does.
+    monkeypatch.setattr("spark_audit.pipeline.run.conclude", conclude_and_draw)
+    state = random.getstate()
+    audit("report", {"m": AutoModelForCausalLM.from_pretrained(tiny_base)})
+    assert random.getstate() == state
 
 
 def test_model_in_memory_needs_its_manifest(tiny_base, tmp_path) -> None:
