@@ -345,17 +345,21 @@ class OpenCheckpoints:
                     weight_files.check_stored(checkpoint.files)
 
     def _check_names(self) -> None:
-        """Refuse a checkpoint that bears the name of a derived one, ``NAME+int8``."""
+        """Refuse a name twice, such as that of a derived checkpoint, ``NAME+int8``."""
         counts = Counter[str]()
         for names in self.groups:
             counts.update(names)
         for name, count in counts.items():
-            if count > 1:
-                raise InputError(
-                    f"the name {name!r} is reserved for a derived checkpoint",
-                    where="--ckpt",
-                    fix="name the checkpoint otherwise",
-                )
+            if count == 1:
+                continue
+            problem = f"the name {name!r} is given twice"
+            if CheckpointName.parse(name).derived:
+                problem = f"the name {name!r} is reserved for a derived checkpoint"
+            raise InputError(
+                problem,
+                where="--ckpt",
+                fix="name the checkpoint otherwise",
+            )
 
     def each(self) -> Iterator[Checkpoint]:
         """Load and yield every checkpoint, in the order of ``groups``."""

@@ -267,6 +267,14 @@ def test_a_call_without_a_checkpoint_is_refused(audit, tmp_path, checkpoints) ->
     assert not (tmp_path / "report").exists()
 
 
+def test_an_open_checkpoint_with_the_name_of_a_path_is_refused(
+    audit, tiny_base
+) -> None:
+    model = AutoModelForCausalLM.from_pretrained(tiny_base)
+    with pytest.raises(InputError, match="'tiny-base' is given twice"):
+        audit("report", [model, tiny_base])
+
+
 def test_relearning_is_refused_for_what_is_open(audit, tiny_base, manifest) -> None:
     loaded = sa.open_checkpoint(tiny_base, device="cpu")
     with pytest.raises(InputError, match="one is given open"):
