@@ -9,7 +9,7 @@ files is refused in :func:`check_options`.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -61,7 +61,8 @@ def split_open(checkpoints: Any) -> SplitCheckpoints:
     InputError
         If two open checkpoints have one name, or a name has no checkpoint.
     TypeError
-        If the seeds of one method are open in part.
+        If a value is no checkpoint, a name is not a text, or the seeds of one method
+        are open in part.
     """
     if _is_open_input(checkpoints):
         return SplitCheckpoints((), (_with_own_name(checkpoints),))
@@ -70,8 +71,7 @@ def split_open(checkpoints: Any) -> SplitCheckpoints:
     if isinstance(checkpoints, Mapping):
         return _split_by_name(checkpoints)
 
-    # Any iterable: a value of another type is refused where paths are read.
-    values = [*checkpoints]
+    values = _checked_values(checkpoints, where="checkpoints")
     opened = [_with_own_name(value) for value in values if _is_open_input(value)]
     _check_distinct(opened)
     paths = [value for value in values if not _is_open_input(value)]
@@ -83,12 +83,15 @@ def _split_by_name(checkpoints: Mapping[str, Any]) -> SplitCheckpoints:
     paths: dict[str, Any] = {}
     opened: list[NamedOpen] = []
     for name, given in checkpoints.items():
-        is_single = _is_open_input(given) or isinstance(given, str | Path)
-        seeds = [given] if is_single else [*given]
+        if not isinstance(name, str):
+            raise TypeError(f"checkpoints: the name {name!r} is not a text")
+        is_single = _is_single(given)
+        where = f"checkpoints[{name!r}]"
+        seeds = [given] if is_single else _checked_values(given, where=where)
         if not seeds:
             raise InputError(
                 "holds no checkpoint",
-                where=f"checkpoints[{name!r}]",
+                where=where,
                 fix="give one, or leave the name out",
             )
         open_seeds = [seed for seed in seeds if _is_open_input(seed)]
@@ -103,6 +106,36 @@ def _split_by_name(checkpoints: Mapping[str, Any]) -> SplitCheckpoints:
         for seed_name, seed in zip(seeds_of(name, len(seeds)), seeds, strict=True):
             opened.append(NamedOpen(seed_name, seed))
     return SplitCheckpoints(paths, tuple(opened))
+
+
+def _checked_values(checkpoints: Any, *, where: str) -> list[Any]:
+    """Return several checkpoints as a list; refuse what is none.
+
+    Parameters
+    ----------
+    where
+        The argument, for errors.
+
+    Raises
+    ------
+    TypeError
+        If it is neither a checkpoint nor several.
+    """
+    is_iterable = isinstance(checkpoints, Iterable)
+    values = [*checkpoints] if is_iterable else [checkpoints]
+    for value in values:
+        if not _is_single(value):
+            given_type = type(value).__name__
+            raise TypeError(
+                f"{where}: {given_type} is neither a path nor an open checkpoint nor "
+                "a model"
+            )
+    return values
+
+
+def _is_single(given: object) -> bool:
+    """Return whether something is one checkpoint: a path, open, or a model."""
+    return isinstance(given, str | Path) or _is_open_input(given)
 
 
 def split_base(

@@ -275,6 +275,22 @@ def test_an_open_checkpoint_with_the_name_of_a_path_is_refused(
         audit("report", [model, tiny_base])
 
 
+@pytest.mark.parametrize(
+    ("checkpoints", "problem"),
+    [
+        (3, "checkpoints: int is neither"),
+        (None, "checkpoints: NoneType is neither"),
+        ([3], "checkpoints: int is neither"),
+        ({"m": 3}, r"checkpoints\['m'\]: int is neither"),
+        ({"m": ["runs/1", None]}, r"checkpoints\['m'\]: NoneType is neither"),
+        ({1: "runs/mine"}, "the name 1 is not a text"),
+    ],
+)
+def test_what_is_no_checkpoint_is_named(audit, checkpoints, problem) -> None:
+    with pytest.raises(TypeError, match=problem):
+        audit("report", checkpoints)
+
+
 def test_relearning_is_refused_for_what_is_open(audit, tiny_base, manifest) -> None:
     loaded = sa.open_checkpoint(tiny_base, device="cpu")
     with pytest.raises(InputError, match="one is given open"):
