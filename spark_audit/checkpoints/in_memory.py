@@ -112,9 +112,10 @@ def _as_it_stands(checkpoint: Checkpoint) -> Checkpoint:
     Scores are stored by these hashes. With old ones, a model that has changed would get
     the scores of the weights that it had before.
     """
+    model: Any = checkpoint.model
     on_base = checkpoint.on_base
     current = in_memory(
-        checkpoint.model,
+        model,
         checkpoint.tokenizer,
         name=checkpoint.name,
         activate=checkpoint.activate,
