@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -102,7 +102,8 @@ def given_texts(texts: GivenPaths) -> tuple[str, ...]:
 
 def given_audits(audits: GivenAudits) -> tuple[Audit, ...]:
     """Return audits that are given by name, class, or with options."""
-    if isinstance(audits, str | Audit | type):
+    # audit_of names a value of another type.
+    if isinstance(audits, str | Audit | type) or not isinstance(audits, Iterable):
         audits = [audits]
     return tuple(audit_of(audit) for audit in audits)
 

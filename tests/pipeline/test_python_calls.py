@@ -174,6 +174,12 @@ def test_a_value_that_the_command_line_refuses_is_refused_in_python(option, valu
         assert str(error.value).startswith(option)
 
 
+@pytest.mark.parametrize("audits", [3, None, [3]])
+def test_what_is_no_audit_is_named(audits):
+    with pytest.raises(TypeError, match="audits: (3|None) is neither the name"):
+        sa.audit("runs/mine", "m.json", audits=audits)
+
+
 def test_no_public_function_takes_any_option():
     for name in ("audit", "run", "score", "compare", "build_manifest", "annotate"):
         for parameter in inspect.signature(getattr(sa, name)).parameters.values():
