@@ -101,10 +101,10 @@ def made_model(folder: Path) -> None:
 
 def built(folder: Path, rows: int) -> None:
     """Build as the command does, and print a line of the table."""
+    from spark_audit import messages
     from spark_audit.cli.main import run as command_line
     from spark_audit.manifest import build
     from spark_audit.manifest.file import read_manifest
-    from spark_audit.messages import progress
 
     checked, start, last = build.checked_examples, [0.0], [""]
 
@@ -122,8 +122,10 @@ def built(folder: Path, rows: int) -> None:
         print(f"{peak():.0f} MB {what}", file=sys.stderr, flush=True)
 
     # Nothing may hold the rows that the command hands over.
-    replaced: Any = progress
-    build.checked_examples, replaced.progress = watched, lambda quiet: nullcontext(show)
+    build.checked_examples = watched
+    # The command takes the function from this module when it is called.
+    replaced: Any = messages
+    replaced.progress = lambda quiet: nullcontext(show)
     output = folder / f"manifest-{rows}.arrow"
     arguments = ["manifest", "build", "--base", str(folder / "base"), "--quiet"]
     arguments += ["--data", str(folder / f"{rows}.jsonl"), "-o", str(output)]
