@@ -1,7 +1,7 @@
 """The paper's claims on your data: which hold, which fail; the same command resumes.
 
 ``python benchmarks/claims --data DATA... --base MODEL -o FOLDER`` trains the paper's
-systems, audits them and judges its 44 claims by ``claims.toml``; without data and base
+systems, audits them and judges its claims by ``claims.toml``; without data and base
 both are made. The answer is ``claims.html`` in FOLDER.
 """
 

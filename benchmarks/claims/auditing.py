@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,8 @@ from spark_audit.stats.power import with_mde
 from spark_train.run_folder import Folder
 
 TIME = "time"
-"""What is read from the records of runs, and is no audit."""
+TRAINING = "training"
+"""What is read from the folders of runs, and is no audit."""
 ORDERS = 3
 OPTIONS = {"noise": Noise(draws=2)}
 
@@ -130,6 +132,31 @@ def time_figure(audited: Audited, claim: Claim, *, alone: bool) -> Figure:
     return over_values(values, over="seeds")
 
 
+def loss_figure(audited: Audited, claim: Claim) -> Figure:
+    """What correction leaves of its own loss, over seeds.
+
+    The loss of rows set aside (``probe`` in ``metrics.jsonl``) at the end of a task's
+    correction, divided by that at its start; of a run the mean over tasks.
+    """
+    kept_of_runs = []
+    for trained in audited.seeds(claim.of, 1):
+        losses_of_stages: dict[str, list[float]] = {}
+        metrics = Folder(audited.trained / trained.place).metrics
+        for line in metrics.read_text("utf-8").splitlines():
+            step = json.loads(line)
+            if step.get("probe"):
+                losses_of_stages.setdefault(step["stage"], []).append(step["loss"])
+
+        kept = [
+            losses[-1] / losses[0]
+            for losses in losses_of_stages.values()
+            if len(losses) > 1 and losses[0] > 0
+        ]
+        if kept:
+            kept_of_runs.append(float(np.mean(kept)))
+    return over_values(kept_of_runs, over="seeds")
+
+
 def _seconds(audited: Audited, run: Run, *, alone: bool) -> dict[str, float]:
     """Seconds of a run by kind of work, answering test rows apart; empty: disturbed."""
     record = Folder(audited.trained / run.place).read()
@@ -200,8 +227,7 @@ def unmet(claim: Claim, report: Report, utility: Report | None) -> str:
     """
     for need in claim.needs:
         if need == "learned":
-            names = ["er", *((claim.of, claim.than) if claim.metric == "bwt" else ())]
-            for name in filter(None, dict.fromkeys(names)):
+            for name in _must_have_learned(claim):
                 ask = Claim.model_construct(
                     audit="utility", metric="learning_accuracy", of=name
                 )
@@ -216,6 +242,19 @@ def unmet(claim: Claim, report: Report, utility: Report | None) -> str:
             if not _beyond_chance(figure_of(report, ask)):
                 return f"this audit does not find the positive control ({CONTROL})"
     return ""
+
+
+def _must_have_learned(claim: Claim) -> list[str]:
+    """Names of the systems without whose learning a claim means nothing.
+
+    ER always: where it learns nothing, the tasks cannot be learned here. What the claim
+    compares, too, unless it is about accuracy itself, as "DP-SGD costs utility" is: a
+    model that learned nothing forgets nothing and remembers no identifier.
+    """
+    names = ["er"]
+    if claim.audit != "utility" or claim.metric == "bwt":
+        names += [name for name in (claim.of, claim.than) if name not in ("", "base")]
+    return list(dict.fromkeys(names))
 
 
 def _beyond_chance(figure: Figure) -> bool:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from claims.auditing import TIME, Audited, over_orders, time_figure, unmet
+from claims.auditing import (
+    TIME,
+    TRAINING,
+    Audited,
+    loss_figure,
+    over_orders,
+    time_figure,
+    unmet,
+)
 from claims.plan import Order
 from claims.rules import Claim, Decision, Figure, claims, decide, figure_of
 from spark_audit.results import Report
@@ -46,6 +54,8 @@ def decided(
                 if unlike and figure.value is not None
                 else decide(claim, figure)
             )
+        elif claim.audit == TRAINING:
+            yield decide(claim, loss_figure(audited, claim))
         else:
             yield _decision(claim, told, audited)
 

@@ -38,6 +38,7 @@ class Claim(BaseModel):
     audit: str
     metric: str
     part: str = ""
+    group: str = "pooled"
     of: str
     than: str = ""
     order: Literal[1, 2, 3, "average", "second"] = 1
@@ -181,7 +182,7 @@ def _rows(report: Report, claim: Claim) -> Iterator[Row | Contrast]:
     rows: Sequence[Row | Contrast] = report.contrasts if claim.than else report.results
     for row in rows:
         at = (row.audit, row.metric, row.variant, row.group)
-        if at != (claim.audit, claim.metric, claim.part, "pooled"):
+        if at != (claim.audit, claim.metric, claim.part, claim.group):
             continue
         beside = getattr(row, "baseline", "").partition("[")[0]
         if row.checkpoint.partition("[")[0] == claim.of and beside == claim.than:

@@ -1,5 +1,6 @@
 """The paper's claims: the plan, the rules, what follows from an interval, the pages."""
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 from claims import search
 from claims.auditing import (
+    Audited,
+    loss_figure,
     over_orders,
     unmet,
 )
@@ -27,6 +30,9 @@ from spark_audit.results import Contrast, Row
 
 PAPER = read_report(Path(__file__).parents[2] / "reports" / "paper")
 
+CHANCE_EXPOSURE = 1.431
+"""Bits of exposure of a canary that is ranked at random among 512 candidates."""
+
 
 def a_claim(**rule: Any) -> Claim:
     """A claim on Last of spark, by default that it is above 0 by 0.1."""
@@ -37,8 +43,9 @@ def a_claim(**rule: Any) -> Claim:
 
 
 def test_every_claim_is_of_systems_that_are_trained():
-    """In its own task order, and without --systems all."""
-    trained = {system.name: system.orders for system in systems()} | {"base": (1,)}
+    """In its own task order."""
+    planned = systems(all_=True)
+    trained = {system.name: system.orders for system in planned} | {"base": (1,)}
     for claim in claims():
         for name in claim.systems:
             orders = trained[name]
@@ -49,9 +56,122 @@ def test_every_claim_is_of_systems_that_are_trained():
     assert len({claim.id for claim in claims()}) == len(claims())
 
 
+def test_only_multi_task_and_sweep_claims_need_all_systems():
+    trained = {system.name for system in systems()} | {"base"}
+    left_out = {claim.id for claim in claims() if not trained.issuperset(claim.systems)}
+    assert left_out == {
+        "mtl-dpsgd",
+        "mtl-fn",
+        "sweep-ul",
+        "sweep-pii",
+        "sweep-steps",
+        "sweep-last",
+    }
+
+
+def contrary(claim: Claim) -> float:
+    """A value as far on the other side of a claim's bound as the paper's is on its own.
+
+    Of a bound of 0 that is the paper's value with the opposite sign.
+    """
+    assert claim.paper is not None
+    if claim.within == "chance":
+        assert claim.margin is not None
+        return CHANCE_EXPOSURE + 2 * claim.margin
+    if claim.within is not None:
+        assert isinstance(claim.within, tuple)
+        low, high = claim.within
+        return high + (high - low)
+    bound = claim.below if claim.above is None else claim.above
+    assert bound is not None
+    return 2 * bound - claim.paper
+
+
+@pytest.mark.parametrize(
+    "claim", [c for c in claims() if c.paper is not None], ids=lambda claim: claim.id
+)
+def test_the_papers_own_value_passes_every_rule_and_its_contrary_fails(claim):
+    def verdict(value: float) -> str:
+        near = Figure(value, value - 1e-4, value + 1e-4, chance=CHANCE_EXPOSURE)
+        return decide(claim, near).verdict
+
+    assert verdict(claim.paper) == "holds"
+    assert verdict(contrary(claim)) == "fails"
+
+
+def test_a_claim_about_a_trained_system_needs_that_something_was_learned():
+    timed = {"time", "training"}
+    unlearned = {c.id for c in claims() if "learned" not in c.needs}
+    assert unlearned == {c.id for c in claims() if c.audit in timed}
+
+
+def test_a_system_that_learned_nothing_holds_no_claim_about_identifiers():
+    """A run with an accuracy of 0 has no selective suppression, and tells nothing."""
+    claim = next(claim for claim in claims() if claim.id == "selective-dpsgd")
+
+    def learned(name: str, value: float) -> Row:
+        return a_row(
+            Row,
+            name,
+            value,
+            metric="learning_accuracy",
+            interval_over="both",
+            no_effect=0.4,
+        )
+
+    able: Any = _Report([learned("er", 0.8), learned("er-dpsgd", 0.8)], [])
+    unable: Any = _Report([learned("er", 0.8), learned("er-dpsgd", 0.0)], [])
+    nothing: Any = _Report([], [])
+    assert unmet(claim, nothing, able) == ""
+    assert "er-dpsgd has not learned" in unmet(claim, nothing, unable)
+
+
+def test_what_correction_leaves_of_its_loss_is_read_from_the_runs(tmp_path):
+    planned = [
+        run
+        for run in runs(systems(), {1: ("a", "b")}, seeds=2)
+        if run.system.name == "spark"
+    ]
+    for run, share in zip(planned, (0.5, 0.7), strict=True):
+        folder = tmp_path / run.place
+        folder.mkdir(parents=True)
+        steps = [
+            {"stage": "1-a", "part": "priv", "step": 0, "loss": 10.0, "probe": True},
+            {"stage": "1-a", "part": "priv", "step": 1, "loss": 99.0},
+            {"stage": "1-a", "part": "priv", "step": 9, "loss": 4.0, "probe": True},
+            {"stage": "2-b", "part": "priv", "step": 0, "loss": 5.0, "probe": True},
+            {
+                "stage": "2-b",
+                "part": "priv",
+                "step": 9,
+                "loss": 5.0 * (2 * share - 0.4),
+                "probe": True,
+            },
+        ]
+        lines = "".join(json.dumps(step) + "\n" for step in steps)
+        (folder / "metrics.jsonl").write_text(lines)
+    audited = Audited(
+        runs=planned,
+        base="",
+        manifest=tmp_path / "manifest.json",
+        folder=tmp_path,
+        trained=tmp_path,
+        device="cpu",
+        progress=None,
+    )
+    claim = next(claim for claim in claims() if claim.id == "correction-converges")
+    kept = loss_figure(audited, claim)
+    assert kept.by_seed == pytest.approx((0.5, 0.7))
+    assert kept.value == pytest.approx(0.6)
+
+
 @pytest.mark.parametrize(
     "claim",
-    [c for c in claims() if c.table and c.audit != "time"],
+    [
+        claim
+        for claim in claims()
+        if claim.table.startswith(("tab:", "app:")) and claim.paper is not None
+    ],
     ids=lambda claim: claim.id,
 )
 def test_the_papers_figure_is_what_its_table_prints(claim):
@@ -70,6 +190,7 @@ def test_the_papers_figure_is_what_its_table_prints(claim):
             and row.checkpoint in names
             and claim.table in row.note
             and (row.audit, row.metric, row.variant) == (claim.audit, metric, part)
+            and row.group == claim.group
         }
 
     assert claim.paper is not None
