@@ -25,7 +25,7 @@ from spark_audit.stats.resamples import resamples_of_rows
 from spark_audit.stats.roc import Band, Tpr, allowed, chance_band, checked, tpr_at_fpr
 
 
-def tpr_by_task(design: Design, scores: ArrayLike, fpr: float) -> list[Tpr]:
+def tpr_by_task(design: Design, scores: ArrayLike, budget: float) -> list[Tpr]:
     """Return :func:`tpr_at_fpr` of each task.
 
     Parameters
@@ -34,7 +34,7 @@ def tpr_by_task(design: Design, scores: ArrayLike, fpr: float) -> list[Tpr]:
         Members, clusters and tasks of ``n`` rows.
     scores
         Shape ``(n,)``.
-    fpr
+    budget
         Budget of false positives, a share.
 
     Examples
@@ -43,12 +43,12 @@ def tpr_by_task(design: Design, scores: ArrayLike, fpr: float) -> list[Tpr]:
 
     >>> design = Design.of([1, 1, 0, 0] * 2, range(8), [0] * 4 + [1] * 4)
     >>> scores = [4.0, 2.0, 3.0, 1.0, 4.0, 3.0, 2.0, 1.0]
-    >>> [tpr.value for tpr in tpr_by_task(design, scores, fpr=0.1)]
+    >>> [tpr.value for tpr in tpr_by_task(design, scores, budget=0.1)]
     [0.5, 1.0]
     """
     values = np.asarray(scores, dtype=np.float64)
     return [
-        tpr_at_fpr(values[members], values[others], fpr)
+        tpr_at_fpr(values[members], values[others], budget)
         for members, others in design.tasks
     ]
 
@@ -56,7 +56,7 @@ def tpr_by_task(design: Design, scores: ArrayLike, fpr: float) -> list[Tpr]:
 def tpr_estimate(
     design: Design,
     scores: ArrayLike,
-    fpr: float,
+    budget: float,
     *,
     replicates: np.ndarray,
 ) -> Estimate:
@@ -71,7 +71,7 @@ def tpr_estimate(
         Members, clusters and tasks of ``n`` rows.
     scores
         Shape ``(n,)``.
-    fpr
+    budget
         Budget of false positives, a share.
     replicates
         Shape ``(B,)``, from :func:`tpr_replicates` for this budget.
@@ -83,7 +83,7 @@ def tpr_estimate(
     interval of the rate at the given threshold.
     """
     try:
-        rates = tpr_by_task(design, scores, fpr)
+        rates = tpr_by_task(design, scores, budget)
         if not rates:
             raise NotEstimableError("there is no row")
         low, high = intervals.percentile_interval(replicates)
@@ -159,7 +159,7 @@ def _widened_for_few(
 def tpr_replicates(
     design: Design,
     scores: ArrayLike,
-    fprs: Sequence[float],
+    budgets: Sequence[float],
     weights: Weights,
 ) -> np.ndarray:
     """Return the TPR at each budget, averaged over tasks, in every resample.
@@ -170,7 +170,7 @@ def tpr_replicates(
         Members, clusters and tasks of ``n`` rows.
     scores
         Shape ``(n,)``.
-    fprs
+    budgets
         ``F`` budgets of false positives.
     weights
         ``B`` resamples, from :meth:`~spark_audit.stats.clustered_roc.Design.draw`.
@@ -189,7 +189,7 @@ def tpr_replicates(
     [[0.5, 0.0]]
     """
     values = checked(scores)
-    total = np.zeros((len(fprs), len(weights)))
+    total = np.zeros((len(budgets), len(weights)))
 
     for members, others in design.tasks:
         # Sort both sides from the largest score down.
@@ -206,16 +206,16 @@ def tpr_replicates(
             first_members = np.cumsum(resamples.members, axis=0)
             first_members = np.pad(first_members, ((1, 0), (0, 0)))
 
-            for i, fpr in enumerate(fprs):
+            for i, budget in enumerate(budgets):
                 total[i, resamples.columns] += _tpr_of_resamples(
-                    fpr, others_down_to, first_members, n_above
+                    budget, others_down_to, first_members, n_above
                 )
 
     return total / max(len(design.tasks), 1)
 
 
 def _tpr_of_resamples(
-    fpr: float,
+    budget: float,
     others_down_to: np.ndarray,
     first_members: np.ndarray,
     n_above: np.ndarray,
@@ -226,7 +226,7 @@ def _tpr_of_resamples(
 
     Parameters
     ----------
-    fpr
+    budget
         Budget of false positives, a share.
     others_down_to
         Shape ``(others, b)``: weight of the non-members down to each one.
@@ -240,8 +240,8 @@ def _tpr_of_resamples(
     lacks_side = (n_others == 0) | (n_members == 0)
 
     # The threshold is the first non-member that exceeds the budget.
-    budget = np.floor(fpr * n_others + 1e-9)  # the tolerance is that of roc.allowed
-    n_within = (others_down_to <= budget).sum(axis=0)
+    n_allowed = np.floor(budget * n_others + 1e-9)  # the tolerance of roc.allowed
+    n_within = (others_down_to <= n_allowed).sum(axis=0)
     threshold = np.minimum(n_within, len(others_down_to) - 1)  # (b,), index of others
 
     resample = np.arange(len(n_members))
@@ -251,7 +251,7 @@ def _tpr_of_resamples(
 
 
 @lru_cache(maxsize=64)
-def chance(design: Design, fpr: float, *, seed: int, draws: int = 20000) -> Band:
+def chance(design: Design, budget: float, *, seed: int, draws: int = 20000) -> Band:
     """Return the TPR of a random score at a budget, averaged over tasks.
 
     For one task it is exact (:func:`chance_band`), else it comes from ``draws``
@@ -274,7 +274,7 @@ def chance(design: Design, fpr: float, *, seed: int, draws: int = 20000) -> Band
     sizes = n_effective.astype(np.int64).reshape(-1, 2).tolist()
     if len(sizes) == 1:
         n_members, n_others = sizes[0]
-        return chance_band(n_members, n_others, fpr)
+        return chance_band(n_members, n_others, budget)
 
     # Draw from the beta-binomial of chance_band: a binomial with a random rate. Both
     # are summed over tasks.
@@ -282,7 +282,7 @@ def chance(design: Design, fpr: float, *, seed: int, draws: int = 20000) -> Band
     mean = 0.0
     drawn = np.zeros(draws)
     for n_members, n_others in sizes:
-        k = allowed(n_others, fpr)
+        k = allowed(n_others, budget)
         rate = rng.beta(k + 1, n_others - k, draws)
         drawn += rng.binomial(n_members, rate) / n_members
         mean += (k + 1) / (n_others + 1)

@@ -99,14 +99,14 @@ def auc(members: ArrayLike, non_members: ArrayLike) -> float:
     return placements(member_scores, other_scores).auc
 
 
-def tpr_at_fpr(members: ArrayLike, non_members: ArrayLike, fpr: float) -> Tpr:
+def tpr_at_fpr(members: ArrayLike, non_members: ArrayLike, budget: float) -> Tpr:
     """Return the share of members above the strictest threshold that the budget allows.
 
     Parameters
     ----------
     members, non_members
         Shapes ``(m,)`` and ``(n,)``: scores.
-    fpr
+    budget
         Budget of false positives, a share.
 
     Raises
@@ -114,26 +114,26 @@ def tpr_at_fpr(members: ArrayLike, non_members: ArrayLike, fpr: float) -> Tpr:
     NotEstimableError
         If a side is empty or a score is NaN.
     ValueError
-        If ``fpr`` is not in (0, 1), or the scores have not one dimension.
+        If ``budget`` is not in (0, 1), or the scores have not one dimension.
 
     Notes
     -----
-    With ``k = floor(fpr n)``, the threshold is the (k+1)-th largest score of a
+    With ``k = floor(budget n)``, the threshold is the (k+1)-th largest score of a
     non-member. A row must exceed it to be called a member, and a row that ties with it
     is not called one. At most k non-members exceed it, so the achieved rate is never
-    above ``fpr``. Nothing is interpolated.
+    above ``budget``. Nothing is interpolated.
 
     Examples
     --------
     Of ten non-members, one may be called a member: the second largest is the threshold.
 
-    >>> tpr_at_fpr([9.5, 8.0, 12.0], range(1, 11), fpr=0.1)[:3]
+    >>> tpr_at_fpr([9.5, 8.0, 12.0], range(1, 11), budget=0.1)[:3]
     (0.6666666666666666, 9.0, 0.1)
     """
     member_scores = _scores_of_side(members, "member")
     other_scores = _scores_of_side(non_members, "non-member")
     n = len(other_scores)
-    k = allowed(n, fpr)
+    k = allowed(n, budget)
 
     # In rising order, the (k+1)-th largest is at n - 1 - k.
     index = n - 1 - k
@@ -143,9 +143,9 @@ def tpr_at_fpr(members: ArrayLike, non_members: ArrayLike, fpr: float) -> Tpr:
     if k < 1:
         # The tolerance is for rounding, as in allowed(): 1 / (1 / 49) is
         # 49.00000000000001.
-        n_needed = int(np.ceil(1 / fpr - 1e-9))
+        n_needed = int(np.ceil(1 / budget - 1e-9))
         note = (
-            f"not resolvable: an FPR of {fpr:g} needs {n_needed} non-members, "
+            f"not resolvable: an FPR of {budget:g} needs {n_needed} non-members, "
             f"there are {n}"
         )
     elif k < COARSE:
@@ -160,34 +160,34 @@ def tpr_at_fpr(members: ArrayLike, non_members: ArrayLike, fpr: float) -> Tpr:
     )
 
 
-def allowed(n: int, fpr: float) -> int:
-    """Return the number of non-members that may be called members, ``floor(fpr n)``.
+def allowed(n: int, budget: float) -> int:
+    """Return the number of non-members that may be called members, ``floor(budget n)``.
 
     Parameters
     ----------
     n
         Number of non-members.
-    fpr
+    budget
         Budget of false positives, a share.
 
     Raises
     ------
     ValueError
-        If ``fpr`` is not in (0, 1).
+        If ``budget`` is not in (0, 1).
 
     Examples
     --------
     >>> allowed(100, 0.29)
     29
     """
-    if not 0 < fpr < 1:
-        raise ValueError("fpr must lie in (0, 1)")
+    if not 0 < budget < 1:
+        raise ValueError("budget must lie in (0, 1)")
 
     # The tolerance is for rounding: 0.29 * 100 is 28.999999999999996.
-    return int(np.floor(fpr * n + 1e-9))
+    return int(np.floor(budget * n + 1e-9))
 
 
-def chance_band(n_members: int, n_non_members: int, fpr: float) -> Band:
+def chance_band(n_members: int, n_non_members: int, budget: float) -> Band:
     """Return the TPR of a random score at a budget; exact for scores without ties.
 
     Of m members and n non-members with exchangeable scores, the number of members above
@@ -197,7 +197,7 @@ def chance_band(n_members: int, n_non_members: int, fpr: float) -> Band:
     ----------
     n_members, n_non_members
         Numbers of independent members and non-members.
-    fpr
+    budget
         Budget of false positives, a share.
 
     Raises
@@ -205,7 +205,7 @@ def chance_band(n_members: int, n_non_members: int, fpr: float) -> Band:
     NotEstimableError
         If a side is empty.
     ValueError
-        If ``fpr`` is not in (0, 1).
+        If ``budget`` is not in (0, 1).
 
     Examples
     --------
@@ -218,7 +218,7 @@ def chance_band(n_members: int, n_non_members: int, fpr: float) -> Band:
     if n_members < 1 or n_non_members < 1:
         raise NotEstimableError("a side is empty")
 
-    k = allowed(n_non_members, fpr)
+    k = allowed(n_non_members, budget)
     law = scipy.stats.betabinom(n_members, k + 1, n_non_members - k)
     low, high = law.ppf([0.025, 0.975])
     return Band(
