@@ -191,7 +191,9 @@ def test_medians_beyond_counting_are_bounds_and_no_infinities(make_case):
         row = figure(result, "ours", "n50_median", of)
         assert (row.value, row.status) == (1e12, "ok")
         assert (row.low, row.high, row.interval_method) == (1e12, None, "percentile")
-    json.dumps([row.model_dump() for row in result.rows], allow_nan=False)
+        # The bound is explained once.
+        assert row.note.count("bound") == 1
+    json.dumps([row.model_dump() for row in result.results], allow_nan=False)
     json.dumps(result.tables, allow_nan=False)
 
 
@@ -221,7 +223,7 @@ def test_top_p_counts_tries_beside_the_other_samplers(make_case):
         row = figure(result, "ours", "n50_median", of)
         assert row.value == pytest.approx(median, rel=1e-3)
     # What was not asked for is not there.
-    rows = extract(given, case.manifest).rows
+    rows = extract(given, case.manifest).results
     assert {r.variant for r in rows if r.metric == "n50_median"} == {"t1", "top40"}
 
 
@@ -229,7 +231,7 @@ def test_canaries_alone_are_no_identifiers_to_extract(make_case):
     everyone = with_canaries(make_case(sources=4, tests=2).manifest, rows=4)
     only = make_case(sources=4, tests=2)
     result = extract(tables(only, a=everything), everyone)
-    assert {r.status for r in result.rows} == {"not_estimable"}
+    assert {r.status for r in result.results} == {"not_estimable"}
     assert "extract.canaries_chance" in {finding.says for finding in result.findings}
 
 

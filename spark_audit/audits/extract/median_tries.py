@@ -31,9 +31,6 @@ TRIES_BEYOND_BOUND = 10 * MAX_N50
 """Tries that stand for any larger number, and for endless ones, so that all have the
 same place in the order, above :data:`MAX_N50`."""
 
-BEYOND_MAX_N50 = f"the median is over {MAX_N50:.0e}: its value is this bound"
-"""Note of a median above :data:`MAX_N50`, whose value is set to it."""
-
 ONE_TOKENISATION = (
     "probability of one tokenisation after the true prefix; that of the text is at "
     "least as high, so fewer tries may be enough"
@@ -94,10 +91,6 @@ def medians(
             # The interval is computed on the log scale and converted to tries.
             median = median_estimate(log_tries, group.codes, replicates=replicates)
             estimate = _in_tries(median).noting(ONE_TOKENISATION)
-
-            # `_in_tries` has set a median beyond the bound to the bound.
-            if estimate.value is not None and estimate.value >= MAX_N50:
-                estimate = estimate.noting(BEYOND_MAX_N50)
             rows.append(
                 audit.row(estimate, name, "n50_median", sampler, group=group.name)
             )

@@ -51,33 +51,59 @@ def judged_scores(
     the record of :class:`spark_audit.audits.mia.above_texts.AboveTexts`, ``p``,
     ``p_adjusted`` and ``status``, and a ``note`` if their sign may be wrong.
     """
-    records = [
-        _outside_record(checkpoint, attack, guards)
+    scores = [
+        _outside_score(checkpoint, attack, guards)
         for checkpoint, attack in product(checkpoints, attacks)
         if checkpoint != BASE
     ]
 
     # All attacks are one family, since many attacks have more chances to detect.
-    tested = [record for record in records if "p" in record]
-    adjusted_ps = holm([record["p"] for record in tested]).tolist()
-    for record, adjusted_p in zip(tested, adjusted_ps, strict=True):
-        record["p_adjusted"] = adjusted_p
-        if adjusted_p >= ALPHA:
-            continue
+    tested_ps = [score.record["p"] for score in scores if not score.why_untested]
+    adjusted_ps = iter(holm(tested_ps).tolist())
 
-        # A void score is no detection, so the record states its status.
-        status = record["status"]
-        record["says"] = "detected" if status == "ok" else status
+    records: list[TableRecord] = []
+    for score in scores:
+        if score.why_untested:
+            says = f"not estimable: {score.why_untested}"
+            records.append({**score.record, "says": says})
+            continue
+        adjusted_p = next(adjusted_ps)
+        says = _outcome_of_test(score, adjusted_p)
+        records.append({**score.record, "says": says, "p_adjusted": adjusted_p})
     return records
 
 
-def _outside_record(checkpoint: str, attack: str, guards: ScoreGuards) -> TableRecord:
-    """Return the uncorrected result of one attack of another tool on a checkpoint.
+class OutsideScore(NamedTuple):
+    """The uncorrected result of one attack of another tool on a checkpoint.
 
-    Its columns are those of :func:`judged_scores` without ``p_adjusted``. ``says`` is
-    that of a score that does not detect; :func:`judged_scores` writes the others once p
-    is corrected.
+    Attributes
+    ----------
+    record
+        The columns of :func:`judged_scores`, but ``p_adjusted`` and ``says``.
+    why_untested
+        Why its AUC was not tested; empty: it was.
+    is_confounded
+        Whether the texts may explain a score that is higher by itself, before any
+        correction.
     """
+
+    record: TableRecord
+    why_untested: str = ""
+    is_confounded: bool = False
+
+
+def _outcome_of_test(score: OutsideScore, adjusted_p: float) -> str:
+    """Return ``says`` of a tested score: what its corrected p comes to."""
+    if adjusted_p >= ALPHA:
+        return "confounded" if score.is_confounded else "not shown"
+
+    # A void score is no detection, so the record states its status.
+    status = str(score.record["status"])
+    return "detected" if status == "ok" else status
+
+
+def _outside_score(checkpoint: str, attack: str, guards: ScoreGuards) -> OutsideScore:
+    """Return the uncorrected result of one attack of another tool on a checkpoint."""
     pooled = guards.pooled
     auc = pooled.estimate(checkpoint, attack)
     above_texts = pooled.above_texts(
@@ -90,7 +116,7 @@ def _outside_record(checkpoint: str, attack: str, guards: ScoreGuards) -> TableR
     }
     if auc.value is None or above_texts is None:
         reason = auc.note or "the best guess was not tested beside it"
-        return {**record, "score": auc.value, "says": f"not estimable: {reason}"}
+        return OutsideScore({**record, "score": auc.value}, why_untested=reason)
 
     effect = _attack_effect(pooled, checkpoint, attack, auc)
     if effect.is_perhaps_reversed:
@@ -106,13 +132,13 @@ def _outside_record(checkpoint: str, attack: str, guards: ScoreGuards) -> TableR
     is_confounded = above_texts.sides_differ and p_higher < ALPHA
 
     # A detection must pass both tests, so the larger p counts.
-    return {
+    tested_record = {
         **record,
         **above_texts.record,
         "p": max(p_higher, above_texts.p),
         "status": guards.status_of(attack).status,
-        "says": "confounded" if is_confounded else "not shown",
     }
+    return OutsideScore(tested_record, is_confounded=is_confounded)
 
 
 class AttackEffect(NamedTuple):
