@@ -37,7 +37,7 @@ from transformers import (
 )
 
 import spark_audit as sa
-from spark_audit.report.standings import standings
+from spark_audit.report.checkpoint_states import checkpoint_states
 
 PARTS = {"member": 120, "held": 120, "retain": 60, "other": 120, "relearn": 60}
 """Rows of a task: ``member`` and ``held`` are audited, the others in no manifest."""
@@ -287,7 +287,9 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 
 def state(report: Any, name: str) -> str:
-    return next((one.state for one in standings(report) if one.name == name), "-")
+    return next(
+        (one.state for one in checkpoint_states(report) if one.name == name), "-"
+    )
 
 
 def with_p(said: dict[str, Any]) -> str:

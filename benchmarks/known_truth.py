@@ -147,7 +147,7 @@ def concluded(
 
     ``asks``: whether the report asks if its trained rows are those that are listed.
     """
-    from spark_audit.report.standings import standings
+    from spark_audit.report.checkpoint_states import checkpoint_states
     from spark_audit.results.findings import UNUSABLE
 
     checkpoint = original + rounding
@@ -178,14 +178,16 @@ def concluded(
         for guard in report.guards
         if guard.passed is False and guard.checkpoint in whose
     }
-    standing = {one.name: one for one in standings(report)}.get(checkpoint)
+    checkpoint_state = {one.name: one for one in checkpoint_states(report)}.get(
+        checkpoint
+    )
     return {
         "claims": claims,
         "memory": figures,
-        "state": standing and standing.state,
+        "state": checkpoint_state and checkpoint_state.state,
         "gate": int(bool({checkpoint, "-"} & {*tripped})),
         "guards": [name for name in GUARDS if name in failed],
-        "asks": bool(standing and standing.question),
+        "asks": bool(checkpoint_state and checkpoint_state.question),
     }
 
 

@@ -120,7 +120,7 @@ def audited(folder: Path, seed: int, flags: list[str]) -> dict[str, Any]:
     """What the report says of each case before and after, and what it claims."""
     import spark_audit as sa
     from spark_audit.cli.main import run
-    from spark_audit.report.standings import standings
+    from spark_audit.report.checkpoint_states import checkpoint_states
 
     lab = Lab(folder / "lab", seed, SIZES["small"])
     # Everything is made of, and audited on, the rows that are learned by heart.
@@ -137,7 +137,7 @@ def audited(folder: Path, seed: int, flags: list[str]) -> dict[str, Any]:
     command += ["--no-rematched", "--placebo-draws", "0", "--skip", *LEFT_OUT]
     called(run, [*command, "--format", "json", *quiet])
     report = sa.read_report(folder / "report")
-    states = {one.name: one.state for one in standings(report)}
+    states = {one.name: one.state for one in checkpoint_states(report)}
     found: dict[str, Any] = {}
     for case in CASES:
         own: dict[str, Any] = {}

@@ -111,7 +111,7 @@ def figure(
 ) -> Row:
     where = {"checkpoint": checkpoint, "metric": metric, "variant": variant}
     where["group"] = group
-    row: Row = the_one(result.rows, **where)
+    row: Row = the_one(result.results, **where)
     return row
 
 

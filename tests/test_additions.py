@@ -190,7 +190,7 @@ class Echo(Surprise):
     def conclude(self, evidence, context):
         result = super().conclude(evidence, context)
         rows, findings = [], []
-        for row in result.rows:
+        for row in result.results:
             few = row.model_copy(
                 update={
                     "group_kind": "type",
@@ -207,7 +207,7 @@ class Echo(Surprise):
                 findings.append(found)
         record = {"checkpoint": "ours", "clusters": 2, "share": 0.123456789}
         tables = {"echo_planted": [record], "echo_few": [record]}
-        return replace(result, rows=rows, findings=findings, tables=tables)
+        return replace(result, results=rows, findings=findings, tables=tables)
 """
 """Its figures are of 99 clusters, and of parts of two."""
 ATTACK_SENTENCES = """

@@ -218,7 +218,7 @@ def small(make_case) -> tuple[Report, pd.DataFrame]:
             n_tokens=int(train["n_tokens"].sum()),
         ),
         findings=again.findings,
-        results=again.rows,
+        results=again.results,
         guards=again.guards,
         tables=made.tables | again.tables,
     )

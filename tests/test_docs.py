@@ -20,7 +20,7 @@ import spark_audit as sa
 from spark_audit import sentences
 from spark_audit.audits import all_audits
 from spark_audit.data.examples import read_examples
-from spark_audit.report.standings import SHAPES
+from spark_audit.report.checkpoint_states import SHAPES
 from spark_audit.spoken_options import for_command_line
 
 ROOT = Path(__file__).parents[1]

@@ -30,7 +30,7 @@ def nodes() -> Iterator[tuple[Path, ast.AST]]:
 
 def spoken(node: ast.AST) -> bool:
     """Whether it is the rendered text of a finding or guard."""
-    owners = {"finding", "guard", "one", "first", "standing", "f", "g"}
+    owners = {"finding", "guard", "one", "first", "checkpoint_state", "f", "g"}
     return (
         isinstance(node, ast.Attribute)
         and node.attr in WORDS

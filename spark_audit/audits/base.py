@@ -461,7 +461,7 @@ class Audit(ABC):
         result = replace(result, evidence=evidence)
 
         # Checkpoints without a figure have rows with the reason.
-        with_figures = {row.checkpoint for row in result.rows}
+        with_figures = {row.checkpoint for row in result.results}
         absent = [name for name in names if name not in with_figures]
         if absent:
             # All of them lack figures for the reason of the first.
@@ -477,7 +477,7 @@ class Audit(ABC):
             result,
             settings={**options, **result.settings},
             findings=findings,
-            rows=at_level(result.rows, findings),
+            results=at_level(result.results, findings),
         )
 
     def _names_in_results(self, checkpoints: Iterable[str]) -> list[str]:
@@ -505,7 +505,7 @@ class Audit(ABC):
             Empty: the audit stays silent about checkpoints without a figure.
         """
         rows = self.missing(absent, reason, variants=self.variants)
-        result = replace(result, rows=[*result.rows, *rows])
+        result = replace(result, results=[*result.results, *rows])
 
         # Without evidence nothing was concluded, so that this is the only finding.
         has_evidence = result.evidence is not None and len(result.evidence) > 0

@@ -52,7 +52,7 @@ class SetFacts(NamedTuple):
 
     Attributes
     ----------
-    of
+    variant
         The kind of the tokens, one of :data:`NLL_SETS`.
     split
         Split of the example, ``train`` or ``test``.
@@ -68,7 +68,7 @@ class SetFacts(NamedTuple):
         low-sensitivity text.
     """
 
-    of: str
+    variant: str
     split: str
     task: str
     type: str
@@ -152,8 +152,8 @@ class NLL(Audit):
         # The strings of a canary are the sets of its cluster, over all rows. Injection
         # puts a canary into train rows only, or into test rows only if it is held out.
         n_tokens = np.array([len(token_set.tokens) for token_set in sets])  # (units,)
-        n_strings = units.groupby(["of", "cluster"])["of"].transform("size")
-        is_canary = units["of"] == "canary"
+        n_strings = units.groupby(["variant", "cluster"])["variant"].transform("size")
+        is_canary = units["variant"] == "canary"
 
         # A canary counts once: the mean over its strings of their mean NLL.
         units["den"] = np.where(is_canary, 1 / n_strings, n_tokens)
@@ -178,7 +178,7 @@ class NLL(Audit):
             evidence,
             "num",
             metrics={"nll": np.asarray},
-            of=units["of"].to_numpy(),
+            variants=units["variant"].to_numpy(),
             denominators=units["den"].to_numpy(),
         )
         rows, contrasts = ratio_rows.ratio_figures(cells, context, NLL)
@@ -190,7 +190,7 @@ class NLL(Audit):
             evidence.checkpoints, self.nothing, beside=rows
         )
         rows = [*ratio_rows.beside_base(rows), *rows_without_figure]
-        return AuditResult(rows=rows, contrasts=contrasts, findings=findings)
+        return AuditResult(results=rows, contrasts=contrasts, findings=findings)
 
 
 def _findings(rows: list[Row], contrasts: list[Contrast]) -> Iterator[Finding]:
@@ -270,7 +270,7 @@ def _identifier_sets(
 
         for supervision, tokens in tokens_by_supervision.items():
             facts = SetFacts(
-                of="pii",
+                variant="pii",
                 split=example.split,
                 task=example.task,
                 type=pii_type,
@@ -314,7 +314,7 @@ def _low_set(index: int, example: ManifestExample) -> Iterator[TokenSet[SetFacts
         return
 
     facts = SetFacts(
-        of="low",
+        variant="low",
         split=example.split,
         task=example.task,
         type="",
@@ -340,7 +340,7 @@ def _canary_set(
 
     # A canary may stand in examples of several tasks, and its parts have several types.
     facts = SetFacts(
-        of="canary",
+        variant="canary",
         split=example.split,
         task="",
         type="",

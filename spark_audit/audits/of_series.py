@@ -53,7 +53,9 @@ class OfSeries(Audit):
                 fix="write t1,t2,...",
             )
 
-    def places(self, tables: Tables, manifest: Manifest) -> dict[str, dict[str, int]]:
+    def training_stages(
+        self, tables: Tables, manifest: Manifest
+    ) -> dict[str, dict[str, int]]:
         """Map each stage of a series to the number of the stage that trained each task.
 
         The result is checkpoint -> task -> number of a stage, from 1, and the same for
@@ -81,7 +83,7 @@ class OfSeries(Audit):
             if parsed.stage and not parsed.derived:
                 stage_of_checkpoint[checkpoint] = parsed.stage
 
-        training_stages: dict[str, dict[str, int]] = {}
+        stage_by_task: dict[str, dict[str, int]] = {}
         for checkpoints in grouped(stage_of_checkpoint, series_of).values():
             # A single stage has no earlier one to compare with.
             if len(checkpoints) < 2:
@@ -89,10 +91,8 @@ class OfSeries(Audit):
             stages = {stage_of_checkpoint[checkpoint] for checkpoint in checkpoints}
             has_stage_per_task = stages == {*stage_of_task.values()}
             for checkpoint in checkpoints:
-                training_stages[checkpoint] = (
-                    stage_of_task if has_stage_per_task else {}
-                )
-        return training_stages
+                stage_by_task[checkpoint] = stage_of_task if has_stage_per_task else {}
+        return stage_by_task
 
 
 def tasks_in_order(manifest: Manifest, order: str | None) -> list[str]:

@@ -200,12 +200,12 @@ class Rank(Audit):
         # Means over tokens, then medians. The null value of ``pii`` is the figure of
         # its controls.
         mean_cells = ratio_rows.cells_of_units(
-            groups, evidence, "rank", metrics=PER_TOKEN, of=sets
+            groups, evidence, "rank", metrics=PER_TOKEN, variants=sets
         )
         rows, contrasts = ratio_rows.ratio_figures(mean_cells, context, Rank)
 
         median_cells = ratio_rows.cells_of_units(
-            groups, evidence, "rank", metrics={"rank_median": np.asarray}, of=sets
+            groups, evidence, "rank", metrics={"rank_median": np.asarray}, variants=sets
         )
         for group, cells in median_cells:
             rows += _median_rows(group, cells, context)
@@ -224,7 +224,7 @@ class Rank(Audit):
                 names=checkpoints_with_ties,
             )
             findings.append(ties)
-        return AuditResult(rows=rows, contrasts=contrasts, findings=findings)
+        return AuditResult(results=rows, contrasts=contrasts, findings=findings)
 
 
 def _control_of(place: RowPlace) -> RowPlace | None:

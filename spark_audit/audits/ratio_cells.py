@@ -1,8 +1,8 @@
 """Units of a report by group, and the cells of figures that are ratios of sums.
 
 A cell holds the numerator and denominator of each unit of a group for one figure: one
-metric of one checkpoint. The variant of a figure (``of``) says which kind of units it
-is over, such as identifiers or their controls. The module
+metric of one checkpoint. The variant of a figure says which kind of units it is
+over, such as identifiers or their controls. The module
 :mod:`~spark_audit.audits.ratio_rows` sums cells by cluster, and makes figures of them.
 Train rows and test rows are examples of the manifest.
 
@@ -149,7 +149,7 @@ def cells_of_units(
     column: str,
     *,
     metrics: Mapping[str, Callable[[np.ndarray], np.ndarray]],
-    of: np.ndarray,
+    variants: np.ndarray,
     denominators: np.ndarray | None = None,
 ) -> Iterator[GroupWithCells]:
     """Yield cells of scores group by group, since all cells may not fit into memory.
@@ -163,7 +163,7 @@ def cells_of_units(
     metrics
         Metric -> function from scores to numerators, both of shape ``(n,)``. Units
         that were not scored do not count, whatever it makes of their score NaN.
-    of
+    variants
         Variant of each unit of the evidence, shape ``(units,)``.
     denominators
         Denominator of each unit, shape ``(units,)``; ``None``: each counts 1.
@@ -175,7 +175,7 @@ def cells_of_units(
         This is a generator, so that memory holds one figure of one checkpoint at a
         time.
         """
-        variants = of[positions]  # (n,)
+        variants_of_group = variants[positions]  # (n,)
         denominators_of_group = np.ones(len(positions))
         if denominators is not None:
             denominators_of_group = denominators[positions]
@@ -187,8 +187,8 @@ def cells_of_units(
                 is_scored = ~np.isnan(scores)  # (n,), bool
 
                 # The units of other variants count in cells of their own.
-                for variant in dict.fromkeys(variants):
-                    counts_here = is_scored & (variants == variant)
+                for variant in dict.fromkeys(variants_of_group):
+                    counts_here = is_scored & (variants_of_group == variant)
                     numerators_of_variant = np.where(counts_here, numerators, np.nan)
                     yield RatioCell(
                         key=RatioKey(checkpoint, metric, variant),
@@ -212,15 +212,16 @@ def cells_of_frame(
     group
         Name of the group.
     frame
-        Columns ``checkpoint``, ``of``, ``cluster``, and those that ``metrics`` names.
+        Columns ``checkpoint``, ``variant``, ``cluster``, and those of
+        ``metrics``.
     metrics
         Metric -> column that is averaged over the lines; NaN: the line does not count.
     """
     codes, clusters = pd.factorize(frame["cluster"], sort=True)  # codes: (lines,)
 
     # Pairs of checkpoint and variant, numbered in the order of the lines.
-    pairs = frame[["checkpoint", "of"]].drop_duplicates()
-    by_pair = frame.groupby(["checkpoint", "of"], sort=False)
+    pairs = frame[["checkpoint", "variant"]].drop_duplicates()
+    by_pair = frame.groupby(["checkpoint", "variant"], sort=False)
     pair_of_line = by_pair.ngroup().to_numpy()  # (lines,)
     denominators = np.ones(len(frame))
 

@@ -257,15 +257,15 @@ def _paired_differences(
         baselines_by_checkpoint.setdefault(checkpoint, []).append(baseline)
 
     differences: dict[PairedKey, Estimand | Estimate] = {}
-    for (checkpoint, metric, of), figure in sums.items():
+    for (checkpoint, metric, variant), figure in sums.items():
         # Some metrics are never compared with a baseline.
         if audit.metric(metric).alone:
             continue
 
         for baseline in baselines_by_checkpoint.get(checkpoint, ()):
-            baseline_figure = sums.get(RatioKey(baseline, metric, of))
+            baseline_figure = sums.get(RatioKey(baseline, metric, variant))
             if baseline_figure is not None:
-                key = PairedKey(checkpoint, baseline, metric, of)
+                key = PairedKey(checkpoint, baseline, metric, variant)
                 differences[key] = _difference(figure, baseline_figure)
     return differences
 

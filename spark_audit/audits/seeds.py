@@ -79,7 +79,7 @@ class FigurePlace(NamedTuple):
 
     method: str
     metric: str
-    of: str
+    variant: str
     group: str
     baseline: str
 
@@ -110,18 +110,18 @@ def with_entries(result: AuditResult) -> AuditResult:
     If no method has two replicates, it is the result itself. A replicate has the name
     of its method with a number; see :func:`spark_audit.names.entry_of`.
     """
-    names = {row.checkpoint for row in (*result.rows, *result.contrasts)}
+    names = {row.checkpoint for row in (*result.results, *result.contrasts)}
     replicate_names = [name for name in names if entry_of(name) != name]
     n_seeds = Counter(entry_of(name) for name in replicate_names)  # by method
     if max(n_seeds.values(), default=0) < 2:
         return result
 
-    rows = _rows_of_methods(result.rows)
+    rows = _rows_of_methods(result.results)
     contrasts = _rows_of_methods(result.contrasts)
     findings = findings_of_methods([*rows, *contrasts], n_seeds)
     return replace(
         result,
-        rows=[*result.rows, *rows],
+        results=[*result.results, *rows],
         contrasts=[*result.contrasts, *contrasts],
         findings=[*result.findings, *findings],
     )
@@ -155,7 +155,7 @@ def _figure_place(row: Row) -> FigurePlace:
     return FigurePlace(
         method=entry_of(row.checkpoint),
         metric=row.metric,
-        of=row.variant,
+        variant=row.variant,
         group=row.group,
         baseline=baseline,
     )

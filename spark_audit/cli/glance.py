@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from spark_audit.errors import visible
 from spark_audit.report.at_a_glance import Glance
+from spark_audit.report.checkpoint_states import SHAPES, State, badge
 from spark_audit.report.matrix import (
     CELL_MARKS,
     CellKind,
@@ -19,7 +20,6 @@ from spark_audit.report.matrix import (
     MatrixCell,
     MatrixRow,
 )
-from spark_audit.report.standings import SHAPES, State, badge
 from spark_audit.sentences import render
 from spark_audit.terminal.console import show_line, stdout
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from spark_audit import sentences
 from spark_audit.audits import about
 from spark_audit.cli.glance import show_glance
-from spark_audit.report import attacks, first_screen, standings
+from spark_audit.report import attacks, checkpoint_states, first_screen
 from spark_audit.report.advice import advice
 from spark_audit.report.at_a_glance import glance_of
 from spark_audit.report.cells import ReportTable, records_table
@@ -41,7 +41,7 @@ def show_report(report: Report, *, verbose: bool = False) -> None:
         if not verbose:
             show_line(sentences.render("terminal.more"))
             return
-        _show_standings(report)
+        _show_states(report)
 
     _show_guards(report)
     if not report.findings:
@@ -77,28 +77,29 @@ def _show_guards(report: Report) -> None:
         show_line(f"{word}: {guard.title}{place}: {guard.detail}")
 
 
-def _show_standings(report: Report) -> None:
-    """Print the standing of each checkpoint and the tests, in full sentences."""
-    all_standings = standings.standings(report)
-    for standing in all_standings:
-        badge = standings.badge(standing.state)
-        outcomes = sentences.capitalised(standing.outcomes)
-        style = "bold" if standing.detections else None
+def _show_states(report: Report) -> None:
+    """Print the state of each checkpoint and the tests, in full sentences."""
+    all_checkpoint_states = checkpoint_states.checkpoint_states(report)
+    for checkpoint_state in all_checkpoint_states:
+        badge = checkpoint_states.badge(checkpoint_state.state)
+        outcomes = sentences.capitalised(checkpoint_state.outcomes)
+        style = "bold" if checkpoint_state.detections else None
         show_line(
-            f"{badge} {standing.name}: {standing.reason} {outcomes}.", style=style
+            f"{badge} {checkpoint_state.name}: {checkpoint_state.reason} {outcomes}.",
+            style=style,
         )
     show_line(sentences.render("terminal.level", level=first_screen.level(report)))
 
     # Columns: attack, question, what it was tried on, null, least detectable effect.
-    table = attacks.attack_table(attacks.attacks(report, all_standings))
+    table = attacks.attack_table(attacks.attacks(report, all_checkpoint_states))
     least_effect_title = table.header[-1]
     for line in table.rows:
         attack, _, tried_on, _, least_effect = line.texts
         show_line(f"{attack}: {tried_on}; {least_effect_title}: {least_effect}")
 
-    for state, text in advice(all_standings).items():
-        show_line(f"{standings.SHAPES[state]} {text}")
-    result_of_gate = first_screen.gate(all_standings)
+    for state, text in advice(all_checkpoint_states).items():
+        show_line(f"{checkpoint_states.SHAPES[state]} {text}")
+    result_of_gate = first_screen.gate(all_checkpoint_states)
     show_line(sentences.render("page.without_rules", does=result_of_gate))
 
 

@@ -174,7 +174,7 @@ def _check_base_stays(
 
     has_base = False
     for result in new.results.values():
-        if any(row.checkpoint == BASE for row in result.rows):
+        if any(row.checkpoint == BASE for row in result.results):
             has_base = True
 
     if had_base and not has_base:

@@ -12,16 +12,23 @@ from typing import NamedTuple
 
 from spark_audit.audits import about
 from spark_audit.audits.setup_guards import REMAINS
-from spark_audit.report.standings import Standing, State, key_of, relearned
+from spark_audit.report.checkpoint_states import (
+    CheckpointState,
+    State,
+    key_of,
+    relearned,
+)
 from spark_audit.report.tried import CONCLUSIVE
 from spark_audit.results import grouped
 from spark_audit.sentences import knows, render
 
 
-def advice(standings: Sequence[Standing]) -> dict[State, str]:
+def advice(checkpoint_states: Sequence[CheckpointState]) -> dict[State, str]:
     """Return the advice for each state that the report has."""
-    by_state = grouped(standings, lambda standing: standing.state)
-    is_relearned = relearned(standings)
+    by_state = grouped(
+        checkpoint_states, lambda checkpoint_state: checkpoint_state.state
+    )
+    is_relearned = relearned(checkpoint_states)
     advice_by_state: dict[State, str] = {}
     for state, members in by_state.items():
         if state == "DETECTABLE":
@@ -38,11 +45,11 @@ def advice(standings: Sequence[Standing]) -> dict[State, str]:
 
 
 def _advice_on_detectable(
-    members: Sequence[Standing], *, is_relearned: bool
+    members: Sequence[CheckpointState], *, is_relearned: bool
 ) -> list[str]:
     """Return the advice on checkpoints whose training rows can be detected."""
     sentences = [render("advice.detectable")]
-    if not all(standing.ships for standing in members):
+    if not all(checkpoint_state.ships for checkpoint_state in members):
         sentences.append(render("advice.stopped"))
 
     # Do not advise relearning twice: it is also an attack of its own.
@@ -51,7 +58,9 @@ def _advice_on_detectable(
     return sentences
 
 
-def _advice_on_clean(members: Sequence[Standing], *, is_relearned: bool) -> list[str]:
+def _advice_on_clean(
+    members: Sequence[CheckpointState], *, is_relearned: bool
+) -> list[str]:
     """Return the advice on checkpoints in which no leak was found."""
     sentences = [render("advice.no_leak_found")]
     open_tests = _open_tests(members)
@@ -84,19 +93,19 @@ def with_names(text: str, names: Sequence[str]) -> str:
 
 
 def _advice_on_untested(
-    members: Sequence[Standing], *, is_relearned: bool
+    members: Sequence[CheckpointState], *, is_relearned: bool
 ) -> list[str]:
     """Return the advice on checkpoints whose memory was not tested."""
     keys_of_rows = set()  # which rows would have to be given
     names_by_fault: dict[str, list[str]] = {}
-    for standing in members:
-        for guard in standing.faults:
-            names_by_fault.setdefault(guard.name, []).append(standing.name)
-        if standing.faults:
+    for checkpoint_state in members:
+        for guard in checkpoint_state.faults:
+            names_by_fault.setdefault(guard.name, []).append(checkpoint_state.name)
+        if checkpoint_state.faults:
             continue
 
         # No guard failed: held-out rows were missing or not comparable.
-        if standing.unclear:
+        if checkpoint_state.unclear:
             keys_of_rows.add("advice.give_alike")
         else:
             keys_of_rows.add("advice.give")
@@ -126,7 +135,7 @@ def _advice_on_fault(fault: str, names: Sequence[str], *, is_relearned: bool) ->
     return render("advice.of_some", names=", ".join(names), advice=render(key))
 
 
-def _names_of_some(names: list[str], members: Sequence[Standing]) -> list[str]:
+def _names_of_some(names: list[str], members: Sequence[CheckpointState]) -> list[str]:
     """Return the names if they are some of the checkpoints; nothing if they are all."""
     if len(names) == len(members):
         return []
@@ -151,13 +160,13 @@ class OpenTests(NamedTuple):
     unanswered: dict[str, list[str]]
 
 
-def _open_tests(clean: Sequence[Standing]) -> OpenTests:
+def _open_tests(clean: Sequence[CheckpointState]) -> OpenTests:
     """Return the open tests of checkpoints without a claim."""
     commands: dict[str, None] = {}
     names_by_attack: dict[str, list[str]] = {}
     is_unplanted = False
-    for standing in clean:
-        for tried in standing.tried:
+    for checkpoint_state in clean:
+        for tried in checkpoint_state.tried:
             # Missing canaries are advised by themselves, not as an attack without a
             # result.
             if not tried.ran:
@@ -165,7 +174,9 @@ def _open_tests(clean: Sequence[Standing]) -> OpenTests:
             elif tried.outcome == "not tested" and about(tried.audit).needs_canaries:
                 is_unplanted = True
             elif tried.outcome not in CONCLUSIVE:
-                names_by_attack.setdefault(tried.attack, []).append(standing.name)
+                names_by_attack.setdefault(tried.attack, []).append(
+                    checkpoint_state.name
+                )
 
     unanswered = {}
     for attack, names in names_by_attack.items():

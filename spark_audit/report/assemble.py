@@ -16,8 +16,8 @@ from spark_audit.audits.trained_rows import without_answered
 from spark_audit.manifest.schema import Manifest
 from spark_audit.provenance import now, versions
 from spark_audit.report.audit_report import AuditReport
+from spark_audit.report.checkpoint_states import untested
 from spark_audit.report.figures_line import with_figures
-from spark_audit.report.standings import untested
 from spark_audit.report.void_rows import with_states
 from spark_audit.results import (
     AuditResult,
@@ -97,7 +97,7 @@ def assemble(
     all_tables = dict(tables or {})
     origins = {name: "manifest" for name in MATCHING_TABLES if name in all_tables}
     for audit, result in results.items():
-        rows += result.rows
+        rows += result.results
         contrasts += result.contrasts
         findings_of_audits += result.findings
         all_guards += result.guards
@@ -149,7 +149,7 @@ def results_of(report: Report, audits: Iterable[str]) -> dict[str, AuditResult]:
                 tables[name] = report.tables[name]
 
         results[audit] = AuditResult(
-            rows=[row for row in report.results if row.audit == audit],
+            results=[row for row in report.results if row.audit == audit],
             contrasts=[row for row in report.contrasts if row.audit == audit],
             findings=[finding for finding in report.findings if finding.audit == audit],
             tables=tables,

@@ -19,6 +19,14 @@ from spark_audit.audits.claims import TESTS_SETTING
 from spark_audit.audits.supervision_guards import is_said_first, supervision_warnings
 from spark_audit.names import BASE
 from spark_audit.report import first_screen
+from spark_audit.report.checkpoint_states import (
+    SHAPES,
+    CheckpointState,
+    State,
+    checkpoint_states,
+    key_of,
+    relearned,
+)
 from spark_audit.report.consequences import Consequence, main_consequences
 from spark_audit.report.figures_line import SEPARATOR, sides_of
 from spark_audit.report.matrix import (
@@ -27,14 +35,6 @@ from spark_audit.report.matrix import (
     few_names,
     matrix_of,
     names_or_count,
-)
-from spark_audit.report.standings import (
-    SHAPES,
-    Standing,
-    State,
-    key_of,
-    relearned,
-    standings,
 )
 from spark_audit.report.tried import CONCLUSIVE
 from spark_audit.results import Guard, Report, Row, grouped
@@ -150,27 +150,27 @@ class Glance:
 
 def glance_of(report: Report) -> Glance | None:
     """Return a report at a glance; None where no audit of it attacks anything."""
-    all_standings = standings(report)
-    if not all_standings:
+    all_checkpoint_states = checkpoint_states(report)
+    if not all_checkpoint_states:
         return None
 
     # Make both first, since the further text depends on them.
-    next_steps = dict(_next_steps(all_standings))
-    consequences = tuple(main_consequences(all_standings))
+    next_steps = dict(_next_steps(all_checkpoint_states))
+    consequences = tuple(main_consequences(all_checkpoint_states))
     return Glance(
         first_lines=tuple(supervision_warnings(report.guards)),
-        headline=first_screen.headline(report, all_standings),
-        basis=_basis(report, all_standings),
-        alarms=tuple(_alarms(report, all_standings)),
-        matrix=matrix_of(all_standings),
+        headline=first_screen.headline(report, all_checkpoint_states),
+        basis=_basis(report, all_checkpoint_states),
+        alarms=tuple(_alarms(report, all_checkpoint_states)),
+        matrix=matrix_of(all_checkpoint_states),
         consequences=consequences,
-        exposed=tuple(_exposed_kinds(all_standings)),
+        exposed=tuple(_exposed_kinds(all_checkpoint_states)),
         next_steps=next_steps,
-        gate=_gate(all_standings),
-        surety=_surety(all_standings),
-        not_tested=_not_tested(all_standings),
+        gate=_gate(all_checkpoint_states),
+        surety=_surety(all_checkpoint_states),
+        not_tested=_not_tested(all_checkpoint_states),
         checks=_checks(report),
-        more=tuple(_more(all_standings, consequences, next_steps)),
+        more=tuple(_more(all_checkpoint_states, consequences, next_steps)),
     )
 
 
@@ -179,13 +179,13 @@ def label_of_step(state: State) -> str:
     return f"{render('page.next')} {SHAPES[state]}"
 
 
-def _basis(report: Report, all_standings: Sequence[Standing]) -> str:
+def _basis(report: Report, all_checkpoint_states: Sequence[CheckpointState]) -> str:
     """Return the line on groups and tests, and on a missing base."""
     facts = []
     if all(checkpoint.name != BASE for checkpoint in report.checkpoints):
         facts.append(render("glance.no_base"))
 
-    trained, held_out = _groups(all_standings)
+    trained, held_out = _groups(all_checkpoint_states)
     if trained is not None and held_out is not None:
         facts.append(render("glance.groups", trained=trained, held_out=held_out))
 
@@ -197,36 +197,42 @@ def _basis(report: Report, all_standings: Sequence[Standing]) -> str:
     return SEPARATOR.join(facts)
 
 
-def _groups(all_standings: Sequence[Standing]) -> tuple[int | None, int | None]:
+def _groups(
+    all_checkpoint_states: Sequence[CheckpointState],
+) -> tuple[int | None, int | None]:
     """Return the numbers of trained and held-out groups in the test of memory."""
     # All checkpoints are compared on the same groups, so any of them will do.
-    for standing in all_standings:
-        for tried in standing.tried:
+    for checkpoint_state in all_checkpoint_states:
+        for tried in checkpoint_state.tried:
             if tried.finding is not None and about(tried.audit).memory_metric:
                 return sides_of(tried.finding)
     return None, None
 
 
-def _alarms(report: Report, all_standings: Sequence[Standing]) -> Iterator[str]:
+def _alarms(
+    report: Report, all_checkpoint_states: Sequence[CheckpointState]
+) -> Iterator[str]:
     """Yield remarks that change a conclusion: questions on rows, and failed checks."""
-    yield from first_screen.urgent_remarks(report, all_standings)
+    yield from first_screen.urgent_remarks(report, all_checkpoint_states)
 
     failed = []
     for guard in report.guards:
         # Skip remarks that ``Glance.first_lines`` already contains.
         if guard.passed is False and not is_said_first(guard):
             failed.append(guard)
-    for failed_check in first_screen.failed_checks(failed, all_standings):
+    for failed_check in first_screen.failed_checks(failed, all_checkpoint_states):
         yield failed_check.sentence
 
 
-def _exposed_kinds(all_standings: Sequence[Standing]) -> list[ExposedKind]:
+def _exposed_kinds(
+    all_checkpoint_states: Sequence[CheckpointState],
+) -> list[ExposedKind]:
     """Return the most exposed kinds of the first checkpoint that exposes any."""
-    for standing in all_standings:
+    for checkpoint_state in all_checkpoint_states:
         # A bar without an interval would suggest too much certainty.
-        rows = [row for row in standing.exposed if row.ends is not None]
+        rows = [row for row in checkpoint_state.exposed if row.ends is not None]
         if rows:
-            return _bars(standing.name, rows)
+            return _bars(checkpoint_state.name, rows)
     return []
 
 
@@ -260,48 +266,55 @@ def _bars(checkpoint: str, rows: Sequence[Row]) -> list[ExposedKind]:
     return kinds
 
 
-def _next_steps(all_standings: Sequence[Standing]) -> Iterator[tuple[State, str]]:
+def _next_steps(
+    all_checkpoint_states: Sequence[CheckpointState],
+) -> Iterator[tuple[State, str]]:
     """Yield a step for each state of the report."""
-    by_state = grouped(all_standings, lambda standing: standing.state)
-    for state, standings_of_state in by_state.items():
+    by_state = grouped(
+        all_checkpoint_states, lambda checkpoint_state: checkpoint_state.state
+    )
+    for state, of_this_state in by_state.items():
         if state == "NOT TESTED":
-            yield state, _step_of_untested(standings_of_state, all_standings)
+            yield state, _step_of_untested(of_this_state, all_checkpoint_states)
             continue
 
         # One sentence for each other state; only its checkpoints differ.
-        names = names_or_count([standing.name for standing in standings_of_state])
+        names = names_or_count(
+            [checkpoint_state.name for checkpoint_state in of_this_state]
+        )
         yield state, render(f"next.{key_of(state)}", names=names)
 
 
 def _step_of_untested(
-    untested: Sequence[Standing], all_standings: Sequence[Standing]
+    untested: Sequence[CheckpointState],
+    all_checkpoint_states: Sequence[CheckpointState],
 ) -> str:
     """Return the step that makes memory testable: advice on the first failed check."""
-    names = names_or_count([standing.name for standing in untested])
-    for standing in untested:
-        for guard in standing.faults:
+    names = names_or_count([checkpoint_state.name for checkpoint_state in untested])
+    for checkpoint_state in untested:
+        for guard in checkpoint_state.faults:
             key = f"next.{guard.name}"
             # If checkpoints were already relearned, another step helps.
-            if guard.name == "broken_model" and relearned(all_standings):
+            if guard.name == "broken_model" and relearned(all_checkpoint_states):
                 key = f"next.{guard.name}_relearned"
             if knows(key):
                 return render(key, names=names)
 
     # No failed check has its own step.
-    if any(standing.unclear for standing in untested):
+    if any(checkpoint_state.unclear for checkpoint_state in untested):
         return render("next.confounded", names=names)
     return render("next.not_tested", names=names)
 
 
-def _gate(all_standings: Sequence[Standing]) -> str:
+def _gate(all_checkpoint_states: Sequence[CheckpointState]) -> str:
     """Return the result of the gate without rules: stopped and passed checkpoints."""
     stopped: list[str] = []
     passed: list[str] = []
-    for standing in all_standings:
-        if standing.ships:
-            passed.append(standing.name)
+    for checkpoint_state in all_checkpoint_states:
+        if checkpoint_state.ships:
+            passed.append(checkpoint_state.name)
         else:
-            stopped.append(standing.name)
+            stopped.append(checkpoint_state.name)
 
     stopped_text = names_or_count(stopped)
     passed_text = names_or_count(passed)
@@ -317,7 +330,7 @@ def _gate(all_standings: Sequence[Standing]) -> str:
 
 
 def _more(
-    all_standings: Sequence[Standing],
+    all_checkpoint_states: Sequence[CheckpointState],
     consequences: Sequence[Consequence],
     next_steps: dict[State, str],
 ) -> Iterator[tuple[str, str]]:
@@ -326,10 +339,10 @@ def _more(
         if consequence.figures:
             yield consequence.label, consequence.figures
 
-    for count, names in _names_by_false_reports(all_standings).items():
+    for count, names in _names_by_false_reports(all_checkpoint_states).items():
         sentence = render("glance.surety_of", names=names_or_count(names), count=count)
         yield render("page.sure"), sentence
-    if _has_limits(all_standings):
+    if _has_limits(all_checkpoint_states):
         yield render("glance.what_limits"), render("glance.surety_at_most")
 
     # The glance itself shows the first step.
@@ -337,15 +350,15 @@ def _more(
         yield label_of_step(state), step
 
     # An attack that was not run lacks a result on all checkpoints.
-    not_run = [tried.audit for tried in all_standings[0].tried if not tried.ran]
+    not_run = [tried.audit for tried in all_checkpoint_states[0].tried if not tried.ran]
     if not_run:
         commands = ", ".join(f"`spark-audit {audit}`" for audit in not_run)
         yield render("glance.not_run"), commands
 
     # List the checkpoints without a result of an attack, as the matrix does.
     attacks_without_result = []
-    for attack, names in _names_without_result(all_standings).items():
-        if len(names) == len(all_standings):
+    for attack, names in _names_without_result(all_checkpoint_states).items():
+        if len(names) == len(all_checkpoint_states):
             attacks_without_result.append(attack)
         else:
             attacks_without_result.append(f"{attack} ({names_or_count(names)})")
@@ -354,51 +367,53 @@ def _more(
     yield render("page.not_tested"), render("glance.beyond_tool")
 
 
-def _surety(all_standings: Sequence[Standing]) -> str:
+def _surety(all_checkpoint_states: Sequence[CheckpointState]) -> str:
     """Return the chance of such a result; without a leak that "at most" holds."""
     # The line is on the worst checkpoint, which comes first.
-    for count, names in _names_by_false_reports(all_standings).items():
-        if all_standings[0].name in names:
+    for count, names in _names_by_false_reports(all_checkpoint_states).items():
+        if all_checkpoint_states[0].name in names:
             return render("glance.surety", count=count)
 
-    if _has_limits(all_standings):
+    if _has_limits(all_checkpoint_states):
         return render("glance.surety_at_most")
     return ""
 
 
-def _names_by_false_reports(all_standings: Sequence[Standing]) -> dict[int, list[str]]:
+def _names_by_false_reports(
+    all_checkpoint_states: Sequence[CheckpointState],
+) -> dict[int, list[str]]:
     """Return the checkpoints by the chance that their claim is false, lowest first.
 
     The chance is a count: of 1,000 reports without a leak, so many would claim as much.
     """
     names_by_count: dict[int, list[str]] = {}
-    for standing in all_standings:
-        if not standing.detections:
+    for checkpoint_state in all_checkpoint_states:
+        if not checkpoint_state.detections:
             continue
 
         # A corrected p bounds the chance of such a claim, so round up: never 0 of
         # 1,000.
-        p = standing.detections[0].p_adjusted
+        p = checkpoint_state.detections[0].p_adjusted
         if p is not None:
             count = max(1, math.ceil(1000 * p))
-            names_by_count.setdefault(count, []).append(standing.name)
+            names_by_count.setdefault(count, []).append(checkpoint_state.name)
     return dict(sorted(names_by_count.items()))
 
 
-def _has_limits(all_standings: Sequence[Standing]) -> bool:
+def _has_limits(all_checkpoint_states: Sequence[CheckpointState]) -> bool:
     """Return whether any attack has a limit of what could still be there."""
-    for standing in all_standings:
-        for tried in standing.tried:
+    for checkpoint_state in all_checkpoint_states:
+        for tried in checkpoint_state.tried:
             if tried.bounded is not None:
                 return True
     return False
 
 
-def _not_tested(all_standings: Sequence[Standing]) -> str:
+def _not_tested(all_checkpoint_states: Sequence[CheckpointState]) -> str:
     """Return the attacks without a result on any checkpoint, and those not covered."""
     attacks_without_result = []
-    for attack, names in _names_without_result(all_standings).items():
-        if len(names) == len(all_standings):
+    for attack, names in _names_without_result(all_checkpoint_states).items():
+        if len(names) == len(all_checkpoint_states):
             attacks_without_result.append(attack)
 
     beyond_tool = render("glance.beyond")
@@ -407,13 +422,17 @@ def _not_tested(all_standings: Sequence[Standing]) -> str:
     return f"{', '.join(attacks_without_result)}; {beyond_tool}"
 
 
-def _names_without_result(all_standings: Sequence[Standing]) -> dict[str, list[str]]:
+def _names_without_result(
+    all_checkpoint_states: Sequence[CheckpointState],
+) -> dict[str, list[str]]:
     """Return attack, in words -> the checkpoints on which it has no result."""
     names_by_attack: dict[str, list[str]] = {}
-    for standing in all_standings:
-        for tried in standing.tried:
+    for checkpoint_state in all_checkpoint_states:
+        for tried in checkpoint_state.tried:
             if tried.outcome not in CONCLUSIVE:
-                names_by_attack.setdefault(tried.attack, []).append(standing.name)
+                names_by_attack.setdefault(tried.attack, []).append(
+                    checkpoint_state.name
+                )
     return names_by_attack
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypedDict
 from spark_audit.audits import about
 from spark_audit.names import BASE
 from spark_audit.report.cells import ReportTable, records_table
-from spark_audit.report.standings import Standing
+from spark_audit.report.checkpoint_states import CheckpointState
 from spark_audit.report.tried import Outcome, Tried, attack_name, outcome_name
 from spark_audit.results import Finding, Report, Row
 from spark_audit.results.findings import Fact
@@ -69,13 +69,15 @@ class AttackSummary(TypedDict):
     open: dict[Outcome, list[str]]
 
 
-def attacks(report: Report, all_standings: Sequence[Standing]) -> list[AttackSummary]:
-    """Return a summary of each attack over all standings, also of untried attacks."""
+def attacks(
+    report: Report, all_checkpoint_states: Sequence[CheckpointState]
+) -> list[AttackSummary]:
+    """Return a summary of each attack over all checkpoints, also of untried attacks."""
     # Audit -> checkpoint -> what the attack came to on it.
     tried_by_audit: dict[str, dict[str, Tried]] = {}
-    for standing in all_standings:
-        for tried in standing.tried:
-            tried_by_audit.setdefault(tried.audit, {})[standing.name] = tried
+    for checkpoint_state in all_checkpoint_states:
+        for tried in checkpoint_state.tried:
+            tried_by_audit.setdefault(tried.audit, {})[checkpoint_state.name] = tried
     return [
         _summary(report, audit, tried_by_name)
         for audit, tried_by_name in tried_by_audit.items()

@@ -17,13 +17,13 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.report import folder as report_folder
 from spark_audit.report.at_a_glance import Glance, glance_of
 from spark_audit.report.cell_lists import COLUMNS_OF_FIELDS, field_html, states_html
+from spark_audit.report.checkpoint_states import CheckpointState, checkpoint_states
 from spark_audit.report.disclosure.shared import rounded_for_owner
 from spark_audit.report.figures import drawing
 from spark_audit.report.figures.report_figure import ReportFigure
 from spark_audit.report.frames import report_frame
 from spark_audit.report.gate.judge import RuleOutcome, check
 from spark_audit.report.gate.rules import DEFAULT_RULES, parse_rule
-from spark_audit.report.standings import Standing, standings
 from spark_audit.report.writers.pages import notebook_html
 from spark_audit.results import Report
 
@@ -125,9 +125,9 @@ class AuditReport(Report):
         return f"<pre>{escape(repr(self))}</pre>"
 
     @property
-    def states(self) -> list[Standing]:
+    def states(self) -> list[CheckpointState]:
         """The state of each checkpoint, with its evidence, the worst first."""
-        return CellList(standings(self), partial(states_html, self))
+        return CellList(checkpoint_states(self), partial(states_html, self))
 
     def gate(self, rules: str | Sequence[str] = ()) -> list[RuleOutcome]:
         """Return the outcome of rules on each checkpoint, as ``spark-audit gate`` does.

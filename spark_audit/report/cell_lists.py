@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from spark_audit.cells_html import cell_html
+from spark_audit.report.checkpoint_states import SHAPES, checkpoint_states
 from spark_audit.report.disclosure.shared import rounded_for_owner
-from spark_audit.report.standings import SHAPES, standings
 from spark_audit.report.void_rows import with_states
 from spark_audit.results import CheckpointFacts, Finding, Guard, Report, Row
 
@@ -40,9 +40,9 @@ COLUMNS_OF_FIELDS: Mapping[str, Sequence[str]] = {
 def states_html(report: Report) -> str:
     """Return the states of all checkpoints as HTML for a notebook."""
     rows = []
-    for standing in standings(rounded_for_owner(report)):
-        state = f"{SHAPES[standing.state]} {standing.state}"
-        rows.append((standing.name, state, standing.reason))
+    for checkpoint_state in checkpoint_states(rounded_for_owner(report)):
+        state = f"{SHAPES[checkpoint_state.state]} {checkpoint_state.state}"
+        rows.append((checkpoint_state.name, state, checkpoint_state.reason))
     return cell_html(f"{len(rows)} states", ("checkpoint", "state", "reason"), rows)
 
 

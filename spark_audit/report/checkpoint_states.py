@@ -64,7 +64,7 @@ MAX_TYPES_NAMED = 3
 
 
 @dataclass(frozen=True, repr=False)
-class Standing:
+class CheckpointState:
     """The state of one checkpoint or method, and the evidence for it.
 
     Attributes
@@ -230,8 +230,8 @@ def _can_show_leak(audit: str) -> bool:
     return claim is not None and SEVERITY[claim] > SEVERITY["membership"]
 
 
-def standings(report: Report) -> list[Standing]:
-    """Return the standing of every checkpoint, the worst first.
+def checkpoint_states(report: Report) -> list[CheckpointState]:
+    """Return the state of every checkpoint, the worst first.
 
     The base is left out unless it leaks. The list is empty if no audit of the report
     attacks anything.
@@ -251,15 +251,17 @@ def standings(report: Report) -> list[Standing]:
             reasons_for_all.append(finding)
 
     # Findings may be on checkpoints without a figure.
-    all_standings = []
+    all_checkpoint_states = []
     for name in dict.fromkeys([*entries(report), *findings_by_name]):
         findings = [*findings_by_name.get(name, ()), *reasons_for_all]
         has_detection = any(finding.detected for finding in findings)
         is_clean_base = name == BASE and not has_detection
         if name != RELEARNED_BASE and not is_clean_base:
-            standing = _standing(report, name, findings, attacks, scored)
-            all_standings.append(standing)
-    return sorted(all_standings, key=_badness)
+            checkpoint_state = _checkpoint_state(
+                report, name, findings, attacks, scored
+            )
+            all_checkpoint_states.append(checkpoint_state)
+    return sorted(all_checkpoint_states, key=_badness)
 
 
 def _attacks(scored: Mapping[str, Collection[str]]) -> list[str]:
@@ -276,10 +278,12 @@ def _attacks(scored: Mapping[str, Collection[str]]) -> list[str]:
     return attacks
 
 
-def _badness(standing: Standing) -> tuple[int, int]:
-    """Return the key by which standings are sorted: the worst has the lowest."""
-    severest = standing.detections[0].severity if standing.detections else 0
-    return list(SHAPES).index(standing.state), -severest
+def _badness(checkpoint_state: CheckpointState) -> tuple[int, int]:
+    """Return the key by which states are sorted: the worst has the lowest."""
+    severest = (
+        checkpoint_state.detections[0].severity if checkpoint_state.detections else 0
+    )
+    return list(SHAPES).index(checkpoint_state.state), -severest
 
 
 def _scored_checkpoints(report: Report) -> dict[str, set[str]]:
@@ -362,22 +366,22 @@ def badge(state: State) -> str:
     return f"{SHAPES[state]} {state_name(state)}"
 
 
-def relearned(checkpoint_standings: Sequence[Standing]) -> bool:
+def relearned(all_checkpoint_states: Sequence[CheckpointState]) -> bool:
     """Return whether checkpoints were audited again after relearning on other rows."""
     return any(
-        CheckpointName.parse(standing.name).derived == RELEARN
-        for standing in checkpoint_standings
+        CheckpointName.parse(checkpoint_state.name).derived == RELEARN
+        for checkpoint_state in all_checkpoint_states
     )
 
 
-def _standing(
+def _checkpoint_state(
     report: Report,
     name: str,
     findings: Sequence[Finding],
     attacks: Collection[str],
     scored: Mapping[str, Collection[str]],
-) -> Standing:
-    """Return the standing of one checkpoint.
+) -> CheckpointState:
+    """Return the state of one checkpoint.
 
     Parameters
     ----------
@@ -409,7 +413,7 @@ def _standing(
     state = _state_of(of_attacks, detections, failed_guards)
     led_by = _led_by(state, of_attacks, tried, failed_guards)
     memory_rows = _memory_rows(report, name)
-    return Standing(
+    return CheckpointState(
         name=name,
         state=state,
         detections=detections,

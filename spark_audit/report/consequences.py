@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from spark_audit.audits.strongest_leaks import strongest_leaks
+from spark_audit.report.checkpoint_states import SHAPES, CheckpointState, State
 from spark_audit.report.figures_line import figures_line
 from spark_audit.report.matrix import effect_size, limit_text, names_or_count
-from spark_audit.report.standings import SHAPES, Standing, State
 from spark_audit.report.tried import attack_name, comparison_in_words, method_of
 from spark_audit.results import Finding
 from spark_audit.sentences import capitalised, knows, optional, render
@@ -87,37 +87,52 @@ class Limit:
         return limit_text(self.finding.audit, self.size, self.finding.unit)
 
 
-def main_consequences(standings: Sequence[Standing]) -> Iterator[Consequence]:
+def main_consequences(
+    checkpoint_states: Sequence[CheckpointState],
+) -> Iterator[Consequence]:
     """Yield a sentence on the worst checkpoint, then one on the clean ones.
 
     The rows of the matrix and the sections show the results of the others.
     """
-    with_detections = [standing for standing in standings if standing.detections]
-    for standing in with_detections[:MAX_CONSEQUENCES]:
-        severest = standing.detections[0]
+    with_detections = [
+        checkpoint_state
+        for checkpoint_state in checkpoint_states
+        if checkpoint_state.detections
+    ]
+    for checkpoint_state in with_detections[:MAX_CONSEQUENCES]:
+        severest = checkpoint_state.detections[0]
         # A finding may be on a single seed, which is then named.
         yield Consequence(
-            state=standing.state,
-            names=(severest.checkpoint or standing.name,),
+            state=checkpoint_state.state,
+            names=(severest.checkpoint or checkpoint_state.name,),
             sentence=consequence_sentence(severest),
             figures=figures_line(severest),
         )
 
-    clean = [standing for standing in standings if standing.state == "NO LEAK FOUND"]
+    clean = [
+        checkpoint_state
+        for checkpoint_state in checkpoint_states
+        if checkpoint_state.state == "NO LEAK FOUND"
+    ]
     if clean:
         yield Consequence(
             state="NO LEAK FOUND",
-            names=tuple(standing.name for standing in clean),
-            sentence=_nothing_in_short(clean, standings),
+            names=tuple(checkpoint_state.name for checkpoint_state in clean),
+            sentence=_nothing_in_short(clean, checkpoint_states),
         )
 
 
 def consequences_of_audit(
-    standings: Sequence[Standing], findings: Sequence[Finding], audit: str
+    checkpoint_states: Sequence[CheckpointState],
+    findings: Sequence[Finding],
+    audit: str,
 ) -> Iterator[Consequence]:
     """Yield a sentence per finding of an attack, then one on where it found nothing."""
-    # A finding may have no standing, such as one on the base.
-    states = {standing.name: standing.state for standing in standings}
+    # A finding may have no state, such as one on the base.
+    states = {
+        checkpoint_state.name: checkpoint_state.state
+        for checkpoint_state in checkpoint_states
+    }
     for finding in findings:
         if finding.audit == audit and finding.detected:
             yield Consequence(
@@ -129,15 +144,17 @@ def consequences_of_audit(
             )
 
     clean = []
-    for standing in standings:
-        outcome_by_audit = {tried.audit: tried.outcome for tried in standing.tried}
+    for checkpoint_state in checkpoint_states:
+        outcome_by_audit = {
+            tried.audit: tried.outcome for tried in checkpoint_state.tried
+        }
         if outcome_by_audit.get(audit) == "not shown":
-            clean.append(standing)
+            clean.append(checkpoint_state)
     if clean:
         yield Consequence(
             state="NO LEAK FOUND",
-            names=tuple(standing.name for standing in clean),
-            sentence=nothing_found(clean, audit, standings),
+            names=tuple(checkpoint_state.name for checkpoint_state in clean),
+            sentence=nothing_found(clean, audit, checkpoint_states),
         )
 
 
@@ -163,7 +180,7 @@ def consequence_sentence(finding: Finding) -> str:
 
 
 def _nothing_in_short(
-    clean: Sequence[Standing], all_standings: Sequence[Standing]
+    clean: Sequence[CheckpointState], all_checkpoint_states: Sequence[CheckpointState]
 ) -> str:
     """Return the sentence on clean checkpoints that could hide the strongest leak.
 
@@ -174,15 +191,17 @@ def _nothing_in_short(
     limits = _limits(clean, audit)
     has_all_limits = len(limits) == len(clean)
     if limits and has_all_limits:
-        could_hide = _could_hide_sentence(limits, all_standings)
+        could_hide = _could_hide_sentence(limits, all_checkpoint_states)
         if could_hide:
             nothing_but = render("glance.nothing_but", attack=attack_name(audit))
             return f"{nothing_but} {could_hide}"
-    return nothing_found(clean, audit, all_standings)
+    return nothing_found(clean, audit, all_checkpoint_states)
 
 
 def nothing_found(
-    clean: Sequence[Standing], audit: str, all_standings: Sequence[Standing]
+    clean: Sequence[CheckpointState],
+    audit: str,
+    all_checkpoint_states: Sequence[CheckpointState],
 ) -> str:
     """Return the sentence on the limits of checkpoints where nothing was found.
 
@@ -192,8 +211,8 @@ def nothing_found(
         Checkpoints where the attack found nothing.
     audit
         The attack.
-    all_standings
-        Standings of all checkpoints. If the attack found a leak that some clean ones
+    all_checkpoint_states
+        States of all checkpoints. If the attack found a leak that some clean ones
         could hide, the sentence says so.
     """
     limits = _limits(clean, audit)
@@ -204,14 +223,16 @@ def nothing_found(
     sentences = [_range_sentence(limits)]
     bounded_names = {limit.checkpoint for limit in limits}
     unbounded_names = [
-        standing.name for standing in clean if standing.name not in bounded_names
+        checkpoint_state.name
+        for checkpoint_state in clean
+        if checkpoint_state.name not in bounded_names
     ]
     if unbounded_names:
         # Many names would make the sentence too long.
         names = names_or_count(unbounded_names)
         sentences.append(render("glance.not_known", names=names))
 
-    could_hide = _could_hide_sentence(limits, all_standings)
+    could_hide = _could_hide_sentence(limits, all_checkpoint_states)
     if could_hide:
         sentences.append(could_hide)
     return " ".join(sentences)
@@ -237,7 +258,7 @@ def _range_sentence(limits: Sequence[Limit]) -> str:
 
 
 def _could_hide_sentence(
-    limits: Sequence[Limit], all_standings: Sequence[Standing]
+    limits: Sequence[Limit], all_checkpoint_states: Sequence[CheckpointState]
 ) -> str:
     """Return the sentence on checkpoints that could hide the strongest leak, or "".
 
@@ -245,8 +266,8 @@ def _could_hide_sentence(
     apart.
     """
     findings: list[Finding] = []
-    for standing in all_standings:
-        findings += standing.detections
+    for checkpoint_state in all_checkpoint_states:
+        findings += checkpoint_state.detections
     # Use only a leak of the same attack, since others have other scales.
     strongest = strongest_leaks(findings).get(limits[0].finding.audit)
     if strongest is None:
@@ -268,7 +289,7 @@ def _could_hide_sentence(
     return render("glance.could_hide", names=hiding, leaking=leak.checkpoint)
 
 
-def _first_bounded_audit(clean: Sequence[Standing]) -> str:
+def _first_bounded_audit(clean: Sequence[CheckpointState]) -> str:
     """Return the first attack with a limit of what is left open; empty: none has."""
     for tried in clean[0].tried:
         if _limits(clean, tried.audit):
@@ -276,16 +297,16 @@ def _first_bounded_audit(clean: Sequence[Standing]) -> str:
     return ""
 
 
-def _limits(clean: Sequence[Standing], audit: str) -> list[Limit]:
+def _limits(clean: Sequence[CheckpointState], audit: str) -> list[Limit]:
     """Return the known limits of an attack on clean checkpoints, one for each."""
     limits = []
-    for standing in clean:
-        for tried in standing.tried:
+    for checkpoint_state in clean:
+        for tried in checkpoint_state.tried:
             finding = tried.bounded  # the test that gives the limit
             if tried.audit != audit or finding is None:
                 continue
 
             size = effect_size(finding, finding.at_most)
             if size is not None:
-                limits.append(Limit(standing.name, finding, size))
+                limits.append(Limit(checkpoint_state.name, finding, size))
     return limits

@@ -1,8 +1,8 @@
 """Sentences of the first screen: the answer, the audit's checks, how sure it is.
 
-``standings`` are those of :func:`spark_audit.report.standings.standings`, the worst
-first. A check is a guard: it held (``passed`` is True), failed (False), or gave a
-warning (None). The words are sentences of ``states.*``.
+``checkpoint_states`` are those of ``checkpoint_states.py``, the worst first. A check is
+a guard: it held (``passed`` is True), failed (False), or gave a warning (None). The
+words are sentences of ``states.*``.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from spark_audit.audits.claims import ALPHA, TESTS_SETTING
 from spark_audit.names import BASE
 from spark_audit.report.advice import with_names
 from spark_audit.report.attacks import WITHOUT_RESULT, AttackSummary
-from spark_audit.report.standings import (
+from spark_audit.report.checkpoint_states import (
     SHAPES,
-    Standing,
+    CheckpointState,
     State,
     key_of,
     relearned,
@@ -41,14 +41,16 @@ MAX_STATES_WITH_TESTED = 2
 """
 
 
-def answer(standings: Sequence[Standing]) -> str:
+def answer(checkpoint_states: Sequence[CheckpointState]) -> str:
     """Return the report in one line: the number of checkpoints in each state.
 
     It also states the number of tested attacks. Without it, readers took a checkpoint
     for cleared although most attacks were not run.
     """
-    by_state = grouped(standings, lambda standing: standing.state)
-    is_only = len(standings) == 1
+    by_state = grouped(
+        checkpoint_states, lambda checkpoint_state: checkpoint_state.state
+    )
+    is_only = len(checkpoint_states) == 1
     # Many states would repeat the number of tested attacks, so it follows all of them.
     is_tested_said_once = len(by_state) > MAX_STATES_WITH_TESTED
     states = []
@@ -60,24 +62,26 @@ def answer(standings: Sequence[Standing]) -> str:
         )
     states_text = ", ".join(states)
     if is_only:
-        return render("states.answer_of_one", name=standings[0].name, state=states_text)
+        return render(
+            "states.answer_of_one", name=checkpoint_states[0].name, state=states_text
+        )
 
-    text = render("states.answer", count=len(standings), states=states_text)
-    tested = _tested_in_words(standings)
+    text = render("states.answer", count=len(checkpoint_states), states=states_text)
+    tested = _tested_in_words(checkpoint_states)
     if is_tested_said_once and tested:
         return f"{text}; {tested}"
     return text
 
 
-def _tested_in_words(standings: Sequence[Standing]) -> str:
+def _tested_in_words(checkpoint_states: Sequence[CheckpointState]) -> str:
     """Return how many of the attacks gave a result; empty: all did."""
     # All checkpoints have the same attacks.
-    n_attacks = len(standings[0].tried)
+    n_attacks = len(checkpoint_states[0].tried)
     counts = []
-    for standing in standings:
+    for checkpoint_state in checkpoint_states:
         # The state NOT TESTED already says so.
-        if standing.state != "NOT TESTED":
-            counts.append(_n_tested(standing))
+        if checkpoint_state.state != "NOT TESTED":
+            counts.append(_n_tested(checkpoint_state))
     if not counts or min(counts) == n_attacks:
         return ""
 
@@ -88,7 +92,11 @@ def _tested_in_words(standings: Sequence[Standing]) -> str:
 
 
 def _state_with_count(
-    state: State, members: Sequence[Standing], *, is_only: bool, says_tested: bool
+    state: State,
+    members: Sequence[CheckpointState],
+    *,
+    is_only: bool,
+    says_tested: bool,
 ) -> str:
     """Return a state with its checkpoints and the number of attacks on them.
 
@@ -107,7 +115,9 @@ def _state_with_count(
         text = render("states.count_in_state", count=len(members), state=text)
         # The matrix names more checkpoints.
         if len(members) <= MAX_NAMES_IN_ANSWER:
-            remarks.append(", ".join(standing.name for standing in members))
+            remarks.append(
+                ", ".join(checkpoint_state.name for checkpoint_state in members)
+            )
 
     tested = _tested_in_words(members)
     if says_tested and tested:
@@ -117,15 +127,15 @@ def _state_with_count(
     return render("states.with_remark", text=text, remark="; ".join(remarks))
 
 
-def _n_tested(standing: Standing) -> int:
+def _n_tested(checkpoint_state: CheckpointState) -> int:
     """Return the number of attacks with a result on a checkpoint."""
-    return len(_attacks_with(standing, CONCLUSIVE))
+    return len(_attacks_with(checkpoint_state, CONCLUSIVE))
 
 
-def headline(report: Report, standings: Sequence[Standing]) -> str:
+def headline(report: Report, checkpoint_states: Sequence[CheckpointState]) -> str:
     """Return the answer, with a remark if the base model is missing."""
     # Without a base fewer leaks can be found, which belongs to the answer.
-    text = answer(standings)
+    text = answer(checkpoint_states)
     if lacks_base(report):
         text += render("states.no_base")
     return text
@@ -160,7 +170,9 @@ def lacks_base(report: Report) -> bool:
     return any(not about(audit).of_series for audit in audits)
 
 
-def urgent_remarks(report: Report, standings: Sequence[Standing]) -> list[str]:
+def urgent_remarks(
+    report: Report, checkpoint_states: Sequence[CheckpointState]
+) -> list[str]:
     """Return the remarks that come before everything else on the first screen.
 
     They are on a missing base model, and on checkpoints whose trained rows fit no
@@ -171,9 +183,9 @@ def urgent_remarks(report: Report, standings: Sequence[Standing]) -> list[str]:
         remarks.append(render("terminal.no_base"))
 
     names = []
-    for standing in standings:
-        if standing.question is not None:
-            names.append(standing.name)
+    for checkpoint_state in checkpoint_states:
+        if checkpoint_state.question is not None:
+            names.append(checkpoint_state.name)
     if names:
         remarks.append(render("states.question", names=names))
     return remarks
@@ -184,7 +196,7 @@ def meanings() -> dict[State, str]:
     return {state: render(f"state.{key_of(state)}") for state in SHAPES}
 
 
-def checks(report: Report, standings: Sequence[Standing]) -> list[str]:
+def checks(report: Report, checkpoint_states: Sequence[CheckpointState]) -> list[str]:
     """Return whether the audit's own checks held, and a line for each that did not.
 
     Questions about the listed rows, which a check asks, stand last.
@@ -194,13 +206,15 @@ def checks(report: Report, standings: Sequence[Standing]) -> list[str]:
     """
     failed = [guard for guard in report.guards if guard.passed is False]
     lines = [_checks_counted(report.guards)]
-    for failed_check in failed_checks(failed, standings):
+    for failed_check in failed_checks(failed, checkpoint_states):
         lines.append(failed_check.sentence)
 
     # The consequences of all failed checks for the verdicts are stated once.
     if failed:
-        lines.append(" ".join([render("states.doubts"), *_doubts(failed, standings)]))
-    return [*lines, *_questions(standings)]
+        lines.append(
+            " ".join([render("states.doubts"), *_doubts(failed, checkpoint_states)])
+        )
+    return [*lines, *_questions(checkpoint_states)]
 
 
 def _checks_counted(guards: Sequence[Guard]) -> str:
@@ -242,13 +256,13 @@ class FailedCheck:
 
 
 def failed_checks(
-    failed: Iterable[Guard], standings: Sequence[Standing]
+    failed: Iterable[Guard], checkpoint_states: Sequence[CheckpointState]
 ) -> list[FailedCheck]:
     """Return the checks that did not hold, each once for all of its checkpoints."""
     untested = set()
-    for standing in standings:
-        if standing.faults and standing.state == "NOT TESTED":
-            untested.add(standing.name)
+    for checkpoint_state in checkpoint_states:
+        if checkpoint_state.faults and checkpoint_state.state == "NOT TESTED":
+            untested.add(checkpoint_state.name)
 
     failed_checks = []
     for check, guards in grouped(failed, lambda guard: guard.name).items():
@@ -287,26 +301,28 @@ def _failed_sentence(
     return f"{sentence} {render(key)}"
 
 
-def _doubts(failed: Sequence[Guard], standings: Sequence[Standing]) -> list[str]:
+def _doubts(
+    failed: Sequence[Guard], checkpoint_states: Sequence[CheckpointState]
+) -> list[str]:
     """Return the consequences of failed checks for verdicts on other checkpoints.
 
     Checkpoints without any conclusion are named with their check.
     """
     void_names: set[str] = set()
-    for failed_check in failed_checks(failed, standings):
+    for failed_check in failed_checks(failed, checkpoint_states):
         if failed_check.is_void:
             void_names.update(failed_check.names)
 
     # Checkpoints with an equal verdict share a sentence.
     names_by_verdict: dict[_DoubtfulVerdict, list[str]] = {}
-    for standing in standings:
+    for checkpoint_state in checkpoint_states:
         verdict = _DoubtfulVerdict(
-            with_result=_attacks_with(standing, CONCLUSIVE),
-            without_result=_attacks_with(standing, INCONCLUSIVE),
-            passes=standing.ships,
+            with_result=_attacks_with(checkpoint_state, CONCLUSIVE),
+            without_result=_attacks_with(checkpoint_state, INCONCLUSIVE),
+            passes=checkpoint_state.ships,
         )
-        if verdict.without_result and standing.name not in void_names:
-            names_by_verdict.setdefault(verdict, []).append(standing.name)
+        if verdict.without_result and checkpoint_state.name not in void_names:
+            names_by_verdict.setdefault(verdict, []).append(checkpoint_state.name)
 
     doubts = []
     for verdict, names in names_by_verdict.items():
@@ -342,23 +358,25 @@ class _DoubtfulVerdict(NamedTuple):
     passes: bool
 
 
-def _attacks_with(standing: Standing, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+def _attacks_with(
+    checkpoint_state: CheckpointState, outcomes: Sequence[Outcome]
+) -> tuple[str, ...]:
     """Return the attacks with one of these outcomes, in words."""
     attacks = []
     for outcome in outcomes:
-        for tried in standing.tally.get(outcome, ()):
+        for tried in checkpoint_state.tally.get(outcome, ()):
             attacks.append(tried.attack)
     return tuple(attacks)
 
 
-def _questions(standings: Sequence[Standing]) -> list[str]:
+def _questions(checkpoint_states: Sequence[CheckpointState]) -> list[str]:
     """Return the questions about the listed rows, each with its checkpoints."""
     # Ask a question once for all of its checkpoints.
     names_by_question: dict[str, list[str]] = {}
-    for standing in standings:
-        if standing.question is not None:
-            names = names_by_question.setdefault(standing.question.detail, [])
-            names.append(standing.name)
+    for checkpoint_state in checkpoint_states:
+        if checkpoint_state.question is not None:
+            names = names_by_question.setdefault(checkpoint_state.question.detail, [])
+            names.append(checkpoint_state.name)
 
     questions = []
     for question, names in names_by_question.items():
@@ -366,11 +384,11 @@ def _questions(standings: Sequence[Standing]) -> list[str]:
     return questions
 
 
-def reading(report: Report, standings: Sequence[Standing]) -> str:
+def reading(report: Report, checkpoint_states: Sequence[CheckpointState]) -> str:
     """Return how to read the sentences of these checkpoints, with every unit."""
     units_used = set()
-    for standing in standings:
-        led_by = standing.led_by  # the finding that its state rests on
+    for checkpoint_state in checkpoint_states:
+        led_by = checkpoint_state.led_by  # the finding that its state rests on
         if led_by is not None and led_by.claim != "not_tested":
             units_used.add(led_by.unit)
 
@@ -402,23 +420,23 @@ def _first_limit(tests: int) -> Decimal:
     return down.create_decimal(repr(ALPHA / tests))
 
 
-def surety(standings: Sequence[Standing]) -> str:
+def surety(checkpoint_states: Sequence[CheckpointState]) -> str:
     """Return the chances of a false and of a missed claim of the first screen.
 
     A corrected p bounds the chance that a report without a leak claims as much. It is
     stated as a count: of 1,000 such reports, so many would.
     """
     names_by_count: dict[int, list[str]] = {}  # of 1,000 reports -> checkpoints
-    for standing in standings:
-        led_by = standing.led_by
-        if not standing.detections or led_by is None:
+    for checkpoint_state in checkpoint_states:
+        led_by = checkpoint_state.led_by
+        if not checkpoint_state.detections or led_by is None:
             continue
 
         # Only primary tests are corrected over the report.
         if led_by.family == "primary" and led_by.p_adjusted is not None:
             # Rounded up, since p is a bound: never 0 of 1,000.
             count = max(1, math.ceil(1000 * led_by.p_adjusted))
-            names_by_count.setdefault(count, []).append(standing.name)
+            names_by_count.setdefault(count, []).append(checkpoint_state.name)
 
     clauses = []
     counts_with_names = []
@@ -426,34 +444,36 @@ def surety(standings: Sequence[Standing]) -> str:
         counts_with_names.append({"count": count, "names": names})
     if counts_with_names:
         clauses.append(render("states.surety", groups=counts_with_names))
-    if _has_detectable_effect(standings):
+    if _has_detectable_effect(checkpoint_states):
         clauses.append(render("states.surety_of_clean"))
     return "; ".join(clauses)
 
 
-def _has_detectable_effect(standings: Sequence[Standing]) -> bool:
+def _has_detectable_effect(checkpoint_states: Sequence[CheckpointState]) -> bool:
     """Return whether an effect could have been detected where no leak was found."""
-    for standing in standings:
-        if standing.state != "NO LEAK FOUND":
+    for checkpoint_state in checkpoint_states:
+        if checkpoint_state.state != "NO LEAK FOUND":
             continue
 
-        for tried in standing.tally.get("not shown", ()):
+        for tried in checkpoint_state.tally.get("not shown", ()):
             if tried.finding is not None and tried.finding.mde is not None:
                 return True
     return False
 
 
-def gate(standings: Sequence[Standing]) -> str:
+def gate(checkpoint_states: Sequence[CheckpointState]) -> str:
     """Return the verdict of the gate without rules."""
     stopped = []
     passed = []
     ignores_any = False
-    for standing in standings:
-        if standing.ships:
-            passed.append(_passed_name(standing))
-            ignores_any |= any(outcome in standing.tally for outcome in WITHOUT_RESULT)
+    for checkpoint_state in checkpoint_states:
+        if checkpoint_state.ships:
+            passed.append(_passed_name(checkpoint_state))
+            ignores_any |= any(
+                outcome in checkpoint_state.tally for outcome in WITHOUT_RESULT
+            )
         else:
-            stopped.append(_stopped_name(standing))
+            stopped.append(_stopped_name(checkpoint_state))
 
     clauses = []
     if stopped:
@@ -466,28 +486,30 @@ def gate(standings: Sequence[Standing]) -> str:
     return "; ".join(clauses)
 
 
-def _stopped_name(standing: Standing) -> str:
+def _stopped_name(checkpoint_state: CheckpointState) -> str:
     """Return the name of a stopped checkpoint; with its state if it was not tested."""
-    if standing.state != "NOT TESTED":
-        return standing.name
-    return with_names(standing.name, [state_name("NOT TESTED")])
+    if checkpoint_state.state != "NOT TESTED":
+        return checkpoint_state.name
+    return with_names(checkpoint_state.name, [state_name("NOT TESTED")])
 
 
-def _passed_name(standing: Standing) -> str:
+def _passed_name(checkpoint_state: CheckpointState) -> str:
     """Return the name of a passed checkpoint, with the reason if it has a detection."""
-    if not standing.detections:
-        return standing.name
-    return with_names(standing.name, [render("states.gate_less_likely")])
+    if not checkpoint_state.detections:
+        return checkpoint_state.name
+    return with_names(checkpoint_state.name, [render("states.gate_less_likely")])
 
 
-def uncovered(tried: Sequence[AttackSummary], standings: Sequence[Standing]) -> str:
+def uncovered(
+    tried: Sequence[AttackSummary], checkpoint_states: Sequence[CheckpointState]
+) -> str:
     """Return the sentences on what was not tested and what this tool cannot test."""
     sentences = []
-    clauses = _uncovered_here(tried, standings)
+    clauses = _uncovered_here(tried, checkpoint_states)
     if clauses:
         sentences.append(render("states.uncovered", parts="; ".join(clauses)))
 
-    if relearned(standings):
+    if relearned(checkpoint_states):
         sentences.append(render("states.beyond_relearned"))
     else:
         sentences.append(render("states.uncovered_relearning"))
@@ -496,20 +518,20 @@ def uncovered(tried: Sequence[AttackSummary], standings: Sequence[Standing]) -> 
 
 
 def _uncovered_here(
-    tried: Sequence[AttackSummary], standings: Sequence[Standing]
+    tried: Sequence[AttackSummary], checkpoint_states: Sequence[CheckpointState]
 ) -> list[str]:
     """Return clauses on attacks of this tool without a valid result here."""
     clauses = []
     untested_names = []
-    for standing in standings:
-        if standing.state == "NOT TESTED":
-            untested_names.append(standing.name)
+    for checkpoint_state in checkpoint_states:
+        if checkpoint_state.state == "NOT TESTED":
+            untested_names.append(checkpoint_state.name)
     if untested_names:
         clauses.append(render("states.uncovered_memory", names=untested_names))
 
     # If no attack was tested, naming each is of no use.
     if all(attack["state"] != "tested" for attack in tried):
-        if any(standing.faults for standing in standings):
+        if any(checkpoint_state.faults for checkpoint_state in checkpoint_states):
             clauses.append(render("states.uncovered_all_by_check"))
         else:
             clauses.append(render("states.uncovered_all"))

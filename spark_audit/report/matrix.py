@@ -17,7 +17,7 @@ from typing import Literal, get_args
 
 from spark_audit.audits import about
 from spark_audit.audits.strongest_leaks import leak_of
-from spark_audit.report.standings import Standing, State
+from spark_audit.report.checkpoint_states import CheckpointState, State
 from spark_audit.report.tried import Tried
 from spark_audit.results import Finding
 from spark_audit.sentences import optional, render
@@ -192,20 +192,24 @@ def names_or_count(names: Sequence[str]) -> str:
     return render("glance.count", count=len(names))
 
 
-def matrix_of(standings: Sequence[Standing]) -> Matrix:
+def matrix_of(checkpoint_states: Sequence[CheckpointState]) -> Matrix:
     """Return the matrix of a report's checkpoints, in their order.
 
     An untried attack still has its column, since "not tested" is an answer, too.
     """
     columns: list[MatrixColumn] = []
     rows: list[MatrixRow] = []
-    for standing in standings:
+    for checkpoint_state in checkpoint_states:
         # All checkpoints have the same attacks in the same order, so read the first.
         if not columns:
-            columns = [column_of(tried.audit) for tried in standing.tried]
+            columns = [column_of(tried.audit) for tried in checkpoint_state.tried]
 
-        cells = tuple(cell_of(tried) for tried in standing.tried)
-        rows.append(MatrixRow(name=standing.name, state=standing.state, cells=cells))
+        cells = tuple(cell_of(tried) for tried in checkpoint_state.tried)
+        rows.append(
+            MatrixRow(
+                name=checkpoint_state.name, state=checkpoint_state.state, cells=cells
+            )
+        )
     return Matrix(tuple(columns), tuple(rows))
 
 

@@ -241,7 +241,7 @@ def _record_to_test(records: Sequence[TableRecord], claim: Claim) -> TableRecord
     # A claim is tested by one guess at each canary; the table of coins has no ``k``.
     of_all_guesses = [record for record in records if record.get("k", 1) == 1]
     # The record of all canaries has the highest number of rows.
-    doses = {record["scored_rows"] for record in of_all_guesses}
+    doses = {record["rows_per_canary"] for record in of_all_guesses}
 
     dose = "all"
     if claim.unit == "row" and len(doses) > 1:
@@ -303,7 +303,7 @@ def _receipt(
     n_guesses = int(record[guesses_column])
     n_canaries = int(record[canaries_column])
     checkpoint = str(record["checkpoint"])
-    rows_per_canary = int(record["scored_rows"])
+    rows_per_canary = int(record["rows_per_canary"])
     if record["epsilon_per_record"] is None:
         return Receipt(
             checkpoint=checkpoint,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from spark_audit.audits import about
 from spark_audit.audits.setup_guards import faults
-from spark_audit.report.standings import standings
+from spark_audit.report.checkpoint_states import checkpoint_states
 from spark_audit.report.tried import method_of
 from spark_audit.results import Contrast, Finding, Report, Row
 
@@ -28,8 +28,8 @@ class Marks:
     def __init__(self, report: Report) -> None:
         self._guards = report.guards
         self._state_by_name: dict[str, str] = {}
-        for standing in standings(report):
-            self._state_by_name[standing.name] = standing.state
+        for checkpoint_state in checkpoint_states(report):
+            self._state_by_name[checkpoint_state.name] = checkpoint_state.state
 
         # (audit, method) of each detection, which no guard can void.
         self._detections: set[tuple[str, str]] = set()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from spark_audit.cells_html import cell_html
+from spark_audit.cells_html import cell_html, short_repr
 from spark_audit.results.findings import Finding, Guard, by_severity
 from spark_audit.results.frames import frame
 from spark_audit.results.rows import Contrast, Row, Strict
@@ -40,7 +40,7 @@ class AuditResult:
 
     Attributes
     ----------
-    rows, contrasts
+    results, contrasts
         Figures of single checkpoints, and their differences from a baseline.
     guards
         Conditions that can void a claim.
@@ -62,7 +62,7 @@ class AuditResult:
     (True, {'nll'})
     """
 
-    rows: list[Row] = field(default_factory=list)
+    results: list[Row] = field(default_factory=list)
     contrasts: list[Contrast] = field(default_factory=list)
     guards: list[Guard] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -71,13 +71,13 @@ class AuditResult:
     evidence: Evidence | None = None
 
     def __repr__(self) -> str:
-        return f"AuditResult({len(self.rows)} rows, {len(self.findings)} findings)"
+        return short_repr(self, results=len(self.results), findings=len(self.findings))
 
     def _repr_html_(self) -> str:
         """Return its claims as a notebook shows them, without figures."""
-        n_rows, n_contrasts = len(self.rows), len(self.contrasts)
+        n_results, n_contrasts = len(self.results), len(self.contrasts)
         return cell_html(
-            f"Result of an audit: {n_rows} figures, {n_contrasts} differences",
+            f"Result of an audit: {n_results} figures, {n_contrasts} differences",
             ["checkpoint", "audit", "claim", "of"],
             [
                 (finding.checkpoint, finding.audit, finding.claim, finding.metric)
@@ -88,7 +88,7 @@ class AuditResult:
         )
 
     def to_frame(self, of: str = "results") -> pd.DataFrame:
-        """Return the rows as a frame with one figure per line.
+        """Return the results as a frame with one figure per line.
 
         ``docs/frames.md`` has its columns and their dtypes. States of checkpoints are
         those of a report: here ``state`` and ``voided_by`` are empty.
@@ -99,11 +99,6 @@ class AuditResult:
             ``results``, ``contrasts``, ``guards``, ``findings``, or a further table.
         """
         return frame(of, self, REPORT_LISTS)
-
-    @property
-    def results(self) -> list[Row]:
-        """The rows, under the name that they have in reports."""
-        return self.rows
 
     @property
     def verdict(self) -> list[str]:

@@ -229,7 +229,7 @@ LAYOUTS: Mapping[str, EvidenceLayout] = {
     ),
     "nll.parquet": EvidenceLayout(
         units={
-            "of": TEXT,
+            "variant": TEXT,
             "split": TEXT,
             "task": TEXT,
             "type": TEXT,
@@ -348,7 +348,7 @@ LAYOUTS: Mapping[str, EvidenceLayout] = {
             "elsewhere": COUNT_RANGE,
             "ref_sum": FREE,
         },
-        values={"nll_sum": SCORE_RANGE, "place": SCORED_COUNT},
+        values={"nll_sum": SCORE_RANGE, "trained_at": SCORED_COUNT},
     ),
     "series.parquet": EvidenceLayout(
         units={
@@ -358,7 +358,7 @@ LAYOUTS: Mapping[str, EvidenceLayout] = {
             "member": FLAG,
             "dose": COUNT_RANGE,
         },
-        values={"nll": SCORE_RANGE, "place": SCORED_COUNT, "texts": SCORE_RANGE},
+        values={"nll": SCORE_RANGE, "trained_at": SCORED_COUNT, "texts": SCORE_RANGE},
     ),
     "utility.parquet": EvidenceLayout(
         units={
@@ -368,7 +368,7 @@ LAYOUTS: Mapping[str, EvidenceLayout] = {
             "reason": TEXT,
             "scorer": TEXT,
             "chance": SHARE,
-            "place": COUNT_RANGE,
+            "task_index": COUNT_RANGE,
         },
         values={"correct": ANSWER, "empty": SCORED_SHARE},
         facts={

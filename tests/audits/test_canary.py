@@ -191,7 +191,7 @@ def test_remembered_canaries_are_found_and_nothing_else_is_claimed(plant):
     assert guard(result, "base ranks canaries by chance").passed
     claims = {finding.checkpoint: finding.claim for finding in result.findings}
     assert (claims["loud"], claims["quiet"]) == ("memory", "nothing_shown")
-    assert {row.status for row in result.rows} == {"ok"}
+    assert {row.status for row in result.results} == {"ok"}
 
 
 def test_without_a_positive_control_nothing_is_concluded(plant):
@@ -199,8 +199,8 @@ def test_without_a_positive_control_nothing_is_concluded(plant):
     result = canary(
         planted.tables(base=0, one=0, two=0), planted.manifest, baseline="one"
     )
-    assert {row.status for row in result.rows} == {"insensitive"}
-    assert all(row.value is not None for row in result.rows)
+    assert {row.status for row in result.results} == {"insensitive"}
+    assert all(row.value is not None for row in result.results)
     assert guard(result, "positive control").passed is False
     assert {row.status for row in result.contrasts if row.metric != "nll"} == {
         "insensitive"
@@ -214,7 +214,7 @@ def test_the_base_is_no_positive_control(plant):
     result = canary(planted.tables(base=3, tuned=0), planted.manifest)
     assert guard(result, "positive control").passed is False
     only = canary(planted.tables(base=0), planted.manifest)
-    assert {row.status for row in only.rows} == {"insensitive"}
+    assert {row.status for row in only.results} == {"insensitive"}
 
 
 def test_a_base_that_knows_the_canaries_leaves_only_changes(plant):
@@ -326,7 +326,7 @@ def test_epsilon_is_bounded_per_canary_and_per_record(plant):
     }
     assert set(found) == {(d, k) for d in ("all", "1", "6") for k in (1, 10)}
     whole = found["all", 1]
-    assert (whole["hits"], whole["scored_rows"]) == (50, 6)
+    assert (whole["hits"], whole["rows_per_canary"]) == (50, 6)
     assert whole["epsilon_per_canary"] == pytest.approx(9.0211, abs=5e-5)
     assert whole["epsilon_per_record"] == pytest.approx(9.0211 / 6, abs=5e-5)
     assert whole["add_remove_per_record"] == pytest.approx(9.0211 / 12, abs=5e-5)
@@ -378,7 +378,7 @@ def test_epsilon_from_the_coins_of_one_run(plant):
     assert {name for name, _, _ in table} == {"loud", "quiet"}
     whole = table["loud", "full", "all"]
     assert (whole["pairs"], whole["guesses"], whole["right_guesses"]) == (50, 25, 25)
-    assert (whole["scored_rows"], whole["declared"]) == (6, True)
+    assert (whole["rows_per_canary"], whole["declared"]) == (6, True)
     assert sum(r["declared"] for r in table.values()) == 2
     # Two checkpoints share the 5 % of declared bounds, and of the others.
     assert whole["significance"] == pytest.approx(0.05 / 2)
@@ -448,7 +448,7 @@ def test_parts_are_insensitive_one_by_one(plant):
         quiet=0,
     )
     result = canary(tables, planted.manifest, baseline="quiet")
-    for one in (*result.rows, *(c for c in result.contrasts if c.metric != "nll")):
+    for one in (*result.results, *(c for c in result.contrasts if c.metric != "nll")):
         known = one.variant.startswith("ssn")
         assert one.status == ("ok" if known else "insensitive"), one.variant
     found = guard(result, "positive control")
@@ -552,7 +552,7 @@ def test_a_part_that_no_canary_has_candidates_for(plant):
 def test_one_canary_has_no_interval(plant):
     planted = plant(n=1, held=0)
     result = canary(planted.tables(loud=5.0), planted.manifest)
-    assert {r.status for r in result.rows} == {"not_estimable"}
+    assert {r.status for r in result.results} == {"not_estimable"}
     control = the_one(result.guards, name="positive control")
     assert control.says == "guard.control_found"
     assert control.facts["checkpoints"] == ["loud"]

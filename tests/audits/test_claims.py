@@ -147,11 +147,11 @@ def test_memory_of_several_seeds_is_a_primary_test():
 
     values = [-1.0, -1.1, -0.9, -1.05]
     rows = [seed(k, value) for k, value in enumerate(values, start=1)]
-    (found,) = with_entries(AuditResult(rows=rows)).findings
+    (found,) = with_entries(AuditResult(results=rows)).findings
     assert (found.alone, found.family, found.checkpoint) == ("memory", "primary", "x")
     assert stats.ttest_1samp(values, 0).pvalue < found.p < 0.001
     at_null = [seed(k, value) for k, value in enumerate([-1.0, 1.0, 0.5, -0.6], 1)]
-    (none,) = with_entries(AuditResult(rows=at_null)).findings
+    (none,) = with_entries(AuditResult(results=at_null)).findings
     assert none.claim == "nothing_shown"
     assert none.p > 0.05
 

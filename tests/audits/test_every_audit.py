@@ -166,7 +166,7 @@ def usual(world) -> Run:
 def figures(result: AuditResult, names: Mapping[str, str]) -> dict[Key, Row]:
     """Every figure by what it is of, checkpoints by their usual names."""
     found: dict[Key, Row] = {}
-    for row in (*result.rows, *result.contrasts):
+    for row in (*result.results, *result.contrasts):
         against = row.baseline if isinstance(row, Contrast) else ""
         of = (names.get(row.checkpoint, row.checkpoint), names.get(against, against))
         key = (*of, row.metric, row.variant, row.group)
@@ -493,7 +493,7 @@ def test_figures_are_those_of_plain_loops(audit, name, world, usual):
     expected = LOOPS[audit](world, one, tables["base"])
     rows = {
         (row.metric, row.variant): row.value
-        for row in usual(audit).rows
+        for row in usual(audit).results
         if (row.checkpoint, row.group, row.interval_over) == (name, "pooled", "sources")
         and row.value is not None
     }
@@ -509,7 +509,7 @@ def test_a_planted_leak_is_seen_with_the_right_sign(audit, usual):
     """Of every metric that what was learned moves: beyond ``clean``, and that way."""
     rows = {
         (row.checkpoint, row.metric, row.variant, getattr(row, "baseline", "")): row
-        for row in (*usual(audit).rows, *usual(audit).contrasts)
+        for row in (*usual(audit).results, *usual(audit).contrasts)
         if row.group == "pooled" and row.status == "ok"
     }
     moved: dict[str, set[int]] = {}
@@ -571,7 +571,7 @@ def test_names_and_order_of_checkpoints_change_names_and_order_alone(
     names = sorted(tables, key=lambda name: (series_of(name) != "alpha", name))
     found = audited(audit, world, {name: tables[name] for name in names}, "zulu")
     assert_same(usual(audit), found, **{v: k for k, v in new.items()})
-    assert "leaky" not in f"{found.verdict} {found.guards} {found.rows}"
+    assert "leaky" not in f"{found.verdict} {found.guards} {found.results}"
 
 
 @EVERY
@@ -675,14 +675,14 @@ def test_where_there_is_nothing_to_score_the_reason_is_told(audit, world):
     assert plan(audit, empty) == {}
     result = audited(audit, World(content, world.reference), {"x": {}})
     kind = about(audit)
-    assert {row.metric for row in result.rows} >= {
+    assert {row.metric for row in result.results} >= {
         metric.name for metric in kind.metrics if metric.missing
     }
     # Without a series or pairs there is nothing that a row could be of.
-    assert result.rows or kind.of_series or audit == "matched"
+    assert result.results or kind.of_series or audit == "matched"
     reason = kind().why_nothing(empty)
     assert WHY_NOTHING.get(audit, "") in reason
-    for row in result.rows:
+    for row in result.results:
         assert (row.status, row.note) == ("not_estimable", reason)
     assert [finding.claim for finding in result.findings] == ["not_tested"] * bool(
         reason

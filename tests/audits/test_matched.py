@@ -141,8 +141,8 @@ def test_nothing_to_match_is_not_estimable_and_no_zero(make_case):
     case = make_case(sources=12, seed=11, caliper=0.0)
     assert not case.manifest.pairs
     result = audit(case, baseline="plain", ours=same, plain=same)
-    assert result.rows
-    assert {row.status for row in result.rows} == {"not_estimable"}
+    assert result.results
+    assert {row.status for row in result.results} == {"not_estimable"}
     guard = next(g for g in result.guards if g.name == "matched share")
     assert guard.passed is None
 
@@ -319,7 +319,7 @@ def test_by_dose_memory_and_kind_are_what_plain_sums_give(make_case):
         trained = ours["change"].sum() / ours["n_tokens"].sum()
         return trained, (share * never["change"] / never["n_tokens"]).sum()
 
-    rows = {(r.metric, r.group): r for r in result.rows if not r.variant}
+    rows = {(r.metric, r.group): r for r in result.results if not r.variant}
     for group, dose in (("pooled", None), ("dose:1", 1), ("dose:4-7", 5)):
         trained, never = means(spans, dose)
         memory = rows["memory", group].value
@@ -624,8 +624,8 @@ def test_nothing_comes_back_without_what_it_is_held_against(make_case, missing):
     del changes[missing]
     known = evidence("matched", case.tables(**changes), case.manifest, placebo_draws=0)
     result = conclude("matched", known, Context(), rematched=False, placebo_draws=0)
-    assert {row.checkpoint for row in result.rows} > {"ours+relearn"}
-    figures = [*result.rows, *result.contrasts, *result.findings]
+    assert {row.checkpoint for row in result.results} > {"ours+relearn"}
+    figures = [*result.results, *result.contrasts, *result.findings]
     assert not [figure for figure in figures if figure.metric == "returned"]
 
 

@@ -201,7 +201,7 @@ def test_small_tasks_are_left_out(make_world):
 
 def test_too_few_rows_everywhere(make_world):
     result = run(make_world(members=30, others=10), ours=0.5)
-    assert {row.status for row in result.rows} == {"not_estimable"}
+    assert {row.status for row in result.results} == {"not_estimable"}
     assert guard(result, "rows").passed is False
 
 
@@ -218,7 +218,7 @@ def test_texts_that_differ_stand_beside_every_figure(make_world):
     world = make_world(marked=0.6)
     result = run(world, ours=0.6, weak=0.06, other=0.0, blind_permutations=39)
     assert guard(result, "blind text classifier").passed is False
-    for row in result.rows:
+    for row in result.results:
         if row.variant != "blind" and row.value is not None:
             assert row.status in ("ok", "not_resolvable")
             assert TEXTS_DIFFER in row.note
@@ -469,7 +469,7 @@ def test_scores_of_another_tool_are_judged_beside_ours(make_world, tmp_path):
     (record,) = result.tables["mia_outside"]
     assert (record["checkpoint"], record["variant"]) == ("mine", "peer")
     assert (record["score"], record["says"]) == (1.0, "detected")
-    rows = {(row.checkpoint, row.variant, row.metric): row for row in result.rows}
+    rows = {(row.checkpoint, row.variant, row.metric): row for row in result.results}
     assert rows["mine", "peer", "auc"].value == 1.0
     assert rows["base", "peer", "auc"].value is None
     # Our own claim rests on our scores.

@@ -121,12 +121,12 @@ def test_canary_rows_and_cut_spans_are_left_out(make_case):
 
 def test_both_wiped_out_is_no_equality(case):
     result = noise({"x": case.tables(selective(0.7, 0.72))}, case.manifest, **OPTIONS)
-    row = find(result.rows, metric="gap", variant="0.1")
+    row = find(result.results, metric="gap", variant="0.1")
     assert row.status == "insensitive"
     assert row.value is not None
     assert row.low is not None
     assert INSENSITIVE in row.note
-    assert find(result.rows, metric="gap").status == "ok"
+    assert find(result.results, metric="gap").status == "ok"
 
 
 def test_probabilities_are_means_over_draws(case):
@@ -141,7 +141,7 @@ def test_probabilities_are_means_over_draws(case):
     assert record["relative"] == pytest.approx(0.02)
     assert record["draws"] == 2
     mean = 100 * (np.exp(-0.1) - 1) / 2
-    assert find(result.rows, metric="dp_pii").value == pytest.approx(mean, rel=1e-4)
+    assert find(result.results, metric="dp_pii").value == pytest.approx(mean, rel=1e-4)
 
 
 # --- contrasts and words --------------------------------------------------------------
@@ -155,7 +155,7 @@ def test_the_untrained_models_gap_is_the_null(case):
         "more": case.tables(selective(0.7, 0.1)),
     }
     result = noise(tables, case.manifest, **OPTIONS)
-    assert find(result.rows, checkpoint="same", metric="gap").low > 0
+    assert find(result.results, checkpoint="same", metric="gap").low > 0
     same, more = (
         find(result.contrasts, checkpoint=name, baseline="base")
         for name in ("same", "more")

@@ -21,7 +21,7 @@ def row(name: str, value: float | None, **more: Any) -> Row:
 
 
 def entry(result: AuditResult, name: str = "s") -> dict[str, Row]:
-    return {r.interval_over: r for r in result.rows if r.checkpoint == name}
+    return {r.interval_over: r for r in result.results if r.checkpoint == name}
 
 
 def test_a_contrast_of_seeds_is_read_with_the_seeds_in_it():
@@ -65,7 +65,7 @@ def test_baselines_pair_the_same_seed():
 def test_limits_are_means_over_sources_t_over_seeds_and_both():
     values = [1.0, 1.4, 2.1]
     rows = [row(f"s[{k}]", v) for k, v in enumerate(values, start=1)]
-    found = entry(with_entries(AuditResult(rows=rows)))
+    found = entry(with_entries(AuditResult(results=rows)))
     mean = np.mean(values)
     assert [r.value for r in found.values()] == pytest.approx([mean] * 3)
     sources, seeds, both = (found[k] for k in ("sources", "seeds", "both"))
@@ -78,18 +78,18 @@ def test_limits_are_means_over_sources_t_over_seeds_and_both():
 
 def test_a_replicate_that_failed_leaves_the_entry_not_estimable():
     rows = [row("s[1]", 1.0), row("s[2]", None)]
-    (only,) = entry(with_entries(AuditResult(rows=rows))).values()
+    (only,) = entry(with_entries(AuditResult(results=rows))).values()
     assert only.status == "not_estimable"
 
 
 def test_the_worst_status_is_the_entrys():
     rows = [row("s[1]", 1.0, status="invalid", note="why"), row("s[2]", 2.0)]
-    found = entry(with_entries(AuditResult(rows=rows)))
+    found = entry(with_entries(AuditResult(results=rows)))
     assert {r.status for r in found.values()} == {"invalid"}
 
 
 def test_single_checkpoints_are_left_alone():
-    result = AuditResult(rows=[row("s", 1.0), row("t[1]", 1.0)])
+    result = AuditResult(results=[row("s", 1.0), row("t[1]", 1.0)])
     assert with_entries(result) is result
 
 
@@ -111,7 +111,7 @@ def test_contrasts_have_a_t_test_beyond_what_holds_no_effect():
 def test_rates_stay_rates_and_tries_are_averaged_as_logarithms():
     of: dict[str, Any] = {"audit": "mia", "metric": "auc", "mde": 0.1}
     rates = [row(f"s[{k}]", v, **of) for k, v in ((1, 0.9), (2, 0.99))]
-    found = entry(with_entries(AuditResult(rows=rates)))
+    found = entry(with_entries(AuditResult(results=rates)))
     for one in found.values():
         assert 0 <= one.low < one.high <= 1
         assert one.mde is not None
@@ -120,7 +120,7 @@ def test_rates_stay_rates_and_tries_are_averaged_as_logarithms():
         row("s[1]", 100.0, metric="n", unit="tries", low=10.0, high=1000.0),
         row("s[2]", 1e12, metric="n", unit="tries", low=None, high=None, note=bound),
     ]
-    found = entry(with_entries(AuditResult(rows=tries)))
+    found = entry(with_entries(AuditResult(results=tries)))
     assert [r.value for r in found.values()] == pytest.approx([1e7] * 3)
     assert found["seeds"].low > 0
     assert (found["sources"].low, found["sources"].high) == (None, None)

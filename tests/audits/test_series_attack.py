@@ -55,14 +55,14 @@ def evidence(
     unknown = np.full(n, np.nan)
 
     def measured():
-        yield "base", {"nll": base, "place": unknown, "texts": texts}
+        yield "base", {"nll": base, "trained_at": unknown, "texts": texts}
         for stage in range(1, stages + 1):
             age = stage - 1 - task
             known = np.where(age >= 0, dose * kept ** np.maximum(age, 0), 0.0)
             drift = rng.normal(0.1 * stage, 0.2, n)
             nll = base - drift - known - shift * member
             own = (task + 1.0) * place
-            yield f"run@{stage}", {"nll": nll, "place": own, "texts": unknown}
+            yield f"run@{stage}", {"nll": nll, "trained_at": own, "texts": unknown}
 
     return Evidence.of(units, measured())
 
@@ -76,7 +76,7 @@ def concluded(given: Evidence) -> tuple[AuditResult, Finding]:
 def pooled(result: AuditResult, metric: str, of: str = "") -> Row:
     (row,) = (
         r
-        for r in result.rows
+        for r in result.results
         if (r.metric, r.variant, r.group) == (metric, of, "pooled")
     )
     return row
@@ -145,7 +145,7 @@ def test_why_a_series_cannot_be_tested(given, why):
     assert said.claim == "not_tested"
     assert said.says == "series.missing"
     assert why in said.facts["reason"]
-    (row,) = result.rows
+    (row,) = result.results
     assert row.value is None
     assert why in row.note
 
@@ -157,7 +157,7 @@ def test_a_series_that_shares_no_scored_row_is_not_said_to_have_few(unscored):
     scores = {
         name: {
             "nll": given.row(name, "nll") * (np.nan if name == unscored else 1.0),
-            "place": given.row(name, "place"),
+            "trained_at": given.row(name, "trained_at"),
             "texts": given.row(name, "texts"),
         }
         for name in given.checkpoints
@@ -198,13 +198,16 @@ def coin_evidence(
     unknown = np.full(2 * coins, np.nan)
 
     def measured():
-        yield "base", {"nll": base.ravel(), "place": unknown, "texts": unknown}
+        yield "base", {"nll": base.ravel(), "trained_at": unknown, "texts": unknown}
         for stage in range(1, TASKS + 1):
             age = stage - 1 - task
             nll = base - rng.normal(0.1 * stage, 0.2, base.shape)
             nll[:, 0] -= np.where(age >= 0, learned * kept ** np.maximum(age, 0), 0.0)
             place = np.repeat(task + 1.0, 2)
-            yield f"run@{stage}", {"nll": nll.ravel(), "place": place, "texts": unknown}
+            yield (
+                f"run@{stage}",
+                {"nll": nll.ravel(), "trained_at": place, "texts": unknown},
+            )
 
     return Evidence.of(units, measured())
 
@@ -218,7 +221,11 @@ def bounds_of(given: Evidence) -> dict[str, dict]:
 def test_what_was_learned_and_forgotten_bounds_epsilon_by_the_series():
     found = bounds_of(coin_evidence(1, learned=1.0, kept=0.1))
     series, last = found["series"], found["last"]
-    assert (series["pairs"], series["guesses"], series["scored_rows"]) == (60, 30, 1)
+    assert (series["pairs"], series["guesses"], series["rows_per_canary"]) == (
+        60,
+        30,
+        1,
+    )
     assert series["epsilon_per_record"] > last["epsilon_per_record"] + 0.5
     # 5 % over both bounds: odds of the limit of a binomial's rate.
     low = stats.beta.ppf(0.025, series["right_guesses"], 31 - series["right_guesses"])

@@ -61,7 +61,7 @@ def made(
                 "stratum": 1,
                 "text_auc": np.nan,
                 "elsewhere": 0,
-                "place": place if ordered else 0,
+                "trained_at": place if ordered else 0,
                 "n_tokens": tokens,
                 "ref_sum": base,
             }
@@ -77,7 +77,7 @@ def made(
 
 def told(*frames: pd.DataFrame) -> AuditResult:
     spans = pd.concat(frames, ignore_index=True)
-    result = conclude("stages", of_frame(spans, "nll_sum place"), Context())
+    result = conclude("stages", of_frame(spans, "nll_sum trained_at"), Context())
     assert all(finding.sentence for finding in result.findings)
     assert all(guard.detail for guard in result.guards)
     return result
@@ -158,7 +158,7 @@ def test_figures_are_those_of_the_memory_contrast_by_task():
     assert cell(result, "step", 3, "task:a").value == pytest.approx(plain(step))
     ((best, gain),) = zip(
         *(
-            [row.value for row in result.rows if row.metric == metric]
+            [row.value for row in result.results if row.metric == metric]
             for metric in ("memory_by_series", "memory_gain")
         ),
         strict=True,
@@ -177,7 +177,7 @@ def test_figures_are_those_of_the_memory_contrast_by_task():
     total = sum(weight for weight, _ in by_task.values())
     mean = sum(weight / total * apart for weight, apart in by_task.values())
     assert [best, gain] == pytest.approx(mean.tolist())
-    for row in result.rows:
+    for row in result.results:
         assert row.no_effect == 0
         assert row.low is not None
         assert row.high is not None
@@ -225,7 +225,7 @@ def test_seeds_of_a_method_are_told_as_their_mean():
     parts = [made(PLANTED, name=f"er[{k}]", seed=0) for k in (1, 2)]
     parts[1]["nll_sum"] += 0.1 * parts[1]["n_tokens"]
     both, one = told(*parts), told(made(PLANTED))
-    assert {row.checkpoint for row in both.rows} == {"er"}
+    assert {row.checkpoint for row in both.results} == {"er"}
     # What is added to both sides cancels.
     assert cell(both, "memory", 1, "task:a").value == pytest.approx(
         cell(one, "memory", 1, "task:a").value
@@ -290,7 +290,7 @@ def test_a_task_apart_before_it_was_trained_on_is_not_judged():
     # Nor does it count in what all stages together show.
     frame = made({**NONE, "c": (-0.5, -1.5, 0.0)})
     figures = [
-        [row.value for row in told(one).rows if row.metric.startswith("memory_")]
+        [row.value for row in told(one).results if row.metric.startswith("memory_")]
         for one in (frame, frame[frame["task"] != "c"])
     ]
     assert figures[0] == figures[1]
@@ -298,7 +298,7 @@ def test_a_task_apart_before_it_was_trained_on_is_not_judged():
 
 def test_without_held_out_identifiers_nothing_is_estimable():
     result = told(made(PLANTED, held=0))
-    assert {row.status for row in result.rows} == {"not_estimable"}
+    assert {row.status for row in result.results} == {"not_estimable"}
     assert {s for own in states(result).values() for s in own} <= {
         "not yet trained",
         "not estimable",
@@ -329,14 +329,14 @@ def test_only_series_are_looked_at_and_places_follow_the_order(make_case):
     )
     frame = evidence("stages", tables, case.manifest, order="yelp,fomc").frame()
     assert set(frame["checkpoint"]) == {"x@1", "x@2"}
-    assert dict(zip(frame["task"], frame["place"], strict=True)) == {
+    assert dict(zip(frame["task"], frame["trained_at"], strict=True)) == {
         "yelp": 1,
         "fomc": 2,
     }
     # As many stages as tasks, or which stage trained which task is not known.
     for order in ("yelp", None):
         known = evidence("stages", tables, case.manifest, order=order)
-        assert not known.values["place"].any()
+        assert not known.values["trained_at"].any()
     with pytest.raises(InputError, match="'imdb' is unknown"):
         evidence("stages", tables, case.manifest, order="imdb")
 
@@ -345,7 +345,7 @@ def test_without_a_series_it_says_nothing_and_needs_no_reason(make_case):
     case = make_case(sources=20, tests=20)
     tables = case.tables(base=lambda _, nll: nll, x=lambda _, nll: nll)
     result = stages(tables, case.manifest)
-    assert (result.rows, result.findings) == ([], [])
+    assert (result.results, result.findings) == ([], [])
 
 
 # --- how often it is wrong ------------------------------------------------------------

@@ -230,4 +230,4 @@ def test_the_strata_say_which_identifiers_were_learned(results):
     assert read_only.low > -0.3
     for group in ("pooled", "type:ASKED", "type:ANSWERED"):
         assert figure(full, "full", "memory", group=group).high < -0.1
-    assert not [row for row in full.rows if row.group == READ]
+    assert not [row for row in full.results if row.group == READ]

@@ -190,7 +190,7 @@ def test_without_identifiers_never_trained_on_the_base_is_the_null(plant):
     few = plant(never=4, kinds=("PHONE", "SSN"))
     result = run(tables(few, one=lambda dose: 0.9), few)
     assert claim(result) == "memory"
-    assert not [row for row in result.rows if row.metric == "beyond"]
+    assert not [row for row in result.results if row.metric == "beyond"]
 
 
 def test_why_no_group_is_held_out_is_known(plant):

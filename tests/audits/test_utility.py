@@ -139,12 +139,12 @@ def test_train_rows_never_stand_in_for_test_rows(made):
     manifest = made(change=change)
     result = utility(series(manifest, "x", LEARNING), manifest)
     for metric in ("last", "avg", "bwt", "forgetting", "learning_accuracy"):
-        row = find(result.rows, metric=metric)
+        row = find(result.results, metric=metric)
         assert row.status == "not_estimable"
         assert row.note == "fomc has no test row without a canary"
-    absent = find(result.rows, metric="accuracy", variant="3", group="task:fomc")
+    absent = find(result.results, metric="accuracy", variant="3", group="task:fomc")
     assert absent.status == "not_estimable"
-    there = find(result.rows, metric="accuracy", variant="3", group="task:yelp")
+    there = find(result.results, metric="accuracy", variant="3", group="task:yelp")
     assert there.value is not None
     assert result.tables["accuracy_matrix"][0]["fomc"] is None
 
@@ -176,11 +176,13 @@ def test_chance_is_the_commonest_response(made):
             if e.task == task and e.split == "test"
         ]
         chances.append(max(map(said.count, said)) / len(said))
-        row = find(result.rows, metric="accuracy", variant="1", group=f"task:{task}")
+        row = find(result.results, metric="accuracy", variant="1", group=f"task:{task}")
         assert row.no_effect == pytest.approx(chances[-1])
     assert max(chances) > 0.4
-    assert find(result.rows, metric="last").no_effect == pytest.approx(np.mean(chances))
-    assert find(result.rows, metric="bwt").no_effect == 0.0
+    assert find(result.results, metric="last").no_effect == pytest.approx(
+        np.mean(chances)
+    )
+    assert find(result.results, metric="bwt").no_effect == 0.0
 
 
 def test_stages_are_sorted_by_number(made):
@@ -192,7 +194,7 @@ def test_stages_are_sorted_by_number(made):
     result = utility(tables, manifest)
     matrix = matrix_of(result, "x")
     assert (np.diff(matrix.mean(axis=1)) >= 0).all()
-    assert find(result.rows, metric="last").value == pytest.approx(matrix[10].mean())
+    assert find(result.results, metric="last").value == pytest.approx(matrix[10].mean())
     assert "after" not in result.tables["accuracy_matrix"][0]
 
 
@@ -203,11 +205,11 @@ def test_the_order_decides_what_was_learned_when(made):
     other = utility(tables, manifest, order="agnews,fomc,yelp")
     assert default.settings["order"] == "yelp,fomc,agnews"
     matrix = matrix_of(default, "x")
-    turned = find(other.rows, metric="bwt").value
+    turned = find(other.results, metric="bwt").value
     assert turned == pytest.approx(float(bwt(matrix[:, ::-1])))
-    assert turned != pytest.approx(find(default.rows, metric="bwt").value)
-    assert find(other.rows, metric="last").value == pytest.approx(
-        find(default.rows, metric="last").value
+    assert turned != pytest.approx(find(default.results, metric="bwt").value)
+    assert find(other.results, metric="last").value == pytest.approx(
+        find(default.results, metric="last").value
     )
 
 
@@ -218,7 +220,8 @@ def test_strict_reads_its_own_column(made):
     manifest = made(tests=60)
     tables = series(manifest, "x", LEARNING)
     assert (
-        find(utility(tables, manifest, scorer="strict").rows, metric="last").value == 0
+        find(utility(tables, manifest, scorer="strict").results, metric="last").value
+        == 0
     )
 
 
@@ -241,7 +244,7 @@ def test_likelihood_takes_the_likeliest_label(made):
     result = utility({"x": {CANDIDATES: table}}, manifest, scorer="likelihood")
     for task in TASKS:
         hits = [hit for of, hit in expected if of == task]
-        row = find(result.rows, metric="accuracy", variant="1", group=f"task:{task}")
+        row = find(result.results, metric="accuracy", variant="1", group=f"task:{task}")
         assert row.value == pytest.approx(np.mean(hits))
 
 
@@ -254,7 +257,7 @@ def test_free_text_has_no_likelihood(made):
     keys = plan("utility", manifest, scorer="likelihood")[CANDIDATES]
     assert not any(":e" in k and manifest.by_id[k[7:]].task == "fomc" for k in keys)
     result = utility({"x": {}}, manifest, scorer="likelihood")
-    assert result.rows[0].status == "not_estimable"
+    assert result.results[0].status == "not_estimable"
     assert len(plan("utility", manifest)[GENERATE]) == 210
 
 
@@ -325,7 +328,7 @@ def test_a_contrast_is_the_difference_of_both_series_with_its_test(made):
     for metric in ("last", "avg", "bwt"):
         contrast = find(result.contrasts, metric=metric, checkpoint="y")
         levels = {
-            name: find(result.rows, metric=metric, checkpoint=name).value
+            name: find(result.results, metric=metric, checkpoint=name).value
             for name in ("x", "y")
         }
         assert contrast.value == pytest.approx(levels["y"] - levels["x"])
@@ -373,6 +376,6 @@ def test_a_row_of_chat_data_is_judged_by_its_last_message_without_the_template(m
         table = TokenTable.from_items([(key, at, nll) for key in keys])
         tables = {"x": {CANDIDATES: table}}
         results.append(utility(tables, manifest, scorer="likelihood"))
-    assert results[1].rows == results[0].rows
+    assert results[1].results == results[0].results
     # A message without text is no question, though the template ends it.
     assert GENERATE not in plan("utility", made(change=silent))

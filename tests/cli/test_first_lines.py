@@ -8,8 +8,8 @@ from spark_audit.audits.supervision_guards import supervision_warnings
 from spark_audit.cli.main import run
 from spark_audit.cli.show import show_report
 from spark_audit.files import write_text
+from spark_audit.report.checkpoint_states import checkpoint_states
 from spark_audit.report.disclosure.shared import disclosed
-from spark_audit.report.standings import standings
 from spark_audit.results import Hits, Report
 
 CUT_OFF = {"cut_off": Hits(count=16, of=48)}
@@ -49,7 +49,7 @@ def test_the_screen_begins_with_what_training_did_not_see(case, capsys, monkeypa
     monkeypatch.setenv("COLUMNS", "400")
     name, facts, counted = CASES[case]
     report = report_with(name, facts)
-    assert standings(report)
+    assert checkpoint_states(report)
     show_report(report)
     lines = capsys.readouterr().out.splitlines()
     # Counts are rounded as on all pages.

@@ -282,7 +282,7 @@ def test_the_python_of_the_readme_runs(outcome):
     exec(source, names)
     (mine,) = (
         row.value
-        for row in names["result"].rows
+        for row in names["result"].results
         if (row.metric, row.group, row.variant) == ("nll_pii", "pooled", "")
     )
     (full,) = (

@@ -147,7 +147,7 @@ def offline(look: Any, saved: Path, base: Path, manifest: Manifest) -> dict[str,
         tables[name] = {k: score(loaded, v, passes=[k])[k] for k, v in items.items()}
     told = {}
     for name, audit in look.audits.items():
-        for row in audit(tables, view, seed=look.seed).rows:
+        for row in audit(tables, view, seed=look.seed).results:
             if row.checkpoint == look.looks[-1].name and row.group == "pooled":
                 of = f".{row.variant}" if row.variant else ""
                 told[f"{name}.{row.metric}{of}.value"] = row.value

@@ -71,7 +71,7 @@ def test_other_audits_have_nothing_to_work_on(audit, rows, reference):
     made = task_manifest(rows, reference, name="tasks")
     assert find(audit)().plan(made) == {}
     result = find(audit)()({"x": {}}, made)
-    assert all(row.status == "not_estimable" for row in result.rows)
+    assert all(row.status == "not_estimable" for row in result.results)
     # Of stages nothing is said where there is no series.
     assert bool(result.verdict) == bool(about(audit).nothing)
 

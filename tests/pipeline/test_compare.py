@@ -90,7 +90,7 @@ def write(tmp_path, audited):
                 )
                 for one, shift in shifts.items()
             ],
-            results=[row for result in found.values() for row in result.rows],
+            results=[row for result in found.values() for row in result.results],
             evidence=sums,
         )
         write_report(report, folder, formats=("json",))
@@ -124,7 +124,7 @@ def test_contrasts_are_those_of_one_call(make_case, write):
     contrasts = [row for row in report.contrasts if row.audit == "nll"]
     assert without_state(contrasts) == without_state(alone.contrasts)
     rows = [row for row in report.results if row.audit == "nll"]
-    assert without_state(rows) == without_state(alone.rows)
+    assert without_state(rows) == without_state(alone.results)
     assert baselines_of("er", tables) == {"spark": "er"}
 
 
@@ -267,7 +267,7 @@ class Scaled(NLL):
         options: dict[str, Any] = {"audit": "scaled", "metric": "m", "n": 1}
         names = evidence.checkpoints
         rows = [Row(checkpoint=one, value=self.times, **options) for one in names]
-        return AuditResult(rows=rows)
+        return AuditResult(results=rows)
 
 
 def test_an_audit_of_others_concludes_as_its_reports_did(make_case, write, monkeypatch):

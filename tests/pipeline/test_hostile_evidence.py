@@ -50,7 +50,7 @@ def place(tmp_path_factory, make_case) -> Path:
         report = made_report(
             checkpoints=[checkpoint(one, model_id=f"{one} {scale}") for one in NAMES],
             settings={"preset": "robust", "seed": 0, "matched.replicates": 100},
-            results=[row for one in results.values() for row in one.rows],
+            results=[row for one in results.values() for row in one.results],
             evidence=sums,
         )
         write_report(report, folder / name, formats=("json",))

@@ -29,7 +29,7 @@ from spark_audit.pipeline.job import Job, checked_job
 from spark_audit.pipeline.lineup import make_plans, union
 from spark_audit.pipeline.run import Request, run
 from spark_audit.pipeline.verification.verify import verify
-from spark_audit.report.standings import standings
+from spark_audit.report.checkpoint_states import checkpoint_states
 from spark_audit.results import Report
 from spark_audit.scoring.store import Store
 
@@ -619,8 +619,8 @@ def test_python_takes_paths_and_names_the_argument_that_is_wrong(workshop, tiny_
     scores = sa.score(str(tiny_base), str(path))
     result = sa.audits.Matched(placebo_draws=5)({"mine": scores}, str(path))
     same = sa.audits.Matched(placebo_draws=5)({"mine": scores}, read_manifest(path))
-    assert result.rows == same.rows
-    assert any(row.value is not None for row in result.rows)
+    assert result.results == same.results
+    assert any(row.value is not None for row in result.results)
     for bare in (scores, {"mine": next(iter(scores.values()))}, scores.keys()):
         with pytest.raises(TypeError, match="tables: give the scores of each checkpo"):
             sa.audits.Matched()(bare, path)
@@ -686,7 +686,7 @@ def test_relearning_uses_no_audited_row_and_trains_nothing_that_is_stored(
     ]
     assert any(row.metric == "returned" for row in report.contrasts)
     assert not [f for f in report.findings if f.checkpoint == "base+relearn"]
-    assert {s.name for s in standings(report)} == {"ours", "ours+relearn"}
+    assert {s.name for s in checkpoint_states(report)} == {"ours", "ours+relearn"}
 
     def never_trained(*_: object, **__: object) -> None:
         pytest.fail("trained")

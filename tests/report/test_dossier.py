@@ -19,8 +19,8 @@ from spark_audit.files import sha256_file
 from spark_audit.manifest.file import write_manifest
 from spark_audit.report.assemble import assemble
 from spark_audit.report.attacks import attacks
+from spark_audit.report.checkpoint_states import SHAPES, checkpoint_states
 from spark_audit.report.folder import read_report, write_report
-from spark_audit.report.standings import SHAPES, standings
 from spark_audit.report.tried import OUTCOMES
 from spark_audit.report.writers.dossier import (
     MAX_EXPOSED_ROWS,
@@ -115,7 +115,7 @@ def a_report(case: Case, names: tuple[str, ...], **more: Any) -> Report:
             "clusters": 40,
         }
         rows = [Row(checkpoint=name, **row) for name in names]
-        results[audit] = AuditResult(rows=rows, findings=told)
+        results[audit] = AuditResult(results=rows, findings=told)
     manifest = manifest_facts(digest=case.manifest.digest)
     given: dict[str, Any] = {
         "status": "complete",
@@ -165,7 +165,7 @@ def test_an_attack_is_tested_or_void_or_not_tested_or_not_applicable(case):
         for f in told
     ]
     less = report.model_copy(update={"results": rows, "findings": told})
-    tried = attacks(less, standings(less))
+    tried = attacks(less, checkpoint_states(less))
     found = {one["name"]: (one["state"], one["why"]) for one in tried}
     assert found == {
         "identifiers": ("tested", ""),
@@ -192,7 +192,7 @@ def test_every_detection_outcome_and_attack_has_its_words():
 
 def test_exposed_rows_are_numbers_in_order_and_ids_only_if_asked(case, folder):
     report = read_report(folder)
-    (leaky,) = (one for one in standings(report) if one.state == "LEAKS")
+    (leaky,) = (one for one in checkpoint_states(report) if one.state == "LEAKS")
     rows: Any = exposed(report, folder, leaky)
     ids = pd.read_parquet(folder / "scores" / "spans.parquet")["example"].unique()
     numbers = [f"row {1 + list(ids).index(worst)}" for worst in WORST]
@@ -216,7 +216,7 @@ def test_exposed_rows_are_numbers_in_order_and_ids_only_if_asked(case, folder):
 @pytest.mark.parametrize("kind", ["missing", "other", "damaged"])
 def test_evidence_that_is_not_the_reports_names_no_row(kind, case, folder):
     report, path = read_report(folder), folder / "scores" / "spans.parquet"
-    (leaky,) = (one for one in standings(report) if one.state == "LEAKS")
+    (leaky,) = (one for one in checkpoint_states(report) if one.state == "LEAKS")
     if kind == "missing":
         path.unlink()
     else:

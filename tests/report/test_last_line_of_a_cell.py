@@ -51,7 +51,7 @@ def objects(name: str) -> list[object]:
     report = AuditReport.of(many_clean(3))
     return [
         report,
-        AuditResult(rows=report.results, findings=report.findings),
+        AuditResult(results=report.results, findings=report.findings),
         checkpoint(name),
         scores(name),
         *(getattr(report, of) for of in LISTS if getattr(report, of)),
@@ -127,9 +127,9 @@ def test_a_list_of_figures_says_what_is_void_as_frames_do():
 def test_states_say_each_checkpoint_with_its_state():
     report = AuditReport.of(many_clean(3))
     html = report.states._repr_html_()
-    for standing in report.states:
-        assert f">{standing.name}<" in html
-        assert standing.state in html
+    for checkpoint_state in report.states:
+        assert f">{checkpoint_state.name}<" in html
+        assert checkpoint_state.state in html
 
 
 def test_a_finding_or_result_alone_shows_no_figure():

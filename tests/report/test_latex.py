@@ -177,7 +177,7 @@ def test_every_line_has_its_state_and_what_is_void_names_the_check():
     bare = made_report(*values)
     facts = {k: getattr(bare, k) for k in ("status", "command", "manifest")}
     report = assemble(
-        {"matched": AuditResult(rows=rows, findings=told)},
+        {"matched": AuditResult(results=rows, findings=told)},
         guards=[guard("broken_model", "It failed.", of="broken")],
         checkpoints=bare.checkpoints,
         **facts,

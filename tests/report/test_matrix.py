@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from made_reports import figure, made_report, said
 
+from spark_audit.report.checkpoint_states import checkpoint_states
 from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.figures_line import figures_line
 from spark_audit.report.matrix import CELL_MARKS, MatrixCell, matrix_of
-from spark_audit.report.standings import standings
 from spark_audit.results import Finding, Report
 from spark_audit.sentences.effects import signed_effect
 
@@ -29,7 +29,7 @@ def report(*findings: Finding) -> Report:
 
 def cell(finding: Finding) -> MatrixCell:
     """The cell of identifiers of the one checkpoint."""
-    matrix = matrix_of(standings(report(finding)))
+    matrix = matrix_of(checkpoint_states(report(finding)))
     (row,) = matrix.rows
     audits = [column.audit for column in matrix.columns]
     return row.cells[audits.index("matched")]
@@ -84,7 +84,7 @@ def test_what_is_void_shows_no_effect():
 
 
 def test_an_attack_that_was_not_run_has_a_column_and_a_reason():
-    matrix = matrix_of(standings(report(memory("a", "memory", -1.0))))
+    matrix = matrix_of(checkpoint_states(report(memory("a", "memory", -1.0))))
     columns = {column.audit: place for place, column in enumerate(matrix.columns)}
     lacking = matrix.rows[0].cells[columns["canary"]]
     assert (lacking.kind, lacking.effect) == ("not tested", "")
@@ -98,16 +98,18 @@ def test_marks_differ_without_colour():
 def test_the_legend_explains_the_marks_that_there_are_and_no_others():
     leaking = memory("a", "memory", -1.0)
     clean = memory("b", "nothing_shown", 0.0)
-    marks = [mark for mark, _ in matrix_of(standings(report(leaking, clean))).legend]
+    marks = [
+        mark for mark, _ in matrix_of(checkpoint_states(report(leaking, clean))).legend
+    ]
     assert marks == ["●", "○", "·"]
-    marks = [mark for mark, _ in matrix_of(standings(report(clean))).legend]
+    marks = [mark for mark, _ in matrix_of(checkpoint_states(report(clean))).legend]
     assert marks == ["○", "·"]
 
 
 def test_the_worst_checkpoint_stands_first():
     clean = memory("a", "nothing_shown", 0.0)
     leaking = memory("b", "memory", -1.0)
-    rows = matrix_of(standings(report(clean, leaking))).rows
+    rows = matrix_of(checkpoint_states(report(clean, leaking))).rows
     assert [row.name for row in rows] == ["b", "a"]
 
 

@@ -19,7 +19,7 @@ from spark_audit.stats.epsilon_bounds import declared_guesses
 def report(**checkpoints: Any) -> Report:
     """Right guesses and hits of a checkpoint: 200 pairs, 200 canaries of 512."""
     guesses = declared_guesses(200)
-    shared = {"part": "full", "dose": "all", "declared": True, "scored_rows": 1}
+    shared = {"part": "full", "dose": "all", "declared": True, "rows_per_canary": 1}
     shared |= {"epsilon_per_record": 0.0, "says": "a bound of 0 proves nothing"}
     coins, places = [], []
     for name, (right, hits, more) in checkpoints.items():
@@ -84,10 +84,10 @@ def test_several_checkpoints_share_the_level_and_rows_their_group():
     claim = Claim(epsilon=1, delta=1e-5)
     alone = receipts(report(x=(96, 0, {})), claim)[0].bound
     among = receipts(report(x=(96, 0, {}), y=(50, 0, {})), claim)[0].bound
-    rows = receipts(report(x=(96, 0, {"scored_rows": 4})), claim)[0].bound
+    rows = receipts(report(x=(96, 0, {"rows_per_canary": 4})), claim)[0].bound
     assert rows < among < alone
     whole = Claim(epsilon=1, delta=1e-5, unit="canary")
-    assert receipts(report(x=(96, 0, {"scored_rows": 4})), whole)[0].bound == alone
+    assert receipts(report(x=(96, 0, {"rows_per_canary": 4})), whole)[0].bound == alone
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 0.0), (1, 1e-5), (2, 1e-6)])

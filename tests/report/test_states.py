@@ -13,6 +13,7 @@ from spark_audit.cli.show import show_report
 from spark_audit.report.advice import advice
 from spark_audit.report.assemble import assemble
 from spark_audit.report.attacks import attacks
+from spark_audit.report.checkpoint_states import SHAPES, checkpoint_states
 from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.first_screen import (
     answer,
@@ -24,7 +25,6 @@ from spark_audit.report.first_screen import (
 )
 from spark_audit.report.gate.judge import check
 from spark_audit.report.gate.rules import DEFAULT_RULES, parse_rule
-from spark_audit.report.standings import SHAPES, standings
 from spark_audit.report.writers import markdown as markdown_writer
 from spark_audit.report.writers import pages
 from spark_audit.report.writers.writer import WriterInput
@@ -112,7 +112,7 @@ def test_what_was_tested_is_counted_as_the_sentence_counts_it():
     assert shown.results[0].n != 100
     (told,) = [
         each["on"]
-        for each in attacks(shown, standings(shown))
+        for each in attacks(shown, checkpoint_states(shown))
         if each["audit"] == "extract"
     ]
     assert told.startswith("100 trained")
@@ -127,7 +127,7 @@ def test_canaries_that_come_back_do_not_hide_how_many_identifiers_were_asked(fam
     made = made_report("a", results=[row], findings=[canaries])
     (tried,) = [
         each["on"]
-        for each in attacks(made, standings(made))
+        for each in attacks(made, checkpoint_states(made))
         if each["audit"] == "extract"
     ]
     assert tried.startswith("100 trained")
@@ -157,7 +157,7 @@ def test_no_smaller_effect_is_shown_to_be_detectable(mde):
 )
 def test_states(claims, state):
     told = [finding(audit, "a", claim) for audit, claim in claims]
-    found = {one.name: one for one in standings(report(*told))}
+    found = {one.name: one for one in checkpoint_states(report(*told))}
     assert found["a"].state == state
     assert found["b"].state == "NOT TESTED"
     assert "base" not in found
@@ -180,14 +180,14 @@ def test_all_identifiers_lead_unless_a_part_of_them_claims_alone(alone, leads):
         alone=alone,
     )
     for told in ((whole, part), (part, whole)):
-        (one, _) = sorted(standings(report(*told)), key=lambda one: one.name)
+        (one, _) = sorted(checkpoint_states(report(*told)), key=lambda one: one.name)
         assert one.state == "NO LEAK FOUND"
         assert one.led_by.group == leads
 
 
 def test_the_worst_stands_first_and_every_detection_in_it():
     loud = [finding(k, "b", "memory") for k in ("matched", "twins", "canary")]
-    one, two = standings(
+    one, two = checkpoint_states(
         report(
             finding("matched", "a", "nothing_shown"),
             *loud,
@@ -223,7 +223,7 @@ def test_what_says_nothing_is_void_and_what_was_left_out_not_tested():
         finding("mia", "a", "confounded"),
         finding("extract", "a", "not_tested"),
     ]
-    (one, _) = standings(report(*told))
+    (one, _) = checkpoint_states(report(*told))
     assert {k: [t.audit for t in v] for k, v in one.tally.items()} == {
         "confounded": ["mia"],
         "void": ["canary", "extract"],
@@ -240,7 +240,7 @@ def with_fault(name: str, *told: Finding, of: str = "a", **more: Any) -> Report:
     given = report(*told, **more)
     failed = guard(name, FAULT[name], of=of)
     kept = ("status", "command", "manifest", "checkpoints")
-    result = AuditResult(rows=given.results, findings=given.findings)
+    result = AuditResult(results=given.results, findings=given.findings)
     facts = {field: getattr(given, field) for field in kept}
     return assemble({"matched": result}, guards=[failed], **facts)
 
@@ -262,7 +262,7 @@ def with_fault(name: str, *told: Finding, of: str = "a", **more: Any) -> Report:
 def test_a_mistaken_setup_is_not_tested_or_leaks(fault, audit, claim, leaks):
     """No claim that the fault could cause stands, and no gate opens."""
     given = with_fault(fault, finding(audit, "a", claim, p=1e-6), names=("base", "a"))
-    (one,) = standings(given)
+    (one,) = checkpoint_states(given)
     assert one.state == ("LEAKS" if fault in leaks else "NOT TESTED")
     assert FAULT[fault] in one.reason
     assert not one.ships
@@ -288,17 +288,17 @@ def test_a_mistaken_setup_is_not_tested_or_leaks(fault, audit, claim, leaks):
     assert [follows in line for line in told] == [not one.detections]
     # Assembled once more, as when another audit is added, nothing changes.
     again = with_fault(fault, *given.findings, names=("base", "a"))
-    assert standings(again) == [one]
+    assert checkpoint_states(again) == [one]
 
 
 def test_a_fault_is_of_its_checkpoint_its_seeds_and_everybodys_base():
     told = [finding("matched", name, "nothing_shown") for name in ("a", "b")]
-    of_a = standings(with_fault("broken_model", *told))
+    of_a = checkpoint_states(with_fault("broken_model", *told))
     assert {one.name: one.state for one in of_a} == {
         "a": "NOT TESTED",
         "b": "NO LEAK FOUND",
     }
-    of_base = standings(with_fault("base_read_rows", *told, of="base"))
+    of_base = checkpoint_states(with_fault("base_read_rows", *told, of="base"))
     assert {one.state for one in of_base} == {"NOT TESTED"}
     for of, name in (("a[2]", "a"), ("a@3", "a"), ("a", "a+int8")):
         guards = with_fault("broken_model", *told, of=of).guards
@@ -320,14 +320,14 @@ def test_rows_that_do_not_fit_are_asked_for_first_and_void_nothing(claim, state)
     asked = guard("trained_rows_fit", question, passed=None, of="a")
     found = [finding("matched", name, claim) for name in ("a", "b")]
     given = assemble(
-        {"matched": AuditResult(rows=report().results, findings=found)},
+        {"matched": AuditResult(results=report().results, findings=found)},
         guards=[asked],
         status="complete",
         command=[],
         manifest=report().manifest,
         checkpoints=report().checkpoints,
     )
-    by_name = {one.name: one for one in standings(given)}
+    by_name = {one.name: one for one in checkpoint_states(given)}
     own, other = by_name["a"], by_name["b"]
     assert (own.state, other.state) == (state, state)
     assert own.ships == other.ships
@@ -343,7 +343,7 @@ def test_the_question_stands_on_the_first_screen_and_among_the_checks():
     asked = guard("trained_rows_fit", question, passed=None, of="a")
     found = [finding("matched", name, "nothing_shown") for name in ("a", "b")]
     given = report(*found).model_copy(update={"guards": [asked]})
-    stand = standings(given)
+    stand = checkpoint_states(given)
     assert checks(given, stand)[1] == f"a: {question}"
     (remark,) = urgent_remarks(given, stand)
     assert "a" in remark
@@ -353,26 +353,28 @@ def test_the_question_stands_on_the_first_screen_and_among_the_checks():
     assert remark in head
     assert markdown.index(remark) < markdown.index("## ")
     without = given.model_copy(update={"guards": []})
-    assert urgent_remarks(without, standings(without)) == []
-    assert checks(without, standings(without))[1:] == []
+    assert urgent_remarks(without, checkpoint_states(without)) == []
+    assert checks(without, checkpoint_states(without))[1:] == []
 
 
 def test_a_base_that_was_not_given_is_said_in_the_headline_of_every_format():
     found = finding("matched", "a", "nothing_shown")
     settings = {"reference": "tiny-base"}
     without = report(found, names=("a",)).model_copy(update={"settings": settings})
-    told = headline(without, standings(without))
-    assert told.startswith(answer(standings(without)))
-    assert told != answer(standings(without))
+    told = headline(without, checkpoint_states(without))
+    assert told.startswith(answer(checkpoint_states(without)))
+    assert told != answer(checkpoint_states(without))
     for text in first_pages(without):
         assert told in text
         assert "--base" in text
 
     given = report(found, names=("base", "a")).model_copy(update={"settings": settings})
-    assert headline(given, standings(given)) == answer(standings(given))
+    assert headline(given, checkpoint_states(given)) == answer(checkpoint_states(given))
     # A manifest without a base model names none that could be given.
     unnamed = report(found, names=("a",))
-    assert headline(unnamed, standings(unnamed)) == answer(standings(unnamed))
+    assert headline(unnamed, checkpoint_states(unnamed)) == answer(
+        checkpoint_states(unnamed)
+    )
 
 
 def first_pages(given: Report) -> list[str]:
@@ -383,7 +385,7 @@ def first_pages(given: Report) -> list[str]:
 
 
 def test_a_base_that_gives_something_away_is_told_of_too():
-    found = standings(report(finding("extract", "base", "verbatim")))
+    found = checkpoint_states(report(finding("extract", "base", "verbatim")))
     assert [one.name for one in found] == ["base", "a", "b"]
 
 
@@ -396,7 +398,7 @@ def test_the_gate_of_no_rules_agrees():
         finding("matched", "d", "nothing_shown"),
     ]
     given = report(*told, names=("base", "a", "b", "c", "d", "e"))
-    stand = standings(given)
+    stand = checkpoint_states(given)
     assert gate(stand).startswith("stops a, b, e (NOT TESTED); passes c (DETECTABLE ")
     (passed,) = (one for one in check(given, [rule]) if one.checkpoint == "c")
     assert "detected" in passed.detail
@@ -414,7 +416,7 @@ def test_the_terminal_withholds_nothing_from_its_owner(capsys):
     made = report(few)
     rows = [one for one in made.results if one.checkpoint != "a"]
     made = made.model_copy(update={"results": [row, *rows]})
-    leads = {one.name: one.reason for one in standings(disclosed(made))}
+    leads = {one.name: one.reason for one in checkpoint_states(disclosed(made))}
     assert "withheld" in leads["a"].lower()
     show_report(made, verbose=True)
     out = capsys.readouterr().out
@@ -435,7 +437,7 @@ def test_the_terminal_shows_one_figure_once(capsys):
 
 def test_what_was_tested_of_nobody_is_the_reason_of_each():
     lacking = Finding.not_tested("matched", "said", text="it has no identifier")
-    (one,) = standings(made_report("base", "mine", findings=[lacking]))
+    (one,) = checkpoint_states(made_report("base", "mine", findings=[lacking]))
     assert (one.name, one.state) == ("mine", "NOT TESTED")
     assert "it has no identifier" in one.reason.lower()
 
@@ -449,5 +451,7 @@ def test_the_smallest_effect_is_that_of_any_test_in_its_unit(unit, least):
     other = finding("canary", "a", "nothing_shown", p=0.4, mde=2.0, unit=unit)
     clear = finding("canary", "b", "nothing_shown", p=0.3, mde=2.0, unit="bits")
     made = report(silent, other, clear)
-    tried = {one["name"]: one["least"] for one in attacks(made, standings(made))}
+    tried = {
+        one["name"]: one["least"] for one in attacks(made, checkpoint_states(made))
+    }
     assert tried["canaries"].endswith(f"(2.00 bits){least}")

@@ -31,7 +31,7 @@ def made(fault: str = "", *findings, of: str = "a") -> Report:
     ]
     records = [{"checkpoint": name, "share": 0.5, "clusters": 9} for name in names]
     result = AuditResult(
-        rows=rows, contrasts=did, findings=told, tables={"matched_shares": records}
+        results=rows, contrasts=did, findings=told, tables={"matched_shares": records}
     )
     bare = made_report(*names)
     facts = {k: getattr(bare, k) for k in ("status", "command", "manifest")}

@@ -20,6 +20,6 @@ _ = sa.score("runs/mine", manifest).manifest  # slip
 sa.open_checkpoint("runs/mine", devise="cpu")  # slip
 sa.build_manifest([], base, name="m", calliper=0.5)  # slip
 sa.compare("reports/a", "reports/b", base_line="plain")  # slip
-_ = report.standings  # slip
+_ = report.state  # slip
 spark_train.run("data", base="models/base", output="runs/a", sed=1)  # slip
 spark_train.TrainingSettings(epoch=1)  # slip

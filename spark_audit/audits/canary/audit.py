@@ -245,7 +245,9 @@ class CanaryRank(Audit):
                 "", "not_tested", "not_estimable", {"reason": reason}
             )
             return AuditResult(
-                rows=self.missing(names, reason), guards=warnings, findings=[untested]
+                results=self.missing(names, reason),
+                guards=warnings,
+                findings=[untested],
             )
 
         # Findings take their intervals from these figures.
@@ -279,7 +281,7 @@ class CanaryRank(Audit):
         concluded += contrast_findings(contrasts, canaries)
 
         return AuditResult(
-            rows=rows,
+            results=rows,
             contrasts=contrasts,
             guards=[*guards(canaries), *warnings],
             findings=concluded,

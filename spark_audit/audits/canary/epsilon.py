@@ -24,8 +24,8 @@ declared              whether the bound was fixed before any result
 canaries, hits        guessed canaries, and how many of them rank among the first k
                       (first table)
 pairs, guesses,       pairs of canaries, how many of them were guessed, and how many of
-right                 these guesses are right (second table)
-rows                  most train rows that hold one of the canaries
+right_guesses         these guesses are right (second table)
+rows_per_canary       most train rows that hold one of the canaries
 significance          error of this bound by itself, so that all hold together at 95%
 epsilon_per_canary,   bounds for replacing a canary with all its copies, and for
 epsilon_per_record    replacing one train row; all bounds are lower ones, 0 or more,
@@ -142,7 +142,7 @@ def epsilon_table(canaries: RankedCanaries) -> list[TableRecord]:
                     "declared": (part, dose, k) == DECLARED_TEST,
                     "canaries": len(guessed),
                     "hits": int(np.sum(is_hit)),
-                    "scored_rows": int(guessed["dose"].max()),
+                    "rows_per_canary": int(guessed["dose"].max()),
                 }
                 records.append(record)
 
@@ -153,7 +153,7 @@ def epsilon_table(canaries: RankedCanaries) -> list[TableRecord]:
             record["canaries"],
             n_candidates=n_candidates,
             k=record["k"],
-            rows=record["scored_rows"],
+            rows=record["rows_per_canary"],
             significance=significance,
         )
         return _columns_of(bound)
@@ -189,7 +189,7 @@ def one_run_table(canaries: RankedCanaries) -> list[TableRecord]:
                 "pairs": len(pairs),
                 "guesses": n_guesses,
                 "right_guesses": int(is_right.sum()),
-                "scored_rows": int(pairs["dose"].max()),
+                "rows_per_canary": int(pairs["dose"].max()),
             }
             records.append(record)
     return _with_bounds(records, coin_figures, canaries, assumed="tossed")
@@ -203,8 +203,8 @@ def coin_figures(record: TableRecord, significance: float) -> TableRecord:
     Parameters
     ----------
     record
-        Holds the counts ``right``, ``guesses`` and ``pairs``, and ``rows``, the largest
-        number of train rows with one canary.
+        Holds the counts ``right_guesses``, ``guesses`` and ``pairs``, and
+        ``rows_per_canary``, the largest number of train rows with one canary.
     significance
         Error of each bound, one-sided.
 
@@ -216,7 +216,7 @@ def coin_figures(record: TableRecord, significance: float) -> TableRecord:
     n_right = record["right_guesses"]
     n_guesses = record["guesses"]
     n_pairs = record["pairs"]
-    rows = record["scored_rows"]
+    rows = record["rows_per_canary"]
 
     at_delta_0 = epsilon_bounds.one_run_bound(
         n_right, n_guesses, n_pairs, rows=rows, significance=significance

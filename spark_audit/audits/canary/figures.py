@@ -127,7 +127,7 @@ def _frame_of_variants(once: pd.DataFrame, in_contexts: pd.DataFrame) -> pd.Data
 
     Returns
     -------
-    ``of`` is the variant, ``cluster`` the canary; there is a column for each metric of
+    The column ``cluster`` is the canary; there is a column for each metric of
     :data:`TOP_RANKS`: 1 for a hit, 0 for none, the chance of one with ties.
     """
     # The second variant of each part averages the ranks over contexts.
@@ -135,7 +135,7 @@ def _frame_of_variants(once: pd.DataFrame, in_contexts: pd.DataFrame) -> pd.Data
     frame = pd.concat([once, in_contexts.assign(part=variants)], ignore_index=True)
 
     # Contexts of a canary are no independent units: the canary is the cluster.
-    frame = frame.rename(columns={"part": "of", "canary_id": "cluster"})
+    frame = frame.rename(columns={"part": "variant", "canary_id": "cluster"})
     for metric, k in TOP_RANKS.items():
         frame[metric] = canary_ranks.top_k_credit(
             frame["rank"], k=k, ties=frame["ties"]

@@ -207,7 +207,7 @@ class Extraction(Audit):
             )
             rows = self.missing(evidence.checkpoints, NO_TRAINED_IDENTIFIER)
             return AuditResult(
-                rows=rows, findings=[untested, *on_canaries], tables=tables
+                results=rows, findings=[untested, *on_canaries], tables=tables
             )
 
         rows, contrasts = extraction_figures(evidence, context)
@@ -217,7 +217,7 @@ class Extraction(Audit):
             *findings.contrast_findings(contrasts),
         ]
         return AuditResult(
-            rows=rows,
+            results=rows,
             contrasts=contrasts,
             guards=split_guards(after_true_prefix),
             findings=concluded,
@@ -311,7 +311,7 @@ def extraction_figures(
         # from it.
         metrics={"greedy_rate": np.asarray},
         # It has one variant. Groups index all units of the evidence, not only `pii`.
-        of=np.full(len(units), ""),
+        variants=np.full(len(units), ""),
     )
     rows, contrasts = ratio_rows.ratio_figures(cells, context, Extraction)
     contrasts = bounded(contrasts, ("greedy_rate",))

@@ -295,7 +295,7 @@ class Matched(Audit):
             concluded += did_findings(rows, contrasts, replicated, ordinary)
 
         return AuditResult(
-            rows=rows,
+            results=rows,
             contrasts=contrasts,
             guards=[*matching_guards(scores)],
             findings=concluded,

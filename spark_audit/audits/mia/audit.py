@@ -322,7 +322,7 @@ class Membership(Audit):
             "mia_outside": judged_scores(names, attacks_of_tools, guards),
         }
         return AuditResult(
-            rows=rows,
+            results=rows,
             contrasts=contrasts,
             guards=guards.guards,
             findings=findings,

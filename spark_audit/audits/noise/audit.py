@@ -264,7 +264,7 @@ class Noise(base.Audit):
         rows += self.missing(names, NOISE_NOT_SCORED, variants=variants, beside=rows)
         tables: dict[str, Any] = {"noise_draws": draws.reset_index().to_dict("records")}
         return AuditResult(
-            rows=rows,
+            results=rows,
             contrasts=contrasts,
             guards=_noise_guards(draws["relative"]),
             findings=[*noise_findings(names, rows, contrasts)],

@@ -82,10 +82,10 @@ class SeriesAttack(OfSeries):
     """Membership by all stages of a series, next to its last checkpoint.
 
     The evidence is one line per stage and unit (a row, or a string of a coin): its mean
-    NLL, and as ``place`` the number of the stage that trained on its task, from 1, 0 if
-    the order of tasks is not known. ``texts`` is the cross-validated score of the best
-    guess without any audited checkpoint. Two units with a ``dose`` are a canary and
-    what could have been planted in its place.
+    NLL, and as ``trained_at`` the number of the stage that trained on its task, from 1;
+    0: the order of tasks is not known. ``texts`` is the cross-validated score of the
+    best guess without any audited checkpoint. Two units with a ``dose`` are a canary
+    and what could have been planted in its place.
 
     For the class attributes see :class:`~spark_audit.audits.base.Audit`.
     """
@@ -145,12 +145,12 @@ class SeriesAttack(OfSeries):
     ) -> Evidence:
         """Return rows of both sides and coins, with their NLL by each stage.
 
-        ``place`` and ``texts`` are as the class describes them. The base stands for the
-        untrained model: it has the NLL before any stage, and the guesses.
+        ``trained_at`` and ``texts`` are as the class describes them. The base stands
+        for the untrained model: it has the NLL before any stage, and the guesses.
         """
         # Checkpoint -> task -> number of the stage that trained on it. It has only the
         # checkpoints of series (see audits/of_series.py).
-        stage_by_task_of_checkpoint = self.places(tables, manifest)
+        stage_by_task_of_checkpoint = self.training_stages(tables, manifest)
         ids = self.plan(manifest).get(Pass(), [])
         if not ids or not stage_by_task_of_checkpoint:
             return Evidence()
@@ -185,13 +185,13 @@ class SeriesAttack(OfSeries):
         )
 
         def measured() -> Measured:
-            """Yield mean NLL, places and guesses of the base, then of each stage."""
-            yield BASE, {"nll": base_nll, "place": no_value, "texts": guesses}
+            """Yield mean NLL, stages and guesses of the base, then of each stage."""
+            yield BASE, {"nll": base_nll, "trained_at": no_value, "texts": guesses}
             for name, stage_by_task in stage_by_task_of_checkpoint.items():
                 # 0: it is not known which stage trained on the task.
                 own_stage = units["task"].map(stage_by_task).fillna(0)  # (units,)
                 nll = _mean_nll(tables[name], ids, coins)
-                yield name, {"nll": nll, "place": own_stage, "texts": no_value}
+                yield name, {"nll": nll, "trained_at": own_stage, "texts": no_value}
 
         return Evidence.of(units, measured())
 
@@ -246,7 +246,7 @@ class SeriesAttack(OfSeries):
         bounds = [*epsilon_table(coins_by_series)]
         if bounds:
             tables["series_epsilon"] = bounds
-        return AuditResult(rows=rows, findings=findings, tables=tables)
+        return AuditResult(results=rows, findings=findings, tables=tables)
 
 
 def _mean_nll(
@@ -407,7 +407,9 @@ def _records_by_stage(name: str, staged: StagedRows) -> Iterator[TableRecord]:
     """
     n_stages = len(staged.fall)
     for stage in range(1, n_stages + 1):
-        has_had_own_stage = (staged.rows["place"] <= stage).to_numpy()  # (rows,), bool
+        has_had_own_stage = (
+            staged.rows["trained_at"] <= stage
+        ).to_numpy()  # (rows,), bool
         so_far = staged.take(has_had_own_stage, stage)
         rows = so_far.rows
         if rows.empty:
@@ -416,7 +418,7 @@ def _records_by_stage(name: str, staged: StagedRows) -> Iterator[TableRecord]:
         record: TableRecord = {
             "checkpoint": name,
             "stage": stage,
-            "tasks": rows["place"].nunique(),
+            "tasks": rows["trained_at"].nunique(),
         }
         design = Design.of(rows["member"], rows["cluster"], rows["task"])
         for attack in (LAST_STAGE, SERIES):

@@ -130,7 +130,7 @@ def _epsilon_record(
         "pairs": len(gap),
         "guesses": n_guesses,
         "right_guesses": int((gap[surest] > 0).sum()),
-        "scored_rows": int(staged.rows["dose"].max()),
+        "rows_per_canary": int(staged.rows["dose"].max()),
         "significance": significance,
     }
     record |= coin_figures(record, significance)

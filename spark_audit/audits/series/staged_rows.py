@@ -3,7 +3,7 @@
 A row is an example of the manifest, or one of the two strings of a coin (in
 :class:`SeriesRows` the latter are ``coins``, and ``rows`` are examples). Stages count
 from 1; a row's *own* stage is the one that trained on its task, which the column
-``place`` holds.
+``trained_at`` holds.
 
 A further attack is a name in ``SERIES_ATTACKS`` and a score in
 :attr:`StagedRows.scores`.
@@ -52,8 +52,9 @@ class StagedRows:
     ----------
     rows
         Units of the evidence: ``example``, ``task``, ``cluster``, ``member`` (bool),
-        ``dose`` (0: no coin), ``place`` (the row's own stage, from 1; 0: not known) and
-        ``texts``, a score of the best guess from the row's text and the base.
+        ``dose`` (0: no coin), ``trained_at`` (the row's own stage, from 1; 0: not
+        known) and ``texts``, a score of the best guess from the row's text and the
+        base.
     fall
         Shape ``(stages, rows)``: fall of the mean NLL from the untrained model to each
         stage, nats per token. Above 0 a row became likelier.
@@ -84,7 +85,9 @@ class StagedRows:
         needs a known stage.
         """
         n_stages, n_rows = self.fall.shape
-        own_index = self.rows["place"].to_numpy() - 1  # (rows,), index of its own stage
+        own_index = (
+            self.rows["trained_at"].to_numpy() - 1
+        )  # (rows,), index of its own stage
         stage_index = np.arange(n_stages)[:, None]  # (stages, 1)
 
         # Before its own stage, no checkpoint has seen the row.
@@ -129,7 +132,7 @@ def staged_series(evidence: Evidence) -> Iterator[SeriesRows]:
     ----------
     evidence
         That of :class:`~spark_audit.audits.series.audit.SeriesAttack`: scores ``nll``,
-        ``place`` and ``texts`` by the base and by each stage.
+        ``trained_at`` and ``texts`` by the base and by each stage.
     """
     units = evidence.units
     base_nll = evidence.row(BASE, "nll")  # (units,), nats per token
@@ -142,9 +145,9 @@ def staged_series(evidence: Evidence) -> Iterator[SeriesRows]:
         falls = [base_nll - evidence.row(stage, "nll") for stage in stages]
         fall = np.stack(falls)  # (stages, units), nats per token
 
-        # All stages hold the same places. 0: it is not known which stage it is.
-        own_stage = evidence.row(stages[0], "place").astype(int)  # (units,)
-        all_units = StagedRows(units.assign(place=own_stage, texts=guesses), fall)
+        # All stages hold the same numbers. 0: it is not known which stage it is.
+        own_stage = evidence.row(stages[0], "trained_at").astype(int)  # (units,)
+        all_units = StagedRows(units.assign(trained_at=own_stage, texts=guesses), fall)
 
         # Units whose stage is known and that every stage scored.
         has_stage = own_stage > 0  # (units,), bool

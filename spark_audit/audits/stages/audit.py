@@ -94,7 +94,7 @@ class Stages(OfSeries):
     ) -> Evidence:
         """Return one unit per occurrence of an identifier; empty without a series."""
         # Checkpoint -> task -> the stage that trained on it.
-        training_stages = self.places(tables, manifest)
+        training_stages = self.training_stages(tables, manifest)
         if not training_stages:
             return Evidence()
 
@@ -112,7 +112,7 @@ class Stages(OfSeries):
                 sums = Sums(manifest, tables[name][Pass()])
                 trained_at = units["task"].map(stage_by_task).fillna(0)  # 0: not known
                 nll = sums(examples, starts, lengths)  # (spans,), nats
-                yield name, {"nll_sum": nll, "place": trained_at}
+                yield name, {"nll_sum": nll, "trained_at": trained_at}
 
         return Evidence.of(units, measured())
 
@@ -157,7 +157,7 @@ class Stages(OfSeries):
         # Gains are corrected over all series.
         findings += gain_findings(gains)
         return AuditResult(
-            rows=rows,
+            results=rows,
             guards=guards,
             findings=findings,
             tables={"stages_states": [*_state_records(states)]},

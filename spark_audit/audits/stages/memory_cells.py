@@ -64,7 +64,7 @@ def series_scores(evidence: Evidence) -> dict[str, SeriesScores]:
     """Return the series, one per method, with the stages that all seeds reached."""
     names = [CheckpointName.parse(name) for name in evidence.checkpoints]
     sums = evidence.values["nll_sum"]  # (checkpoints, spans), nats
-    training_stages = evidence.values["place"]  # (checkpoints, spans)
+    training_stages = evidence.values["trained_at"]  # (checkpoints, spans)
 
     # Seeds of a method are one series. Checkpoints are named by their index, the first
     # axis of both arrays.

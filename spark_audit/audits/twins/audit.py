@@ -150,7 +150,7 @@ class Twins(Audit):
         frame = ranked(evidence.frame())
         rows, contrasts = rank_figures(frame, context, Twins)
         return AuditResult(
-            rows=rows,
+            results=rows,
             contrasts=contrasts,
             guards=[*_guards(evidence)],
             findings=[*rank_findings(frame, rows, seed=context.seed)],

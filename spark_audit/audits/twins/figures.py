@@ -109,10 +109,10 @@ def rank_figures(
     if "rise" in frame:
         column_by_metric["rise"] = "rise"
 
-    # The variant of a figure (column `of`) is the side. Sorted downwards, trained
+    # The variant of a figure is the side. Sorted downwards, trained
     # identifiers come first, and so do their rows.
-    identifiers = frame.assign(of=frame["side"])
-    identifiers = identifiers.sort_values("of", ascending=False, kind="stable")
+    identifiers = frame.assign(variant=frame["side"])
+    identifiers = identifiers.sort_values("variant", ascending=False, kind="stable")
     trained = identifiers[identifiers["side"] == TRAINED]
 
     # Held-out identifiers are in the pooled group only.

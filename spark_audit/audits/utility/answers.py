@@ -124,7 +124,9 @@ def all_series(evidence: Evidence) -> Iterator[tuple[str, Series]]:
         # All stages of a series have the same units, so read the first one.
         first_listed = next(iter(index_by_stage.values()))
         is_unit_of_series = ~np.isnan(correct[first_listed])  # (units,)
-        tasks = units[is_unit_of_series].drop_duplicates("task").sort_values("place")
+        tasks = (
+            units[is_unit_of_series].drop_duplicates("task").sort_values("task_index")
+        )
 
         is_answered_by_all = np.all(is_answered[indices], axis=0)  # (units,)
         is_right = correct[indices][:, is_answered_by_all]  # (stages, questions)

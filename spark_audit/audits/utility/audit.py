@@ -248,8 +248,8 @@ class Utility(OfSeries):
         Returns
         -------
         Columns of :class:`Question`, with ``chance`` instead of ``answer``: the share
-        of the most common answer of the task. Also ``scorer``, and ``place``: the
-        task's place in training order, from 0.
+        of the most common answer of the task. Also ``scorer``, and ``task_index``: the
+        task's number in training order, from 0.
         """
         questions = [
             Question(row.id, row.task, row.cluster, compare(row.answer), reason="")
@@ -264,11 +264,13 @@ class Utility(OfSeries):
         chance_of_task = shares.groupby("task").max()
         chance = units["task"].map(chance_of_task).fillna(0.0)
 
-        place_of_task = {task: i for i, task in enumerate(asked.tasks)}
+        index_of_task = {task: i for i, task in enumerate(asked.tasks)}
         # Answers are text, which evidence has not: the chance takes their column.
         units = units.rename(columns={"answer": "chance"})
         return units.assign(
-            chance=chance, scorer=self.scorer, place=units["task"].map(place_of_task)
+            chance=chance,
+            scorer=self.scorer,
+            task_index=units["task"].map(index_of_task),
         )
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
@@ -305,7 +307,7 @@ class Utility(OfSeries):
             "scorer": evidence.facts["scorer"],
         }
         return AuditResult(
-            rows=rows,
+            results=rows,
             contrasts=contrasts,
             guards=[*_guards(evidence.facts), *_empty_answer_guards(evidence)],
             findings=findings,

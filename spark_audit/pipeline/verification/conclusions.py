@@ -104,12 +104,12 @@ def _without_evidence(report: Report, audit: str) -> AuditResult:
     differ from this result.
     """
     reported = results_of(report, [audit])[audit]
-    rows = [row for row in reported.rows if row.value is None]
+    rows = [row for row in reported.results if row.value is None]
     findings = []
     for finding in reported.findings:
         if finding.claim == "not_tested":
             findings.append(finding)
-    return AuditResult(rows=rows, findings=findings)
+    return AuditResult(results=rows, findings=findings)
 
 
 def _parts_of(report: Report, audit: str) -> dict[str, object]:

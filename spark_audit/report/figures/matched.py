@@ -260,7 +260,11 @@ def _tick_text(gain: float) -> str:
 
 def sides_of_memory(view: View) -> str:
     """Return the groups of both sides in words; empty where checkpoints differ."""
-    sides = {standing.sides for standing in view.standings.values() if standing.sides}
+    sides = {
+        checkpoint_state.sides
+        for checkpoint_state in view.checkpoint_states.values()
+        if checkpoint_state.sides
+    }
     if len(sides) != 1:
         return ""
 

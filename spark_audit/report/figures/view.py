@@ -1,7 +1,7 @@
 """The view of a report for figures: rows, states, and a look for each checkpoint.
 
 A figure is a drawing here, and a value is the number of a row. Seeds of one method
-share its standing and its number in the palette.
+share its state and its number in the palette.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_audit.names import BASE
 from spark_audit.report.cells import VOID
+from spark_audit.report.checkpoint_states import CheckpointState, checkpoint_states
 from spark_audit.report.figures.chosen_rows import chosen_of, frame_of
 from spark_audit.report.figures.styling import (
     ALARM,
@@ -22,7 +23,6 @@ from spark_audit.report.figures.styling import (
     WARN,
     palette,
 )
-from spark_audit.report.standings import Standing, standings
 from spark_audit.report.tried import method_of
 from spark_audit.results import Contrast, Report, Row, grouped
 
@@ -95,8 +95,8 @@ class View:
 
     Attributes
     ----------
-    standings
-        Method -> its standing: state and attacks, the worst first.
+    checkpoint_states
+        Method -> its state and attacks, the worst first.
     palette_numbers
         Checkpoint or method -> its number in the palette, from which colour and marker
         follow. Seeds and their method have one number.
@@ -105,7 +105,7 @@ class View:
     """
 
     report: Report
-    standings: Mapping[str, Standing]
+    checkpoint_states: Mapping[str, CheckpointState]
     palette_numbers: Mapping[str, int]
     by_key: Mapping[RowKey, Sequence[Row]]
 
@@ -114,7 +114,10 @@ class View:
         """Return the view of a report."""
         return cls(
             report=report,
-            standings={standing.name: standing for standing in standings(report)},
+            checkpoint_states={
+                checkpoint_state.name: checkpoint_state
+                for checkpoint_state in checkpoint_states(report)
+            },
             palette_numbers=palette(report),
             by_key=grouped(
                 report.results,
@@ -124,7 +127,7 @@ class View:
 
     def ordered(self, names: Iterable[str]) -> list[str]:
         """Return checkpoints, the worst first, and the base last."""
-        ranks = {name: rank for rank, name in enumerate(self.standings)}
+        ranks = {name: rank for rank, name in enumerate(self.checkpoint_states)}
         last = len(ranks)
 
         def order(name: str) -> tuple[bool, int, int]:
@@ -219,11 +222,11 @@ class View:
 
     def outcome(self, name: str, audit: str) -> str:
         """Return the outcome of an audit on a checkpoint; empty: it was not tried."""
-        standing = self.standings.get(method_of(name))
-        if standing is None:
+        checkpoint_state = self.checkpoint_states.get(method_of(name))
+        if checkpoint_state is None:
             return ""
 
-        for tried in standing.tried:
+        for tried in checkpoint_state.tried:
             if tried.audit == audit:
                 return tried.outcome
         return ""
@@ -232,8 +235,8 @@ class View:
         """Return why nothing can be concluded, in capitals; empty if something can."""
         if row is not None and row.status in VOID:
             return row.status.replace("_", " ").upper()
-        standing = self.standings.get(method_of(name))
-        return standing.doubt_of(audit).upper() if standing else ""
+        checkpoint_state = self.checkpoint_states.get(method_of(name))
+        return checkpoint_state.doubt_of(audit).upper() if checkpoint_state else ""
 
     def look(self, name: str, audit: str, row: Row, *, is_leak: bool = True) -> Look:
         """Return the look of a checkpoint's mark: found, less, nothing or doubt.

@@ -15,8 +15,8 @@ from typing import Literal, TypeAlias
 
 from spark_audit.audits import about
 from spark_audit.audits.trained_rows import training_of
+from spark_audit.report.checkpoint_states import untested
 from spark_audit.report.gate.rules import OPERATORS, Rule
-from spark_audit.report.standings import untested
 from spark_audit.results import Contrast, Finding, Report, Row, number
 from spark_audit.results.rows import WITHHELD
 from spark_audit.sentences import render

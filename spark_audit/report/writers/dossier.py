@@ -12,8 +12,8 @@ from spark_audit.audits import Matched, about, metric_of
 from spark_audit.errors import InputError, OutputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of
+from spark_audit.report.checkpoint_states import CheckpointState
 from spark_audit.report.named import NAMED_SHARE, evidence_of, named_rows
-from spark_audit.report.standings import Standing
 from spark_audit.report.tried import Tried, attack_name
 from spark_audit.report.writers.page_templates import environment, facts
 from spark_audit.report.writers.writer import File, WriterInput
@@ -44,19 +44,21 @@ def write_dossier(report: Report, folder: Path, how: WriterInput) -> Iterator[Fi
         identifiers.
     """
     dossier_facts = facts(report)
-    standings: list[Standing] = dossier_facts["standings"]
+    checkpoint_states: list[CheckpointState] = dossier_facts["checkpoint_states"]
     manifest_to_name_rows = how.manifest if how.show_text else None
 
     names_by_state = {}
-    for state, of_state in grouped(standings, lambda found: found.state).items():
-        names_by_state[state] = [standing.name for standing in of_state]
+    for state, of_state in grouped(
+        checkpoint_states, lambda found: found.state
+    ).items():
+        names_by_state[state] = [checkpoint_state.name for checkpoint_state in of_state]
 
     # Rows are listed for checkpoints that leak, and for no others.
     exposed_by_name = {}
-    for standing in standings:
-        if standing.state == "LEAKS":
-            exposed_by_name[standing.name] = exposed(
-                report, folder, standing, manifest=manifest_to_name_rows
+    for checkpoint_state in checkpoint_states:
+        if checkpoint_state.state == "LEAKS":
+            exposed_by_name[checkpoint_state.name] = exposed(
+                report, folder, checkpoint_state, manifest=manifest_to_name_rows
             )
 
     # What no audit can show comes first, then the limits of those of this report.
@@ -73,7 +75,7 @@ def write_dossier(report: Report, folder: Path, how: WriterInput) -> Iterator[Fi
         "exposed": exposed_by_name,
         "limits": limits,
         "named": manifest_to_name_rows is not None,
-        "shown": _summaries_of_named_rows(report, folder, standings),
+        "shown": _summaries_of_named_rows(report, folder, checkpoint_states),
     }
     templates = environment(figure=_figure, attack=attack_name, words=dossier_words)
     html = templates.get_template("dossier.html").render(dossier_facts)
@@ -94,13 +96,17 @@ def _guards_to_show(report: Report) -> list[Guard]:
 
 
 def _summaries_of_named_rows(
-    report: Report, folder: Path, standings: list[Standing]
+    report: Report, folder: Path, checkpoint_states: list[CheckpointState]
 ) -> list[str]:
     """Return how many rows are shown to have been trained on, by checkpoint.
 
     Only checkpoints of which something was detected are told.
     """
-    detected = {standing.name for standing in standings if standing.detections}
+    detected = {
+        checkpoint_state.name
+        for checkpoint_state in checkpoint_states
+        if checkpoint_state.detections
+    }
     summaries = []
     # No audit of membership, or its scores are elsewhere, or others.
     with suppress(InputError, OutputError):
@@ -191,7 +197,7 @@ def _count_planted_canaries(report: Report) -> int:
 def exposed(
     report: Report,
     folder: Path,
-    standing: Standing,
+    checkpoint_state: CheckpointState,
     *,
     manifest: Manifest | None = None,
 ) -> list[dict[str, Any]] | str:
@@ -215,7 +221,7 @@ def exposed(
     """
     # Some attacks find that rows were trained on, but tell of no identifier.
     attacks = {}
-    for tried in standing.tried:
+    for tried in checkpoint_state.tried:
         if tried.outcome == "FOUND":
             attacks[tried.audit] = tried.attack
     if not any(about(audit).attacks_identifiers for audit in attacks):
@@ -235,7 +241,7 @@ def exposed(
         spans["example"] = spans["example"].map(number_by_id)
 
     # Seeds of a method count together.
-    is_of_checkpoint = spans["checkpoint"].map(entry_of) == standing.name
+    is_of_checkpoint = spans["checkpoint"].map(entry_of) == checkpoint_state.name
     is_identifier = spans["role"].isin(("pii", "unmatched"))
     likelier = _likelier_identifiers(spans[is_of_checkpoint & is_identifier])
 

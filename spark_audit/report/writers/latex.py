@@ -17,7 +17,7 @@ import pandas as pd
 from spark_audit.audits import about, all_audits
 from spark_audit.audits.base import Audit, LatexColumn
 from spark_audit.report.cells import EMPTY_CELL, VOID, figure, is_shared, line_name
-from spark_audit.report.standings import standings, state_name
+from spark_audit.report.checkpoint_states import checkpoint_states, state_name
 from spark_audit.report.tables import methods_of
 from spark_audit.report.tried import method_of
 from spark_audit.report.writers.page_templates import environment
@@ -207,8 +207,8 @@ def _tabular_of_notes(report: Report, rows_by_column: RowsByColumn) -> str:
 def _states(report: Report, lines: Sequence[str]) -> list[str]:
     """Return the state of each line's checkpoint, in words; ``-`` of the base."""
     state_by_name = {}
-    for standing in standings(report):
-        state_by_name[standing.name] = state_name(standing.state)
+    for checkpoint_state in checkpoint_states(report):
+        state_by_name[checkpoint_state.name] = state_name(checkpoint_state.state)
 
     # A line may be named after its checkpoint and what its intervals are over.
     checkpoint_by_line = {}

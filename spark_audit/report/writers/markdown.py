@@ -12,13 +12,18 @@ from spark_audit.errors import visible
 from spark_audit.names import BASE
 from spark_audit.report.at_a_glance import Glance
 from spark_audit.report.cells import Cell, ReportTable, TableLine
+from spark_audit.report.checkpoint_states import (
+    SHAPES,
+    CheckpointState,
+    badge,
+    state_name,
+)
 from spark_audit.report.finding_groups import (
     FindingGroup,
     groups_of_tests,
     table_of_the_rest,
 )
 from spark_audit.report.glance import main_rows
-from spark_audit.report.standings import SHAPES, Standing, badge, state_name
 from spark_audit.report.tables import further_tables, general, tables
 from spark_audit.report.writers.page_templates import environment, facts
 from spark_audit.report.writers.writer import File, WriterInput
@@ -276,13 +281,15 @@ def _group_lines(group: FindingGroup) -> list[str]:
     return lines
 
 
-def _stands(standing: Standing) -> str:
+def _stands(checkpoint_state: CheckpointState) -> str:
     """Return a checkpoint's state, evidence, and what its attacks came to."""
-    sign = SHAPES[standing.state]
-    text = f"{sign} **{state_name(standing.state)}** **{standing.name}**"
-    text = f"{text}: {standing.reason}"
-    if standing.tried:
-        text = f"{text} *{standing.outcomes}.*"
+    sign = SHAPES[checkpoint_state.state]
+    text = (
+        f"{sign} **{state_name(checkpoint_state.state)}** **{checkpoint_state.name}**"
+    )
+    text = f"{text}: {checkpoint_state.reason}"
+    if checkpoint_state.tried:
+        text = f"{text} *{checkpoint_state.outcomes}.*"
     return text
 
 

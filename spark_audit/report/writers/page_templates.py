@@ -15,8 +15,13 @@ from spark_audit.report.advice import advice
 from spark_audit.report.at_a_glance import glance_of
 from spark_audit.report.attacks import attack_table, attacks
 from spark_audit.report.cells import records_table
+from spark_audit.report.checkpoint_states import (
+    SHAPES,
+    badge,
+    checkpoint_states,
+    state_name,
+)
 from spark_audit.report.glance import glance
-from spark_audit.report.standings import SHAPES, badge, standings, state_name
 from spark_audit.report.tables import entries
 from spark_audit.report.tried import outcome_name
 from spark_audit.results import OF_REPORT, CheckpointFacts, Report, by_severity
@@ -100,8 +105,8 @@ def _ticked(text: str) -> Markup:
 
 def facts(report: Report) -> dict[str, Any]:
     """Return the report and its first screen, by the names that templates use."""
-    checkpoint_standings = standings(report)
-    tried_attacks = attacks(report, checkpoint_standings)
+    all_checkpoint_states = checkpoint_states(report)
+    tried_attacks = attacks(report, all_checkpoint_states)
     # Stages of a series stand in the line of their series.
     whole_checkpoints = [
         checkpoint
@@ -120,7 +125,7 @@ def facts(report: Report) -> dict[str, Any]:
         "audited": entries(report),
         "checkpoints": whole_checkpoints,
         "opened": opened,
-        "standings": checkpoint_standings,
+        "checkpoint_states": all_checkpoint_states,
         "attacks": tried_attacks,
         "attack_table": attack_table(tried_attacks),
         "key_figures": glance(report),

@@ -19,13 +19,13 @@ from spark_audit import sentences
 from spark_audit.names import entry_of
 from spark_audit.report.at_a_glance import glance_of
 from spark_audit.report.cells import FURTHER_TABLES, ReportTable
+from spark_audit.report.checkpoint_states import checkpoint_states
 from spark_audit.report.consequences import consequences_of_audit
 from spark_audit.report.figures.drawing import Drawing
 from spark_audit.report.figures.figure_files import inline_svg
 from spark_audit.report.figures.styling import DARK, LIGHT, palette
 from spark_audit.report.finding_groups import groups_of_tests, table_of_the_rest
 from spark_audit.report.glance import glance
-from spark_audit.report.standings import standings
 from spark_audit.report.tables import further_tables, general, tables
 from spark_audit.report.writers.page_tables import PageTable, page_table
 from spark_audit.report.writers.page_templates import environment, facts
@@ -71,7 +71,7 @@ def write_page(report: Report, folder: Path, how: WriterInput) -> Iterator[File]
 def _contents(report: Report, section_ids: Iterable[str]) -> list[str]:
     """Return the ids of the page's parts, in their order."""
     ids = ["verdict"]
-    if standings(report) or glance(report):
+    if checkpoint_states(report) or glance(report):
         ids.append("tested")
     return [*ids, "guards", "limits", *section_ids, "audited", "glossary"]
 
@@ -89,7 +89,7 @@ def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[dict[str, An
         name = picture.audit if picture.audit in names else FURTHER_TABLES
         drawings_by_section[name].append(picture)
 
-    checkpoint_standings = standings(report)
+    all_checkpoint_states = checkpoint_states(report)
     for name in names:
         findings = by_severity(
             finding for finding in report.findings if finding.audit == name
@@ -97,7 +97,7 @@ def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[dict[str, An
         if not (tables_by_section[name] or drawings_by_section[name] or findings):
             continue
 
-        consequences = consequences_of_audit(checkpoint_standings, findings, name)
+        consequences = consequences_of_audit(all_checkpoint_states, findings, name)
         yield {
             "name": name,
             "title": sentences.optional(f"audit.{name}.title") or name,
