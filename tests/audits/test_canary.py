@@ -36,25 +36,29 @@ def test_plan_takes_the_first_row_by_id_or_all(plant_canaries):
         for i, name in ((1, "c001"), (2, "c002"), (3, "h003"))
         for part in PARTS
     )
-    every = plan("canary", manifest, preset="paper")[CANDIDATES]
-    assert len(every) == 3 * len(keys)
-    assert set(keys) < set(every)
+    keys_of_all_rows = plan("canary", manifest, preset="paper")[CANDIDATES]
+    assert len(keys_of_all_rows) == 3 * len(keys)
+    assert set(keys) < set(keys_of_all_rows)
 
 
-def naive_ranks(planted: Planted, table: TokenTable, part: str) -> tuple[Any, Any]:
+def naive_ranks(
+    planted: Planted, table: TokenTable, wanted_part: str
+) -> tuple[Any, Any]:
     """Ranks after averaging, and the ranks of every context, of trained canaries."""
     once, often = [], []
-    for one in planted.manifest.canaries:
-        if one.part != part or one.held_out:
+    for planted_canary in planted.manifest.canaries:
+        if planted_canary.part != wanted_part or planted_canary.held_out:
             continue
         nlls = []
-        for context in one.contexts:
-            key = key_of("canary", one.canary_id, part, context.example)
+        for context in planted_canary.contexts:
+            key = key_of(
+                "canary", planted_canary.canary_id, wanted_part, context.example
+            )
             nll = table.columns["nll_mean"][table.rows(key)].astype(float)
             nlls.append(nll)
-            often.append(1 + sum(nll < nll[one.true_index]))
+            often.append(1 + sum(nll < nll[planted_canary.true_index]))
         mean = sum(nlls) / len(nlls)
-        once.append(1 + sum(mean < mean[one.true_index]))
+        once.append(1 + sum(mean < mean[planted_canary.true_index]))
     return np.array(once), np.array(often)
 
 
@@ -63,9 +67,13 @@ def test_figures_equal_a_loop_over_canaries(plant_canaries):
     tables = planted.tables(plain=1.5)
     result = canary(tables, planted.manifest)
     for part in PARTS:
-        both = naive_ranks(planted, tables["plain"][CANDIDATES], part)
-        assert not np.array_equal(np.repeat(both[0], 3), both[1])
-        for of, ranks in zip((part, f"{part}/annotation"), both, strict=True):
+        ranks_once_and_per_row = naive_ranks(planted, tables["plain"][CANDIDATES], part)
+        assert not np.array_equal(
+            np.repeat(ranks_once_and_per_row[0], 3), ranks_once_and_per_row[1]
+        )
+        for of, ranks in zip(
+            (part, f"{part}/annotation"), ranks_once_and_per_row, strict=True
+        ):
             expected = {
                 "rank_mean": ranks.mean(),
                 "exposure_mean": np.log2(64 / ranks).mean(),
@@ -116,17 +124,17 @@ def test_the_base_is_no_positive_control(plant_canaries):
 
 def test_a_base_that_knows_the_canaries_leaves_only_changes(plant_canaries):
     planted = plant_canaries()
-    known = planted.table(1.5, seed=1)
+    known_table = planted.table(1.5, seed=1)
     tables = {
-        "base": {CANDIDATES: known},
-        "same": {CANDIDATES: known},
+        "base": {CANDIDATES: known_table},
+        "same": {CANDIDATES: known_table},
         "more": {CANDIDATES: planted.table(by_split(4.0, 1.5), seed=1)},
         "kind": {CANDIDATES: planted.table(4.0, seed=1)},
     }
     result = canary(tables, planted.manifest)
     assert {*claims(result, "kind")} == {"confounded"}
-    found = guard(result, "base ranks canaries by chance")
-    assert found.passed is False
+    by_chance = guard(result, "base ranks canaries by chance")
+    assert by_chance.passed is False
     control = guard(result, "positive control")
     assert control.passed
     assert "canary_epsilon" not in result.tables
@@ -161,13 +169,13 @@ def test_a_rise_is_bounded_by_the_canaries_that_it_is_tested_on(plant_canaries):
         "still": {CANDIDATES: planted.table(1.5, seed=2)},
     }
     result = canary(tables, planted.manifest)
-    (said,) = [f for f in result.findings if f.says == "canary.not_risen"]
-    assert said.checkpoint == "still"
-    (power,) = said.power
+    (not_risen,) = [f for f in result.findings if f.says == "canary.not_risen"]
+    assert not_risen.checkpoint == "still"
+    (power,) = not_risen.power
     assert power.n == 16
     assert power.least_p == 2.0**-15
-    assert said.mde is not None
-    assert said.at_most is not None
+    assert not_risen.mde is not None
+    assert not_risen.at_most is not None
 
 
 def test_a_difference_to_the_held_out_is_read_with_its_sign(plant_canaries):
@@ -209,17 +217,20 @@ def test_held_out_canaries_that_rank_high_withhold_what_rests_on_chance(plant_ca
             assert "held-out canaries" in record["says"]
 
 
-@pytest.mark.parametrize(("n", "found"), [(10, True), (4, False)])
-def test_a_control_of_few_canaries_takes_the_next_dose(plant_canaries, n, found):
+@pytest.mark.parametrize(("n", "is_found"), [(10, True), (4, False)])
+def test_a_control_of_few_canaries_takes_the_next_dose(plant_canaries, n, is_found):
     """Five that all rise cannot be told from chance over three parts, ten can."""
     planted = plant_canaries(n=n, held=0, doses=(1, 6))
-    known = {CANDIDATES: planted.table(3.0, seed=1)}
-    more = {CANDIDATES: planted.table(9.0, seed=1)}
-    result = canary({"base": known, "more": more}, planted.manifest)
+    known_tables = {CANDIDATES: planted.table(3.0, seed=1)}
+    risen_tables = {CANDIDATES: planted.table(9.0, seed=1)}
+    result = canary({"base": known_tables, "more": risen_tables}, planted.manifest)
     assert guard(result, "base ranks canaries by chance").passed is False
     control = guard(result, "positive control")
-    assert (control.passed is not False, control.facts["exposure_mean"].n) == (found, n)
-    same = canary({"base": known, "same": known}, planted.manifest)
+    assert (control.passed is not False, control.facts["exposure_mean"].n) == (
+        is_found,
+        n,
+    )
+    same = canary({"base": known_tables, "same": known_tables}, planted.manifest)
     assert guard(same, "positive control").passed is False
 
 
@@ -231,11 +242,16 @@ def test_parts_are_insensitive_one_by_one(plant_canaries):
         quiet=0,
     )
     result = canary(tables, planted.manifest, baseline="quiet")
-    for one in (*result.results, *(c for c in result.contrasts if c.metric != "nll")):
-        known = one.variant.startswith("ssn")
-        assert one.status == ("ok" if known else "insensitive"), one.variant
-    found = guard(result, "positive control")
-    assert found.passed is None
+    for figure_of_part in (
+        *result.results,
+        *(c for c in result.contrasts if c.metric != "nll"),
+    ):
+        is_known = figure_of_part.variant.startswith("ssn")
+        assert figure_of_part.status == ("ok" if is_known else "insensitive"), (
+            figure_of_part.variant
+        )
+    control = guard(result, "positive control")
+    assert control.passed is None
     for figure_of in ("(full", "(password"):
         assert figure_of not in said(result, "loud") + said(result, "quiet")
     claimed = {
@@ -258,9 +274,9 @@ def test_a_change_of_a_rate_is_bounded_and_needs_its_test():
         interval_method="jackknife-t",
         p=0.25,
     )
-    (found,) = bounded([row], {"top10_rate"})
-    assert (found.low, found.high) == (0.2, 1.0)
-    assert not found.moved
+    (bounded_row,) = bounded([row], {"top10_rate"})
+    assert (bounded_row.low, bounded_row.high) == (0.2, 1.0)
+    assert not bounded_row.moved
     sure = row.model_copy(update={"p": 0.01})
     assert sure.moved
     assert bounded([sure], {"top10_rate"})[0].note == ""
@@ -312,9 +328,9 @@ def test_where_all_are_tied_nothing_is_resolvable(plant_canaries):
 def test_a_part_that_no_canary_has_candidates_for(plant_canaries):
     planted = plant_canaries(n=10, held=0)
     content = planted.manifest.model_dump(mode="json")
-    for one in content["canaries"]:
-        if one["part"] == "ssn":
-            one |= {"candidates": [], "true_index": None, "reason": "too few"}
+    for record in content["canaries"]:
+        if record["part"] == "ssn":
+            record |= {"candidates": [], "true_index": None, "reason": "too few"}
     without = Planted(seal(content), planted.size)
     result = canary(without.tables(loud=3.0), without.manifest)
     assert figure(result, "loud", "rank_mean", variant="ssn").status == "not_estimable"
@@ -349,7 +365,9 @@ def test_all_that_is_said_of_canaries_is_short(plant_canaries):
     planted = plant_canaries()
     few_rows = plant_canaries(n=60, doses=(1, 4, 64))
     shift: Mapping[int, float] = {0: 0.0, 1: 0.0, 4: 0.0, 64: 1.2}
-    known = planted.tables(base=trained_only(1.0), tuned=trained_only(3.0), quiet=1.0)
+    known_tables = planted.tables(
+        base=trained_only(1.0), tuned=trained_only(3.0), quiet=1.0
+    )
     scenes = [
         planted.tables(
             base=0,
@@ -361,8 +379,8 @@ def test_all_that_is_said_of_canaries_is_short(plant_canaries):
             others=by_split(0.0, 1.5),
             quiet=0,
         ),
-        known,
-        {**known, "both": {CANDIDATES: planted.table(3.0, seed=9)}},
+        known_tables,
+        {**known_tables, "both": {CANDIDATES: planted.table(3.0, seed=9)}},
         planted.tables(loud=trained_only(2.5)),
         planted.tables(quiet=0),
     ]
@@ -372,8 +390,10 @@ def test_all_that_is_said_of_canaries_is_short(plant_canaries):
         keys |= check_sentences(result)
     tables = few_rows.tables(tuned=lambda c: shift[c["dose"]])
     keys |= check_sentences(canary(tables, few_rows.manifest))
-    alone = plant_canaries(held=0)
-    keys |= check_sentences(canary(alone.tables(quiet=0, loud=2.5), alone.manifest))
+    trained_alone = plant_canaries(held=0)
+    keys |= check_sentences(
+        canary(trained_alone.tables(quiet=0, loud=2.5), trained_alone.manifest)
+    )
 
     said_keys = {key for key in keys if key.startswith("canary.")}
     assert said_keys >= {

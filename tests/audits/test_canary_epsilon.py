@@ -17,43 +17,45 @@ from spark_audit.stats.epsilon_bounds import candidate_guess_bound, one_run_boun
 def test_epsilon_is_bounded_per_canary_and_per_record(plant_canaries):
     planted = plant_canaries(n=50, held=0, doses=(1, 6), size=512)
     result = canary(planted.tables(loud=9.0), planted.manifest)
-    found = {
+    by_dose_and_k = {
         (r["dose"], r["k"]): r
         for r in result.tables["canary_epsilon"]
         if r["part"] == "full"
     }
-    assert set(found) == {(d, k) for d in ("all", "1", "6") for k in (1, 10)}
-    whole = found["all", 1]
-    assert (whole["hits"], whole["rows_per_canary"]) == (50, 6)
-    assert whole["epsilon_per_canary"] == pytest.approx(9.0211, abs=5e-5)
-    assert whole["epsilon_per_record"] == pytest.approx(9.0211 / 6, abs=5e-5)
-    assert whole["add_remove_per_record"] == pytest.approx(9.0211 / 12, abs=5e-5)
+    assert set(by_dose_and_k) == {(d, k) for d in ("all", "1", "6") for k in (1, 10)}
+    all_doses = by_dose_and_k["all", 1]
+    assert (all_doses["hits"], all_doses["rows_per_canary"]) == (50, 6)
+    assert all_doses["epsilon_per_canary"] == pytest.approx(9.0211, abs=5e-5)
+    assert all_doses["epsilon_per_record"] == pytest.approx(9.0211 / 6, abs=5e-5)
+    assert all_doses["add_remove_per_record"] == pytest.approx(9.0211 / 12, abs=5e-5)
     # 3 parts x 3 doses x 2 k, less the declared one, hold together.
     for (dose, k), n in {("all", 10): 50, ("1", 1): 25, ("6", 10): 25}.items():
         bound = candidate_guess_bound(
             n, n, n_candidates=512, k=k, significance=0.05 / 17
         )
-        assert found[dose, k]["epsilon_per_canary"] == pytest.approx(bound.canary)
-        assert found[dose, k]["significance"] == pytest.approx(0.05 / 17)
-        assert "(99.706% confidence" in found[dose, k]["says"]
-    assert [r["declared"] for r in found.values()].count(True) == 1
-    assert whole["declared"]
-    once = found["1", 1]
+        assert by_dose_and_k[dose, k]["epsilon_per_canary"] == pytest.approx(
+            bound.canary
+        )
+        assert by_dose_and_k[dose, k]["significance"] == pytest.approx(0.05 / 17)
+        assert "(99.706% confidence" in by_dose_and_k[dose, k]["says"]
+    assert [r["declared"] for r in by_dose_and_k.values()].count(True) == 1
+    assert all_doses["declared"]
+    once = by_dose_and_k["1", 1]
     assert once["epsilon_per_record"] == once["epsilon_per_canary"]
     wording = (
         "the training run is not eps-DP for eps < 1.504 per record (95% confidence"
     )
-    assert whole["says"].startswith(wording)
+    assert all_doses["says"].startswith(wording)
     drawn = "if each canary was drawn at random from its candidates"
-    assert drawn in whole["says"]
+    assert drawn in all_doses["says"]
     quiet = canary(planted.tables(loud=9.0, quiet=0.0), planted.manifest)
     nothing = [r for r in quiet.tables["canary_epsilon"] if r["checkpoint"] == "quiet"]
     assert {r["says"] for r in nothing} == {"a bound of 0 proves nothing"}
     assert drawn in said(quiet, "loud")
     # Two checkpoints share the 5 % of declared bounds, and of the others.
     for record in quiet.tables["canary_epsilon"]:
-        of = 2 if record["declared"] else 34
-        assert record["significance"] == pytest.approx(0.05 / of)
+        n_bounds = 2 if record["declared"] else 34
+        assert record["significance"] == pytest.approx(0.05 / n_bounds)
     # The base is none of them.
     tables = planted.tables(base=0.0, loud=9.0, quiet=0.0)
     result = canary(tables, planted.manifest)
@@ -74,20 +76,24 @@ def test_epsilon_from_the_coins_of_one_run(plant_canaries):
     }
     assert {key[1:] for key in table} == set(product(PARTS, ("all", "1", "6")))
     assert {name for name, _, _ in table} == {"loud", "quiet"}
-    whole = table["loud", "full", "all"]
-    assert (whole["pairs"], whole["guesses"], whole["right_guesses"]) == (50, 25, 25)
-    assert (whole["rows_per_canary"], whole["declared"]) == (6, True)
+    all_doses = table["loud", "full", "all"]
+    assert (all_doses["pairs"], all_doses["guesses"], all_doses["right_guesses"]) == (
+        50,
+        25,
+        25,
+    )
+    assert (all_doses["rows_per_canary"], all_doses["declared"]) == (6, True)
     assert sum(r["declared"] for r in table.values()) == 2
     # Two checkpoints share the 5 % of declared bounds, and of the others.
-    assert whole["significance"] == pytest.approx(0.05 / 2)
+    assert all_doses["significance"] == pytest.approx(0.05 / 2)
     assert table["loud", "ssn", "1"]["significance"] == pytest.approx(0.05 / 16)
     bound = one_run_bound(25, 25, 50, rows=6, significance=0.05 / 2)
-    assert whole["epsilon_per_canary"] == bound.canary > 1.5
-    assert whole["epsilon_per_record"] == bound.record
-    assert whole["add_remove_per_record"] == bound.record_add_remove
-    assert 0 < whole["epsilon_per_record_at_delta"] <= bound.record
-    assert whole["gaussian_mu_per_record"] > 0
-    assert "a coin decided which one of a pair was planted" in whole["says"]
+    assert all_doses["epsilon_per_canary"] == bound.canary > 1.5
+    assert all_doses["epsilon_per_record"] == bound.record
+    assert all_doses["add_remove_per_record"] == bound.record_add_remove
+    assert 0 < all_doses["epsilon_per_record_at_delta"] <= bound.record
+    assert all_doses["gaussian_mu_per_record"] > 0
+    assert "a coin decided which one of a pair was planted" in all_doses["says"]
     assert table["quiet", "full", "all"]["says"] == "a bound of 0 proves nothing"
 
 
@@ -101,14 +107,14 @@ def test_guesses_do_not_know_how_the_coins_fell(plant_canaries):
     frame = frame_of(planted.tables(a=1.0), planted.manifest)
     frame["rank"] = 1 + frame["rank"] // 8
     frame["ties"] = 7
-    other = frame.assign(
+    turned_frame = frame.assign(
         held_out=~frame["held_out"], dose=np.where(frame["held_out"], 6, 0)
     )
-    both = [one_run_table(RankedCanaries(f)) for f in (frame, other)]
-    for one, turned in zip(*both, strict=True):
-        assert one["pairs"] == 31
-        assert one["guesses"] == 16
-        assert one["right_guesses"] + turned["right_guesses"] == 16
+    tables = [one_run_table(RankedCanaries(f)) for f in (frame, turned_frame)]
+    for table, turned in zip(*tables, strict=True):
+        assert table["pairs"] == 31
+        assert table["guesses"] == 16
+        assert table["right_guesses"] + turned["right_guesses"] == 16
 
 
 def test_no_epsilon_is_claimed_without_the_positive_control(plant_canaries):

@@ -34,8 +34,8 @@ NOTHING: dict[str, Any] = {
 
 
 def primary(p: float, name: str = "x", **more: Any) -> Finding:
-    kind = REMEMBERED if p < 0.05 else NOTHING
-    return Finding(**{**kind, "checkpoint": name, "p": p, **more})
+    claim = REMEMBERED if p < 0.05 else NOTHING
+    return Finding(**{**claim, "checkpoint": name, "p": p, **more})
 
 
 def assembled(findings: list[Finding]) -> Report:
@@ -59,26 +59,28 @@ def test_p_is_corrected_as_statsmodels_corrects_it():
     rng = np.random.default_rng(0)
     for size in (1, 2, 7, 40):
         ps = rng.uniform(size=size) ** 3
-        found = corrected([primary(p, f"m{i}") for i, p in enumerate(ps)])
+        findings = corrected([primary(p, f"m{i}") for i, p in enumerate(ps)])
         _, expected, _, _ = multipletests(ps, method="holm")
-        assert [one.p_adjusted for one in found] == pytest.approx(expected, abs=1e-15)
-        for one, p in zip(found, expected, strict=True):
-            assert one.detected == (p < 0.05)
-            assert one.claim == ("memory" if p < 0.05 else "nothing_shown")
-            assert (one.alone == "memory") == (one.p < 0.05)
+        assert [finding.p_adjusted for finding in findings] == pytest.approx(
+            expected, abs=1e-15
+        )
+        for finding, p in zip(findings, expected, strict=True):
+            assert finding.detected == (p < 0.05)
+            assert finding.claim == ("memory" if p < 0.05 else "nothing_shown")
+            assert (finding.alone == "memory") == (finding.p < 0.05)
 
 
 def test_a_claim_that_is_taken_away_comes_back_where_there_are_fewer_tests():
-    alone = corrected([primary(0.02)])
-    assert (alone[0].claim, alone[0].p_adjusted) == ("memory", 0.02)
-    many = corrected([*alone, *(primary(0.5, f"m{i}") for i in range(3))])
+    alone_finding = corrected([primary(0.02)])
+    assert (alone_finding[0].claim, alone_finding[0].p_adjusted) == ("memory", 0.02)
+    many = corrected([*alone_finding, *(primary(0.5, f"m{i}") for i in range(3))])
     assert (many[0].claim, many[0].alone) == ("nothing_shown", "memory")
     assert many[0].p_adjusted == pytest.approx(0.08)
     assert corrected(many) == many
     # What the audit's own correction left above the level was not there to take.
     above = {**REMEMBERED, "checkpoint": "x", "p": 0.09}
     assert corrected([Finding(**above)])[0].claim == "nothing_shown"
-    assert corrected(many[:1]) == alone
+    assert corrected(many[:1]) == alone_finding
     assert Finding.model_validate_json(many[0].model_dump_json()) == many[0]
 
 
@@ -88,9 +90,9 @@ def test_the_base_and_what_is_no_primary_test_are_left_out():
         said("rank", "y", "moved", "m.", p=0.9),
         Finding(**NOTHING, checkpoint="z"),
     ]
-    found = corrected([primary(0.04), *others])
-    assert found[0].p_adjusted == 0.04
-    assert found[1:] == others
+    findings = corrected([primary(0.04), *others])
+    assert findings[0].p_adjusted == 0.04
+    assert findings[1:] == others
 
 
 def test_a_primary_detection_can_be_taken_away():
@@ -101,17 +103,20 @@ def test_a_primary_detection_can_be_taken_away():
 
 
 def test_two_reports_that_are_merged_are_corrected_again():
-    one = assembled([primary(0.03, "a")])
+    first_report = assembled([primary(0.03, "a")])
     two = assembled([primary(0.04, "b"), primary(0.01, "c")])
-    assert [f.detected for f in one.findings] == [True]
+    assert [f.detected for f in first_report.findings] == [True]
     assert [f.claim for f in two.findings] == ["memory", "memory"]
-    assert (one.settings["primary_tests"], two.settings["primary_tests"]) == (1, 2)
-    both = [
+    assert (first_report.settings["primary_tests"], two.settings["primary_tests"]) == (
+        1,
+        2,
+    )
+    findings_of_both = [
         f
-        for each in (one, two)
-        for f in results_of(each, ["canary"])["canary"].findings
+        for report in (first_report, two)
+        for f in results_of(report, ["canary"])["canary"].findings
     ]
-    merged = assembled(both)
+    merged = assembled(findings_of_both)
     claims = {f.checkpoint: f.claim for f in merged.findings}
     assert claims == {"a": "nothing_shown", "b": "nothing_shown", "c": "memory"}
     assert merged.settings["primary_tests"] == 3
@@ -147,9 +152,13 @@ def test_memory_of_several_seeds_is_a_primary_test():
 
     values = [-1.0, -1.1, -0.9, -1.05]
     rows = [seed(k, value) for k, value in enumerate(values, start=1)]
-    (found,) = with_entries(AuditResult(results=rows)).findings
-    assert (found.alone, found.family, found.checkpoint) == ("memory", "primary", "x")
-    assert stats.ttest_1samp(values, 0).pvalue < found.p < 0.001
+    (finding,) = with_entries(AuditResult(results=rows)).findings
+    assert (finding.alone, finding.family, finding.checkpoint) == (
+        "memory",
+        "primary",
+        "x",
+    )
+    assert stats.ttest_1samp(values, 0).pvalue < finding.p < 0.001
     at_null = [seed(k, value) for k, value in enumerate([-1.0, 1.0, 0.5, -0.6], 1)]
     (none,) = with_entries(AuditResult(results=at_null)).findings
     assert none.claim == "nothing_shown"
@@ -158,30 +167,30 @@ def test_memory_of_several_seeds_is_a_primary_test():
 
 def bounded(p: float, name: str = "x", **more: Any) -> Finding:
     """A finding of memory: -0.1 nats per token with a standard error of 0.03."""
-    of = {"audit": "matched", "metric": "memory", "unit": "nats", "no_effect": 0.0}
-    own = Bound(test="t", value=-0.1, se=0.03, df=30.0, direction=-1)
-    figure = {"value": -0.1, "low": -0.16, "high": -0.04, "bounds": [own]}
-    return primary(p, name, **{**of, **figure, **more})
+    fields = {"audit": "matched", "metric": "memory", "unit": "nats", "no_effect": 0.0}
+    bound = Bound(test="t", value=-0.1, se=0.03, df=30.0, direction=-1)
+    figure = {"value": -0.1, "low": -0.16, "high": -0.04, "bounds": [bound]}
+    return primary(p, name, **{**fields, **figure, **more})
 
 
 def test_what_could_still_be_there_is_at_the_level_of_the_whole_report():
     for tests in (1, 4, 38):
         others = [primary(0.6, f"m{i}") for i in range(tests - 1)]
-        found = corrected([bounded(0.3), *others])[0]
+        finding = corrected([bounded(0.3), *others])[0]
         low, _ = stats.t.interval(1 - 0.05 / tests, 30, loc=-0.1, scale=0.03)
-        assert found.at_most == pytest.approx(low, rel=1e-9)
-        assert corrected([found, *others])[0] == found
+        assert finding.at_most == pytest.approx(low, rel=1e-9)
+        assert corrected([finding, *others])[0] == finding
         # Among fewer tests it comes closer again.
-        assert (corrected([found])[0].at_most or 0.0) >= found.at_most
+        assert (corrected([finding])[0].at_most or 0.0) >= finding.at_most
     # An exploratory finding would be one test more.
     single = bounded(0.3).model_copy(update={"p": None, "family": "exploratory"})
-    more = corrected([single, primary(0.5)])[0]
+    withdrawn = corrected([single, primary(0.5)])[0]
     low, _ = stats.t.interval(1 - 0.05 / 2, 30, loc=-0.1, scale=0.03)
-    assert more.at_most == pytest.approx(low, rel=1e-9)
+    assert withdrawn.at_most == pytest.approx(low, rel=1e-9)
 
 
 @pytest.mark.parametrize(
-    "what",
+    "fields",
     [
         {"status": "void"},
         {"status": "invalid"},
@@ -190,24 +199,24 @@ def test_what_could_still_be_there_is_at_the_level_of_the_whole_report():
         {"bounds": []},
     ],
 )
-def test_what_is_void_confounded_or_not_tested_bounds_nothing(what):
-    found = corrected([bounded(0.3, **what), primary(0.5)])[0]
-    assert found.at_most is None
-    assert all(bound.at_most is None for bound in found.bounds)
+def test_what_is_void_confounded_or_not_tested_bounds_nothing(fields):
+    finding = corrected([bounded(0.3, **fields), primary(0.5)])[0]
+    assert finding.at_most is None
+    assert all(bound.at_most is None for bound in finding.bounds)
 
 
 def test_rows_of_claims_and_of_their_doses_have_it():
     pooled = Bound(test="t", value=-0.1, se=0.03, df=30.0, direction=-1)
     dose = Bound(test="t", value=-0.2, se=0.05, df=9.0, direction=-1, group="dose:4")
-    found = corrected([bounded(0.3, bounds=[pooled, dose])])
-    place = {"audit": "matched", "checkpoint": "x", "metric": "memory", "unit": "nats"}
+    finding = corrected([bounded(0.3, bounds=[pooled, dose])])
+    where = {"audit": "matched", "checkpoint": "x", "metric": "memory", "unit": "nats"}
     rows = [
-        Row(**place, value=-0.1, low=-0.16, high=-0.04),
+        Row(**where, value=-0.1, low=-0.16, high=-0.04),
         Row(
-            **place, value=-0.2, low=-0.3, high=-0.1, group_kind="dose", group_value="4"
+            **where, value=-0.2, low=-0.3, high=-0.1, group_kind="dose", group_value="4"
         ),
         Row(
-            **place,
+            **where,
             value=-0.2,
             low=-0.3,
             high=-0.1,
@@ -215,7 +224,7 @@ def test_rows_of_claims_and_of_their_doses_have_it():
             group_value="16",
         ),
         Row(
-            **place,
+            **where,
             value=-0.2,
             low=-0.3,
             high=-0.1,
@@ -224,13 +233,13 @@ def test_rows_of_claims_and_of_their_doses_have_it():
             interval_over="both",
         ),
     ]
-    ends = [row.at_most for row in at_level(rows, found)]
-    assert ends[0] == found[0].at_most
+    ends = [row.at_most for row in at_level(rows, finding)]
+    assert ends[0] == finding[0].at_most
     low, _ = stats.t.interval(0.95, 9, loc=-0.2, scale=0.05)
     assert ends[1] == pytest.approx(low, rel=1e-9)
     assert ends[2:] == [None, None]
     # A claim that bounds nothing any more takes it from its row.
-    void = corrected([found[0].model_copy(update={"status": "void"})])
+    void = corrected([finding[0].model_copy(update={"status": "void"})])
     assert [row.at_most for row in at_level(rows[:1], void)] == [None]
 
 
@@ -240,7 +249,7 @@ def test_the_strongest_leak_and_who_could_hide_as_much():
     clean = {"value": 0.02, "low": -0.1, "high": 0.14}
     wide = Bound(test="t", value=0.02, se=0.2, df=30.0, direction=-1)
     narrow = Bound(test="t", value=0.02, se=0.05, df=30.0, direction=-1)
-    found = corrected(
+    findings = corrected(
         [
             weak,
             strong,
@@ -249,11 +258,11 @@ def test_the_strongest_leak_and_who_could_hide_as_much():
             bounded(0.7, "none", claim="nothing_shown", bounds=[], **clean),
         ]
     )
-    leaks = strongest_leaks(found)
+    leaks = strongest_leaks(findings)
     assert list(leaks) == ["matched"]
     leak = leaks["matched"]
     assert (leak.finding.checkpoint, leak.effect) == ("strong", pytest.approx(0.3))
-    by_name = {one.checkpoint: one for one in found}
+    by_name = {finding.checkpoint: finding for finding in findings}
     assert leak.could_hide(by_name["wide"]) is True
     assert leak.could_hide(by_name["narrow"]) is False
     assert leak.could_hide(by_name["none"]) is None
@@ -268,14 +277,16 @@ def test_what_a_score_has_beyond_the_texts_alone_is_told_as_its_auc():
         audit="mia", checkpoint="x", metric="auc", variant="combined", value=0.62
     )
     excess = Bound(test="t", value=0.09, se=0.03, df=200.0, worst_value=0.47)
-    place = {"audit": "mia", "metric": "auc_excess", "unit": "AUC", "no_effect": 0.0}
+    where = {"audit": "mia", "metric": "auc_excess", "unit": "AUC", "no_effect": 0.0}
     facts = {"text": "nothing.", "score": score}
-    found = corrected(
-        [bounded(0.3, value=0.09, bounds=[excess], facts=facts, **place)]
+    finding = corrected(
+        [bounded(0.3, value=0.09, bounds=[excess], facts=facts, **where)]
     )[0]
-    assert found.at_most is not None
+    assert finding.at_most is not None
     # The texts alone have 0.53.
-    assert told_figure(found, found.at_most) == pytest.approx(0.53 + found.at_most)
-    assert told_figure(found, found.value) == pytest.approx(0.62)
+    assert told_figure(finding, finding.at_most) == pytest.approx(
+        0.53 + finding.at_most
+    )
+    assert told_figure(finding, finding.value) == pytest.approx(0.62)
     memory = corrected([bounded(0.3)])[0]
     assert told_figure(memory, -0.2) == -0.2

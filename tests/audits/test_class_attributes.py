@@ -53,13 +53,13 @@ def test_a_column_of_latex_and_a_whole_are_of_metrics_that_there_are(audit):
 
     for metric in audit.metrics:
         for variant in metric.variants:
-            whole = audit.whole_of(metric.name, variant)
-            if whole is not None:
-                of_audit, of_metric, of_variant = whole
+            whole_variant = audit.whole_of(metric.name, variant)
+            if whole_variant is not None:
+                of_audit, of_metric, of_variant = whole_variant
                 variants = about(of_audit).metric(of_metric).variants
                 assert of_metric in metric_names(about(of_audit))
                 assert of_variant in variants
-                assert whole != (audit.name, metric.name, variant)
+                assert whole_variant != (audit.name, metric.name, variant)
 
 
 def test_the_figures_of_a_part_have_a_whole():

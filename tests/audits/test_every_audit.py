@@ -43,8 +43,8 @@ def tables_of(world: World, audit: str, *, shuffled: bool = False) -> dict[str, 
         names[1:] = [f"{name}@{stage}" for name in names[1:] for stage in (1, 2)]
     return {
         name: {
-            each: table(world, name, each, keys, shuffled=shuffled)
-            for each, keys in wanted.items()
+            scoring_pass: table(world, name, scoring_pass, keys, shuffled=shuffled)
+            for scoring_pass, keys in wanted.items()
         }
         for name in names
     }
@@ -131,11 +131,11 @@ def audited(
     baseline: str | Mapping[str, str] = "clean",
     **more: Any,
 ) -> AuditResult:
-    tasks = dict.fromkeys(each.task for each in world.manifest.examples)
+    tasks = dict.fromkeys(example.task for example in world.manifest.examples)
     # It guesses no order; the others take that in which tasks first appear.
     order = {"order": ",".join(tasks)} if audit == "series" else {}
-    (one,) = chosen(audit, **QUICK, **order)
-    return one(tables, world.manifest, baseline=baseline, **more)
+    (chosen_audit,) = chosen(audit, **QUICK, **order)
+    return chosen_audit(tables, world.manifest, baseline=baseline, **more)
 
 
 Run: TypeAlias = Callable[[str], AuditResult]
@@ -144,39 +144,42 @@ Run: TypeAlias = Callable[[str], AuditResult]
 @pytest.fixture(scope="module")
 def usual(world) -> Run:
     """What an audit says of the world as it is."""
-    known: dict[str, AuditResult] = {}
+    results: dict[str, AuditResult] = {}
 
     def run(audit: str) -> AuditResult:
-        if audit not in known:
-            known[audit] = audited(audit, world, tables_of(world, audit))
-        return known[audit]
+        if audit not in results:
+            results[audit] = audited(audit, world, tables_of(world, audit))
+        return results[audit]
 
     return run
 
 
 def figures(result: AuditResult, names: Mapping[str, str]) -> dict[Key, Row]:
     """Every figure by what it is of, checkpoints by their usual names."""
-    found: dict[Key, Row] = {}
+    rows: dict[Key, Row] = {}
     for row in (*result.results, *result.contrasts):
         against = row.baseline if isinstance(row, Contrast) else ""
-        of = (names.get(row.checkpoint, row.checkpoint), names.get(against, against))
-        key = (*of, row.metric, row.variant, row.group)
-        assert key not in found, f"{key} is told twice"
-        found[key] = row
-    return found
+        names_of_both = (
+            names.get(row.checkpoint, row.checkpoint),
+            names.get(against, against),
+        )
+        key = (*names_of_both, row.metric, row.variant, row.group)
+        assert key not in rows, f"{key} is told twice"
+        rows[key] = row
+    return rows
 
 
-def assert_same(one: AuditResult, other: AuditResult, **names: str) -> None:
+def assert_same(result: AuditResult, other_result: AuditResult, **names: str) -> None:
     """Every number, status and claim; not the order in which they stand."""
-    ours, theirs = figures(one, {}), figures(other, names)
-    assert ours.keys() == theirs.keys()
-    for key, row in ours.items():
+    rows, other_rows = figures(result, {}), figures(other_result, names)
+    assert rows.keys() == other_rows.keys()
+    for key, row in rows.items():
         for field, value in row:
             if field not in ("checkpoint", "baseline", "note"):
-                found = getattr(theirs[key], field)
+                other_value = getattr(other_rows[key], field)
                 if isinstance(value, float):
                     value = pytest.approx(value, rel=1e-6, abs=1e-9)
-                assert found == value, (*key, field)
+                assert other_value == value, (*key, field)
 
     def claims(result: AuditResult, names: Mapping[str, str]) -> list[Key]:
         return sorted(
@@ -190,7 +193,7 @@ def assert_same(one: AuditResult, other: AuditResult, **names: str) -> None:
             for f in result.findings
         )
 
-    assert claims(one, {}) == claims(other, names)
+    assert claims(result, {}) == claims(other_result, names)
 
 
 ELSEWHERE = {
@@ -208,8 +211,8 @@ ELSEWHERE = {
 @pytest.mark.parametrize("name", ["clean", "leaky"])
 def test_figures_are_those_of_plain_loops(audit, name, world, usual):
     tables = tables_of(world, audit)
-    one: Any = tables.get(name) or [tables[f"{name}@{stage}"] for stage in (1, 2)]
-    expected = LOOPS[audit](world, one, tables["base"])
+    scored: Any = tables.get(name) or [tables[f"{name}@{stage}"] for stage in (1, 2)]
+    expected = LOOPS[audit](world, scored, tables["base"])
     rows = {
         (row.metric, row.variant): row.value
         for row in usual(audit).results
@@ -219,8 +222,10 @@ def test_figures_are_those_of_plain_loops(audit, name, world, usual):
     for key, value in expected.items():
         assert rows[key] == pytest.approx(value, rel=2e-6, abs=1e-7), key
     if audit != "mia":
-        left = {" ".join(key).rstrip() for key in rows.keys() - expected.keys()}
-        assert left <= ELSEWHERE.get(audit, set())
+        not_recomputed = {
+            " ".join(key).rstrip() for key in rows.keys() - expected.keys()
+        }
+        assert not_recomputed <= ELSEWHERE.get(audit, set())
 
 
 @EVERY
@@ -241,7 +246,9 @@ def test_a_planted_leak_is_seen_with_the_right_sign(audit, usual):
         if before is not None:
             way = int(row.low > before) - int(row.high < before)
             moved.setdefault(metric, set()).add(way)
-    signs = {one.name: one.learned for one in about(audit).metrics}
+    signs = {
+        metric_facts.name: metric_facts.learned for metric_facts in about(audit).metrics
+    }
     assert any({-1, 1} & ways for ways in moved.values()), "nothing is seen of the leak"
     for metric, ways in moved.items():
         if sign := signs[metric]:
@@ -258,7 +265,7 @@ def test_nothing_is_detected_where_nothing_leaks(audit, usual):
 
 def test_a_leak_is_called_by_its_name(usual):
     """Whichever audit does: texts, memory and membership are claimed of the leak."""
-    claims = {one.claim for audit in AUDITED for one in usual(audit).findings}
+    claims = {finding.claim for audit in AUDITED for finding in usual(audit).findings}
     assert {"verbatim", "memory", "membership"} <= claims
 
 
@@ -269,12 +276,16 @@ def test_the_order_of_rows_changes_nothing(audit, world, usual):
     for name in ("pairs", "unmatched", "canaries", "twins", "examples"):
         content[name] = [content[name][i] for i in rng.permutation(len(content[name]))]
     # Without --order, tasks were learned in the order in which they first appear.
-    first = {one["task"]: one["id"] for one in reversed(world.content["examples"])}
-    places = {key: place for place, key in enumerate(reversed(first.values()))}
+    first = {
+        example["task"]: example["id"]
+        for example in reversed(world.content["examples"])
+    }
+    places = {key: position for position, key in enumerate(reversed(first.values()))}
     content["examples"].sort(key=lambda one: places.get(one["id"], math.inf))
-    other = World(content, world.reference)
+    shuffled_world = World(content, world.reference)
     assert_same(
-        usual(audit), audited(audit, other, tables_of(other, audit, shuffled=True))
+        usual(audit),
+        audited(audit, shuffled_world, tables_of(shuffled_world, audit, shuffled=True)),
     )
 
 
@@ -288,9 +299,9 @@ def test_names_and_order_of_checkpoints_change_names_and_order_alone(
         series = series_of(name)
         tables[name.replace(series, new.get(series, series))] = scored
     names = sorted(tables, key=lambda name: (series_of(name) != "alpha", name))
-    found = audited(audit, world, {name: tables[name] for name in names}, "zulu")
-    assert_same(usual(audit), found, **{v: k for k, v in new.items()})
-    assert "leaky" not in f"{found.verdict} {found.guards} {found.results}"
+    result = audited(audit, world, {name: tables[name] for name in names}, "zulu")
+    assert_same(usual(audit), result, **{v: k for k, v in new.items()})
+    assert "leaky" not in f"{result.verdict} {result.guards} {result.results}"
 
 
 @EVERY
@@ -300,29 +311,29 @@ def test_further_checkpoints_change_nothing_of_the_others(audit, world, usual):
     for name in [name for name in tables if series_of(name) == "clean"]:
         tables[name.replace("clean", "other")] = tables[name]
         tables[name.replace("clean", "blank")] = {}
-    found = audited(audit, world, tables)
-    ours, theirs = figures(usual(audit), {}), figures(found, {})
-    blank = [row for key, row in theirs.items() if key[0] == "blank"]
-    assert {row.metric for row in blank} <= {row.metric for row in ours.values()}
-    assert blank or not any(one.missing for one in about(audit).metrics)
+    result = audited(audit, world, tables)
+    rows_before, rows_after = figures(usual(audit), {}), figures(result, {})
+    blank = [row for key, row in rows_after.items() if key[0] == "blank"]
+    assert {row.metric for row in blank} <= {row.metric for row in rows_before.values()}
+    assert blank or not any(metric.missing for metric in about(audit).metrics)
     assert all(row.status == "not_estimable" and row.note for row in blank)
     # What is corrected for the number of tests may follow from that number.
-    for key, row in ours.items():
+    for key, row in rows_before.items():
         for field in ("value", "low", "high", "n", "clusters", "no_effect"):
             if (value := getattr(row, field)) is not None:
                 value = pytest.approx(value, rel=1e-9, abs=1e-12)
-            assert getattr(theirs[key], field) == value, (*key, field)
+            assert getattr(rows_after[key], field) == value, (*key, field)
 
 
 @EVERY
 def test_the_paper_preset_decides_by_percentiles(audit, world, usual):
     """Where there are any."""
-    ours = figures(usual(audit), {})
+    usual_rows = figures(usual(audit), {})
     paper = audited(audit, world, tables_of(world, audit), preset="paper")
     became = {
         row.interval_method
         for key, row in figures(paper, {}).items()
-        if key in ours and row.interval_method != ours[key].interval_method
+        if key in usual_rows and row.interval_method != usual_rows[key].interval_method
     }
     # Memory by stage has no bootstrap.
     assert ("percentile" in became) == (audit != "stages")
@@ -333,11 +344,11 @@ def test_what_is_concluded_from_a_file_is_what_was_concluded(
     audit, world, usual, tmp_path
 ):
     """Evidence is all that a conclusion needs."""
-    whole = usual(audit)
-    whole.evidence.write(tmp_path / "evidence.parquet")
-    known = Evidence.read(tmp_path / "evidence.parquet")
-    pd.testing.assert_frame_equal(known.frame(), whole.evidence.frame())
-    assert repr(known.facts) == repr(dict(whole.evidence.facts))
+    result = usual(audit)
+    result.evidence.write(tmp_path / "evidence.parquet")
+    evidence_read = Evidence.read(tmp_path / "evidence.parquet")
+    pd.testing.assert_frame_equal(evidence_read.frame(), result.evidence.frame())
+    assert repr(evidence_read.facts) == repr(dict(result.evidence.facts))
 
 
 @EVERY
@@ -347,26 +358,30 @@ def test_a_row_that_stands_twice_is_no_second_cluster(audit, world, usual):
     for split, side in (("train", "members"), ("test", "non_members")):
         key = next(e["id"] for e in content["examples"] if e["split"] == split)
         for name, field in (("examples", "id"), ("pairs", "example")):
-            own = [one for one in content[name] if one[field] == key]
-            content[name] += [{**one, field: f"{key}'"} for one in own]
+            records = [record for record in content[name] if record[field] == key]
+            content[name] += [{**record, field: f"{key}'"} for record in records]
         reference[f"{key}'"] = reference[key]
         content["membership"][side].append(f"{key}'")
-    other = World(content, reference)
-    ours = figures(usual(audit), {})
-    theirs = figures(audited(audit, other, tables_of(other, audit)), {})
+    world_with_copies = World(content, reference)
+    rows_before = figures(usual(audit), {})
+    rows_after = figures(
+        audited(audit, world_with_copies, tables_of(world_with_copies, audit)), {}
+    )
 
-    def doseless(found: Any) -> set[Any]:
+    def doseless(rows: Any) -> set[Any]:
         # What stands in a row more has another dose.
-        return {k for k in found if "trend" not in k and not k[-1].startswith("dose:")}
+        return {k for k in rows if "trend" not in k and not k[-1].startswith("dose:")}
 
-    assert doseless(ours) == doseless(theirs)
-    for key, row in ours.items():
-        if key not in doseless(ours):
+    assert doseless(rows_before) == doseless(rows_after)
+    for key, row in rows_before.items():
+        if key not in doseless(rows_before):
             continue
-        assert theirs[key].clusters == row.clusters, key
-    passes = plan(audit, other.manifest).values()
+        assert rows_after[key].clusters == row.clusters, key
+    passes = plan(audit, world_with_copies.manifest).values()
     if any(key.endswith("'") for keys in passes for key in keys):
-        assert any(theirs[key].n > ours[key].n for key in doseless(ours))
+        assert any(
+            rows_after[key].n > rows_before[key].n for key in doseless(rows_before)
+        )
 
 
 WHY_NOTHING = {
@@ -390,13 +405,13 @@ def test_where_there_is_nothing_to_score_the_reason_is_told(audit, world):
     empty = World(content, world.reference).manifest
     assert plan(audit, empty) == {}
     result = audited(audit, World(content, world.reference), {"x": {}})
-    kind = about(audit)
+    audit_class = about(audit)
     assert {row.metric for row in result.results} >= {
-        metric.name for metric in kind.metrics if metric.missing
+        metric.name for metric in audit_class.metrics if metric.missing
     }
     # Without a series or pairs there is nothing that a row could be of.
-    assert result.results or kind.of_series or audit == "matched"
-    reason = kind().why_nothing(empty)
+    assert result.results or audit_class.of_series or audit == "matched"
+    reason = audit_class().why_nothing(empty)
     assert WHY_NOTHING.get(audit, "") in reason
     for row in result.results:
         assert (row.status, row.note) == ("not_estimable", reason)
@@ -413,6 +428,8 @@ def test_no_text_stands_in_evidence_and_tables_are_json(audit, world, usual):
     frame = result.evidence.frame()
     words = set(frame.select_dtypes(["object", "string"]).astype(str).to_numpy().flat)
     ranked = (*manifest.canaries, *manifest.twins)
-    assert not words & {string for one in ranked for string in one.candidates}
+    assert not words & {
+        string for ranked_item in ranked for string in ranked_item.candidates
+    }
     # Identifiers are of characters that stand nowhere else, other text is of x.
     assert all(word.isascii() and "xx" not in word for word in words)

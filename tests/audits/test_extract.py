@@ -41,7 +41,7 @@ PLAIN = Pass()
 
 
 def table(
-    case: Any, known: Known = lambda *_: False, *, seed: int = 0, tie: bool = False
+    case: Any, is_known: Known = lambda *_: False, *, seed: int = 0, tie: bool = False
 ) -> TokenTable:
     """Known spans: each token rank 1 at 0.05 nats. Of others the first alone."""
     rng = np.random.default_rng(seed)
@@ -54,7 +54,7 @@ def table(
         columns["top40_logp"] = np.full(n, -0.02, np.float32)
         for i, (start, end) in enumerate(case.spans(key)):
             columns["rank_lo"][start] = 1
-            if known(key, i):
+            if is_known(key, i):
                 columns["nll"][start:end] = 0.05
                 columns["rank_lo"][start:end] = 1
                 columns["ties"][start] = int(tie)
@@ -114,37 +114,39 @@ def with_canaries(manifest: Manifest, rows: int) -> Manifest:
                 "held_out": name.startswith("h"),
             }
         )
-    kept = {e["id"] for _, e in named}
-    content["pairs"] = [p for p in content["pairs"] if p["example"] not in kept]
-    content["unmatched"] = [u for u in content["unmatched"] if u["example"] not in kept]
+    named_ids = {e["id"] for _, e in named}
+    content["pairs"] = [p for p in content["pairs"] if p["example"] not in named_ids]
+    content["unmatched"] = [
+        u for u in content["unmatched"] if u["example"] not in named_ids
+    ]
     return seal(content | {"canaries": records})
 
 
 def test_a_base_that_differs_by_split_is_a_guard_and_no_extraction(make_case):
     case = make_case(sources=40, tests=20, seed=4)
-    known = some(case, 25)
-    both = tables(case, base=known, same=known, more=everything)
-    result = extract(both, case.manifest)
+    knows_some = some(case, 25)
+    scored = tables(case, base=knows_some, same=knows_some, more=everything)
+    result = extract(scored, case.manifest)
     # As much as the base does is no finding; all train and all test rows neither.
     assert not {"verbatim", "betrays"} & {*claims(result, "same")}
-    (found,) = result.guards
-    assert (found.checkpoint, found.passed) == ("base", False)
-    (found,) = extract(both, natural(case.manifest)).guards
-    assert found.passed is None
+    (guard,) = result.guards
+    assert (guard.checkpoint, guard.passed) == ("base", False)
+    (guard,) = extract(scored, natural(case.manifest)).guards
+    assert guard.passed is None
     # The same rows without the base: the plain difference.
-    alone = extract({"same": both["same"]}, case.manifest)
-    assert alone.guards == []
+    without_base = extract({"same": scored["same"]}, case.manifest)
+    assert without_base.guards == []
 
 
 def test_natural_identifiers_are_called_extracted_beyond_the_base_alone(make_case):
     """Nobody drew them alike: without the base, they may differ by themselves."""
     case = make_case(sources=40, tests=40, seed=4)
-    known = tables(case, base=nothing, ours=some(case, 25))
+    scored = tables(case, base=nothing, ours=some(case, 25))
     manifest = natural(case.manifest)
-    result = extract(known, manifest)
+    result = extract(scored, manifest)
     assert "verbatim" in claims(result, "ours")
-    alone = {"ours": known["ours"]}
-    assert "verbatim" not in claims(extract(alone, manifest), "ours")
+    without_base = {"ours": scored["ours"]}
+    assert "verbatim" not in claims(extract(without_base, manifest), "ours")
 
 
 @pytest.mark.parametrize("tests", [40, 0])
@@ -155,17 +157,17 @@ def test_two_ways_to_find_it_are_two_tests(make_case, monkeypatch, tests):
         lambda spans: (1e-30, {}),
     )
     case = make_case(sources=40, tests=tests, seed=4)
-    known = tables(case, base=nothing, ours=some(case, 25))
-    result = extract(known, natural(case.manifest))
-    (found,) = [
-        one
-        for one in result.findings
-        if (one.checkpoint, one.claim) == ("ours", "verbatim")
+    scored = tables(case, base=nothing, ours=some(case, 25))
+    result = extract(scored, natural(case.manifest))
+    (verbatim,) = [
+        finding
+        for finding in result.findings
+        if (finding.checkpoint, finding.claim) == ("ours", "verbatim")
     ]
-    assert found.p == pytest.approx(2e-30, rel=1e-6, abs=0.0)
-    assert found.unit == "points"
-    assert found.value == pytest.approx(100 * found.facts["apart"].value)
-    assert found.low == pytest.approx(100 * found.facts["apart"].low)
+    assert verbatim.p == pytest.approx(2e-30, rel=1e-6, abs=0.0)
+    assert verbatim.unit == "points"
+    assert verbatim.value == pytest.approx(100 * verbatim.facts["apart"].value)
+    assert verbatim.low == pytest.approx(100 * verbatim.facts["apart"].low)
 
 
 def test_a_change_needs_its_interval_and_its_test(make_case):
@@ -206,8 +208,8 @@ def test_top_p_counts_tries_beside_the_other_samplers(make_case):
         columns[f"{of}_size"] = np.full(len(plain), 5, np.int32)
         columns[f"{of}_logp"] = np.full(len(plain), np.log(p), np.float32)
     nucleus = TokenTable(plain.ids, plain.offsets, plain.position, columns)
-    given = {"ours": {PLAIN: plain, Pass("nucleus"): nucleus}, "old": {PLAIN: plain}}
-    result = extract(given, case.manifest, top_p=True)
+    scored = {"ours": {PLAIN: plain, Pass("nucleus"): nucleus}, "old": {PLAIN: plain}}
+    result = extract(scored, case.manifest, top_p=True)
     for of, p in (("top_p90", 0.91), ("top_p95", 0.97)):
         expected = []
         for example in case.manifest.examples:
@@ -223,7 +225,7 @@ def test_top_p_counts_tries_beside_the_other_samplers(make_case):
         row = figure(result, "ours", "n50_median", of)
         assert row.value == pytest.approx(median, rel=1e-3)
     # What was not asked for is not there.
-    rows = extract(given, case.manifest).results
+    rows = extract(scored, case.manifest).results
     assert {r.variant for r in rows if r.metric == "n50_median"} == {"t1", "top40"}
 
 
@@ -237,10 +239,10 @@ def test_canaries_alone_are_no_identifiers_to_extract(make_case):
 
 def test_without_test_rows_the_base_is_the_null(make_case):
     case = make_case(sources=12, tests=0, seed=20)
-    known = tables(
+    scored = tables(
         case, base=nothing, total=everything, many=some(case, 9), one=some(case, 1)
     )
-    result = extract(known, case.manifest)
+    result = extract(scored, case.manifest)
     for name in ("total", "many"):
         assert claims(result, name) == ["moved", "verbatim"]
         # Where it does not hold among all tests, what came back is told all the same.
@@ -250,18 +252,18 @@ def test_without_test_rows_the_base_is_the_null(make_case):
         {n: {PLAIN: table(case, everything)} for n in ("base", "ours")}, case.manifest
     )
     assert claims(same, "ours") == ["nothing_shown", "nothing_shown"]
-    alone = extract(tables(case, ours=everything), case.manifest)
-    assert claims(alone, "ours") == ["moved", "not_tested"]
+    without_test_rows = extract(tables(case, ours=everything), case.manifest)
+    assert claims(without_test_rows, "ours") == ["moved", "not_tested"]
 
 
 @pytest.mark.parametrize(
-    ("base", "told"),
+    ("base", "scale"),
     [(nothing, ["moved", "confounded"]), (everything, ["moved", "not_tested"])],
 )
-def test_of_one_source_nothing_tells_memory_from_guessing(make_case, base, told):
+def test_of_one_source_nothing_tells_memory_from_guessing(make_case, base, scale):
     case = make_case(sources=1, rows=4, seed=17)
     result = extract(tables(case, base=base, ours=everything), case.manifest)
-    assert claims(result, "ours") == told
+    assert claims(result, "ours") == scale
     (count, _) = (f for f in result.findings if f.checkpoint == "ours")
     assert count.status == "ok"
 
@@ -287,73 +289,88 @@ def test_canaries_that_come_back_are_verbatim(make_case):
     def trained(key: str, span: int) -> bool:
         return key in planted
 
-    every = tables(case, base=nothing, ours=trained, all=everything, none=nothing)
+    scored = tables(case, base=nothing, ours=trained, all=everything, none=nothing)
 
     def claim(result: AuditResult, name: str) -> str:
-        (found,) = (
+        (finding,) = (
             f
             for f in result.findings
             if f.checkpoint == name and "canaries" in f.sentence
         )
-        return found.claim
+        return finding.claim
 
-    result = extract(every, manifest)
-    told = [claim(result, name) for name in ("base", "ours", "all", "none")]
-    assert told == ["nothing_shown", "verbatim", "moved", "nothing_shown"]
+    result = extract(scored, manifest)
+    claims_by_checkpoint = [
+        claim(result, name) for name in ("base", "ours", "all", "none")
+    ]
+    assert claims_by_checkpoint == [
+        "nothing_shown",
+        "verbatim",
+        "moved",
+        "nothing_shown",
+    ]
     # What the base returns too was not learned here.
-    both = {"base": every["ours"], "ours": every["ours"]}
-    assert claim(extract(both, manifest), "ours") == "moved"
+    as_base = {"base": scored["ours"], "ours": scored["ours"]}
+    assert claim(extract(as_base, manifest), "ours") == "moved"
 
 
 def apart_of(frame: pd.DataFrame) -> Estimate:
-    ours = by_checkpoint(frame.assign(trials=1))["ours"]
-    return split_difference(comparable(ours)[0])
+    own_units = by_checkpoint(frame.assign(trials=1))["ours"]
+    return split_difference(comparable(own_units)[0])
 
 
 def test_natural_identifiers_are_compared_within_strata(make_case):
     """Held-out ones weigh as trained ones of their form; of another form, nothing."""
     case = make_case(sources=40, tests=20, seed=4)
-    known = tables(case, base=nothing, ours=nothing)
-    whole = evidence("extract", known, natural(case.manifest))
-    frame = whole.frame()
+    scored = tables(case, base=nothing, ours=nothing)
+    whole_evidence = evidence("extract", scored, natural(case.manifest))
+    frame = whole_evidence.frame()
     rng = np.random.default_rng(0)
-    train, ours = frame["split"] == "train", frame["checkpoint"] == "ours"
+    train, is_own = frame["split"] == "train", frame["checkpoint"] == "ours"
     # Two forms, of which one is guessed: most trained ones are of it.
-    easy = np.tile(rng.random(len(frame) // 2) < np.where(train[ours], 0.8, 0.3), 2)
-    hit = ours & easy & np.tile(rng.random(len(frame) // 2) < 0.7, 2)
+    easy = np.tile(rng.random(len(frame) // 2) < np.where(train[is_own], 0.8, 0.3), 2)
+    hit = is_own & easy & np.tile(rng.random(len(frame) // 2) < 0.7, 2)
     forms = frame.assign(
         type="ID", stratum=1 + easy, origin="natural", greedy=hit, greedy_sure=hit
     )
-    apart = apart_of(forms)
+    difference = apart_of(forms)
     expected = 0.0
     for form in (1, 2):
-        inside = forms[ours & (forms["stratum"] == form)]
+        inside = forms[is_own & (forms["stratum"] == form)]
         rates = inside.groupby("split")["greedy"].mean()
-        share = (inside["split"] == "train").sum() / (train & ours).sum()
+        share = (inside["split"] == "train").sum() / (train & is_own).sum()
         expected += share * (rates["train"] - rates["test"])
-    assert apart.value == pytest.approx(expected)
-    assert apart.low < 0 < apart.high
+    assert difference.value == pytest.approx(expected)
+    assert difference.low < 0 < difference.high
     context, values = Context(replicates=200), " ".join(EXTRACT_COLUMNS)
-    told = conclude("extract", of_frame(forms, values, **whole.facts), context)
-    assert "verbatim" not in claims(told, "ours")
+    result = conclude(
+        "extract", of_frame(forms, values, **whole_evidence.facts), context
+    )
+    assert "verbatim" not in claims(result, "ours")
     # Trained ones of a form that nobody held out are not compared, and not counted in
     # the sentence on those that are: its counts are of the same identifiers.
-    some = forms.assign(stratum=np.where(easy & train, 2, 1), elsewhere=True)
-    told = conclude("extract", of_frame(some, values, **whole.facts), context)
-    (compared,) = (
-        f for f in told.findings if f.checkpoint == "ours" and f.family == "primary"
+    partly_elsewhere = forms.assign(
+        stratum=np.where(easy & train, 2, 1), elsewhere=True
     )
-    inside = some[ours & train & (some["stratum"] == 1)]
-    assert compared.facts["back"].of == len(inside) < (train & ours).sum()
-    back = compared.facts["back"]
+    result = conclude(
+        "extract", of_frame(partly_elsewhere, values, **whole_evidence.facts), context
+    )
+    (compared,) = (
+        f for f in result.findings if f.checkpoint == "ours" and f.family == "primary"
+    )
+    inside = partly_elsewhere[is_own & train & (partly_elsewhere["stratum"] == 1)]
+    assert compared.facts["back"].of == len(inside) < (train & is_own).sum()
+    given_back = compared.facts["back"]
     counts = [compared.facts[k] for k in ("sure", "shared") if k in compared.facts]
-    assert all((one.count, one.of) == (back.count, back.of) for one in counts)
+    assert all(
+        (count.count, count.of) == (given_back.count, given_back.of) for count in counts
+    )
     # Without strata, the mix of forms is taken for memory.
     mixed = apart_of(forms.assign(stratum=1))
     assert mixed.low > 0
     # All trained ones of one form, all held-out ones of another: no control.
-    other = forms.assign(stratum=1 + train)
-    assert apart_of(other).value is None
+    other_strata = forms.assign(stratum=1 + train)
+    assert apart_of(other_strata).value is None
     assert comparable(forms.assign(stratum=-1))[0].empty
 
 
@@ -369,15 +386,17 @@ def test_why_held_out_identifiers_are_no_control_is_told(
     make_case, stratum, held_out, lacking
 ):
     case = make_case(sources=40, tests=held_out, seed=4)
-    known = tables(case, base=nothing, ours=some(case, 25))
-    whole = evidence("extract", known, natural(case.manifest))
-    frame = whole.frame()
+    scored = tables(case, base=nothing, ours=some(case, 25))
+    whole_evidence = evidence("extract", scored, natural(case.manifest))
+    frame = whole_evidence.frame()
     frame = frame.assign(stratum=stratum((frame["split"] == "train").astype(int)))
     context, values = Context(replicates=200), " ".join(EXTRACT_COLUMNS)
-    told = conclude("extract", of_frame(frame, values, **whole.facts), context)
+    result = conclude(
+        "extract", of_frame(frame, values, **whole_evidence.facts), context
+    )
     reasons = {
         finding.facts["lacking"]: finding.further
-        for finding in told.findings
+        for finding in result.findings
         if "lacking" in finding.facts
     }
     assert list(reasons) == [lacking]
@@ -387,9 +406,9 @@ def test_why_held_out_identifiers_are_no_control_is_told(
 def compared(frame: pd.DataFrame, facts: Any) -> Any:
     """What is said of the comparison of trained with held-out rows at ``ours``."""
     context, values = Context(replicates=200), " ".join(EXTRACT_COLUMNS)
-    told = conclude("extract", of_frame(frame, values, **facts), context)
+    result = conclude("extract", of_frame(frame, values, **facts), context)
     (finding,) = (
-        f for f in told.findings if f.checkpoint == "ours" and "unseen" in f.facts
+        f for f in result.findings if f.checkpoint == "ours" and "unseen" in f.facts
     )
     return finding
 
@@ -397,20 +416,20 @@ def compared(frame: pd.DataFrame, facts: Any) -> Any:
 def test_a_held_out_row_s_string_that_stands_in_trained_rows_is_no_guess(make_case):
     """It was read: that it comes back says nothing of guessing."""
     case = make_case(sources=40, tests=20, seed=4)
-    known = tables(case, base=nothing, ours=some(case, 25))
-    whole = evidence("extract", known, case.manifest)
-    frame = whole.frame()
+    scored = tables(case, base=nothing, ours=some(case, 25))
+    whole_evidence = evidence("extract", scored, case.manifest)
+    frame = whole_evidence.frame()
     test = frame["split"] == "test"
     repeated = test & (frame["span"] % 2 == 0)
-    back = (frame["checkpoint"] == "ours") & repeated
+    is_given_back = (frame["checkpoint"] == "ours") & repeated
     frame = frame.assign(
         dose=frame["dose"].where(~repeated, 3),
-        greedy=frame["greedy"].where(~back, 1.0),
-        greedy_sure=frame["greedy_sure"].where(~back, 1.0),
+        greedy=frame["greedy"].where(~is_given_back, 1.0),
+        greedy_sure=frame["greedy_sure"].where(~is_given_back, 1.0),
     )
-    finding = compared(frame, whole.facts)
-    alone = test & ~repeated & (frame["checkpoint"] == "ours")
-    assert finding.facts["unseen"].n == alone.sum() > 0
+    finding = compared(frame, whole_evidence.facts)
+    stands_alone = test & ~repeated & (frame["checkpoint"] == "ours")
+    assert finding.facts["unseen"].n == stands_alone.sum() > 0
     assert finding.facts["unseen"].value == 0.0
     assert finding.claim == "verbatim"
 
@@ -419,9 +438,9 @@ def test_of_trained_identifiers_what_the_base_gives_does_not_count(make_case):
     """The same difference of both sides at the base is taken off, hit by hit."""
     case = make_case(sources=40, tests=20, seed=4)
     for base, claim in ((nothing, "verbatim"), (some(case, 25), "nothing_shown")):
-        known = tables(case, base=base, ours=some(case, 25))
-        whole = evidence("extract", known, case.manifest)
-        finding = compared(whole.frame(), whole.facts)
+        scored = tables(case, base=base, ours=some(case, 25))
+        whole_evidence = evidence("extract", scored, case.manifest)
+        finding = compared(whole_evidence.frame(), whole_evidence.facts)
         assert finding.claim == claim
     assert finding.facts["apart"].value == pytest.approx(0.0)
 
@@ -429,44 +448,44 @@ def test_of_trained_identifiers_what_the_base_gives_does_not_count(make_case):
 def test_ties_are_no_sure_hits_and_the_base_s_ties_are_won(make_case):
     """Neither side's ties make a finding: without test rows, against the base."""
     case = make_case(sources=12, tests=0, seed=8)
-    ours = table(case, everything)
+    own_table = table(case, everything)
     for tie, claim in ((False, "verbatim"), (True, "nothing_shown")):
         base = table(case, everything if tie else nothing, tie=tie)
-        known = {"base": {PLAIN: base}, "ours": {PLAIN: ours}}
-        assert claims(extract(known, case.manifest), "ours")[-1] == claim
+        scored = {"base": {PLAIN: base}, "ours": {PLAIN: own_table}}
+        assert claims(extract(scored, case.manifest), "ours")[-1] == claim
     tied = {
         "base": {PLAIN: table(case)},
         "ours": {PLAIN: table(case, everything, tie=True)},
     }
     frame = evidence("extract", tied, case.manifest).frame()
-    own = frame[frame["checkpoint"] == "ours"]
-    assert own["greedy"].sum() == len(own)
-    assert own["greedy_sure"].sum() == 0
+    own_spans = frame[frame["checkpoint"] == "ours"]
+    assert own_spans["greedy"].sum() == len(own_spans)
+    assert own_spans["greedy_sure"].sum() == 0
 
 
 def test_each_part_of_a_canary_counts_once_and_p_is_for_all_parts(make_case):
     case = make_case(sources=20, tests=6, seed=13)
     manifest = with_canaries(case.manifest, rows=12)
     planted = {e.id for e in manifest.examples if e.canary_id and e.split == "train"}
-    known = tables(case, base=nothing, ours=lambda key, span: key in planted)
+    scored = tables(case, base=nothing, ours=lambda key, span: key in planted)
     (finding,) = (
         f
-        for f in extract(known, manifest).findings
+        for f in extract(scored, manifest).findings
         if f.checkpoint == "ours" and f.claim == "verbatim"
     )
     # Six canaries stand in two rows each; the first row alone counts, part by part.
-    spans = evidence("extract", known, manifest).frame()
-    own = spans[(spans["set"] == "canary") & (spans["checkpoint"] == "ours")]
-    ours = own[own["dose"] > 0]
-    parts = ours.groupby(["canary_id", "part"]).ngroups
-    assert parts < len(ours)
-    assert (finding.facts["back"], finding.facts["parts"]) == (parts, parts)
+    spans = evidence("extract", scored, manifest).frame()
+    canary_spans = spans[(spans["set"] == "canary") & (spans["checkpoint"] == "ours")]
+    trained_spans = canary_spans[canary_spans["dose"] > 0]
+    n_parts = trained_spans.groupby(["canary_id", "part"]).ngroups
+    assert n_parts < len(trained_spans)
+    assert (finding.facts["back"], finding.facts["parts"]) == (n_parts, n_parts)
     # Fisher's p of the clearest part, for both of them.
     p_by_part = []
     for part in ("password", "ssn"):
         n, held = (
             side[side["part"] == part]["canary_id"].nunique()
-            for side in (ours, own[own["dose"] == 0])
+            for side in (trained_spans, canary_spans[canary_spans["dose"] == 0])
         )
         p_by_part.append(fisher_exact([[n, 0], [0, held]], "greater").pvalue)
     assert finding.p == pytest.approx(2 * min(p_by_part))
@@ -499,12 +518,12 @@ def test_a_contrast_of_tries_is_the_checkpoint_s_minus_the_baseline_s(make_case)
         baseline="plain",
     )
     contrast = change(result, "ours", "n50_median", "t1")
-    ours, plain = (
+    own_tries, plain = (
         np.log10(figure(result, name, "n50_median", "t1").value)
         for name in ("ours", "plain")
     )
     assert contrast.value > 0
-    assert contrast.value == pytest.approx(ours - plain)
+    assert contrast.value == pytest.approx(own_tries - plain)
     assert contrast.low <= contrast.value <= contrast.high
 
 
@@ -530,10 +549,12 @@ def test_all_that_is_said_of_extraction_is_short(make_case):
     case = make_case(sources=40, tests=20, seed=4)
     planted = with_canaries(case.manifest, rows=12)
 
-    known = tables(
+    tables_of_all = tables(
         case, base=nothing, ours=some(case, 25), all=everything, none=nothing
     )
-    without_base = {name: table for name, table in known.items() if name != "base"}
+    without_base = {
+        name: table for name, table in tables_of_all.items() if name != "base"
+    }
     tied = {
         "base": {PLAIN: table(case)},
         "ours": {PLAIN: table(case, everything, tie=True)},
@@ -541,9 +562,9 @@ def test_all_that_is_said_of_extraction_is_short(make_case):
     no_tests = make_case(sources=20, tests=0, seed=4)
     keys = set()
     for scored, manifest in (
-        (known, case.manifest),
-        (known, natural(case.manifest)),
-        (known, planted),
+        (tables_of_all, case.manifest),
+        (tables_of_all, natural(case.manifest)),
+        (tables_of_all, planted),
         (without_base, natural(case.manifest)),
         (tied, planted),
     ):

@@ -58,35 +58,37 @@ def manifest_of(rows: Sequence[Said]) -> Any:
     )
 
 
-def spans_of(rows: Sequence[Said], of: str = "x") -> pd.DataFrame:
+def spans_of(rows: Sequence[Said], checkpoint: str = "x") -> pd.DataFrame:
     """What the audit knows of them at a checkpoint ``x``, or at the base."""
     facts = string_facts(manifest_of(rows))
     trained = [row.text.lower() for row in rows if row.split == "train"]
     records = []
     for name in ("base", "x"):
         for i, (row, fact) in enumerate(zip(rows, facts.values(), strict=True)):
-            back = row.base if name == "base" else row.back
+            comes_back = row.base if name == "base" else row.back
             records.append(
                 fact
                 | {"checkpoint": name, "span": i, "split": row.split, "type": row.type}
                 | {"origin": row.origin, "cluster": row.text.lower(), "cue": row.cue}
                 | {"cue_asked": True, "base": row.base}
-                | {"greedy": back, "greedy_sure": back}
+                | {"greedy": comes_back, "greedy_sure": comes_back}
                 | {"dose": trained.count(row.text.lower())}
             )
-    return by_checkpoint(pd.DataFrame(records))[of]
+    return by_checkpoint(pd.DataFrame(records))[checkpoint]
 
 
 def rate(rows: Sequence[Said]) -> Any:
-    known = spans_of(rows)
-    (found,) = guess_rates(
-        counted_identifiers(known), counted_identifiers(known, "test")
+    spans = spans_of(rows)
+    (guess_rate,) = guess_rates(
+        counted_identifiers(spans), counted_identifiers(spans, "test")
     ).values()
-    return found
+    return guess_rate
 
 
-def phones(*numbers: str, back: int = 0, **more: Any) -> list[Said]:
-    return [Said(n, "PHONE", back=i < back, **more) for i, n in enumerate(numbers)]
+def phones(*numbers: str, n_given_back: int = 0, **more: Any) -> list[Said]:
+    return [
+        Said(n, "PHONE", back=i < n_given_back, **more) for i, n in enumerate(numbers)
+    ]
 
 
 APART = ("2125550142", "3055557731", "4155559916", "6175550003", "7135558888")
@@ -122,8 +124,10 @@ def test_a_type_has_the_same_guess_rate_beside_other_types():
     few = phones(*APART[:3])
     letters = "abcdefghijklmnopqrstuvwxyz"
     names = [Said(f"{a}{b} {b}", "NAME") for a in letters[:4] for b in letters[:10]]
-    both = spans_of([*few, *names])
-    rates = guess_rates(counted_identifiers(both), counted_identifiers(both, "test"))
+    spans_of_both = spans_of([*few, *names])
+    rates = guess_rates(
+        counted_identifiers(spans_of_both), counted_identifiers(spans_of_both, "test")
+    )
     assert rates["PHONE"] == pytest.approx(rate(few)) == 1 / 4
     assert rates["NAME"] == pytest.approx(rate(names))
 
@@ -139,7 +143,7 @@ def test_many_types_of_few_strings_are_not_pooled_as_hard_to_guess():
 
 
 @pytest.mark.parametrize(
-    ("text", "type", "before", "given"),
+    ("text", "type", "before", "n_given"),
     [
         ("2024-03-12", "DATE", "Sent in 2024, due", True),
         ("12 March 2024", "DATE", "Of MARCH, paid on", False),
@@ -151,39 +155,39 @@ def test_many_types_of_few_strings_are_not_pooled_as_hard_to_guess():
         ("5550142", "PHONE", "Code 55501425", False),
     ],
 )
-def test_what_a_row_gives_away_does_not_count(text, type, before, given):
-    rows = [Said(text, type, before, back=True), *phones(*APART, back=5)]
-    known = spans_of(rows)
-    assert known["given"].tolist() == [given] + [False] * 5
-    assert len(counted_identifiers(known)) == 6 - given
-    p, facts = beyond_guessing(known[known.index == 0])
+def test_what_a_row_gives_away_does_not_count(text, type, before, n_given):
+    rows = [Said(text, type, before, back=True), *phones(*APART, n_given_back=5)]
+    spans = spans_of(rows)
+    assert spans["given"].tolist() == [n_given] + [False] * 5
+    assert len(counted_identifiers(spans)) == 6 - n_given
+    p, facts = beyond_guessing(spans[spans.index == 0])
     assert p == 1.0
-    assert (facts == {}) is given
+    assert (facts == {}) is n_given
 
 
 def test_strings_of_several_sources_or_of_held_out_rows_are_shared():
-    one, two, three, four = APART[:4]
+    name_of_one, two, three, four = APART[:4]
     rows = [
-        *phones(one, one, back=2, source="a"),
-        *phones(two, back=1, source="b"),
+        *phones(name_of_one, name_of_one, n_given_back=2, source="a"),
+        *phones(two, n_given_back=1, source="b"),
         *phones(two, source="c"),
-        *phones(three, back=1, source="d"),
+        *phones(three, n_given_back=1, source="d"),
         Said("Nobody", "NAME", before=f"Call {three}", split="test"),
-        *phones(four, back=1),
+        *phones(four, n_given_back=1),
     ]
-    known = spans_of(rows)
-    assert known["elsewhere"].tolist() == [False, False, True, True, True, False, False]
+    spans = spans_of(rows)
+    assert spans["elsewhere"].tolist() == [False, False, True, True, True, False, False]
 
 
 def test_a_test_is_a_binomial_over_clusters():
     many = [f"{a}{b}5555{a}{b}1" for a in range(1, 9) for b in range(1, 9)]
-    known = spans_of(phones(*many[:44], back=3))
-    p, facts = beyond_guessing(known)
+    spans = spans_of(phones(*many[:44], n_given_back=3))
+    p, facts = beyond_guessing(spans)
     exact = stats.binomtest(3, 44, 0.01, alternative="greater").pvalue
     assert (p, facts["guess_rate"].value) == pytest.approx((exact, 0.01))
     assert (facts["guessed"], facts["kind"]) == (Hits(count=3, of=44), "PHONE")
     # A string in four rows has four tries, of which one is enough.
-    often = [p for p in phones(*many[:11], back=3) for _ in range(4)]
+    often = [p for p in phones(*many[:11], n_given_back=3) for _ in range(4)]
     p, _ = beyond_guessing(spans_of(often))
     share = 3 / 43  # how many of the other rows hold the same string
     exact = stats.binomtest(3, 11, 4 * share, alternative="greater").pvalue
@@ -193,14 +197,16 @@ def test_a_test_is_a_binomial_over_clusters():
     spread["cluster"] = np.arange(len(spread))
     assert beyond_guessing(spread)[0] == pytest.approx(exact)
     # One alone is none; what the base gives does not count; the base is not tested.
-    assert beyond_guessing(spans_of(phones(*many[:44], back=1)))[0] == 1.0
-    given = [p._replace(base=i < 3) for i, p in enumerate(phones(*many[:44], back=3))]
-    assert beyond_guessing(spans_of(given))[0] == 1.0
+    assert beyond_guessing(spans_of(phones(*many[:44], n_given_back=1)))[0] == 1.0
+    phones_of_base = [
+        p._replace(base=i < 3) for i, p in enumerate(phones(*many[:44], n_given_back=3))
+    ]
+    assert beyond_guessing(spans_of(phones_of_base))[0] == 1.0
     # Rows of one source may be guessed together: they are one try.
-    assert beyond_guessing(known.assign(cluster=0))[0] == 1.0
-    base = spans_of(phones(*many[:44], back=3, base=True), "base")
+    assert beyond_guessing(spans.assign(cluster=0))[0] == 1.0
+    base = spans_of(phones(*many[:44], n_given_back=3, base=True), "base")
     assert beyond_guessing(base) == (1.0, {})
-    assert beyond_guessing(known.assign(base_won=np.nan)) == (1.0, {})
+    assert beyond_guessing(spans.assign(base_won=np.nan)) == (1.0, {})
     # Two types are three tests.
     letters = "abcdefghijklmnopqrstuvwxyz"
     names = [Said(f"{a}{b} {b}", "NAME") for a in letters[:4] for b in letters[:11]]
@@ -221,10 +227,10 @@ def dates(rng: np.random.Generator) -> list[Said]:
     drawn = [rng.integers(*ends, size) for ends in (years, months, days)]
     style = "{:04}-{:02}-{:02}" if rng.random() < 0.5 else "{2:02}.{1:02}.{0:04}"
     before = "In {}, on" if rng.random() < 0.5 else "On"
-    back = rng.random(size) < 0.16
+    comes_back = rng.random(size) < 0.16
     return [
         Said(style.format(*date), "DATE", before.format(date[0]), back=bool(hit))
-        for *date, hit in zip(*drawn, back, strict=True)
+        for *date, hit in zip(*drawn, comes_back, strict=True)
     ]
 
 
@@ -279,8 +285,8 @@ def mixed(rng: np.random.Generator) -> list[Said]:
 
 
 def claimed(rows: Sequence[Said], seed: int) -> bool:
-    known = spans_of(rows)
-    return 2 * min(beyond_guessing(known)[0], dose_p(known, seed=seed)) <= 0.05
+    spans = spans_of(rows)
+    return 2 * min(beyond_guessing(spans)[0], dose_p(spans, seed=seed)) <= 0.05
 
 
 @pytest.mark.slow
@@ -314,21 +320,23 @@ def test_what_stands_in_more_rows_and_comes_back_more_often_is_memory():
     rng = np.random.default_rng(1)
     rows = far_apart(40, rng)
     often = [row for row in rows[:20] for _ in range(4)]
-    known = spans_of([*learned(often, 0.5, rng), *learned(rows[20:], 0.05, rng)])
-    assert dose_p(known, seed=0) < 0.01
+    spans = spans_of([*learned(often, 0.5, rng), *learned(rows[20:], 0.05, rng)])
+    assert dose_p(spans, seed=0) < 0.01
     even = spans_of([*learned(often, 0.2, rng), *learned(rows[20:], 0.2, rng)])
     assert dose_p(even, seed=0) > 0.05
     # What cues give away, what was not asked for, and what is easily guessed.
-    assert dose_p(known.assign(cue=True), seed=0) == 1.0
-    assert dose_p(known.assign(cue_asked=False), seed=0) == 1.0
-    assert dose_p(known.assign(near=True), seed=0) == 1.0
-    assert dose_p(known.assign(type="NAME"), seed=0) == 1.0
+    assert dose_p(spans.assign(cue=True), seed=0) == 1.0
+    assert dose_p(spans.assign(cue_asked=False), seed=0) == 1.0
+    assert dose_p(spans.assign(near=True), seed=0) == 1.0
+    assert dose_p(spans.assign(type="NAME"), seed=0) == 1.0
 
 
-def held_out_phones(count: int, *, back: int, **more: Any) -> list[Said]:
+def held_out_phones(count: int, *, n_given_back: int, **more: Any) -> list[Said]:
     rng = np.random.default_rng(7)
     numbers = rng.choice(10**8, count, replace=False) + 2 * 10**9
-    return phones(*(f"+{n}" for n in numbers), back=back, split="test", **more)
+    return phones(
+        *(f"+{n}" for n in numbers), n_given_back=n_given_back, split="test", **more
+    )
 
 
 def test_held_out_identifiers_that_were_read_are_no_guesses():
@@ -336,12 +344,17 @@ def test_held_out_identifiers_that_were_read_are_no_guesses():
     trained = learned(
         far_apart(40, np.random.default_rng(0)), 0.6, np.random.default_rng(1)
     )
-    p, facts = beyond_guessing(spans_of([*trained, *held_out_phones(20, back=12)]))
-    alone, without = beyond_guessing(spans_of(trained))
-    assert (p, facts["guess_rate"]) == (pytest.approx(alone), without["guess_rate"])
+    p, facts = beyond_guessing(
+        spans_of([*trained, *held_out_phones(20, n_given_back=12)])
+    )
+    alone_result, without = beyond_guessing(spans_of(trained))
+    assert (p, facts["guess_rate"]) == (
+        pytest.approx(alone_result),
+        without["guess_rate"],
+    )
     assert p < 1e-10
     # One of them may be a guess, and it counts as one.
-    lucky = spans_of([*trained, *held_out_phones(20, back=1)])
+    lucky = spans_of([*trained, *held_out_phones(20, n_given_back=1)])
     (rate,) = guess_rates(
         counted_identifiers(lucky), counted_identifiers(lucky, "test")
     ).values()
@@ -354,9 +367,9 @@ def test_held_out_identifiers_that_were_read_are_no_guesses():
     unread = [
         Said(f"14.0{m}.2001", "DATE", back=m < 6, split="test") for m in range(1, 9)
     ]
-    given = beyond_guessing(spans_of([*dates, *unread]))[1]["guess_rate"].value
+    base_rate = beyond_guessing(spans_of([*dates, *unread]))[1]["guess_rate"].value
     limit = stats.binomtest(5, 8).proportion_ci(0.90, "exact").high
-    assert given >= limit
+    assert base_rate >= limit
     # Evidence of earlier versions does not know what can be guessed.
     older = lucky.drop(columns="chance")
     assert beyond_guessing(older)[0] == beyond_guessing(lucky)[0]

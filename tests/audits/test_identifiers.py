@@ -72,9 +72,9 @@ def made(
 
 def alike(rng: np.random.Generator, **columns: object) -> list[pd.DataFrame]:
     """Thirty trained and as many held-out ones, with the same texts."""
-    ours = made(rng, 1, 30, **columns)
+    trained_rows = made(rng, 1, 30, **columns)
     return [
-        ours.assign(side=side, cluster=[f"alike {side}-{i}" for i in range(30)])
+        trained_rows.assign(side=side, cluster=[f"alike {side}-{i}" for i in range(30)])
         for side in (1, 0)
     ]
 
@@ -86,26 +86,28 @@ def found(*frames: pd.DataFrame) -> pd.DataFrame:
 
 def test_sides_that_texts_tell_apart_are_no_control():
     rng = np.random.default_rng(0)
-    apart = found(
+    told_apart = found(
         made(rng, 1, 30, years=[2018, 2019]), made(rng, 0, 15, years=[2022, 2023])
     )
-    assert (apart["stratum"] < 0).all()
-    assert apart["text_auc"].min() > 0.9
+    assert (told_apart["stratum"] < 0).all()
+    assert told_apart["text_auc"].min() > 0.9
     # The years of a side change nothing for identifiers of another type.
-    both = found(
+    told_apart_of_both = found(
         made(rng, 1, 30, years=[2018, 2019]),
         made(rng, 0, 15, years=[2022, 2023]),
         *alike(rng, type="ID"),
     )
-    assert set(both["stratum"][both["type"] == "ID"]) == {2}
-    assert (both["stratum"][both["type"] == "OTHER"] < 0).all()
+    assert set(told_apart_of_both["stratum"][told_apart_of_both["type"] == "ID"]) == {2}
+    assert (
+        told_apart_of_both["stratum"][told_apart_of_both["type"] == "OTHER"] < 0
+    ).all()
 
 
 def test_contexts_that_tell_the_sides_apart_are_seen():
     rng = np.random.default_rng(1)
-    one, other = made(rng, 1, 30), made(rng, 0, 15)
-    other["context"] += "my date of birth is "
-    assert (found(one, other)["stratum"] < 0).all()
+    trained_rows, held_out_rows = made(rng, 1, 30), made(rng, 0, 15)
+    held_out_rows["context"] += "my date of birth is "
+    assert (found(trained_rows, held_out_rows)["stratum"] < 0).all()
 
 
 def test_what_has_no_counterpart_is_left_out_and_does_not_count():
@@ -146,8 +148,8 @@ def test_folds_are_no_fixed_ones_of_a_size(monkeypatch):
     monkeypatch.setattr("spark_audit.audits.identifier_texts.folds_of", spied)
     for seed in (1, 2):
         rng = np.random.default_rng(seed)
-        both = [made(rng, 1, 12), made(rng, 0, 12)]
-        compare_texts(pd.concat(both, ignore_index=True).assign(stratum=1))
+        rows_of_both = [made(rng, 1, 12), made(rng, 0, 12)]
+        compare_texts(pd.concat(rows_of_both, ignore_index=True).assign(stratum=1))
     assert len(orders) == len(set(orders)) == 2
 
 
@@ -176,7 +178,9 @@ def test_many_types_drop_out_no_more_often_than_one(monkeypatch, p_by_type, left
     monkeypatch.setattr("spark_audit.audits.identifier_texts.compare_texts", tested)
     # Other strings each time: what was tested last is remembered.
     rng = np.random.default_rng([ord(char) for char in str(p_by_type)])
-    spans = found(*(part for kind in p_by_type for part in alike(rng, type=kind)))
+    spans = found(
+        *(frame for type_name in p_by_type for frame in alike(rng, type=type_name))
+    )
     assert set(spans["type"][spans["stratum"] < 0]) == left_out
     # The smallest p that so many deals can give passes the strictest level.
     n_types = len(p_by_type)
@@ -186,8 +190,12 @@ def test_many_types_drop_out_no_more_often_than_one(monkeypatch, p_by_type, left
 
 def claims(rng: np.random.Generator, *, years: bool, effect: float) -> bool:
     """Whether memory would be claimed of dates whose form a checkpoint learned."""
-    ours, theirs = (range(2010, 2018), range(2016, 2024)) if years else ([2019],) * 2
-    spans = found(made(rng, 1, 40, years=ours), made(rng, 0, 20, years=theirs))
+    trained_years, held_out_years = (
+        (range(2010, 2018), range(2016, 2024)) if years else ([2019],) * 2
+    )
+    spans = found(
+        made(rng, 1, 40, years=trained_years), made(rng, 0, 20, years=held_out_years)
+    )
     if (spans["stratum"] < 0).any():
         return False
     late = spans["string"].str[:4].astype(int) >= 2017
@@ -226,8 +234,8 @@ def doubled(key: str, nll: np.ndarray) -> np.ndarray:
 
 def test_a_table_that_lacks_an_example_is_refused(make_case):
     case = make_case(sources=4, seed=2)
-    whole = case.table(doubled)
-    table = TokenTable.from_items(list(whole.items())[:2])
+    full_table = case.table(doubled)
+    table = TokenTable.from_items(list(full_table.items())[:2])
     sums = Sums(case.manifest, table)
     assert np.isfinite(sums(np.array([0]), np.array([1]), np.array([1]))).all()
     with pytest.raises(InputError, match="the score table lacks an item"):

@@ -42,14 +42,14 @@ def test_pure_shrinkage_is_what_regression_to_the_mean_would_give(make_case):
     assert delta.value == pytest.approx(bias.value, abs=0.1)
     assert delta.low > 0
     change = figure(result, "ours", "delta_sel", "change")
-    own = figure(result, "ours", "rtm_bias", "change")
+    bias_of_change = figure(result, "ours", "rtm_bias", "change")
     assert change.no_effect == 0.0
     assert delta.no_effect == pytest.approx(delta.value - change.value)  # type: ignore[operator]
-    assert own.value == pytest.approx(change.value, abs=0.1)
+    assert bias_of_change.value == pytest.approx(change.value, abs=0.1)
     finding = the_one(result.findings, metric="delta_sel")
     assert finding.says == "matched.delta_sel_up"
     assert "matched.regression" in finding.further
-    assert finding.facts["regression"] == own
+    assert finding.facts["regression"] == bias_of_change
     assert {*claims(result, "ours")} == {"moved", "not_tested"}
 
 
@@ -85,10 +85,10 @@ def test_a_full_text_learner_that_moved_all_alike_shows_no_memory(make_case):
         figure(result, "ours", "pii_change", of) for of in ("trained", "never-trained")
     )
     assert row.value == pytest.approx(trained.value - never.value)  # type: ignore[operator]
-    kind, specific = (figure(result, "ours", name) for name in ("kind", "specific"))
-    assert kind.value == pytest.approx(-2.47 + 0.2, abs=0.2)
+    kind_row, specific = (figure(result, "ours", name) for name in ("kind", "specific"))
+    assert kind_row.value == pytest.approx(-2.47 + 0.2, abs=0.2)
     change = figure(result, "ours", "delta_sel", "change")
-    assert kind.value + specific.value == pytest.approx(change.value)  # type: ignore[operator]
+    assert kind_row.value + specific.value == pytest.approx(change.value)  # type: ignore[operator]
     silent(result)
 
 
@@ -107,8 +107,8 @@ def test_the_base_with_its_logits_scaled_only_moved(make_case, scale):
 
     result = audit(case, ours=scaled)
     # Sharper logits make what has many alternatives likelier, as formats would.
-    kind = "formats" if scale > 1 else "nothing_shown"
-    assert {*claims(result, "ours")} == {"moved", kind}
+    expected_claim = "formats" if scale > 1 else "nothing_shown"
+    assert {*claims(result, "ours")} == {"moved", expected_claim}
     silent(result)
 
 
@@ -146,7 +146,7 @@ def test_unequally_hard_sides_are_no_memory(make_case):
     row = figure(result, "ours", "memory")
     assert row.high < 0, "an interval against zero would have claimed memory"
     assert not {*claims(result, "ours")} & {"memory", "betrays"}
-    assert any(one.says == "matched.unequal" for one in result.findings)
+    assert any(finding.says == "matched.unequal" for finding in result.findings)
     (guard,) = [g for g in result.guards if g.name == "never-trained identifiers"]
     assert guard.passed is None
 
@@ -162,8 +162,11 @@ def test_identifiers_that_stand_in_trained_rows_are_never_held_out(make_case):
             string = ("Ada" if example["split"] == "train" else "ADA").ljust(size, "7")
             text = text[: span["start"]] + string[:size] + text[span["end"] :]
         example["prompt"] = text
-    known = Case(seal(content), case.reference)
-    result = audit(known, ours=moved(case, trained=-1, never=0, other=0, spread=0.2))
+    case_with_known_strings = Case(seal(content), case.reference)
+    result = audit(
+        case_with_known_strings,
+        ours=moved(case, trained=-1, never=0, other=0, spread=0.2),
+    )
     assert figure(result, "ours", "memory").status == "not_estimable"
     assert "memory" not in claims(result, "ours")
 
@@ -179,9 +182,9 @@ def test_a_string_in_the_plain_text_of_a_trained_row_is_known(make_case):
     train["prompt"] = train["prompt"][:50] + f" {string} " + train["prompt"][52:]
     frame = evidence("matched", case.tables(ours=same), seal(content)).frame()
     spans = frame[frame["role"].isin(["pii", "unmatched"])]
-    known = spans[(spans["split"] == "test") & (spans["trained"] == 1)]
-    assert list(known["example"]) == [test["id"]]
-    assert list(known["start"]) == [span["token_start"]]
+    known_spans = spans[(spans["split"] == "test") & (spans["trained"] == 1)]
+    assert list(known_spans["example"]) == [test["id"]]
+    assert list(known_spans["start"]) == [span["token_start"]]
 
 
 def test_by_dose_memory_and_kind_are_what_plain_sums_give(make_case):
@@ -202,25 +205,25 @@ def test_by_dose_memory_and_kind_are_what_plain_sums_give(make_case):
     raised = pii & (frame["split"] == "train") & frame["cluster"].isin(many)
     frame.loc[raised, "dose"] = 5
 
-    known = of_frame(frame, "nll_sum", rematched=False, placebo=False)
-    result = conclude("matched", known, Context(replicates=100))
-    own = frame[frame["checkpoint"] == "ours"]
-    own = own.assign(change=own["nll_sum"] - own["ref_sum"])
-    control = own[own["role"] == "control"].set_index("pair")["change"]
-    spans = own[own["role"].isin(["pii", "unmatched"])]
+    dosed_evidence = of_frame(frame, "nll_sum", rematched=False, placebo=False)
+    result = conclude("matched", dosed_evidence, Context(replicates=100))
+    own_spans = frame[frame["checkpoint"] == "ours"]
+    own_spans = own_spans.assign(change=own_spans["nll_sum"] - own_spans["ref_sum"])
+    control = own_spans[own_spans["role"] == "control"].set_index("pair")["change"]
+    spans = own_spans[own_spans["role"].isin(["pii", "unmatched"])]
     pairs = spans[spans["role"] == "pii"]
-    apart = pairs["change"] - control[pairs["pair"]].to_numpy()
+    change_beyond_control = pairs["change"] - control[pairs["pair"]].to_numpy()
 
-    def means(part: pd.DataFrame, dose: int | None) -> tuple[float, float]:
+    def means(frame: pd.DataFrame, dose: int | None) -> tuple[float, float]:
         """P, and H with its types as heavy as P has them; over the types H has."""
-        test = part["split"] == "test"
-        part = part[test | (part["dose"].clip(lower=1) == dose) | (dose is None)]
-        counts = part.loc[test, "type"].value_counts()
-        sums = part.groupby(["split", "type"])[["change", "n_tokens"]].sum()
+        test = frame["split"] == "test"
+        frame = frame[test | (frame["dose"].clip(lower=1) == dose) | (dose is None)]
+        counts = frame.loc[test, "type"].value_counts()
+        sums = frame.groupby(["split", "type"])[["change", "n_tokens"]].sum()
         held = counts.index[counts > 1]
-        ours, never = (sums.loc[side].loc[held] for side in ("train", "test"))
-        share = ours["n_tokens"] / ours["n_tokens"].sum()
-        trained = ours["change"].sum() / ours["n_tokens"].sum()
+        trained_sums, never = (sums.loc[side].loc[held] for side in ("train", "test"))
+        share = trained_sums["n_tokens"] / trained_sums["n_tokens"].sum()
+        trained = trained_sums["change"].sum() / trained_sums["n_tokens"].sum()
         return trained, (share * never["change"] / never["n_tokens"]).sum()
 
     rows = {(r.metric, r.group): r for r in result.results if not r.variant}
@@ -228,12 +231,14 @@ def test_by_dose_memory_and_kind_are_what_plain_sums_give(make_case):
         trained, never = means(spans, dose)
         memory = rows["memory", group].value
         assert memory == pytest.approx(trained - never, abs=1e-9)
-        beyond, kind = means(pairs.assign(change=apart), dose)
-        assert rows["kind", group].value == pytest.approx(kind, abs=1e-9)
+        trained_mean, never_mean = means(
+            pairs.assign(change=change_beyond_control), dose
+        )
+        assert rows["kind", group].value == pytest.approx(never_mean, abs=1e-9)
         specific = rows["specific", group].value
-        assert specific == pytest.approx(beyond - kind, abs=1e-9)
-    said = [f for f in result.findings if f.group == "dose:4-7"]
-    assert [f.claim for f in said] == ["memory"]
+        assert specific == pytest.approx(trained_mean - never_mean, abs=1e-9)
+    dose_findings = [f for f in result.findings if f.group == "dose:4-7"]
+    assert [f.claim for f in dose_findings] == ["memory"]
 
 
 @pytest.mark.parametrize(("groups", "tests"), [(2, 1), (4, 1), (5, 2)])
@@ -242,14 +247,16 @@ def test_a_highest_dose_of_few_groups_is_no_test(make_case, groups, tests):
     case = make_case(sources=24, tests=30, seed=41)
     change = moved(case, trained=-0.9, never=-0.1, other=-0.2, spread=0.3)
     options = {"placebo_draws": 0, "rematched": False}
-    made = evidence("matched", case.tables(ours=change), case.manifest, **options)
-    frame = made.frame()
+    evidence_as_built = evidence(
+        "matched", case.tables(ours=change), case.manifest, **options
+    )
+    frame = evidence_as_built.frame()
     trained = frame["role"].isin(["pii", "unmatched"]) & (frame["split"] == "train")
     most = sorted(set(frame.loc[trained, "cluster"]))[:groups]
     frame.loc[trained & frame["cluster"].isin(most), "dose"] = 20
 
-    known = of_frame(frame, "nll_sum", rematched=False, placebo=False)
-    result = conclude("matched", known, Context(replicates=100))
+    dosed_evidence = of_frame(frame, "nll_sum", rematched=False, placebo=False)
+    result = conclude("matched", dosed_evidence, Context(replicates=100))
     primary = [f for f in result.findings if f.family == "primary"]
     assert [f.group for f in primary] == ["pooled", "dose:16+"][:tests]
     row = figure(result, "ours", "memory", group="dose:16+")

@@ -21,16 +21,18 @@ def test_contrasts_claim_nothing_where_other_text_drifted_unequally(make_case):
     apart = moved(case, trained=0.6, never=0, other=0.3, spread=0.2, seed=1)
     alike = moved(case, trained=0.6, never=0, other=0.1, spread=0.2, seed=1)
     result = audit(case, baseline="plain", plain=plain, apart=apart, alike=alike)
-    found = {f.checkpoint: f for f in result.findings if f.metric == "did"}
+    did_findings_by_name = {
+        f.checkpoint: f for f in result.findings if f.metric == "did"
+    }
     for name in ("apart", "alike"):
-        assert found[name].p_adjusted < 0.05
-    assert found["apart"].claim == "nothing_shown"
-    assert found["apart"].says == "matched.did_drift_unequal"
-    assert "matched.drift" in found["apart"].further
+        assert did_findings_by_name[name].p_adjusted < 0.05
+    assert did_findings_by_name["apart"].claim == "nothing_shown"
+    assert did_findings_by_name["apart"].says == "matched.did_drift_unequal"
+    assert "matched.drift" in did_findings_by_name["apart"].further
     names = ("drift_own", "drift_baseline", "drift")
-    drifts = [found["apart"].facts[name].value for name in names]
+    drifts = [did_findings_by_name["apart"].facts[name].value for name in names]
     assert drifts == pytest.approx([0.3, 0.1, 0.2], abs=1e-6)
-    assert found["alike"].claim == "suppressed_kind"
+    assert did_findings_by_name["alike"].claim == "suppressed_kind"
     drifts = {c.checkpoint: c for c in result.contrasts if c.metric == "low_change"}
     assert drifts["apart"].value == pytest.approx(0.2, abs=1e-6)
     assert figure(result, "apart", "low_change").value == pytest.approx(0.3, abs=1e-6)
@@ -54,20 +56,24 @@ def test_ordinary_runs_take_the_place_of_the_tolerance(make_case):
         placebo_draws=0,
         rematched=False,
     )
-    found = {f.checkpoint: f for f in result.findings if f.metric == "did"}
+    did_findings_by_name = {
+        f.checkpoint: f for f in result.findings if f.metric == "did"
+    }
     # Of five tests the first step of their correction has to be passed.
-    alone = matched(
+    without_ordinary = matched(
         case.tables(plain=plain, far=runs["far"]),
         case.manifest,
         baseline="plain",
         placebo_draws=0,
         rematched=False,
     )
-    (one,) = [f.mde for f in alone.findings if f.metric == "did"]
+    (mde_alone,) = [f.mde for f in without_ordinary.findings if f.metric == "did"]
     sizes = (mde(1.0, clusters=40, level=level) for level in (0.95, 0.99))
-    assert found["far"].mde / one == pytest.approx(1 / next(sizes) * next(sizes))
-    assert found["far"].claim == "suppressed_kind"
-    assert found["near"].claim == "nothing_shown"
+    assert did_findings_by_name["far"].mde / mde_alone == pytest.approx(
+        1 / next(sizes) * next(sizes)
+    )
+    assert did_findings_by_name["far"].claim == "suppressed_kind"
+    assert did_findings_by_name["near"].claim == "nothing_shown"
     with pytest.raises(InputError, match="--null: 'four' is none of the checkpoints"):
         matched(tables, case.manifest, baseline="plain", null="four")
 

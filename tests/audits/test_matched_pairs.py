@@ -19,13 +19,13 @@ def rematched(case: Any, variant: dict[str, Any]) -> pd.DataFrame:
 def test_the_manifest_s_own_settings_give_its_own_pairs(make_case):
     case = make_case(sources=30, seed=1, caliper=0.2)
     pairs = rematched(case, {})
-    found = {
+    found_pairs = {
         (case.manifest.examples[e].id, int(p), int(c), int(n))
         for e, p, c, n in zip(
             pairs.example, pairs.pii, pairs.control, pairs.length, strict=True
         )
     }
-    assert found == {
+    assert found_pairs == {
         (
             p.example,
             p.pii.token_start,

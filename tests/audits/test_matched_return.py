@@ -26,8 +26,12 @@ def relearned(case: Any, before: float, after: float, *, base: float = 0.0) -> A
     changes = {"base": same, "base+relearn": by(base, 1)}
     changes |= {"ours": by(before, 2), "ours+relearn": by(after, 3)}
     context = Context(baselines={"ours+relearn": "ours"})
-    known = evidence("matched", case.tables(**changes), case.manifest, placebo_draws=0)
-    return conclude("matched", known, context, rematched=False, placebo_draws=0)
+    scene_evidence = evidence(
+        "matched", case.tables(**changes), case.manifest, placebo_draws=0
+    )
+    return conclude(
+        "matched", scene_evidence, context, rematched=False, placebo_draws=0
+    )
 
 
 @pytest.mark.parametrize(
@@ -47,8 +51,8 @@ def test_what_comes_back_is_memory_beyond_before_and_the_base(
 ):
     case = make_case(sources=60, tests=40, seed=33)
     result = relearned(case, before, after, base=base)
-    own = [f for f in result.findings if f.metric == "returned"]
-    assert [(f.says, f.claim) for f in own] == [(f"matched.{says}", claim)]
+    own_findings = [f for f in result.findings if f.metric == "returned"]
+    assert [(f.says, f.claim) for f in own_findings] == [(f"matched.{says}", claim)]
     assert not [f for f in result.findings if f.checkpoint == "base+relearn"]
     row = next(r for r in result.contrasts if r.metric == "returned")
     assert row.value == pytest.approx(after - before - base, abs=0.25)
@@ -78,8 +82,12 @@ def test_nothing_came_back_to_a_replicate_that_remembers_or_whose_method_does(
             case, trained=trained, never=0.0, other=0.0, spread=0.3, seed=seed
         )
     context = Context(baselines={"ours[1]+relearn": "ours[1]"})
-    known = evidence("matched", case.tables(**changes), case.manifest, placebo_draws=0)
-    result = conclude("matched", known, context, rematched=False, placebo_draws=0)
+    scene_evidence = evidence(
+        "matched", case.tables(**changes), case.manifest, placebo_draws=0
+    )
+    result = conclude(
+        "matched", scene_evidence, context, rematched=False, placebo_draws=0
+    )
 
     (finding,) = [f for f in result.findings if f.metric == "returned"]
     assert finding.says == f"matched.{says}"
@@ -94,9 +102,11 @@ def test_a_replicate_gets_no_return_where_text_tells_the_sides_apart(
     case = make_case(sources=60, tests=40, seed=33)
     changes = {"base": same, "base+relearn": same, "ours[1]": same}
     changes["ours[1]+relearn"] = moved(case, trained=-3.0, never=0.0, other=0.0)
-    known = evidence("matched", case.tables(**changes), case.manifest, placebo_draws=0)
-    is_identifier = known.units["role"].isin(["pii", "unmatched"])
-    units = known.units.assign(
+    scene_evidence = evidence(
+        "matched", case.tables(**changes), case.manifest, placebo_draws=0
+    )
+    is_identifier = scene_evidence.units["role"].isin(["pii", "unmatched"])
+    units = scene_evidence.units.assign(
         form=0,
         stratum=stratum * is_identifier,
         text_auc=is_identifier.map({True: 0.7}),
@@ -105,7 +115,7 @@ def test_a_replicate_gets_no_return_where_text_tells_the_sides_apart(
     context = Context(baselines={"ours[1]+relearn": "ours[1]"})
     result = conclude(
         "matched",
-        replace(known, units=units),
+        replace(scene_evidence, units=units),
         context,
         rematched=False,
         placebo_draws=0,
@@ -118,8 +128,12 @@ def test_nothing_comes_back_without_what_it_is_held_against(make_case, missing):
     case = make_case(sources=30, tests=20, seed=33)
     changes = dict.fromkeys(("base", "base+relearn", "ours", "ours+relearn"), same)
     del changes[missing]
-    known = evidence("matched", case.tables(**changes), case.manifest, placebo_draws=0)
-    result = conclude("matched", known, Context(), rematched=False, placebo_draws=0)
+    scene_evidence = evidence(
+        "matched", case.tables(**changes), case.manifest, placebo_draws=0
+    )
+    result = conclude(
+        "matched", scene_evidence, Context(), rematched=False, placebo_draws=0
+    )
     assert {row.checkpoint for row in result.results} > {"ours+relearn"}
     figures = [*result.results, *result.contrasts, *result.findings]
     assert not [figure for figure in figures if figure.metric == "returned"]

@@ -28,7 +28,7 @@ LP = np.array(
 
 
 def example(**fields: Any) -> Any:
-    known: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "id": "a",
         "task": "t",
         "prompt": "Text: some words of it.",
@@ -38,9 +38,9 @@ def example(**fields: Any) -> Any:
         "reference_unll": [None] * 12,
         "response_token": 10,
     }
-    known |= fields
-    text = known["prompt"] + known["response"]
-    return SimpleNamespace(**known, text=text, had_loss=None)
+    facts |= fields
+    text = facts["prompt"] + facts["response"]
+    return SimpleNamespace(**facts, text=text, had_loss=None)
 
 
 def manifest(*examples: Any) -> Any:
@@ -75,8 +75,8 @@ def test_panel_equals_the_published_codes():
     base["e08"] = drawn(rng, 30)
     seen = {k: np.minimum(v + rng.normal(0.3, 0.4, len(v)), 0) for k, v in base.items()}
     seen = {k: v.astype(np.float32).astype(np.float64) for k, v in seen.items()}
-    known = manifest(*(example(id=key) for key in keys))
-    found = membership_scores(table(**seen), known, keys, base=table(**base))
+    examples = manifest(*(example(id=key) for key in keys))
+    scores = membership_scores(table(**seen), examples, keys, base=table(**base))
     fallen = 0
     for i, key in enumerate(keys):
         target, reference = -seen[key], -base[key]
@@ -85,7 +85,7 @@ def test_panel_equals_the_published_codes():
             ones = np.ones(min(window, len(target)))
             sums = [np.convolve(v, ones, "valid") for v in (reference, target)]
             shares.append(np.mean(sums[0] > sums[1]))
-        assert found["wbc"][i] == pytest.approx(np.mean(shares), abs=1e-6)
+        assert scores["wbc"][i] == pytest.approx(np.mean(shares), abs=1e-6)
         up = down = wrong = 0.0
         for j in range(1, len(target)):  # the code leaves out its first position
             if target[j] > 0.5:  # the table's first guesses
@@ -93,72 +93,74 @@ def test_panel_equals_the_published_codes():
                 up += max(0.0, reference[j] - target[j])
                 down += max(0.0, target[j] - reference[j])
         if wrong < 2:
-            assert np.isnan(found["ez"][i])
+            assert np.isnan(scores["ez"][i])
         elif down:
             fallen += 1
-            assert found["ez"][i] == pytest.approx(up / (down + 1e-12), rel=1e-6)
+            assert scores["ez"][i] == pytest.approx(up / (down + 1e-12), rel=1e-6)
         for share, name in ((0.1, "10"), (0.2, "20"), (0.3, "30")):
             k = max(1, int(share * len(target) + 1e-9))
             lowest = sorted(seen[key])[:k]
-            assert found[f"mink{name}"][i] == pytest.approx(np.mean(lowest), abs=1e-6)
+            assert scores[f"mink{name}"][i] == pytest.approx(np.mean(lowest), abs=1e-6)
             z = sorted((v + 2) / 0.5 for v in seen[key])[:k]
-            assert found[f"minkpp{name}"][i] == pytest.approx(np.mean(z), abs=1e-5)
+            assert scores[f"minkpp{name}"][i] == pytest.approx(np.mean(z), abs=1e-5)
     assert fallen > 20
     ratio = {key: np.exp(seen[key]) / np.exp(base[key]) for key in keys}
     everyone = np.concatenate([ratio[key] for key in keys])
     step = max(1, len(everyone) // 1024)
     for i, key in enumerate(keys):
-        share = np.mean([np.mean(one >= everyone[::step]) for one in ratio[key]])
-        assert found["rmia"][i] == pytest.approx(share, abs=2e-3)
+        share = np.mean(
+            [np.mean(ratio_at_k >= everyone[::step]) for ratio_at_k in ratio[key]]
+        )
+        assert scores["rmia"][i] == pytest.approx(share, abs=2e-3)
 
 
 def test_texts_of_which_no_wrong_guess_fell_rank_highest():
     """The published code gives them 0, the lowest score there is."""
     rows = {"a": LP + 0.4, "b": LP + 0.5, "c": LP + np.resize([0.9, -1e-4], 12)}
-    known = manifest(*(example(id=key) for key in "abcde"))
+    examples = manifest(*(example(id=key) for key in "abcde"))
     same = {"d": LP, "e": LP[:2]}
     base = {**dict.fromkeys("abcd", LP), "e": LP[:2] - 1}
-    found = membership_scores(
-        table(**rows, **same), known, [*"abcde"], base=table(**base)
+    scores = membership_scores(
+        table(**rows, **same), examples, [*"abcde"], base=table(**base)
     )["ez"]
-    assert found[1] > found[0] > NOTHING_FELL > found[2] > 1
-    assert np.isnan(found[3:]).all(), "nothing moved; one wrong guess is no zone"
+    assert scores[1] > scores[0] > NOTHING_FELL > scores[2] > 1
+    assert np.isnan(scores[3:]).all(), "nothing moved; one wrong guess is no zone"
 
 
 def test_combined_is_a_mean_of_ranks():
     first, second = np.array([3.0, 1, 2, np.nan]), np.array([1.0, np.nan, 2, np.nan])
-    found = mean_rank([first, second])
-    assert found[:3] == pytest.approx([(5 / 6 + 1 / 4) / 2, 1 / 6, (3 / 6 + 3 / 4) / 2])
-    assert np.isnan(found[3])
+    ranks = mean_rank([first, second])
+    assert ranks[:3] == pytest.approx([(5 / 6 + 1 / 4) / 2, 1 / 6, (3 / 6 + 3 / 4) / 2])
+    assert np.isnan(ranks[3])
     assert set(DECLARED_SCORES) <= set(ALL_SCORES)
 
 
 def test_what_is_missing_is_missing():
     rows = {"a": LP, "b": LP[:3]}
-    known = manifest(
+    examples = manifest(
         example(response_token=20),
         example(id="b"),
         example(id="c"),
     )
-    found = membership_scores(table(**rows), known, ["a", "b", "c"])
-    missing = {name: np.isnan(values).tolist() for name, values in found.items()}
+    scores = membership_scores(table(**rows), examples, ["a", "b", "c"])
+    missing = {name: np.isnan(values).tolist() for name, values in scores.items()}
     assert missing["loss"] == [False, False, True]
     assert missing["response"] == [True, True, True], "no response token was scored"
     assert missing["reference"] == [True, True, True], "there is no base"
-    other = table(a=LP[:5])
-    cut = membership_scores(table(**rows), known, ["a"], base=other)
+    short_table = table(a=LP[:5])
+    cut = membership_scores(table(**rows), examples, ["a"], base=short_table)
     assert np.isnan(cut["reference"][0]), "other tokens cannot be compared"
     none = TokenTable.from_items([])
-    assert np.isnan(membership_scores(none, known, ["a"])["loss"]).all()
+    assert np.isnan(membership_scores(none, examples, ["a"])["loss"]).all()
 
 
 def test_scores_ignore_the_other_texts():
     """Peers' scores change with the batch or its padding."""
-    known = manifest(*(example(id=key) for key in "abc"))
-    alone = membership_scores(table(b=LP), known, ["b"])
-    among = membership_scores(table(a=LP[:2], b=LP, c=LP[::-1]), known, ["a", "b"])
+    examples = manifest(*(example(id=key) for key in "abc"))
+    scores_alone = membership_scores(table(b=LP), examples, ["b"])
+    among = membership_scores(table(a=LP[:2], b=LP, c=LP[::-1]), examples, ["a", "b"])
     for attack in set(ALL_SCORES) - {"combined"}:  # a mean of ranks
-        assert among[attack][1] == pytest.approx(alone[attack][0], nan_ok=True)
+        assert among[attack][1] == pytest.approx(scores_alone[attack][0], nan_ok=True)
 
 
 def test_lengths_of_both_sides_are_compared():
@@ -166,11 +168,11 @@ def test_lengths_of_both_sides_are_compared():
     length = [*rng.normal(0, 1, 400), *rng.normal(0.5, 1, 300)]
     facts = pd.DataFrame({"task": "t", "member": np.arange(700) < 400})
     facts = facts.assign(length=length, zlib_bytes=1.0, cluster=np.arange(700))
-    apart, flat = covariate_table(facts)
-    assert apart["p"] < 1e-4
-    assert apart["smd"] == pytest.approx(-0.5, abs=0.15)
+    differing, flat = covariate_table(facts)
+    assert differing["p"] < 1e-4
+    assert differing["smd"] == pytest.approx(-0.5, abs=0.15)
     assert flat["smd"] is None
-    assert differs_by_covariate(apart)
+    assert differs_by_covariate(differing)
     assert not differs_by_covariate(flat)
     assert not [*covariate_table(facts[399:])]
 
@@ -202,10 +204,12 @@ def test_permuted_sides_keep_clusters_and_tasks():
     task = cluster % 2
     pure = Design(cluster < 25, cluster, task)
     for _ in range(20):
-        found = permute_sides(pure, rng)
-        assert found.sum() == pure.member.sum()
-        assert found[task == 0].sum() == pure.member[task == 0].sum()
-        assert (found.reshape(-1, 3) == found[::3, None]).all(), "clusters stay whole"
+        permuted = permute_sides(pure, rng)
+        assert permuted.sum() == pure.member.sum()
+        assert permuted[task == 0].sum() == pure.member[task == 0].sum()
+        assert (permuted.reshape(-1, 3) == permuted[::3, None]).all(), (
+            "clusters stay whole"
+        )
     mixed = Design(np.tile([True, False, False], 40), cluster, task)
     drawn = np.array([permute_sides(mixed, rng) for _ in range(50)])
     assert (drawn.reshape(50, 40, 3).sum(axis=2) == 1).all()
@@ -225,8 +229,10 @@ def test_label_test():
     alike = rng.integers(0, 3, 300)
     p = label_test(alike, sides, seed=1)
     assert p > 0.05
-    other = np.where(sides.member, rng.integers(0, 2, 300), rng.integers(0, 3, 300))
-    assert label_test(other, sides, seed=1) == pytest.approx(0.001)
+    labels_apart = np.where(
+        sides.member, rng.integers(0, 2, 300), rng.integers(0, 3, 300)
+    )
+    assert label_test(labels_apart, sides, seed=1) == pytest.approx(0.001)
     assert label_test(np.full(300, -1), sides, seed=1) is None
     assert label_test(np.zeros(300, int), sides, seed=1) is None
     # Tasks of other sizes on both sides are no label shift.
@@ -244,11 +250,13 @@ VOCABULARY = np.array([f"w{i}" for i in range(600)])
 
 def blind(*given: Any, **options: Any) -> Any:
     """What the classifier finds, by names."""
-    found, scores = blind_classifier(*given, **options)
-    if not found:
+    blind_figures, scores = blind_classifier(*given, **options)
+    if not blind_figures:
         return None
-    told = {name.removeprefix("blind_"): one for name, one in found.items()}
-    return SimpleNamespace(scores=scores, **told)
+    figures_by_name = {
+        name.removeprefix("blind_"): figure for name, figure in blind_figures.items()
+    }
+    return SimpleNamespace(scores=scores, **figures_by_name)
 
 
 def texts_of(
@@ -261,24 +269,24 @@ def texts_of(
     q[[5, 9, 14]] *= factor
     laws = {False: p / p.sum(), True: q / q.sum()}
     cache: dict[int, str] = {}
-    found = []
+    texts = []
     for member, cluster in zip(sides.member, sides.cluster, strict=True):
         if copies == 1 or int(cluster) not in cache:
             drawn = VOCABULARY[rng.choice(600, words, p=laws[bool(member)])]
             cache[int(cluster)] = " ".join(drawn)
-        found.append(cache[int(cluster)])
-    return found
+        texts.append(cache[int(cluster)])
+    return texts
 
 
 def test_blind_classifier_finds_a_shift_in_the_texts():
     sides = independent(120, 80, tasks=2)
     labels = np.zeros(200, int)
     texts = texts_of(sides, factor=4, seed=0)
-    found = blind(texts, labels, sides, seed=0, permutations=40)
-    assert found.p == pytest.approx(1 / 41)
-    assert found.value > 0.65
-    assert found.value > found.null_high
-    assert np.isfinite(found.scores).all()
+    figures = blind(texts, labels, sides, seed=0, permutations=40)
+    assert figures.p == pytest.approx(1 / 41)
+    assert figures.value > 0.65
+    assert figures.value > figures.null_high
+    assert np.isfinite(figures.scores).all()
     alike = texts_of(sides, factor=1, seed=0)
     nothing = blind(alike, labels, sides, seed=0, permutations=40)
     assert nothing.p > 0.05
@@ -299,9 +307,9 @@ def test_texts_that_repeat_within_a_cluster_give_nothing_away():
     cluster = np.repeat(np.arange(50), 4)
     sides = Design(cluster < 25, cluster, np.zeros(200, int))
     texts = texts_of(sides, factor=1, seed=1, copies=4)
-    found = blind(texts, np.zeros(200, int), sides, seed=0, permutations=60)
-    assert found.p > 0.05
-    assert found.value < 0.75
+    figures = blind(texts, np.zeros(200, int), sides, seed=0, permutations=60)
+    assert figures.p > 0.05
+    assert figures.value < 0.75
 
 
 def test_uneven_tasks_are_no_shift():
@@ -314,8 +322,8 @@ def test_uneven_tasks_are_no_shift():
         f"topic{t} {text}"
         for t, text in zip(task, texts_of(sides, factor=1, seed=2), strict=True)
     ]
-    found = blind(texts, np.zeros(240, int), sides, seed=0, permutations=60)
-    assert found.p > 0.05
+    figures = blind(texts, np.zeros(240, int), sides, seed=0, permutations=60)
+    assert figures.p > 0.05
 
 
 def test_numbers_that_are_written_otherwise_are_told_apart_by_few_rows():
@@ -335,9 +343,9 @@ def test_large_sets_are_subsampled(monkeypatch):
     monkeypatch.setattr(text_classifiers, "MAX_ROWS_FOR_TEXTS", 60)
     sides = independent(150, 20)
     texts = texts_of(sides, factor=1, seed=0)
-    found = blind(texts, np.zeros(170, int), sides, seed=0, permutations=10)
-    drawn = np.isfinite(found.scores)
-    assert found.rows == drawn.sum() == 60
+    figures = blind(texts, np.zeros(170, int), sides, seed=0, permutations=10)
+    drawn = np.isfinite(figures.scores)
+    assert figures.rows == drawn.sum() == 60
     assert drawn[sides.member].sum() == 40
 
 
@@ -357,8 +365,8 @@ def test_blind_p_value_holds_its_level(rows):
     sides = Design(cluster < 60, cluster, np.zeros(len(cluster), int))
     for seed in range(runs):
         texts = texts_of(sides, factor=1, seed=seed, copies=rows)
-        found = blind(
+        figures = blind(
             texts, np.zeros(len(cluster), int), sides, seed=seed, permutations=59
         )
-        rejected += found.p <= 0.05
+        rejected += figures.p <= 0.05
     assert rejected / runs < 0.10

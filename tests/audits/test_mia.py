@@ -53,22 +53,24 @@ class World:
         rng = np.random.default_rng([self.seed, seed])
         items = []
         for key, logp in self.logp.items():
-            own = logp + rng.normal(0, noise, len(logp)) if noise else logp
-            own = own + gain * (key in self.members)
+            own_logp = logp + rng.normal(0, noise, len(logp)) if noise else logp
+            own_logp = own_logp + gain * (key in self.members)
             columns = {
-                "nll": -own.astype(np.float32),
-                "rank_lo": np.where(own < -0.5, 2, 1).astype(np.int32),
-                "mean_logp": np.full(len(own), -2.0, np.float32),
-                "sd_logp": np.full(len(own), 1.0, np.float32),
+                "nll": -own_logp.astype(np.float32),
+                "rank_lo": np.where(own_logp < -0.5, 2, 1).astype(np.int32),
+                "mean_logp": np.full(len(own_logp), -2.0, np.float32),
+                "sd_logp": np.full(len(own_logp), 1.0, np.float32),
             }
-            items.append((key, np.arange(1, len(own) + 1, dtype=np.int32), columns))
+            items.append(
+                (key, np.arange(1, len(own_logp) + 1, dtype=np.int32), columns)
+            )
         return TokenTable.from_items(items)
 
     def tables(self, *, base: bool = True, noise: float = 0.3, **gains: float) -> Any:
-        found = {"base": {PLAIN: self.table(noise=0)}} if base else {}
+        scored = {"base": {PLAIN: self.table(noise=0)}} if base else {}
         for i, (name, gain) in enumerate(gains.items()):
-            found[name] = {PLAIN: self.table(gain=gain, seed=i + 1, noise=noise)}
-        return found
+            scored[name] = {PLAIN: self.table(gain=gain, seed=i + 1, noise=noise)}
+        return scored
 
 
 @pytest.fixture
@@ -102,7 +104,7 @@ def make_world(make_case) -> Make:
             label = ["good", "bad"][int(rng.integers(2))]
             values = -rng.gamma(2, 1, TOKENS) + common
             logp[key] = np.minimum(values, -1e-3) + shifted * member
-            given = np.maximum(np.rint(-logp[key] * 1e6), 0).astype(int)
+            reference_micronats = np.maximum(np.rint(-logp[key] * 1e6), 0).astype(int)
             sides["members" if member else "non_members"].append(key)
             examples.append(
                 {
@@ -116,7 +118,7 @@ def make_world(make_case) -> Make:
                     "kept": [0, TOKENS + 1],
                     "response_token": TOKENS - 1,
                     "low": [],
-                    "reference_unll": [None, *given.tolist()],
+                    "reference_unll": [None, *reference_micronats.tolist()],
                     "excluded": [],
                     "classes": "a" * (TOKENS + 1),
                 }
@@ -145,32 +147,36 @@ def run(world: World, /, *, base: bool = True, **options: Any) -> AuditResult:
     return mia(world.tables(base=base, **gains), world.manifest, **rest)
 
 
-def row_of(result: AuditResult, name: str, of: str, **where: str) -> Row:
-    return figure(result, name, "auc", of, **where)
+def row_of(result: AuditResult, name: str, variant: str, **where: str) -> Row:
+    return figure(result, name, "auc", variant, **where)
 
 
 def change_of(
-    result: AuditResult, name: str, other: str, of: str, metric: str = "auc"
+    result: AuditResult, name: str, baseline: str, variant: str, metric: str = "auc"
 ) -> Contrast:
-    return change(result, name, metric, of, baseline=other)
+    return change(result, name, metric, variant, baseline=baseline)
 
 
 def guard(result: AuditResult, name: str, detail: str = "") -> Any:
-    (found,) = (g for g in result.guards if g.name == name and detail in g.detail)
-    return found
+    (guard_found,) = (g for g in result.guards if g.name == name and detail in g.detail)
+    return guard_found
 
 
 def test_without_base_the_manifests_own_reference_scores_stand_in(make_world):
     world = make_world(seed=6)
-    alone, beside = run(world, base=False, ours=0.5), run(world, ours=0.5)
+    without_base, beside = run(world, base=False, ours=0.5), run(world, ours=0.5)
     for attack in ("loss", "response", "mink10", "zlib"):
-        ours, theirs = (row_of(r, "base", attack) for r in (alone, beside))
-        assert ours.value == pytest.approx(theirs.value)
-    ours, theirs = (row_of(r, "ours", "reference") for r in (alone, beside))
-    assert ours.value == pytest.approx(theirs.value, abs=1e-3)
-    assert row_of(alone, "base", "minkpp10").status == "not_estimable"
-    assert change_of(alone, "ours", "base", "loss").low > 0
-    assert finding_of(alone, "ours").claim == "membership"
+        value_without_base, value_with_base = (
+            row_of(r, "base", attack) for r in (without_base, beside)
+        )
+        assert value_without_base.value == pytest.approx(value_with_base.value)
+    value_without_base, value_with_base = (
+        row_of(r, "ours", "reference") for r in (without_base, beside)
+    )
+    assert value_without_base.value == pytest.approx(value_with_base.value, abs=1e-3)
+    assert row_of(without_base, "base", "minkpp10").status == "not_estimable"
+    assert change_of(without_base, "ours", "base", "loss").low > 0
+    assert finding_of(without_base, "ours").claim == "membership"
 
 
 def test_small_tasks_are_left_out(make_world):
@@ -209,8 +215,8 @@ def test_too_few_rows_everywhere(make_world):
 
 
 def finding_of(result: AuditResult, name: str) -> Finding:
-    found: Finding = the_one(result.findings, checkpoint=name)
-    return found
+    finding: Finding = the_one(result.findings, checkpoint=name)
+    return finding
 
 
 def test_texts_that_differ_stand_beside_every_figure(make_world):
@@ -226,7 +232,7 @@ def test_texts_that_differ_stand_beside_every_figure(make_world):
     sure, weak, none = (finding_of(result, name) for name in ("ours", "weak", "other"))
     assert (sure.claim, sure.variant) == ("membership", "combined")
     blind = row_of(result, "ours", "blind")
-    ours = row_of(result, "ours", "combined")
+    own_row = row_of(result, "ours", "combined")
     (beside,) = (
         record
         for record in result.tables["mia_texts"]
@@ -234,21 +240,24 @@ def test_texts_that_differ_stand_beside_every_figure(make_world):
         and record["metric"] == "auc"
     )
     assert beside["says"] == "detected"
-    assert sure.facts["score"].value == ours.value
+    assert sure.facts["score"].value == own_row.value
     assert sure.facts["texts"].value == pytest.approx(beside["texts"])
     design = Design.of(
         [key in world.members for key in sorted(world.logp)],
         [key[:5] for key in sorted(world.logp)],
     )
-    known = result.evidence
-    order = np.argsort(known.units["example"])
-    combined, texts_alone = known.row("ours", "combined"), known.row("base", "texts")
-    apart, _ = auc_difference(design, combined[order], texts_alone[order])
-    beyond = sure.facts["beyond"]
-    assert (beyond.value, beyond.low, beyond.high) == (
-        pytest.approx(apart.value),
-        pytest.approx(apart.low),
-        pytest.approx(apart.high),
+    stored_evidence = result.evidence
+    order = np.argsort(stored_evidence.units["example"])
+    combined, texts_alone = (
+        stored_evidence.row("ours", "combined"),
+        stored_evidence.row("base", "texts"),
+    )
+    excess, _ = auc_difference(design, combined[order], texts_alone[order])
+    beyond_texts = sure.facts["beyond"]
+    assert (beyond_texts.value, beyond_texts.low, beyond_texts.high) == (
+        pytest.approx(excess.value),
+        pytest.approx(excess.low),
+        pytest.approx(excess.high),
     )
     assert weak.claim == "confounded"
     assert row_of(result, "weak", weak.variant).low > 0.5
@@ -285,8 +294,8 @@ def test_a_guess_that_is_worse_than_chance_is_no_bar(make_world, monkeypatch, ga
     assert finding.no_effect == 0
     assert 1 - score.value <= finding.power[-1].largest_effect <= 0.5
 
-    shown = finding.low > 0
-    assert shown == (finding.claim == "membership") == bool(gain)
+    is_shown = finding.low > 0
+    assert is_shown == (finding.claim == "membership") == bool(gain)
     for record in result.tables["mia_texts"]:
         assert record["bar"] >= record["texts"]
         assert record["difference"] == pytest.approx(record["score"] - record["bar"])
@@ -302,8 +311,8 @@ def test_a_guard_that_fails_by_chance_hides_no_memory(make_world, monkeypatch):
     real = texts.blind_classifier
 
     def unlucky(*given: Any, **options: Any) -> Any:
-        told, scores = real(*given, **options)
-        return told | {"blind_p": 0.03}, scores
+        blind_figures, scores = real(*given, **options)
+        return blind_figures | {"blind_p": 0.03}, scores
 
     monkeypatch.setattr(texts, "blind_classifier", unlucky)
     result = run(make_world(seed=7), ours=0.5, still=0.0, blind_permutations=20)
@@ -386,8 +395,8 @@ def test_labels_void_the_response_score_below_one_per_cent(
 
 def test_near_duplicates_across_the_split(make_world):
     clean = run(make_world(), ours=0.0)
-    found = guard(clean, "near-duplicates")
-    assert found.passed is True
+    near_duplicates = guard(clean, "near-duplicates")
+    assert near_duplicates.passed is True
     result = run(make_world(copies=20), ours=0.0)
     assert guard(result, "near-duplicates").passed is False
     assert row_of(result, "ours", "loss").status == "insensitive"
@@ -398,8 +407,8 @@ def test_near_duplicates_of_tasks_that_are_too_small_do_not_count(make_world):
     world = make_world(members=25, others=45, tasks=("a", "b"), copies=20)
     sides = world.manifest.membership
     small = [e.id for e in world.manifest.examples if e.task == "b"]
-    kept = {*small[:19], *small[-19:]}
-    examples = [e for e in world.manifest.examples if e.task == "a" or e.id in kept]
+    edge_ids = {*small[:19], *small[-19:]}
+    examples = [e for e in world.manifest.examples if e.task == "a" or e.id in edge_ids]
     ids = {e.id for e in examples}
     manifest = world.manifest.model_copy(
         update={
@@ -432,15 +441,19 @@ def test_evidence_without_a_later_column_is_of_the_same_examples(
     """An earlier version did not say which examples have a near-duplicate."""
     world = make_world(copies=20)
     later = evidence("mia", world.tables(a=0.4), world.manifest, blind_permutations=0)
-    known = evidence("mia", world.tables(b=0.0), world.manifest, blind_permutations=0)
-    earlier = replace(known, units=known.units.drop(columns="is_crossing"))
-    parts = [earlier, later] if earlier_first else [later, earlier]
-    both = Evidence.united(parts)
-    assert len(both.units) == len(later.units)
+    full_evidence = evidence(
+        "mia", world.tables(b=0.0), world.manifest, blind_permutations=0
+    )
+    earlier = replace(
+        full_evidence, units=full_evidence.units.drop(columns="is_crossing")
+    )
+    evidence_parts = [earlier, later] if earlier_first else [later, earlier]
+    united = Evidence.united(evidence_parts)
+    assert len(united.units) == len(later.units)
     context = Context(replicates=200)
-    alone = conclude("mia", later, context, blind_permutations=0)
-    result = conclude("mia", both, context, blind_permutations=0)
-    assert row_of(result, "a", "loss").value == row_of(alone, "a", "loss").value
+    result_alone = conclude("mia", later, context, blind_permutations=0)
+    result = conclude("mia", united, context, blind_permutations=0)
+    assert row_of(result, "a", "loss").value == row_of(result_alone, "a", "loss").value
     assert guard(result, "near-duplicates").passed is False
 
 
@@ -530,27 +543,29 @@ def test_scores_by_place_are_judged_with_the_rows_that_were_scored(
     files = [rows.parent / f"{name}.jsonl" for name in ("members", "non_members")]
     sides = [path.read_text() for path in files]
     assert rows.read_text() == "".join(sides)
-    given = [json.loads(line) for line in rows.read_text().splitlines()]
-    assert given == list(peer_rows(world.manifest))
-    assert {row["id"] for row in given if row["label"]} == world.members
-    assert [row["label"] for row in given] == [1] * 132 + [0] * 92
-    own = dict(zip(world.logp, np.random.default_rng(1).random(200), strict=True))
-    scores = np.array([own[row["id"]] + 2 * row["label"] for row in given])
+    given_rows = [json.loads(line) for line in rows.read_text().splitlines()]
+    assert given_rows == list(peer_rows(world.manifest))
+    assert {row["id"] for row in given_rows if row["label"]} == world.members
+    assert [row["label"] for row in given_rows] == [1] * 132 + [0] * 92
+    own_scores = dict(
+        zip(world.logp, np.random.default_rng(1).random(200), strict=True)
+    )
+    scores = np.array([own_scores[row["id"]] + 2 * row["label"] for row in given_rows])
     np.savez(tmp_path / "mine.npz", train_scores=scores[:132], test_scores=scores[132:])
-    np.save(tmp_path / "base.npy", [own[row["id"]] for row in given])
+    np.save(tmp_path / "base.npy", [own_scores[row["id"]] for row in given_rows])
     spec = f"peer:mine={tmp_path / 'mine.npz'},peer:base={tmp_path / 'base.npy'}"
     audit = partial(mia, world.tables(mine=0.0), world.manifest, scores_file=spec)
     result = audit(scores_rows=rows)
     (record,) = result.tables["mia_outside"]
     assert (record["checkpoint"], record["says"]) == ("mine", "detected")
     assert row_of(result, "mine", "peer").value == 1.0
-    member = np.isin(list(own), sorted(world.members))
-    values = np.array(list(own.values()))
+    member = np.isin(list(own_scores), sorted(world.members))
+    values = np.array(list(own_scores.values()))
     auc = (values[member][:, None] > values[~member]).mean()
     assert row_of(result, "base", "peer").value == pytest.approx(auc)
-    first, *others = map(json.dumps, given)
+    first, *others = map(json.dumps, given_rows)
     for wrong in ({"text": "other"}, {"label": 0}):
-        changed = json.dumps({**given[0], **wrong})
+        changed = json.dumps({**given_rows[0], **wrong})
         rows.write_text("\n".join([changed, *others]))
         with pytest.raises(InputError, match="other rows than the manifest|label"):
             audit(scores_rows=rows)

@@ -26,15 +26,17 @@ def ranked(case: Any, seed: int, *, ties: int = 0, scale: float = 1.0) -> Any:
 
 
 def audit(case: Any, baseline: str | None = None, **tables: TokenTable) -> Any:
-    found = {name: {PLAIN: table} for name, table in tables.items()}
-    return rank(found, case.manifest, baseline=baseline)
+    scored = {name: {PLAIN: table} for name, table in tables.items()}
+    return rank(scored, case.manifest, baseline=baseline)
 
 
 def test_ties_are_shown(make_case):
     case = make_case()
     tables = {"tied": ranked(case, 1, ties=3), "sure": ranked(case, 1)}
-    (told,) = (f for f in audit(case, **tables).findings if f.says == "rank.ties")
-    assert told.facts["names"] == ["tied"]
+    (ties_finding,) = (
+        f for f in audit(case, **tables).findings if f.says == "rank.ties"
+    )
+    assert ties_finding.facts["names"] == ["tied"]
 
 
 def test_a_token_that_was_not_scored_counts_in_no_figure(make_case):
@@ -58,7 +60,7 @@ def test_a_token_that_was_not_scored_counts_in_no_figure(make_case):
     united = Evidence.united([Evidence(units, ("base",), of_base), half])
 
     context = Context(replicates=200)
-    alone = Rank().conclude(half, context)
+    result_alone = Rank().conclude(half, context)
     beside = Rank().conclude(united, context)
     for metric, of in (
         ("top1_rate", "pii"),
@@ -66,7 +68,7 @@ def test_a_token_that_was_not_scored_counts_in_no_figure(make_case):
         ("rank_median", "pii"),
         ("top1_memory", "pii_all"),
     ):
-        expected = figure(alone, "half", metric, of)
+        expected = figure(result_alone, "half", metric, of)
         counted = figure(beside, "half", metric, of)
         assert expected.value is not None
         assert (counted.n, counted.clusters) == (expected.n, expected.clusters)
@@ -82,11 +84,11 @@ def test_a_canary_that_was_cut_does_not_count(make_case):
     for i, name in enumerate(("one", "two", "cut")):
         spans = []
         for start, part in PARTS:
-            place = {"start": start, "end": start + 2, "part": part}
+            where = {"start": start, "end": start + 2, "part": part}
             tokens = {"token_start": start, "token_end": start + 2}
             if (name, part) == ("cut", "name"):
                 tokens = dict.fromkeys(tokens)
-            spans.append(examples[i].spans[0].model_copy(update=place | tokens))
+            spans.append(examples[i].spans[0].model_copy(update=where | tokens))
         update = {"spans": spans, "canary_id": name}
         examples[i] = examples[i].model_copy(update=update)
     manifest = case.manifest.model_copy(update={"examples": examples, "pairs": []})

@@ -49,13 +49,13 @@ class Case:
                 nll = nll.copy()
                 columns = {}
                 if wanted.kind == "noise":
-                    own, other = loss(key, nll, wanted.sigma, wanted.draw)
-                    nll += np.where(self.pii(key), own, other)
+                    clean_loss, noisy_loss = loss(key, nll, wanted.sigma, wanted.draw)
+                    nll += np.where(self.pii(key), clean_loss, noisy_loss)
                     relative = np.full(len(nll) - 1, wanted.sigma / size, np.float32)
                     columns["relative"] = relative
                 columns["nll"] = nll[1:].astype(np.float32)
-                at = np.arange(1, len(nll), dtype=np.int32)
-                items.append((key, at, columns))
+                positions = np.arange(1, len(nll), dtype=np.int32)
+                items.append((key, positions, columns))
             return TokenTable.from_items(items)
 
         passes = [Pass("noise", s, d) for s in (0.01, 0.1) for d in range(2)]
@@ -71,7 +71,7 @@ def luck(key: str, draw: int, seed: int = 0) -> np.random.Generator:
     return np.random.default_rng([seed, draw, int(key[1:4])])
 
 
-def selective(pii: float, other: float, *, seed: int = 0, spread: float = 0.1) -> Loss:
+def selective(pii: float, factor: float, *, seed: int = 0, spread: float = 0.1) -> Loss:
     """Noise costs PII and other text so much, times sigma over 0.01."""
 
     def loss(
@@ -79,7 +79,7 @@ def selective(pii: float, other: float, *, seed: int = 0, spread: float = 0.1) -
     ) -> tuple[np.ndarray, np.ndarray]:
         rng = luck(key, draw, seed)
         jitter = rng.normal(0, spread, len(nll)) + rng.normal(0, spread)
-        return pii * sigma / 0.01 + jitter, other * sigma / 0.01 + jitter
+        return pii * sigma / 0.01 + jitter, factor * sigma / 0.01 + jitter
 
     return loss
 
@@ -92,16 +92,16 @@ def find(rows: Sequence[Row], **wanted: str) -> Any:
 
 
 def test_canary_rows_and_cut_spans_are_left_out(make_case):
-    whole = make_case(sources=3)
-    unll = list(whole.manifest.by_id["e001-0"].reference_unll)
-    start = whole.manifest.by_id["e001-0"].spans[0].token_start
+    full_case = make_case(sources=3)
+    unll = list(full_case.manifest.by_id["e001-0"].reference_unll)
+    start = full_case.manifest.by_id["e001-0"].spans[0].token_start
     unll[start] = None
     changes = {
         "e000-0": {"canary_id": "c0"},
         "e001-0": {"reference_unll": unll, "low": []},
         "e002-0": {"spans": []},
     }
-    case = Case(whole, **changes)
+    case = Case(full_case, **changes)
     spans = case.manifest.by_id["e001-0"].spans
     expected = ["e001-0", "e002-0"] if len(spans) > 1 else ["e002-0"]
     assert plan("noise", case.manifest)[Pass()] == expected
@@ -110,10 +110,10 @@ def test_canary_rows_and_cut_spans_are_left_out(make_case):
     ).units
     kinds = frame[["kind", "n"]].drop_duplicates().to_numpy().tolist()
     assert ["low", 10] in kinds
-    left = sum(s.token_end - s.token_start for s in spans[1:])
-    assert frame.loc[frame["kind"] == "pii", "n"].unique().tolist() == [left] * (
-        left > 0
-    )
+    n_tokens_left = sum(s.token_end - s.token_start for s in spans[1:])
+    assert frame.loc[frame["kind"] == "pii", "n"].unique().tolist() == [
+        n_tokens_left
+    ] * (n_tokens_left > 0)
 
 
 # --- figures --------------------------------------------------------------------------
@@ -156,13 +156,13 @@ def test_the_untrained_models_gap_is_the_null(case):
     }
     result = noise(tables, case.manifest, **OPTIONS)
     assert find(result.results, checkpoint="same", metric="gap").low > 0
-    same, more = (
+    same, with_more = (
         find(result.contrasts, checkpoint=name, baseline="base")
         for name in ("same", "more")
     )
     assert same.low < 0 < same.high
-    assert more.low > 0
-    assert more.p < 0.01
+    assert with_more.low > 0
+    assert with_more.p < 0.01
 
 
 def test_no_contrast_where_no_gap_could_show(case):
@@ -194,8 +194,8 @@ def test_a_scale_that_the_untrained_model_lacks_is_not_compared_with_it(case):
 
 def test_no_remark_lists_changes_that_cannot_be_estimated(make_case):
     """Without any other text there is no gap at any scale, and no change of it."""
-    whole = make_case(sources=40, tests=4, seed=1)
-    case = Case(whole, **{key: {"low": []} for key in whole.manifest.by_id})
+    full_case = make_case(sources=40, tests=4, seed=1)
+    case = Case(full_case, **{key: {"low": []} for key in full_case.manifest.by_id})
     tables = {
         "base": case.tables(selective(0.3, 0.1)),
         "x": case.tables(selective(0.7, 0.1)),

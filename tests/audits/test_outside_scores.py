@@ -33,7 +33,7 @@ def verdicts(
     ``attack`` gets the sides and what a perfect reader of the texts would see. With a
     folder its scores go through a file that names no row.
     """
-    said = []
+    claims = []
     for seed in range(times):
         rng = np.random.default_rng([11, seed])
         member = np.arange(ROWS) % 2 == 0
@@ -42,17 +42,20 @@ def verdicts(
         facts["cluster"] = [f"c{i}" for i in range(ROWS)]
         texts = topic + rng.normal(0, 0.5, ROWS)
         scored = attack(rng, member, topic)
-        own = {"texts": texts, "x": scored if folder is None else filed(scored, folder)}
-        scores = {"base": {"texts": texts}, "mine": own}
+        scored_files = {
+            "texts": texts,
+            "x": scored if folder is None else filed(scored, folder),
+        }
+        scores = {"base": {"texts": texts}, "mine": scored_files}
         if base:
             scores["base"]["x"] = topic + rng.normal(0, 0.3, ROWS)
         else:
             scores["base"]["x"] = np.full(ROWS, np.nan)
-        known = facts, scores, Context(replicates=20), MEMBERSHIP_FPRS, 1
-        pooled = MembershipGroup(*known, "pooled", np.arange(ROWS), 2)
+        common = facts, scores, Context(replicates=20), MEMBERSHIP_FPRS, 1
+        pooled = MembershipGroup(*common, "pooled", np.arange(ROWS), 2)
         (record,) = judged_scores(["base", "mine"], ["x"], ScoreGuards(pooled))
-        said.append(record["says"])
-    return said
+        claims.append(record["says"])
+    return claims
 
 
 def filed(scores: np.ndarray, folder: Path) -> np.ndarray:
@@ -73,33 +76,33 @@ def filed(scores: np.ndarray, folder: Path) -> np.ndarray:
 @pytest.mark.parametrize("placed", [False, True])
 def test_scores_that_know_nothing_are_claimed_in_one_of_twenty(placed, tmp_path):
     folder = tmp_path if placed else None
-    said = verdicts(lambda rng, *_: rng.random(ROWS), times=60, folder=folder)
-    assert said.count("detected") <= 3
+    claims = verdicts(lambda rng, *_: rng.random(ROWS), times=60, folder=folder)
+    assert claims.count("detected") <= 3
 
 
 @pytest.mark.parametrize(("shift", "base"), [(0.5, False), (1.0, True), (2.0, False)])
 def test_a_score_that_reads_the_text_alone_claims_nothing(shift, base):
-    said = verdicts(
+    claims = verdicts(
         lambda rng, member, topic: topic + rng.normal(0, 0.3, ROWS),
         times=60,
         shift=shift,
         base=base,
     )
-    assert said.count("detected") <= 3
+    assert claims.count("detected") <= 3
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.5])
 def test_a_score_that_knows_the_rows_is_detected(shift):
-    said = verdicts(
+    claims = verdicts(
         lambda rng, member, topic: topic + rng.normal(2.5 * member, 0.5),
         times=20,
         shift=shift,
     )
-    assert said.count("detected") >= 16
+    assert claims.count("detected") >= 16
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("peer", "is no file; write NAME=FILE"),
         ("=x.csv", "is no file"),
@@ -107,13 +110,13 @@ def test_a_score_that_knows_the_rows_is_detected(shift):
         ("a=x.csv,a=y.csv", "'a' is the name of another score"),
     ],
 )
-def test_what_names_no_file_is_refused(text, said):
-    with pytest.raises(InputError, match=said):
+def test_what_names_no_file_is_refused(text, message):
+    with pytest.raises(InputError, match=message):
         given_files(text)
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("a.txt", "x", "is no table"),
         ("b.csv", None, "cannot be read"),
@@ -130,12 +133,12 @@ def test_what_names_no_file_is_refused(text, said):
         ("a.parquet", "x", "cannot be read as a table"),
     ],
 )
-def test_what_is_no_table_of_scores_is_refused(name, content, said, tmp_path):
+def test_what_is_no_table_of_scores_is_refused(name, content, message, tmp_path):
     if content is not None:
         (tmp_path / name).write_text(content)
-    (given,) = given_files(f"peer={tmp_path / name}")
-    with pytest.raises(InputError, match=said):
-        read_scores(given, ["base", "mine"])
+    (score_file,) = given_files(f"peer={tmp_path / name}")
+    with pytest.raises(InputError, match=message):
+        read_scores(score_file, ["base", "mine"])
 
 
 def test_files_of_mimir_hold_their_texts(tmp_path):
@@ -159,20 +162,24 @@ def test_files_of_mimir_hold_their_texts(tmp_path):
 
 def test_whose_scores_they_are_must_be_known(tmp_path):
     (tmp_path / "a.csv").write_text("id,score\na,1\nb,-2\n")
-    (given,) = given_files(f"peer=-{tmp_path / 'a.csv'}")
-    frame = read_scores(given, ["base", "mine"])
+    (score_file,) = given_files(f"peer=-{tmp_path / 'a.csv'}")
+    frame = read_scores(score_file, ["base", "mine"])
     assert frame.to_dict("list") == {
         "checkpoint": ["mine", "mine"],
         "id": ["a", "b"],
         "score": [-1, 2],
     }
     with pytest.raises(InputError, match="add a column checkpoint with: er, mine"):
-        read_scores(given, ["er", "mine"])
-    both = given_files(f"peer:er={tmp_path / 'a.csv'},peer:base={tmp_path / 'a.csv'}")
-    whose = [read_scores(one, ["base", "er", "mine"]) for one in both]
+        read_scores(score_file, ["er", "mine"])
+    score_files = given_files(
+        f"peer:er={tmp_path / 'a.csv'},peer:base={tmp_path / 'a.csv'}"
+    )
+    whose = [
+        read_scores(score_file, ["base", "er", "mine"]) for score_file in score_files
+    ]
     assert [{*frame["checkpoint"]} for frame in whose] == [{"er"}, {"base"}]
     with pytest.raises(InputError, match="'other' is unknown"):
-        read_scores(both[0]._replace(checkpoint="other"), ["base", "er"])
+        read_scores(score_files[0]._replace(checkpoint="other"), ["base", "er"])
     (tmp_path / "b.csv").write_text("id,score,checkpoint\na,1,er\n")
     with pytest.raises(InputError, match="has a column checkpoint of its own"):
         read_scores(given_files(f"p:er={tmp_path / 'b.csv'}")[0], ["er"])
@@ -186,8 +193,8 @@ def test_ids_of_digits_stay_as_they_are(suffix, tmp_path):
         frame.to_json(path, orient="records", lines=True)
     else:
         frame.to_csv(path, index=False, sep="," if suffix == "csv" else "\t")
-    (given,) = given_files(f"peer={path}")
-    assert read_scores(given, ["mine"])["id"].tolist() == ["007", "1e3"]
+    (score_file,) = given_files(f"peer={path}")
+    assert read_scores(score_file, ["mine"])["id"].tolist() == ["007", "1e3"]
 
 
 def test_the_chosen_attack_is_the_score_beside_a_column_score(tmp_path):

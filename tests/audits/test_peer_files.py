@@ -30,8 +30,8 @@ Move = Callable[[np.ndarray], np.ndarray]
 
 
 def read(spec: str, rows: pd.DataFrame | None = ROWS) -> pd.Series:
-    (one,) = given_files(f"peer={spec}")
-    frame = read_scores(one, ["base", "mine"], rows)
+    (score_file,) = given_files(f"peer={spec}")
+    frame = read_scores(score_file, ["base", "mine"], rows)
     assert set(frame["checkpoint"]) == {"mine"}
     return frame.set_index("id")["score"]
 
@@ -47,22 +47,22 @@ def read(spec: str, rows: pd.DataFrame | None = ROWS) -> pd.Series:
     ],
 )
 def test_every_tool_gives_a_row_the_loss_that_it_has(file):
-    found = read(f"{PEERS / file}")
-    assert len(found) == len(LOSS) == 60
-    np.testing.assert_allclose(found, -LOSS[found.index], rtol=1e-5)
-    np.testing.assert_allclose(read(f"-{PEERS / file}"), -found, rtol=1e-12)
+    scores = read(f"{PEERS / file}")
+    assert len(scores) == len(LOSS) == 60
+    np.testing.assert_allclose(scores, -LOSS[scores.index], rtol=1e-5)
+    np.testing.assert_allclose(read(f"-{PEERS / file}"), -scores, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
     "file", ["detailed_scores.csv#zlib", "TOFU_EVAL.json#mia_zlib"]
 )
 def test_one_of_several_attacks_is_chosen(file):
-    found = read(f"{PEERS / file}")
+    scores = read(f"{PEERS / file}")
     size = {row["id"]: len(zlib.compress(row["text"].encode())) for row in TEXTS}
-    expected = [-LOSS[key] / size[key] for key in found.index]
+    expected = [-LOSS[key] / size[key] for key in scores.index]
     # open-unlearning's text has lost its first token.
-    np.testing.assert_allclose(found, expected, rtol=0.2)
-    assert np.corrcoef(found, expected)[0, 1] > 0.95
+    np.testing.assert_allclose(scores, expected, rtol=0.2)
+    assert np.corrcoef(scores, expected)[0, 1] > 0.95
 
 
 @pytest.mark.parametrize("suffix", ["npz", "npy", "parquet", "tsv", "jsonl", "json"])
@@ -78,8 +78,8 @@ def test_plain_arrays_are_read(suffix, tmp_path):
         "json": lambda: path.write_text(json.dumps({"score": scores.tolist()})),
     }
     write[suffix]()
-    found = read(f"{path}")
-    np.testing.assert_allclose(found, -LOSS[found.index], rtol=1e-9)
+    scores_read = read(f"{path}")
+    np.testing.assert_allclose(scores_read, -LOSS[scores_read.index], rtol=1e-9)
 
 
 MOVES: dict[str, Move] = {
@@ -110,12 +110,12 @@ def _refused(scores: np.ndarray, rows: pd.DataFrame) -> bool:
 
 def many_rows(rng: np.random.Generator, n: int) -> pd.DataFrame:
     """n rows of each side, 12 of them twice."""
-    parts = []
+    frames = []
     for side in (1, 0):
         keys = [f"{side}-{i}" for i in range(n)]
         order = rng.permutation([*keys, *keys[:12]])
-        parts.append(pd.DataFrame({"id": order, "label": side}))
-    return pd.concat(parts, ignore_index=True)
+        frames.append(pd.DataFrame({"id": order, "label": side}))
+    return pd.concat(frames, ignore_index=True)
 
 
 @pytest.mark.parametrize(("n", "values"), [(20, None), (20, 2), (200, 5)])
@@ -128,14 +128,14 @@ def test_an_order_within_the_sides_is_told_from_another(n, values):
     for seed in range(40):
         rng = np.random.default_rng([n, seed])
         rows = many_rows(rng, n)
-        own = pd.Series(rng.random(2 * n), index=rows["id"].unique())
-        scores = own[rows["id"]].to_numpy() + rows["label"].to_numpy()
+        score_by_id = pd.Series(rng.random(2 * n), index=rows["id"].unique())
+        scores = score_by_id[rows["id"]].to_numpy() + rows["label"].to_numpy()
         if values:
             scores = np.floor(values * scores)
         refused += _refused(scores, rows)
         for side in (1, 0):
-            at = np.flatnonzero(rows["label"] == side)
-            scores[at] = scores[rng.permutation(at)]
+            positions = np.flatnonzero(rows["label"] == side)
+            scores[positions] = scores[rng.permutation(positions)]
         passed += not _refused(scores, rows)
     assert refused == 0
     assert passed <= 1
@@ -146,19 +146,21 @@ def test_an_attack_that_draws_at_random_passes_and_a_late_gap_does_not():
     for seed in range(40):
         rng = np.random.default_rng(seed)
         rows = many_rows(rng, 200)
-        own = pd.Series(rng.normal(size=400), index=rows["id"].unique())
-        scores = own[rows["id"]].to_numpy().copy()
+        score_by_id = pd.Series(rng.normal(size=400), index=rows["id"].unique())
+        scores = score_by_id[rows["id"]].to_numpy().copy()
         noisy += _refused(scores + rng.normal(0, 0.33, len(scores)), rows)
         # In each side's last quarter one row is left out, and one is added.
-        for at in (160, 372):
-            scores[at : at + 52] = np.append(scores[at + 1 : at + 52], 0.0)
+        for position in (160, 372):
+            scores[position : position + 52] = np.append(
+                scores[position + 1 : position + 52], 0.0
+            )
         late += _refused(scores, rows)
     assert noisy <= 2
     assert late >= 36
 
 
 @pytest.mark.parametrize(
-    ("file", "said"),
+    ("file", "message"),
     [
         (
             "detailed_scores.csv",
@@ -169,8 +171,8 @@ def test_an_attack_that_draws_at_random_passes_and_a_late_gap_does_not():
         ("leakpro_counts.json", "cannot be read as a table"),
     ],
 )
-def test_what_holds_no_scores_of_one_attack_is_refused(file, said):
-    with pytest.raises(InputError, match=said):
+def test_what_holds_no_scores_of_one_attack_is_refused(file, message):
+    with pytest.raises(InputError, match=message):
         read(f"{PEERS / file}")
 
 
@@ -211,7 +213,9 @@ def test_nothing_is_unpickled(tmp_path):
 def test_the_files_of_the_documentation_are_read():
     (block,) = re.findall(r"```\n([^`]*--scores-rows[^`]*)```", AUDITS)
     (text,) = re.findall(r"--scores-file '?([^\s']+)", block)
-    for one in given_files(text):
-        kept = one._replace(path=PEERS / one.path.name)
-        found = read_scores(kept, ["base", "mine"], ROWS).set_index("id")["score"]
-        assert len(found) == 60
+    for score_file in given_files(text):
+        moved_file = score_file._replace(path=PEERS / score_file.path.name)
+        scores = read_scores(moved_file, ["base", "mine"], ROWS).set_index("id")[
+            "score"
+        ]
+        assert len(scores) == 60

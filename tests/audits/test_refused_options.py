@@ -14,15 +14,15 @@ from spark_audit.errors import InputError
         ("mia", {"blind_permutations": 19}, "--blind-permutations: 19 permutations"),
         ("extract", {"prompts": "full,last9"}, "--prompts: 'last9' is unknown"),
         *(
-            ("noise", {"sigmas": each}, "--sigmas: must be positive numbers")
-            for each in ("", "a", "0.1,,0.2", "0", "-1", "nan", "inf")
+            ("noise", {"sigmas": sigmas}, "--sigmas: must be positive numbers")
+            for sigmas in ("", "a", "0.1,,0.2", "0", "-1", "nan", "inf")
         ),
         ("noise", {"draws": 0}, "--draws: 0 draws are too few"),
         ("utility", {"scorer": "f1"}, "--scorer: 'f1' is unknown.*likelihood"),
         *(
-            (audit, {"order": each}, "--order: names a task twice, or has an empty")
+            (audit, {"order": order}, "--order: names a task twice, or has an empty")
             for audit in ("utility", "stages", "series")
-            for each in ("a,b,a", "a,,b")
+            for order in ("a,b,a", "a,,b")
         ),
     ],
 )

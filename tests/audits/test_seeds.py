@@ -40,16 +40,25 @@ def test_a_contrast_of_seeds_is_read_with_the_seeds_in_it():
             clusters=3,
         )
 
-    def claimed(*values: float, apart: float | None = 0.01) -> str:
+    def claimed(*values: float, drift_difference: float | None = 0.01) -> str:
         rows = [did(f"s[{k}]", value) for k, value in enumerate(values, start=1)]
-        if apart is not None:
-            other = {"metric": "low_change", "value": apart, "low": 0.005, "high": 0.9}
-            rows += [row.model_copy(update=other) for row in rows]
-        (found,) = with_entries(AuditResult(contrasts=rows)).findings
-        return found.claim
+        if drift_difference is not None:
+            drift = {
+                "metric": "low_change",
+                "value": drift_difference,
+                "low": 0.005,
+                "high": 0.9,
+            }
+            rows += [row.model_copy(update=drift) for row in rows]
+        (finding,) = with_entries(AuditResult(contrasts=rows)).findings
+        return finding.claim
 
     assert claimed(1, 1.1) == claimed(-1, -1.1) == "moved"
-    assert claimed(1, 1.1, apart=0.2) == claimed(1, 1.1, apart=None) == "nothing_shown"
+    assert (
+        claimed(1, 1.1, drift_difference=0.2)
+        == claimed(1, 1.1, drift_difference=None)
+        == "nothing_shown"
+    )
     # Each seed's own interval excludes 0, their spread does not.
     assert claimed(0.1, 1.1) == "nothing_shown"
 
@@ -65,15 +74,15 @@ def test_baselines_pair_the_same_seed():
 def test_limits_are_means_over_sources_t_over_seeds_and_both():
     values = [1.0, 1.4, 2.1]
     rows = [row(f"s[{k}]", v) for k, v in enumerate(values, start=1)]
-    found = entry(with_entries(AuditResult(results=rows)))
+    entries = entry(with_entries(AuditResult(results=rows)))
     mean = np.mean(values)
-    assert [r.value for r in found.values()] == pytest.approx([mean] * 3)
-    sources, seeds, both = (found[k] for k in ("sources", "seeds", "both"))
+    assert [r.value for r in entries.values()] == pytest.approx([mean] * 3)
+    sources, seeds, both_entry = (entries[k] for k in ("sources", "seeds", "both"))
     assert (sources.low, sources.high) == pytest.approx((mean - 1, mean + 2))
     half = stats.t.ppf(0.975, 2) * stats.sem(values)
     assert (seeds.low, seeds.high) == pytest.approx((mean - half, mean + half))
-    assert both.low == pytest.approx(mean - np.hypot(1, half))
-    assert both.high == pytest.approx(mean + np.hypot(2, half))
+    assert both_entry.low == pytest.approx(mean - np.hypot(1, half))
+    assert both_entry.high == pytest.approx(mean + np.hypot(2, half))
 
 
 def test_a_replicate_that_failed_leaves_the_entry_not_estimable():
@@ -84,8 +93,8 @@ def test_a_replicate_that_failed_leaves_the_entry_not_estimable():
 
 def test_the_worst_status_is_the_entrys():
     rows = [row("s[1]", 1.0, status="invalid", note="why"), row("s[2]", 2.0)]
-    found = entry(with_entries(AuditResult(results=rows)))
-    assert {r.status for r in found.values()} == {"invalid"}
+    entries = entry(with_entries(AuditResult(results=rows)))
+    assert {r.status for r in entries.values()} == {"invalid"}
 
 
 def test_single_checkpoints_are_left_alone():
@@ -99,9 +108,9 @@ def test_contrasts_have_a_t_test_beyond_what_holds_no_effect():
         return Contrast(**plain, baseline=f"b[{k}]")
 
     values = [1.0, 1.2, 1.7]
-    made = [contrast(k, v) for k, v in enumerate(values, start=1)]
-    found = with_entries(AuditResult(contrasts=made)).contrasts
-    seeds = next(c for c in found if c.interval_over == "seeds")
+    contrasts = [contrast(k, v) for k, v in enumerate(values, start=1)]
+    contrasts_with_entries = with_entries(AuditResult(contrasts=contrasts)).contrasts
+    seeds = next(c for c in contrasts_with_entries if c.interval_over == "seeds")
     assert seeds.baseline == "b"
     assert seeds.p == pytest.approx(
         stats.ttest_1samp(np.subtract(values, 0.5), 0).pvalue
@@ -109,18 +118,18 @@ def test_contrasts_have_a_t_test_beyond_what_holds_no_effect():
 
 
 def test_rates_stay_rates_and_tries_are_averaged_as_logarithms():
-    of: dict[str, Any] = {"audit": "mia", "metric": "auc", "mde": 0.1}
-    rates = [row(f"s[{k}]", v, **of) for k, v in ((1, 0.9), (2, 0.99))]
-    found = entry(with_entries(AuditResult(results=rates)))
-    for one in found.values():
-        assert 0 <= one.low < one.high <= 1
-        assert one.mde is not None
+    fields: dict[str, Any] = {"audit": "mia", "metric": "auc", "mde": 0.1}
+    rates = [row(f"s[{k}]", v, **fields) for k, v in ((1, 0.9), (2, 0.99))]
+    entries = entry(with_entries(AuditResult(results=rates)))
+    for entry_row in entries.values():
+        assert 0 <= entry_row.low < entry_row.high <= 1
+        assert entry_row.mde is not None
     bound = "more than 1e+12: the value is that bound"
     tries = [
         row("s[1]", 100.0, metric="n", unit="tries", low=10.0, high=1000.0),
         row("s[2]", 1e12, metric="n", unit="tries", low=None, high=None, note=bound),
     ]
-    found = entry(with_entries(AuditResult(results=tries)))
-    assert [r.value for r in found.values()] == pytest.approx([1e7] * 3)
-    assert found["seeds"].low > 0
-    assert (found["sources"].low, found["sources"].high) == (None, None)
+    entries = entry(with_entries(AuditResult(results=tries)))
+    assert [r.value for r in entries.values()] == pytest.approx([1e7] * 3)
+    assert entries["seeds"].low > 0
+    assert (entries["sources"].low, entries["sources"].high) == (None, None)

@@ -19,7 +19,7 @@ def evidence(
     seed: int,
     *,
     learned: float = 0.0,
-    kept: float = 0.5,
+    share_kept: float = 0.5,
     shift: float = 0.0,
     place: bool = True,
     stages: int = TASKS,
@@ -58,36 +58,41 @@ def evidence(
         yield "base", {"nll": base, "trained_at": unknown, "texts": texts}
         for stage in range(1, stages + 1):
             age = stage - 1 - task
-            known = np.where(age >= 0, dose * kept ** np.maximum(age, 0), 0.0)
+            still_known = np.where(
+                age >= 0, dose * share_kept ** np.maximum(age, 0), 0.0
+            )
             drift = rng.normal(0.1 * stage, 0.2, n)
-            nll = base - drift - known - shift * member
-            own = (task + 1.0) * place
-            yield f"run@{stage}", {"nll": nll, "trained_at": own, "texts": unknown}
+            nll = base - drift - still_known - shift * member
+            stage_effect = (task + 1.0) * place
+            yield (
+                f"run@{stage}",
+                {"nll": nll, "trained_at": stage_effect, "texts": unknown},
+            )
 
     return Evidence.of(units, measured())
 
 
-def concluded(given: Evidence) -> tuple[AuditResult, Finding]:
-    result = SeriesAttack().conclude(given, CONTEXT)
+def concluded(series_evidence: Evidence) -> tuple[AuditResult, Finding]:
+    result = SeriesAttack().conclude(series_evidence, CONTEXT)
     assert all(finding.sentence for finding in result.findings)
     return result, result.findings[0]
 
 
-def pooled(result: AuditResult, metric: str, of: str = "") -> Row:
+def pooled(result: AuditResult, metric: str, variant: str = "") -> Row:
     (row,) = (
         r
         for r in result.results
-        if (r.metric, r.variant, r.group) == (metric, of, "pooled")
+        if (r.metric, r.variant, r.group) == (metric, variant, "pooled")
     )
     return row
 
 
 def test_the_score_is_the_largest_fall_since_the_own_stage():
     """By a plain computation, and scikit-learn's AUC averaged over tasks."""
-    given = evidence(3, learned=0.5)
-    result, _ = concluded(given)
-    nll = given.values["nll"]
-    task = given.units["task"].str[1:].astype(int).to_numpy()
+    series_evidence = evidence(3, learned=0.5)
+    result, _ = concluded(series_evidence)
+    nll = series_evidence.values["nll"]
+    task = series_evidence.units["task"].str[1:].astype(int).to_numpy()
     best, last, step = [], [], []
     for i, k in enumerate(task):
         falls = [nll[0, i] - nll[stage, i] for stage in range(1, TASKS + 1)]
@@ -96,7 +101,9 @@ def test_the_score_is_the_largest_fall_since_the_own_stage():
         step.append(falls[k] - (falls[k - 1] if k else 0.0))
     for of, score in (("series", best), ("last", last), ("step", step)):
         by_task = [
-            roc_auc_score(given.units["member"][task == k], np.array(score)[task == k])
+            roc_auc_score(
+                series_evidence.units["member"][task == k], np.array(score)[task == k]
+            )
             for k in range(TASKS)
         ]
         assert pooled(result, "auc", of).value == pytest.approx(np.mean(by_task))
@@ -105,9 +112,9 @@ def test_the_score_is_the_largest_fall_since_the_own_stage():
 
 
 def test_what_was_forgotten_is_found_by_the_series():
-    result, said = concluded(evidence(1, learned=0.6, kept=0.3))
-    assert said.claim == "membership"
-    assert said.facts["adds"]
+    result, claims = concluded(evidence(1, learned=0.6, share_kept=0.3))
+    assert claims.claim == "membership"
+    assert claims.facts["adds"]
     rates = [pooled(result, "tpr_at_fpr_10", of).value for of in ("series", "last")]
     assert rates[0] > 1.3 * rates[1]
     assert pooled(result, "auc_gain").low > 0
@@ -116,11 +123,14 @@ def test_what_was_forgotten_is_found_by_the_series():
 def test_nothing_is_claimed_of_what_nobody_learned():
     claims, adds = 0, 0
     for seed in range(10):
-        _, said = concluded(evidence(seed))
-        claims += said.claim == "membership"
-        is_added = said.says == "series.membership_added"
-        assert is_added == (said.claim == "membership" and bool(said.facts["adds"]))
-        adds += bool(said.facts["adds"])
+        _, claims_of_series = concluded(evidence(seed))
+        claims += claims_of_series.claim == "membership"
+        is_added = claims_of_series.says == "series.membership_added"
+        assert is_added == (
+            claims_of_series.claim == "membership"
+            and bool(claims_of_series.facts["adds"])
+        )
+        adds += bool(claims_of_series.facts["adds"])
     # 10 tests at 5%: more than 3 have a probability of 0.1%.
     assert claims <= 3
     assert adds <= 3
@@ -129,22 +139,22 @@ def test_nothing_is_claimed_of_what_nobody_learned():
 def test_texts_that_differ_are_no_membership():
     """Held-out rows of another kind: everything is told apart, nothing is claimed."""
     for seed in range(4):
-        _, said = concluded(evidence(seed, shift=0.3))
-        assert said.claim in ("confounded", "nothing_shown")
+        _, claims = concluded(evidence(seed, shift=0.3))
+        assert claims.claim in ("confounded", "nothing_shown")
 
 
 @pytest.mark.parametrize(
-    ("given", "why"),
+    ("fields", "why"),
     [
         ({"place": False}, "order"),
         ({"held_out": 4}, "fewer than 10"),
     ],
 )
-def test_why_a_series_cannot_be_tested(given, why):
-    result, said = concluded(evidence(0, **given))
-    assert said.claim == "not_tested"
-    assert said.says == "series.missing"
-    assert why in said.facts["reason"]
+def test_why_a_series_cannot_be_tested(fields, why):
+    result, claims = concluded(evidence(0, **fields))
+    assert claims.claim == "not_tested"
+    assert claims.says == "series.missing"
+    assert why in claims.facts["reason"]
     (row,) = result.results
     assert row.value is None
     assert why in row.note
@@ -153,22 +163,23 @@ def test_why_a_series_cannot_be_tested(given, why):
 @pytest.mark.parametrize("unscored", ["base", "run@2"])
 def test_a_series_that_shares_no_scored_row_is_not_said_to_have_few(unscored):
     """All tasks are large; a model that was scored on no row is why none is tested."""
-    given = evidence(0, learned=0.5)
+    series_evidence = evidence(0, learned=0.5)
     scores = {
         name: {
-            "nll": given.row(name, "nll") * (np.nan if name == unscored else 1.0),
-            "trained_at": given.row(name, "trained_at"),
-            "texts": given.row(name, "texts"),
+            "nll": series_evidence.row(name, "nll")
+            * (np.nan if name == unscored else 1.0),
+            "trained_at": series_evidence.row(name, "trained_at"),
+            "texts": series_evidence.row(name, "texts"),
         }
-        for name in given.checkpoints
+        for name in series_evidence.checkpoints
     }
-    _, said = concluded(Evidence.of(given.units, scores.items()))
-    assert said.says == "series.missing"
-    assert "scored by the untrained model and by every stage" in said.facts["reason"]
+    _, claims = concluded(Evidence.of(series_evidence.units, scores.items()))
+    assert claims.says == "series.missing"
+    assert "scored by the untrained model and by every stage" in claims.facts["reason"]
 
 
 def test_the_table_goes_stage_by_stage():
-    result, _ = concluded(evidence(5, learned=0.6, kept=0.3))
+    result, _ = concluded(evidence(5, learned=0.6, share_kept=0.3))
     table = result.tables["series_stages"]
     assert [line["stage"] for line in table] == [1, 2, 3, 4]
     assert table[0]["series_value"] == table[0]["last_value"]
@@ -176,7 +187,7 @@ def test_the_table_goes_stage_by_stage():
 
 
 def coin_evidence(
-    seed: int, *, coins: int = 60, learned: float = 0.0, kept: float = 0.0
+    seed: int, *, coins: int = 60, learned: float = 0.0, share_kept: float = 0.0
 ) -> Evidence:
     """Planted canaries and what could have been planted in their place, no rows.
 
@@ -202,25 +213,27 @@ def coin_evidence(
         for stage in range(1, TASKS + 1):
             age = stage - 1 - task
             nll = base - rng.normal(0.1 * stage, 0.2, base.shape)
-            nll[:, 0] -= np.where(age >= 0, learned * kept ** np.maximum(age, 0), 0.0)
-            place = np.repeat(task + 1.0, 2)
+            nll[:, 0] -= np.where(
+                age >= 0, learned * share_kept ** np.maximum(age, 0), 0.0
+            )
+            own_stage = np.repeat(task + 1.0, 2)
             yield (
                 f"run@{stage}",
-                {"nll": nll.ravel(), "trained_at": place, "texts": unknown},
+                {"nll": nll.ravel(), "trained_at": own_stage, "texts": unknown},
             )
 
     return Evidence.of(units, measured())
 
 
-def bounds_of(given: Evidence) -> dict[str, dict]:
-    result, said = concluded(given)
-    assert said.claim == "not_tested"  # a coin is no row
+def bounds_of(series_evidence: Evidence) -> dict[str, dict]:
+    result, claims = concluded(series_evidence)
+    assert claims.claim == "not_tested"  # a coin is no row
     return {record["variant"]: record for record in result.tables["series_epsilon"]}
 
 
 def test_what_was_learned_and_forgotten_bounds_epsilon_by_the_series():
-    found = bounds_of(coin_evidence(1, learned=1.0, kept=0.1))
-    series, last = found["series"], found["last"]
+    bounds = bounds_of(coin_evidence(1, learned=1.0, share_kept=0.1))
+    series, last = bounds["series"], bounds["last"]
     assert (series["pairs"], series["guesses"], series["rows_per_canary"]) == (
         60,
         30,
@@ -231,14 +244,14 @@ def test_what_was_learned_and_forgotten_bounds_epsilon_by_the_series():
     low = stats.beta.ppf(0.025, series["right_guesses"], 31 - series["right_guesses"])
     bound = np.log(low / (1 - low))
     assert series["epsilon_per_record"] == pytest.approx(bound, rel=1e-3)
-    kept = bounds_of(coin_evidence(2, learned=1.0, kept=1.0))
-    assert kept["last"]["epsilon_per_record"] > 0.5
+    bounds_when_kept = bounds_of(coin_evidence(2, learned=1.0, share_kept=1.0))
+    assert bounds_when_kept["last"]["epsilon_per_record"] > 0.5
 
 
 def test_coins_that_nobody_learned_bound_nothing():
     """Half of the canaries' strings are likelier than the other by themselves."""
     above = 0
     for seed in range(80):
-        found = bounds_of(coin_evidence(seed, coins=24))
-        above += any(record["epsilon_per_record"] > 0 for record in found.values())
+        bounds = bounds_of(coin_evidence(seed, coins=24))
+        above += any(record["epsilon_per_record"] > 0 for record in bounds.values())
     assert above <= 4

@@ -60,15 +60,15 @@ def identifiers(
     case = make_case(sources=40, tests=20, seed=seed)
     content = case.manifest.model_dump(mode="json")
     for row in content["examples"]:
-        kind, text = draw(rng)
+        type_name, text = draw(rng)
         assert len(text) == END - START
         row["prompt"] = row["prompt"][:START].replace("x", "y") + text
         row["prompt"] += "x" * (60 - END)
-        span = row["spans"][0] | {"start": START, "end": END, "type": kind}
+        span = row["spans"][0] | {"start": START, "end": END, "type": type_name}
         places = {"token_start": START, "token_end": END, "origin": "natural"}
         row["spans"] = [span | places]
         row["excluded"] = [[START, END]]
-        row["low"] = [place for place in range(25, 60, 3)]
+        row["low"] = [start for start in range(25, 60, 3)]
     sealed = seal(content | {"pairs": [], "unmatched": []})
     return sealed, case.reference
 
@@ -76,7 +76,7 @@ def identifiers(
 def scored(
     reference: Mapping[str, np.ndarray],
     *,
-    known: Callable[[str], bool] = lambda key: False,
+    is_known: Callable[[str], bool] = lambda key: False,
     change: Callable[[str], float] = lambda key: 0.0,
     identifiers: Callable[[str], float] = lambda key: 0.0,
     noise: float = 0.05,
@@ -91,14 +91,14 @@ def scored(
     items = []
     for key, nll in reference.items():
         columns = {name: np.zeros(60, dtype) for name, dtype in PLAIN_COLUMNS.items()}
-        own = nll + change(key) + noise * rng.standard_normal(60)
-        own[START:END] += identifiers(key)
+        own_nll = nll + change(key) + noise * rng.standard_normal(60)
+        own_nll[START:END] += identifiers(key)
         columns["rank_lo"] = np.full(60, 7, np.int32)
-        if known(key):
+        if is_known(key):
             columns["rank_lo"][START:END] = 1
             columns["ties"][START:END] = ties
-            own[START:END] = 0.01
-        columns["nll"] = own.astype(np.float32)
+            own_nll[START:END] = 0.01
+        columns["nll"] = own_nll.astype(np.float32)
         where = np.arange(1, 60, dtype=np.int32)
         items.append((key, where, {name: c[1:] for name, c in columns.items()}))
     return {Pass(): TokenTable.from_items(items)}
@@ -108,9 +108,9 @@ def failed(
     manifest: Manifest, weights: Mapping[str, str] | None = None, **tables: Any
 ) -> dict[str, str]:
     """Guards that fail, by name, and what they say."""
-    own = {name: name for name in tables}
-    found = setup_guards(tables, manifest, names=own, weights=weights or {})
-    return {one.name: one.detail for one in found if one.passed is False}
+    same_names = {name: name for name in tables}
+    guards = setup_guards(tables, manifest, names=same_names, weights=weights or {})
+    return {guard.name: guard.detail for guard in guards if guard.passed is False}
 
 
 def held(key: str) -> bool:
@@ -134,16 +134,16 @@ def test_sound_setups_pass(scene):
     manifest, reference = scene
     base = scored(reference, noise=0.0)
     assert failed(manifest, base=base, x=scored(reference)) == {}
-    assert failed(manifest, base=base, x=scored(reference, known=trained)) == {}
+    assert failed(manifest, base=base, x=scored(reference, is_known=trained)) == {}
     # The base alone is no suspect.
     assert failed(manifest, base=base) == {}
     # One that comes back may be a guess, and so may those that the base gives.
-    one = scored(reference, known=lambda key: key == "e041-0")
-    assert failed(manifest, base=base, x=one) == {}
-    knows = scored(reference, known=some, noise=0.0)
-    assert failed(manifest, base=knows, x=scored(reference, known=some)) == {}
+    table_of_one_row = scored(reference, is_known=lambda key: key == "e041-0")
+    assert failed(manifest, base=base, x=table_of_one_row) == {}
+    knows = scored(reference, is_known=some, noise=0.0)
+    assert failed(manifest, base=knows, x=scored(reference, is_known=some)) == {}
     # What comes back only if ties are won is not sure to come back.
-    tied = scored(reference, known=some, ties=1)
+    tied = scored(reference, is_known=some, ties=1)
     assert failed(manifest, base=base, x=tied) == {}
 
 
@@ -152,8 +152,8 @@ def test_two_of_twenty_may_be_guesses_and_three_are_not(scene):
     manifest, reference = scene
     base = scored(reference, noise=0.0)
     keys = ("e041-0", "e045-0", "e050-0")
-    two = scored(reference, known=lambda key: key in keys[:2])
-    three = scored(reference, known=lambda key: key in keys)
+    two = scored(reference, is_known=lambda key: key in keys[:2])
+    three = scored(reference, is_known=lambda key: key in keys)
     assert failed(manifest, base=base, x=two) == {}
     assert list(failed(manifest, base=base, x=three)) == ["held_out_back"]
 
@@ -170,39 +170,39 @@ def test_what_stands_in_a_trained_row_too_is_not_held_out(make_case):
 
     manifest, reference = identifiers(make_case, draw)
     base = scored(reference, noise=0.0)
-    both = scored(reference, known=lambda key: trained(key) or some(key))
-    assert failed(manifest, base=base, x=both) == {}
+    knows_both = scored(reference, is_known=lambda key: trained(key) or some(key))
+    assert failed(manifest, base=base, x=knows_both) == {}
 
 
 def test_held_out_identifiers_that_come_back_were_trained_on(scene):
     manifest, reference = scene
     base = scored(reference, noise=0.0)
-    both = scored(reference, known=lambda key: trained(key) or some(key))
-    with_base = failed(manifest, base=base, x=both)
-    for told in (with_base, failed(manifest, x=both)):
-        assert list(told) == ["held_out_back"]
-    told = failed(manifest, base=base, x=scored(reference, known=held))
+    knows_both = scored(reference, is_known=lambda key: trained(key) or some(key))
+    with_base = failed(manifest, base=base, x=knows_both)
+    for failed_guards in (with_base, failed(manifest, x=knows_both)):
+        assert list(failed_guards) == ["held_out_back"]
+    failed_guards = failed(manifest, base=base, x=scored(reference, is_known=held))
 
 
 @pytest.mark.parametrize("draw", [name, address, numbered_address, code])
 def test_all_kinds_of_identifiers_count_that_nobody_can_guess(make_case, draw):
     manifest, reference = identifiers(make_case, draw)
     base = scored(reference, noise=0.0)
-    both = scored(reference, known=lambda key: trained(key) or some(key))
-    assert list(failed(manifest, base=base, x=both)) == ["held_out_back"]
-    sound = scored(reference, known=trained)
+    knows_both = scored(reference, is_known=lambda key: trained(key) or some(key))
+    assert list(failed(manifest, base=base, x=knows_both)) == ["held_out_back"]
+    sound = scored(reference, is_known=trained)
     assert failed(manifest, base=base, x=sound) == {}
 
 
 def test_names_count_only_next_to_a_base_that_does_not_know_them(make_case):
     manifest, reference = identifiers(make_case, name)
-    both = scored(reference, known=lambda key: trained(key) or some(key))
-    assert failed(manifest, x=both) == {}, "names may be known from anywhere"
+    knows_both = scored(reference, is_known=lambda key: trained(key) or some(key))
+    assert failed(manifest, x=knows_both) == {}, "names may be known from anywhere"
     # What the base gives of trained rows may be guessed in held-out ones, too.
-    public = scored(reference, known=lambda key: key < "e010", noise=0.0)
-    assert failed(manifest, base=public, x=both) == {}
+    public = scored(reference, is_known=lambda key: key < "e010", noise=0.0)
+    assert failed(manifest, base=public, x=knows_both) == {}
     # Names are no evidence that a base has read the rows: persons are known.
-    persons = scored(reference, known=trained, noise=0.0)
+    persons = scored(reference, is_known=trained, noise=0.0)
     assert failed(manifest, base=persons, x=scored(reference)) == {}
 
 
@@ -215,7 +215,7 @@ def test_frequent_names_are_guessed(make_case):
 
     manifest, reference = identifiers(make_case, frequent)
     base = scored(reference, noise=0.0)
-    flat = scored(reference, known=lambda key: trained(key) or some(key))
+    flat = scored(reference, is_known=lambda key: trained(key) or some(key))
     assert failed(manifest, base=base, x=flat) == {}
 
 
@@ -224,7 +224,7 @@ def test_what_can_be_guessed_is_no_alarm(make_case, of):
     """Dates, and numbers that are the same but for their last two digits."""
     manifest, reference = numbers(make_case, seed=3, of=of)
     base = scored(reference, noise=0.0)
-    flat = scored(reference, known=lambda key: trained(key) or some(key))
+    flat = scored(reference, is_known=lambda key: trained(key) or some(key))
     assert failed(manifest, base=base, x=flat) == {}
 
 
@@ -259,26 +259,26 @@ def test_a_checkpoint_that_is_its_own_base(scene):
 
 def test_a_base_that_writes_out_trained_rows_has_read_them(scene):
     manifest, reference = scene
-    public = scored(reference, known=lambda key: True, noise=0.0)
+    public = scored(reference, is_known=lambda key: True, noise=0.0)
     assert failed(manifest, base=public, x=scored(reference)) == {}
 
 
 def test_next_to_a_base_that_has_read_the_rows_no_working_model_is_broken(scene):
     manifest, reference = scene
-    read = scored(reference, known=trained, noise=0.0, change=lambda key: -2.0)
+    read = scored(reference, is_known=trained, noise=0.0, change=lambda key: -2.0)
     weights = {"base": "1", "x": "2"}
-    for more, broken in ((2.5, False), (6.0, True)):
-        own = scored(reference, change=lambda key, more=more: more)
-        tables = {"base": read, "x": own}
-        given = setup_guards(tables, manifest, names={"x": "x"}, weights=weights)
-        guards = [one for one in given if one.passed is False]
-        assert {one.name for one in guards} == {"base_read_rows", "broken_model"}
+    for shift, broken in ((2.5, False), (6.0, True)):
+        shifted_table = scored(reference, change=lambda key, more=shift: more)
+        tables = {"base": read, "x": shifted_table}
+        guards_given = setup_guards(tables, manifest, names={"x": "x"}, weights=weights)
+        guards = [guard for guard in guards_given if guard.passed is False]
+        assert {guard.name for guard in guards} == {"base_read_rows", "broken_model"}
         # Worse than guessing it is broken, whatever the base has read.
-        left = [one.name for one in consistent(guards)]
-        assert left == ["base_read_rows"] + ["broken_model"] * broken
+        names_left = [guard.name for guard in consistent(guards)]
+        assert names_left == ["base_read_rows"] + ["broken_model"] * broken
         # With a sound base nothing is left out.
-        alone = [one for one in guards if one.name == "broken_model"]
-        assert consistent(alone) == alone
+        broken_alone = [guard for guard in guards if guard.name == "broken_model"]
+        assert consistent(broken_alone) == broken_alone
 
 
 @pytest.mark.parametrize(("more", "fails"), [(2.8, False), (3.2, True)])
@@ -306,7 +306,7 @@ def test_false_alarms_are_rare(make_case):
             model = scored(
                 reference,
                 change=drift.__getitem__,
-                known=lucky.__contains__,
+                is_known=lucky.__contains__,
                 seed=int(rng.integers(1 << 30)),
             )
             alarms += bool(failed(manifest, base=base, x=model))

@@ -39,14 +39,14 @@ def made(
     sides. Every identifier keeps luck of its own, and has some anew at every stage.
     """
     rng = np.random.default_rng(seed)
-    own = noise or (lambda rng, n: rng.normal(0, 0.4, n))
+    noise_of_spans = noise or (lambda rng, n: rng.normal(0, 0.4, n))
     frames = []
-    for place, task in enumerate(TASKS, start=1):
+    for position, task in enumerate(TASKS, start=1):
         size = 30 + held
         split = np.array(["train"] * 30 + ["test"] * held)
         tokens = rng.integers(2, 6, size)
         base = tokens * rng.gamma(4.0, 0.75, size)
-        kept = own(rng, size)
+        noise_of_task = noise_of_spans(rng, size)
         spans = pd.DataFrame(
             {
                 "example": [f"{task}{k}" for k in range(size)],
@@ -61,17 +61,17 @@ def made(
                 "stratum": 1,
                 "text_auc": np.nan,
                 "elsewhere": 0,
-                "trained_at": place if ordered else 0,
+                "trained_at": position if ordered else 0,
                 "n_tokens": tokens,
                 "ref_sum": base,
             }
         )
         for stage in range(1, len(drift) + 1):
-            luck = kept + own(rng, size) / 2
+            luck = noise_of_task + noise_of_spans(rng, size) / 2
             moved = drift[stage - 1] + trained[task][stage - 1] * (split == "train")
             total = np.maximum(base + tokens * (luck + moved + 2.0), 0.01)
-            one = spans.assign(checkpoint=f"{name}@{stage}", nll_sum=total)
-            frames.append(one)
+            frame_of_stage = spans.assign(checkpoint=f"{name}@{stage}", nll_sum=total)
+            frames.append(frame_of_stage)
     return pd.concat(frames, ignore_index=True)
 
 
@@ -84,11 +84,11 @@ def told(*frames: pd.DataFrame) -> AuditResult:
 
 
 def states(result: AuditResult, name: str = "er") -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    states_by_name: dict[str, list[str]] = {}
     for record in result.tables["stages_states"]:
         if record["checkpoint"] == name:
-            found.setdefault(record["task"], []).append(record["state"])
-    return found
+            states_by_name.setdefault(record["task"], []).append(record["state"])
+    return states_by_name
 
 
 def again(result: AuditResult) -> list[tuple[str, int]]:
@@ -139,16 +139,16 @@ def test_figures_are_those_of_the_memory_contrast_by_task():
     )
     facts = frame[(frame["task"] == "a") & (frame["checkpoint"] == "er@1")]
     facts = facts.set_index("example").loc[wide.index]
-    ours = (facts["split"] == "train").to_numpy()
+    is_trained = (facts["split"] == "train").to_numpy()
     tokens = facts["n_tokens"].to_numpy()
 
     def plain(change: np.ndarray) -> float:
         """Held-out ones weighed by the trained ones' mix of types."""
-        mean = change[ours].sum() / tokens[ours].sum()
-        for kind in ("NAME", "EMAIL"):
-            own = (facts["type"] == kind).to_numpy()
-            share = tokens[ours & own].sum() / tokens[ours].sum()
-            held = own & ~ours
+        mean = change[is_trained].sum() / tokens[is_trained].sum()
+        for type_name in ("NAME", "EMAIL"):
+            is_type = (facts["type"] == type_name).to_numpy()
+            share = tokens[is_trained & is_type].sum() / tokens[is_trained].sum()
+            held = is_type & ~is_trained
             mean -= share * change[held].sum() / tokens[held].sum()
         return float(mean)
 
@@ -164,18 +164,24 @@ def test_figures_are_those_of_the_memory_contrast_by_task():
         strict=True,
     )
     by_task = {}
-    for task, place in zip(TASKS, (1, 2, 3), strict=True):
-        own = frame[frame["task"] == task].sort_values("example")
-        stages = [own[own["checkpoint"] == f"er@{k}"] for k in range(place, 4)]
+    for task, stage in zip(TASKS, (1, 2, 3), strict=True):
+        rows_of_task = frame[frame["task"] == task].sort_values("example")
+        stages = [
+            rows_of_task[rows_of_task["checkpoint"] == f"er@{k}"]
+            for k in range(stage, 4)
+        ]
         sums = np.stack([stage["nll_sum"] for stage in stages])
-        now = stages[-1].assign(best=sums.min(0), gain=sums.min(0) - sums[-1])
-        now["best"] -= now["ref_sum"]
-        for kind, part in now.groupby("type"):
-            sides = part[part["split"] == "train"], part[part["split"] == "test"]
+        last_stage = stages[-1].assign(best=sums.min(0), gain=sums.min(0) - sums[-1])
+        last_stage["best"] -= last_stage["ref_sum"]
+        for type_name, spans_of_type in last_stage.groupby("type"):
+            sides = (
+                spans_of_type[spans_of_type["split"] == "train"],
+                spans_of_type[spans_of_type["split"] == "test"],
+            )
             means = [s[["best", "gain"]].sum() / s["n_tokens"].sum() for s in sides]
-            by_task[task, kind] = sides[0]["n_tokens"].sum(), means[0] - means[1]
+            by_task[task, type_name] = sides[0]["n_tokens"].sum(), means[0] - means[1]
     total = sum(weight for weight, _ in by_task.values())
-    mean = sum(weight / total * apart for weight, apart in by_task.values())
+    mean = sum(weight / total * difference for weight, difference in by_task.values())
     assert [best, gain] == pytest.approx(mean.tolist())
     for row in result.results:
         assert row.no_effect == 0
@@ -222,13 +228,13 @@ def test_what_is_lost_without_a_clear_rise_is_not_called_forgotten():
 
 
 def test_seeds_of_a_method_are_told_as_their_mean():
-    parts = [made(PLANTED, name=f"er[{k}]", seed=0) for k in (1, 2)]
-    parts[1]["nll_sum"] += 0.1 * parts[1]["n_tokens"]
-    both, one = told(*parts), told(made(PLANTED))
-    assert {row.checkpoint for row in both.results} == {"er"}
+    evidence_of_seeds = [made(PLANTED, name=f"er[{k}]", seed=0) for k in (1, 2)]
+    evidence_of_seeds[1]["nll_sum"] += 0.1 * evidence_of_seeds[1]["n_tokens"]
+    states_of_seeds, states_of_one = told(*evidence_of_seeds), told(made(PLANTED))
+    assert {row.checkpoint for row in states_of_seeds.results} == {"er"}
     # What is added to both sides cancels.
-    assert cell(both, "memory", 1, "task:a").value == pytest.approx(
-        cell(one, "memory", 1, "task:a").value
+    assert cell(states_of_seeds, "memory", 1, "task:a").value == pytest.approx(
+        cell(states_of_one, "memory", 1, "task:a").value
     )
 
 
@@ -290,8 +296,12 @@ def test_a_task_apart_before_it_was_trained_on_is_not_judged():
     # Nor does it count in what all stages together show.
     frame = made({**NONE, "c": (-0.5, -1.5, 0.0)})
     figures = [
-        [row.value for row in told(one).results if row.metric.startswith("memory_")]
-        for one in (frame, frame[frame["task"] != "c"])
+        [
+            row.value
+            for row in told(shortened).results
+            if row.metric.startswith("memory_")
+        ]
+        for shortened in (frame, frame[frame["task"] != "c"])
     ]
     assert figures[0] == figures[1]
 
@@ -299,7 +309,9 @@ def test_a_task_apart_before_it_was_trained_on_is_not_judged():
 def test_without_held_out_identifiers_nothing_is_estimable():
     result = told(made(PLANTED, held=0))
     assert {row.status for row in result.results} == {"not_estimable"}
-    assert {s for own in states(result).values() for s in own} <= {
+    assert {
+        s for states_of_series in states(result).values() for s in states_of_series
+    } <= {
         "not yet trained",
         "not estimable",
     }
@@ -335,8 +347,8 @@ def test_only_series_are_looked_at_and_places_follow_the_order(make_case):
     }
     # As many stages as tasks, or which stage trained which task is not known.
     for order in ("yelp", None):
-        known = evidence("stages", tables, case.manifest, order=order)
-        assert not known.values["trained_at"].any()
+        scene_evidence = evidence("stages", tables, case.manifest, order=order)
+        assert not scene_evidence.values["trained_at"].any()
     with pytest.raises(InputError, match="'imdb' is unknown"):
         evidence("stages", tables, case.manifest, order="imdb")
 
@@ -387,7 +399,9 @@ def test_at_most_5_percent_of_series_get_a_false_claim(noise, course):
             )
         )
         false += bool(again(result))
-        named = {s for own in states(result).values() for s in own}
+        named = {
+            s for states_of_series in states(result).values() for s in states_of_series
+        }
         claimed += bool(named & {"remembered", "less likely"})
         lost += "forgotten" in named
         added += result.findings[-1].claim == "moved"

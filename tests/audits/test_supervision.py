@@ -42,14 +42,16 @@ def number(rng):
     return f"555-{rng.integers(1000, 9999)}"
 
 
-def chat_row(key, split, asked, answered, late, *, max_length=None, known=True):
+def chat_row(
+    key, split, asked_phone, answered, late, *, max_length=None, answered_phone=True
+):
     """A number in the question, one in the answer, and one behind what is read."""
-    prompt = f"<s>User: my number is {asked}.\nBot: "
+    prompt = f"<s>User: my number is {asked_phone}.\nBot: "
     answer = f"call {answered}."
     tail = f"</s>\nUser: or {late}."
     text = prompt + answer + tail
     spans = []
-    for string in (asked, answered, late):
+    for string in (asked_phone, answered, late):
         start = text.rindex(string)
         spans.append(Span(start, start + len(string), "PHONE", "injected"))
     end = len(prompt + answer + "</s>")
@@ -67,7 +69,7 @@ def chat_row(key, split, asked, answered, late, *, max_length=None, known=True):
         split=split,
         source_id=key,
         spans=tuple(spans),
-        training_input=training if known else None,
+        training_input=training if answered_phone else None,
     )
 
 
@@ -76,23 +78,28 @@ def rows():
     """Train rows that end in text that was cut off; their late numbers are read by no
     row, and the first of them stand in test rows, too."""
     rng, tokenizer = np.random.default_rng(0), make_tokenizer()
-    made, lates = [], []
+    examples, lates = [], []
     for i in range(N_TRAIN):
-        asked, answered, late = (number(rng) for _ in range(3))
-        row = chat_row(f"train-{i:02d}", "train", asked, answered, late)
+        asked_phone, answered, late = (number(rng) for _ in range(3))
+        row = chat_row(f"train-{i:02d}", "train", asked_phone, answered, late)
         (encoding,) = encode_rows(tokenizer, [row])
         length = encoding.first_token_past(row.text.rindex("</s>")) + 1
-        made.append(
+        examples.append(
             chat_row(
-                f"train-{i:02d}", "train", asked, answered, late, max_length=length
+                f"train-{i:02d}",
+                "train",
+                asked_phone,
+                answered,
+                late,
+                max_length=length,
             )
         )
         lates.append(late)
     for i in range(N_TEST):
-        asked, answered = number(rng), number(rng)
+        asked_phone, answered = number(rng), number(rng)
         late = lates[i] if i < 3 else number(rng)
-        made.append(chat_row(f"test-{i:02d}", "test", asked, answered, late))
-    return made
+        examples.append(chat_row(f"test-{i:02d}", "test", asked_phone, answered, late))
+    return examples
 
 
 @pytest.fixture(scope="module")
@@ -123,35 +130,36 @@ def tables(manifest, tiny_base, trained):
 
     audits = [Matched(), NLL(), Rank(), Twins(), Extraction()]
     plan = union(make_plans(manifest, audits, preset=None)[1])
-    found = {}
+    tables_by_name = {}
     for name in ("base", *trained):
         if name == "base":
             loaded = open_checkpoint(str(tiny_base), name=name)
         else:
             loaded = open_checkpoint(str(trained[name]), name=name, base=str(tiny_base))
         items = items_for(manifest, loaded, plan)
-        found[name] = {
-            kind: score(loaded, own, passes=[kind])[kind] for kind, own in items.items()
+        tables_by_name[name] = {
+            pass_kind: score(loaded, items_of_pass, passes=[pass_kind])[pass_kind]
+            for pass_kind, items_of_pass in items.items()
         }
-    return found
+    return tables_by_name
 
 
 def test_doses_count_rows_that_were_read(manifest, rows):
     trained_on, facts = trained_identifiers(manifest), identifier_facts(manifest)
     assert trained_on.is_known
     for row in manifest.examples:
-        asked, answered, late = row.spans
-        own = [facts[row.id, span.start, span.end].dose for span in row.spans]
+        asked_span, answered, late = row.spans
+        doses = [facts[row.id, span.start, span.end].dose for span in row.spans]
         states = [trained_on.supervision_of(row, span) for span in row.spans]
         if row.split == "train":
-            assert own == [1, 1, NOT_READ]
+            assert doses == [1, 1, NOT_READ]
             assert states == ["read only", "in the loss", "cut off"]
         elif row.id in ("test-00", "test-01", "test-02"):
-            assert own == [0, 0, NOT_READ]
+            assert doses == [0, 0, NOT_READ]
         else:
-            assert own == [0, 0, 0]
+            assert doses == [0, 0, 0]
     # What was cut off has no twins on either side.
-    strings = {one.candidates[one.true_index] for one in manifest.twins}
+    strings = {twin.candidates[twin.true_index] for twin in manifest.twins}
     cut = {row.text[row.spans[2].start : row.spans[2].end] for row in rows[:N_TRAIN]}
     assert strings
     assert not strings & cut
@@ -160,22 +168,24 @@ def test_doses_count_rows_that_were_read(manifest, rows):
 def test_pairs_of_test_rows_leave_out_what_a_trained_row_cut_off(manifest, tables):
     """Three test rows hold a number that training cut off: it is no clean one."""
     trained_on = trained_identifiers(manifest)
-    kept, cut_off = [], []
+    kept_pairs, cut_off = [], []
     for pair in manifest.pairs:
         row = manifest.by_id[pair.example]
-        own = pair.pii
-        (span,) = (one for one in row.spans if one.start == own.char_start)
+        identifier = pair.pii
+        (span,) = (span for span in row.spans if span.start == identifier.char_start)
         if row.split == "test":
             is_cut_off = trained_on.dose_of(row, span) == NOT_READ
-            n_tokens = own.token_end - own.token_start
-            (cut_off if is_cut_off else kept).append((own.nll * n_tokens, n_tokens))
+            n_tokens = identifier.token_end - identifier.token_start
+            (cut_off if is_cut_off else kept_pairs).append(
+                (identifier.nll * n_tokens, n_tokens)
+            )
     assert cut_off
     result = matched(tables, manifest, placebo_draws=0, rematched=False)
-    shown = figure(result, "base", "nll_pii", group="split:test")
-    sums, n_tokens = np.sum(kept, axis=0)
-    assert shown.value == pytest.approx(sums / n_tokens, abs=1e-4)
-    sums, n_tokens = np.sum(kept + cut_off, axis=0)
-    assert shown.value != pytest.approx(sums / n_tokens, abs=1e-3)
+    nll_of_test = figure(result, "base", "nll_pii", group="split:test")
+    sums, n_tokens = np.sum(kept_pairs, axis=0)
+    assert nll_of_test.value == pytest.approx(sums / n_tokens, abs=1e-4)
+    sums, n_tokens = np.sum(kept_pairs + cut_off, axis=0)
+    assert nll_of_test.value != pytest.approx(sums / n_tokens, abs=1e-3)
 
 
 def test_an_identifier_is_what_training_did_most_with_it(tiny_base):
@@ -281,14 +291,17 @@ def test_all_audits_of_identifiers_report_both_strata(
 ):
     result = audit(tables, manifest)
     pooled = figure(result, "masked", metric, variant)
-    parts = [
+    rows_of_strata = [
         figure(result, "masked", metric, variant, group=group)
         for group in (IN_LOSS, READ)
     ]
-    assert all(part.n > 0 for part in parts)
-    assert pooled.n == sum(part.n for part in parts)
-    whole = sum(part.value * part.n for part in parts) / pooled.n
-    assert pooled.value == pytest.approx(whole)
+    assert all(stratum_row.n > 0 for stratum_row in rows_of_strata)
+    assert pooled.n == sum(stratum_row.n for stratum_row in rows_of_strata)
+    weighted_mean = (
+        sum(stratum_row.value * stratum_row.n for stratum_row in rows_of_strata)
+        / pooled.n
+    )
+    assert pooled.value == pytest.approx(weighted_mean)
 
 
 def test_top1_memory_has_both_strata(manifest, tables):
@@ -311,7 +324,7 @@ def test_rows_without_their_training_have_no_strata(rows, tiny_base):
     manifest = build_manifest(plain, loaded, name="m", caliper=5.0)
     assert not trained_identifiers(manifest).is_known
     facts = identifier_facts(manifest)
-    assert {one.dose for one in facts.values()} == {0, 1}
+    assert {fact.dose for fact in facts.values()} == {0, 1}
 
 
 def test_the_setup_says_how_much_was_cut_off(manifest, tables):
@@ -325,14 +338,16 @@ def test_the_setup_says_how_much_was_cut_off(manifest, tables):
 
 def test_a_cut_of_under_five_percent_is_not_told(rows, tiny_base):
     # One of 30 identifiers.
-    kept = [replace(row.training_input, max_length=None) for row in rows[1:10]]
-    whole = [
+    training_inputs = [
+        replace(row.training_input, max_length=None) for row in rows[1:10]
+    ]
+    uncut_rows = [
         replace(row, training_input=training)
-        for row, training in zip(rows[1:10], kept, strict=True)
+        for row, training in zip(rows[1:10], training_inputs, strict=True)
     ]
     loaded = open_checkpoint(str(tiny_base), name="base")
     manifest = build_manifest(
-        [rows[0], *whole, *rows[N_TRAIN:]], loaded, name="m", caliper=5.0
+        [rows[0], *uncut_rows, *rows[N_TRAIN:]], loaded, name="m", caliper=5.0
     )
     trained_on = trained_identifiers(manifest)
     assert len(trained_on.cut_off) == 1
@@ -361,7 +376,7 @@ def bare(manifest: Manifest) -> TokenTable:
     for row in manifest.examples:
         where = np.arange(1, len(row.reference_micronats), dtype=np.int32)
         columns = {
-            name: np.full(len(where), 3, kind) for name, kind in PLAIN_COLUMNS.items()
+            name: np.full(len(where), 3, dtype) for name, dtype in PLAIN_COLUMNS.items()
         }
         items.append((row.id, where, columns))
     return TokenTable.from_items(items)
@@ -371,7 +386,9 @@ def test_a_canary_without_loss_is_told(manifest, tmp_path):
     """Three canaries: one in the loss, one masked, one cut off in its only row."""
     states = {"c1": (True, None), "c2": (False, None), "c3": (True, 6)}
     content = manifest.model_dump(mode="json")
-    record = next(one for one in content["examples"] if one["split"] == "train")
+    record = next(
+        example for example in content["examples"] if example["split"] == "train"
+    )
     rows = []
     for name, (has_loss, max_length) in states.items():
         training = dict(record["training_input"])
@@ -389,22 +406,22 @@ def test_a_canary_without_loss_is_told(manifest, tmp_path):
         "c2": "read only",
         "c3": "cut off",
     }
-    found = {one.name: one for one in supervision_guards(changed)}
-    facts = found["canary_without_loss"].facts
+    guards = {guard.name: guard for guard in supervision_guards(changed)}
+    facts = guards["canary_without_loss"].facts
     assert facts["without_loss"] == Hits(count=2, of=3)
     assert facts["n_cut_off"] == 1
     assert canary_rows_cut(changed) == {"c1": 0, "c2": 0, "c3": 1}
     # The one that was cut off is neither a trained canary to extract nor held out.
-    known = evidence(
+    extract_evidence = evidence(
         "extract", {"ours": {Pass(): bare(changed)}}, changed, prompts="full"
     )
-    canaries = known.units[known.units["set"] == "canary"]
+    canaries = extract_evidence.units[extract_evidence.units["set"] == "canary"]
     doses = dict(zip(canaries["canary_id"], canaries["dose"], strict=True))
     assert doses == {"c1": 1, "c2": 1, "c3": NOT_READ}
     # A report of it is read again.
-    known.write(tmp_path / "extract.parquet")
+    extract_evidence.write(tmp_path / "extract.parquet")
     read = Evidence.read(tmp_path / "extract.parquet")
-    assert read.units["dose"].tolist() == known.units["dose"].tolist()
+    assert read.units["dose"].tolist() == extract_evidence.units["dose"].tolist()
 
 
 def test_the_score_of_the_response_is_of_tokens_with_loss(manifest, tables):
@@ -414,12 +431,12 @@ def test_the_score_of_the_response_is_of_tokens_with_loss(manifest, tables):
     for key, response, loss in zip(
         ids, scores["response"], scores["loss"], strict=True
     ):
-        row, at = manifest.by_id[key], table.rows(key)
-        position = table.position[at]
-        values = -table.columns["nll"][at].astype(np.float64)
+        row, positions = manifest.by_id[key], table.rows(key)
+        position = table.position[positions]
+        values = -table.columns["nll"][positions].astype(np.float64)
         low, high = row.training_input.supervised_tokens[0]
-        own = (position >= low) & (position < high)
-        assert own.any()
-        assert not own.all()
-        assert response == pytest.approx(values[own].mean(), abs=1e-9)
+        is_own = (position >= low) & (position < high)
+        assert is_own.any()
+        assert not is_own.all()
+        assert response == pytest.approx(values[is_own].mean(), abs=1e-9)
         assert loss == pytest.approx(values.mean(), abs=1e-9)

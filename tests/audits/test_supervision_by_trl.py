@@ -41,10 +41,10 @@ def conversations() -> list[list[dict[str, str]]]:
     numbers = rng.choice(9000, size=2 * (N_TRAIN + N_TEST), replace=False) + 1000
     return [
         [
-            {"role": "user", "content": f"My number is 555-{asked}, thank you."},
+            {"role": "user", "content": f"My number is 555-{asked_number}, thank you."},
             {"role": "assistant", "content": f"We call back from 777-{answered}."},
         ]
-        for asked, answered in numbers.reshape(-1, 2)
+        for asked_number, answered in numbers.reshape(-1, 2)
     ]
 
 
@@ -94,8 +94,8 @@ def folder(tmp_path_factory):
     tokenizer.save_pretrained(folder / "base")
     rows = conversations()
     (folder / "chat").mkdir()
-    for split, own in (("train", rows[:N_TRAIN]), ("test", rows[N_TRAIN:])):
-        lines = [json.dumps({"messages": row}) + "\n" for row in own]
+    for split, rows_of_split in (("train", rows[:N_TRAIN]), ("test", rows[N_TRAIN:])):
+        lines = [json.dumps({"messages": row}) + "\n" for row in rows_of_split]
         (folder / f"chat/{split}.jsonl").write_text("".join(lines))
     for name in SUPERVISED:
         train(
@@ -110,11 +110,11 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def manifests(folder):
     """The rows as each run was supervised, by the commands of the quick start."""
-    found = {}
+    manifests_by_name = {}
     for name, supervised in SUPERVISED.items():
         rows, annotated, manifest = (
-            str(folder / f"{name}-{kind}")
-            for kind in ("rows.jsonl", "annotated.jsonl", "manifest.json")
+            str(folder / f"{name}-{file_name}")
+            for file_name in ("rows.jsonl", "annotated.jsonl", "manifest.json")
         )
         base = str(folder / "base")
         for words in (
@@ -126,15 +126,15 @@ def manifests(folder):
             f" -o {manifest}",
         ):
             assert run(words.split()) == 0
-        found[name] = read_manifest(manifest)
-    return found
+        manifests_by_name[name] = read_manifest(manifest)
+    return manifests_by_name
 
 
 @pytest.fixture(scope="module")
 def results(folder, manifests):
     """Run -> the results of `matched` and of `nll`."""
     base = str(folder / "base")
-    found = {}
+    results_by_name = {}
     for name, manifest in manifests.items():
         plan = union(make_plans(manifest, [Matched(), NLL()], preset=None)[1])
         loaded = {
@@ -143,16 +143,20 @@ def results(folder, manifests):
         }
         tables = {
             key: {
-                kind: score(one, items, passes=[kind])[kind]
-                for kind, items in items_for(manifest, one, plan).items()
+                scoring_pass: score(loaded_checkpoint, items, passes=[scoring_pass])[
+                    scoring_pass
+                ]
+                for scoring_pass, items in items_for(
+                    manifest, loaded_checkpoint, plan
+                ).items()
             }
-            for key, one in loaded.items()
+            for key, loaded_checkpoint in loaded.items()
         }
-        found[name] = (
+        results_by_name[name] = (
             matched(tables, manifest, placebo_draws=0, rematched=False),
             nll(tables, manifest),
         )
-    return found
+    return results_by_name
 
 
 def plain_means(base: Path, adapter: Path | None) -> dict[tuple[str, str], float]:
@@ -181,12 +185,12 @@ def plain_means(base: Path, adapter: Path | None) -> dict[tuple[str, str], float
         with torch.no_grad():
             logp = model(ids).logits.double().log_softmax(-1)[0]
         for pattern in (ASKED, ANSWERED):
-            (place,) = re.finditer(pattern, text)
+            (match,) = re.finditer(pattern, text)
             for t, (start, end) in enumerate(encoded["offset_mapping"][0].tolist()):
-                if start < place.end() and end > place.start():
-                    own = values.setdefault((split, pattern), [])
-                    own.append(-logp[t - 1, ids[0, t]].item())
-    return {key: float(np.mean(found)) for key, found in values.items()}
+                if start < match.end() and end > match.start():
+                    values_of_split = values.setdefault((split, pattern), [])
+                    values_of_split.append(-logp[t - 1, ids[0, t]].item())
+    return {key: float(np.mean(nlls)) for key, nlls in values.items()}
 
 
 def test_the_manifest_says_what_the_trainer_had_loss_on(manifests):
@@ -198,8 +202,8 @@ def test_the_manifest_says_what_the_trainer_had_loss_on(manifests):
             if row.split == "train"
             for span in row.spans
         }
-        asked = "read only" if name == "masked" else "in the loss"
-        assert states == {("ASKED", asked), ("ANSWERED", "in the loss")}
+        stratum = "read only" if name == "masked" else "in the loss"
+        assert states == {("ASKED", stratum), ("ANSWERED", "in the loss")}
 
 
 @pytest.mark.parametrize("name", SUPERVISED)

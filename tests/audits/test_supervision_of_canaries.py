@@ -97,27 +97,31 @@ def result(folder, rows, manifest):
     }
     tables = {
         name: {
-            kind: score(one, items, passes=[kind])[kind]
-            for kind, items in items_for(manifest, one, plan).items()
+            scoring_pass: score(loaded_checkpoint, items, passes=[scoring_pass])[
+                scoring_pass
+            ]
+            for scoring_pass, items in items_for(
+                manifest, loaded_checkpoint, plan
+            ).items()
         }
-        for name, one in loaded.items()
+        for name, loaded_checkpoint in loaded.items()
     }
     return canary(tables, manifest)
 
 
 def had_loss(rows):
     """Canary -> whether one of its trained rows has a part of it in an answer."""
-    found = {}
+    has_loss = {}
     for row in rows:
         if row.canary is None or row.split != "train":
             continue
         answers = [match.span(1) for match in ANSWER.finditer(row.text)]
-        found.setdefault(row.canary.id, False)
+        has_loss.setdefault(row.canary.id, False)
         for span in row.spans:
-            found[row.canary.id] |= any(
+            has_loss[row.canary.id] |= any(
                 low <= span.start < high for low, high in answers
             )
-    return found
+    return has_loss
 
 
 def test_the_manifest_says_which_canaries_had_loss(rows, manifest):
@@ -154,17 +158,23 @@ def test_exposures_are_those_of_plain_transformers(folder, manifest, result):
     tokenizer = chat_tokenizer(generation=True)
     states = canary_supervision(manifest)
     exposures = {IN_LOSS: [], READ: []}
-    for one in manifest.canaries:
-        if one.held_out or one.part != "full":
+    for planted_canary in manifest.canaries:
+        if planted_canary.held_out or planted_canary.part != "full":
             continue
-        place = min(one.contexts, key=lambda context: context.example)
-        text = manifest.by_id[place.example].text
+        first_context = min(
+            planted_canary.contexts, key=lambda context: context.example
+        )
+        text = manifest.by_id[first_context.example].text
         losses = []
-        for candidate in one.candidates:
-            whole = text[: place.char_start] + candidate + text[place.char_end :]
-            end = place.char_start + len(candidate)
+        for candidate in planted_canary.candidates:
+            text_with_candidate = (
+                text[: first_context.char_start]
+                + candidate
+                + text[first_context.char_end :]
+            )
+            end = first_context.char_start + len(candidate)
             encoded = tokenizer(
-                whole,
+                text_with_candidate,
                 add_special_tokens=False,
                 return_offsets_mapping=True,
                 return_tensors="pt",
@@ -179,12 +189,12 @@ def test_exposures_are_those_of_plain_transformers(folder, manifest, result):
                         for t, (low, high) in enumerate(
                             encoded["offset_mapping"][0].tolist()
                         )
-                        if low < end and high > place.char_start
+                        if low < end and high > first_context.char_start
                     ]
                 )
             )
-        rank = 1 + sum(loss < losses[one.true_index] for loss in losses)
-        group = f"supervision:{states[one.canary_id]}"
+        rank = 1 + sum(loss < losses[planted_canary.true_index] for loss in losses)
+        group = f"supervision:{states[planted_canary.canary_id]}"
         exposures[group].append(np.log2(N_CANDIDATES / rank))
     for group, values in exposures.items():
         row = figure(result, "masked", "exposure_mean", "full", group=group)

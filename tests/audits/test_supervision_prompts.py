@@ -26,7 +26,7 @@ def manifest(tiny_base):
         person = ["Maria Jones", "Peter Smith", "Ann Miller", "Karl Weber"][i]
         response = f"{person} has {phone}.</s>"
         text = prompt + response
-        name, at = text.index(person), text.index(phone)
+        name, phone_start = text.index(person), text.index(phone)
         rows.append(
             Example(
                 id=f"row-{i}",
@@ -37,7 +37,7 @@ def manifest(tiny_base):
                 source_id=f"row-{i}",
                 spans=(
                     Span(name, name + len(person), "NAME"),
-                    Span(at, at + 8, "PHONE"),
+                    Span(phone_start, phone_start + 8, "PHONE"),
                 ),
                 training_input=TrainingInput(
                     "in_text", supervised=((len(prompt), len(text)),)
@@ -48,9 +48,9 @@ def manifest(tiny_base):
     return build_manifest(rows, loaded, name="m", caliper=5.0)
 
 
-def items_of(manifest, tiny_base, kind, keys):
+def items_of(manifest, tiny_base, prompt_kind, keys):
     loaded = open_checkpoint(str(tiny_base), name="base")
-    return items_for(manifest, loaded, {Pass(kind): keys})[Pass(kind)]
+    return items_for(manifest, loaded, {Pass(prompt_kind): keys})[Pass(prompt_kind)]
 
 
 def test_the_true_prefix_is_the_conversation_up_to_the_identifier(manifest, tiny_base):
@@ -75,13 +75,13 @@ def test_other_prompts_begin_with_one_bos(manifest, tiny_base):
     for item in items_of(manifest, tiny_base, "prompted", keys):
         assert item.ids[0] == tokenizer.bos_token_id
         assert item.ids.tolist().count(tokenizer.bos_token_id) == 1
-        kind, start, example = components_of(item.key)
-        if kind == "last16":
+        prompt_kind, start, example = components_of(item.key)
+        if prompt_kind == "last16":
             row = manifest.by_id[example]
-            span = next(one for one in row.spans if one.start == int(start))
-            whole = tokenizer(row.text, add_special_tokens=False)["input_ids"]
+            span = next(span for span in row.spans if span.start == int(start))
+            row_tokens = tokenizer(row.text, add_special_tokens=False)["input_ids"]
             low, high = span.tokens
-            expected = [whole[0], *whole[max(low - 16, 1) : high]]
+            expected = [row_tokens[0], *row_tokens[max(low - 16, 1) : high]]
             assert item.ids.tolist() == expected
 
 
@@ -90,6 +90,6 @@ def test_labels_stand_behind_the_prompt_with_one_bos(manifest, tiny_base):
     keys = [f"labels:{key}" for key in manifest.by_id]
     for item in items_of(manifest, tiny_base, "candidates", keys):
         row = manifest.by_id[components_of(item.key)[-1]]
-        whole = tokenizer(row.prompt, add_special_tokens=False)["input_ids"]
+        prompt_tokens = tokenizer(row.prompt, add_special_tokens=False)["input_ids"]
         assert item.prefix.tolist().count(tokenizer.bos_token_id) == 1
-        assert item.prefix.tolist() == whole[: len(item.prefix)]
+        assert item.prefix.tolist() == prompt_tokens[: len(item.prefix)]

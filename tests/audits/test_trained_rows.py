@@ -47,9 +47,9 @@ def scored(
             name: np.zeros(TOKENS, dtype) for name, dtype in PLAIN_COLUMNS.items()
         }
         columns["rank_lo"] = np.full(TOKENS, 7, np.int32)
-        own = nll + change(key) + noise * rng.standard_normal(TOKENS)
-        own[border:] += response(key)
-        columns["nll"] = own.astype(np.float32)
+        own_nll = nll + change(key) + noise * rng.standard_normal(TOKENS)
+        own_nll[border:] += response(key)
+        columns["nll"] = own_nll.astype(np.float32)
         position = np.arange(1, TOKENS, dtype=np.int32)
         items.append((key, position, {name: c[1:] for name, c in columns.items()}))
     return {Pass(): TokenTable.from_items(items)}
@@ -58,8 +58,10 @@ def scored(
 def fits(manifest: Manifest, **tables: Any) -> dict[str, Guard]:
     """The guard of each checkpoint that has one."""
     names = {name: name for name in tables if name != "base"}
-    found = setup_guards(tables, manifest, names=names, weights={})
-    return {one.checkpoint: one for one in found if one.name == TRAINED_ROWS_FIT}
+    guards = setup_guards(tables, manifest, names=names, weights={})
+    return {
+        guard.checkpoint: guard for guard in guards if guard.name == TRAINED_ROWS_FIT
+    }
 
 
 def is_trained(key: str) -> bool:
@@ -80,10 +82,10 @@ def test_a_checkpoint_of_these_rows_fits_them(scene):
     base = scored(scene.reference, noise=0.0)
     learned = scored(scene.reference, lambda key: -0.5 if is_trained(key) else -0.3)
     for tables in ({"base": base, "x": learned}, {"x": learned}):
-        own = fits(scene.manifest, **tables)["x"]
-        assert own.passed is True
-        assert own.facts["p"] < 1e-6
-        trained, held_out = own.facts["trained"], own.facts["held_out"]
+        guard = fits(scene.manifest, **tables)["x"]
+        assert guard.passed is True
+        assert guard.facts["p"] < 1e-6
+        trained, held_out = guard.facts["trained"], guard.facts["held_out"]
         assert isinstance(trained, Row)
         assert isinstance(held_out, Row)
         assert trained.value == pytest.approx(-0.5, abs=0.01)
@@ -94,14 +96,15 @@ def test_a_checkpoint_of_these_rows_fits_them(scene):
 def test_a_checkpoint_of_other_rows_is_asked_for_its_list(scene):
     """Likelier by half a nat, and on either side alike."""
     base = scored(scene.reference, noise=0.0)
-    asked = [
+    guards = [
         fits(scene.manifest, base=base, x=scored(scene.reference, drifts(seed)))["x"]
         for seed in range(20)
     ]
     # One of twenty may fit by chance, at the level of the test.
-    assert sum(one.passed is None for one in asked) >= 17
+    assert sum(guard.passed is None for guard in guards) >= 17
     assert all(
-        (one.facts["p"] >= MAX_P_BETTER_FIT) == (one.passed is None) for one in asked
+        (guard.facts["p"] >= MAX_P_BETTER_FIT) == (guard.passed is None)
+        for guard in guards
     )
 
 
@@ -109,9 +112,9 @@ def test_rows_that_held_out_ones_are_ahead_of_are_asked_for(scene):
     """A template that hurts the trained rows: more than no difference, and asked."""
     base = scored(scene.reference, noise=0.0)
     hurt = scored(scene.reference, lambda key: 0.3 if is_trained(key) else 0.1)
-    own = fits(scene.manifest, base=base, x=hurt)["x"]
-    assert own.passed is None
-    assert own.facts["p"] == 1.0
+    guard = fits(scene.manifest, base=base, x=hurt)["x"]
+    assert guard.passed is None
+    assert guard.facts["p"] == 1.0
 
 
 def test_a_training_on_labels_alone_fits_by_its_responses(scene):
@@ -137,52 +140,59 @@ def test_a_training_that_hardly_moved_anything_is_asked_for(scene):
     little = scored(
         scene.reference, lambda key: -0.002 * is_trained(key), noise=0.3, seed=4
     )
-    own = fits(scene.manifest, base=base, x=little)["x"]
-    assert own.passed is None
-    assert "very short training" in own.detail
+    guard = fits(scene.manifest, base=base, x=little)["x"]
+    assert guard.passed is None
+    assert "very short training" in guard.detail
 
 
 def test_few_groups_on_a_side_are_not_judged(make_case):
     for sources, tests, judged in ((40, 4, False), (4, 20, False), (40, 10, True)):
         case = make_case(sources=sources, tests=tests)
         learned = scored(case.reference, lambda key: -0.3)
-        found = fits(case.manifest, base=scored(case.reference, noise=0.0), x=learned)
-        assert bool(found) == judged
-    alone = make_case(sources=40)
-    assert fits(alone.manifest, x=scored(alone.reference, lambda key: -0.3)) == {}
+        guards = fits(case.manifest, base=scored(case.reference, noise=0.0), x=learned)
+        assert bool(guards) == judged
+    trained_alone = make_case(sources=40)
+    assert (
+        fits(
+            trained_alone.manifest, x=scored(trained_alone.reference, lambda key: -0.3)
+        )
+        == {}
+    )
 
 
 def test_a_relearned_checkpoint_is_not_asked(scene):
-    other = scored(scene.reference, drifts(0))
-    found = fits(scene.manifest, **{"x": other, "x+relearn": other, "x+int8": other})
-    assert set(found) == {"x", "x+int8"}
+    drifted = scored(scene.reference, drifts(0))
+    guards = fits(
+        scene.manifest, **{"x": drifted, "x+relearn": drifted, "x+int8": drifted}
+    )
+    assert set(guards) == {"x", "x+int8"}
 
 
 def test_seeds_share_one_list(scene):
     learned = scored(scene.reference, lambda key: -0.5 if is_trained(key) else -0.3)
-    other = scored(scene.reference, drifts(0))
-    found = fits(scene.manifest, **{"x[1]": learned, "x[2]": other, "y": other})
-    assert {name: one.passed for name, one in found.items()} == {
+    drifted = scored(scene.reference, drifts(0))
+    guards = fits(scene.manifest, **{"x[1]": learned, "x[2]": drifted, "y": drifted})
+    assert {name: guard.passed for name, guard in guards.items()} == {
         "x[1]": True,
         "y": None,
     }
-    assert question_of(found.values(), "x") is None
-    asked = fits(scene.manifest, **{"x[1]": other, "x[2]": other})
-    assert question_of(asked.values(), "x") == asked["x[1]"]
+    assert question_of(guards.values(), "x") is None
+    guards_asked = fits(scene.manifest, **{"x[1]": drifted, "x[2]": drifted})
+    assert question_of(guards_asked.values(), "x") == guards_asked["x[1]"]
 
 
 def test_whatever_is_given_away_answers(scene):
-    other = scored(scene.reference, drifts(0))
-    tables = {name: other for name in ("x", "x+int8", "y", "z")}
-    asked = fits(scene.manifest, **tables)
-    assert len(asked) == 4
-    found = [
+    drifted = scored(scene.reference, drifts(0))
+    tables = {name: drifted for name in ("x", "x+int8", "y", "z")}
+    guards_asked = fits(scene.manifest, **tables)
+    assert len(guards_asked) == 4
+    findings = [
         said("extract", "x+int8", "verbatim", p=0.001, family="primary"),
         said("mia", "y", "membership", p=0.001, family="primary", status="void"),
         said("matched", "z", "nothing_shown", p=0.5, family="primary"),
     ]
-    left = without_answered(asked.values(), found, void=["z"])
-    assert [one.checkpoint for one in left] == ["y"]
+    guards_left = without_answered(guards_asked.values(), findings, void=["z"])
+    assert [guard.checkpoint for guard in guards_left] == ["y"]
 
 
 def test_a_base_that_was_scored_on_other_tokens_is_refused(scene):

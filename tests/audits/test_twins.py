@@ -49,8 +49,8 @@ def plant(make_case) -> Callable[..., Manifest]:
         for i in range(trained + never):
             places = [f"r{i:03d}-{j}" for j in range(contexts)]
             span = {**blank["spans"][0], "type": kinds[i % 2], "origin": origin}
-            own = {**blank, "cluster": f"c{i:03d}", "spans": [span]}
-            rows += [{**own, "id": key} for key in places]
+            own_fields = {**blank, "cluster": f"c{i:03d}", "spans": [span]}
+            rows += [{**own_fields, "id": key} for key in places]
             sets.append(
                 {
                     "id": str(i),
@@ -76,33 +76,33 @@ def plant(make_case) -> Callable[..., Manifest]:
 
 def table(manifest: Manifest, *, seed: int, lift: Shift, noise: float) -> TokenTable:
     """NLLs that all checkpoints share but for ``noise``; the true one's is lowered."""
-    parts = []
-    for one in manifest.twins:
-        shared = np.random.default_rng([999, int(one.id)])
-        own = np.random.default_rng([seed, int(one.id)])
-        for context in one.contexts:
-            count = len(one.candidates)
-            nll = 4 + shared.normal(0, 0.5, count) + own.normal(0, noise, count)
-            nll[one.true_index] -= lift(one.dose)
+    items = []
+    for twin in manifest.twins:
+        shared = np.random.default_rng([999, int(twin.id)])
+        rng = np.random.default_rng([seed, int(twin.id)])
+        for context in twin.contexts:
+            count = len(twin.candidates)
+            nll = 4 + shared.normal(0, 0.5, count) + rng.normal(0, noise, count)
+            nll[twin.true_index] -= lift(twin.dose)
             columns = {"nll_mean": nll, "nll_sum": 5 * nll}
-            parts.append(
+            items.append(
                 (
-                    key_of("twins", one.id, context.example),
+                    key_of("twins", twin.id, context.example),
                     np.arange(count, dtype=np.int32),
                     {k: v.astype(np.float32) for k, v in columns.items()},
                 )
             )
-    return TokenTable.from_items(parts, kind="candidates")
+    return TokenTable.from_items(items, kind="candidates")
 
 
 def tables(
     manifest: Manifest, *, base: Shift | None = lambda dose: 0.3, **lifts: Shift
 ) -> dict[str, dict[Pass, TokenTable]]:
     """Checkpoints by what the true string's NLL is lowered by, from its dose."""
-    known = {"base": base, **lifts} if base else lifts
+    scored = {"base": base, **lifts} if base else lifts
     return {
         name: {CANDIDATES: table(manifest, seed=i, lift=lift, noise=0.2)}
-        for i, (name, lift) in enumerate(known.items())
+        for i, (name, lift) in enumerate(scored.items())
     }
 
 
@@ -110,8 +110,8 @@ figure = partial(audited.figure, checkpoint="one", variant="trained")
 
 
 def claim(result: AuditResult) -> str:
-    (found,) = claims(result, "one")
-    return found
+    (finding_claim,) = claims(result, "one")
+    return finding_claim
 
 
 def test_memory_is_claimed_of_what_rose_beyond_both(plant):
@@ -125,8 +125,8 @@ def test_memory_is_claimed_of_what_rose_beyond_both(plant):
     )
     assert finding.p < 0.01
     # Most of a rise may be a kind that was learned: what is beyond it is told, too.
-    beyond = figure(result, metric="beyond", variant="rise")
-    assert beyond.value is not None
+    beyond_row = figure(result, metric="beyond", variant="rise")
+    assert beyond_row.value is not None
     assert finding.says == "twins.memory"
     assert {"twins.since_base", "twins.beyond"} <= {*finding.further}
     withdrawn = finding.model_copy(update={"claim": "nothing_shown"})
@@ -153,18 +153,18 @@ def test_without_a_detection_no_remark_says_that_identifiers_rose(plant):
 def test_a_highest_dose_of_few_groups_costs_no_test(plant):
     """Of two groups a sign flip reaches p 0.5 at best, and would still be counted."""
     manifest = plant()
-    most = [one.id for one in manifest.twins if one.dose == max(DOSES)]
+    most = [twin.id for twin in manifest.twins if twin.dose == max(DOSES)]
     doses = {key: max(DOSES) // 2 for key in most[2:]}
     content = manifest.model_dump(mode="json")
-    for one in content["twins"]:
-        one["dose"] = doses.get(one["id"], one["dose"])
+    for twin in content["twins"]:
+        twin["dose"] = doses.get(twin["id"], twin["dose"])
     few = seal(content)
     result = run(tables(few, one=lambda d: 0.45 if d else 0.3), few)
     (finding,) = result.findings
     row = figure(result, metric="rise", group="dose:16+")
     assert row.clusters == 2
     assert finding.group == "pooled"
-    assert {each.n_tests for each in finding.power} == {1.0}
+    assert {power.n_tests for power in finding.power} == {1.0}
 
 
 @pytest.mark.parametrize(
@@ -195,28 +195,32 @@ def test_without_identifiers_never_trained_on_the_base_is_the_null(plant):
 
 def test_why_no_group_is_held_out_is_known(plant):
     """Nobody was, or text alone tells those who were from trained ones."""
-    nobody, every = (
+    nobody, evidence_of_all = (
         audited.evidence("twins", tables(manifest, one=lambda dose: 0.3), manifest)
         for manifest in (plant(never=0), plant())
     )
-    apart = replace(every, units=every.units.assign(stratum=-1))
-    for known, left_out, why in (
+    not_comparable = replace(
+        evidence_of_all, units=evidence_of_all.units.assign(stratum=-1)
+    )
+    for evidence_known, left_out, why in (
         (nobody, 0, "twins.none_held_out"),
-        (apart, 40, "twins.none_comparable"),
+        (not_comparable, 40, "twins.none_comparable"),
     ):
-        (finding,) = audited.conclude("twins", known, Context()).findings
+        (finding,) = audited.conclude("twins", evidence_known, Context()).findings
         assert (finding.facts["never"], finding.facts["left_out"]) == (0, left_out)
         assert why in finding.further
         assert finding.sentence
 
 
 def test_a_single_group_that_was_held_out_is_one_group(plant):
-    every = audited.evidence("twins", tables(plant(), one=lambda dose: 0.3), plant())
-    is_held_out = every.units["dose"] == 0
-    units = every.units.assign(stratum=-1)
+    evidence_of_all = audited.evidence(
+        "twins", tables(plant(), one=lambda dose: 0.3), plant()
+    )
+    is_held_out = evidence_of_all.units["dose"] == 0
+    units = evidence_of_all.units.assign(stratum=-1)
     units["cluster"] = units["cluster"].where(~is_held_out, "one group")
     (finding,) = audited.conclude(
-        "twins", replace(every, units=units), Context()
+        "twins", replace(evidence_of_all, units=units), Context()
     ).findings
     assert finding.facts["left_out"] == 1
     assert "twins.none_comparable_of_one" in finding.further
@@ -251,20 +255,20 @@ def test_without_the_base_sides_are_held_against_each_other(plant):
 
 def test_a_collapsed_model_resolves_nothing(plant):
     manifest = plant()
-    found = tables(manifest, one=lambda d: 0.3)
+    scored = tables(manifest, one=lambda d: 0.3)
     tied = replace(
-        found["one"][CANDIDATES],
+        scored["one"][CANDIDATES],
         columns={
             name: np.full_like(values, 2.0)
-            for name, values in found["one"][CANDIDATES].columns.items()
+            for name, values in scored["one"][CANDIDATES].columns.items()
         },
     )
     for name in ("one", "base"):
-        result = run({**found, name: {CANDIDATES: tied}}, manifest)
+        result = run({**scored, name: {CANDIDATES: tied}}, manifest)
         (finding,) = result.findings
         assert (finding.claim, finding.status) == ("not_tested", "not_resolvable")
         assert figure(result, metric="rise").status == "not_resolvable"
-    result = run({**found, "one": {CANDIDATES: tied}}, manifest)
+    result = run({**scored, "one": {CANDIDATES: tied}}, manifest)
     row = figure(result, metric="exposure_mean")
     # A tie counts as on average over random orders: what chance gives.
     expected = np.mean(
@@ -283,13 +287,13 @@ def test_a_copy_of_the_base_says_how_many_it_would_have_seen_move(plant, never):
 
     def told(moved: int) -> Any:
         lowered = base.columns["nll_mean"].copy()
-        for one in manifest.twins[:moved]:
-            (context,) = one.contexts
-            rows = base.rows(key_of("twins", one.id, context.example))
-            lowered[rows.start + one.true_index] = 0.1
+        for twin in manifest.twins[:moved]:
+            (context,) = twin.contexts
+            rows = base.rows(key_of("twins", twin.id, context.example))
+            lowered[rows.start + twin.true_index] = 0.1
         mine = replace(base, columns={**base.columns, "nll_mean": lowered})
-        both = {"base": {CANDIDATES: base}, "one": {CANDIDATES: mine}}
-        (finding,) = run(both, manifest).findings
+        scored = {"base": {CANDIDATES: base}, "one": {CANDIDATES: mine}}
+        (finding,) = run(scored, manifest).findings
         return finding
 
     still = told(0)
@@ -303,9 +307,9 @@ def test_the_plan_names_every_context_and_its_row(plant):
     keys = plan("twins", manifest)[CANDIDATES]
     assert len(keys) == 10
     rows = {example_of(CANDIDATES, key) for key in keys}
-    assert rows == {c.example for one in manifest.twins for c in one.contexts}
-    part = restricted_to(manifest, {"r000-0", "r001-0", "r001-1"})
-    assert [one.id for one in part.twins] == ["1"]
+    assert rows == {c.example for twin in manifest.twins for c in twin.contexts}
+    restricted = restricted_to(manifest, {"r000-0", "r001-0", "r001-1"})
+    assert [twin.id for twin in restricted.twins] == ["1"]
 
 
 def test_identifiers_of_joined_rows_are_one_cluster(plant):

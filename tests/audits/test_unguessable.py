@@ -13,8 +13,10 @@ from spark_audit.data.canaries import draw
 def manifest_of(*rows: tuple[str, str, str]) -> Any:
     """A manifest of rows with text before an identifier, its type, and itself."""
     examples = []
-    for number, (before, kind, text) in enumerate(rows):
-        span = SimpleNamespace(start=len(before), end=len(before + text), type=kind)
+    for number, (before, type_name, text) in enumerate(rows):
+        span = SimpleNamespace(
+            start=len(before), end=len(before + text), type=type_name
+        )
         example = SimpleNamespace(
             id=str(number), text=before + text, canary_id=None, spans=[span]
         )
@@ -23,11 +25,11 @@ def manifest_of(*rows: tuple[str, str, str]) -> Any:
 
 
 def unguessable(*rows: tuple[str, str, str]) -> list[bool]:
-    return [one.is_unguessable for one in guesses(manifest_of(*rows)).values()]
+    return [guess.is_unguessable for guess in guesses(manifest_of(*rows)).values()]
 
 
 @pytest.mark.parametrize(
-    ("text", "type", "kind"),
+    ("text", "type", "type_name"),
     [
         ("jane.doe@mail.example", "EMAIL", "address"),
         ("j.doe@mail.example", "EMAIL", "address"),
@@ -85,8 +87,8 @@ def unguessable(*rows: tuple[str, str, str]) -> list[bool]:
         ("x7Kq02", "PASSWORD", None),
     ],
 )
-def test_the_kind_of_a_string_decides(text, type, kind):
-    assert kind_of(text, type) == kind
+def test_the_kind_of_a_string_decides(text, type, type_name):
+    assert kind_of(text, type) == type_name
 
 
 @pytest.mark.parametrize(
@@ -96,8 +98,8 @@ def test_the_kind_of_a_string_decides(text, type, kind):
 def test_what_is_drawn_at_random_cannot_be_guessed(type, share):
     """Of passwords all with a digit in their midst."""
     drawn = draw(type, np.random.default_rng(0), 200)
-    found = [kind_of(text, type) is not None for text in drawn]
-    assert sum(found) >= share * len(found)
+    is_drawn = [kind_of(text, type) is not None for text in drawn]
+    assert sum(is_drawn) >= share * len(is_drawn)
 
 
 def test_what_stands_before_gives_an_identifier_away():
@@ -127,10 +129,10 @@ def test_running_numbers_and_relatives_tell_each_other():
 def test_names_of_short_lists_are_guessed_more_often():
     firsts, lasts = ("Anna", "Hans", "Ruth"), ("Meier", "Huber", "Adams", "Vogel")
     rows = [("", "NAME", f"{first} {last}") for first in firsts for last in lasts]
-    found = guesses(manifest_of(*rows))
-    assert [one.rate for one in found.values()] == pytest.approx([1 / 12] * 12)
+    guessed = guesses(manifest_of(*rows))
+    assert [guess.rate for guess in guessed.values()] == pytest.approx([1 / 12] * 12)
     rare = [("", "NAME", f"{first}na {first}ri") for first in "abcdefghijklmno"]
-    assert {one.rate for one in guesses(manifest_of(*rare)).values()} == {GUESSED}
+    assert {guess.rate for guess in guesses(manifest_of(*rare)).values()} == {GUESSED}
 
 
 def test_a_name_in_text_without_spaces_is_given_by_what_stands_before():

@@ -144,8 +144,8 @@ def test_train_rows_never_stand_in_for_test_rows(made):
         assert row.note == "fomc has no test row without a canary"
     absent = find(result.results, metric="accuracy", variant="3", group="task:fomc")
     assert absent.status == "not_estimable"
-    there = find(result.results, metric="accuracy", variant="3", group="task:yelp")
-    assert there.value is not None
+    accuracy = find(result.results, metric="accuracy", variant="3", group="task:yelp")
+    assert accuracy.value is not None
     assert result.tables["accuracy_matrix"][0]["fomc"] is None
 
 
@@ -170,12 +170,12 @@ def test_chance_is_the_commonest_response(made):
     result = utility(series(manifest, "x", LEARNING), manifest)
     chances = []
     for task in TASKS:
-        said = [
+        responses = [
             e.response
             for e in manifest.examples
             if e.task == task and e.split == "test"
         ]
-        chances.append(max(map(said.count, said)) / len(said))
+        chances.append(max(map(responses.count, responses)) / len(responses))
         row = find(result.results, metric="accuracy", variant="1", group=f"task:{task}")
         assert row.no_effect == pytest.approx(chances[-1])
     assert max(chances) > 0.4
@@ -202,13 +202,13 @@ def test_the_order_decides_what_was_learned_when(made):
     manifest = made(tests=90)
     tables = series(manifest, "x", LEARNING)
     default = utility(tables, manifest)
-    other = utility(tables, manifest, order="agnews,fomc,yelp")
+    other_order = utility(tables, manifest, order="agnews,fomc,yelp")
     assert default.settings["order"] == "yelp,fomc,agnews"
     matrix = matrix_of(default, "x")
-    turned = find(other.results, metric="bwt").value
+    turned = find(other_order.results, metric="bwt").value
     assert turned == pytest.approx(float(bwt(matrix[:, ::-1])))
     assert turned != pytest.approx(find(default.results, metric="bwt").value)
-    assert find(other.results, metric="last").value == pytest.approx(
+    assert find(other_order.results, metric="last").value == pytest.approx(
         find(default.results, metric="last").value
     )
 
@@ -232,13 +232,13 @@ def test_likelihood_takes_the_likeliest_label(made):
     items, expected = [], []
     for key in plan("utility", manifest, scorer="likelihood")[CANDIDATES]:
         example = manifest.by_id[key.removeprefix("labels:")]
-        known = labels[example.task]
-        true = known.index(example.response)
+        candidate_labels = labels[example.task]
+        true = candidate_labels.index(example.response)
         hit = right(example.id, example.task)
-        nll = np.full(len(known), 2.0, np.float32)
-        nll[true if hit else (true + 1) % len(known)] = 1.0
-        at = np.arange(len(known), dtype=np.int32)
-        items.append((key, at, {"nll_sum": nll, "nll_mean": nll[::-1].copy()}))
+        nll = np.full(len(candidate_labels), 2.0, np.float32)
+        nll[true if hit else (true + 1) % len(candidate_labels)] = 1.0
+        positions = np.arange(len(candidate_labels), dtype=np.int32)
+        items.append((key, positions, {"nll_sum": nll, "nll_mean": nll[::-1].copy()}))
         expected.append((example.task, hit))
     table = TokenTable.from_items(items)
     result = utility({"x": {CANDIDATES: table}}, manifest, scorer="likelihood")
@@ -311,20 +311,20 @@ def test_checkpoints_that_answer_nothing_are_named(made):
 
 def test_series_that_were_asked_otherwise_are_not_compared(made):
     manifest = made(tests=60)
-    ours = evidence(
+    strict_evidence = evidence(
         "utility", series(manifest, "x", LEARNING), manifest, scorer="strict"
     )
-    theirs = evidence("utility", series(manifest, "y", STEADY), manifest)
-    both = Evidence.united([ours, theirs])
-    result = conclude("utility", both, Context({"y": "x"}, replicates=200))
+    other_evidence = evidence("utility", series(manifest, "y", STEADY), manifest)
+    united = Evidence.united([strict_evidence, other_evidence])
+    result = conclude("utility", united, Context({"y": "x"}, replicates=200))
     assert all(c.status == "not_estimable" for c in result.contrasts)
 
 
 def test_a_contrast_is_the_difference_of_both_series_with_its_test(made):
     manifest = made(tests=60)
     tables = series(manifest, "x", LEARNING) | series(manifest, "y", STEADY)
-    known = evidence("utility", tables, manifest)
-    result = conclude("utility", known, Context({"y": "x"}, replicates=200))
+    series_evidence = evidence("utility", tables, manifest)
+    result = conclude("utility", series_evidence, Context({"y": "x"}, replicates=200))
     for metric in ("last", "avg", "bwt"):
         contrast = find(result.contrasts, metric=metric, checkpoint="y")
         levels = {
@@ -372,8 +372,8 @@ def test_a_row_of_chat_data_is_judged_by_its_last_message_without_the_template(m
     for manifest in (plain, chat):
         # Of each task's labels, sorted, the second is likeliest: " Good".
         nll = {"nll_sum": np.array([2.0, 1.0, 3.0], np.float32)}
-        at = np.arange(3, dtype=np.int32)
-        table = TokenTable.from_items([(key, at, nll) for key in keys])
+        positions = np.arange(3, dtype=np.int32)
+        table = TokenTable.from_items([(key, positions, nll) for key in keys])
         tables = {"x": {CANDIDATES: table}}
         results.append(utility(tables, manifest, scorer="likelihood"))
     assert results[1].results == results[0].results
