@@ -14,7 +14,6 @@ from pathlib import Path
 from spark_audit.checkpoints.untrusted import quiet as silence
 from spark_audit.errors import SparkError
 from spark_audit.messages import progress
-from spark_train.training_request import StudentLoading
 
 
 def parser() -> argparse.ArgumentParser:
@@ -31,11 +30,12 @@ def parser() -> argparse.ArgumentParser:
     add("--base", help="base model; default: made")
     add("--second-base", help="a base of another family")
     add("--seeds", type=int, default=3, help="runs of each system")
+    add("--order-seeds", type=int, default=1, help="runs in the other task orders")
     add(
         "--systems",
         choices=("core", "all"),
         default="core",
-        help="core: those that claims are of; all: the paper's 20 rows too",
+        help="core: the runs that claims read; all: the paper's 20 rows too",
     )
     add(
         "--by",
@@ -56,6 +56,12 @@ def parser() -> argparse.ArgumentParser:
     add("--quick", action="store_true", help="one seed, one order, little data")
     add("--no-training", action="store_true", help="judge the runs that are there")
     add("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    add("--dtype", choices=("float32", "bfloat16"), default="float32")
+    add("--gradient-checkpointing", action="store_true", help="save memory, take time")
+    add("--lora-targets", metavar="NAME,NAME", default="", help="names of layers")
+    add("--tf32", action="store_true", help="faster, rounder products in training")
+    add("--plan", action="store_true", help="measure and print hours; train nothing")
+    add("--hour-price", type=float, help="of this machine, for --plan")
     add("--quiet", action="store_true")
     return made
 
@@ -63,18 +69,28 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Run a study and return the exit code."""
     options = vars(parser().parse_args(arguments))
-    quiet, device = options.pop("quiet"), options.pop("device")
+    quiet = options.pop("quiet")
     options |= {key: tuple(options[key]) for key in ("data", "settings")}
     # Processes that help import the study by this name, too.
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    from claims.request import ClaimsRequest
+    from claims.request import ClaimsRequest, TrainingOptions
 
     try:
-        loading = StudentLoading(device=device)
-        request = ClaimsRequest(**options, loading=loading)
+        targets = options.pop("lora_targets")
+        training = TrainingOptions(
+            device=options.pop("device"),
+            dtype=options.pop("dtype"),
+            gradient_checkpointing=options.pop("gradient_checkpointing"),
+            lora_targets=tuple(filter(None, targets.split(","))),
+            tf32=options.pop("tf32"),
+        )
+        request = ClaimsRequest(**options, training=training)
         with silence():
-            from claims.study import study
+            from claims.study import plan, study
         with progress(quiet=quiet) as show:
+            if request.plan:
+                print("\n".join(plan(request, progress=show)))
+                return 0
             outcome = study(request, progress=show)
     except SparkError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from claims import search
 from claims.plan import SYSTEMS, systems, task_orders
-from claims.request import ClaimsRequest
+from claims.request import ClaimsRequest, TrainingOptions
 from claims.rules import RULES
 from spark_audit.checkpoints.detect import read_headers
 from spark_audit.checkpoints.untrusted import quiet
@@ -80,7 +80,15 @@ def identity(
         "candidates": request.candidates,
         "systems": sha256_file(SYSTEMS),
         "rules": sha256_file(RULES),
+        "training": _as_trained(request.training),
     }
+
+
+def _as_trained(options: TrainingOptions) -> dict[str, Any]:
+    """The options that a run's weights depend on; the machine is not one."""
+    chosen = asdict(options)
+    del chosen["device"]
+    return {**chosen, "lora_targets": list(options.lora_targets)}
 
 
 def claim_folder(folder: Path, mine: dict[str, Any]) -> None:

@@ -28,7 +28,7 @@ class System:
     orders
         Task orders that it is trained in.
     core
-        Whether a claim on memory or retention needs it.
+        Whether it is trained without ``--systems all``.
     """
 
     name: str
@@ -96,19 +96,21 @@ def runs(
     orders: dict[int, tuple[str, ...]],
     *,
     seeds: int,
+    order_seeds: int = 1,
     second: bool = False,
 ) -> Iterator[Run]:
     """All runs: seed by seed, so that an interrupted study has whole seeds.
 
-    The other orders come last, and have the first seed alone, as in the paper.
+    The other orders come last; in the paper they have one seed.
     """
     for seed in range(seeds):
         for system in chosen:
             yield Run(system, 1, seed, orders[1])
     for order, tasks in list(orders.items())[1:]:
-        for system in chosen:
-            if order in system.orders:
-                yield Run(system, order, 0, tasks)
+        for seed in range(order_seeds):
+            for system in chosen:
+                if order in system.orders:
+                    yield Run(system, order, seed, tasks)
     for seed in range(seeds if second else 0):
         for system in chosen:
             if len(system.orders) > 1:  # those of the paper's second table of models

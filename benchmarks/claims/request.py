@@ -10,6 +10,30 @@ from spark_train.training_request import StudentLoading
 
 
 @dataclass(frozen=True, kw_only=True)
+class TrainingOptions:
+    """How every run is trained, beside its settings.
+
+    Attributes
+    ----------
+    device, dtype
+        Where, and in which type the base is kept.
+    gradient_checkpointing
+        Compute the forward pass twice to save memory.
+    lora_targets
+        Last names of linear layers, where q, k, v and o are not found.
+    tf32
+        Let a GPU round factors of float32 products to 10 bits while it trains; audits
+        never do.
+    """
+
+    device: str = "auto"
+    dtype: str = "float32"
+    gradient_checkpointing: bool = False
+    lora_targets: tuple[str, ...] = ()
+    tf32: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClaimsRequest:
     """The paper's claims on given data: trained, audited and judged.
 
@@ -21,9 +45,11 @@ class ClaimsRequest:
     second_base
         Of another family, for the paper's table of two.
     seeds
-        Of the first task order; the others have one, as in the paper.
+        Of the first task order.
+    order_seeds
+        Of the others, which have one in the paper.
     systems
-        ``core``: those that claims are of; ``all``: the paper's 20 rows too.
+        ``core``: what claims read and no other run; ``all``: the paper's 20 rows too.
     by
         ``paper``: the settings printed; ``rule``: those that a written rule finds for
         small models on made-up tasks. Default: the paper's with ``data``.
@@ -37,6 +63,10 @@ class ClaimsRequest:
         One seed, one task order, little data.
     no_training
         Judge what is trained already.
+    plan
+        Measure and print what the study costs, and do nothing else.
+    hour_price
+        What an hour of this machine costs, for the plan.
 
     Raises
     ------
@@ -49,6 +79,7 @@ class ClaimsRequest:
     base: str | None = None
     second_base: str | None = None
     seeds: int = 3
+    order_seeds: int = 1
     systems: str = "core"
     by: str | None = None
     settings: tuple[str, ...] = ()
@@ -59,11 +90,19 @@ class ClaimsRequest:
     address: str | None = None
     quick: bool = False
     no_training: bool = False
-    loading: StudentLoading = StudentLoading()
+    plan: bool = False
+    hour_price: float | None = None
+    training: TrainingOptions = TrainingOptions()
+
+    @property
+    def loading(self) -> StudentLoading:
+        """How the base is opened."""
+        return StudentLoading(device=self.training.device, dtype=self.training.dtype)
 
     def __post_init__(self) -> None:
-        if min(self.seeds, self.processes) < 1:
-            raise InputError("must be at least 1", where="--seeds, --processes")
+        if min(self.seeds, self.order_seeds, self.processes) < 1:
+            where = "--seeds, --order-seeds, --processes"
+            raise InputError("must be at least 1", where=where)
         if self.candidates < 2:
             raise InputError("must be at least 2", where="--candidates")
         if self.rows is not None and (self.rows < 1 or self.data):

@@ -9,17 +9,16 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from claims import facts, given, judging, pages, search
+from claims import costs, facts, given, judging, pages, search
 from claims.auditing import Audited
 from claims.plan import Run, runs, systems, task_orders
 from claims.request import ClaimsRequest
-from claims.rules import Decision
+from claims.rules import Decision, claims
 from claims.training import Cluster, finished, train_all
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.untrusted import quiet
-from spark_audit.data.examples import (
-    read_examples,
-)
+from spark_audit.data.examples import Example, read_examples
+from spark_audit.errors import InputError
 from spark_audit.files import alone, write_text
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import write_manifest
@@ -66,16 +65,7 @@ def study(request: ClaimsRequest, *, progress: Progress | None = None) -> Outcom
         given.check_data(request, rows, base)
         given.claim_folder(folder, given.identity(request, files, base))
         settings, why = given.settings_of(request, rows, base, show)
-        planned = list(
-            runs(
-                systems(all_=request.systems == "all"),
-                task_orders(rows),
-                seeds=1 if request.quick else request.seeds,
-                second=request.second_base is not None,
-            )
-        )
-        if request.quick:
-            planned = [run for run in planned if run.order == 1]
+        planned = planned_runs(request, rows)
         firsts = [run for run in planned if run.order != "second"]
         others = [run for run in planned if run.order == "second"]
         train = partial(
@@ -84,7 +74,7 @@ def study(request: ClaimsRequest, *, progress: Progress | None = None) -> Outcom
             settings=settings,
             folder=folder / "runs",
             processes=request.processes,
-            device=request.loading.device,
+            options=request.training,
             progress=show,
             cluster=Cluster(request.address) if on_ray else None,
         )
@@ -115,6 +105,68 @@ def study(request: ClaimsRequest, *, progress: Progress | None = None) -> Outcom
         )
         pages.write(found, folder)
     return Outcome(folder, decisions)
+
+
+def planned_runs(request: ClaimsRequest, rows: Sequence[Example]) -> list[Run]:
+    """Every run of a study, in the order in which they are trained.
+
+    With the core systems only those that a claim reads, in the task orders in which it
+    reads them.
+    """
+    planned = runs(
+        systems(all_=request.systems == "all"),
+        task_orders(rows),
+        seeds=1 if request.quick else request.seeds,
+        order_seeds=request.order_seeds,
+        second=request.second_base is not None,
+    )
+    if request.quick:
+        return [run for run in planned if run.order == 1]
+    if request.systems == "all":
+        return list(planned)
+    read = {
+        (name, order)
+        for claim in claims()
+        for name in claim.systems
+        for order in ((1, 2, 3) if claim.order == "average" else (claim.order,))
+    }
+    return [run for run in planned if (run.system.name, run.order) in read]
+
+
+def plan(request: ClaimsRequest, *, progress: Progress | None = None) -> list[str]:
+    """What the study would train, in hours and money; nothing is kept.
+
+    Raises
+    ------
+    InputError
+        Without data and a base, which a study makes for itself and needs no plan for.
+    """
+    show = progress or (lambda what, done, total: None)
+    if not request.data or request.base is None:
+        raise InputError(
+            "is of your data and base",
+            where="--plan",
+            fix="give --data and --base",
+        )
+    given.check_request(request)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        files, base, request = given.given(request, show)
+        rows = list(read_examples(*files))
+        given.check_data(request, rows, base)
+        settings = dict(text.split("=", 1) for text in request.settings)
+        bases = {False: base}
+        if request.second_base is not None:
+            bases[True] = request.second_base
+        planned = costs.planned_costs(
+            planned_runs(request, rows),
+            bases=bases,
+            rows=rows,
+            settings=settings,
+            options=request.training,
+            progress=show,
+        )
+    return list(costs.lines(planned, hour_price=request.hour_price))
 
 
 def _audited(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 from claims.nodes import run_on_nodes
 from claims.plan import Run
+from claims.request import TrainingOptions
 from spark_audit.demo import Progress
 from spark_audit.errors import InputError
 from spark_audit.pipeline.engines.cluster import connected
@@ -37,7 +39,7 @@ def train_all(
     settings: Mapping[str, Any],
     folder: Path,
     processes: int,
-    device: str,
+    options: TrainingOptions,
     progress: Progress,
     cluster: Cluster | None = None,
 ) -> None:
@@ -57,13 +59,13 @@ def train_all(
     if cluster is not None:  # nodes work in folders of their own
         folder, data = folder.absolute(), [file.absolute() for file in data]
         base = str(Path(base).absolute()) if Path(base).exists() else base
-    train = partial(_train, base, tuple(data), dict(settings), folder, device)
+    train = partial(train_run, base, tuple(data), dict(settings), folder, options)
     jobs: list[Work] = [partial(train, run) for run in runs]
     if cluster is None:
         run_jobs(jobs, processes=processes, ended=told)
         return
     with connected(cluster.address) as ray:
-        run_on_nodes(ray, jobs, gpu=device != "cpu", ended=told)
+        run_on_nodes(ray, jobs, gpu=options.device != "cpu", ended=told)
     for run in runs:
         if not finished(folder / run.place):
             raise InputError(
@@ -116,12 +118,12 @@ def settings_of(run: Run, settings: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(f"{key}={value}" for key, value in chosen.items())
 
 
-def _train(
+def train_run(
     base: str,
     data: tuple[Path, ...],
     settings: Mapping[str, Any],
     folder: Path,
-    device: str,
+    options: TrainingOptions,
     run: Run,
 ) -> bool:
     """Train a run; whether there was anything left to train."""
@@ -143,8 +145,24 @@ def _train(
         output=target,
         settings=settings_of(run, settings),
         seed=run.seed,
-        loading=StudentLoading(device=device),
+        gradient_checkpointing=options.gradient_checkpointing,
+        lora_targets=options.lora_targets,
+        loading=StudentLoading(device=options.device, dtype=options.dtype),
     )
     began = time.monotonic()
-    train(request)
+    with _products(tf32=options.tf32):
+        train(request)
     return time.monotonic() - began > LOOK
+
+
+@contextmanager
+def _products(*, tf32: bool) -> Iterator[None]:
+    """Let products of float32 be rounded by a GPU, or not, and put it back."""
+    import torch
+
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before

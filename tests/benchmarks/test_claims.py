@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from claims import search
+from claims import costs, search
 from claims.auditing import (
     Audited,
     loss_figure,
@@ -16,10 +16,10 @@ from claims.auditing import (
     unmet,
 )
 from claims.given import check_data, settings_of
-from claims.plan import runs, systems, task_orders
+from claims.plan import Run, runs, systems, task_orders
 from claims.request import ClaimsRequest
 from claims.rules import Claim, Figure, claims, decide, figure_of
-from claims.study import LOCK, study
+from claims.study import LOCK, plan, planned_runs, study
 from scipy import stats
 
 from spark_audit.data.examples import Example, write_examples
@@ -415,6 +415,78 @@ def test_what_no_run_could_use_is_refused_at_once(tmp_path, tiny_base):
     request = ClaimsRequest(output=tmp_path, by="paper", settings=("lr=1e-3",))
     found, why = settings_of(request, rows, "base", lambda *_: None)
     assert (found, why) == ({"lr": "1e-3"}, "the paper's, and --set")
+
+
+def test_core_systems_are_trained_only_where_a_claim_reads_them(tmp_path):
+    rows = [a_train_row(task) for task in ("amazon", "fomc", "yelp")]
+    request = ClaimsRequest(
+        output=tmp_path, seeds=2, order_seeds=2, second_base="another"
+    )
+    planned = planned_runs(request, rows)
+    in_other_orders = {run.system.name for run in planned if run.order in (2, 3)}
+    assert in_other_orders == {"spark", "er", "pecl"}
+    assert {run.seed for run in planned if run.order == 2} == {0, 1}
+    assert {run.system.name for run in planned if run.order == "second"} == {
+        "spark",
+        "er",
+        "pecl",
+    }
+    every = planned_runs(replace(request, systems="all"), rows)
+    assert {run.place for run in planned} < {run.place for run in every}
+
+
+def test_hours_are_those_of_the_parts_of_a_run():
+    """Three tasks of 10 rows, two epochs, five steps of correction, four answers."""
+    rows = [
+        replace(a_train_row(task), id=f"{task}-{i}", split=split)
+        for task in "abc"
+        for i, split in enumerate(["train"] * 10 + ["test"] * 4)
+    ]
+    spark = next(system for system in systems() if system.name == "spark")
+    run = Run(spark, 1, 0, ("a", "b", "c"))
+    rates = costs.Rates(first=1.0, later=2.0, correction=3.0, answer=0.5)
+    settings = {"epochs": "2", "ptpc.steps": "5"}
+    seconds = costs.run_seconds(run, rates, rows=rows, settings=settings)
+    learning = 2 * (10 * 1.0 + 20 * 2.0)
+    correction = 3 * 5 * 3.0
+    answers = (4 + 8 + 12) * 0.5
+    assert seconds == learning + correction + answers
+
+
+def test_a_plan_measures_each_method_and_keeps_nothing(
+    tiny_base, tmp_path, monkeypatch
+):
+    few = [system for system in systems() if system.name in ("er", "spark")]
+    monkeypatch.setattr("claims.study.systems", lambda all_: few)
+    rows = [
+        replace(
+            a_train_row(task),
+            id=f"{task}-{i}",
+            source_id=f"{task}-{i}",
+            response=f"{task} {i}",
+            split=split,
+        )
+        for task in "ab"
+        for i, split in enumerate(("train", "train", "test"))
+    ]
+    data = tmp_path / "rows.jsonl"
+    write_examples(data, rows)
+    request = ClaimsRequest(
+        output=tmp_path / "study",
+        data=(data,),
+        base=str(tiny_base),
+        settings=("batch_size=2",),
+        seeds=2,
+        plan=True,
+        hour_price=2.5,
+    )
+    printed = plan(request)
+    systems_and_orders = [line.split()[:3] for line in printed[:-2]]
+    assert ["spark", "order", "1"] in systems_and_orders
+    assert "6 runs" in printed[-2]
+    assert not (tmp_path / "study").exists()
+    with pytest.raises(InputError, match="--data and --base"):
+        plan(replace(request, data=(), base=None))
 
 
 def test_a_study_trains_audits_and_judges(tiny_base, tmp_path, monkeypatch):
