@@ -158,7 +158,7 @@ def methods(*, json: options.Json = False) -> None:
     Settings without a dot in their name are every method's; each privacy option goes
     with every method.
     """
-    from spark_train.training_settings import describe
+    from spark_train.training_settings import describe, describe_fixed
 
     with silence():
         from spark_train import method_summaries
@@ -181,6 +181,7 @@ def methods(*, json: options.Json = False) -> None:
         "methods": method_rows,
         "privacy": privacy_rows,
         "settings": describe(),
+        "fixed": describe_fixed(),
     }
     if json:
         show_facts(tables, as_json=True)

@@ -417,6 +417,25 @@ def describe() -> list[dict[str, str]]:
     return settings
 
 
+def describe_fixed() -> list[dict[str, str]]:
+    """Return what no setting changes, and whether the paper prints it.
+
+    A reader who compares figures with the paper's must know these, too.
+    """
+    fixed = (
+        ("optimizer", "AdamW, made anew for each phase", "paper; anew: ours"),
+        ("weight decay", "0", "ours"),
+        ("warm-up", "none", "ours"),
+        ("schedule of a task", "half a cosine, from lr to 0", "paper"),
+        ("dropout of LoRA", "0", "ours"),
+        ("layers with LoRA", "q, k, v and o, unless --lora-targets is given", "paper"),
+    )
+    return [
+        {"name": name, "value": value, "source": source}
+        for name, value, source in fixed
+    ]
+
+
 def shown(value: object) -> str:
     """Return a setting's value as people write it."""
     if isinstance(value, bool):

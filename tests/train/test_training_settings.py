@@ -13,6 +13,7 @@ from spark_train.training_settings import (
     TrainingSettings,
     assignments,
     describe,
+    describe_fixed,
     names,
     parse,
 )
@@ -83,6 +84,15 @@ def test_every_setting_is_described():
     assert shown["replay.t_squared"] == ("off", "ours")
     assert shown["replay.lambda"] == ("1", "paper")
     assert shown["ptpc.lr"] == ("1e-05", "paper")
+
+
+def test_what_no_setting_changes_is_named_once_and_is_no_setting():
+    rows = describe_fixed()
+    fixed = [row["name"] for row in rows]
+    assert {"weight decay", "warm-up", "dropout of LoRA", "optimizer"} <= {*fixed}
+    assert len(fixed) == len({*fixed})
+    assert not {*fixed} & {row["name"] for row in describe()}
+    assert all(row["value"] and row["source"] for row in rows)
 
 
 @pytest.mark.parametrize(
