@@ -27,9 +27,9 @@ CASES = {
 
 def report_with(name: str, facts: dict[str, Hits | int]) -> Report:
     rows = [
-        figure(one, place, 0.0)
-        for one in ("base", "mine")
-        for place in ("matched|memory", "canary|exposure_mean|full")
+        figure(name, column, 0.0)
+        for name in ("base", "mine")
+        for column in ("matched|memory", "canary|exposure_mean|full")
     ]
     nothing = said(
         "matched", "mine", "nothing_shown", "nothing.", p=0.5, family="primary"

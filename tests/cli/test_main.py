@@ -38,8 +38,8 @@ def test_worker_part_comes_from_flag_or_launcher(monkeypatch):
     ],
 )
 def test_a_worker_part_is_read_from_the_command_line(shard, code, told, capsys):
-    given = ["--ckpt", "x", "--base", "y", "--manifest", "nothing.json"]
-    assert run(["matched", *given, "--shard", shard]) == code
+    arguments = ["--ckpt", "x", "--base", "y", "--manifest", "nothing.json"]
+    assert run(["matched", *arguments, "--shard", shard]) == code
     assert told in capsys.readouterr().err
 
 
@@ -66,15 +66,17 @@ def test_annotate_counts_by_type_and_says_what_rules_miss(tmp_path, capsys):
     data.write_text(json.dumps(row) + "\n")
     arguments = ["data", "annotate", str(data), "-o", str(tmp_path / "a.jsonl")]
     assert run([*arguments, "--json"]) == 0
-    said = capsys.readouterr()
-    counts = {one["type"]: one["annotated"] for one in json.loads(said.out)}
+    output = capsys.readouterr()
+    counts = {record["type"]: record["annotated"] for record in json.loads(output.out)}
     assert counts == {"NAME": 2, "EMAIL": 1}
-    assert said.err.count("of people's names") == 1
+    assert output.err.count("of people's names") == 1
     assert run(arguments) == 0
-    said = capsys.readouterr()
-    assert "identifiers by type" in said.out
-    assert ["EMAIL", "1"] in [re.findall(r"\w+", line) for line in said.out.split("\n")]
-    assert "Hill" not in said.out + said.err
+    output = capsys.readouterr()
+    assert "identifiers by type" in output.out
+    assert ["EMAIL", "1"] in [
+        re.findall(r"\w+", line) for line in output.out.split("\n")
+    ]
+    assert "Hill" not in output.out + output.err
 
 
 def test_annotate_with_an_own_pattern_and_what_no_rule_knows(tmp_path, capsys):
@@ -86,11 +88,11 @@ def test_annotate_with_an_own_pattern_and_what_no_rule_knows(tmp_path, capsys):
     assert run(arguments) == 0
     assert "2 codes of capitals and digits in 1 rows" in capsys.readouterr().err
     assert run([*arguments, "--pattern", r"ORDER=ORD-\d{7}"]) == 0
-    said = capsys.readouterr()
-    counts = {one["type"]: one["annotated"] for one in json.loads(said.out)}
+    output = capsys.readouterr()
+    counts = {record["type"]: record["annotated"] for record in json.loads(output.out)}
     assert counts == {"ORDER": 1}
-    assert "1 codes of capitals and digits in 1 rows" in said.err
-    assert "7654321" not in said.err
+    assert "1 codes of capitals and digits in 1 rows" in output.err
+    assert "7654321" not in output.err
     assert run(["data", "inject", str(out), "-o", str(tmp_path / "in")]) == 0
     assert run([*arguments, "--pattern", "ORDER"]) == 2
     assert "--pattern: 'ORDER' is no pair; write it as TYPE" in capsys.readouterr().err

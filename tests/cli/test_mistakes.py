@@ -199,7 +199,7 @@ MISTAKES = [
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory) -> Path:
+def work_folder(tmp_path_factory) -> Path:
     """A folder with a run, a manifest, a report and a table."""
     folder = tmp_path_factory.mktemp("place")
     (folder / "runs" / "er").mkdir(parents=True)
@@ -224,63 +224,71 @@ def place(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("line", "code", "said"), MISTAKES)
-def test_a_mistake_is_a_line_to_act_on(line, code, said, place, monkeypatch, capsys):
-    monkeypatch.chdir(place)
+@pytest.mark.parametrize(("line", "code", "message"), MISTAKES)
+def test_a_mistake_is_a_line_to_act_on(
+    line, code, message, work_folder, monkeypatch, capsys
+):
+    monkeypatch.chdir(work_folder)
     assert run(shlex.split(line)) == code
     err = capsys.readouterr().err
-    assert said in err
+    assert message in err
     assert err.startswith("spark-audit: error: ")
     assert err.count("\n") == 1
-    assert not [*place.glob("*:")]
+    assert not [*work_folder.glob("*:")]
 
 
-def test_a_file_of_a_report_stands_for_it_and_a_folder_inside_does_not(place):
-    one = place / "reports" / "one"
-    deep = one / "figures" / "roc.png"
+def test_a_file_of_a_report_stands_for_it_and_a_folder_inside_does_not(work_folder):
+    report_folder = work_folder / "reports" / "one"
+    deep = report_folder / "figures" / "roc.png"
     deep.parent.mkdir()
     deep.touch()
-    assert {folder_of(path) for path in (one, one / "report.json", deep)} == {one}
-    assert folder_of(place) == place
+    assert {
+        folder_of(path) for path in (report_folder, report_folder / "report.json", deep)
+    } == {report_folder}
+    assert folder_of(work_folder) == work_folder
     # A gate of a report that is not there must not judge the one around it, and what
     # is asked for in a folder inside must not be written around it.
-    assert folder_of(one / "gone") == one / "gone"
+    assert folder_of(report_folder / "gone") == report_folder / "gone"
     assert folder_of(deep.parent) == deep.parent
-    run_file = one / "runs" / "mine" / "run.json"
+    run_file = report_folder / "runs" / "mine" / "run.json"
     run_file.parent.mkdir(parents=True)
     run_file.touch()
     assert folder_of(run_file) == run_file
 
 
 @pytest.mark.parametrize("command", ["report", "gate", "verify", "persons"])
-def test_a_folder_inside_a_report_is_refused_with_the_report(command, place, capsys):
-    one = place / "reports" / "one"
-    inside = one / "not-finished"
+def test_a_folder_inside_a_report_is_refused_with_the_report(
+    command, work_folder, capsys
+):
+    report_folder = work_folder / "reports" / "one"
+    inside = report_folder / "not-finished"
     inside.mkdir(exist_ok=True)
-    before = {path: path.stat().st_mtime_ns for path in one.rglob("*")}
+    before = {path: path.stat().st_mtime_ns for path in report_folder.rglob("*")}
     assert run([command, str(inside)]) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1
-    assert f"give {one}" in err
-    assert {path: path.stat().st_mtime_ns for path in one.rglob("*")} == before
+    assert f"give {report_folder}" in err
+    assert {
+        path: path.stat().st_mtime_ns for path in report_folder.rglob("*")
+    } == before
 
 
-def test_paths_are_read_as_a_shell_would_have_made_them(place, monkeypatch):
-    monkeypatch.setenv("HOME", str(place))
-    below = place / "below"
+def test_paths_are_read_as_a_shell_would_have_made_them(work_folder, monkeypatch):
+    monkeypatch.setenv("HOME", str(work_folder))
+    below = work_folder / "below"
     below.mkdir(exist_ok=True)
     monkeypatch.chdir(below)
     assert run(["report", "~/reports/one", "--format", "json"]) == 0
     assert run(["data", "annotate", "~/d.jsonl", "-o", "~/below/x.jsonl"]) == 0
 
 
-def test_a_file_of_settings_is_read_by_every_command(place, monkeypatch, capsys):
-    monkeypatch.chdir(place)
-    (place / "gate.toml").write_text('fail_if = ["claim >= memory"]\n')
+def test_a_file_of_settings_is_read_by_every_command(work_folder, monkeypatch, capsys):
+    monkeypatch.chdir(work_folder)
+    (work_folder / "gate.toml").write_text('fail_if = ["claim >= memory"]\n')
     assert run(["gate", "reports/one", "--config", "gate.toml", "--json"]) == 1
-    assert [one["rule"] for one in json.loads(capsys.readouterr().out)] == [
+    assert [check["rule"] for check in json.loads(capsys.readouterr().out)] == [
         "claim >= memory"
     ]
-    (place / "report.toml").write_text('format = "csv"\n')
+    (work_folder / "report.toml").write_text('format = "csv"\n')
     assert run(["report", "reports/one", "--config", "report.toml"]) == 0
     assert "results.csv" in capsys.readouterr().out

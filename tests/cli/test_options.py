@@ -26,18 +26,20 @@ COMMANDS = (*EXAMPLES, *(line.split()[0] for line in AUDIT_EXAMPLES), "matched")
 
 
 @pytest.fixture
-def asked(monkeypatch, tmp_path) -> list[Request]:
+def requests(monkeypatch, tmp_path) -> list[Request]:
     """The requests that commands make in a folder with paths; nothing is run."""
-    found: list[Request] = []
+    collected: list[Request] = []
     monkeypatch.chdir(tmp_path)
     for name in ("x", "a", "b", "file", "m.json", "rows.jsonl", "other.json"):
         (tmp_path / name).touch()
-    monkeypatch.setattr(audit, "_audit", lambda request, **way: found.append(request))
-    return found
+    monkeypatch.setattr(
+        audit, "_audit", lambda request, **way: collected.append(request)
+    )
+    return collected
 
 
 def names_of(request: Request) -> list[str]:
-    return [one.name for one in request.audits]
+    return [audit.name for audit in request.audits]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -50,14 +52,14 @@ def test_help_has_panels_whole_choices_and_examples(command, monkeypatch, capsys
     assert "Examples" in out
     assert f"spark-audit {command}" in out.split("Examples")[1]
     panels = [panel.name for panel in (WHAT, HOW, WHERE, OUTPUT, ADVANCED)]
-    shown = [panel for panel in panels if f"─ {panel} ─" in out]
-    places = [out.index(f"─ {panel} ─") for panel in shown]
-    assert shown
+    shown_panels = [panel for panel in panels if f"─ {panel} ─" in out]
+    places = [out.index(f"─ {panel} ─") for panel in shown_panels]
+    assert shown_panels
     assert places == sorted(places)
     # What stands for a value is not broken in two.
     called = {"auto|cpu|cuda", "[NAME=]PATH...", "DIR|DATA..."}
     if command == "all":
-        assert {one for one in called if one in out} == called
+        assert {call for call in called if call in out} == called
 
 
 def test_every_example_is_a_command_that_can_be_read():
@@ -67,10 +69,10 @@ def test_every_example_is_a_command_that_can_be_read():
         command_app(argv).parse_args(argv)
 
 
-def test_skip_leaves_audits_out(asked, capsys):
+def test_skip_leaves_audits_out(requests, capsys):
     assert run(["all", "--ckpt", "x", "--skip", "noise", "mia", "--skip", "nll"]) == 0
-    assert {"noise", "mia", "nll"} & {*names_of(asked[0])} == set()
-    assert "matched" in names_of(asked[0])
+    assert {"noise", "mia", "nll"} & {*names_of(requests[0])} == set()
+    assert "matched" in names_of(requests[0])
     assert run(["all", "--ckpt", "x", "--skip", "noize"]) == 2
     assert 'Did you mean "noise"?' in capsys.readouterr().err
 
@@ -85,18 +87,20 @@ def test_skip_leaves_audits_out(asked, capsys):
         ("--skip mia", False),
     ],
 )
-def test_all_runs_noise_only_where_it_is_asked_for(asked, capsys, typed, runs):
+def test_all_runs_noise_only_where_it_is_asked_for(requests, capsys, typed, runs):
     assert run(["all", "--ckpt", "x", *typed.split()]) == 0
-    assert ("noise" in names_of(asked[0])) is runs
+    assert ("noise" in names_of(requests[0])) is runs
     silent = runs or "--skip noise" in typed
-    told = f"left out unless asked for: {'' if silent else 'noise '}series (--also "
-    assert told in capsys.readouterr().err
+    left_out_line = (
+        f"left out unless asked for: {'' if silent else 'noise '}series (--also "
+    )
+    assert left_out_line in capsys.readouterr().err
     assert run(["noise", "--ckpt", "x"]) == 0
-    assert names_of(asked[1]) == ["noise"]
+    assert names_of(requests[1]) == ["noise"]
     assert run(["all", "--ckpt", "x", "--also", "mia"]) == 2
 
 
-def test_flag_wins_over_file_and_file_over_environment(asked, tmp_path, monkeypatch):
+def test_flag_wins_over_file_and_file_over_environment(requests, tmp_path, monkeypatch):
     monkeypatch.setenv("SPARK_AUDIT_BASE", "environment")
     monkeypatch.setenv("SPARK_AUDIT_DEVICE", "cuda")
     monkeypatch.setenv("SPARK_AUDIT_MANIFEST", "m.json")
@@ -106,16 +110,16 @@ def test_flag_wins_over_file_and_file_over_environment(asked, tmp_path, monkeypa
         'format = ["md", "json"]\nrematched = false\nskip = "noise"\n'
     )
     assert run(["all", "--config", str(file), "--seed", "5"]) == 0
-    (one,) = asked
-    assert (one.base, one.seed, one.batch_size) == ("file", 5, 8)
-    assert (one.loading.device, one.manifest) == ("cuda", Path("m.json"))
-    assert (one.checkpoints, one.formats) == (("a", "n=b"), ("md", "json"))
-    assert one.audits[0].rematched is False
-    assert "noise" not in names_of(one)
+    (request,) = requests
+    assert (request.base, request.seed, request.batch_size) == ("file", 5, 8)
+    assert (request.loading.device, request.manifest) == ("cuda", Path("m.json"))
+    assert (request.checkpoints, request.formats) == (("a", "n=b"), ("md", "json"))
+    assert request.audits[0].rematched is False
+    assert "noise" not in names_of(request)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ('limt = "x"', 'Unknown option: "[limt]"'),
         ('limt = "x"', "Did you mean --limit?"),
@@ -133,31 +137,31 @@ def test_flag_wins_over_file_and_file_over_environment(asked, tmp_path, monkeypa
         ("batch-size = 1\nbatch_size = 2", "gives batch-size twice"),
     ],
 )
-def test_what_a_file_of_options_cannot_say(text, said, tmp_path, capsys):
+def test_what_a_file_of_options_cannot_say(text, message, tmp_path, capsys):
     file = tmp_path / "bad.toml"
     if text is not None:
         file.write_text(text)
     assert run(["all", "--ckpt", "x", "--config", str(file)]) in (2, 4)
     err = capsys.readouterr().err
-    assert said in err
+    assert message in err
     assert err.count("\n") == 1
 
 
-def test_no_variable_trusts_the_code_of_a_checkpoint(asked, tmp_path, monkeypatch):
+def test_no_variable_trusts_the_code_of_a_checkpoint(requests, tmp_path, monkeypatch):
     for prefix in ("SPARK_AUDIT", "SPARK_AUDIT_ALL", "HF", "TRANSFORMERS"):
         monkeypatch.setenv(f"{prefix}_TRUST_REMOTE_CODE", "1")
     assert run(["all", "--ckpt", "x"]) == 0
-    assert asked[0].loading.trust_remote_code is False
+    assert requests[0].loading.trust_remote_code is False
     (tmp_path / "c.toml").write_text("trust_remote_code = true")
     monkeypatch.setenv("SPARK_AUDIT_CONFIG", str(tmp_path / "c.toml"))
     assert run(["all", "--ckpt", "x"]) == 2
-    assert len(asked) == 1
+    assert len(requests) == 1
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_shell_completes(shell):
     script = command_app([*AUDITS, "all"]).generate_completion(shell=shell)
-    assert all(one in script for one in ("--skip", "noise", "manifest"))
+    assert all(word in script for word in ("--skip", "noise", "manifest"))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -166,23 +170,23 @@ def test_every_command_can_be_quiet_or_verbose(command, capsys):
     assert {"--quiet", "--verbose"} <= {*capsys.readouterr().out.split()}
 
 
-def test_the_manifest_of_a_file_is_the_one_that_is_audited(asked, tmp_path):
+def test_the_manifest_of_a_file_is_the_one_that_is_audited(requests, tmp_path):
     file = tmp_path / "audit.toml"
     file.write_text('manifest = "m.json"\n')
     assert run(["all", "--ckpt", "x", "--config", str(file)]) == 0
-    assert asked[0].manifest == Path("m.json")
+    assert requests[0].manifest == Path("m.json")
     assert (
         run(["all", "--ckpt", "x", "--config", str(file), "--manifest", "other.json"])
         == 0
     )
-    assert asked[1].manifest == Path("other.json")
+    assert requests[1].manifest == Path("other.json")
     file.write_text('data = ["rows.jsonl"]\n')
     assert run(["utility", "--ckpt", "x", "--config", str(file)]) == 0
-    assert asked[2].data == (Path("rows.jsonl"),)
+    assert requests[2].data == (Path("rows.jsonl"),)
 
 
 @pytest.mark.parametrize(
-    ("command", "content", "said"),
+    ("command", "content", "message"),
     [
         (
             "all",
@@ -197,29 +201,29 @@ def test_the_manifest_of_a_file_is_the_one_that_is_audited(asked, tmp_path):
     ],
 )
 def test_an_error_about_a_key_of_a_file_names_both(
-    command, content, said, asked, tmp_path, capsys
+    command, content, message, requests, tmp_path, capsys
 ):
     file = tmp_path / "audit.toml"
     file.write_text(content + "\n")
     assert run([command, "--config", str(file)]) == 2
     error = capsys.readouterr().err
-    assert f"{file}{said}" in error
+    assert f"{file}{message}" in error
     assert error.count("\n") == 1
-    assert not asked
+    assert not requests
 
 
-def test_an_error_about_what_was_typed_names_no_file(asked, tmp_path, capsys):
+def test_an_error_about_what_was_typed_names_no_file(requests, tmp_path, capsys):
     file = tmp_path / "audit.toml"
     file.write_text('base = "a"\nckpt = "b"\n')
     assert run(["nll", "--ckpt", "none", "--config", str(file)]) == 2
     assert "error: none: there is no such file" in capsys.readouterr().err
     assert run(["nll", "--base", "none", "--config", str(file)]) == 2
     assert "error: none: there is no such file" in capsys.readouterr().err
-    assert not asked
+    assert not requests
 
 
 def test_an_error_about_a_variable_names_it_and_an_empty_one_is_not_set(
-    asked, monkeypatch, capsys
+    requests, monkeypatch, capsys
 ):
     monkeypatch.setenv("SPARK_AUDIT_BASE", "none")
     assert run(["nll", "--ckpt", "x"]) == 2
@@ -227,14 +231,16 @@ def test_an_error_about_a_variable_names_it_and_an_empty_one_is_not_set(
     for name in ("SPARK_AUDIT_BASE", "SPARK_AUDIT_MANIFEST"):
         monkeypatch.setenv(name, "")
     assert run(["nll", "--ckpt", "x"]) == 0
-    assert (asked[0].base, asked[0].manifest) == (None, None)
+    assert (requests[0].base, requests[0].manifest) == (None, None)
 
 
 def options_of(app: App, command: str) -> list[str]:
     for word in command.split():
         app = app[word]
     arguments = app.assemble_argument_collection().filter_by(parse=True)
-    return [one.name[2:] for one in arguments if one.name.startswith("--")]
+    return [
+        argument.name[2:] for argument in arguments if argument.name.startswith("--")
+    ]
 
 
 ALL_COMMANDS = dict.fromkeys([*EXAMPLES, *AUDITS])

@@ -50,8 +50,8 @@ def test_base_and_checkpoint_in_each_others_place(request_of, tiny_base, worksho
     swapped = request_of(tiny_base, base=str(workshop / "full"))
     with pytest.raises(InputError, match="are --ckpt and --base swapped"):
         run(swapped)
-    both = (f"base={workshop / 'full'}", f"x={tiny_base}")
-    named = replace(swapped, base=None, checkpoints=both)
+    swapped_specs = (f"base={workshop / 'full'}", f"x={tiny_base}")
+    named = replace(swapped, base=None, checkpoints=swapped_specs)
     with pytest.raises(InputError, match="are --ckpt and --base swapped"):
         run(named)
 
@@ -60,9 +60,9 @@ def test_a_run_without_the_base_says_before_scoring_what_is_not_tested(
     request_of, tiny_base, capsys
 ):
     run(request_of(tiny_base))
-    said = capsys.readouterr().err
-    assert "Give --base MODEL" in said
-    assert "are not tested" in said
+    error_output = capsys.readouterr().err
+    assert "Give --base MODEL" in error_output
+    assert "are not tested" in error_output
 
 
 def test_lora_alpha_of_no_lora_weights_is_refused(request_of, tiny_base):

@@ -39,20 +39,20 @@ def shifted(case: Any, shift: float) -> Callable[[str, np.ndarray], np.ndarray]:
 @pytest.fixture(scope="module")
 def audited():
     """``audited(case, **shifts)``: what both audits say, once for the same question."""
-    known: dict[Any, dict[str, AuditResult]] = {}
+    results_by_shifts: dict[Any, dict[str, AuditResult]] = {}
 
     def make(case: Any, **shifts: float) -> dict[str, AuditResult]:
         key = (case.manifest.digest, *shifts.items())
-        if key not in known:
+        if key not in results_by_shifts:
             changes = {name: shifted(case, shift) for name, shift in shifts.items()}
             tables = case.tables(**changes)
-            known[key] = {
+            results_by_shifts[key] = {
                 "matched": matched(
                     tables, case.manifest, placebo_draws=0, rematched=False
                 ),
                 "nll": nll(tables, case.manifest),
             }
-        return known[key]
+        return results_by_shifts[key]
 
     return make
 
@@ -70,9 +70,9 @@ def write(tmp_path, audited):
         **shifts: float,
     ) -> Path:
         folder = tmp_path / name
-        found = audited(case, **shifts)
+        results = audited(case, **shifts)
         sums = {}
-        for audit, result in found.items():
+        for audit, result in results.items():
             path = folder / "scores" / about(audit).evidence_file()
             path.parent.mkdir(parents=True, exist_ok=True)
             result.evidence.write(path)
@@ -84,13 +84,13 @@ def write(tmp_path, audited):
             manifest=manifest_facts(digest=digest),
             checkpoints=[
                 checkpoint(
-                    one,
-                    model_id=f"{one} {shift}" if one != "base" else "base",
+                    name,
+                    model_id=f"{name} {shift}" if name != "base" else "base",
                     dtype=dtype,
                 )
-                for one, shift in shifts.items()
+                for name, shift in shifts.items()
             ],
-            results=[row for result in found.values() for row in result.results],
+            results=[row for result in results.values() for row in result.results],
             evidence=sums,
         )
         write_report(report, folder, formats=("json",))
@@ -113,18 +113,22 @@ def test_contrasts_are_those_of_one_call(make_case, write):
     ]
     report = compare(*folders)
     assert report.settings["baseline"] == "er"
-    assert [one.name for one in report.checkpoints] == ["base", "er", "spark"]
+    assert [checkpoint.name for checkpoint in report.checkpoints] == [
+        "base",
+        "er",
+        "spark",
+    ]
     tables = case.tables(base=base, er=first, spark=second)
     together = matched(
         tables, case.manifest, baseline="er", placebo_draws=0, rematched=False
     )
     contrasts = [row for row in report.contrasts if row.audit == "matched"]
     assert without_state(contrasts) == without_state(together.contrasts)
-    alone = nll(tables, case.manifest, baseline="er")
+    compared_alone = nll(tables, case.manifest, baseline="er")
     contrasts = [row for row in report.contrasts if row.audit == "nll"]
-    assert without_state(contrasts) == without_state(alone.contrasts)
+    assert without_state(contrasts) == without_state(compared_alone.contrasts)
     rows = [row for row in report.results if row.audit == "nll"]
-    assert without_state(rows) == without_state(alone.results)
+    assert without_state(rows) == without_state(compared_alone.results)
     assert baselines_of("er", tables) == {"spark": "er"}
 
 
@@ -156,7 +160,10 @@ def test_different_checkpoints_of_one_name_are_told_apart(make_case, write):
         write("two", case, ours=0.5),
     ]
     report = compare(*folders)
-    assert [one.name for one in report.checkpoints] == ["one/ours", "two/ours"]
+    assert [checkpoint.name for checkpoint in report.checkpoints] == [
+        "one/ours",
+        "two/ours",
+    ]
     assert {row.baseline for row in report.contrasts} == {"one/ours"}
 
 
@@ -172,24 +179,24 @@ def test_different_checkpoints_of_one_name_are_told_apart(make_case, write):
 )
 def test_what_cannot_be_paired_is_refused(change, message, make_case, write):
     case = make_case(sources=12)
-    one = write("one", case, a=0.0)
+    first_folder = write("one", case, a=0.0)
     two = write("two", case, b=0.5, **change)
     with pytest.raises(InputError, match=message):
-        compare(one, two)
+        compare(first_folder, two)
 
 
 def test_baseline_must_be_known_and_chosen(make_case, write):
     case = make_case(sources=12)
-    one = write("one", case, a=0.0, b=0.1)
+    first_folder = write("one", case, a=0.0, b=0.1)
     two = write("two", case, c=0.5)
     with pytest.raises(InputError, match="choose one of: a, b"):
-        compare(one, two)
+        compare(first_folder, two)
     with pytest.raises(InputError, match="'x' is none of the checkpoints"):
-        compare(one, two, baseline="x")
+        compare(first_folder, two, baseline="x")
     with pytest.raises(InputError, match="at least two"):
-        compare(one)
-    found = compare(one, two, baseline="c").contrasts
-    assert {row.checkpoint for row in found} == {"a", "b"}
+        compare(first_folder)
+    contrasts = compare(first_folder, two, baseline="c").contrasts
+    assert {row.checkpoint for row in contrasts} == {"a", "b"}
 
 
 def rewritten(folder: Path, **changes: Any) -> None:
@@ -201,20 +208,23 @@ def rewritten(folder: Path, **changes: Any) -> None:
 def test_what_the_setup_came_to_is_carried_over_by_its_new_name(make_case, write):
     """Failed checks of the setup, and whether trained rows fit; others stay behind."""
     case = make_case(sources=12)
-    one, two = write("one", case, ours=0.0), write("two", case, ours=0.5)
-    rewritten(one, guards=[guard("held_out_back", "They come back.", of="ours")])
+    first_folder, two = write("one", case, ours=0.0), write("two", case, ours=0.5)
+    rewritten(
+        first_folder, guards=[guard("held_out_back", "They come back.", of="ours")]
+    )
     of_both = [
         guard("trained_rows_fit", "They fit.", passed=True, of="ours"),
         guard("held_out_back", "None.", passed=True, of="ours"),
         guard("clusters", "Enough.", passed=True, of="ours"),
     ]
     rewritten(two, guards=of_both)
-    told = {
-        (one.name, one.checkpoint, one.passed)
-        for one in compare(one, two).guards
-        if one.name in ("held_out_back", "trained_rows_fit") or "/" in one.checkpoint
+    outcomes = {
+        (guard.name, guard.checkpoint, guard.passed)
+        for guard in compare(first_folder, two).guards
+        if guard.name in ("held_out_back", "trained_rows_fit")
+        or "/" in guard.checkpoint
     }
-    assert told == {
+    assert outcomes == {
         ("held_out_back", "one/ours", False),
         ("trained_rows_fit", "two/ours", True),
     }
@@ -222,11 +232,13 @@ def test_what_the_setup_came_to_is_carried_over_by_its_new_name(make_case, write
 
 def test_the_preset_is_that_of_the_first_report_unless_one_is_given(make_case, write):
     case = make_case(sources=12)
-    one, two = write("one", case, a=0.0), write("two", case, b=0.5)
-    rewritten(one, settings=read_report(one).settings | {"preset": "paper"})
-    assert compare(one, two).settings["preset"] == "paper"
-    assert compare(two, one).settings["preset"] == "robust"
-    assert compare(one, two, preset="robust").settings["preset"] == "robust"
+    first_folder, two = write("one", case, a=0.0), write("two", case, b=0.5)
+    rewritten(
+        first_folder, settings=read_report(first_folder).settings | {"preset": "paper"}
+    )
+    assert compare(first_folder, two).settings["preset"] == "paper"
+    assert compare(two, first_folder).settings["preset"] == "robust"
+    assert compare(first_folder, two, preset="robust").settings["preset"] == "robust"
 
 
 def test_a_checkpoint_is_held_against_the_earlier_one_of_its_name(make_case, write):
@@ -243,17 +255,17 @@ def test_a_checkpoint_is_held_against_the_earlier_one_of_its_name(make_case, wri
 
 def test_an_audit_that_one_report_lacks_is_left_out_aloud(make_case, write):
     case = make_case(sources=12)
-    one = write("one", case, a=0.0)
+    first_folder = write("one", case, a=0.0)
     two = write("two", case, b=0.5)
     (two / "scores" / "nll.parquet").unlink()
-    report = compare(one, two)
+    report = compare(first_folder, two)
     assert {row.audit for row in report.results} == {"matched"}
     assert "nll (two)" in report.guards[0].detail
     shutil.rmtree(two / "scores")
     with pytest.raises(
         InputError, match="no audit can be compared: matched .two.; nll .two."
     ):
-        compare(one, two)
+        compare(first_folder, two)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,7 +278,7 @@ class Scaled(NLL):
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         options: dict[str, Any] = {"audit": "scaled", "metric": "m", "n": 1}
         names = evidence.checkpoints
-        rows = [Row(checkpoint=one, value=self.times, **options) for one in names]
+        rows = [Row(checkpoint=name, value=self.times, **options) for name in names]
         return AuditResult(results=rows)
 
 
@@ -277,16 +289,18 @@ def test_an_audit_of_others_concludes_as_its_reports_did(make_case, write, monke
         path = shutil.copy(
             folder / "scores/nll.parquet", folder / "scores/scaled.parquet"
         )
-        told = json.loads((folder / "report.json").read_text())
-        told["settings"]["scaled.times"] = 3.0
-        told["evidence"]["scaled.parquet"] = sha256_file(Path(path))
-        told["results"] += [{**told["results"][0], "audit": "scaled"}]
-        (folder / "report.json").write_text(json.dumps(told))
+        report_json = json.loads((folder / "report.json").read_text())
+        report_json["settings"]["scaled.times"] = 3.0
+        report_json["evidence"]["scaled.parquet"] = sha256_file(Path(path))
+        report_json["results"] += [{**report_json["results"][0], "audit": "scaled"}]
+        (folder / "report.json").write_text(json.dumps(report_json))
         folders.append(folder)
-    (left_out,) = (one for one in compare(*folders).guards if "compared" in one.name)
+    (left_out,) = (
+        guard for guard in compare(*folders).guards if "compared" in guard.name
+    )
     assert "scaled (the package that it is of is not installed)" in left_out.detail
-    told = dict(verify(folders[0]))
-    assert told["scaled"] == "the package that it is of is not installed"
+    outcomes = dict(verify(folders[0]))
+    assert outcomes["scaled"] == "the package that it is of is not installed"
 
     monkeypatch.setattr(known, "_audits_of_packages", lambda: {"scaled": Scaled})
     rows = [row for row in compare(*folders).results if row.audit == "scaled"]
@@ -302,20 +316,20 @@ def test_audits_with_other_options_are_never_compared(make_case, write, monkeypa
         path = shutil.copy(
             folder / "scores/nll.parquet", folder / "scores/scaled.parquet"
         )
-        told = json.loads((folder / "report.json").read_text())
-        told["settings"]["scaled.times"] = times
-        told["evidence"]["scaled.parquet"] = sha256_file(Path(path))
-        (folder / "report.json").write_text(json.dumps(told))
+        report_json = json.loads((folder / "report.json").read_text())
+        report_json["settings"]["scaled.times"] = times
+        report_json["evidence"]["scaled.parquet"] = sha256_file(Path(path))
+        (folder / "report.json").write_text(json.dumps(report_json))
         folders.append(folder)
     report = compare(*folders)
     assert {row.audit for row in report.results} == {"matched", "nll"}
-    (left_out,) = (one for one in report.guards if "compared" in one.name)
+    (left_out,) = (guard for guard in report.guards if "compared" in guard.name)
     assert "scaled (made with another times)" in left_out.detail
     # What only changes how precisely a figure is known is no other option.
     for folder, count in zip(folders, (100, 200), strict=True):
-        told = json.loads((folder / "report.json").read_text())
-        told["settings"] |= {"scaled.times": 3.0, "nll.replicates": count}
-        (folder / "report.json").write_text(json.dumps(told))
+        report_json = json.loads((folder / "report.json").read_text())
+        report_json["settings"] |= {"scaled.times": 3.0, "nll.replicates": count}
+        (folder / "report.json").write_text(json.dumps(report_json))
     assert {row.audit for row in compare(*folders).results} == {
         *("matched", "nll", "scaled")
     }
@@ -323,13 +337,13 @@ def test_audits_with_other_options_are_never_compared(make_case, write, monkeypa
 
 def test_parts_of_a_manifest_are_compared_with_the_same_part_only(make_case, write):
     case = make_case(sources=12)
-    one, two = write("one", case, a=0.0), write("two", case, b=0.5)
+    first_folder, two = write("one", case, a=0.0), write("two", case, b=0.5)
     path = two / "report.json"
-    told = json.loads(path.read_text())
-    told["settings"]["limit"] = 10
-    path.write_text(json.dumps(told))
+    report_json = json.loads(path.read_text())
+    report_json["settings"]["limit"] = 10
+    path.write_text(json.dumps(report_json))
     with pytest.raises(InputError, match="its --limit is 10, and that of .* is None"):
-        compare(one, two)
+        compare(first_folder, two)
 
 
 def test_evidence_is_that_of_its_report(make_case, write, tmp_path):
@@ -339,13 +353,13 @@ def test_evidence_is_that_of_its_report(make_case, write, tmp_path):
         write("two", case, spark=0.8),
     ]
     report = compare(*folders, output=tmp_path / "both")
-    made = (tmp_path / "both" / "scores").glob("*.parquet")
-    assert report.evidence == {path.name: sha256_file(path) for path in made}
+    evidence_files = (tmp_path / "both" / "scores").glob("*.parquet")
+    assert report.evidence == {path.name: sha256_file(path) for path in evidence_files}
     for path in (folders[1] / "scores").glob("*.parquet"):
-        whole = path.read_bytes()
-        flipped = bytearray(whole)
-        flipped[len(whole) // 2] ^= 8
-        for damaged in (bytes(flipped), whole[:-1], b""):
+        content = path.read_bytes()
+        flipped = bytearray(content)
+        flipped[len(content) // 2] ^= 8
+        for damaged in (bytes(flipped), content[:-1], b""):
             path.write_bytes(damaged)
             with pytest.raises(OutputError) as caught:
                 compare(*folders)
@@ -353,34 +367,34 @@ def test_evidence_is_that_of_its_report(make_case, write, tmp_path):
                 f"{path}: is not the file that the report was made from; "
                 "copy the report's folder again, or audit again"
             )
-        path.write_bytes(whole)
+        path.write_bytes(content)
 
 
 def test_evidence_of_another_version_or_without_a_checksum_is_refused(make_case, write):
     case = make_case()
-    one = write("one", case, er=0.0)
+    first_folder = write("one", case, er=0.0)
     two = write("two", case, spark=0.8)
     path = two / "scores" / "spans.parquet"
     pd.read_parquet(path).to_parquet(path)
-    for sums, said in (
+    for sums, message in (
         ({path.name: sha256_file(path)}, "is not readable evidence"),
         ({}, "is not the file that the report was made from"),
     ):
-        told = read_report(two).model_copy(update={"evidence": sums})
-        write_report(told, two, formats=("json",))
+        other_report = read_report(two).model_copy(update={"evidence": sums})
+        write_report(other_report, two, formats=("json",))
         (two / "scores" / "nll.parquet").unlink(missing_ok=True)
-        with pytest.raises(OutputError, match=said):
-            compare(one, two, baseline="er")
+        with pytest.raises(OutputError, match=message):
+            compare(first_folder, two, baseline="er")
 
 
 def test_the_command_writes_a_report_that_can_be_gated(
     make_case, write, tmp_path, capsys
 ):
     case = make_case()
-    one = write("one", case, er=0.0)
+    first_folder = write("one", case, er=0.0)
     two = write("two", case, spark=0.8)
     out = tmp_path / "both"
-    code = command_line(["compare", str(one), str(two), "-o", str(out)])
+    code = command_line(["compare", str(first_folder), str(two), "-o", str(out)])
     assert code == 0, capsys.readouterr().err
     report = read_report(out)
     assert report.command[:2] == ["spark-audit", "compare"]
@@ -395,7 +409,9 @@ def test_the_command_writes_a_report_that_can_be_gated(
     assert command_line(unknown) == 2
     assert "choose one of: nll" in capsys.readouterr().err
     # A comparison can be compared again, with itself or with others.
-    assert command_line(["compare", str(out), str(one), "--baseline", "er"]) == 0
+    assert (
+        command_line(["compare", str(out), str(first_folder), "--baseline", "er"]) == 0
+    )
 
 
 def test_a_gate_trips_where_memory_rose_since_an_earlier_report(
@@ -407,8 +423,8 @@ def test_a_gate_trips_where_memory_rose_since_an_earlier_report(
     gate = ["gate", str(new), "--fail-if", rule]
     assert command_line([*gate, "--against", str(old)]) == 1
     assert "fell by 0.8" in capsys.readouterr().out
-    back = ["gate", str(old), "--fail-if", rule, "--against", str(new)]
-    assert command_line(back) == 0
+    command_back = ["gate", str(old), "--fail-if", rule, "--against", str(new)]
+    assert command_line(command_back) == 0
     assert command_line([*gate, "--against", str(new)]) == 0
     assert "the same model as before" in capsys.readouterr().out
     assert command_line(gate) == 2
@@ -420,7 +436,7 @@ def test_a_gate_trips_where_memory_rose_since_an_earlier_report(
 
 def test_a_rounded_checkpoint_keeps_its_original(make_case, write):
     case = make_case()
-    one = write("one", case, er=0.0)
+    first_folder = write("one", case, er=0.0)
     two = write("two", case, ours=0.5, **{"ours+int4": 0.2})
     report = read_report(two)
     facts = [
@@ -429,13 +445,13 @@ def test_a_rounded_checkpoint_keeps_its_original(make_case, write):
     ]
     report = report.model_copy(update={"checkpoints": facts})
     write_report(report, two, formats=("json",))
-    found = compare(one, two)
-    pairs = {(c.checkpoint, c.baseline, c.family) for c in found.contrasts}
+    compared = compare(first_folder, two)
+    pairs = {(c.checkpoint, c.baseline, c.family) for c in compared.contrasts}
     assert ("ours+int4", "ours", "exploratory") in pairs
     assert ("ours", "er", "primary") in pairs
     assert not any(c == "ours+int4" and b == "er" for c, b, _ in pairs)
     # A name with a plus is no rounded checkpoint by itself.
     three = write("three", case, **{"er+ptpc": 0.4})
-    found = compare(one, three)
-    pairs = {(c.checkpoint, c.baseline, c.family) for c in found.contrasts}
+    compared = compare(first_folder, three)
+    pairs = {(c.checkpoint, c.baseline, c.family) for c in compared.contrasts}
     assert ("er+ptpc", "er", "primary") in pairs

@@ -27,10 +27,10 @@ def test_dry_run_counts_and_writes_nothing(
     facts = json.loads(capsys.readouterr().out)
     assert facts["manifest"] == "m"
     assert facts["checkpoints"] == ["base", "ours"]
-    (part,) = facts["passes"]
-    assert part["pass"] == "plain"
-    assert part["tokens"] > 100
-    assert facts["seconds"] >= part["seconds"] > 0
+    (plain_pass,) = facts["passes"]
+    assert plain_pass["pass"] == "plain"
+    assert plain_pass["tokens"] > 100
+    assert facts["seconds"] >= plain_pass["seconds"] > 0
     assert not (tmp_path / "out").exists()
 
 
@@ -38,17 +38,21 @@ def test_a_dry_run_counts_the_tokens_that_are_scored(workshop, tiny_base, monkey
     monkeypatch.chdir(workshop)
     audits = tuple(audit() for audit in all_audits().values())
     request = Request(audits=audits, checkpoints=(f"ours={workshop / 'lora'}",))
-    found = estimate(replace(request, base=str(tiny_base)))
+    facts = estimate(replace(request, base=str(tiny_base)))
     manifest = read_manifest(next(Path("manifests").glob("*.json")))
     checkpoint = open_checkpoint(str(tiny_base))
     _, plans = make_plans(manifest, audits)
     plan = union(plans)
     items = items_for(manifest, checkpoint, plan)
-    read = sum(one.tokens for some in items.values() for one in some)
-    told = sum(one["tokens"] for one in found["passes"])
-    assert told == pytest.approx(2 * read, rel=0.01)
-    assert found["checkpoints"] == ["base", "ours"]
-    assert found["seconds"] >= max(one["seconds"] for one in found["passes"])
+    read = sum(
+        item.tokens for items_of_pass in items.values() for item in items_of_pass
+    )
+    n_tokens = sum(pass_facts["tokens"] for pass_facts in facts["passes"])
+    assert n_tokens == pytest.approx(2 * read, rel=0.01)
+    assert facts["checkpoints"] == ["base", "ours"]
+    assert facts["seconds"] >= max(
+        pass_facts["seconds"] for pass_facts in facts["passes"]
+    )
     with pytest.raises(SparkError, match="did you mean"):
         estimate(replace(request, checkpoints=(str(workshop / "loar"),)))
 
@@ -60,7 +64,7 @@ def test_a_dry_run_where_checkpoints_lack_different_passes(
     make_adapter(tmp_path / "other", base=tiny_base, seed=5)
     store = tmp_path / "store"
     run(request_of(audits=("nll",), scores=store))
-    found = estimate(
+    facts = estimate(
         request_of(
             audits=("nll", Noise(draws=1)),
             checkpoints=(str(tmp_path / "other"),),
@@ -68,5 +72,5 @@ def test_a_dry_run_where_checkpoints_lack_different_passes(
             output=tmp_path / "other report",
         )
     )
-    assert all(one["tokens"] > 0 for one in found["passes"])
-    assert 0 < found["there"][0] < found["there"][1]
+    assert all(pass_facts["tokens"] > 0 for pass_facts in facts["passes"])
+    assert 0 < facts["there"][0] < facts["there"][1]

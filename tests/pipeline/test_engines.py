@@ -31,15 +31,17 @@ def test_errors_of_a_node_are_told_in_one_line():
         error.cause = cause
         return ray.cause_of(error)
 
-    other = said("it broke\nwith a trace")
-    assert isinstance(other, IncompleteError)
-    assert str(other) == "--engine ray: Ray says: RuntimeError: it broke"
-    ours = InputError("is wrong", where="row-1")
-    assert said(cause=ours) is ours
+    message = said("it broke\nwith a trace")
+    assert isinstance(message, IncompleteError)
+    assert str(message) == "--engine ray: Ray says: RuntimeError: it broke"
+    input_error = InputError("is wrong", where="row-1")
+    assert said(cause=input_error) is input_error
     full = type("ObjectStoreFullError", (Exception,), {})("Failed to put\nobject")
-    told = said(cause=full)
-    assert isinstance(told, IncompleteError)
-    assert "the object store of the Ray cluster is full; start Ray with" in str(told)
+    error_of_cause = said(cause=full)
+    assert isinstance(error_of_cause, IncompleteError)
+    assert "the object store of the Ray cluster is full; start Ray with" in str(
+        error_of_cause
+    )
     gone = said(cause=ModuleNotFoundError("No module named 'x'"))
     assert "cannot begin (ModuleNotFoundError: No module named 'x')" in str(gone)
 
@@ -62,7 +64,9 @@ def test_a_ray_that_starts_too_slowly_is_told_in_one_line(monkeypatch):
 def test_nodes_score_what_one_process_scores(tiny_base, make_adapter, tmp_path):
     from spark_audit.checkpoints.open import open_checkpoint
 
-    made = [make_adapter(tmp_path / name, seed=n) for n, name in enumerate(("a", "b"))]
+    adapters = [
+        make_adapter(tmp_path / name, seed=n) for n, name in enumerate(("a", "b"))
+    ]
     base = open_checkpoint(str(tiny_base), name="base", device="cpu")
     manifest = build_manifest(examples(24, words=12), base, name="m", caliper=2.0)
     write_manifest(manifest, tmp_path / "m.json")
@@ -70,7 +74,7 @@ def test_nodes_score_what_one_process_scores(tiny_base, make_adapter, tmp_path):
     def job_of(name: str) -> Job:
         request = Request(
             audits=(NLL(),),
-            checkpoints=tuple(map(str, made)),
+            checkpoints=tuple(map(str, adapters)),
             base=str(tiny_base),
             manifest=tmp_path / "m.json",
             loading=Loading(device="cpu", quantize=("int8",)),
@@ -79,46 +83,54 @@ def test_nodes_score_what_one_process_scores(tiny_base, make_adapter, tmp_path):
         )
         return Job.of(request)
 
-    alone, job, own = job_of("alone"), job_of("shared"), versions()["spark-audit"]
-    expected = local.score(alone, alone.unscored())
+    job_alone, job, version = (
+        job_of("alone"),
+        job_of("shared"),
+        versions()["spark-audit"],
+    )
+    expected = local.score(job_alone, job_alone.unscored())
     assert ray.parts(job.tokens_left(0, job.unscored()), 3) == 3
     copied = pickle.dumps(without_models(job))
     results: list[Any] = []
     opened: dict[str, Any] = {}
-    for part in (1, 0, 2):
-        result = ray.work(own, copied, 0, (part, 3))
+    for shard in (1, 0, 2):
+        result = ray.work(version, copied, 0, (shard, 3))
         results.append(pickle.loads(pickle.dumps(result)))
         ray.take(results[-1], job.store, opened)
     assert not list(results[0][0][1].model.parameters())
     assert [*opened] == ["base", "a", "a+int8", "b", "b+int8"]
-    scored = [job.checkpoint_job(known) for known in opened.values()]
+    scored = [
+        job.checkpoint_job(opened_checkpoint) for opened_checkpoint in opened.values()
+    ]
     assert not job.n_missing(scored)
     assert ray.parts(job.tokens_left(0, job.unscored()), 3) == 0  # nothing is lacking
-    for here, there in zip(
-        alone.with_notes(expected), job.with_notes(scored), strict=True
+    for described_alone, described_shared in zip(
+        job_alone.with_notes(expected), job.with_notes(scored), strict=True
     ):
-        assert here.facts == there.facts
-        for kind, items in here.items_by_pass.items():
-            keys = there.items_by_pass[kind].store_keys()
-            table = job.store.gather(keys, scoring_pass=kind)
-            whole = alone.store.gather(items.store_keys(), scoring_pass=kind)
-            assert table.ids == whole.ids
-            for name, values in whole.columns.items():
+        assert described_alone.facts == described_shared.facts
+        for scoring_pass, items in described_alone.items_by_pass.items():
+            keys = described_shared.items_by_pass[scoring_pass].store_keys()
+            table = job.store.gather(keys, scoring_pass=scoring_pass)
+            table_alone = job_alone.store.gather(
+                items.store_keys(), scoring_pass=scoring_pass
+            )
+            assert table.ids == table_alone.ids
+            for name, values in table_alone.columns.items():
                 np.testing.assert_allclose(table.columns[name], values, atol=1e-5)
-    other: Any = SimpleNamespace(name="a", model_id="0")
+    strange: Any = SimpleNamespace(name="a", model_id="0")
     with pytest.raises(CheckpointError, match="a: is another checkpoint on one node"):
-        ray.take(([other], []), job.store, opened)
+        ray.take(([strange], []), job.store, opened)
     with pytest.raises(InputError, match=r"a node has spark-audit .*, not 9\.9"):
         ray.work("9.9", b"", 0, (0, 1))
 
 
 def test_a_cluster_without_nodes_is_refused_and_tasks_fit_on_any_node():
-    found = [{"Alive": True, "Resources": {"CPU": 2.0}}] * 2
-    cluster = SimpleNamespace(nodes=lambda: found)
+    nodes = [{"Alive": True, "Resources": {"CPU": 2.0}}] * 2
+    cluster = SimpleNamespace(nodes=lambda: nodes)
     assert ray.capacity(cluster, "auto") == (2.0, 0, 2)
-    found = [{"Alive": True, "Resources": {"CPU": n, "GPU": 2}} for n in (4.0, 16.0)]
+    nodes = [{"Alive": True, "Resources": {"CPU": n, "GPU": 2}} for n in (4.0, 16.0)]
     assert ray.capacity(cluster, "auto") == (1.0, 1, 4)
     assert ray.capacity(cluster, "cpu") == (4.0, 0, 5)
-    found = []
+    nodes = []
     with pytest.raises(IncompleteError, match="no node that scores"):
         ray.capacity(cluster, "auto")

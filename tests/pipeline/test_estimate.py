@@ -6,7 +6,7 @@ from spark_audit.scoring.table import COLUMN_TYPES
 
 
 def test_words_fit_a_screen():
-    every = [
+    facts_of_passes = [
         {"pass": name, "items": 10**6, "tokens": 10**9, "seconds": 10.0**n}
         for n, name in enumerate(COLUMN_TYPES)
     ]
@@ -16,7 +16,7 @@ def test_words_fit_a_screen():
         "folder": "reports/small-er",
         "checkpoints": [f"checkpoint-{n}" for n in range(6)],
         "notes": ["base: base as given; the adapter names gpt2-medium"],
-        "passes": every,
+        "passes": facts_of_passes,
         "loading": 1e4,
         "seconds": 1e6,
         "memory_bytes": 3 * 10**10,
@@ -31,8 +31,8 @@ def test_words_fit_a_screen():
 
 
 def test_no_memory_is_never_said():
-    said = [memory_size(n) for n in (0, 4e6, 4e7, 9.9e8, 3.04e9)]
-    assert said == ["1 kB", "4 MB", "40 MB", "990 MB", "3.0 GB"]
+    sizes = [memory_size(n) for n in (0, 4e6, 4e7, 9.9e8, 3.04e9)]
+    assert sizes == ["1 kB", "4 MB", "40 MB", "990 MB", "3.0 GB"]
 
 
 def test_parts_of_passes_are_counted():
@@ -41,5 +41,5 @@ def test_parts_of_passes_are_counted():
 
 
 def test_durations_are_said_in_words():
-    said = [duration(s) for s in (0.2, 42, 600, 7200, 1e6)]
-    assert said == ["1 s", "42 s", "10 min", "2.0 h", "12 days"]
+    durations = [duration(s) for s in (0.2, 42, 600, 7200, 1e6)]
+    assert durations == ["1 s", "42 s", "10 min", "2.0 h", "12 days"]

@@ -27,7 +27,7 @@ NAMES = ("base", "ours")
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory, make_case) -> Path:
+def work_folder(tmp_path_factory, make_case) -> Path:
     """Two report folders over one manifest, ``one`` and ``two``."""
     folder = tmp_path_factory.mktemp("hostile")
     case = make_case(sources=12, tests=6)
@@ -48,9 +48,11 @@ def place(tmp_path_factory, make_case) -> Path:
             result.evidence.write(path)
             sums[path.name] = sha256_file(path)
         report = made_report(
-            checkpoints=[checkpoint(one, model_id=f"{one} {scale}") for one in NAMES],
+            checkpoints=[
+                checkpoint(name, model_id=f"{name} {scale}") for name in NAMES
+            ],
             settings={"preset": "robust", "seed": 0, "matched.replicates": 100},
-            results=[row for one in results.values() for row in one.results],
+            results=[row for result in results.values() for row in result.results],
             evidence=sums,
         )
         write_report(report, folder / name, formats=("json",))
@@ -64,11 +66,11 @@ def column(name: str, value: Any) -> Change:
     """Another column of a name: values, an array, or what makes one of the old."""
 
     def change(table: pa.Table, about: dict[str, Any]) -> pa.Table:
-        at = table.schema.get_field_index(name)
-        made = value(table.column(name)) if callable(value) else value
-        if not isinstance(made, pa.Array | pa.ChunkedArray):
-            made = pa.array([made] * len(table))
-        return table.set_column(at, name, made)
+        index = table.schema.get_field_index(name)
+        changed_column = value(table.column(name)) if callable(value) else value
+        if not isinstance(changed_column, pa.Array | pa.ChunkedArray):
+            changed_column = pa.array([changed_column] * len(table))
+        return table.set_column(index, name, changed_column)
 
     return change
 
@@ -170,7 +172,7 @@ HOSTILE: dict[str, Change | bytes] = {
     },
     "no scores of a checkpoint": without(SCORE),
     "units without the cluster": lambda table, about: says(
-        units=[one for one in about["units"] if one != "cluster"]
+        units=[unit for unit in about["units"] if unit != "cluster"]
     )(table, about),
     "a column of another name": renamed("type", "kind"),
     "two columns of one name": renamed("marks", "digits"),
@@ -179,13 +181,13 @@ HOSTILE: dict[str, Change | bytes] = {
     "clusters are null": column("cluster", lambda old: pa.nulls(len(old))),
     "a cluster that is null": column("cluster", first(None)),
     "clusters are lists": column(
-        "cluster", lambda old: pa.array([[one] for one in old.to_pylist()])
+        "cluster", lambda old: pa.array([[record] for record in old.to_pylist()])
     ),
     "roles are bytes": column(
-        "role", lambda old: pa.array([one.encode() for one in old.to_pylist()])
+        "role", lambda old: pa.array([record.encode() for record in old.to_pylist()])
     ),
     "roles are records": column(
-        "role", lambda old: pa.array([{"a": one} for one in old.to_pylist()])
+        "role", lambda old: pa.array([{"a": record} for record in old.to_pylist()])
     ),
     "strata are texts": column("stratum", "none"),
     "strata are fractions": column("stratum", 0.5),
@@ -254,13 +256,13 @@ def rewritten(folder: Path, change: Change | bytes) -> Path:
 
 
 def reported(folder: Path, path: Path) -> None:
-    whole = json.loads((folder / "report.json").read_text())
-    whole["evidence"][path.name] = sha256_file(path)
-    (folder / "report.json").write_text(json.dumps(whole))
+    report_json = json.loads((folder / "report.json").read_text())
+    report_json["evidence"][path.name] = sha256_file(path)
+    (folder / "report.json").write_text(json.dumps(report_json))
 
 
-def copied(place: Path, folder: Path) -> Path:
-    shutil.copytree(place / "two", folder)
+def copied(work_folder: Path, folder: Path) -> Path:
+    shutil.copytree(work_folder / "two", folder)
     return folder
 
 
@@ -268,60 +270,67 @@ def test_there_are_sixty_of_them():
     assert len(HOSTILE) >= 60
 
 
-@pytest.mark.parametrize("what", HOSTILE)
-def test_hostile_evidence_is_refused_in_one_line(what, place, tmp_path, capsys):
-    folder = copied(place, tmp_path / "r")
-    path = rewritten(folder, HOSTILE[what])
+@pytest.mark.parametrize("column_name", HOSTILE)
+def test_hostile_evidence_is_refused_in_one_line(
+    column_name, work_folder, tmp_path, capsys
+):
+    folder = copied(work_folder, tmp_path / "r")
+    path = rewritten(folder, HOSTILE[column_name])
     with pytest.raises(OutputError, match="is not readable evidence"):
         Evidence.read(path)
     assert command_line(["verify", str(folder), "--json"]) == 1
     checked = json.loads(capsys.readouterr().out)["checked"]
-    (said,) = (one for one in checked if one["what"] == "scores/spans.parquet")
-    assert said["detail"].startswith("is not readable evidence")
-    both = [str(place / "one"), str(folder), "--baseline", "base"]
-    assert command_line(["compare", *both]) == 4
-    told = capsys.readouterr().err.strip()
-    assert "is not readable evidence" in told
-    assert len(told.splitlines()) == 1
-    assert len(told) < 600
+    (reason,) = (check for check in checked if check["what"] == "scores/spans.parquet")
+    assert reason["detail"].startswith("is not readable evidence")
+    arguments = [str(work_folder / "one"), str(folder), "--baseline", "base"]
+    assert command_line(["compare", *arguments]) == 4
+    error_output = capsys.readouterr().err.strip()
+    assert "is not readable evidence" in error_output
+    assert len(error_output.splitlines()) == 1
+    assert len(error_output) < 600
 
 
-@pytest.mark.parametrize("what", STRANGE)
-def test_strange_evidence_never_ends_the_program(what, place, tmp_path, capsys):
-    folder = copied(place, tmp_path / "r")
-    rewritten(folder, STRANGE[what])
+@pytest.mark.parametrize("column_name", STRANGE)
+def test_strange_evidence_never_ends_the_program(
+    column_name, work_folder, tmp_path, capsys
+):
+    folder = copied(work_folder, tmp_path / "r")
+    rewritten(folder, STRANGE[column_name])
     assert command_line(["verify", str(folder)]) == 1
-    both = [str(place / "one"), str(folder), "--baseline", "base"]
-    assert command_line(["compare", *both]) in (0, 2, 4)
+    arguments = [str(work_folder / "one"), str(folder), "--baseline", "base"]
+    assert command_line(["compare", *arguments]) in (0, 2, 4)
     assert "Traceback" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     "raw", [b"", b"PAR1", b"PAR1" * 9, b"\0" * 4096, b"not a table"]
 )
-def test_a_file_that_is_no_parquet_is_refused(raw, place, tmp_path, capsys):
-    folder = copied(place, tmp_path / "r")
+def test_a_file_that_is_no_parquet_is_refused(raw, work_folder, tmp_path, capsys):
+    folder = copied(work_folder, tmp_path / "r")
     path = folder / "scores" / "spans.parquet"
     path.write_bytes(raw)
     reported(folder, path)
-    both = [str(place / "one"), str(folder), "--baseline", "base"]
-    assert command_line(["compare", *both]) == 4
+    arguments = [str(work_folder / "one"), str(folder), "--baseline", "base"]
+    assert command_line(["compare", *arguments]) == 4
     assert "is not readable evidence" in capsys.readouterr().err
 
 
-def test_millions_of_equal_rows_are_refused_before_they_are_decoded(place, tmp_path):
+def test_millions_of_equal_rows_are_refused_before_they_are_decoded(
+    work_folder, tmp_path
+):
     """A file of a megabyte that would take gigabytes."""
-    folder = copied(place, tmp_path / "r")
+    folder = copied(work_folder, tmp_path / "r")
     path = folder / "scores" / "spans.parquet"
     table = pq.read_table(path)
-    one = table.slice(0, 1)
+    first_row = table.slice(0, 1)
     equal = {
         name: pa.DictionaryArray.from_arrays(
-            pa.array(np.zeros(1_000_000, np.int32)), one.column(name).combine_chunks()
+            pa.array(np.zeros(1_000_000, np.int32)),
+            first_row.column(name).combine_chunks(),
         )
         if pa.types.is_string(table.schema.field(name).type)
         or pa.types.is_large_string(table.schema.field(name).type)
-        else pa.repeat(one.column(name)[0], 1_000_000)
+        else pa.repeat(first_row.column(name)[0], 1_000_000)
         for name in table.column_names
     }
     block = pa.table(equal).replace_schema_metadata(table.schema.metadata)
@@ -335,10 +344,10 @@ def test_millions_of_equal_rows_are_refused_before_they_are_decoded(place, tmp_p
     assert pa.total_allocated_bytes() - before < 1 << 26
 
 
-def test_settings_of_a_report_cannot_end_the_program(place, tmp_path, capsys):
-    folder = copied(place, tmp_path / "r")
+def test_settings_of_a_report_cannot_end_the_program(work_folder, tmp_path, capsys):
+    folder = copied(work_folder, tmp_path / "r")
     path = folder / "report.json"
-    whole = json.loads(path.read_text())
+    report_json = json.loads(path.read_text())
     for name, value in (
         ("matched.replicates", "many"),
         ("matched.replicates", -1),
@@ -346,7 +355,7 @@ def test_settings_of_a_report_cannot_end_the_program(place, tmp_path, capsys):
         ("baseline", ["a"]),
         ("matched.null", 7),
     ):
-        settings = whole["settings"] | {name: value}
-        path.write_text(json.dumps(whole | {"settings": settings}))
+        settings = report_json["settings"] | {name: value}
+        path.write_text(json.dumps(report_json | {"settings": settings}))
         assert command_line(["verify", str(folder)]) == 1, name
         assert "Traceback" not in capsys.readouterr().err

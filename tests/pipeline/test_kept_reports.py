@@ -62,7 +62,7 @@ def report_files(folder: Path) -> dict[str, bytes]:
 
 
 def kept_folders(folder: Path) -> list[Path]:
-    return sorted(one for one in folder.parent.iterdir() if one != folder)
+    return sorted(entry for entry in folder.parent.iterdir() if entry != folder)
 
 
 def test_a_report_of_other_weights_keeps_the_one_of_the_same_name(request_of, capsys):
@@ -72,15 +72,15 @@ def test_a_report_of_other_weights_keeps_the_one_of_the_same_name(request_of, ca
 
     run(request_of("again", formats=("md",)))
 
-    (kept,) = kept_folders(folder)
-    assert kept.name.startswith("m-ours-20")
-    assert report_files(kept) == before
+    (kept_folder,) = kept_folders(folder)
+    assert kept_folder.name.startswith("m-ours-20")
+    assert report_files(kept_folder) == before
     assert not (folder / "dossier.html").exists()
-    assert [wrong for _, wrong in verify(kept) if wrong] == []
-    said = capsys.readouterr().err
-    assert str(kept) in said
-    assert "another model under the name 'ours'" in said
-    assert (kept / "report.json").stat().st_mode & 0o777 == 0o600
+    assert [wrong for _, wrong in verify(kept_folder) if wrong] == []
+    error_output = capsys.readouterr().err
+    assert str(kept_folder) in error_output
+    assert "another model under the name 'ours'" in error_output
+    assert (kept_folder / "report.json").stat().st_mode & 0o777 == 0o600
     # Scores of models stay where the next run looks for them.
     assert (folder / "scores" / "store" / "salt").exists()
 
@@ -94,8 +94,8 @@ def test_other_audits_of_other_weights_are_no_part_of_the_new_report(request_of)
     report = run(request_of("again", audits=("nll",))).report
 
     assert {row.audit for row in report.results} == {"nll"}
-    (kept,) = kept_folders(folder)
-    assert report_files(kept) == before
+    (kept_folder,) = kept_folders(folder)
+    assert report_files(kept_folder) == before
 
 
 @pytest.mark.parametrize("fields", [{"seed": 7}, {"limit": 9}, {"preset": "paper"}])
@@ -103,8 +103,8 @@ def test_a_report_of_other_settings_keeps_the_one_before(request_of, fields, cap
     folder = run(request_of("first")).folder
     before = report_files(folder)
     run(request_of("first", **fields))
-    (kept,) = kept_folders(folder)
-    assert report_files(kept) == before
+    (kept_folder,) = kept_folders(folder)
+    assert report_files(kept_folder) == before
     assert f"other settings ({next(iter(fields))}" in capsys.readouterr().err
 
 
@@ -130,7 +130,7 @@ def test_two_reports_of_one_second_are_both_kept(request_of, monkeypatch):
     again = json.loads(path.read_text()) | {"created": content["created"]}
     path.write_text(json.dumps(again))
     run(request_of("first"))
-    names = [one.name for one in kept_folders(folder)]
+    names = [kept_folder.name for kept_folder in kept_folders(folder)]
     assert len(names) == 2
     assert names[1] == f"{names[0]}-2"
 
@@ -138,7 +138,7 @@ def test_two_reports_of_one_second_are_both_kept(request_of, monkeypatch):
 def test_a_comparison_keeps_the_report_that_it_replaces(request_of, tmp_path, capsys):
     first = run(request_of("first", output=tmp_path / "a")).folder
     again = run(request_of("again", output=tmp_path / "b")).folder
-    other = run(request_of("first", output=tmp_path / "c", seed=3)).folder
+    other_folder = run(request_of("first", output=tmp_path / "c", seed=3)).folder
     out = tmp_path / "reports" / "both"
     call = ["compare", str(first), str(again), "-o", str(out)]
     assert command_line(call) == 0
@@ -147,10 +147,10 @@ def test_a_comparison_keeps_the_report_that_it_replaces(request_of, tmp_path, ca
     assert kept_folders(out) == []
 
     before = report_files(out)
-    assert command_line(["compare", str(other), str(again), "-o", str(out)]) == 0
-    (kept,) = kept_folders(out)
-    assert report_files(kept) == before
-    assert str(kept) in capsys.readouterr().err
+    assert command_line(["compare", str(other_folder), str(again), "-o", str(out)]) == 0
+    (kept_folder,) = kept_folders(out)
+    assert report_files(kept_folder) == before
+    assert str(kept_folder) in capsys.readouterr().err
 
 
 def test_a_page_that_no_report_wrote_is_not_written_over(request_of, tmp_path):
@@ -161,17 +161,17 @@ def test_a_page_that_no_report_wrote_is_not_written_over(request_of, tmp_path):
         run(request_of("first"))
     assert (folder / "report.md").read_text() == "Minutes of a meeting"
     out = ["-o", str(folder)]
-    one, two = (
+    first_folder, two = (
         run(request_of(name, output=tmp_path / name)).folder
         for name in ("first", "again")
     )
-    assert command_line(["compare", str(one), str(two), *out]) == 2
+    assert command_line(["compare", str(first_folder), str(two), *out]) == 2
 
 
 def test_a_file_of_the_users_in_a_report_folder_is_kept(request_of, capsys):
     folder = run(request_of("first", formats=("csv",))).folder
     (folder / "report.md").write_text("Minutes of a meeting")
     run(request_of("first", formats=("md",)))
-    (kept,) = (folder / "previous").iterdir()
-    assert kept.read_text() == "Minutes of a meeting"
-    assert str(kept) in capsys.readouterr().err
+    (kept_folder,) = (folder / "previous").iterdir()
+    assert kept_folder.read_text() == "Minutes of a meeting"
+    assert str(kept_folder) in capsys.readouterr().err

@@ -16,14 +16,14 @@ PLAIN = Pass()
 @pytest.fixture
 def folders(tmp_path, make_adapter):
     """A single adapter, and a series of two as TRACE saves it."""
-    one = make_adapter(tmp_path / "one")
+    adapter = make_adapter(tmp_path / "one")
     for stage in ("0", "1"):
         make_adapter(tmp_path / "series" / stage)
-    return {"one": str(one), "series": str(tmp_path / "series")}
+    return {"one": str(adapter), "series": str(tmp_path / "series")}
 
 
-def names(found: Any) -> list[str]:
-    return [spec.name for spec in found.specs]
+def names(lineup: Any) -> list[str]:
+    return [spec.name for spec in lineup.specs]
 
 
 def test_a_list_is_a_series_for_utility_alone(folders):
@@ -31,20 +31,20 @@ def test_a_list_is_a_series_for_utility_alone(folders):
         Spec("run", (folders["one"], folders["one"])),
         Spec("x", (folders["one"],)),
     ]
-    found = make_lineup(specs, chosen("utility"))
-    assert names(found) == ["x", "run@1", "run@2"]
-    assert found.stages == {"run@1", "run@2"}
-    assert found.entry("run@2") == "run"
-    assert [found.sees(n, Utility()) for n in ("run@1", "x", "base")] == [True] * 3
-    assert [found.sees(n, Matched()) for n in ("run@1", "x")] == [False, True]
+    lineup = make_lineup(specs, chosen("utility"))
+    assert names(lineup) == ["x", "run@1", "run@2"]
+    assert lineup.stages == {"run@1", "run@2"}
+    assert lineup.entry("run@2") == "run"
+    assert [lineup.sees(n, Utility()) for n in ("run@1", "x", "base")] == [True] * 3
+    assert [lineup.sees(n, Matched()) for n in ("run@1", "x")] == [False, True]
 
 
 def test_a_list_of_series_is_replicates_for_utility_too(folders):
-    found = make_lineup(
+    lineup = make_lineup(
         [Spec("run", (folders["series"], folders["series"]))], chosen("utility")
     )
-    assert names(found) == ["run[1]@1", "run[1]@2", "run[2]@1", "run[2]@2"]
-    assert found.stages == set(names(found))
+    assert names(lineup) == ["run[1]@1", "run[1]@2", "run[2]@1", "run[2]@2"]
+    assert lineup.stages == set(names(lineup))
     # One of the two is a single checkpoint: two stages, as they are written.
     mixed = make_lineup(
         [Spec("run", (folders["one"], folders["series"]))], chosen("utility")
@@ -53,24 +53,24 @@ def test_a_list_of_series_is_replicates_for_utility_too(folders):
 
 
 def test_a_series_is_its_last_stage_for_every_other_audit(folders):
-    found = make_lineup(
+    lineup = make_lineup(
         [Spec("run", (folders["series"],))], chosen("matched", "utility")
     )
-    assert names(found) == ["run", "run@1", "run@2"]
-    assert [found.sees(n, Matched()) for n in ("run", "run@1")] == [True, False]
-    assert [found.sees(n, Utility()) for n in ("run", "run@1")] == [False, True]
+    assert names(lineup) == ["run", "run@1", "run@2"]
+    assert [lineup.sees(n, Matched()) for n in ("run", "run@1")] == [True, False]
+    assert [lineup.sees(n, Utility()) for n in ("run", "run@1")] == [False, True]
     # A stage is not looked at with rounded weights; the series is.
-    assert found.scores("run+int8")
-    assert not found.scores("run@1+int8")
+    assert lineup.scores("run+int8")
+    assert not lineup.scores("run@1+int8")
 
 
 def test_a_list_is_replicates_where_other_audits_are_asked_for(folders):
     spec = Spec("x", (folders["one"], folders["series"]))
-    found = make_lineup([spec], chosen("nll", "utility"))
-    assert names(found) == ["x", "x[2]@1", "x[2]@2"]
-    assert found.both == {"x[1]"}
-    assert [found.sees(n, Utility()) for n in ("x[1]", "x[2]")] == [True, False]
-    assert [found.sees(n, Matched()) for n in ("x[1]", "x[2]")] == [True, True]
+    lineup = make_lineup([spec], chosen("nll", "utility"))
+    assert names(lineup) == ["x", "x[2]@1", "x[2]@2"]
+    assert lineup.both == {"x[1]"}
+    assert [lineup.sees(n, Utility()) for n in ("x[1]", "x[2]")] == [True, False]
+    assert [lineup.sees(n, Matched()) for n in ("x[1]", "x[2]")] == [True, True]
 
 
 def test_a_series_beside_a_checkpoint_keeps_its_name(folders):
@@ -94,5 +94,5 @@ def test_a_limit_leaves_the_first_by_hash(make_case):
         assert plan == {PLAIN: sorted(example.id for example in view.examples)}
     again, _ = make_plans(case.manifest, chosen("matched", "nll"), limit=5)
     assert {e.id for e in again.examples} < {e.id for e in view.examples}
-    whole, _ = make_plans(case.manifest, chosen("matched"), limit=99)
-    assert whole is case.manifest
+    plan_of_all, _ = make_plans(case.manifest, chosen("matched"), limit=99)
+    assert plan_of_all is case.manifest

@@ -34,14 +34,14 @@ GB = 10**9
 )
 def test_as_many_as_cores_and_memory_allow(fields, about, count, monkeypatch):
     monkeypatch.setattr(local, "cores", lambda: 4)
-    given = {"tokens": 10**7, "weights": 10**6, "free": 8 * GB, **about}
-    monkeypatch.setattr(local, "free_bytes", lambda: given["free"])
-    opened = SimpleNamespace(served=None, parameters=given["weights"])
+    resources = {"tokens": 10**7, "weights": 10**6, "free": 8 * GB, **about}
+    monkeypatch.setattr(local, "free_bytes", lambda: resources["free"])
+    opened = SimpleNamespace(served=None, parameters=resources["weights"])
     job: Any = SimpleNamespace(
         request=Request(audits=("nll",), checkpoints=("x",), **fields),
         opening=SimpleNamespace(described=[opened]),
     )
-    lacking: Any = {("x", Pass()): [SimpleNamespace(tokens=given["tokens"])]}
+    lacking: Any = {("x", Pass()): [SimpleNamespace(tokens=resources["tokens"])]}
     assert local.processes(job, lacking) == count
 
 

@@ -33,19 +33,19 @@ WORDS = "the service food good cold said customer paid dollars rate label news".
 def examples() -> list[Example]:
     """Rows with a number each, every second one held out."""
     rng = np.random.default_rng(0)
-    made = []
+    rows = []
     for i in range(60):
         before, after = (" ".join(rng.choice(WORDS, 6)) for _ in range(2))
         number = "-".join(str(rng.integers(100, 999)) for _ in range(3))
         prompt = f"Text: {before}. Call {number} today. {after}.\nLabel:"
         split = "test" if i % 2 else "train"
         response = " good" if i % 4 < 2 else " cold"
-        made.append(
+        rows.append(
             make_example(
                 f"row-{i:02d}", prompt, response, pii={number: "PHONE"}, split=split
             )
         )
-    return made
+    return rows
 
 
 @pytest.fixture(scope="module")
@@ -86,11 +86,13 @@ def figures(report: Any) -> dict[tuple[str, ...], list[float]]:
     }
 
 
-def assert_equal_figures(one: Any, other: Any) -> None:
-    assert figures(one).keys() == figures(other).keys()
-    assert np.isfinite([values[0] for values in figures(one).values()]).sum() > 5
-    for key, values in figures(one).items():
-        np.testing.assert_allclose(values, figures(other)[key], atol=1e-9, rtol=0)
+def assert_equal_figures(report: Any, other_report: Any) -> None:
+    assert figures(report).keys() == figures(other_report).keys()
+    assert np.isfinite([values[0] for values in figures(report).values()]).sum() > 5
+    for key, values in figures(report).items():
+        np.testing.assert_allclose(
+            values, figures(other_report)[key], atol=1e-9, rtol=0
+        )
 
 
 def test_adapter_given_open_has_the_figures_of_its_path(audit, tiny_base, lora) -> None:

@@ -76,7 +76,7 @@ def test_a_folder_keeps_scores_and_a_second_call_makes_none(
 
 def test_scores_that_are_handed_over_are_not_made_again(scene, tmp_path, scored_texts):
     lora, base, manifest = scene
-    whole = audited(scene, tmp_path / "whole")
+    full_report = audited(scene, tmp_path / "whole")
 
     scores = sa.score(
         {"base": base, "mine": sa.open_checkpoint(lora, name="mine", device="cpu")},
@@ -85,8 +85,8 @@ def test_scores_that_are_handed_over_are_not_made_again(scene, tmp_path, scored_
     del scored_texts[:]
     report = audited(scene, tmp_path / "handed", scores=scores)
     assert scored_texts == []
-    assert report.results == whole.results
-    assert report.findings == whole.findings
+    assert report.results == full_report.results
+    assert report.findings == full_report.findings
 
     # One checkpoint's scores are recognised by its weights; the other one is scored.
     audited(scene, tmp_path / "one", scores=scores["mine"])
@@ -97,9 +97,9 @@ def test_scores_of_something_else_are_refused_in_one_line(scene, tmp_path, tiny_
     lora, base, manifest = scene
     scores = sa.score({"base": base}, manifest)
 
-    def error_of(given) -> str:
+    def error_of(scores) -> str:
         with pytest.raises(InputError) as error:
-            audited(scene, tmp_path / "report", scores=given)
+            audited(scene, tmp_path / "report", scores=scores)
         assert "\n" not in str(error.value)
         return str(error.value)
 
@@ -107,10 +107,12 @@ def test_scores_of_something_else_are_refused_in_one_line(scene, tmp_path, tiny_
     assert "scores['other']" in error_of({"other": scores["base"]})
 
     opened = sa.open_checkpoint(tiny_base, name="base", device="cpu")
-    other = sa.build_manifest(examples(20), opened, name="other", caliper=2.0)
-    assert other.digest[:12] in error_of(sa.score(base, other))
+    other_manifest = sa.build_manifest(examples(20), opened, name="other", caliper=2.0)
+    assert other_manifest.digest[:12] in error_of(sa.score(base, other_manifest))
 
-    items = sa.items_for(other, opened, {sa.Pass(): list(other.by_id)})[sa.Pass()]
+    items = sa.items_for(
+        other_manifest, opened, {sa.Pass(): list(other_manifest.by_id)}
+    )[sa.Pass()]
     assert "not from a manifest" in error_of(sa.score(base, items))
 
     for wrong in (3, {}, {"mine": 3}):
@@ -120,8 +122,8 @@ def test_scores_of_something_else_are_refused_in_one_line(scene, tmp_path, tiny_
 
 def test_every_option_of_a_request_is_an_argument_with_its_default():
     parameters = inspect.signature(sa.audit).parameters
-    for kind in (Request, Loading):
-        for field in fields(kind):
+    for settings_class in (Request, Loading):
+        for field in fields(settings_class):
             if field.name in NOT_ARGUMENTS:
                 continue
             parameter = parameters[field.name]
@@ -188,17 +190,23 @@ def test_no_public_function_takes_any_option():
 
 @pytest.mark.parametrize("command", AUDITS)
 def test_an_audit_is_given_by_command_class_name_class_or_object(command):
-    kind = getattr(sa.audits, AUDITS[command])
+    audit_class = getattr(sa.audits, AUDITS[command])
     snake_names = {
         "CanaryRank": "canary_rank",
         "SeriesAttack": "series_attack",
         "NLL": "nll",
     }
-    snake_name = snake_names.get(kind.__name__, kind.__name__.lower())
-    for given in (command, snake_name, kind.__name__, kind, kind()):
-        for audits in (given, [given]):
+    snake_name = snake_names.get(audit_class.__name__, audit_class.__name__.lower())
+    for audit in (
+        command,
+        snake_name,
+        audit_class.__name__,
+        audit_class,
+        audit_class(),
+    ):
+        for audits in (audit, [audit]):
             request = Request(checkpoints="x", audits=audits)  # type: ignore[arg-type]
-            assert request.audits == (kind(),)
+            assert request.audits == (audit_class(),)
 
 
 def test_an_unknown_audit_is_answered_with_the_nearest():

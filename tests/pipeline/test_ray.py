@@ -69,17 +69,19 @@ class Nodes:
 @pytest.fixture(scope="module", autouse=True)
 def own_signals():
     """Ray takes SIGTERM for itself; tests of other files in this process want it."""
-    before = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)}
+    before = {
+        number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)
+    }
     yield
-    for one, handler in before.items():
-        signal.signal(one, handler)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="module")
 def nodes():
-    made = Nodes()
-    yield made
-    made.end()
+    running_nodes = Nodes()
+    yield running_nodes
+    running_nodes.end()
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +98,7 @@ def request_of(tmp_path_factory, tiny_base, make_adapter):
     write_manifest(manifest, folder / "m.json")
 
     def make(**fields: Any) -> Request:
-        given: dict[str, Any] = {
+        request_fields: dict[str, Any] = {
             "audits": (Matched(placebo_draws=5, rematched=False),),
             "checkpoints": tuple(
                 f"{name}={folder / name}" for name in ("one", "two", "full")
@@ -106,13 +108,13 @@ def request_of(tmp_path_factory, tiny_base, make_adapter):
             "loading": Loading(device="cpu"),
             "formats": ("json",),
         }
-        return Request(**{**given, **fields})
+        return Request(**{**request_fields, **fields})
 
     return make
 
 
 @pytest.fixture(scope="module")
-def alone(request_of, tmp_path_factory):
+def report_alone(request_of, tmp_path_factory):
     """The report of one process."""
     report = run(request_of(output=tmp_path_factory.mktemp("alone") / "r")).report
     return report
@@ -130,7 +132,9 @@ ROUNDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5
 
 
 @pytest.mark.parametrize("seed", ROUNDS)
-def test_nodes_that_die_change_nothing(seed, nodes, request_of, alone, tmp_path, capfd):
+def test_nodes_that_die_change_nothing(
+    seed, nodes, request_of, report_alone, tmp_path, capfd
+):
     nodes.fill()
     chance = random.Random(seed)
     # Of the parts that are done, and then some seconds more.
@@ -150,7 +154,7 @@ def test_nodes_that_die_change_nothing(seed, nodes, request_of, alone, tmp_path,
     for killer in killers:
         killer.join()
     assert len(killers) == KILLED
-    assert_same(report, alone)
+    assert_same(report, report_alone)
     assert "raylet" not in capfd.readouterr().out
 
 
@@ -199,14 +203,14 @@ def test_a_cluster_started_here_is_closed_and_runs_nothing_of_the_working_direct
     (tmp_path / "scripts").mkdir()
     script = tmp_path / "scripts" / "seen.py"
     script.write_text(SEEN)
-    own = {"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": "of the user"}
+    user_variables = {"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": "of the user"}
     path = os.pathsep.join(filter(None, sys.path))
     done = subprocess.run(
         [sys.executable, "-P", script],
         cwd=tmp_path,
         env={
             **os.environ,
-            **own,
+            **user_variables,
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         },
         stdout=subprocess.PIPE,
@@ -221,7 +225,7 @@ def test_a_cluster_started_here_is_closed_and_runs_nothing_of_the_working_direct
     assert {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}
     assert inside[0] == "token"
     assert len(inside[1]) == 64
-    assert after == list(own.values())
+    assert after == list(user_variables.values())
 
 
 def test_a_ray_without_tokens_is_refused(request_of, tmp_path, monkeypatch):
@@ -237,20 +241,20 @@ def test_without_ray_the_line_to_install_it_is_told(request_of, tmp_path, monkey
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"address": "here:1"}, "--address: .*add --engine ray"),
         ({"engine": "ray", "shard": (1, 2)}, "leave --shard out"),
     ],
 )
-def test_what_does_not_go_together(fields, said, request_of):
-    with pytest.raises(InputError, match=said):
+def test_what_does_not_go_together(fields, message, request_of):
+    with pytest.raises(InputError, match=message):
         request_of(**fields)
 
 
 @pytest.mark.slow
 def test_a_driver_that_dies_is_resumed_by_the_same_command(
-    nodes, request_of, alone, tmp_path, monkeypatch
+    nodes, request_of, report_alone, tmp_path, monkeypatch
 ):
     nodes.fill()
     request = request_of(engine="ray", address=nodes.address, output=tmp_path / "r")
@@ -273,11 +277,11 @@ def test_a_driver_that_dies_is_resumed_by_the_same_command(
     first.kill()
     first.wait()
     assert not (tmp_path / "r" / "report.json").exists()
-    kept = keys(store)
-    assert_same(run(request).report, alone)
+    keys_before = keys(store)
+    assert_same(run(request).report, report_alone)
     # What had come back is not scored again.
-    whole = keys(store)
-    assert 0 < len(kept) < len(whole) == len({*whole})
+    keys_after = keys(store)
+    assert 0 < len(keys_before) < len(keys_after) == len({*keys_after})
 
 
 def keys(store: Path) -> list[str]:

@@ -24,17 +24,17 @@ def test_every_checkpoint_is_checked_before_any_is_scored(
     monkeypatch.setattr(
         "spark_audit.checkpoints.stored_checkpoint.StoredCheckpoint.load", never
     )
-    wide, other = tmp_path / "wide", tmp_path / "other"
+    wide, lowercase_base = tmp_path / "wide", tmp_path / "other"
     save_model(make_model("llama", hidden_size=48, seed=9), wide)
-    shutil.copytree(tiny_base, other)
-    raw = json.loads((other / "tokenizer.json").read_text())
+    shutil.copytree(tiny_base, lowercase_base)
+    raw = json.loads((lowercase_base / "tokenizer.json").read_text())
     raw["normalizer"] = {"type": "Lowercase"}
-    (other / "tokenizer.json").write_text(json.dumps(raw))
+    (lowercase_base / "tokenizer.json").write_text(json.dumps(raw))
     first = f"ours={workshop / 'lora'}"
-    for wrong, said in ((wide, "hidden_size"), (other, "tokenizer")):
+    for wrong, message in ((wide, "hidden_size"), (lowercase_base, "tokenizer")):
         request = request_of(checkpoints=(first, f"theirs={wrong}"))
         for command in (run, estimate):
-            with pytest.raises(CheckpointError, match=f"not fit the base: {said}"):
+            with pytest.raises(CheckpointError, match=f"not fit the base: {message}"):
                 command(request)
         assert not (tmp_path / "report").exists()
 
@@ -43,14 +43,14 @@ def test_a_copy_under_another_name_is_noted_and_the_path_itself_refused(
     request_of, workshop, tmp_path
 ):
     shutil.copytree(workshop / "lora", tmp_path / "copy")
-    both = (f"ours={workshop / 'lora'}", f"theirs={tmp_path / 'copy'}")
-    report = run(request_of(checkpoints=both)).report
-    notes = {one.name: one.notes for one in report.checkpoints}
+    specs = (f"ours={workshop / 'lora'}", f"theirs={tmp_path / 'copy'}")
+    report = run(request_of(checkpoints=specs)).report
+    notes = {checkpoint.name: checkpoint.notes for checkpoint in report.checkpoints}
     assert "the same model as 'ours'" in notes["theirs"]
     assert not any("the same model" in note for note in notes["base"])
     same = workshop / "manifests" / ".." / "lora"
     with pytest.raises(InputError, match="the same checkpoint is given twice"):
-        run(request_of(checkpoints=(both[0], f"theirs={same}")))
+        run(request_of(checkpoints=(specs[0], f"theirs={same}")))
 
 
 def test_what_cannot_be_is_found_before_scoring_and_leaves_no_folder(
@@ -60,30 +60,34 @@ def test_what_cannot_be_is_found_before_scoring_and_leaves_no_folder(
         raise AssertionError("scored although nothing can come of it")
 
     monkeypatch.setattr("spark_audit.pipeline.engines.local.score", never)
-    given = tmp_path / "given"
-    save_model(make_model("llama", seed=9), given / "base")
-    (given / "file").write_text("")
+    given_folder = tmp_path / "given"
+    save_model(make_model("llama", seed=9), given_folder / "base")
+    (given_folder / "file").write_text("")
     raw = (workshop / "manifests" / "m.json").read_bytes()
     changed = raw.replace(b'"caliper":2.0', b'"caliper":3.0', 1)
-    (given / "changed.json").write_bytes(changed)
+    (given_folder / "changed.json").write_bytes(changed)
     assert changed != raw
-    other = {"base": str(given / "base")}
-    for wrong, code, said in (
+    other_base = {"base": str(given_folder / "base")}
+    for wrong, code, message in (
         ({"checkpoints": ("x=/no/such/place",)}, 2, "there is no such file or folder"),
         ({"manifest": tmp_path / "none.json"}, 2, "none.json"),
-        ({"manifest": given / "changed.json"}, 2, "was changed after it was built"),
-        (other, 2, "made for another model: base weights"),
-        (other | {"shard": (0, 2)}, 2, "made for another model: base weights"),
+        (
+            {"manifest": given_folder / "changed.json"},
+            2,
+            "was changed after it was built",
+        ),
+        (other_base, 2, "made for another model: base weights"),
+        (other_base | {"shard": (0, 2)}, 2, "made for another model: base weights"),
         ({"formats": ("md", "docx")}, 2, "--format: 'docx' is unknown; choose one"),
         (
             {"baseline": "x", "checkpoints": ("a=/no",)},
             2,
             "--baseline: 'x' is none of the",
         ),
-        ({"output": given / "file" / "report"}, 4, "cannot be written"),
+        ({"output": given_folder / "file" / "report"}, 4, "cannot be written"),
         ({"audits": ("stages",)}, 2, "--ckpt: no series of several stages was"),
     ):
-        with pytest.raises(SparkError, match=said) as caught:
+        with pytest.raises(SparkError, match=message) as caught:
             run(request_of(**wrong))
         assert caught.value.exit_code == code
         assert [path.name for path in tmp_path.iterdir()] == ["given"]
@@ -105,7 +109,7 @@ def test_python_takes_paths_and_names_the_argument_that_is_wrong(workshop, tiny_
         sa.audits.Matched()({"mine": scores}, 3)
     with pytest.raises(TypeError, match="checkpoint: int is neither a path"):
         sa.score(3, [])  # type: ignore[arg-type]
-    one = Request(audits="matched", checkpoints="runs/a", manifest="m", data=())  # type: ignore[arg-type]
-    assert one == Request(
+    request = Request(audits="matched", checkpoints="runs/a", manifest="m", data=())  # type: ignore[arg-type]
+    assert request == Request(
         audits=("matched",), checkpoints=("runs/a",), manifest=Path("m")
     )

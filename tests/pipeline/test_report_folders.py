@@ -18,8 +18,8 @@ def test_only_the_manifest_of_a_report_is_read_with_it(request_of, workshop, cap
     folder = run(request_of(formats=("md",))).folder
     manifest = workshop / "manifests" / "m.json"
     call = ["report", str(folder), "--format", "dossier", "--manifest", str(manifest)]
-    for shown, mode in (([], 0o644), (["--show-text"], 0o600)):
-        assert command_line([*call, *shown]) == 0
+    for show_text, mode in (([], 0o644), (["--show-text"], 0o600)):
+        assert command_line([*call, *show_text]) == 0
         assert (folder / "dossier.html").stat().st_mode & 0o777 == mode
     assert command_line([*call[:-2], "--show-text"]) == 2
     assert "add --manifest" in capsys.readouterr().err
@@ -27,9 +27,9 @@ def test_only_the_manifest_of_a_report_is_read_with_it(request_of, workshop, cap
     assert "--show-text: only the dossier shows text" in capsys.readouterr().err
     with pytest.raises(InputError, match="add --format dossier"):
         request_of(formats=("md",), show_text=True)
-    other = read_manifest(manifest).model_dump(mode="json")
-    other["pairs"].pop()
-    write_manifest(seal(other), folder / "other.json")
+    other_content = read_manifest(manifest).model_dump(mode="json")
+    other_content["pairs"].pop()
+    write_manifest(seal(other_content), folder / "other.json")
     assert command_line([*call[:-1], str(folder / "other.json")]) == 2
     assert "is not the manifest of this report" in capsys.readouterr().err
 
@@ -74,22 +74,24 @@ def test_audits_of_the_same_checkpoints_add_up_in_one_folder(request_of, tmp_pat
         request_of(audits=("nll", "rank"), output=tmp_path / "together")
     ).report
     run(request_of(audits=("rank",)))
-    both = run(request_of(audits=("nll",)))
-    assert {row.audit for row in both.report.results} == {"nll", "rank"}
-    assert sorted(both.report.results, key=repr) == sorted(together.results, key=repr)
-    heads = [finding.audit for finding in both.report.findings]
+    outcome = run(request_of(audits=("nll",)))
+    assert {row.audit for row in outcome.report.results} == {"nll", "rank"}
+    assert sorted(outcome.report.results, key=repr) == sorted(
+        together.results, key=repr
+    )
+    heads = [finding.audit for finding in outcome.report.findings]
     assert list(dict.fromkeys(heads)) == ["report", "rank", "nll"]
-    scores = both.folder / "scores"
+    scores = outcome.folder / "scores"
     assert (scores / "rank.parquet").exists()
     assert (scores / "nll.parquet").exists()
-    assert both.report.evidence == {
+    assert outcome.report.evidence == {
         f"{audit}.parquet": sha256_file(scores / f"{audit}.parquet")
         for audit in ("rank", "nll")
     }
-    assert together.evidence == both.report.evidence
+    assert together.evidence == outcome.report.evidence
     # The same audit again takes the old one's place.
     again = run(request_of(audits=("nll",))).report
-    assert len(again.results) == len(both.report.results)
+    assert len(again.results) == len(outcome.report.results)
 
 
 def _link(folder: Path, target: Path) -> Path:
@@ -113,19 +115,19 @@ def test_a_finished_report_is_not_lost_without_a_word(request_of, workshop, tmp_
     with pytest.raises(InputError, match="audits nll with another seed"):
         run(request_of(audits=("rank",), checkpoints=two, seed=1))
     # More of everything loses nothing.
-    more = request_of(audits=("rank", "nll"), checkpoints=(*two, third))
-    assert run(more).report is not None
+    request_of_more = request_of(audits=("rank", "nll"), checkpoints=(*two, third))
+    assert run(request_of_more).report is not None
 
 
 @pytest.mark.parametrize("name", ["scores", "scores/store", "tables"])
 def test_a_report_folder_from_others_leads_nowhere_else(name, request_of, tmp_path):
-    request, theirs = request_of(), tmp_path / "theirs"
-    for kept in ("spans.parquet", "tables/a.csv", "results.csv"):
-        (theirs / kept).parent.mkdir(parents=True, exist_ok=True)
-        (theirs / kept).write_text("kept")
+    request, outside = request_of(), tmp_path / "theirs"
+    for name_of_file in ("spans.parquet", "tables/a.csv", "results.csv"):
+        (outside / name_of_file).parent.mkdir(parents=True, exist_ok=True)
+        (outside / name_of_file).write_text("kept")
     (request.output / name).parent.mkdir(parents=True)
-    (request.output / name).symlink_to(theirs)
+    (request.output / name).symlink_to(outside)
     with pytest.raises(InputError, match=f"{name}: is a link out of the folder"):
         run(request)
-    left = [path for path in theirs.rglob("*") if path.is_file()]
-    assert [path.read_text() for path in left] == ["kept"] * 3
+    files_left = [path for path in outside.rglob("*") if path.is_file()]
+    assert [path.read_text() for path in files_left] == ["kept"] * 3

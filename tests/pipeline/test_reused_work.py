@@ -43,14 +43,14 @@ def test_the_same_command_opens_nothing_until_something_changed(
     again = run(replace(request, command=("typed", "otherwise")))
     assert (done.anew, again.anew) == (True, False)
     assert again.report == done.report
-    for other in ({"seed": 1}, {"formats": ("md",)}, {"audits": ("matched",)}):
-        assert up_to_date.unchanged(replace(request, **other)) is None
+    for fields in ({"seed": 1}, {"formats": ("md",)}, {"audits": ("matched",)}):
+        assert up_to_date.unchanged(replace(request, **fields)) is None
 
     def touched(path: Path) -> bool:
         """Whether a file with other bytes of the same size and time is noticed."""
-        kept, raw = path.stat(), path.read_bytes()
+        file_stat, raw = path.stat(), path.read_bytes()
         path.write_bytes(raw[:-1] + b"?")
-        os.utime(path, ns=(kept.st_atime_ns, kept.st_mtime_ns))
+        os.utime(path, ns=(file_stat.st_atime_ns, file_stat.st_mtime_ns))
         noticed = up_to_date.unchanged(request) is None
         path.write_bytes(raw)
         return noticed
@@ -91,11 +91,11 @@ def test_scores_of_another_report_are_counted_and_taken(
 ):
     first = run(request_of()).report
     report = tmp_path / "report"
-    for place in (report, report / "scores", report / "scores" / "store"):
-        request = request_of(scores=place, output=tmp_path / "other", seed=1)
-        found = estimate(replace(request, audits=("matched", "canary", "extract")))
-        assert 2 == found["there"][0] < found["there"][1]
-        assert found["store"] == str(report / "scores" / "store")
+    for scores_folder in (report, report / "scores", report / "scores" / "store"):
+        request = request_of(scores=scores_folder, output=tmp_path / "other", seed=1)
+        facts = estimate(replace(request, audits=("matched", "canary", "extract")))
+        assert 2 == facts["there"][0] < facts["there"][1]
+        assert facts["store"] == str(report / "scores" / "store")
     capsys.readouterr()
     with monkeypatch.context() as patched:  # no model is loaded for them
         patched.setattr(

@@ -34,15 +34,15 @@ def naive(folder: Path, base: Path, manifest: Manifest) -> dict[str, np.ndarray]
     tokenizer = AutoTokenizer.from_pretrained(base)
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float64)
     model = PeftModel.from_pretrained(model, folder).double().eval()
-    found = {}
+    nll_by_example = {}
     with torch.no_grad():
         for example in manifest.examples:
             ids = tokenizer(example.prompt + example.response, return_tensors="pt")
             logits = model(input_ids=ids["input_ids"]).logits[0, :-1]
             target = ids["input_ids"][0, 1:, None]
             nll = -torch.log_softmax(logits, -1).gather(1, target)[:, 0]
-            found[example.id] = np.concatenate([[0.0], nll.numpy()])
-    return found
+            nll_by_example[example.id] = np.concatenate([[0.0], nll.numpy()])
+    return nll_by_example
 
 
 def test_figures_equal_a_naive_float64_recomputation(request_of, workshop, tiny_base):
@@ -75,27 +75,29 @@ def test_figures_equal_a_naive_float64_recomputation(request_of, workshop, tiny_
     assert any(row.metric == "did" for row in report.contrasts)
 
 
-def assert_same_figures(one: Report | None, other: Report | None) -> None:
+def assert_same_figures(report: Report | None, other_report: Report | None) -> None:
     """Equal but for float noise: the workers' batches hold other rows."""
-    assert len(one.results) == len(other.results)
-    for a, b in zip(one.results, other.results, strict=True):
+    assert len(report.results) == len(other_report.results)
+    for a, b in zip(report.results, other_report.results, strict=True):
         assert a.model_dump() == pytest.approx(b.model_dump(), abs=1e-5)
 
 
 def test_workers_score_their_parts_and_the_last_writes_the_report(request_of, tmp_path):
-    alone = run(request_of(output=tmp_path / "alone")).report
+    report_alone = run(request_of(output=tmp_path / "alone")).report
     missing = []
-    for part in (2, 0, 2):  # one that died in between is called again
-        outcome = run(request_of(shard=(part, 3)))
+    for shard in (2, 0, 2):  # one that died in between is called again
+        outcome = run(request_of(shard=(shard, 3)))
         assert outcome.report is None
         missing.append(outcome.missing)
     assert missing[0] > missing[1] == missing[2] > 0
     # Other flags ask for other scores, which are not there.
-    other = request_of(shard=(1, 3), loading=Loading(device="cpu", dtype="bfloat16"))
-    assert run(other).report is None
+    request_in_bfloat16 = request_of(
+        shard=(1, 3), loading=Loading(device="cpu", dtype="bfloat16")
+    )
+    assert run(request_in_bfloat16).report is None
     last = run(request_of(shard=(1, 3)))
     assert last.anew
-    assert_same_figures(last.report, alone)
+    assert_same_figures(last.report, report_alone)
     assert not run(request_of(shard=(0, 3))).anew
 
 
@@ -170,11 +172,11 @@ def test_a_run_says_in_which_order_it_learned_its_tasks(
         (folder / "run.json").write_text(json.dumps(facts))
         return f"{name}={folder}"
 
-    one, other = trained("one", ["t1", "t0"]), trained("other", ["t0", "t1"])
-    both = trained("both", ["t0", "t1"], stages=1)
+    first_run, other_run = trained("one", ["t1", "t0"]), trained("other", ["t0", "t1"])
+    run_of_one_stage = trained("both", ["t0", "t1"], stages=1)
     request = request_of(
         audits=("utility",),
-        checkpoints=(one, both),
+        checkpoints=(first_run, run_of_one_stage),
         manifest=None,
         data=tuple(data),
     )
@@ -188,7 +190,7 @@ def test_a_run_says_in_which_order_it_learned_its_tasks(
     # A series beside a single checkpoint is one of the names, too.
     beside = replace(
         request,
-        checkpoints=(one, f"single={tmp_path / 'both' / '0'}"),
+        checkpoints=(first_run, f"single={tmp_path / 'both' / '0'}"),
         baseline="one",
         output=tmp_path / "beside",
     )
@@ -196,18 +198,18 @@ def test_a_run_says_in_which_order_it_learned_its_tasks(
     with pytest.raises(
         InputError, match="'other' learned .* order .t0, t1. than t1, t0"
     ):
-        run(replace(request, checkpoints=(one, other)))
+        run(replace(request, checkpoints=(first_run, other_run)))
     with pytest.raises(
         InputError, match="'one' learned .* another order .t1, t0. than"
     ):
         run(replace(request, audits=(Utility(order="t0,t1"),)))
-    theirs = trained("theirs", ["t0", "t1"])
+    run_without_facts = trained("theirs", ["t0", "t1"])
     (tmp_path / "theirs" / "run.json").unlink()
     with pytest.raises(InputError, match="'theirs' .*order unknown. than t1, t0"):
-        run(replace(request, checkpoints=(one, theirs)))
+        run(replace(request, checkpoints=(first_run, run_without_facts)))
     # What is no contradiction is taken.
-    some = run(replace(request, audits=(Utility(order="t0"),))).report
-    assert some.settings["utility.order"] == "t0"
+    report_of_one_task = run(replace(request, audits=(Utility(order="t0"),))).report
+    assert report_of_one_task.settings["utility.order"] == "t0"
 
 
 def test_each_checkpoint_scores_its_own_plan_whoever_comes_first(
@@ -222,16 +224,18 @@ def test_each_checkpoint_scores_its_own_plan_whoever_comes_first(
     for order in (1, -1):
         job = Job.of(request_of(audits=audits, checkpoints=ckpt, output=tmp_path / "r"))
         plans = {}
-        for one in job.opening.described[::order]:
-            own = zip(job.request.audits, job.plans, strict=True)
-            plans[one.name] = union(
-                plan for audit, plan in own if job.lineup.sees(one.name, audit)
+        for described in job.opening.described[::order]:
+            audits_with_plans = zip(job.request.audits, job.plans, strict=True)
+            plans[described.name] = union(
+                plan
+                for audit, plan in audits_with_plans
+                if job.lineup.sees(described.name, audit)
             )
             scored = {
                 scoring_pass: [*pass_items.store_keys()]
-                for scoring_pass, pass_items in job.items_by_pass(one).items()
+                for scoring_pass, pass_items in job.items_by_pass(described).items()
             }
-            assert scored == plans[one.name]
+            assert scored == plans[described.name]
         assert plans["run"] != plans["run@1"]
 
 
@@ -251,13 +255,13 @@ def test_relearning_uses_no_audited_row_and_trains_nothing_that_is_stored(
         )
         for i, word in enumerate(("first", "last"))
     ]
-    held = [replace(one, spans=()) for one in audited]
+    held = [replace(example, spans=()) for example in audited]
     write_examples(tmp_path / "rows.jsonl", [*held, *fresh])
     request = request_of(relearn=(tmp_path / "rows.jsonl",), relearn_steps=3)
     report = run(request).report
-    names = [one.name for one in report.checkpoints]
+    names = [checkpoint.name for checkpoint in report.checkpoints]
     assert names == ["base", "base+relearn", "ours", "ours+relearn"]
-    assert [one.relearned_from for one in report.checkpoints] == [
+    assert [checkpoint.relearned_from for checkpoint in report.checkpoints] == [
         *(None, "base", None, "ours")
     ]
     assert any(row.metric == "returned" for row in report.contrasts)

@@ -42,7 +42,7 @@ def line(tiny_base, tmp_path, monkeypatch):
 def test_what_was_scored_is_kept_and_the_next_run_goes_on(
     stop, line, tiny_base, tmp_path, capsys, monkeypatch
 ):
-    done, kept, asked = threading.Event(), threading.Event(), 0
+    done, is_kept, asked = threading.Event(), threading.Event(), 0
     late: list[int] = []
     runner = scoring.pass_runner
 
@@ -57,7 +57,7 @@ def test_what_was_scored_is_kept_and_the_next_run_goes_on(
                 yield row
                 # Whoever asks for the next one has stored this one.
                 if asked > 4:  # four rows are asked for the agreement
-                    kept.set()
+                    is_kept.set()
 
         return rows
 
@@ -69,7 +69,7 @@ def test_what_was_scored_is_kept_and_the_next_run_goes_on(
         asked = max(asked, count)
         if done.is_set() or count <= STOPS:
             return None
-        kept.wait(60)  # what came before arrives in its own time on a busy machine
+        is_kept.wait(60)  # what came before arrives in its own time on a busy machine
         if stop == "hangs up":
             return 0
         if count == STOPS + 1:
@@ -78,23 +78,27 @@ def test_what_was_scored_is_kept_and_the_next_run_goes_on(
             late.append(count)
         return None
 
-    one = open_checkpoint(str(tiny_base), device="cpu")
+    opened_base = open_checkpoint(str(tiny_base), device="cpu")
     with (
-        one.active() as module,
-        serving(module, one.tokenizer, before=before) as url,
+        opened_base.active() as module,
+        serving(module, opened_base.tokenizer, before=before) as url,
     ):
         assert run([*line(url), "--dry-run"]) == 2
-        said = "--dry-run: how long a server takes is not known; leave it out: all else"
-        assert said in capsys.readouterr().err
+        dry_run_refusal = (
+            "--dry-run: how long a server takes is not known; leave it out: all else"
+        )
+        assert dry_run_refusal in capsys.readouterr().err
         code = run(line(url))
         # It waits for no answer that is on its way.
         assert not late
-        said = capsys.readouterr().err
+        error_output = capsys.readouterr().err
         assert code == (130 if stop == "interrupt" else 3)
-        assert "Traceback" not in said
-        (told,) = [text for text in said.splitlines() if "spark-audit: " in text]
+        assert "Traceback" not in error_output
+        (server_line,) = [
+            text for text in error_output.splitlines() if "spark-audit: " in text
+        ]
         again = "interrupted; resume with: spark-audit nll --ckpt s=http"
-        assert (again if code == 130 else "cannot be reached (") in told
+        assert (again if code == 130 else "cannot be reached (") in server_line
         first = asked
         done.set()
         assert run(line(url)) == 0

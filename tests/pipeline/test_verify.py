@@ -38,7 +38,7 @@ RULE = "nll.nll.pii.low > 99"
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory, tiny_base, make_adapter) -> Path:
+def work_folder(tmp_path_factory, tiny_base, make_adapter) -> Path:
     """A folder with an adapter, a report on it, and a statement on that."""
     folder = tmp_path_factory.mktemp("place")
     make_adapter(folder / "lora")
@@ -63,15 +63,15 @@ def place(tmp_path_factory, tiny_base, make_adapter) -> Path:
 
 
 @pytest.fixture(scope="module")
-def plain(place, tmp_path_factory) -> Path:
+def plain(work_folder, tmp_path_factory) -> Path:
     """The same report without its page, whose figures take most of a verification."""
     folder = tmp_path_factory.mktemp("plain") / "report"
-    shutil.copytree(place / "report", folder)
+    shutil.copytree(work_folder / "report", folder)
     (folder / "report.html").unlink()
     path = folder / "report.json"
-    whole = json.loads(path.read_text())
-    del whole["files"]["html"]
-    path.write_text(json.dumps(whole))
+    report_json = json.loads(path.read_text())
+    del report_json["files"]["html"]
+    path.write_text(json.dumps(report_json))
     assert wrong(folder) == {}
     return folder
 
@@ -84,107 +84,121 @@ def bare(plain, tmp_path_factory) -> Path:
     (folder / "report.md").unlink()
     shutil.rmtree(folder / "tables")
     path = folder / "report.json"
-    whole = json.loads(path.read_text())
+    report_json = json.loads(path.read_text())
     for name in ("md", "csv"):
-        del whole["files"][name]
-    path.write_text(json.dumps(whole))
+        del report_json["files"][name]
+    path.write_text(json.dumps(report_json))
     assert wrong(folder) == {}
     return folder
 
 
 def wrong(folder: Path, **more: Any) -> dict[str, str]:
-    return {what: said for what, said in verify(folder, **more) if said}
+    return {
+        checked_file: reason
+        for checked_file, reason in verify(folder, **more)
+        if reason
+    }
 
 
-def test_a_report_follows_from_its_evidence(place, tiny_base, capsys):
-    more = ["--attestation", str(place / "a.json"), "--base", str(tiny_base)]
-    more += ["--ckpt", f"ours={place / 'lora'}", "--json"]
-    assert command_line(["verify", str(place / "report"), *more]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert all(one["verified"] for one in told["checked"])
-    named = {one["what"] for one in told["checked"]}
+def test_a_report_follows_from_its_evidence(work_folder, tiny_base, capsys):
+    options = ["--attestation", str(work_folder / "a.json"), "--base", str(tiny_base)]
+    options += ["--ckpt", f"ours={work_folder / 'lora'}", "--json"]
+    assert command_line(["verify", str(work_folder / "report"), *options]) == 0
+    verdict = json.loads(capsys.readouterr().out)
+    assert all(check["verified"] for check in verdict["checked"])
+    named = {check["what"] for check in verdict["checked"]}
     assert {"scores/spans.parquet", "conclusions of matched"} <= named
-    assert {"weights of ours", str(place / "a.json")} <= named
+    assert {"weights of ours", str(work_folder / "a.json")} <= named
     assert {"report.html", "tables/results.csv", "counts", "checks"} <= named
-    trusted = " ".join(told["taken_on_trust"])
+    trusted = " ".join(verdict["taken_on_trust"])
     assert "held_out_back" in trusted
     assert "number format" in trusted
     assert "weights and source" not in trusted
-    assert command_line(["verify", str(place / "report")]) == 0
-    said = capsys.readouterr().out
-    assert "Taken on trust" in said
-    assert "weights and source of base, ours (give --ckpt" in said
+    assert command_line(["verify", str(work_folder / "report")]) == 0
+    output = capsys.readouterr().out
+    assert "Taken on trust" in output
+    assert "weights and source of base, ours (give --ckpt" in output
 
 
 def test_a_figure_or_claim_that_does_not_follow_is_found(plain, tmp_path):
     shutil.copytree(plain, tmp_path / "r")
     path = tmp_path / "r" / "report.json"
-    whole = json.loads(path.read_text())
-    for part, change in (
+    report_json = json.loads(path.read_text())
+    for section, change in (
         ("results", lambda one: one | {"value": (one["value"] or 0) + 1e-6}),
         ("findings", lambda one: one | {"claim": "nothing_shown", "family": "primary"}),
     ):
-        at = next(
+        index = next(
             i
-            for i, one in enumerate(whole[part])
-            if one["audit"] == "matched" and one.get("value") is not None
+            for i, record in enumerate(report_json[section])
+            if record["audit"] == "matched" and record.get("value") is not None
         )
-        changed = [*whole[part]]
-        changed[at] = change(changed[at])
-        path.write_text(json.dumps(whole | {part: changed}))
-        said = wrong(tmp_path / "r")
-        assert part in said["conclusions of matched"]
+        changed = [*report_json[section]]
+        changed[index] = change(changed[index])
+        path.write_text(json.dumps(report_json | {section: changed}))
+        reasons = wrong(tmp_path / "r")
+        assert section in reasons["conclusions of matched"]
 
 
-def without(whole: dict[str, Any], audit: str) -> dict[str, Any]:
+def without(report_json: dict[str, Any], audit: str) -> dict[str, Any]:
     """The report as if an audit had never run; its evidence stays."""
-    left = {
-        part: [one for one in whole[part] if one["audit"] != audit]
-        for part in ("results", "contrasts", "findings")
+    sections = {
+        section: [record for record in report_json[section] if record["audit"] != audit]
+        for section in ("results", "contrasts", "findings")
     }
-    gone = {name for name, origin in whole["origins"].items() if origin == audit}
-    for part in ("tables", "origins"):
-        left[part] = {k: v for k, v in whole[part].items() if k not in gone}
-    return whole | left
+    gone = {name for name, origin in report_json["origins"].items() if origin == audit}
+    for section in ("tables", "origins"):
+        sections[section] = {
+            k: v for k, v in report_json[section].items() if k not in gone
+        }
+    return report_json | sections
 
 
-def with_values_gone(whole: dict[str, Any]) -> dict[str, Any]:
+def with_values_gone(report_json: dict[str, Any]) -> dict[str, Any]:
     empty = {"value": None, "low": None, "high": None, "status": "not_estimable"}
     empty |= {"note": "not scored", "interval_method": "none"}
     rows = [
-        one | empty if one["audit"] == "matched" else one for one in whole["results"]
+        row | empty if row["audit"] == "matched" else row
+        for row in report_json["results"]
     ]
-    return whole | {"results": rows}
+    return report_json | {"results": rows}
 
 
-def with_row(whole: dict[str, Any], **columns: Any) -> dict[str, Any]:
-    return whole | {"results": [*whole["results"], whole["results"][0] | columns]}
+def with_row(report_json: dict[str, Any], **columns: Any) -> dict[str, Any]:
+    return report_json | {
+        "results": [*report_json["results"], report_json["results"][0] | columns]
+    }
 
 
-def with_facts(whole: dict[str, Any], **facts: Any) -> dict[str, Any]:
+def with_facts(report_json: dict[str, Any], **facts: Any) -> dict[str, Any]:
     """Another fact of the checkpoint that was audited."""
-    *others, one = whole["checkpoints"]
-    return whole | {"checkpoints": [*others, one | facts]}
+    *others, last_checkpoint = report_json["checkpoints"]
+    return report_json | {"checkpoints": [*others, last_checkpoint | facts]}
 
 
-def with_manifest(whole: dict[str, Any], **facts: Any) -> dict[str, Any]:
-    return whole | {"manifest": whole["manifest"] | facts}
+def with_manifest(report_json: dict[str, Any], **facts: Any) -> dict[str, Any]:
+    return report_json | {"manifest": report_json["manifest"] | facts}
 
 
-def with_guard(whole: dict[str, Any], change: Any) -> dict[str, Any]:
+def with_guard(report_json: dict[str, Any], change: Any) -> dict[str, Any]:
     """Another state of the first check that an audit made."""
-    at = next(
-        k for k, one in enumerate(whole["guards"]) if one["name"] != "broken_model"
+    index = next(
+        k
+        for k, guard in enumerate(report_json["guards"])
+        if guard["name"] != "broken_model"
     )
-    guards = [*whole["guards"]]
-    guards[at : at + 1] = change(guards[at])
-    return whole | {"guards": guards}
+    guards = [*report_json["guards"]]
+    guards[index : index + 1] = change(guards[index])
+    return report_json | {"guards": guards}
 
 
-def with_table(whole: dict[str, Any], name: str, origin: str) -> dict[str, Any]:
+def with_table(report_json: dict[str, Any], name: str, origin: str) -> dict[str, Any]:
     record = {"checkpoint": "ours", "value": 0.5}
-    tables = whole["tables"] | {name: [record]}
-    return whole | {"tables": tables, "origins": whole["origins"] | {name: origin}}
+    tables = report_json["tables"] | {name: [record]}
+    return report_json | {
+        "tables": tables,
+        "origins": report_json["origins"] | {name: origin},
+    }
 
 
 FORGED = {
@@ -249,34 +263,34 @@ ONLY_ON_PAGES = (
 """What no evidence speaks of: the files that were rendered from the report do."""
 
 
-@pytest.mark.parametrize("what", FORGED)
-def test_a_report_that_is_edited_by_itself_is_found(what, plain, bare, tmp_path):
-    shutil.copytree(plain if what in ONLY_ON_PAGES else bare, tmp_path / "r")
+@pytest.mark.parametrize("edit", FORGED)
+def test_a_report_that_is_edited_by_itself_is_found(edit, plain, bare, tmp_path):
+    shutil.copytree(plain if edit in ONLY_ON_PAGES else bare, tmp_path / "r")
     path = tmp_path / "r" / "report.json"
-    path.write_text(json.dumps(FORGED[what](json.loads(path.read_text()))))
-    assert wrong(tmp_path / "r"), what
+    path.write_text(json.dumps(FORGED[edit](json.loads(path.read_text()))))
+    assert wrong(tmp_path / "r"), edit
 
 
 def with_evidence(folder: Path, change: Callable[[pa.Table], pa.Table]) -> None:
     """Change each file of evidence, and its checksum in the report with it."""
     path = folder / "report.json"
-    whole = json.loads(path.read_text())
-    for name in whole["evidence"]:
+    report_json = json.loads(path.read_text())
+    for name in report_json["evidence"]:
         file = folder / "scores" / name
         table = pq.read_table(file)
         changed = change(table).replace_schema_metadata(table.schema.metadata)
         pq.write_table(changed, file)
-        whole["evidence"][name] = sha256_file(file)
-    path.write_text(json.dumps(whole))
+        report_json["evidence"][name] = sha256_file(file)
+    path.write_text(json.dumps(report_json))
 
 
 def with_checkpoints_swapped(table: pa.Table) -> pa.Table:
     """The scores of each checkpoint under the name of the other."""
-    other = {"base": "ours", "ours": "base"}
+    swapped_names = {"base": "ours", "ours": "base"}
     names = []
     for name in table.schema.names:
         score, slash, checkpoint = name.rpartition("/")
-        names.append(f"{score}{slash}{other.get(checkpoint, checkpoint)}")
+        names.append(f"{score}{slash}{swapped_names.get(checkpoint, checkpoint)}")
     return table.rename_columns(names).select(table.schema.names)
 
 
@@ -287,46 +301,50 @@ EVIDENCE = {
 }
 
 
-@pytest.mark.parametrize("what", EVIDENCE)
-def test_evidence_that_is_changed_with_its_checksum_is_found(what, plain, tmp_path):
+@pytest.mark.parametrize("edit", EVIDENCE)
+def test_evidence_that_is_changed_with_its_checksum_is_found(edit, plain, tmp_path):
     shutil.copytree(plain, tmp_path / "r")
-    with_evidence(tmp_path / "r", EVIDENCE[what])
-    found = wrong(tmp_path / "r")
-    assert not any(name.startswith("scores/") for name in found)
-    assert "conclusions of matched" in found
+    with_evidence(tmp_path / "r", EVIDENCE[edit])
+    reasons = wrong(tmp_path / "r")
+    assert not any(name.startswith("scores/") for name in reasons)
+    assert "conclusions of matched" in reasons
 
 
 def test_figures_under_the_name_of_another_checkpoint_are_found(plain, tmp_path):
     shutil.copytree(plain, tmp_path / "r")
     path = tmp_path / "r" / "report.json"
-    whole = json.loads(path.read_text())
-    other = {"base": "ours", "ours": "base"}
-    for row in whole["results"]:
-        row["checkpoint"] = other[row["checkpoint"]]
-    path.write_text(json.dumps(whole))
-    found = wrong(tmp_path / "r")
-    assert "results" in found["conclusions of matched"]
-    assert "results" in found["conclusions of nll"]
+    report_json = json.loads(path.read_text())
+    swapped_names = {"base": "ours", "ours": "base"}
+    for row in report_json["results"]:
+        row["checkpoint"] = swapped_names[row["checkpoint"]]
+    path.write_text(json.dumps(report_json))
+    reasons = wrong(tmp_path / "r")
+    assert "results" in reasons["conclusions of matched"]
+    assert "results" in reasons["conclusions of nll"]
 
 
 @pytest.mark.parametrize("change", [{"caliper": 9.0}, {"reference": "other"}])
-def test_settings_of_the_manifest_are_held_against_it(change, place, plain, tmp_path):
+def test_settings_of_the_manifest_are_held_against_it(
+    change, work_folder, plain, tmp_path
+):
     shutil.copytree(plain, tmp_path / "r")
     path = tmp_path / "r" / "report.json"
-    whole = json.loads(path.read_text())
-    path.write_text(json.dumps(whole | {"settings": whole["settings"] | change}))
+    report_json = json.loads(path.read_text())
+    path.write_text(
+        json.dumps(report_json | {"settings": report_json["settings"] | change})
+    )
     report = read_report(tmp_path / "r")
-    found = dict(manifest_checks(report, read_manifest(place / "m.json")))
-    assert found["manifest"].endswith(next(iter(change)))
-    sound = manifest_checks(read_report(plain), read_manifest(place / "m.json"))
+    reasons = dict(manifest_checks(report, read_manifest(work_folder / "m.json")))
+    assert reasons["manifest"].endswith(next(iter(change)))
+    sound = manifest_checks(read_report(plain), read_manifest(work_folder / "m.json"))
     assert dict(sound) == {"manifest": ""}
 
 
-def test_a_report_without_evidence_is_not_verified(place, tmp_path, capsys):
+def test_a_report_without_evidence_is_not_verified(work_folder, tmp_path, capsys):
     folder = tmp_path / "r"
-    shutil.copytree(place / "report", folder)
-    whole = json.loads((folder / "report.json").read_text())
-    (folder / "report.json").write_text(json.dumps(FORGED["nothing"](whole)))
+    shutil.copytree(work_folder / "report", folder)
+    report_json = json.loads((folder / "report.json").read_text())
+    (folder / "report.json").write_text(json.dumps(FORGED["nothing"](report_json)))
     shutil.rmtree(folder / "scores")
     shutil.rmtree(folder / "tables")
     for page in folder.glob("report.[hm]*"):
@@ -341,15 +359,15 @@ def test_a_report_without_evidence_is_not_verified(place, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "what", ["an audit that left no trace", "figures that are gone"]
+    "edit", ["an audit that left no trace", "figures that are gone"]
 )
 def test_no_statement_is_made_on_a_report_that_was_emptied(
-    what, place, tmp_path, capsys
+    edit, work_folder, tmp_path, capsys
 ):
     folder = tmp_path / "r"
-    shutil.copytree(place / "report", folder)
+    shutil.copytree(work_folder / "report", folder)
     path = folder / "report.json"
-    path.write_text(json.dumps(FORGED[what](json.loads(path.read_text()))))
+    path.write_text(json.dumps(FORGED[edit](json.loads(path.read_text()))))
     call = ["gate", str(folder), "--attest", str(tmp_path / "a.json")]
     assert command_line(call) == 2
     assert "does not follow from its evidence" in capsys.readouterr().err
@@ -358,18 +376,18 @@ def test_no_statement_is_made_on_a_report_that_was_emptied(
 
 @pytest.mark.parametrize("name", ["tables/results.csv", "report.md", "report.html"])
 def test_every_figure_of_a_shared_file_is_held_against_the_report(
-    name, place, plain, tmp_path
+    name, work_folder, plain, tmp_path
 ):
     folder = tmp_path / "r"
-    shutil.copytree(place / "report" if name == "report.html" else plain, folder)
+    shutil.copytree(work_folder / "report" if name == "report.html" else plain, folder)
     path = folder / name
-    whole = path.read_text()
-    places = [i for i, char in enumerate(whole) if char.isdigit()]
-    for at in random.Random(7).sample(places, 3):
-        digit = str((int(whole[at]) + 1) % 10)
-        path.write_text(whole[:at] + digit + whole[at + 1 :])
+    text = path.read_text()
+    places = [i for i, char in enumerate(text) if char.isdigit()]
+    for position in random.Random(7).sample(places, 3):
+        digit = str((int(text[position]) + 1) % 10)
+        path.write_text(text[:position] + digit + text[position + 1 :])
         assert [*wrong(folder)] == [name]
-    path.write_text(whole)
+    path.write_text(text)
     assert wrong(folder) == {}
 
 
@@ -407,144 +425,153 @@ def test_files_that_the_report_does_not_name_are_counted_and_not_called_verified
     assert capsys.readouterr().out.startswith("NOT VERIFIED")
 
 
-def test_the_manifest_and_the_dossier_are_held_against_the_report(place, tmp_path):
-    folder, other = tmp_path / "r", tmp_path / "other.json"
-    shutil.copytree(place / "report", folder)
-    more = ["--format", "dossier", "--manifest", str(place / "m.json")]
-    assert command_line(["report", str(folder), *more]) == 0
-    call = ["verify", str(folder), "--manifest", str(place / "m.json")]
+def test_the_manifest_and_the_dossier_are_held_against_the_report(
+    work_folder, tmp_path
+):
+    folder, other_manifest = tmp_path / "r", tmp_path / "other.json"
+    shutil.copytree(work_folder / "report", folder)
+    options = ["--format", "dossier", "--manifest", str(work_folder / "m.json")]
+    assert command_line(["report", str(folder), *options]) == 0
+    call = ["verify", str(folder), "--manifest", str(work_folder / "m.json")]
     assert command_line(call) == 0
     page = folder / "dossier.html"
     page.write_text(page.read_text().replace("12", "13"))
     assert command_line(call) == 1
-    content = read_manifest(place / "m.json").model_dump(mode="json")
+    content = read_manifest(work_folder / "m.json").model_dump(mode="json")
     content["balance"] = []
-    write_manifest(seal(content), other)
-    assert command_line(["verify", str(folder), "--manifest", str(other)]) == 2
+    write_manifest(seal(content), other_manifest)
+    assert command_line(["verify", str(folder), "--manifest", str(other_manifest)]) == 2
 
 
-def test_a_statement_has_no_digest_of_private_content(place, tmp_path):
+def test_a_statement_has_no_digest_of_private_content(work_folder, tmp_path):
     """Ranks are whole numbers: whoever knows all but one could try that one."""
-    report = read_report(place / "report")
-    whole = json.loads((place / "a.json").read_text())
+    report = read_report(work_folder / "report")
+    attestation = json.loads((work_folder / "a.json").read_text())
     digests = {
-        one["name"]: one["digest"] for one in whole["predicate"]["configuration"][:-1]
+        record["name"]: record["digest"]
+        for record in attestation["predicate"]["configuration"][:-1]
     }
     private = {name for name in digests if name.startswith("scores/")}
     assert len(private) >= 3
-    text = (place / "a.json").read_text()
+    text = (work_folder / "a.json").read_text()
     for name in private:
-        plain = sha256_file(place / "report" / name)
+        plain = sha256_file(work_folder / "report" / name)
         assert plain not in text
         keyed = hmac.new(report.manifest.key.encode(), plain.encode(), "sha256")
         assert digests[name] == {"hmacSha256": keyed.hexdigest()}
     # What anybody may have is bound by a digest that anybody can work out.
-    shared = sha256_file(place / "report" / "report.md")
+    shared = sha256_file(work_folder / "report" / "report.md")
     assert digests["report.md"] == {"sha256": shared}
-    assert not any(one in text for one in report.evidence.values())
+    assert not any(digest in text for digest in report.evidence.values())
 
 
-def test_a_report_without_a_key_states_no_digest_of_what_is_private(place, tmp_path):
-    folder = place / "report"
+def test_a_report_without_a_key_states_no_digest_of_what_is_private(
+    work_folder, tmp_path
+):
+    folder = work_folder / "report"
     report = read_report(folder)
     facts = report.manifest.model_copy(update={"key": ""})
     bare = report.model_copy(update={"manifest": facts})
-    found = check(bare, [parse_rule(RULE)])
-    text = statement(bare, folder, found, allow_missing=False).decode()
+    statement_of_bare = check(bare, [parse_rule(RULE)])
+    text = statement(bare, folder, statement_of_bare, allow_missing=False).decode()
     for name in ("report.json", *(n for n in report.files["scores"])):
         assert sha256_file(folder / name) not in text
 
 
-def test_one_byte_is_found_wherever_it_is(place, tmp_path):
+def test_one_byte_is_found_wherever_it_is(work_folder, tmp_path):
     folder = tmp_path / "r"
-    shutil.copytree(place / "report", folder)
+    shutil.copytree(work_folder / "report", folder)
     report = read_report(folder)
     names = sorted({n for names in report.files.values() for n in names})
     names = [name for name in (*names, "report.json") if (folder / name).exists()]
-    content, rules, allow = read_rules(place / "a.json")
-    rng, found = random.Random(5), 0
+    content, rules, allow = read_rules(work_folder / "a.json")
+    rng, n_found = random.Random(5), 0
 
     def stated() -> bytes:
-        now = read_report(folder)
-        judged = check(now, [parse_rule(one) for one in rules], allow_missing=allow)
-        return statement(now, folder, judged, allow_missing=allow)
+        report = read_report(folder)
+        judged = check(
+            report, [parse_rule(rule) for rule in rules], allow_missing=allow
+        )
+        return statement(report, folder, judged, allow_missing=allow)
 
     assert stated() == content
     for trial in range(60):
         name = names[trial % len(names)]
-        whole = (folder / name).read_bytes()
-        changed = bytearray(whole)
+        content_before = (folder / name).read_bytes()
+        changed = bytearray(content_before)
         changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
         (folder / name).write_bytes(bytes(changed))
         try:
-            found += name in differences(stated(), content)
+            n_found += name in differences(stated(), content)
         except SparkError:
-            found += 1  # it is no report any more
-        (folder / name).write_bytes(whole)
-    assert found == 60
+            n_found += 1  # it is no report any more
+        (folder / name).write_bytes(content_before)
+    assert n_found == 60
     for _ in range(60):
         changed = bytearray(content)
         changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
         (tmp_path / "b.json").write_bytes(bytes(changed))
         try:
-            found += bool(wrong_statement(folder, tmp_path / "b.json", content))
+            n_found += bool(wrong_statement(folder, tmp_path / "b.json", content))
         except SparkError:
-            found += 1
-    assert found == 120
+            n_found += 1
+    assert n_found == 120
 
 
 def wrong_statement(folder: Path, path: Path, content: bytes) -> list[str]:
     """What a statement says otherwise, without concluding anew."""
-    theirs, rules, allow = read_rules(path)
-    now = read_report(folder)
-    judged = check(now, [parse_rule(one) for one in rules], allow_missing=allow)
-    made = statement(now, folder, judged, allow_missing=allow)
-    assert made == content or made != theirs
-    return differences(made, theirs)
+    allow_theirs, rules, allow = read_rules(path)
+    report = read_report(folder)
+    judged = check(report, [parse_rule(rule) for rule in rules], allow_missing=allow)
+    statement_now = statement(report, folder, judged, allow_missing=allow)
+    assert statement_now == content or statement_now != allow_theirs
+    return differences(statement_now, allow_theirs)
 
 
-def test_other_weights_are_found(place, tmp_path, tiny_base):
-    shutil.copytree(place / "lora", tmp_path / "lora")
+def test_other_weights_are_found(work_folder, tmp_path, tiny_base):
+    shutil.copytree(work_folder / "lora", tmp_path / "lora")
     path = tmp_path / "lora" / "adapter_model.safetensors"
-    whole, rng = path.read_bytes(), random.Random(6)
-    start = 8 + int.from_bytes(whole[:8], "little")
-    known = read_report(place / "report").checkpoints[-1].weights_sha256
+    weights_before, rng = path.read_bytes(), random.Random(6)
+    start = 8 + int.from_bytes(weights_before[:8], "little")
+    known_digest = read_report(work_folder / "report").checkpoints[-1].weights_sha256
     for _ in range(5):
-        changed = bytearray(whole)
+        changed = bytearray(weights_before)
         changed[rng.randrange(start, len(changed))] ^= 1
         path.write_bytes(bytes(changed))
         spec = Spec("ours", (str(tmp_path / "lora"),))
-        *_, one = OpenCheckpoints([spec], Loading(base=str(tiny_base))).described
-        assert one.weights_sha256 != known
+        *_, described = OpenCheckpoints([spec], Loading(base=str(tiny_base))).described
+        assert described.weights_sha256 != known_digest
     source = f"ours={tmp_path / 'lora'}"
-    said = wrong(place / "report", ckpt=[source], base=str(tiny_base))
-    assert said == {"weights of ours": "are others"}
+    reasons = wrong(work_folder / "report", ckpt=[source], base=str(tiny_base))
+    assert reasons == {"weights of ours": "are others"}
 
 
-def test_a_statement_is_an_in_toto_test_result_and_holds_no_row(place):
-    whole = json.loads((place / "a.json").read_text())
-    assert whole["_type"] == "https://in-toto.io/Statement/v1"
-    assert whole["predicateType"].endswith("/test-result/v0.1")
-    for one in whole["subject"]:
-        assert len(one["digest"]["sha256"]) == 64
-    predicate = whole["predicate"]
+def test_a_statement_is_an_in_toto_test_result_and_holds_no_row(work_folder):
+    attestation = json.loads((work_folder / "a.json").read_text())
+    assert attestation["_type"] == "https://in-toto.io/Statement/v1"
+    assert attestation["predicateType"].endswith("/test-result/v0.1")
+    for subject in attestation["subject"]:
+        assert len(subject["digest"]["sha256"]) == 64
+    predicate = attestation["predicate"]
     assert predicate["result"] == "FAILED"
     tests = [*predicate["passedTests"], *predicate["failedTests"]]
     assert sorted(tests) == [f"base: {RULE}", f"ours: {RULE}"]
-    text = (place / "a.json").read_text()
-    report = read_report(place / "report")
+    text = (work_folder / "a.json").read_text()
+    report = read_report(work_folder / "report")
     assert report.manifest.digest not in text
     assert report.manifest.key not in text
     assert not any(example.id in text for example in examples())
     texts = [e.text[s.start : s.end] for e in examples() for s in e.spans]
     assert texts
-    assert not any(one in text for one in texts)
+    assert not any(public_text in text for public_text in texts)
 
 
-def test_what_is_no_statement_and_unknown_names_are_refused(place, tmp_path, capsys):
+def test_what_is_no_statement_and_unknown_names_are_refused(
+    work_folder, tmp_path, capsys
+):
     (tmp_path / "x.json").write_text("{}")
-    call = ["verify", str(place / "report")]
+    call = ["verify", str(work_folder / "report")]
     assert command_line([*call, "--attestation", str(tmp_path / "x.json")]) == 2
     assert "is no statement on a report" in capsys.readouterr().err
-    assert command_line([*call, "--ckpt", f"our={place / 'lora'}"]) == 2
+    assert command_line([*call, "--ckpt", f"our={work_folder / 'lora'}"]) == 2
     assert "did you mean 'ours'?" in capsys.readouterr().err

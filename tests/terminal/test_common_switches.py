@@ -44,10 +44,10 @@ def program_of(
         received.append((False, False, False))
 
     def app(words: Sequence[str]) -> App:
-        made = flags.program("try", words, help="Try.")
-        flags.add(made, "do", do)
-        flags.add(made, "less", less)
-        return made
+        program = flags.program("try", words, help="Try.")
+        flags.add(program, "do", do)
+        flags.add(program, "less", less)
+        return program
 
     return app
 

@@ -31,9 +31,9 @@ def program_of(action: Callable[..., None]) -> Callable[[Sequence[str]], App]:
     """A program ``try`` whose command ``do`` has ``action`` as its body."""
 
     def app(words: Sequence[str]) -> App:
-        made = program("try", words, help="Try.")
-        add(made, "do", action)
-        return made
+        program_of_words = program("try", words, help="Try.")
+        add(program_of_words, "do", action)
+        return program_of_words
 
     return app
 
@@ -60,18 +60,18 @@ def call(action: Callable[[], None], arguments: Sequence[str] = ("do",)) -> int:
     ],
 )
 def test_several_values_and_snake_case(typed, read):
-    found: list[Any] = []
+    collected: list[Any] = []
 
     def do(
         *,
         ckpt: tuple[str, ...] = (),
         seed: Annotated[int, Parameter(alias="--seed-of-all")] = 0,
     ) -> None:
-        found.append((ckpt, seed))
+        collected.append((ckpt, seed))
 
     words = ["do", *typed.split()]
     code = run_command(words, program="try", app=program_of(do))
-    assert (code, found) == ((0, [read]) if read else (2, []))
+    assert (code, collected) == ((0, [read]) if read else (2, []))
 
 
 def raising(error: BaseException) -> Callable[[], None]:
@@ -88,7 +88,7 @@ def wrapped(error: Exception, cause: Exception) -> Exception:
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "said"),
+    ("error", "code", "message"),
     [
         (InputError("is odd", where="x", fix="mend it"), 2, "x: is odd; mend it"),
         (CheckpointError("broken"), 3, "error: broken"),
@@ -99,11 +99,11 @@ def wrapped(error: Exception, cause: Exception) -> Exception:
     ],
     ids=lambda one: type(one).__name__ if isinstance(one, BaseException) else "",
 )
-def test_every_way_to_leave_has_its_code(error, code, said, capsys):
+def test_every_way_to_leave_has_its_code(error, code, message, capsys):
     assert call(raising(error), ["do", "--text", "a b"]) == code
     out, err = capsys.readouterr()
     assert out == ""
-    assert said in err
+    assert message in err
     assert "Traceback" not in err
     assert err.strip().startswith("try: ")
 
@@ -133,11 +133,11 @@ def test_a_panic_is_no_traceback_and_not_the_gates_code(monkeypatch, capsys, tmp
 
 @pytest.mark.parametrize("sent", SIGNALS)
 def test_every_signal_that_ends_is_an_interrupt(sent, capsys):
-    before = [signal.getsignal(one) for one in SIGNALS]
+    before = [signal.getsignal(number) for number in SIGNALS]
     assert call(lambda: os.kill(os.getpid(), sent)) == 130
     assert "resume with: try do" in capsys.readouterr().err
     # A program that calls this one has its own signals again.
-    assert [signal.getsignal(one) for one in SIGNALS] == before
+    assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
 def test_an_interrupt_of_which_a_library_made_an_error_is_one(capsys):
@@ -253,11 +253,11 @@ def load():
 
 start("spark-audit", load)
 """
-    for options, said in (((), False), (("-W", "default"), True)):
+    for options, is_said in (((), False), (("-W", "default"), True)):
         command = [sys.executable, *options, "-c", code]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert ("will change" in done.stderr) == said
-        assert ("Failed to load" in done.stderr) == said
+        assert ("will change" in done.stderr) == is_said
+        assert ("Failed to load" in done.stderr) == is_said
 
 
 # --- progress in a log ----------------------------------------------------------------
@@ -265,8 +265,8 @@ start("spark-audit", load)
 
 def test_plain_lines_give_rate_and_time_left(monkeypatch, capsys):
     clock = iter([100.0, 104.0, 112.0, 120.0])
-    own = SimpleNamespace(monotonic=lambda: next(clock))
-    monkeypatch.setattr(messages, "time", own)
+    own_time = SimpleNamespace(monotonic=lambda: next(clock))
+    monkeypatch.setattr(messages, "time", own_time)
     with messages.progress() as show:
         show("scoring", 0, 400)
         show("scoring", 100, 400)  # 4 s after the last line: nothing is said
@@ -281,8 +281,8 @@ def test_plain_lines_give_rate_and_time_left(monkeypatch, capsys):
 
 def test_a_stage_that_begins_again_starts_its_clock_again(monkeypatch, capsys):
     clock = iter([0.0, 10.0, 500.0, 510.0])
-    own = SimpleNamespace(monotonic=lambda: next(clock))
-    monkeypatch.setattr(messages, "time", own)
+    own_time = SimpleNamespace(monotonic=lambda: next(clock))
+    monkeypatch.setattr(messages, "time", own_time)
     with messages.progress() as show:
         for done in (10, 100, 10, 100):
             show("scoring", done, 100)
@@ -302,8 +302,8 @@ def test_quiet_shows_nothing(capsys):
 
 def test_slow_work_tells_seconds_for_each_piece(monkeypatch, capsys):
     clock = iter([0.0, 30.0])
-    own = SimpleNamespace(monotonic=lambda: next(clock))
-    monkeypatch.setattr(messages, "time", own)
+    own_time = SimpleNamespace(monotonic=lambda: next(clock))
+    monkeypatch.setattr(messages, "time", own_time)
     with messages.progress() as show:
         show("training", 0, 4)
         show("training", 4, 4)
@@ -317,11 +317,11 @@ def test_a_notebook_shows_one_bar_and_leaves_no_line(monkeypatch, capsys):
             for done in (1, 50, 100):
                 show(stage, done, 100)
         messages.say("a note")
-    shown = capsys.readouterr()
-    assert shown.err == ""
-    assert "scoring a" in shown.out
-    assert "scoring b" in shown.out
-    assert "100/100" in shown.out
+    output = capsys.readouterr()
+    assert output.err == ""
+    assert "scoring a" in output.out
+    assert "scoring b" in output.out
+    assert "100/100" in output.out
     # Only the note has a line of its own; the bar is drawn over itself and taken away.
-    lines = [line.rpartition("\r")[2] for line in shown.out.split("\n")]
+    lines = [line.rpartition("\r")[2] for line in output.out.split("\n")]
     assert [line.strip() for line in lines if line.strip()] == ["a note"]

@@ -96,8 +96,8 @@ def test_signals_that_follow_at_once_do_not_break_what_is_being_ended():
         try:
             os.kill(os.getpid(), signal.SIGINT)
         finally:
-            for one in (signal.SIGTERM, signal.SIGHUP, signal.SIGTERM):
-                os.kill(os.getpid(), one)
+            for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGTERM):
+                os.kill(os.getpid(), number)
             ended.append(True)
 
     with pytest.raises(KeyboardInterrupt), one_interrupt():
@@ -141,24 +141,24 @@ def test_an_interrupt_where_python_ignores_errors_is_not_lost(capsys):
 
 
 def test_in_a_thread_and_under_handlers_of_ones_own_nothing_changes():
-    before = [signal.getsignal(one) for one in SIGNALS]
-    found: list[list[object]] = []
+    before = [signal.getsignal(number) for number in SIGNALS]
+    handlers_seen: list[list[object]] = []
 
     def run() -> None:
         with one_interrupt():
-            found.append([signal.getsignal(one) for one in SIGNALS])
+            handlers_seen.append([signal.getsignal(number) for number in SIGNALS])
 
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    assert found == [before]
-    own = signal.signal(signal.SIGTERM, lambda signum, frame: None)
+    assert handlers_seen == [before]
+    own_handler = signal.signal(signal.SIGTERM, lambda signum, frame: None)
     try:
         mine = signal.getsignal(signal.SIGTERM)
         with one_interrupt():
             assert signal.getsignal(signal.SIGTERM) is mine
     finally:
-        signal.signal(signal.SIGTERM, own)
+        signal.signal(signal.SIGTERM, own_handler)
 
 
 def test_under_a_launcher_the_line_has_it(monkeypatch):
