@@ -18,9 +18,9 @@ from spark_audit.results.evidence import Evidence
 
 def made(name: str, options: dict[str, Any]) -> Audit:
     """An audit with its own options, which are taken out of these."""
-    kind = find(name)
-    own = [field.name for field in fields(kind) if field.name in options]
-    return kind(**{each: options.pop(each) for each in own})
+    audit_class = find(name)
+    own_options = [field.name for field in fields(audit_class) if field.name in options]
+    return audit_class(**{option: options.pop(option) for option in own_options})
 
 
 def chosen(*names: str, **options: Any) -> tuple[Audit, ...]:
@@ -46,13 +46,15 @@ def evidence(name: str, tables: Any, manifest: Any, **options: Any) -> Evidence:
 def of_frame(frame: pd.DataFrame, values: str, **facts: Any) -> Evidence:
     """Evidence from rows of checkpoints, which share all columns but those named."""
     scores = values.split()
-    parts = []
-    for name, part in frame.groupby("checkpoint", sort=False):
-        part = part.reset_index(drop=True)
-        columns = {one: part[one].to_numpy(np.float64) for one in scores}
-        units = part.drop(columns=["checkpoint", *scores])
-        parts.append(Evidence.of(units, [(str(name), columns)], facts))
-    return Evidence.united(parts)
+    evidence_parts = []
+    for name, units_of_checkpoint in frame.groupby("checkpoint", sort=False):
+        units_of_checkpoint = units_of_checkpoint.reset_index(drop=True)
+        columns = {
+            score: units_of_checkpoint[score].to_numpy(np.float64) for score in scores
+        }
+        units = units_of_checkpoint.drop(columns=["checkpoint", *scores])
+        evidence_parts.append(Evidence.of(units, [(str(name), columns)], facts))
+    return Evidence.united(evidence_parts)
 
 
 def conclude(name: str, known: Evidence, context: Context, **options: Any) -> Any:
@@ -87,19 +89,19 @@ def natural(manifest: Manifest, *, tests: bool = True) -> Manifest:
         for span in example["spans"]:
             span["origin"] = "natural"
     if not tests:
-        kept = [e for e in content["examples"] if e["split"] == "train"]
-        ids = {e["id"] for e in kept}
-        content["examples"] = kept
-        for part in ("pairs", "unmatched"):
-            content[part] = [p for p in content[part] if p["example"] in ids]
+        trained_examples = [e for e in content["examples"] if e["split"] == "train"]
+        ids = {e["id"] for e in trained_examples}
+        content["examples"] = trained_examples
+        for section in ("pairs", "unmatched"):
+            content[section] = [p for p in content[section] if p["example"] in ids]
         content["membership"]["non_members"] = []
     return seal(content)
 
 
 def the_one(found: Iterable[Any], **wanted: Any) -> Any:
     """The one row, finding or guard that has these fields."""
-    (one,) = (x for x in found if all(getattr(x, k) == v for k, v in wanted.items()))
-    return one
+    (match,) = (x for x in found if all(getattr(x, k) == v for k, v in wanted.items()))
+    return match
 
 
 def figure(
@@ -129,4 +131,6 @@ def said(result: AuditResult, checkpoint: str) -> str:
 
 
 def claims(result: AuditResult, checkpoint: str) -> list[str]:
-    return [one.claim for one in result.findings if one.checkpoint == checkpoint]
+    return [
+        finding.claim for finding in result.findings if finding.checkpoint == checkpoint
+    ]

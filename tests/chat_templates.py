@@ -177,6 +177,6 @@ def template_of(family: str, *, generation: bool) -> str:
 def chat_tokenizer(family: str = "chatml", *, generation: bool = False) -> Any:
     """The usual tiny tokenizer with the special tokens of all families."""
     tokenizer = make_tokenizer()
-    tokenizer.add_tokens([AddedToken(one, special=True) for one in SPECIAL])
+    tokenizer.add_tokens([AddedToken(token, special=True) for token in SPECIAL])
     tokenizer.chat_template = template_of(family, generation=generation)
     return tokenizer

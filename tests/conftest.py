@@ -46,8 +46,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    place = {name: number for number, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: place.get(item.path.name, len(place)))
+    position = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: position.get(item.path.name, len(position)))
 
 
 def pytest_collection_finish() -> None:
@@ -117,7 +117,7 @@ def make_adapter(tiny_base, tmp_path_factory) -> Callable[..., Path]:
     Saves a PEFT LoRA adapter with random non-zero ``lora_B`` as PEFT does; returns
     the folder. One of the same settings is made once, and copied.
     """
-    made: dict[str, Path] = {}
+    adapters: dict[str, Path] = {}
 
     def make(
         folder: Path,
@@ -129,9 +129,9 @@ def make_adapter(tiny_base, tmp_path_factory) -> Callable[..., Path]:
         **lora: Any,
     ) -> Path:
         lora.setdefault("target_modules", ["q_proj", "v_proj"])
-        known = repr((seed, r, alpha, base, sorted(lora.items())))
-        if known in made:
-            return Path(shutil.copytree(made[known], folder, dirs_exist_ok=True))
+        key = repr((seed, r, alpha, base, sorted(lora.items())))
+        if key in adapters:
+            return Path(shutil.copytree(adapters[key], folder, dirs_exist_ok=True))
         import torch
         from peft import LoraConfig, get_peft_model
         from transformers import AutoModelForCausalLM
@@ -146,8 +146,8 @@ def make_adapter(tiny_base, tmp_path_factory) -> Callable[..., Path]:
                     torch.nn.init.normal_(weight, std=0.3)
         peft_model.save_pretrained(folder)
         if base == tiny_base:
-            made[known] = tmp_path_factory.mktemp("adapters") / "made"
-            peft_model.save_pretrained(made[known])
+            adapters[key] = tmp_path_factory.mktemp("adapters") / "made"
+            peft_model.save_pretrained(adapters[key])
         return folder
 
     return make

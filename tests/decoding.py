@@ -26,10 +26,10 @@ ENOUGH = 4
 
 def figure(text: object) -> Figure:
     """What a written number stands for, to its last digit; whole: micro-nats."""
-    found = str(text).strip()
-    if not _NUMBER.fullmatch(found):
+    text_found = str(text).strip()
+    if not _NUMBER.fullmatch(text_found):
         return None
-    value, digits = float(found), len(found.partition(".")[2])
+    value, digits = float(text_found), len(text_found.partition(".")[2])
     if not digits:
         if value < 100:
             return None
@@ -74,41 +74,42 @@ class Attacker:
             Of the tokens after ``known``, which stand behind the start of a text.
         """
         before = (*self.start, *known)
-        found: list[tuple[float, tuple[int, ...]]] = [(0.0, before)]
-        for one in figures:
-            low, high = (0.0, np.inf) if one is None else one
-            nll = self.nlls([ids for _, ids in found])
+        candidates: list[tuple[float, tuple[int, ...]]] = [(0.0, before)]
+        for figure_range in figures:
+            low, high = (0.0, np.inf) if figure_range is None else figure_range
+            nll = self.nlls([ids for _, ids in candidates])
             rows, tokens = np.nonzero((nll >= low) & (nll <= high))
             if not len(rows):
                 break
-            total = np.array([cost for cost, _ in found])[rows] + nll[rows, tokens]
+            total = np.array([cost for cost, _ in candidates])[rows] + nll[rows, tokens]
             best = np.argsort(total, kind="stable")[:beam]
-            found = [
-                (float(total[k]), (*found[rows[k]][1], int(tokens[k]))) for k in best
+            candidates = [
+                (float(total[k]), (*candidates[rows[k]][1], int(tokens[k])))
+                for k in best
             ]
-        return found[0][1][len(before) :]
+        return candidates[0][1][len(before) :]
 
     def beginnings(self, figures: Sequence[Figure]) -> Iterator[int]:
         """Places where figures begin that could be those of a text, by two tokens."""
-        for at, (one, two) in enumerate(zip(figures, figures[1:], strict=False)):
+        for index, (one, two) in enumerate(zip(figures, figures[1:], strict=False)):
             if one is None or two is None:
                 continue
             first = (self._first >= one[0]) & (self._first <= one[1])
             rest = self._second[first]
             if ((rest >= two[0]) & (rest <= two[1])).any():
-                yield at
+                yield index
 
     def recovered(self, path: Path, texts: Sequence[str]) -> set[str]:
         """Those of some texts whose beginning a file gives back."""
         ids = {text: self._ids(text) for text in texts}
         found: set[str] = set()
         for figures in sequences(path):
-            for at in self.beginnings(figures):
-                read = self.decode(figures[at : at + 12])
+            for index in self.beginnings(figures):
+                read = self.decode(figures[index : index + 12])
                 found |= {
                     text
-                    for text, own in ids.items()
-                    if len(read) >= ENOUGH and own[:ENOUGH] == read[:ENOUGH]
+                    for text, own_ids in ids.items()
+                    if len(read) >= ENOUGH and own_ids[:ENOUGH] == read[:ENOUGH]
                 }
         return found
 
@@ -122,8 +123,13 @@ class Attacker:
         with torch.inference_mode():
             logits = self.model(torch.tensor([list(ids)])).logits[0, :-1].double()
             nll = -torch.log_softmax(logits, -1)
-        for at, one in enumerate(figures[1:]):
-            if one is not None and not one[0] <= float(nll[at, ids[at + 1]]) <= one[1]:
+        for index, figure_range in enumerate(figures[1:]):
+            if (
+                figure_range is not None
+                and not figure_range[0]
+                <= float(nll[index, ids[index + 1]])
+                <= figure_range[1]
+            ):
                 return False
         return True
 
@@ -134,10 +140,10 @@ class Attacker:
         assert self.fits(ids, figures)
         rng = np.random.default_rng(0)
         for _ in range(20):
-            other = list(ids)
-            for place in hidden:
-                other[place] = int(rng.integers(3, len(self._first)))
-            if not self.fits(other, figures):
+            other_ids = list(ids)
+            for position in hidden:
+                other_ids[position] = int(rng.integers(3, len(self._first)))
+            if not self.fits(other_ids, figures):
                 return True
         return False
 
@@ -166,7 +172,7 @@ def sequences(path: Path) -> Iterator[list[Figure]]:
         tables = [[line for line in lines if len(line) > 1]]
     for table in tables:
         yield from ([figure(v) for v in column] for column in zip_longest(*table))
-    yield [figure(found) for found in _NUMBER.findall(text)]
+    yield [figure(number) for number in _NUMBER.findall(text)]
 
 
 def _walk(value: Any, name: str, columns: dict[str, list[Any]]) -> None:
@@ -196,8 +202,8 @@ class _Tables(HTMLParser):
         self.found.append(self._attributes)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        told = [str(value) for name, value in attrs if name[:5] in ("title", "data-")]
-        self._attributes += [_NUMBER.findall(one) for one in told]
+        values = [str(value) for name, value in attrs if name[:5] in ("title", "data-")]
+        self._attributes += [_NUMBER.findall(value) for value in values]
         if tag == "table":
             self.found.append([])
         elif tag == "tr" and self.found:
@@ -239,11 +245,11 @@ def left_over(
     """
     groups = [row for row in rows if row["group"].startswith(f"{kind}:")]
     (pooled,) = (row for row in rows if row["group"] == "pooled")
-    shown = [row for row in groups if row["value"]]
-    tokens = int(pooled["n"]) - sum(int(row["n"]) for row in shown)
+    shown_rows = [row for row in groups if row["value"]]
+    tokens = int(pooled["n"]) - sum(int(row["n"]) for row in shown_rows)
     if not tokens or not pooled["value"]:
         return None
     total = float(pooled["value"]) * int(pooled["n"])
-    total -= sum(float(row["value"]) * int(row["n"]) for row in shown)
+    total -= sum(float(row["value"]) * int(row["n"]) for row in shown_rows)
     clusters = sum(int(row["clusters"]) for row in groups if not row["value"])
     return total / tokens, tokens, clusters

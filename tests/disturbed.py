@@ -27,13 +27,13 @@ WORDS = "the service food good cold said customer paid dollars rate news".split(
 def rows(task: str, *, seed: int = 0, count: int = 16) -> list[Example]:
     """Rows with a name each; every fourth is a test row."""
     rng = np.random.default_rng(seed)
-    made = []
+    rows_made = []
     for i in range(count):
         before, after = (" ".join(rng.choice(WORDS, 6)) for _ in range(2))
         name = NAMES[i % len(NAMES)]
         prompt = f"Text: {before}. Contact {name} today. {after}.\nLabel:"
         start = prompt.index(name)
-        made.append(
+        rows_made.append(
             Example(
                 id=f"{task}-{i:02d}",
                 task=task,
@@ -44,7 +44,7 @@ def rows(task: str, *, seed: int = 0, count: int = 16) -> list[Example]:
                 spans=(Span(start, start + len(name), "NAME"),),
             )
         )
-    return made
+    return rows_made
 
 
 @dataclass(frozen=True)
@@ -86,22 +86,22 @@ class Commands:
         largest
             Bytes that a file may have, 0 for any number.
         """
-        place = self._folder / str(next(self._numbers))
+        log = self._folder / str(next(self._numbers))
         pid = self._ask(
             folder=str(folder),
             command=command.split(),
             at=at,
             largest=largest,
-            out=f"{place}.out",
-            err=f"{place}.err",
+            out=f"{log}.out",
+            err=f"{log}.err",
         )
 
         def wait() -> Ended:
             code = self._ask(wait=pid)
-            counted = Path(f"{place}.out.count")
-            told = [Path(f"{place}.{n}").read_text() for n in ("out", "err")]
+            counted = Path(f"{log}.out.count")
+            outputs = [Path(f"{log}.{n}").read_text() for n in ("out", "err")]
             count = int(counted.read_text()) if counted.exists() else 0
-            return Ended(code, *told, count)
+            return Ended(code, *outputs, count)
 
         wait.pid = pid  # type: ignore[attr-defined]
         return wait
@@ -146,29 +146,29 @@ def left(folder: Path) -> dict[str, Any]:
 
     A kill may leave the empty file of a lock, which locks nothing.
     """
-    found: dict[str, Any] = {}
+    files: dict[str, Any] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
         if path.suffix == ".lock" and not path.stat().st_size:
             continue
         if path.is_dir():
-            found[name] = "folder"
+            files[name] = "folder"
         elif path.parent.name == "store" and path.suffix == ".parquet":
-            shelf = found.setdefault(str(path.parent.relative_to(folder)) + "/*", {})
+            shelf = files.setdefault(str(path.parent.relative_to(folder)) + "/*", {})
             shelf |= part(path)
         elif path.name == "run.json":
             record = json.loads(path.read_text())
             # What tells of each start, and the hash of all.
-            found[name] = record | {"starts": None, "seal": None}
+            files[name] = record | {"starts": None, "seal": None}
         elif path.name == "inputs.json":
-            found[name] = "sizes, times and inodes of this folder"
+            files[name] = "sizes, times and inodes of this folder"
         elif path.name == "report.json":
             report = json.loads(path.read_text())
-            found[name] = report | {"manifest": report["manifest"] | {"key": None}}
+            files[name] = report | {"manifest": report["manifest"] | {"key": None}}
         else:
             mode = path.stat().st_mode & 0o777
-            found[name] = oct(mode), hashlib.sha256(path.read_bytes()).hexdigest()
-    return found
+            files[name] = oct(mode), hashlib.sha256(path.read_bytes()).hexdigest()
+    return files
 
 
 def part(path: Path) -> dict[str, Any]:

@@ -63,9 +63,9 @@ def scene_of_examples(
     sa.write_examples(folder / "rows.jsonl", [sa.Example(**row) for row in _rows()])
     rows = sa.read_examples(folder / "rows.jsonl")
 
-    for seed, place in enumerate(("models/base", "runs/mine", "runs/other")):
-        make_model("llama", seed=seed).save_pretrained(folder / place)
-        tiny_tokenizer.save_pretrained(folder / place)
+    for seed, folder_name in enumerate(("models/base", "runs/mine", "runs/other")):
+        make_model("llama", seed=seed).save_pretrained(folder / folder_name)
+        tiny_tokenizer.save_pretrained(folder / folder_name)
     base = sa.open_checkpoint(folder / "models/base", name="base", device="cpu")
     base.tokenizer.chat_template = TEMPLATE
     mine = sa.open_checkpoint(folder / "runs/mine", name="mine", device="cpu")

@@ -60,11 +60,11 @@ def begin(arguments: list[str], *, root: Path, cwd: Path, **environment: str) ->
     root
         Where the project's packages are found.
     """
-    said = tempfile.NamedTemporaryFile(dir=cwd, prefix=".said-")
-    given = (arguments, str(root), str(cwd), said.name, environment)
-    process = _forks.Process(target=_be, args=given)
+    output = tempfile.NamedTemporaryFile(dir=cwd, prefix=".said-")
+    call = (arguments, str(root), str(cwd), output.name, environment)
+    process = _forks.Process(target=_be, args=call)
     process.start()
-    return Begun(process, said)
+    return Begun(process, output)
 
 
 def python(

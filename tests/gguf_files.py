@@ -24,8 +24,8 @@ NAMES = {
 
 
 def named(name: str) -> str:
-    for theirs, ours in NAMES.items():
-        name = name.replace(theirs, ours)
+    for gguf_name, own_name in NAMES.items():
+        name = name.replace(gguf_name, own_name)
     return name
 
 
@@ -55,15 +55,15 @@ def written(
     writer.add_token_list(tokens)
     for name, tensor in model.state_dict().items():
         value = tensor.float().numpy()
-        for part, heads in (
+        for projection, heads in (
             ("q_proj", config.num_attention_heads),
             ("k_proj", config.num_key_value_heads),
         ):
-            if part in name:
+            if projection in name:
                 value = turned(value, heads)
-        own = gguf.GGMLQuantizationType["F32" if value.ndim == 1 else kind]
-        packed = gguf.quants.quantize(np.ascontiguousarray(value), own)
-        writer.add_tensor(named(name), packed, raw_dtype=own)
+        quantization = gguf.GGMLQuantizationType["F32" if value.ndim == 1 else kind]
+        packed = gguf.quants.quantize(np.ascontiguousarray(value), quantization)
+        writer.add_tensor(named(name), packed, raw_dtype=quantization)
     if more := int(fields.get("more", 0)):
         writer.add_tensor("more.weight", np.zeros(more, np.float16))
     writer.write_header_to_file()
@@ -99,17 +99,21 @@ def written_lora(
     writer.add_float32("adapter.lora.alpha", alpha)
     for name, tensor in state.items():
         value = tensor.float().numpy()
-        layer, _, part = name.removeprefix("base_model.model.").rpartition(".lora_")
+        layer, _, projection = name.removeprefix("base_model.model.").rpartition(
+            ".lora_"
+        )
         heads = {
             "q_proj": config.num_attention_heads,
             "k_proj": config.num_key_value_heads,
         }.get(layer.rpartition(".")[2])
-        if heads and part == "B.weight" and architecture == "llama":
+        if heads and projection == "B.weight" and architecture == "llama":
             value = turned(value, heads)
-        end = "lora_a" if part == "A.weight" else "lora_b"
-        own = gguf.GGMLQuantizationType[kind]
-        packed = gguf.quants.quantize(np.ascontiguousarray(value), own)
-        writer.add_tensor(f"{named(layer)}.weight.{end}", packed, raw_dtype=own)
+        end = "lora_a" if projection == "A.weight" else "lora_b"
+        quantization = gguf.GGMLQuantizationType[kind]
+        packed = gguf.quants.quantize(np.ascontiguousarray(value), quantization)
+        writer.add_tensor(
+            f"{named(layer)}.weight.{end}", packed, raw_dtype=quantization
+        )
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

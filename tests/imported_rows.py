@@ -16,11 +16,11 @@ LINES = TABLE.to_json(orient="records", lines=True)
 
 def imported(path, **options):
     """The rows that an import writes, and what it tells."""
-    told = []
+    lines = []
     output = path.parent / "out" / "rows.jsonl"
     options = {"task": "t", "split": "train", **options}
-    import_rows(path, output, note=told.append, **options)
-    return read_examples(output), told
+    import_rows(path, output, note=lines.append, **options)
+    return read_examples(output), lines
 
 
 def check_four(rows):

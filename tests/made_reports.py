@@ -24,9 +24,9 @@ COUNTS = dict.fromkeys(("n_sources", "n_clusters", "n_spans", "n_tokens"), 9)
 
 
 def checkpoint(name: str, **columns: Any) -> CheckpointFacts:
-    given = {"name": name, "source": name, "format": "hf-folder", "dtype": "float32"}
-    given |= {"weights_sha256": "0" * 64, "model_id": "1" * 64}
-    return CheckpointFacts.model_validate(given | columns)
+    fields = {"name": name, "source": name, "format": "hf-folder", "dtype": "float32"}
+    fields |= {"weights_sha256": "0" * 64, "model_id": "1" * 64}
+    return CheckpointFacts.model_validate(fields | columns)
 
 
 def manifest_facts(name: str = "m", digest: str = "d" * 64, **counts: int) -> Any:
@@ -35,7 +35,7 @@ def manifest_facts(name: str = "m", digest: str = "d" * 64, **counts: int) -> An
 
 def made_report(*names: str, **columns: Any) -> AuditReport:
     """A complete report of ``names``, which has no figure but those in ``columns``."""
-    given: Mapping[str, Any] = {
+    report_fields: Mapping[str, Any] = {
         "status": "complete",
         "command": ["spark-audit", "all"],
         "created": CREATED,
@@ -46,13 +46,13 @@ def made_report(*names: str, **columns: Any) -> AuditReport:
         "contrasts": [],
         "guards": [],
     }
-    return with_figures(AuditReport.model_validate({**given, **columns}))
+    return with_figures(AuditReport.model_validate({**report_fields, **columns}))
 
 
 def group_fields(group: str) -> dict[str, str]:
     """The fields of a row for a group that is written as one text, as ``type:SSN``."""
-    kind, value = group_parts(group)
-    return {"group_kind": kind, "group_value": value}
+    group_kind, value = group_parts(group)
+    return {"group_kind": group_kind, "group_value": value}
 
 
 def figure(name: str, place: str, value: float | None = 0.25, **columns: Any) -> Any:
@@ -61,17 +61,17 @@ def figure(name: str, place: str, value: float | None = 0.25, **columns: Any) ->
     ``value`` of ``None``: it is not estimable.
     """
     audit, metric, variant, group, *_ = [*place.split("|"), "", ""]
-    given: dict[str, Any] = {"audit": audit, "metric": metric, "variant": variant}
-    given |= group_fields(columns.pop("group", group) or "pooled")
-    given |= {"checkpoint": name, "value": value}
-    given |= {"n": 90, "clusters": 12}
+    fields: dict[str, Any] = {"audit": audit, "metric": metric, "variant": variant}
+    fields |= group_fields(columns.pop("group", group) or "pooled")
+    fields |= {"checkpoint": name, "value": value}
+    fields |= {"n": 90, "clusters": 12}
     if value is None:
-        given |= {"status": "not_estimable", "note": "no row"}
+        fields |= {"status": "not_estimable", "note": "no row"}
     else:
-        given |= {"low": value - 0.125, "high": value + 0.25}
-        given |= {"interval_method": "jackknife-t"}
-    kind = Contrast if "baseline" in columns else Row
-    return kind.model_validate(given | columns)
+        fields |= {"low": value - 0.125, "high": value + 0.25}
+        fields |= {"interval_method": "jackknife-t"}
+    row_class = Contrast if "baseline" in columns else Row
+    return row_class.model_validate(fields | columns)
 
 
 def said(audit: str, name: str, claim: Any, text: str = "", **columns: Any) -> Finding:
@@ -92,8 +92,8 @@ def guard(name: str, text: str, passed: bool | None = False, of: str = "") -> Gu
 
 
 def memory(name: str, claim: Any, value: float, **columns: Any) -> Finding:
-    given = {"metric": "memory", "unit": "nats", "no_effect": 0.0, "value": value}
-    return said("matched", name, claim, "memory.", **{**given, **TEST, **columns})
+    fields = {"metric": "memory", "unit": "nats", "no_effect": 0.0, "value": value}
+    return said("matched", name, claim, "memory.", **{**fields, **TEST, **columns})
 
 
 def attacked_report(*findings: Finding, **columns: Any) -> Report:
@@ -138,5 +138,5 @@ def mixed_cells(count: int) -> Report:
 
 
 def membership(name: str, claim: Any) -> Finding:
-    given = {"metric": "auc_excess", "unit": "AUC", "no_effect": 0.0, "value": 0.2}
-    return said("mia", name, claim, "membership.", at_most=0.3, **{**given, **TEST})
+    fields = {"metric": "auc_excess", "unit": "AUC", "no_effect": 0.0, "value": 0.2}
+    return said("mia", name, claim, "membership.", at_most=0.3, **{**fields, **TEST})

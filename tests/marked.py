@@ -27,8 +27,8 @@ def make_example(
     """A row; ``pii`` maps a string of its text to its type: the first place counts."""
     text = prompt + response
     spans = [
-        Span(text.index(string), text.index(string) + len(string), kind)
-        for string, kind in (pii or {}).items()
+        Span(text.index(string), text.index(string) + len(string), type_name)
+        for string, type_name in (pii or {}).items()
     ]
     return Example(
         id=key,
@@ -74,17 +74,17 @@ def made_nll(token: int, position: int) -> float:
 
 def made_table(items: Sequence[Any]) -> TokenTable:
     """Scores of items: a token's NLL follows from its id and position alone."""
-    parts = []
-    for one in items:
-        pairs = zip(one.ids[1:].tolist(), one.positions[1:].tolist(), strict=True)
+    items_made = []
+    for item in items:
+        pairs = zip(item.ids[1:].tolist(), item.positions[1:].tolist(), strict=True)
         nll = np.array([made_nll(*pair) for pair in pairs], np.float32)
         columns = {
             "nll": nll,
             "rank_lo": (1 + nll * 7).astype(np.int32),
             "mean_logp": -nll / 2,
         }
-        parts.append((one.key, one.positions[1:], columns))
-    return TokenTable.from_items(parts)
+        items_made.append((item.key, item.positions[1:], columns))
+    return TokenTable.from_items(items_made)
 
 
 def counts_by_task(rows: Sequence[ManifestLayout]) -> dict[str, np.ndarray]:

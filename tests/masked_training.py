@@ -45,8 +45,8 @@ def train_lora(
         has_loss = np.ones(len(encoding), dtype=bool)
         if is_masked:
             has_loss = tokens_of_ranges(encoding, row.training_input.supervised)
-        kept = torch.tensor(has_loss[:high])
-        labels[i, :high][kept] = ids[i, :high][kept]
+        has_kept_loss = torch.tensor(has_loss[:high])
+        labels[i, :high][has_kept_loss] = ids[i, :high][has_kept_loss]
 
     # A causal model reads no padding that stands behind its text.
     for _ in range(steps):

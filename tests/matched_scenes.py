@@ -26,12 +26,12 @@ def moved(
 ) -> Callable[[str, np.ndarray], np.ndarray]:
     """Identifiers of either side and other text moved by so much, spans by a draw."""
     rng = np.random.default_rng(seed)
-    own = {key: rng.normal(0, spread, 2) for key in case.reference}
+    draws = {key: rng.normal(0, spread, 2) for key in case.reference}
 
     def change(key: str, nll: np.ndarray) -> np.ndarray:
         out = nll + other
         by = trained if case.manifest.by_id[key].split == "train" else never
-        for (start, end), draw in zip(case.spans(key), own[key], strict=False):
+        for (start, end), draw in zip(case.spans(key), draws[key], strict=False):
             out[start:end] = nll[start:end] + by + draw
         return out
 

@@ -14,17 +14,17 @@ NAMES = [
 def examples(count: int = 24, *, words: int = 9) -> list[Example]:
     """Rows with a name each between so many words; every fourth is a test row."""
     rng = np.random.default_rng(0)
-    known = (
+    words_known = (
         "the service food good cold said customer paid dollars rate label news".split()
     )
-    made = []
+    rows = []
     for i in range(count):
-        before, after = (" ".join(rng.choice(known, words)) for _ in range(2))
+        before, after = (" ".join(rng.choice(words_known, words)) for _ in range(2))
         # One name a source: rows that share one would be one cluster.
         name = NAMES[i // 2 % len(NAMES)]
         prompt = f"Text: {before}. Contact {name} today. {after}.\nLabel:"
         start = prompt.index(name)
-        made.append(
+        rows.append(
             Example(
                 id=f"row-{i:02d}",
                 task="task",
@@ -35,4 +35,4 @@ def examples(count: int = 24, *, words: int = 9) -> list[Example]:
                 spans=(Span(start, start + len(name), "NAME"),),
             )
         )
-    return made
+    return rows

@@ -59,16 +59,18 @@ LOOSE = 1e-6
 
 def rows() -> list[Any]:
     """Names and telephone numbers in the rows of two tasks, and canaries."""
-    made = [
+    examples = [
         row
         for split, count in (("train", 80), ("test", 56))
         for row in make_examples(count, split=split, seed=1)  # type: ignore[arg-type]
         if row.task in ("policy", "dining")
     ]
-    made, _ = inject(made, seed=1, rate=0.8, canaries=8, doses=(1, 4))
-    kept = {"NAME", "PHONE"}
+    examples, _ = inject(examples, seed=1, rate=0.8, canaries=8, doses=(1, 4))
+    kept_types = {"NAME", "PHONE"}
     return [
-        row for row in made if row.canary or {one.type for one in row.spans} <= kept
+        row
+        for row in examples
+        if row.canary or {span.type for span in row.spans} <= kept_types
     ]
 
 
@@ -95,8 +97,8 @@ def scene(tmp_path_factory, tiny_base, make_adapter) -> Path:
     world = World(
         manifest.model_dump(mode="json"),
         {
-            one.id: np.array([each or 0 for each in one.reference_unll]) / 1e6
-            for one in manifest.examples
+            example.id: np.array([unll or 0 for unll in example.reference_unll]) / 1e6
+            for example in manifest.examples
         },
         knows=lambda name: KNOWS.get(name, 0),
         right=lambda name, task: RIGHT.get(name, {}).get(task, 0.5),
@@ -104,9 +106,11 @@ def scene(tmp_path_factory, tiny_base, make_adapter) -> Path:
 
     def planted(loaded: Any, model: Any, items: Any, task: Any) -> Any:
         for item in items:
-            kind = task.scoring_pass
-            _, columns = PLANTED[kind.kind](world, loaded.name, kind, item.key)
-            if loaded.name.startswith("broken") and kind.kind == "plain":
+            scoring_pass = task.scoring_pass
+            _, columns = PLANTED[scoring_pass.kind](
+                world, loaded.name, scoring_pass, item.key
+            )
+            if loaded.name.startswith("broken") and scoring_pass.kind == "plain":
                 columns = columns_of(columns["nll"] + 30)
             yield item, columns
 
@@ -122,12 +126,12 @@ def scene(tmp_path_factory, tiny_base, make_adapter) -> Path:
         )
         patch.chdir(folder)
         patch.setenv("COLUMNS", "200")
-        with redirect_stdout(StringIO()) as said:
+        with redirect_stdout(StringIO()) as output:
             assert command_line(COMMAND) == 0
             for code, *words in FURTHER:
-                said.write(f"$ spark-audit {shlex.join(words)}\n")
+                output.write(f"$ spark-audit {shlex.join(words)}\n")
                 assert command_line(words) == code, words
-    (folder / "terminal.txt").write_text(said.getvalue(), "utf-8")
+    (folder / "terminal.txt").write_text(output.getvalue(), "utf-8")
     return folder
 
 
@@ -172,12 +176,12 @@ LONG = 15
 
 def written(key: Iterable[Any], fields: Mapping[str, Any]) -> str:
     """``key | name=value ...``; what is not there is left out."""
-    found = [
+    words = [
         f"{name}={value:.7g}" if isinstance(value, float) else f"{name}={value}"
         for name, value in fields.items()
         if value not in (None, "", "ok", "none", "exploratory", [])
     ]
-    return " ".join(str(part or "-") for part in key) + " | " + "\t".join(found)
+    return " ".join(str(word or "-") for word in key) + " | " + "\t".join(words)
 
 
 def figures(report: Mapping[str, Any]) -> Iterator[str]:
@@ -190,19 +194,19 @@ def records(report: Mapping[str, Any]) -> Iterator[str]:
     """Lines of tables; of curves, which are drawn, every tenth."""
     for name, lines in report["tables"].items():
         rows = lines[:: 10 if len(lines) > 200 else 1]
-        yield from (written((name, str(at)), row) for at, row in enumerate(rows))
+        yield from (written((name, str(index)), row) for index, row in enumerate(rows))
 
 
 def findings(report: Mapping[str, Any]) -> Iterator[str]:
     """Every claim with its sentences, guards, and what was not looked at."""
-    for one in report["findings"]:
-        yield " ".join(str(one.get(name) or "-") for name in FINDING)
-        yield f"  {one['sentence']}"
-        finding = Finding.model_validate(one)
+    for finding_facts in report["findings"]:
+        yield " ".join(str(finding_facts.get(name) or "-") for name in FINDING)
+        yield f"  {finding_facts['sentence']}"
+        finding = Finding.model_validate(finding_facts)
         if finding.family == "primary" and SEVERITY[finding.alone] >= DETECTED:
             # What it says if the correction decides otherwise.
-            other = finding.alone if finding.withdrawn else "nothing_shown"
-            yield f"  {finding.model_copy(update={'claim': other}).sentence}"
+            other_claim = finding.alone if finding.withdrawn else "nothing_shown"
+            yield f"  {finding.model_copy(update={'claim': other_claim}).sentence}"
     for guard in report["guards"]:
         yield written((guard["name"], guard["checkpoint"]), {**guard, "facts": None})
     yield from report["scope"]
@@ -214,10 +218,12 @@ def drawn(report: Report) -> Iterator[str]:
         yield f"{drawing.name}: {drawing.title} | alt={drawing.alt}"
         yield f"{drawing.name}: caption | caption={drawing.caption}"
         for panel, axes in enumerate(drawing.figure.axes):
-            for place, line in enumerate(axes.lines):
+            for index, line in enumerate(axes.lines):
                 points = np.ma.filled(np.asarray(line.get_xydata(), float), np.nan)
-                texts = (" ".join(f"{each:.6g}" for each in one) for one in points.T)
-                key = (drawing.name, str(panel), str(place), str(line.get_gid()))
+                texts = (
+                    " ".join(f"{value:.6g}" for value in point) for point in points.T
+                )
+                key = (drawing.name, str(panel), str(index), str(line.get_gid()))
                 yield written(key, dict(zip("xy", texts, strict=True)))
 
 
@@ -304,11 +310,11 @@ def parsed(text: str) -> dict[str, dict[str, str]]:
     }
 
 
-def near(one: str, other: str) -> bool:
+def near(line: str, other_line: str) -> bool:
     """Whether texts are the same but for numbers that are apart by rounding alone."""
-    if one == other:
+    if line == other_line:
         return True
-    words, others = one.split(), other.split()
+    words, others = line.split(), other_line.split()
     try:
         pairs = [(float(a), float(b)) for a, b in zip(words, others, strict=True)]
     except ValueError:
@@ -319,42 +325,44 @@ def near(one: str, other: str) -> bool:
 def changed(kept: str, now: str) -> list[str]:
     """What is gone, new, or no longer near, by key."""
     old, new = parsed(kept), parsed(now)
-    found = [f"gone: {key}" for key in old if key not in new]
-    found += [f"new: {key}" for key in new if key not in old]
+    differences = [f"gone: {key}" for key in old if key not in new]
+    differences += [f"new: {key}" for key in new if key not in old]
     for key in old.keys() & new.keys():
         for name in {**old[key], **new[key]}:
             pair = old[key].get(name, "none"), new[key].get(name, "none")
             if not near(*pair):
-                found.append(f"{key}: {name} {pair[0]} -> {pair[1]}")
-    return sorted(found)
+                differences.append(f"{key}: {name} {pair[0]} -> {pair[1]}")
+    return sorted(differences)
 
 
 def test_the_report_is_the_one_kept(made, pytestconfig):
-    accept, found = pytestconfig.getoption("accept"), list[str]()
-    for name, now in made.items():
+    accept, problems = pytestconfig.getoption("accept"), list[str]()
+    for name, content in made.items():
         if accept:
-            (HERE / name).write_text(now, "utf-8")
-        kept = (HERE / name).read_text("utf-8")
+            (HERE / name).write_text(content, "utf-8")
+        kept_content = (HERE / name).read_text("utf-8")
         if name in ("figures.txt", "tables.txt", "drawings.txt"):
-            differs = changed(kept, now)
+            differs = changed(kept_content, content)
         else:
-            lines = kept.splitlines(), now.splitlines()
+            lines = kept_content.splitlines(), content.splitlines()
             differs = list(unified_diff(*lines, n=0, lineterm=""))[2:]
         if differs:
-            found += [f"== {name}: {len(differs)} lines", *differs[:30]]
-    assert not found, "\n".join(["`pytest tests/golden --accept` keeps:", *found])
+            problems += [f"== {name}: {len(differs)} lines", *differs[:30]]
+    assert not problems, "\n".join(["`pytest tests/golden --accept` keeps:", *problems])
 
 
 def test_a_changed_figure_is_seen():
-    kept = "matched did - pooled a b sources | value=0.5\tp=0.01\nx | status=invalid\n"
-    assert not changed(kept, kept.replace("0.5", "0.5000004"))
-    assert changed(kept, kept.replace("0.5", "0.500002")) == [
+    kept_line = (
+        "matched did - pooled a b sources | value=0.5\tp=0.01\nx | status=invalid\n"
+    )
+    assert not changed(kept_line, kept_line.replace("0.5", "0.5000004"))
+    assert changed(kept_line, kept_line.replace("0.5", "0.500002")) == [
         "matched did - pooled a b sources: value 0.5 -> 0.500002"
     ]
-    assert changed(kept, kept.replace("\tp=0.01", "")) == [
+    assert changed(kept_line, kept_line.replace("\tp=0.01", "")) == [
         "matched did - pooled a b sources: p 0.01 -> none"
     ]
-    assert changed(kept, "x | status=invalid\ny | value=1\n") == [
+    assert changed(kept_line, "x | status=invalid\ny | value=1\n") == [
         "gone: matched did - pooled a b sources",
         "new: y",
     ]

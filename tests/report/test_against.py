@@ -25,7 +25,7 @@ def row(name: str, metric: str = "delta_sel", **columns: Any) -> Row:
 
 
 def made(*rows: Row, base: str | None = "tiny") -> Report:
-    names = dict.fromkeys(one.checkpoint for one in rows)
+    names = dict.fromkeys(each_row.checkpoint for each_row in rows)
     return made_report(
         settings={"reference": "tiny"},
         checkpoints=[checkpoint(name, base=base) for name in names],
@@ -35,15 +35,15 @@ def made(*rows: Row, base: str | None = "tiny") -> Report:
 
 
 def test_what_cannot_be_compared_is_refused():
-    theirs = made(row("spark"), row("er", "nll_pii"))
+    other_report = made(row("spark"), row("er", "nll_pii"))
     for name in ("mine", "er"):
         with pytest.raises(InputError, match="no figure .* choose one of: spark, er"):
-            against(made(row(name)), theirs)
+            against(made(row(name)), other_report)
 
 
-def lines(report: Report, other: Report) -> list[dict[str, str]]:
+def lines(report: Report, other_report: Report) -> list[dict[str, str]]:
     """The table's lines, by its header."""
-    table = against(report, other)
+    table = against(report, other_report)
     return [dict(zip(table.header, line.texts, strict=True)) for line in table.rows]
 
 
@@ -52,16 +52,18 @@ def valued(name: str, value: float | None, **columns: Any) -> Row:
     bare = (
         {} if value is None else {"low": None, "high": None, "interval_method": "none"}
     )
-    of = columns.pop("variant", "")
-    return figure(name, f"matched|delta_sel|{of}", value, **(bare | columns))
+    variant = columns.pop("variant", "")
+    return figure(name, f"matched|delta_sel|{variant}", value, **(bare | columns))
 
 
 def test_each_figure_stands_beside_the_same_one_of_the_other_report():
-    here = made(valued("m", 0.1), valued("m", 0.2, variant="change"), valued("n", 0.3))
-    there = made(
+    own_report = made(
+        valued("m", 0.1), valued("m", 0.2, variant="change"), valued("n", 0.3)
+    )
+    other_report = made(
         valued("m", 0.7), valued("m", 0.8, variant="change"), valued("n", None)
     )
-    first, second = lines(here, there)
+    first, second = lines(own_report, other_report)
     assert [first["figure"], second["figure"]] == [
         "matched.delta_sel",
         "matched.delta_sel.change",
@@ -79,12 +81,12 @@ def test_a_method_with_seeds_has_one_line_over_sources_and_seeds():
 
 
 def test_what_the_two_figures_differ_in_is_told():
-    here = made(valued("m", 0.1, n=90, clusters=12), base="tiny")
-    there = made(valued("m", 0.1, n=80, clusters=10), base="small")
-    (line,) = lines(here, there)
-    told = line[render("against.differences")]
-    assert told == "base tiny / small; n 90 / 80; clusters 12 / 10"
-    (line,) = lines(here, here)
+    own_report = made(valued("m", 0.1, n=90, clusters=12), base="tiny")
+    other_report = made(valued("m", 0.1, n=80, clusters=10), base="small")
+    (line,) = lines(own_report, other_report)
+    differences = line[render("against.differences")]
+    assert differences == "base tiny / small; n 90 / 80; clusters 12 / 10"
+    (line,) = lines(own_report, own_report)
     assert line[render("against.differences")] == "-"
 
 
@@ -98,18 +100,23 @@ def test_the_command_prints_the_papers_figures_and_keeps_nothing(
     before = (tmp_path / "report.md").read_text()
     capsys.readouterr()
     assert run([*call, "--against", str(PAPER)]) == 0
-    shown = capsys.readouterr().out
-    assert shown.index(render("against.lead")[:40]) < shown.index("ER+PTPC")
-    assert "0.746 [0.385, 1.169] (SPARK)" in shown
+    output = capsys.readouterr().out
+    assert output.index(render("against.lead")[:40]) < output.index("ER+PTPC")
+    assert "0.746 [0.385, 1.169] (SPARK)" in output
     assert (tmp_path / "report.md").read_text() == before
 
 
 def test_the_papers_figures_are_those_of_audits():
     paper = read_report(PAPER)
     assert len(paper.results) == 502
-    for one in paper.results:
-        assert one.metric in {metric.name for metric in about(one.audit).metrics}
-        assert None in (one.value, one.low) or one.low <= one.value <= one.high
+    for paper_row in paper.results:
+        assert paper_row.metric in {
+            metric.name for metric in about(paper_row.audit).metrics
+        }
+        assert (
+            None in (paper_row.value, paper_row.low)
+            or paper_row.low <= paper_row.value <= paper_row.high
+        )
 
 
 def test_the_papers_figures_are_those_that_it_prints():
@@ -121,14 +128,19 @@ def test_the_papers_figures_are_those_that_it_prints():
     def numbers(label: str) -> set[float]:
         start = text.find(f"\\label{{{label}}}")
         table = label.startswith("tab:")
-        part = text[start : text.index("\\end{table", start)] if table else text
-        return {float(one) for one in re.findall(r"[-+]?\d+(?:\.\d+)?", part)}
+        table_text = text[start : text.index("\\end{table", start)] if table else text
+        return {
+            float(figure_text)
+            for figure_text in re.findall(r"[-+]?\d+(?:\.\d+)?", table_text)
+        }
 
-    known: dict[str, set[float]] = {}
-    for one in read_report(PAPER).results:
-        label = re.split(r"[,;]", one.note)[0]
-        there = known.setdefault(label, numbers(label))
-        for value in (one.value, one.low, one.high):
+    numbers_by_label: dict[str, set[float]] = {}
+    for paper_row in read_report(PAPER).results:
+        label = re.split(r"[,;]", paper_row.note)[0]
+        numbers_there = numbers_by_label.setdefault(label, numbers(label))
+        for value in (paper_row.value, paper_row.low, paper_row.high):
             if value is not None:
                 scaled = {value, 100 * value, -value, -100 * value}
-                assert any(abs(a - b) < 1e-9 for a in scaled for b in there), one
+                assert any(abs(a - b) < 1e-9 for a in scaled for b in numbers_there), (
+                    paper_row
+                )

@@ -37,8 +37,8 @@ def n_words(text: str) -> int:
     return sum(any(letter.isalnum() for letter in word) for word in text.split())
 
 
-def printed(made: Report, capsys, *, verbose: bool = False) -> str:
-    glance = glance_of(made)
+def printed(report: Report, capsys, *, verbose: bool = False) -> str:
+    glance = glance_of(report)
     assert glance is not None
     show_glance(glance, verbose=verbose)
     return str(capsys.readouterr().out)
@@ -46,12 +46,12 @@ def printed(made: Report, capsys, *, verbose: bool = False) -> str:
 
 def test_all_formats_say_the_same(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", "500")
-    made = many_clean(3)
-    glance = glance_of(made)
+    report = many_clean(3)
+    glance = glance_of(report)
     assert glance is not None
-    (page,) = pages.write_page(made, tmp_path, WriterInput())
-    shown = re.sub(r"<[^>]+>", "", str(page.content))
-    for text in (printed(made, capsys), markdown.render(made), shown):
+    (page,) = pages.write_page(report, tmp_path, WriterInput())
+    shown_text = re.sub(r"<[^>]+>", "", str(page.content))
+    for text in (printed(report, capsys), markdown.render(report), shown_text):
         assert glance.headline in text
         assert glance.gate in text
         for consequence in glance.consequences:
@@ -63,9 +63,9 @@ def test_all_formats_say_the_same(capsys, monkeypatch, tmp_path):
 
 
 def test_a_report_without_an_attack_has_no_answer():
-    made = made_report("base", results=[figure("base", "rank|top1_rate|pii")])
-    assert glance_of(made) is None
-    in_notebook = AuditReport.of(made)
+    report = made_report("base", results=[figure("base", "rank|top1_rate|pii")])
+    assert glance_of(report) is None
+    in_notebook = AuditReport.of(report)
     assert in_notebook.glance is None
     assert in_notebook._repr_html_().startswith("<pre>AuditReport(")
 
@@ -93,18 +93,18 @@ def test_a_terminal_shows_at_most_thirty_lines_and_200_words(
 
 def test_all_rows_of_many_checkpoints_stand_behind_verbose(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
-    made = many_clean(40)
-    assert "clean-17" not in printed(made, capsys)
-    assert "36 more checkpoints" in printed(made, capsys)
+    report = many_clean(40)
+    assert "clean-17" not in printed(report, capsys)
+    assert "36 more checkpoints" in printed(report, capsys)
 
-    lines = printed(made, capsys, verbose=True).splitlines()
+    lines = printed(report, capsys, verbose=True).splitlines()
     assert sum(" clean-17 " in line for line in lines) == 1
 
 
 def test_of_many_checkpoints_markdown_and_page_have_each_row(tmp_path):
-    made = many_clean(40)
-    (page,) = pages.write_page(made, tmp_path, WriterInput())
-    assert markdown.render(made).count("| ○ NO LEAK FOUND clean-17 |") == 1
+    report = many_clean(40)
+    (page,) = pages.write_page(report, tmp_path, WriterInput())
+    assert markdown.render(report).count("| ○ NO LEAK FOUND clean-17 |") == 1
     assert str(page.content).count("</span> clean-17</th>") == 1
 
 
@@ -162,20 +162,20 @@ def test_the_kinds_that_are_most_exposed_are_bars_of_one_scale():
     rows = [
         figure(
             "a",
-            f"matched|memory||type:{kind}",
+            f"matched|memory||type:{type_name}",
             -value,
             low=-1.5 * value,
             high=-0.5 * value,
             no_effect=0.0,
             unit="nats",
         )
-        for kind, value in (("NAME", 0.4), ("EMAIL", 0.2))
+        for type_name, value in (("NAME", 0.4), ("EMAIL", 0.2))
     ]
-    made = attacked_report(memory("a", "memory", -0.3))
-    made = made.model_copy(update={"results": [*made.results, *rows]})
-    glance = glance_of(made)
+    report = attacked_report(memory("a", "memory", -0.3))
+    report = report.model_copy(update={"results": [*report.results, *rows]})
+    glance = glance_of(report)
     assert glance is not None
-    assert [kind.kind for kind in glance.exposed] == ["NAME", "EMAIL"]
+    assert [bar.kind for bar in glance.exposed] == ["NAME", "EMAIL"]
     name, email = glance.exposed
     assert (name.low, name.value, name.high) == pytest.approx((1 / 3, 2 / 3, 1.0))
     assert email.value == pytest.approx(name.value / 2)
@@ -184,17 +184,17 @@ def test_the_kinds_that_are_most_exposed_are_bars_of_one_scale():
 
 def test_what_a_finding_is_held_against_is_said_of_it():
     """Without a base twins are held against held-out ones, not against a base."""
-    given: dict[str, Any] = {"value": 1.0, "no_effect": 0.0, "unit": "bits", **TEST}
-    since = consequence_sentence(said("twins", "a", "memory", metric="rise", **given))
-    beside = consequence_sentence(said("twins", "a", "memory", metric="x", **given))
+    fields: dict[str, Any] = {"value": 1.0, "no_effect": 0.0, "unit": "bits", **TEST}
+    since = consequence_sentence(said("twins", "a", "memory", metric="rise", **fields))
+    beside = consequence_sentence(said("twins", "a", "memory", metric="x", **fields))
     assert since.endswith("than at the base model.")
     assert beside.endswith("than held-out ones.")
 
 
 def test_a_finding_of_one_seed_is_said_of_that_seed():
     finding = memory("ours[2]", "memory", -0.5)
-    made = attacked_report(finding)
-    glance = glance_of(made)
+    report = attacked_report(finding)
+    glance = glance_of(report)
     assert glance is not None
     assert glance.consequences[0].names == ("ours[2]",)
 
@@ -222,9 +222,9 @@ def test_kinds_that_became_less_likely_are_not_called_exposed():
         no_effect_high=0.0,
         unit="nats",
     )
-    made = attacked_report(memory("a", "betrays", 0.3))
-    made = made.model_copy(update={"results": [*made.results, row]})
-    glance = glance_of(made)
+    report = attacked_report(memory("a", "betrays", 0.3))
+    report = report.model_copy(update={"results": [*report.results, row]})
+    glance = glance_of(report)
     assert glance is not None
     assert glance.exposed_label == "Less likely"
     assert glance.whose_kinds == "a, exploratory:"

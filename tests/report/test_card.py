@@ -42,9 +42,9 @@ def test_the_hub_reads_figures_with_their_limits(report, tmp_path):
     (figure,) = card.data.eval_results
     assert card.data.model_name == "mine: a|b"
     assert (figure.metric_type, figure.metric_value) == ("matched.memory", -0.24)
-    told = figure.metric_args
-    assert (told["low"], told["high"], told["no_effect"]) == (-0.38, 0.0, 0.0)
-    assert (told["unit"], told["interval_level"]) == ("nats", 0.95)
+    limits = figure.metric_args
+    assert (limits["low"], limits["high"], limits["no_effect"]) == (-0.38, 0.0, 0.0)
+    assert (limits["unit"], limits["interval_level"]) == ("nats", 0.95)
     assert (figure.dataset_name, figure.dataset_revision) == ("m @x", "not shown")
     assert "## Privacy audit" in card.text
     assert "This is no proof." in card.text

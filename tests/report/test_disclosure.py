@@ -16,9 +16,11 @@ SECRET = "0.123456789"
 
 def shown_row(place: str, value: float, **columns: Any) -> Row:
     """The only row of a report, as it is shared."""
-    given = {"low": value, "high": value, "clusters": 40, "n": 400} | columns
-    one = made_report("a", results=[figure("a", place, value, **given)])
-    (row,) = disclosed(one).results
+    row_columns = {"low": value, "high": value, "clusters": 40, "n": 400} | columns
+    one_row_report = made_report(
+        "a", results=[figure("a", place, value, **row_columns)]
+    )
+    (row,) = disclosed(one_row_report).results
     return row
 
 
@@ -36,24 +38,26 @@ def shown_finding(clusters: int, **columns: Any) -> Finding:
         high=row.high,
         **{"facts": {"text": "t", "otherwise": "o"}, **columns},
     )
-    (shown,) = disclosed(made_report("a", results=[row], findings=[claimed])).findings
-    return shown
+    (shared_finding,) = disclosed(
+        made_report("a", results=[row], findings=[claimed])
+    ).findings
+    return shared_finding
 
 
 @pytest.mark.parametrize("value", [0.499, 0.501])
 def test_an_auc_stays_on_its_side_of_one_half(value):
-    shown = shown_row("mia|auc|loss", value, no_effect=0.5).value
-    assert shown is not None
-    assert shown != 0.5
-    assert (shown > 0.5) is (value > 0.5)
+    shared_value = shown_row("mia|auc|loss", value, no_effect=0.5).value
+    assert shared_value is not None
+    assert shared_value != 0.5
+    assert (shared_value > 0.5) is (value > 0.5)
 
 
 @pytest.mark.parametrize("clusters", range(5, 40))
 def test_no_rounded_rate_is_beyond_one(clusters):
     for value in (0.95, 0.98, 1.0):
-        shown = shown_row("extract|greedy_rate", value, clusters=clusters).value
-        assert shown is not None
-        assert shown <= 1
+        shared_value = shown_row("extract|greedy_rate", value, clusters=clusters).value
+        assert shared_value is not None
+        assert shared_value <= 1
 
 
 def test_what_is_not_zero_is_not_shown_as_zero():
@@ -71,8 +75,8 @@ def test_few_tokens_without_a_control_are_not_told_apart(matched_tokens, is_show
         figure("a", "nll|nll|pii", 3.0, n=100, **like),
         figure("a", "matched|nll_pii", 3.0, n=matched_tokens, **like),
     ]
-    every, with_control = disclosed(made_report("a", results=rows)).results
-    assert (every.value is not None) is is_shown
+    all_identifiers, with_control = disclosed(made_report("a", results=rows)).results
+    assert (all_identifiers.value is not None) is is_shown
     assert with_control.value is not None
 
 
@@ -83,12 +87,12 @@ def with_key(key: str, digest: str = "d" * 64) -> Report:
 
 
 def test_a_manifest_is_shared_without_its_key_its_digest_and_its_tokens():
-    shown = disclosed(with_key("k" * 32)).manifest
+    shared_manifest = disclosed(with_key("k" * 32)).manifest
     keyed = hmac.new(b"k" * 32, b"d" * 64, "sha256").hexdigest()
-    assert shown.key == ""
-    assert shown.digest == f"hmac-sha256:{keyed}"
+    assert shared_manifest.key == ""
+    assert shared_manifest.digest == f"hmac-sha256:{keyed}"
     # A cluster has 31 tokens: the step above is 50.
-    assert shown.n_tokens == 1250
+    assert shared_manifest.n_tokens == 1250
     assert disclosed(with_key("")).manifest.digest == "not shown"
     # What is shared already is not keyed again.
     again = disclosed(with_key("", digest="hmac-sha256:5")).manifest
@@ -96,8 +100,8 @@ def test_a_manifest_is_shared_without_its_key_its_digest_and_its_tokens():
 
 
 def test_a_finding_on_a_withheld_figure_has_no_figure_and_no_power():
-    other = figure("a", "extract|greedy_rate|t1", 0.25, clusters=40, n=400)
-    facts = {"text": "t", "otherwise": "o", "rate": other}
+    other_row = figure("a", "extract|greedy_rate|t1", 0.25, clusters=40, n=400)
+    facts = {"text": "t", "otherwise": "o", "rate": other_row}
     power = [Power(test="t", se=0.123, df=7.0, mde=0.5)]
     few = shown_finding(3, facts=facts, power=power)
     assert (few.value, few.low, few.high, few.power) == (None, None, None, [])
@@ -111,10 +115,10 @@ def test_a_finding_on_a_withheld_figure_has_no_figure_and_no_power():
 
 def test_power_is_shared_without_standard_errors():
     power = [Power(test="t", se=0.123456789, df=7.0, n=40, mde=0.5, why="w", group="x")]
-    (shown,) = shown_finding(40, power=power).power
-    assert (shown.test, shown.why, shown.group) == ("t", "w", "x")
-    assert (shown.se, shown.df, shown.n) == (None, None, 0)
-    assert shown.mde is not None
+    (shared_power,) = shown_finding(40, power=power).power
+    assert (shared_power.test, shared_power.why, shared_power.group) == ("t", "w", "x")
+    assert (shared_power.se, shared_power.df, shared_power.n) == (None, None, 0)
+    assert shared_power.mde is not None
 
 
 def test_facts_in_a_list_and_p_among_facts_are_rounded_too():
@@ -126,51 +130,51 @@ def test_facts_in_a_list_and_p_among_facts_are_rounded_too():
         "p": 0.012345,
         "p_adjusted": 0.0504,
     }
-    shown = shown_finding(40, facts=facts).facts
-    assert SECRET not in repr(shown["rows"])
-    assert (shown["p"], shown["p_adjusted"]) == (0.01, 0.06)
+    shared_facts = shown_finding(40, facts=facts).facts
+    assert SECRET not in repr(shared_facts["rows"])
+    assert (shared_facts["p"], shared_facts["p_adjusted"]) == (0.01, 0.06)
 
 
 def test_a_count_is_rounded_to_what_clusters_have():
     facts = {"text": "t", "otherwise": "o", "back": Hits(count=37, of=100)}
     # Twice what one of 40 clusters has of 100 is 5.
-    shown = shown_finding(40, facts=facts).facts["back"]
-    assert isinstance(shown, Hits)
-    assert (shown.count, shown.rounded) == (35, True)
+    shared_count = shown_finding(40, facts=facts).facts["back"]
+    assert isinstance(shared_count, Hits)
+    assert (shared_count.count, shared_count.rounded) == (35, True)
 
 
 def test_no_seed_is_shared():
     """The noise of DP-SGD follows from it."""
-    one = made_report(
+    seeded_report = made_report(
         "a",
         command=["spark-audit", "all", "--seed", "7341", "--seed=7341", "--limit", "9"],
         settings={"seed": 7341, "limit": 9},
     )
-    shown = disclosed(one)
-    assert "7341" not in repr((shown.command, shown.settings))
-    assert shown.command[-2:] == ["--limit", "9"]
-    assert shown.settings == {"limit": 9}
+    shared_report = disclosed(seeded_report)
+    assert "7341" not in repr((shared_report.command, shared_report.settings))
+    assert shared_report.command[-2:] == ["--limit", "9"]
+    assert shared_report.settings == {"limit": 9}
 
 
 def shown_records(name: str, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     audit = name.partition("_")[0]
-    one = made_report("a", tables={name: records}, origins={name: audit})
-    return disclosed(one).tables[name]
+    table_report = made_report("a", tables={name: records}, origins={name: audit})
+    return disclosed(table_report).tables[name]
 
 
 def test_a_curve_of_few_is_left_out_and_other_records_say_that_figures_are_withheld():
     few = {"checkpoint": "a", "variant": "loss", "fpr": 0.1, "tpr": 0.37, "clusters": 3}
     limits = {"chance_low": 0.1, "chance_high": 0.5}
     assert shown_records("mia_roc", [few | limits]) == []
-    (shown,) = shown_records("mia_texts", [few | {"score": 0.37}])
-    assert (shown["score"], shown["tpr"]) == (None, None)
-    assert shown["note"] == WITHHELD
+    (shared_record,) = shown_records("mia_texts", [few | {"score": 0.37}])
+    assert (shared_record["score"], shared_record["tpr"]) == (None, None)
+    assert shared_record["note"] == WITHHELD
 
 
 def test_points_are_rounded_as_the_shares_that_they_are_of():
     """Of 40 clusters a share is rounded to 0.03: in points 3."""
     record = {"checkpoint": "a", "clusters": 40, "spans": 40, "beyond_points": 17.3}
-    (shown,) = shown_records("extract_prompts", [record])
-    assert shown["beyond_points"] == 18.0
-    (other,) = shown_records("noise_draws", [record])
-    assert other["beyond_points"] == pytest.approx(17.3, abs=0.02)
+    (shared_record,) = shown_records("extract_prompts", [record])
+    assert shared_record["beyond_points"] == 18.0
+    (other_record,) = shown_records("noise_draws", [record])
+    assert other_record["beyond_points"] == pytest.approx(17.3, abs=0.02)

@@ -69,10 +69,10 @@ def leaking(key: str, nll: np.ndarray) -> np.ndarray:
     drop = 1.0 + 0.05 * (int(key[1:4]) % 5)
     if key in WORST:
         drop = 6.0 - WORST.index(key)
-    found = nll.copy()
+    leaking_nll = nll.copy()
     if int(key[1:4]) < 60:
-        found[10:12] -= drop
-    return found
+        leaking_nll[10:12] -= drop
+    return leaking_nll
 
 
 def same(key: str, nll: np.ndarray) -> np.ndarray:
@@ -85,9 +85,14 @@ def case(make_case) -> Case:  # noqa: F811
 
 
 def quiet(audit: str, name: str, **more: Any) -> Finding:
-    told: dict[str, Any] = {"value": 0.05, "no_effect": 0.0, "p": 0.6, "metric": "auc"}
-    told |= CLAIMED[audit] | {"family": "primary"} | more
-    return said(audit, name, "nothing_shown", QUIET[audit], **told)
+    fields: dict[str, Any] = {
+        "value": 0.05,
+        "no_effect": 0.0,
+        "p": 0.6,
+        "metric": "auc",
+    }
+    fields |= CLAIMED[audit] | {"family": "primary"} | more
+    return said(audit, name, "nothing_shown", QUIET[audit], **fields)
 
 
 MADE: dict[tuple[str, ...], AuditResult] = {}
@@ -106,7 +111,7 @@ def a_report(case: Case, names: tuple[str, ...], **more: Any) -> Report:
     """Matched figures as the audit makes them; the sentences of the others."""
     results = {"matched": audited(case, names)}
     for audit in QUIET:
-        told = [quiet(audit, name) for name in names]
+        findings = [quiet(audit, name) for name in names]
         row: dict[str, Any] = {
             "audit": audit,
             "metric": "auc",
@@ -115,25 +120,29 @@ def a_report(case: Case, names: tuple[str, ...], **more: Any) -> Report:
             "clusters": 40,
         }
         rows = [Row(checkpoint=name, **row) for name in names]
-        results[audit] = AuditResult(results=rows, findings=told)
+        results[audit] = AuditResult(results=rows, findings=findings)
     manifest = manifest_facts(digest=case.manifest.digest)
-    given: dict[str, Any] = {
+    report_fields: dict[str, Any] = {
         "status": "complete",
         "command": ["spark-audit", "all"],
         "manifest": manifest,
         "checkpoints": [checkpoint(name, base="base") for name in names],
     }
-    return assemble(results, **{**given, **more})
+    return assemble(results, **{**report_fields, **more})
 
 
 def with_evidence(report: Report, case: Case, folder: Path) -> Report:
     """The report in a folder with the evidence that it was made from."""
-    evidence = audited(case, tuple(one.name for one in report.checkpoints)).evidence
+    evidence = audited(
+        case, tuple(checkpoint_facts.name for checkpoint_facts in report.checkpoints)
+    ).evidence
     path = folder / "scores" / "spans.parquet"
     evidence.write(path)
-    told = report.model_copy(update={"evidence": {path.name: sha256_file(path)}})
-    write_report(told, folder, formats=["json"])
-    return told
+    report_with_evidence = report.model_copy(
+        update={"evidence": {path.name: sha256_file(path)}}
+    )
+    write_report(report_with_evidence, folder, formats=["json"])
+    return report_with_evidence
 
 
 def text_of(html: str) -> str:
@@ -159,23 +168,25 @@ def test_an_attack_is_tested_or_void_or_not_tested_or_not_applicable(case):
         "metric": "nll",
     }
     rows.append(Row(audit="canary", checkpoint="calm", **gone))
-    told = [f for f in report.findings if f.audit in ("matched", "mia")]
-    told = [
+    findings = [f for f in report.findings if f.audit in ("matched", "mia")]
+    findings = [
         f.model_copy(update={"status": "invalid"}) if f.audit == "mia" else f
-        for f in told
+        for f in findings
     ]
-    less = report.model_copy(update={"results": rows, "findings": told})
+    less = report.model_copy(update={"results": rows, "findings": findings})
     tried = attacks(less, checkpoint_states(less))
-    found = {one["name"]: (one["state"], one["why"]) for one in tried}
-    assert found == {
+    states_by_attack = {
+        attack["name"]: (attack["state"], attack["why"]) for attack in tried
+    }
+    assert states_by_attack == {
         "identifiers": ("tested", ""),
         "canaries": ("not applicable", "no canaries"),
         "twins": ("not tested", "this audit was not run"),
         "membership": ("void", "void"),
         "extraction": ("not tested", "this audit was not run"),
     }
-    (made,) = write_dossier(less, Path("nowhere"), WriterInput())
-    text = text_of(made.content)
+    (dossier_path,) = write_dossier(less, Path("nowhere"), WriterInput())
+    text = text_of(dossier_path.content)
     assert "twins : not tested: this audit was not run." in text
     assert "tested, but the figures are not valid 0.047" not in text
 
@@ -192,7 +203,7 @@ def test_every_detection_outcome_and_attack_has_its_words():
 
 def test_exposed_rows_are_numbers_in_order_and_ids_only_if_asked(case, folder):
     report = read_report(folder)
-    (leaky,) = (one for one in checkpoint_states(report) if one.state == "LEAKS")
+    (leaky,) = (state for state in checkpoint_states(report) if state.state == "LEAKS")
     rows: Any = exposed(report, folder, leaky)
     ids = pd.read_parquet(folder / "scores" / "spans.parquet")["example"].unique()
     numbers = [f"row {1 + list(ids).index(worst)}" for worst in WORST]
@@ -201,22 +212,22 @@ def test_exposed_rows_are_numbers_in_order_and_ids_only_if_asked(case, folder):
     assert not any(row["texts"] for row in rows)
     named: Any = exposed(report, folder, leaky, manifest=case.manifest)
     assert [row["id"] for row in named[:3]] == list(WORST)
-    own = {s for row in named for s in row["texts"]}
-    assert own
-    assert own <= identifiers(case)
+    own_strings = {s for row in named for s in row["texts"]}
+    assert own_strings
+    assert own_strings <= identifiers(case)
     for row in named:
         text = case.manifest.by_id[row["id"]].text
-        assert all(each in text for each in row["texts"])
+        assert all(string in text for string in row["texts"])
     # No figure of a row stands anywhere: its digits are those of its id.
     ((_, html, _),) = write_dossier(report, folder, WriterInput())
-    part = text_of(html[html.index('id="exposed"') : html.index('id="next"')])
-    assert not re.search(r"\d\.\d", part)
+    exposed_part = text_of(html[html.index('id="exposed"') : html.index('id="next"')])
+    assert not re.search(r"\d\.\d", exposed_part)
 
 
 @pytest.mark.parametrize("kind", ["missing", "other", "damaged"])
 def test_evidence_that_is_not_the_reports_names_no_row(kind, case, folder):
     report, path = read_report(folder), folder / "scores" / "spans.parquet"
-    (leaky,) = (one for one in checkpoint_states(report) if one.state == "LEAKS")
+    (leaky,) = (state for state in checkpoint_states(report) if state.state == "LEAKS")
     if kind == "missing":
         path.unlink()
     else:
@@ -270,9 +281,16 @@ def test_it_is_written_only_where_it_is_named_and_goes_with_its_report(folder):
 
 
 def test_with_identifiers_it_is_for_its_owner_only_and_says_so(case, folder):
-    place = folder / "m.json"
-    write_manifest(case.manifest, place)
-    call = ["report", str(folder), "--format", "dossier", "--manifest", str(place)]
+    manifest_path = folder / "m.json"
+    write_manifest(case.manifest, manifest_path)
+    call = [
+        "report",
+        str(folder),
+        "--format",
+        "dossier",
+        "--manifest",
+        str(manifest_path),
+    ]
     assert command_line(call) == 0
     path = folder / "dossier.html"
     assert "60 used for training, 30 held out" in path.read_text("utf-8")

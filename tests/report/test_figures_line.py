@@ -31,11 +31,13 @@ def finding(row: Row, claim: str = "memory") -> Finding:
         "trained": TRAINED,
         "held_out": HELD_OUT,
     }
-    found = Finding.on(row, claim, "said", facts=facts, p=0.00123, p_adjusted=0.0123)
+    made_finding = Finding.on(
+        row, claim, "said", facts=facts, p=0.00123, p_adjusted=0.0123
+    )
     update = {"tests": 3}
     if claim == "nothing_shown":
         update["at_most"] = -0.2345
-    return found.model_copy(update=update)
+    return made_finding.model_copy(update=update)
 
 
 def report(row: Row, claim: str = "memory") -> AuditReport:
@@ -44,10 +46,10 @@ def report(row: Row, claim: str = "memory") -> AuditReport:
 
 
 def test_the_file_has_sentence_and_figures_apart(tmp_path):
-    given = report(ROW)
-    write_report(given, tmp_path, formats=["json"])
+    report_given = report(ROW)
+    write_report(report_given, tmp_path, formats=["json"])
     (written,) = json.loads((tmp_path / "report.json").read_text())["findings"]
-    assert written["text"] == given.findings[0].text == "REMEMBERS."
+    assert written["text"] == report_given.findings[0].text == "REMEMBERS."
     estimate, null, p, sides = written["figures"].split(SEPARATOR)
     assert estimate.startswith("+13% [+5%, +21%]")
     assert all(number in p for number in ("0.0012", "0.012"))
@@ -113,21 +115,21 @@ def test_a_figure_without_a_null_is_shown_in_its_unit():
 
 def test_a_share_is_shown_in_per_cent():
     row = figure("a", "extract|greedy_rate", 0.25, low=0.125, high=0.5, no_effect=0.05)
-    found = Finding.on(row, "moved", "said", facts={"text": "x."})
-    assert figures_line(found) == "25.0% [12.5, 50.0]"
+    moved_finding = Finding.on(row, "moved", "said", facts={"text": "x."})
+    assert figures_line(moved_finding) == "25.0% [12.5, 50.0]"
 
 
 @pytest.mark.parametrize("place", ["nll|nll", "matched|delta_sel"])
 def test_what_is_no_effect_of_a_leak_is_not_shown_as_one(place):
     """A described or exploratory change has no value without a leak."""
     row = figure("a", place, -0.25, unit="nats", no_effect=0.0)
-    found = Finding.on(row, "moved", "said", facts={"text": "x."})
-    assert figures_line(found) == "-0.250 [-0.375, 0.000] nats per token"
+    moved_finding = Finding.on(row, "moved", "said", facts={"text": "x."})
+    assert figures_line(moved_finding) == "-0.250 [-0.375, 0.000] nats per token"
 
 
 def test_no_line_of_figures_fails_whatever_a_finding_lacks():
     fields = ("value", "low", "high", "no_effect", "at_most", "p", "p_adjusted", "unit")
-    whole = finding(ROW, "nothing_shown").model_copy(
+    full_finding = finding(ROW, "nothing_shown").model_copy(
         update={"family": "exploratory", "alone": "nothing_shown"}
     )
     for chosen in range(2 ** len(fields)):
@@ -136,6 +138,6 @@ def test_no_line_of_figures_fails_whatever_a_finding_lacks():
             for k, name in enumerate(fields)
             if chosen >> k & 1
         }
-        line = figures_line(whole.model_copy(update=lacking))
+        line = figures_line(full_finding.model_copy(update=lacking))
         assert "None" not in line
         assert bool(line) or "value" in lacking

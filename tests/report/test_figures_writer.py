@@ -34,8 +34,8 @@ def written(folder: Path) -> set[str]:
 
 
 def test_every_drawing_is_written_in_three_formats(tmp_path):
-    one = report(canary_by_dose=DOSES, mia_roc=ROC)
-    paths = write_report(one, tmp_path, formats=["figures"])
+    report_of_two = report(canary_by_dose=DOSES, mia_roc=ROC)
+    paths = write_report(report_of_two, tmp_path, formats=["figures"])
     assert {path.name for path in paths} == written(tmp_path)
     assert written(tmp_path) == {
         f"{name}.{form}" for name in ("canary", "mia") for form in ("png", "svg", "pdf")
@@ -52,8 +52,8 @@ def test_the_bytes_are_the_same_every_time(tmp_path, monkeypatch):
             report(canary_by_dose=DOSES), tmp_path / folder, formats=["figures"]
         )
     for form in figure_files.FIGURE_FORMATS:
-        first, other = (
+        first, second = (
             (tmp_path / folder / "figures" / f"canary.{form}").read_bytes()
             for folder in ("a", "b")
         )
-        assert first == other
+        assert first == second

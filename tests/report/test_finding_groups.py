@@ -8,17 +8,17 @@ from spark_audit.report.writers import markdown
 
 
 def rank(name: str, value: float | None, text: str = "the first guess."):
-    given = {"metric": "top1_rate", "value": value}
+    fields = {"metric": "top1_rate", "value": value}
     if value is not None:
-        given |= {"low": value - 0.125, "high": value + 0.25}
-    return said("rank", name, "moved", text, **given)
+        fields |= {"low": value - 0.125, "high": value + 0.25}
+    return said("rank", name, "moved", text, **fields)
 
 
 def test_what_is_exploratory_is_a_row_and_what_is_tested_a_sentence():
     tested = said("matched", "a", "nothing_shown", "nothing found.", **TEST)
-    found = said("matched", "b", "memory", "remembered.", **TEST)
+    memory_finding = said("matched", "b", "memory", "remembered.", **TEST)
     explored = said("matched", "a", "moved", "moved.", metric="delta_sel", value=0.5)
-    findings = [found, tested, explored]
+    findings = [memory_finding, tested, explored]
 
     groups = groups_of_tests(findings)
     assert [group.text for group in groups] == ["Remembered.", "Nothing found."]
@@ -30,9 +30,9 @@ def test_what_is_exploratory_is_a_row_and_what_is_tested_a_sentence():
 
 
 def test_a_detection_is_no_row_of_a_table_even_if_it_is_exploratory():
-    found = said("stages", "a", "betrays", "betrays.", metric="x", value=0.5)
-    assert [group.text for group in groups_of_tests([found])] == ["Betrays."]
-    assert table_of_the_rest([found], "stages") is None
+    betrayal = said("stages", "a", "betrays", "betrays.", metric="x", value=0.5)
+    assert [group.text for group in groups_of_tests([betrayal])] == ["Betrays."]
+    assert table_of_the_rest([betrayal], "stages") is None
 
 
 def test_equal_results_are_said_once_with_the_figures_of_each():

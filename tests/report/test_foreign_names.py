@@ -66,9 +66,9 @@ def test_nothing_steers_the_terminal(evil, capsys):
     say(str(InputError(NAME, where=NAME, fix=NAME)))
     with progress() as show:
         show(NAME, 1, 1)
-    said = "".join(capsys.readouterr())
-    assert "owned" in said
-    assert not CONTROL.search(said)
+    output = "".join(capsys.readouterr())
+    assert "owned" in output
+    assert not CONTROL.search(output)
 
 
 def test_every_format_is_written_and_shows_names_as_text(evil, tmp_path):

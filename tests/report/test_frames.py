@@ -33,7 +33,7 @@ def full_report(**columns: Any) -> Any:
     ]
     tests = {"power": [POWER], "bounds": [BOUND], "mde": 0.3, "unit": "nats"}
     findings[1] = findings[1].model_copy(update=tests)
-    given = {
+    report_fields = {
         "checkpoints": [checkpoint(name, notes=["é, a note"]) for name in names],
         "results": [
             *(figure(name, "matched|memory||type:EMAIL", 0.5) for name in names),
@@ -57,7 +57,7 @@ def full_report(**columns: Any) -> Any:
         },
         "origins": {"shares": "matched", "kept": "matched", "accuracy_matrix": "x"},
     }
-    return made_report(*names, **{**given, **columns})
+    return made_report(*names, **{**report_fields, **columns})
 
 
 def types_of(frame: pd.DataFrame) -> dict[str, str]:
@@ -157,12 +157,12 @@ def test_csv_has_the_columns_of_the_frame(name, tmp_path):
 
 @pytest.mark.parametrize("name", [None, 1, ["results"]])
 def test_a_name_that_is_no_text_is_refused_by_its_type(name):
-    kind = type(name).__name__
-    with pytest.raises(TypeError, match=f"of: {kind} is not"):
+    type_name = type(name).__name__
+    with pytest.raises(TypeError, match=f"of: {type_name} is not"):
         full_report().to_frame(name)
-    with pytest.raises(TypeError, match=f"of: {kind} is not"):
+    with pytest.raises(TypeError, match=f"of: {type_name} is not"):
         AuditResult().to_frame(name)
-    with pytest.raises(TypeError, match=f"name: {kind} is not"):
+    with pytest.raises(TypeError, match=f"name: {type_name} is not"):
         full_report().plot(name)
 
 

@@ -23,15 +23,17 @@ def report(
     names: tuple[str, ...] = ("base", "er", "spark"),
     **more: Any,
 ) -> Report:
-    given = {"results": rows, "contrasts": contrasts or []}
-    return made_report(*names, **given, **({"settings": {"baseline": "er"}} | more))
+    report_fields = {"results": rows, "contrasts": contrasts or []}
+    return made_report(
+        *names, **report_fields, **({"settings": {"baseline": "er"}} | more)
+    )
 
 
 RULE = "mia.tpr_at_fpr_0.1.loss.high > 0.55"
 
 
 def states(found: Any) -> list[tuple[str, str]]:
-    return [(one.checkpoint, one.state) for one in found]
+    return [(outcome.checkpoint, outcome.state) for outcome in found]
 
 
 @pytest.mark.parametrize(
@@ -91,11 +93,11 @@ def test_what_cannot_be_read_lists_what_is_known(text, message):
 
 def test_every_checkpoint_is_judged_unless_a_rule_excludes_it():
     rows = [rated("base", 0.9), rated("er", 0.9), rated("spark", 0.2)]
-    found = check(report(rows), [parse_rule(RULE)])
-    assert states(found) == [("base", "tripped"), ("er", "tripped"), ("spark", "ok")]
-    assert judged(found) == [f"{RULE}: judged 3 of 3 checkpoints"]
-    one = check(report(rows), [parse_rule(f"{RULE} for base")])
-    assert states(one) == [
+    outcomes = check(report(rows), [parse_rule(RULE)])
+    assert states(outcomes) == [("base", "tripped"), ("er", "tripped"), ("spark", "ok")]
+    assert judged(outcomes) == [f"{RULE}: judged 3 of 3 checkpoints"]
+    outcomes_of_base = check(report(rows), [parse_rule(f"{RULE} for base")])
+    assert states(outcomes_of_base) == [
         ("base", "tripped"),
         ("er", "left_out"),
         ("spark", "left_out"),
@@ -117,8 +119,8 @@ def test_a_rounded_baseline_is_judged_too():
 
     names = ("base", "er", "spark")
     small = checkpoint("er+int4", quantised_from="er")
-    found = report(rows, checkpoints=[*map(checkpoint, names), small])
-    assert ("er+int4", "tripped") in states(check(found, [parse_rule(RULE)]))
+    full_report = report(rows, checkpoints=[*map(checkpoint, names), small])
+    assert ("er+int4", "tripped") in states(check(full_report, [parse_rule(RULE)]))
 
 
 FIT = "guard trained_rows_fit"
@@ -131,10 +133,12 @@ def test_rows_that_do_not_fit_trip_a_rule_on_their_guard():
         guard("trained_rows_fit", "They fit.", passed=True, of="fits"),
         guard("trained_rows_fit", "They fit.", passed=True, of="seeds[1]"),
     ]
-    told = said("extract", "found", "verbatim", p=0.001, family="primary")
-    given = report([], names=names, guards=guards, findings=[told])
-    found = {one.checkpoint: one for one in check(given, [parse_rule(FIT)])}
-    assert {name: one.state for name, one in found.items()} == {
+    finding_told = said("extract", "found", "verbatim", p=0.001, family="primary")
+    full_report = report([], names=names, guards=guards, findings=[finding_told])
+    outcome_by_name = {
+        outcome.checkpoint: outcome for outcome in check(full_report, [parse_rule(FIT)])
+    }
+    assert {name: outcome.state for name, outcome in outcome_by_name.items()} == {
         "base": "left_out",
         "asked": "tripped",
         "fits": "ok",
@@ -143,24 +147,24 @@ def test_rows_that_do_not_fit_trip_a_rule_on_their_guard():
         "seeds[2]": "ok",
         "x+relearn": "left_out",
     }
-    assert found["asked"].detail == "Were these the rows?"
-    assert "verbatim (extract)" in found["found"].detail
+    assert outcome_by_name["asked"].detail == "Were these the rows?"
+    assert "verbatim (extract)" in outcome_by_name["found"].detail
     # Without the rule, it stops nobody.
-    default = check(given, [parse_rule(DEFAULT_RULES[0])])
-    assert {one.checkpoint: one.detail for one in default}["asked"] == (
+    default = check(full_report, [parse_rule(DEFAULT_RULES[0])])
+    assert {outcome.checkpoint: outcome.detail for outcome in default}["asked"] == (
         "its memory was not tested"
     )
 
 
 def test_rows_whose_fit_was_not_tested_do_not_pass():
-    given = report([], names=("base", "x", "x+int8"))
+    untested_report = report([], names=("base", "x", "x+int8"))
     rule = parse_rule(f"{FIT} except x+int8")
-    assert states(check(given, [rule])) == [
+    assert states(check(untested_report, [rule])) == [
         ("base", "left_out"),
         ("x", "tripped"),
         ("x+int8", "left_out"),
     ]
-    passed = check(given, [rule], allow_missing=True)
+    passed = check(untested_report, [rule], allow_missing=True)
     assert ("x", "missing") in states(passed)
     # A failed setup voids this too.
     broken = guard("broken_model", "It failed.", of="x")
@@ -174,9 +178,13 @@ def test_the_reference_has_no_change_and_is_left_out():
         figure(name, "matched|memory", value)
         for name, value in (("base", None), ("er", 0.0), ("spark", -0.4))
     ]
-    found = check(report(rows), [parse_rule("matched.memory.value < -0.3")])
-    assert states(found) == [("base", "left_out"), ("er", "ok"), ("spark", "tripped")]
-    assert found[-1].detail == "value -0.4000 (lower is more memory)"
+    outcomes = check(report(rows), [parse_rule("matched.memory.value < -0.3")])
+    assert states(outcomes) == [
+        ("base", "left_out"),
+        ("er", "ok"),
+        ("spark", "tripped"),
+    ]
+    assert outcomes[-1].detail == "value -0.4000 (lower is more memory)"
     named = check(report(rows), [parse_rule("matched.memory.value < -0.3 for base")])
     assert states(named)[0] == ("base", "tripped")
 
@@ -195,25 +203,29 @@ def test_a_rule_by_type_leaves_the_base_out_that_has_no_such_row(
     rows = [figure(name, metric, 0.1, group="type:EMAIL") for name in ("er", "spark")]
     if pooled_of_base:
         rows.append(figure("base", metric, None))
-    found = check(report(rows), [parse_rule(rule)])
-    assert states(found) == [("base", "left_out"), ("er", "ok"), ("spark", "ok")]
-    assert found[0].detail
+    outcomes = check(report(rows), [parse_rule(rule)])
+    assert states(outcomes) == [("base", "left_out"), ("er", "ok"), ("spark", "ok")]
+    assert outcomes[0].detail
 
 
 def test_a_figure_of_the_base_that_is_missing_by_type_alone_is_missing():
     rows = [figure("er", "extract|greedy_rate", 0.1, group="type:EMAIL")]
     rows.append(figure("base", "extract|greedy_rate", 0.1))
     rule = parse_rule("extract.greedy_rate[type=EMAIL].value > 0.5")
-    found = check(report(rows, names=("base", "er")), [rule])
-    assert states(found) == [("base", "tripped"), ("er", "ok")]
+    outcomes = check(report(rows, names=("base", "er")), [rule])
+    assert states(outcomes) == [("base", "tripped"), ("er", "ok")]
 
 
 def test_a_contrast_has_no_figure_of_what_is_held_against_nothing():
     rule = parse_rule("matched.did.low < 0")
     did = figure("spark", "matched|did", 0.5, baseline="er")
-    found = check(report([], [did]), [rule])
-    assert states(found) == [("base", "left_out"), ("er", "left_out"), ("spark", "ok")]
-    assert "left out: base, er (compared with nothing)" in judged(found)[0]
+    outcomes = check(report([], [did]), [rule])
+    assert states(outcomes) == [
+        ("base", "left_out"),
+        ("er", "left_out"),
+        ("spark", "ok"),
+    ]
+    assert "left out: base, er (compared with nothing)" in judged(outcomes)[0]
     # One that could have been held against the baseline, and was not, is missing.
     small = did.model_copy(update={"checkpoint": "spark+int4", "baseline": "spark"})
     assert ("spark", "tripped") in states(check(report([], [small]), [rule]))
@@ -234,16 +246,20 @@ def test_a_contrast_has_no_figure_of_what_is_held_against_nothing():
     ],
 )
 def test_what_was_not_measured_trips(rows):
-    rule, found = [parse_rule(RULE)], report(rows, names=("spark",))
-    assert states(check(found, rule)) == [("spark", "tripped")]
-    assert states(check(found, rule, allow_missing=True)) == [("spark", "missing")]
+    rule, report_of_one = [parse_rule(RULE)], report(rows, names=("spark",))
+    assert states(check(report_of_one, rule)) == [("spark", "tripped")]
+    assert states(check(report_of_one, rule, allow_missing=True)) == [
+        ("spark", "missing")
+    ]
 
 
 def test_what_was_measured_trips_whatever_is_missing_beside_it():
     rule = [parse_rule(RULE)]
     lost = rated("spark", None, interval_over="seeds")
-    both = report([rated("spark", 0.9), lost], names=("spark",))
-    assert states(check(both, rule, allow_missing=True)) == [("spark", "tripped")]
+    report_of_both = report([rated("spark", 0.9), lost], names=("spark",))
+    assert states(check(report_of_both, rule, allow_missing=True)) == [
+        ("spark", "tripped")
+    ]
     partial = report([rated("spark", 0.9)], names=("spark",), status="partial")
     assert states(check(partial, rule, allow_missing=True)) == [("spark", "tripped")]
 
@@ -271,14 +287,16 @@ def test_seeds_are_judged_beside_their_method_and_a_series_for_its_stages():
         rated("s[2]", 0.1),
         rated("s", 0.3, interval_over="both"),
     ]
-    found = report(rows, names=("s[1]", "s[2]"), settings={})
-    assert states(check(found, [parse_rule(RULE)])) == [
+    report_of_seeds = report(rows, names=("s[1]", "s[2]"), settings={})
+    assert states(check(report_of_seeds, [parse_rule(RULE)])) == [
         ("s[1]", "tripped"),
         ("s[2]", "ok"),
         ("s", "ok"),
     ]
-    without = check(found, [parse_rule(f"{RULE} except s")])
-    assert {one.state for one in without if one.checkpoint != "-"} == {"left_out"}
+    without = check(report_of_seeds, [parse_rule(f"{RULE} except s")])
+    assert {outcome.state for outcome in without if outcome.checkpoint != "-"} == {
+        "left_out"
+    }
     stages = report([rated("s", 0.9)], names=("s@1", "s@2"), settings={})
     assert states(check(stages, [parse_rule(RULE)])) == [("s", "tripped")]
 
@@ -295,14 +313,14 @@ def test_claims_are_gated_by_severity_and_what_was_not_tested_trips():
 
     tested = {"family": "primary", "p": 0.4}
     caught = {"family": "primary", "p": 1e-6}
-    found = [
+    finding_list = [
         one("er", "memory", **caught),
         one("spark", "nothing_shown", **tested),
         one("base", "confounded"),
     ]
-    claims = report([], findings=found)
+    claims = report([], findings=finding_list)
     rules = [parse_rule(text) for text in DEFAULT_RULES]
-    states = {one.checkpoint: one.state for one in check(claims, rules)}
+    states = {outcome.checkpoint: outcome.state for outcome in check(claims, rules)}
     assert states == {"base": "left_out", "er": "tripped", "spark": "ok"}
     (only,) = judged(check(claims, rules))
     assert "left out: base (trained on nothing)" in only
@@ -357,27 +375,27 @@ def test_a_change_trips_where_it_is_shown_or_could_not_have_been_seen(
     since = report([], [changed(low, high, mde=mde)])
     for word, state in (("rose", rose), ("fell", fell)):
         rule = parse_rule(f"matched.memory {word} by 0.05 for spark")
-        found = check(report([]), [rule], changed=since, allow_missing=True)
-        assert ("spark", state) in states(found)
+        outcomes = check(report([]), [rule], changed=since, allow_missing=True)
+        assert ("spark", state) in states(outcomes)
         closed = check(report([]), [rule], changed=since)
         assert ("spark", state.replace("missing", "tripped")) in states(closed)
     least = "cannot tell: 0.280 is the smallest change"
-    assert mde != 0.28 or any(least in one.detail for one in found)
+    assert mde != 0.28 or any(least in outcome.detail for outcome in outcomes)
 
 
 def test_a_change_of_each_type_and_of_the_same_model():
     rows = [changed(-0.3, -0.1, mde=0.1, group="type:EMAIL")]
     rows += [changed(-0.04, 0.04, mde=0.1, group="type:SSN")]
     since = report([], rows)
-    for part, state in (("EMAIL", "tripped"), ("SSN", "ok"), ("*", "tripped")):
-        rule = parse_rule(f"matched.memory[type={part}] rose by 0.05 for spark")
-        (one,) = [
+    for type_name, state in (("EMAIL", "tripped"), ("SSN", "ok"), ("*", "tripped")):
+        rule = parse_rule(f"matched.memory[type={type_name}] rose by 0.05 for spark")
+        (outcome,) = [
             f
             for f in check(report([]), [rule], changed=since)
             if f.checkpoint == "spark"
         ]
-        assert one.state == state
-    assert one.detail.startswith("EMAIL rose by 0.2")
+        assert outcome.state == state
+    assert outcome.detail.startswith("EMAIL rose by 0.2")
     fell = parse_rule("matched.memory[type=EMAIL] fell by 0.05 for spark")
     assert {f.detail[:15] for f in check(report([]), [fell], changed=since)} >= {
         "EMAIL rose by 0"
@@ -385,16 +403,23 @@ def test_a_change_of_each_type_and_of_the_same_model():
     same = check(report([]), [rule], changed=since, same=["spark"])
     assert ("spark", "ok") in states(same)
     out = parse_rule("matched.memory rose by 0.05 for er")
-    left = check(report([]), [out], changed=since, same=["spark"])
-    assert ("spark", "left_out") in states(left)
+    outcomes_left = check(report([]), [out], changed=since, same=["spark"])
+    assert ("spark", "left_out") in states(outcomes_left)
     with pytest.raises(InputError, match="add --against REPORT"):
         check(report([]), [rule])
 
 
 def test_a_part_of_the_rows_is_judged_by_its_figures():
     rows = [rated("er", 0.2, group="task:a"), rated("er", 0.9, group="task:b")]
-    for part, state in (("a", "ok"), ("b", "tripped"), ("*", "tripped"), ("c", "")):
-        rule = parse_rule(f"mia.tpr_at_fpr_0.1.loss[task={part}].high > 0.55 for er")
-        (one,) = [f for f in check(report(rows), [rule]) if f.checkpoint == "er"]
-        assert one.state == (state or "tripped")
-        assert ("was not measured" in one.detail) is not bool(state)
+    for part_name, state in (
+        ("a", "ok"),
+        ("b", "tripped"),
+        ("*", "tripped"),
+        ("c", ""),
+    ):
+        rule = parse_rule(
+            f"mia.tpr_at_fpr_0.1.loss[task={part_name}].high > 0.55 for er"
+        )
+        (outcome,) = [f for f in check(report(rows), [rule]) if f.checkpoint == "er"]
+        assert outcome.state == (state or "tripped")
+        assert ("was not measured" in outcome.detail) is not bool(state)

@@ -36,8 +36,8 @@ FOUND = [
 def folder(tmp_path) -> Path:
     """A report in which ``er`` trips the rule and ``spark`` does not."""
     values = {"er": 0.5, "spark": 0.1, "base": 0.1}
-    place = "mia|tpr_at_fpr_0.1|loss"
-    rows = [figure(name, place, value) for name, value in values.items()]
+    metric = "mia|tpr_at_fpr_0.1|loss"
+    rows = [figure(name, metric, value) for name, value in values.items()]
     report = made_report(*values, results=rows)
     write_text(tmp_path / "r" / "report.json", report.model_dump_json())
     write_text(tmp_path / "r" / "report.md", "# The report\n")
@@ -61,18 +61,18 @@ def test_the_last_line_is_the_verdict_and_the_rule_that_decided(folder, capsys):
 
 def test_long_details_are_wrapped_below_their_checkpoint_and_nothing_is_cut():
     words = [f"word{i}" for i in range(60)]
-    found = [
+    outcomes = [
         RuleOutcome(RULE, "a" * 40, "tripped", " ".join(words)),
         RuleOutcome(RULE, "er", "missing", "has no high"),
         RuleOutcome(RULE, "base", "left_out", "by the rule"),
     ]
-    lines = gate_lines(found)
+    lines = gate_lines(outcomes)
     assert max(map(len, lines[:-1])) <= 100
-    shown = " ".join(lines).split()
-    assert {"a" * 40, *words} <= {*shown}
+    words_shown = " ".join(lines).split()
+    assert {"a" * 40, *words} <= {*words_shown}
     assert any(line.split()[:2] == ["FAIL", "a" * 40] for line in lines)
     assert lines[-1].startswith(f"FAIL: {'a' * 40} violates the rule '{RULE}'")
-    allowed = gate_lines(found[1:])[-1]
+    allowed = gate_lines(outcomes[1:])[-1]
     assert allowed.startswith("PASS: 1 checkpoint keeps the rule")
     assert "1 figure is missing" in allowed
 
@@ -81,15 +81,15 @@ def test_junit_has_a_suite_a_rule_and_a_case_a_checkpoint():
     root = ElementTree.fromstring(junit(FOUND, name="r\x02").encode())
     counts = {"tests": "5", "failures": "2", "errors": "0", "skipped": "2"}
     assert {k: root.attrib[k] for k in counts} == counts
-    assert [one.attrib["name"] for one in root] == [RULE, "claim == memory"]
+    assert [suite.attrib["name"] for suite in root] == [RULE, "claim == memory"]
     cases = root.findall(".//testcase")
     kinds = [next(iter(case)).tag for case in cases]
     assert kinds == ["failure", "skipped", "skipped", "failure", "system-out"]
     assert cases[0].attrib == {"classname": RULE, "name": "er"}
     assert cases[1].attrib["name"] == r"a:b,c\n<&\x1b"
     assert cases[3].attrib["name"] == "no checkpoint"
-    told = cases[0].find("failure")
-    assert told.attrib["message"] == "high 0.6"
+    failure = cases[0].find("failure")
+    assert failure.attrib["message"] == "high 0.6"
     assert not ElementTree.fromstring(junit([], name="r").encode()).findall("testsuite")
 
 
@@ -97,16 +97,19 @@ def test_sarif_has_what_trips_or_is_missing():
     log = json.loads(json.dumps(sarif(FOUND, name="r ü")))
     (run_,) = log["runs"]
     assert log["version"] == "2.1.0"
-    rules = {one["id"]: one for one in run_["tool"]["driver"]["rules"]}
-    levels = [(one["level"], one["ruleId"]) for one in run_["results"]]
+    rules = {rule["id"]: rule for rule in run_["tool"]["driver"]["rules"]}
+    levels = [
+        (sarif_result["level"], sarif_result["ruleId"])
+        for sarif_result in run_["results"]
+    ]
     assert levels == [("error", "gate/0"), ("warning", "gate/0"), ("error", "gate/1")]
     assert rules["gate/0"]["shortDescription"]["text"] == RULE
     # What GitHub's code scanning needs beyond the schema.
-    assert all({"fullDescription", "help"} <= one.keys() for one in rules.values())
-    for one in run_["results"]:
-        assert one["message"]["text"].isprintable()
-        (place,) = one["locations"]
-        physical = place["physicalLocation"]
+    assert all({"fullDescription", "help"} <= rule.keys() for rule in rules.values())
+    for sarif_result in run_["results"]:
+        assert sarif_result["message"]["text"].isprintable()
+        (location,) = sarif_result["locations"]
+        physical = location["physicalLocation"]
         assert physical["artifactLocation"]["uri"] == "r%20%C3%BC/report.json"
         assert physical["region"] == {"startLine": 1}
 
@@ -125,13 +128,15 @@ def test_the_gate_writes_them_and_fails_all_the_same(folder, tmp_path):
 
 
 def action() -> dict[str, Any]:
-    found = yaml.safe_load((ROOT / "docs/ci/action.yml").read_text(encoding="utf-8"))
-    assert found["runs"]["using"] == "composite"
-    for step in found["runs"]["steps"]:
+    action_yaml = yaml.safe_load(
+        (ROOT / "docs/ci/action.yml").read_text(encoding="utf-8")
+    )
+    assert action_yaml["runs"]["using"] == "composite"
+    for step in action_yaml["runs"]["steps"]:
         assert step["shell"] == "bash"
         # What is typed into a script itself could be commands.
         assert "${{" not in step["run"]
-    return dict(found)
+    return dict(action_yaml)
 
 
 def carried_out(
@@ -141,15 +146,18 @@ def carried_out(
 
     Its programs are this tree's, and a pip that tells its arguments.
     """
-    whole = action()
-    inputs = {k: str(v.get("default", "")) for k, v in whole["inputs"].items()}
+    action_facts = action()
+    inputs = {k: str(v.get("default", "")) for k, v in action_facts["inputs"].items()}
     assert set(given) <= set(inputs)
-    assert {k for k, v in whole["inputs"].items() if v.get("required")} <= set(given)
+    assert {k for k, v in action_facts["inputs"].items() if v.get("required")} <= set(
+        given
+    )
     inputs |= given
-    one = whole["runs"]["steps"][step]
+    step_facts = action_facts["runs"]["steps"][step]
     # Every value is one input, and any other expression is a KeyError here.
-    own = {
-        k: inputs[v[len("${{ inputs.") : -len(" }}")]] for k, v in one["env"].items()
+    environment = {
+        k: inputs[v[len("${{ inputs.") : -len(" }}")]]
+        for k, v in step_facts["env"].items()
     }
     programs = {"spark-audit": f'exec {sys.executable} -m spark_audit "$@"'}
     programs["python"] = 'printf "<%s>" "$@"'
@@ -157,7 +165,7 @@ def carried_out(
         write_text(folder / "bin" / name, f"#!/bin/sh\n{line}\n")
         (folder / "bin" / name).chmod(0o755)
     return subprocess.run(
-        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", one["run"]],
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step_facts["run"]],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -167,7 +175,7 @@ def carried_out(
             "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
             "GITHUB_STEP_SUMMARY": str(folder / "summary.md"),
-            **own,
+            **environment,
         },
     )
 
@@ -182,18 +190,18 @@ def carried_out(
     ],
 )
 def test_the_action_runs_the_gate_and_shows_the_report(report, given, code, folder):
-    here = folder.parent
-    done = carried_out(here, {"report": report, **given})
+    work_folder = folder.parent
+    done = carried_out(work_folder, {"report": report, **given})
     assert done.returncode == code, done.stderr
-    assert (here / "summary.md").read_text() == "# The report\n"
-    file = here / given.get("junit", "spark-audit-gate.xml")
+    assert (work_folder / "summary.md").read_text() == "# The report\n"
+    file = work_folder / given.get("junit", "spark-audit-gate.xml")
     root = ElementTree.parse(file).getroot()
     assert (int(root.attrib["failures"]) > 0) == bool(code)
 
 
 @pytest.mark.parametrize("link", ["file", "folder"])
 def test_the_action_shows_nothing_that_a_link_leads_to(link, folder, tmp_path_factory):
-    here, outside = folder.parent, tmp_path_factory.mktemp("outside")
+    work_folder, outside = folder.parent, tmp_path_factory.mktemp("outside")
     (outside / "report.md").write_text("# A secret\n")
     if link == "file":
         (folder / "report.md").unlink()
@@ -202,29 +210,31 @@ def test_the_action_shows_nothing_that_a_link_leads_to(link, folder, tmp_path_fa
         shutil.copy(folder / "report.json", outside)
         shutil.rmtree(folder)
         folder.symlink_to(outside)
-    done = carried_out(here, {"report": "r"})
+    done = carried_out(work_folder, {"report": "r"})
     assert done.returncode == 1
-    summary = here / "summary.md"
+    summary = work_folder / "summary.md"
     assert not summary.exists() or "secret" not in summary.read_text()
 
 
 @pytest.mark.parametrize(
-    ("report", "rules", "said"),
+    ("report", "rules", "message"),
     [
         ("r", "no.such.audit.high > 1", "--fail-if"),
         ("r/gone", "", "gone: "),
         ("--help", "", "--help: "),
     ],
 )
-def test_the_action_fails_where_there_is_nothing_to_judge(report, rules, said, folder):
-    here = folder.parent
-    done = carried_out(here, {"report": report, "fail-if": rules})
+def test_the_action_fails_where_there_is_nothing_to_judge(
+    report, rules, message, folder
+):
+    work_folder = folder.parent
+    done = carried_out(work_folder, {"report": report, "fail-if": rules})
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert done.stderr.strip().count("\n") == 0
-    assert not (here / "spark-audit-gate.xml").exists()
+    assert not (work_folder / "spark-audit-gate.xml").exists()
     # Another report than the one asked for is not shown in its place.
-    assert (here / "summary.md").exists() == (report == "r")
+    assert (work_folder / "summary.md").exists() == (report == "r")
 
 
 def test_the_hook_calls_what_there_is(folder, monkeypatch):
@@ -241,22 +251,35 @@ def test_the_hook_calls_what_there_is(folder, monkeypatch):
 def test_the_image_has_all_that_its_commands_need():
     text = (ROOT / "docs/ci/Dockerfile").read_text(encoding="utf-8")
     lines = text.replace("\\\n", " ").splitlines()
-    told = [line.partition(" ")[::2] for line in lines if line and line[0] != "#"]
+    instructions = [
+        line.partition(" ")[::2] for line in lines if line and line[0] != "#"
+    ]
     copied = [
-        name for what, rest in told if what == "COPY" for name in rest.split()[:-1]
+        name
+        for instruction, rest in instructions
+        if instruction == "COPY"
+        for name in rest.split()[:-1]
     ]
     assert copied
     assert all((ROOT / name).exists() for name in copied)
-    (pip,) = (shlex.split(rest) for what, rest in told if what == "RUN")
+    (pip,) = (
+        shlex.split(rest) for instruction, rest in instructions if instruction == "RUN"
+    )
     assert pip[:2] == ["pip", "install"]
     assert {pip[pip.index("-c") + 1], "."} <= {*copied, pip[-1]}
     # What building a wheel reads, and each package that it must hold.
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    found = project["tool"]["setuptools"]["packages"]["find"]["include"]
-    own = [project["project"]["readme"], *project["project"]["license-files"]]
-    own += ["pyproject.toml", *(name.removesuffix("*") for name in found)]
-    assert set(own) <= set(copied)
-    (program,) = (json.loads(rest) for what, rest in told if what == "ENTRYPOINT")
+    packages = project["tool"]["setuptools"]["packages"]["find"]["include"]
+    own_files = [project["project"]["readme"], *project["project"]["license-files"]]
+    own_files += ["pyproject.toml", *(name.removesuffix("*") for name in packages)]
+    assert set(own_files) <= set(copied)
+    (program,) = (
+        json.loads(rest)
+        for instruction, rest in instructions
+        if instruction == "ENTRYPOINT"
+    )
     assert program[0] in project["project"]["scripts"]
-    (call,) = (json.loads(rest) for what, rest in told if what == "CMD")
+    (call,) = (
+        json.loads(rest) for instruction, rest in instructions if instruction == "CMD"
+    )
     assert run([*program[1:], *call, "--help"]) == 0

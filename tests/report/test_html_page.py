@@ -50,16 +50,19 @@ PLACES = (
 
 def a_report(**columns: Any) -> Report:
     rows = [
-        figure(name, place, (3 - k) * 0.7 + 1.3 * (k == 1) + 0.01 * j)
-        for j, place in enumerate(PLACES)
+        figure(name, column, (3 - k) * 0.7 + 1.3 * (k == 1) + 0.01 * j)
+        for j, column in enumerate(PLACES)
         for k, name in enumerate(NAMES)
     ]
     rows += [
-        figure("er", place, 1.125, interval_over="both", interval_method="percentile")
-        for place in ("matched|delta_sel", "matched|nll_pii")
+        figure("er", column, 1.125, interval_over="both", interval_method="percentile")
+        for column in ("matched|delta_sel", "matched|nll_pii")
     ]
     void = {"base": "invalid", "er[1]": "not_resolvable", "er[2]": "insensitive"}
-    rows += [figure(name, "odd|score", 0.5, status=of) for name, of in void.items()]
+    rows += [
+        figure(name, "odd|score", 0.5, status=void_name)
+        for name, void_name in void.items()
+    ]
     rows.append(figure("spark+ul", "odd|score", None, note=f"no span {EVIL}"))
     tested = {"p": 0.0312, "p_adjusted": 0.0456, "mde": 0.21, "family": "primary"}
     contrasts = [
@@ -67,7 +70,7 @@ def a_report(**columns: Any) -> Report:
         for name, value in (("er[2]", 0.05), ("spark+ul", 0.92))
         for group in ("pooled", "task:fomc")
     ]
-    given: dict[str, Any] = {
+    report_fields: dict[str, Any] = {
         "command": ["spark-audit", "all", f"--x={EVIL}"],
         "versions": {"numpy": "2"},
         "settings": {"baseline": "er[1]", "reference": "base", "limit": None},
@@ -104,7 +107,7 @@ def a_report(**columns: Any) -> Report:
         },
         "timing": {"loading": 1.25},
     }
-    return made_report(**(given | columns))
+    return made_report(**(report_fields | columns))
 
 
 @pytest.fixture
@@ -114,8 +117,8 @@ def report() -> Report:
 
 def render(report: Report) -> str:
     how = WriterInput(partial(drawing.drawings, report))
-    (made,) = pages.write_page(report, Path(), how)
-    return str(made.content)
+    (page_path,) = pages.write_page(report, Path(), how)
+    return str(page_path.content)
 
 
 @pytest.fixture
@@ -153,14 +156,14 @@ class Page(HTMLParser):
         assert not self.open
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = {name: value or "" for name, value in attrs}
-        self.elements.append((tag, given))
-        if "id" in given:
-            self.ids.append(given["id"])
+        attributes = {name: value or "" for name, value in attrs}
+        self.elements.append((tag, attributes))
+        if "id" in attributes:
+            self.ids.append(attributes["id"])
         if tag not in VOID:
             self.open.append(tag)
         if tag == "table":
-            self._table = given.get("id", "")
+            self._table = attributes.get("id", "")
             self.tables[self._table] = []
         if tag == "tr":
             self.tables[self._table].append([])
@@ -196,40 +199,46 @@ def test_page_is_well_formed_and_labelled(report):
     page = Page(rendered(report.model_dump_json()))
     assert len(page.ids) == len(set(page.ids))
     named = set(page.ids)
-    for tag, given in page.elements:
+    for tag, attributes in page.elements:
         for key in ("for", "aria-labelledby", "aria-describedby"):
-            assert set(given.get(key, "").split()) <= named
-        if given.get("href", "").startswith("#"):
-            assert given["href"][1:] in named
+            assert set(attributes.get(key, "").split()) <= named
+        if attributes.get("href", "").startswith("#"):
+            assert attributes["href"][1:] in named
         if tag == "th":
-            assert given["scope"] in ("col", "row")
-        if given.get("role") in ("region", "group"):
-            assert "aria-label" in given or "aria-labelledby" in given
+            assert attributes["scope"] in ("col", "row")
+        if attributes.get("role") in ("region", "group"):
+            assert "aria-label" in attributes or "aria-labelledby" in attributes
     tags = [tag for tag, _ in page.elements]
     assert tags.count("h1") == tags.count("main") == tags.count("nav") == 1
     assert tags.count("table") == tags.count("caption")
-    inputs = [given["id"] for tag, given in page.elements if tag in ("input", "select")]
-    labels = {given["for"] for tag, given in page.elements if tag == "label"}
+    inputs = [
+        attributes["id"]
+        for tag, attributes in page.elements
+        if tag in ("input", "select")
+    ]
+    labels = {attributes["for"] for tag, attributes in page.elements if tag == "label"}
     assert set(inputs) == labels
 
 
 def test_nothing_is_loaded_and_only_the_page_s_own_script_may_run(report):
     text = rendered(report.model_dump_json())
     page = Page(text)
-    for _tag, given in page.elements:
+    for _tag, attributes in page.elements:
         for key in ("src", "href", "xlink:href", "srcset", "action", "data"):
-            assert given.get(key, "#").startswith("#") or given[key] == "data:,"
-        assert not [key for key in given if key.startswith("on")]
-        assert "http" not in given.get("style", "")
+            assert (
+                attributes.get(key, "#").startswith("#") or attributes[key] == "data:,"
+            )
+        assert not [key for key in attributes if key.startswith("on")]
+        assert "http" not in attributes.get("style", "")
     style = "".join(re.findall(r"<style>(.*?)</style>", text, re.S))
     assert "url(" not in style
     assert "@import" not in style
     (script,) = re.findall(r"<script>(.*?)</script>", text, re.S)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     (policy,) = (
-        given["content"]
-        for tag, given in page.elements
-        if given.get("http-equiv") == "Content-Security-Policy"
+        attributes["content"]
+        for tag, attributes in page.elements
+        if attributes.get("http-equiv") == "Content-Security-Policy"
     )
     assert policy.startswith("default-src 'none'; ")
     assert f"script-src 'sha256-{digest}'" in policy
@@ -239,8 +248,8 @@ def test_nothing_is_loaded_and_only_the_page_s_own_script_may_run(report):
 
 def test_what_the_report_says_is_text_never_markup(report):
     table: list[dict[str, Any]] = [{"checkpoint": EVIL, EVIL: EVIL}]
-    given = {"caveats": [EVIL], "tables": report.tables | {"evil": table}}
-    text = render(report.model_copy(update=given))
+    evil_fields = {"caveats": [EVIL], "tables": report.tables | {"evil": table}}
+    text = render(report.model_copy(update=evil_fields))
     assert text.count("<script>") == 1
     assert EVIL not in text
     assert text.count("&lt;script&gt;") > 10
@@ -255,23 +264,24 @@ def quiet(k: int) -> Finding:
 @pytest.mark.usefixtures("undrawn")
 def test_no_detection_is_ever_folded(report):
     loud = [said("matched", "er", "memory", f"loud {k}") for k in range(12)]
-    told = [*(quiet(k) for k in range(20)), *loud]
-    text = render(report.model_copy(update={"findings": told}))
+    findings = [*(quiet(k) for k in range(20)), *loud]
+    text = render(report.model_copy(update={"findings": findings}))
     folded = re.findall(r"<details.*?</details>", text, re.DOTALL)
-    shown = re.sub(r"<details.*?</details>", "", text, flags=re.DOTALL)
+    unfolded = re.sub(r"<details.*?</details>", "", text, flags=re.DOTALL)
     for k in range(len(loud)):
-        assert f">Loud {k}</dd>" in shown
-    assert any("Nothing 0." in part for part in folded)
-    assert "Nothing 0." not in shown
+        assert f">Loud {k}</dd>" in unfolded
+    assert any("Nothing 0." in folded_text for folded_text in folded)
+    assert "Nothing 0." not in unfolded
 
 
 def contrast(one: str, other: str) -> float:
     """Contrast of two colours, WCAG 2.2."""
 
     def luminance(colour: str) -> float:
-        parts = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+        channels = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
         r, g, b = (
-            p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts
+            p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4
+            for p in channels
         )
         return 0.2126 * r + 0.7152 * g + 0.0722 * b
 
@@ -285,16 +295,16 @@ def test_colours_can_be_read():
     themes = re.findall(r"color-scheme: (\w+);(.*?)\}", style, re.S)
     assert [name for name, _ in themes] == ["light", "dark"]
     for name, body in themes:
-        known = dict(re.findall(r"--([\w-]+): (#\w{6})", body))
-        papers = [known["paper"], known["raised"]]
+        colours = dict(re.findall(r"--([\w-]+): (#\w{6})", body))
+        papers = [colours["paper"], colours["raised"]]
         for ink in ("ink", "muted", "link", "alarm", "warn"):
-            assert all(contrast(known[ink], paper) >= 4.5 for paper in papers), ink
-        assert contrast(known["alarm"], known["alarm-paper"]) >= 4.5
-        assert contrast(known["ink"], known["alarm-paper"]) >= 4.5
-        assert contrast(known["warn"], known["warn-paper"]) >= 4.5
+            assert all(contrast(colours[ink], paper) >= 4.5 for paper in papers), ink
+        assert contrast(colours["alarm"], colours["alarm-paper"]) >= 4.5
+        assert contrast(colours["ink"], colours["alarm-paper"]) >= 4.5
+        assert contrast(colours["warn"], colours["warn-paper"]) >= 4.5
         light, dark = pages.LIGHT, pages.DARK
         for series in light if name == "light" else dark:
-            assert contrast(series, known["paper"]) >= 3
+            assert contrast(series, colours["paper"]) >= 3
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -339,8 +349,8 @@ class Opened:
         self.context.close()
         assert self.said == []
         # The address itself, whatever stands behind its "#".
-        asked = {url.partition("#")[0] for url in self.asked} - {"about:blank"}
-        assert asked == {self.url}
+        addresses = {url.partition("#")[0] for url in self.asked} - {"about:blank"}
+        assert addresses == {self.url}
 
     def count(self, selector: str) -> int:
         return int(self.page.locator(f"{selector} >> visible=true").count())
@@ -360,8 +370,8 @@ def open_page(browser, report, tmp_path) -> Iterator[Callable[..., Opened]]:
         return opened[-1]
 
     yield open_it
-    for one in opened:
-        one.close()
+    for context in opened:
+        context.close()
 
 
 def unfold(page: Any) -> None:
@@ -412,11 +422,11 @@ def test_checkpoints_are_switched_in_tables_and_drawings(open_page):
     others = 'tr[data-checkpoint="base"]'
     assert opened.count(rows) > 3
     assert opened.count(marks) > 0
-    kept = opened.count(others)
+    n_opened = opened.count(others)
     page.locator('#bar input[value="er"]').uncheck()
     assert opened.count(".said [data-checkpoint^=er]") == 0
     assert opened.count(rows) == opened.count(marks) == 0
-    assert opened.count(others) == kept
+    assert opened.count(others) == n_opened
     assert page.locator("#status").inner_text() == "2 of 3 checkpoints shown"
     assert "off=er" in page.url
     # The address alone brings it back.
@@ -462,7 +472,7 @@ def test_a_link_inside_the_page_keeps_what_was_chosen(open_page):
 @in_browser
 def test_dark_and_light(open_page):
     paper = "getComputedStyle(document.body).backgroundColor"
-    light, dark = (open_page(color_scheme=one).page for one in ("light", "dark"))
+    light, dark = (open_page(color_scheme=scheme).page for scheme in ("light", "dark"))
     assert light.evaluate(paper) == "rgb(255, 255, 255)"
     assert dark.evaluate(paper) != "rgb(255, 255, 255)"
     dark.emulate_media(media="print")

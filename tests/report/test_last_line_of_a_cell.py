@@ -62,9 +62,9 @@ def objects(name: str) -> list[object]:
 
 @pytest.mark.parametrize("name", ["full", EVIL, "n" * 900])
 def test_everything_is_short_as_text_and_loads_nothing_as_html(name):
-    for shown in objects(name):
-        assert len(repr(shown)) <= MAX_REPR, type(shown)
-        html = shown._repr_html_()
+    for cell_object in objects(name):
+        assert len(repr(cell_object)) <= MAX_REPR, type(cell_object)
+        html = cell_object._repr_html_()
         assert "<table" in html
         assert "<img" not in html
         assert "src=" not in html.replace("&lt;img src=", "")
@@ -80,10 +80,10 @@ def test_rows_of_a_report_are_short_as_text():
 
 def test_the_manifest_of_a_report_hides_what_texts_could_be_tried_out_with():
     facts = many_clean(3).manifest.model_copy(update={"key": "5" * 32})
-    for shown in (repr(facts), str(facts), f"{facts}"):
-        assert facts.name in shown
-        assert facts.digest[:8] not in shown
-        assert facts.key[:8] not in shown
+    for text in (repr(facts), str(facts), f"{facts}"):
+        assert facts.name in text
+        assert facts.digest[:8] not in text
+        assert facts.key[:8] not in text
 
 
 @pytest.mark.parametrize("scene", [many_clean, mixed_cells])
@@ -136,10 +136,10 @@ def test_a_finding_or_result_alone_shows_no_figure():
     report = AuditReport.of(many_clean(3))
     finding = report.findings[0]
     assert finding.value is not None
-    for shown in (finding, report.states[0], AuditResult(findings=[finding])):
-        html = shown._repr_html_()
+    for cell_object in (finding, report.states[0], AuditResult(findings=[finding])):
+        html = cell_object._repr_html_()
         assert finding.text not in html
-        assert f"{finding.value:.3g}" not in html + repr(shown)
+        assert f"{finding.value:.3g}" not in html + repr(cell_object)
 
 
 def test_text_of_a_cell_is_escaped_and_its_numbers_are_readable():
@@ -177,7 +177,7 @@ def test_a_plot_is_a_picture_of_the_width_of_the_page(tmp_path):
     png, metadata = plotted._repr_png_()
     assert png.startswith(b"\x89PNG")
     # Width and height of a PNG stand in its first block.
-    width, height = (int.from_bytes(png[at : at + 4], "big") for at in (16, 20))
+    width, height = (int.from_bytes(png[size : size + 4], "big") for size in (16, 20))
     assert width == pytest.approx(2 * metadata["width"], abs=2)
     assert height == pytest.approx(2 * metadata["height"], abs=2)
     assert metadata["width"] >= 360

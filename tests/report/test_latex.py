@@ -66,8 +66,8 @@ def a_report(rows: list[Row], **columns: Any) -> Report:
         checkpoint(name, source=f"runs/{k}", base="models/one_b")
         for k, name in enumerate(NAMES)
     ]
-    given = {"manifest": manifest_facts("m_1"), "checkpoints": facts}
-    return made_report(results=rows, **(given | columns))
+    fields = {"manifest": manifest_facts("m_1"), "checkpoints": facts}
+    return made_report(results=rows, **(fields | columns))
 
 
 @pytest.fixture(scope="module")
@@ -75,15 +75,15 @@ def report() -> Report:
     """Every figure of every table, each another number, small and negative too."""
     rows = []
     for i, name in enumerate(NAMES):
-        for k, place in enumerate(PLACES):
+        for k, column in enumerate(PLACES):
             value = (-1) ** k * (1.0 + i + k / 16 + 0.000061)
             if (i, k) == (1, 0):
                 value = 4.2e7
             if (i, k) == (1, 2):
                 value = -3.21e-5
-            rows.append(figure(name, place, value))
-            if "accuracy" in place:
-                rows.append(figure(name, place, 99.0 + k, variant="1"))
+            rows.append(figure(name, column, value))
+            if "accuracy" in column:
+                rows.append(figure(name, column, 99.0 + k, variant="1"))
     rows.append(figure(NAMES[1], COLUMNS["matched"][3], 0.5, interval_over="seeds"))
     return a_report(rows)
 
@@ -93,7 +93,7 @@ def report() -> Report:
 
 def body(text: str) -> dict[str, list[str]]:
     """Cells of figures between the header and the bottom rule, by a line's name."""
-    return {name: own for name, (_, *own) in whole_body(text).items()}
+    return {name: cells_of_row for name, (_, *cells_of_row) in whole_body(text).items()}
 
 
 def whole_body(text: str) -> dict[str, list[str]]:
@@ -101,38 +101,45 @@ def whole_body(text: str) -> dict[str, list[str]]:
     inner = text.split(r"\midrule", 1)[1].split(r"\bottomrule")[0]
     lines = [line.removesuffix(r" \\") for line in inner.strip().splitlines()]
     cells = [re.split(r" (?<!\\)& ", line) for line in lines]
-    return {name: own for name, *own in cells}
+    return {name: cells_of_row for name, *cells_of_row in cells}
 
 
 def numbers(cell: str) -> list[float]:
     """Value and limits of a cell as numbers."""
     plain = cell.replace("$-$", "-")
-    return [float(found) for found in re.findall(r"-?\d[\d.]*(?:e-?\d+)?", plain)]
+    return [float(number) for number in re.findall(r"-?\d[\d.]*(?:e-?\d+)?", plain)]
 
 
 @pytest.mark.parametrize("name", COLUMNS)
 def test_a_table_holds_the_figures_of_its_rows(report, name):
-    shown = {
+    numbers_by_table = {
         k: list(map(numbers, v)) for k, v in body(latex_tables(report)[name]).items()
     }
     if name == "matched":
-        assert shown.pop(SHOWN[1] + ", seeds") == [
+        assert numbers_by_table.pop(SHOWN[1] + ", seeds") == [
             [],
             [],
             [],
             [0.5, 0.375, 0.75],
             [],
         ]
-    assert list(shown) == list(SHOWN)
+    assert list(numbers_by_table) == list(SHOWN)
     rows = [row for row in report.results if row.interval_over == "sources"]
-    own = {(r.audit, r.metric, r.variant, r.group, r.checkpoint): r for r in rows}
+    row_by_key = {
+        (r.audit, r.metric, r.variant, r.group, r.checkpoint): r for r in rows
+    }
     for each, label in zip(NAMES, SHOWN, strict=True):
-        for place, found in zip(COLUMNS[name], shown[label], strict=True):
-            audit, metric, of, group, *_ = [*place.split("|"), "", ""]
-            row = own[audit, metric, of, group or "pooled", each]
+        for column, cell_numbers in zip(
+            COLUMNS[name], numbers_by_table[label], strict=True
+        ):
+            audit, metric, variant, group, *_ = [*column.split("|"), "", ""]
+            row = row_by_key[audit, metric, variant, group or "pooled", each]
             # Three decimals; of what is very large or small fewer digits.
             wanted = [row.value, row.low, row.high]
-            assert found == pytest.approx(wanted, rel=0.05, abs=0.0005), (each, place)
+            assert cell_numbers == pytest.approx(wanted, rel=0.05, abs=0.0005), (
+                each,
+                column,
+            )
 
 
 @pytest.mark.parametrize(
@@ -144,11 +151,11 @@ def test_a_table_holds_the_figures_of_its_rows(report, name):
     ],
 )
 def test_a_void_figure_says_so_and_why(status, word):
-    place = COLUMNS["mia"][0]
+    column = COLUMNS["mia"][0]
     rows = [
-        figure("base", place, 0.5),
-        figure("run", place, 0.875, status=status, note="100% of it & more"),
-        figure("run2", place, 0.625, status=status),
+        figure("base", column, 0.5),
+        figure("run", column, 0.875, status=status, note="100% of it & more"),
+        figure("run2", column, 0.625, status=status),
     ]
     text = latex_tables(a_report(rows))["mia"]
     lines = {name: cells[0] for name, cells in body(text).items()}
@@ -164,12 +171,14 @@ def test_every_line_has_its_state_and_what_is_void_names_the_check():
     places = COLUMNS["matched"]
     values = {"clean": (0.0, -0.225), "leak": (-1.9, 0.57), "broken": (0.1, 0.69)}
     rows = [
-        figure(name, place, value)
+        figure(name, column, value)
         for name, (memory, delta_sel) in values.items()
-        for place, value in zip(places, (memory, 2.0, 2.0, delta_sel, 0.1), strict=True)
+        for column, value in zip(
+            places, (memory, 2.0, 2.0, delta_sel, 0.1), strict=True
+        )
     ]
     family = {"p": 1e-6, "family": "primary"}
-    told = [
+    findings = [
         said("matched", "leak", "memory", "s", **family),
         said("matched", "clean", "nothing_shown", "s", **family),
         said("matched", "broken", "nothing_shown", "s", **family),
@@ -177,7 +186,7 @@ def test_every_line_has_its_state_and_what_is_void_names_the_check():
     bare = made_report(*values)
     facts = {k: getattr(bare, k) for k in ("status", "command", "manifest")}
     report = assemble(
-        {"matched": AuditResult(results=rows, findings=told)},
+        {"matched": AuditResult(results=rows, findings=findings)},
         guards=[guard("broken_model", "It failed.", of="broken")],
         checkpoints=bare.checkpoints,
         **facts,
@@ -240,7 +249,7 @@ def test_tex_sets_all_tables(report, tmp_path):
     )
     assert done.returncode == 0, done.stdout[-3000:]
     assert (folder / "all.pdf").stat().st_size > 10_000
-    said = done.stdout + done.stderr
-    assert "Overfull" not in said
-    assert "Float too large" not in said
-    assert "Missing character" not in said
+    output = done.stdout + done.stderr
+    assert "Overfull" not in output
+    assert "Float too large" not in output
+    assert "Missing character" not in output

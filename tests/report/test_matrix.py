@@ -17,8 +17,8 @@ TEST = {"p": 0.0001, "family": "primary", "p_adjusted": 0.003}
 
 
 def memory(name: str, claim: Any, value: float, **columns: Any) -> Finding:
-    given = {"metric": "memory", "unit": "nats", "no_effect": 0.0, "value": value}
-    return said("matched", name, claim, "memory.", **{**given, **TEST, **columns})
+    fields = {"metric": "memory", "unit": "nats", "no_effect": 0.0, "value": value}
+    return said("matched", name, claim, "memory.", **{**fields, **TEST, **columns})
 
 
 def report(*findings: Finding) -> Report:
@@ -57,35 +57,47 @@ def test_an_effect_is_said_on_the_scale_of_its_attack(size, unit, text):
 
 
 def test_what_was_found_has_its_effect_and_its_strength():
-    found = cell(memory("a", "memory", -math.log(1.12)))
-    assert (found.kind, found.text, found.strength) == ("found", "● +12%", 1)
+    memory_cell = cell(memory("a", "memory", -math.log(1.12)))
+    assert (memory_cell.kind, memory_cell.text, memory_cell.strength) == (
+        "found",
+        "● +12%",
+        1,
+    )
     assert cell(memory("a", "memory", -math.log(1.5))).strength == 2
     assert cell(memory("a", "memory", -math.log(7))).strength == 3
 
 
 def test_what_became_less_likely_has_a_mark_of_its_own():
-    found = cell(memory("a", "betrays", math.log(1.5)))
-    assert (found.kind, found.text) == ("less", "▽ −33%")
+    memory_cell = cell(memory("a", "betrays", math.log(1.5)))
+    assert (memory_cell.kind, memory_cell.text) == ("less", "▽ −33%")
 
 
 def test_where_nothing_was_found_stands_how_much_could_still_be_there():
-    found = cell(memory("a", "nothing_shown", 0.01, at_most=-math.log(1.09)))
-    assert (found.kind, found.text, found.strength) == ("nothing", "○ ≤9%", 0)
+    memory_cell = cell(memory("a", "nothing_shown", 0.01, at_most=-math.log(1.09)))
+    assert (memory_cell.kind, memory_cell.text, memory_cell.strength) == (
+        "nothing",
+        "○ ≤9%",
+        0,
+    )
 
 
 def test_without_a_limit_nothing_is_said_of_what_could_be_there():
-    found = cell(memory("a", "nothing_shown", 0.01))
-    assert (found.kind, found.text) == ("nothing", "○")
+    memory_cell = cell(memory("a", "nothing_shown", 0.01))
+    assert (memory_cell.kind, memory_cell.text) == ("nothing", "○")
 
 
 def test_what_is_void_shows_no_effect():
-    found = cell(memory("a", "memory", -2.0, status="void", at_most=-3.0))
-    assert (found.kind, found.text, found.strength) == ("void", "! void", 0)
+    memory_cell = cell(memory("a", "memory", -2.0, status="void", at_most=-3.0))
+    assert (memory_cell.kind, memory_cell.text, memory_cell.strength) == (
+        "void",
+        "! void",
+        0,
+    )
 
 
 def test_an_attack_that_was_not_run_has_a_column_and_a_reason():
     matrix = matrix_of(checkpoint_states(report(memory("a", "memory", -1.0))))
-    columns = {column.audit: place for place, column in enumerate(matrix.columns)}
+    columns = {column.audit: index for index, column in enumerate(matrix.columns)}
     lacking = matrix.rows[0].cells[columns["canary"]]
     assert (lacking.kind, lacking.effect) == ("not tested", "")
     assert lacking.reason
@@ -155,10 +167,10 @@ def test_the_last_digit_of_a_sum_takes_no_null_from_a_shared_finding():
     changed = {"value": 2.7352999458523786, "at_most": 5.122}
     finding = finding.model_copy(update=changed)
     assert finding.value != row.value
-    made = made_report("base", "a", results=[row], findings=[finding])
-    (shown,) = disclosed(made).findings
-    assert shown.no_effect == pytest.approx(1.4, abs=0.05)
-    assert (shown.low, shown.high) != (None, None)
+    leaking_report = made_report("base", "a", results=[row], findings=[finding])
+    (shared_finding,) = disclosed(leaking_report).findings
+    assert shared_finding.no_effect == pytest.approx(1.4, abs=0.05)
+    assert (shared_finding.low, shared_finding.high) != (None, None)
 
 
 def test_without_a_null_there_is_no_limit():

@@ -97,21 +97,24 @@ def made(
 
 def lists(folder: Path) -> dict[str, tuple[list[str], str]]:
     report = read_report(folder)
-    found = named_rows(report, evidence_of(report, folder))
+    listed = named_rows(report, evidence_of(report, folder))
     return {
-        one.checkpoint: (one.rows.loc[one.rows["named"], "row"].tolist(), one.why)
-        for one in found
+        record.checkpoint: (
+            record.rows.loc[record.rows["named"], "row"].tolist(),
+            record.why,
+        )
+        for record in listed
     }
 
 
 def test_rows_that_a_checkpoint_knows_are_named(folder):
-    found = lists(folder)
-    assert found["clean"] == ([], "")
-    names, why = found["leaky"]
+    rows_by_checkpoint = lists(folder)
+    assert rows_by_checkpoint["clean"] == ([], "")
+    names, why = rows_by_checkpoint["leaky"]
     assert not why
-    known = {f"row-{i}" for i in range(30)}
-    assert known <= {*names}
-    assert len({*names} - known) <= 3
+    trained_ids = {f"row-{i}" for i in range(30)}
+    assert trained_ids <= {*names}
+    assert len({*names} - trained_ids) <= 3
 
 
 @pytest.mark.parametrize("passed", [False, None])
@@ -127,22 +130,22 @@ def test_nobody_is_named_where_texts_differ_or_were_not_compared(tmp_path, passe
 def test_of_the_untrained_model_the_own_score_alone_counts(tmp_path, score):
     auc = Row(audit="mia", checkpoint="base", metric="auc", variant=score, value=0.45)
     facts = {"auc": auc, "holds": False}
-    apart = Guard(
+    untrained_guard = Guard(
         name="untrained model",
         checkpoint="base",
         passed=False,
         says="guard.mia.untrained",
         facts=facts,
     )
-    names, why = lists(made(tmp_path, guards=[apart]))["leaky"]
+    names, why = lists(made(tmp_path, guards=[untrained_guard]))["leaky"]
     assert bool(names) == (score != "loss") == (not why)
 
 
 def test_a_named_row_stays_shown_among_many_persons(folder):
     """Its own p is too large once corrected: the list is what shows it."""
     ids = [f"row-{i}" for i in range(30)]
-    found = persons(read_report(folder), folder, ids)
-    states = {one["state"] for one in found if one["checkpoint"] == "leaky"}
+    listed = persons(read_report(folder), folder, ids)
+    states = {record["state"] for record in listed if record["checkpoint"] == "leaky"}
     assert states == {"listed"}
 
 
@@ -151,10 +154,10 @@ def test_a_named_row_stays_shown_among_many_persons(folder):
 )
 def test_strangers_with_many_rows_are_listed_no_more_often(worlds, tmp_path):
     """None of their rows was trained on: 5 of 100 may be listed, by any number."""
-    known, held_out, strangers = 60, 100, 10
+    n_known, held_out, strangers = 60, 100, 10
     sizes = (1, 5, 10)
     names = {size: [f"{size}-rows-{i}" for i in range(strangers)] for size in sizes}
-    sources = [f"known-{i}" for i in range(known)]
+    sources = [f"known-{i}" for i in range(n_known)]
     for size in sizes:
         sources += np.repeat(names[size], size).tolist()
     trained = len(sources)
@@ -165,33 +168,33 @@ def test_strangers_with_many_rows_are_listed_no_more_often(worlds, tmp_path):
     units = pd.DataFrame({"example": examples, **columns})
     units["member"] = np.arange(n) < trained
 
-    found = dict.fromkeys(sizes, 0)
+    n_found = dict.fromkeys(sizes, 0)
     path = tmp_path / "scores" / "mia.parquet"
     path.parent.mkdir()
     rng = np.random.default_rng(0)
     for _ in range(worlds):
         scores = rng.normal(size=n)
-        scores[:known] += 6
+        scores[:n_known] += 6
         membership_evidence(units, [("leaky", scores)]).write(path)
         report = made_report("leaky", evidence={path.name: sha256_file(path)})
         for size in sizes:
-            for one in persons(report, tmp_path, names[size]):
-                found[size] += one["state"] in ("listed", "shown")
+            for record in persons(report, tmp_path, names[size]):
+                n_found[size] += record["state"] in ("listed", "shown")
     most = stats.binom.ppf(0.999, worlds * strangers, 0.05)
-    assert all(count <= most for count in found.values()), found
+    assert all(count <= most for count in n_found.values()), n_found
 
 
 def test_a_person_is_shown_not_shown_or_not_tested(folder):
     report = read_report(folder)
-    found = {
-        (one["id"], one["checkpoint"]): one
-        for one in persons(report, folder, ["row-3", "five", f"row-{ROWS}"])
+    record_by_key = {
+        (record["id"], record["checkpoint"]): record
+        for record in persons(report, folder, ["row-3", "five", f"row-{ROWS}"])
     }
-    assert found["row-3", "leaky"]["state"] == "shown"
-    assert found["row-3", "clean"]["state"] == "not_shown"
-    assert found["five", "leaky"]["trained"] == 5
-    assert found["five", "leaky"]["state"] == "not_shown"
-    stranger = found[f"row-{ROWS}", "leaky"]
+    assert record_by_key["row-3", "leaky"]["state"] == "shown"
+    assert record_by_key["row-3", "clean"]["state"] == "not_shown"
+    assert record_by_key["five", "leaky"]["trained"] == 5
+    assert record_by_key["five", "leaky"]["state"] == "not_shown"
+    stranger = record_by_key[f"row-{ROWS}", "leaky"]
     assert (stranger["state"], stranger["held_out"]) == ("not_tested", 1)
     assert stranger["back"] is None
 
@@ -199,8 +202,10 @@ def test_a_person_is_shown_not_shown_or_not_tested(folder):
 def test_a_person_is_found_by_any_of_their_sources(folder):
     report = read_report(folder)
     sources = {"later-source": "five"}
-    found = persons(report, folder, ["later-source"], sources=sources)
-    assert {(one["id"], one["trained"]) for one in found} == {("later-source", 5)}
+    records = persons(report, folder, ["later-source"], sources=sources)
+    assert {(record["id"], record["trained"]) for record in records} == {
+        ("later-source", 5)
+    }
     with pytest.raises(InputError, match="nothing is known"):
         persons(report, folder, ["later-source"])
 
@@ -217,15 +222,17 @@ def test_what_was_erased_is_less_familiar_and_the_rest_did_not_change(
 ):
     # Folders of tests have long names: no cell is to be wrapped.
     monkeypatch.setenv("COLUMNS", "400")
-    both = of_two(tmp_path, 1, erased=3)
-    reports = {folder: read_report(folder) for folder in both}
-    found = {
-        (one["id"], one["after"]): one["change"]
-        for one in changed(reports, ["row-3", "five"])
+    reports_of_two = of_two(tmp_path, 1, erased=3)
+    reports = {folder: read_report(folder) for folder in reports_of_two}
+    change_by_key = {
+        (record["id"], record["after"]): record["change"]
+        for record in changed(reports, ["row-3", "five"])
     }
-    assert found["row-3", "leaky"] == "fell"
-    assert {s for key, s in found.items() if key != ("row-3", "leaky")} == {"unchanged"}
-    line = ["persons", *map(str, both), "--person", "row-3"]
+    assert change_by_key["row-3", "leaky"] == "fell"
+    assert {s for key, s in change_by_key.items() if key != ("row-3", "leaky")} == {
+        "unchanged"
+    }
+    line = ["persons", *map(str, reports_of_two), "--person", "row-3"]
     assert command_line(line) == 0
     sheet = capsys.readouterr().out
     changes = [line for line in sheet.splitlines() if "FAMILIAR" in line]
@@ -235,13 +242,15 @@ def test_what_was_erased_is_less_familiar_and_the_rest_did_not_change(
     assert f"{2 / (HELD_OUT + 1):.3f}" in unmoved
     # The verdict says of which report a checkpoint is.
     verdict = sheet.splitlines()[0]
-    assert f"{both[0]}: leaky" in verdict
-    assert f"{both[1]}: leaky" not in verdict
-    assert {one["change"] for one in changed(reports, [f"s{ROWS}"])} == {"untested"}
+    assert f"{reports_of_two[0]}: leaky" in verdict
+    assert f"{reports_of_two[1]}: leaky" not in verdict
+    assert {record["change"] for record in changed(reports, [f"s{ROWS}"])} == {
+        "untested"
+    }
     assert command_line([*line, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert len(told["persons"]) == 4
-    assert [one["change"] for one in told["changes"]] == ["unchanged", "fell"]
+    output = json.loads(capsys.readouterr().out)
+    assert len(output["persons"]) == 4
+    assert [record["change"] for record in output["changes"]] == ["unchanged", "fell"]
 
 
 @pytest.mark.parametrize(
@@ -251,49 +260,66 @@ def test_who_did_not_change_is_said_to_in_at_most_5_percent(draws, tmp_path):
     moved = 0
     for later in range(draws):
         reports = {f: read_report(f) for f in of_two(tmp_path, later, erased=None)}
-        (_, one) = changed(reports, ["five"])
-        moved += one["change"] in ("fell", "rose")
+        (_, change) = changed(reports, ["five"])
+        moved += change["change"] in ("fell", "rose")
     assert moved <= stats.binom.ppf(0.99, draws, 0.05)
 
 
 def test_what_comes_back_is_told_of_the_person_alone(folder):
     """By the manifest that was audited whole, of which a part would name others."""
-    said = [("s1", "NAME", "Ann Lee"), ("other", "NAME", "Bo Dow"), ("s1", "ID", "X7")]
+    identifiers = [
+        ("s1", "NAME", "Ann Lee"),
+        ("other", "NAME", "Bo Dow"),
+        ("s1", "ID", "X7"),
+    ]
     rows = [
         SimpleNamespace(
             text=f"of {value}",
             cluster=cluster,
             canary_id=None,
             identifiers=[
-                (SimpleNamespace(start=3, end=3 + len(value), part=None, type=kind), ())
+                (
+                    SimpleNamespace(
+                        start=3, end=3 + len(value), part=None, type=type_name
+                    ),
+                    (),
+                )
             ],
         )
-        for cluster, kind, value in said
+        for cluster, type_name, value in identifiers
     ]
-    units = pd.DataFrame(said, columns=["cluster", "type", "value"])
+    units = pd.DataFrame(identifiers, columns=["cluster", "type", "value"])
     units = units.drop(columns="value").assign(span=range(3), prompt="full")
     scores = {"greedy_sure": np.array([1.0, 1.0, 0.0])}
     evidence = extraction_evidence(units, scores)
     path = folder / "scores" / "extract.parquet"
     evidence.write(path)
     report = read_report(folder)
-    known = {**report.evidence, path.name: sha256_file(path)}
-    report = report.model_copy(update={"evidence": known})
-    found = persons(report, folder, ["s1"], shown=SimpleNamespace(examples=rows))
-    told = {
-        one["checkpoint"]: (one["back"], one["asked"], one["texts"]) for one in found
+    known_evidence = {**report.evidence, path.name: sha256_file(path)}
+    report = report.model_copy(update={"evidence": known_evidence})
+    records = persons(report, folder, ["s1"], shown=SimpleNamespace(examples=rows))
+    counts_by_checkpoint = {
+        record["checkpoint"]: (record["back"], record["asked"], record["texts"])
+        for record in records
     }
-    assert told == {"clean": (None, 0, []), "leaky": (1, 2, ["Ann Lee"])}
-    (alone,) = persons(report, folder, ["other"])[-1:]
-    assert (alone["trained"], alone["back"], alone["state"]) == (0, 1, "not_tested")
+    assert counts_by_checkpoint == {
+        "clean": (None, 0, []),
+        "leaky": (1, 2, ["Ann Lee"]),
+    }
+    (record_alone,) = persons(report, folder, ["other"])[-1:]
+    assert (record_alone["trained"], record_alone["back"], record_alone["state"]) == (
+        0,
+        1,
+        "not_tested",
+    )
     with pytest.raises(InputError, match="other identifiers than were audited"):
         persons(report, folder, ["s1"], shown=SimpleNamespace(examples=rows[1:]))
 
 
 def test_reports_of_different_rows_are_not_compared(tmp_path):
-    both = made(tmp_path / "a"), made(tmp_path / "b", held_out=40)
+    reports_of_both = made(tmp_path / "a"), made(tmp_path / "b", held_out=40)
     with pytest.raises(InputError, match="different rows"):
-        changed({folder: read_report(folder) for folder in both}, ["five"])
+        changed({folder: read_report(folder) for folder in reports_of_both}, ["five"])
 
 
 def test_text_needs_the_person_and_the_manifest(folder, capsys):
@@ -324,9 +350,9 @@ def test_the_command_lists_rows_and_writes_a_sheet(folder, capsys, monkeypatch):
     # Folders of tests have long names: no cell is to be wrapped.
     monkeypatch.setenv("COLUMNS", "400")
     assert command_line(["persons", str(folder), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)["named"]
-    assert [one["checkpoint"] for one in told] == ["clean", "leaky"]
-    assert "row-3" in told[1]["rows"]
+    named = json.loads(capsys.readouterr().out)["named"]
+    assert [record["checkpoint"] for record in named] == ["clean", "leaky"]
+    assert "row-3" in named[1]["rows"]
     assert command_line(["persons", str(folder), "--person", "row-3"]) == 0
     sheet = capsys.readouterr().out
     lines = sheet.splitlines()

@@ -94,11 +94,15 @@ def parsed(call: list[str]) -> dict[str, Any]:
         if train
         else spark_audit.cli.main.command_app(argv)
     )
-    found: list[Any] = []
-    app.config = lambda app, commands, arguments: found.extend(arguments)
+    parsed_runs: list[Any] = []
+    app.config = lambda app, commands, arguments: parsed_runs.extend(arguments)
     app.parse_args(argv)
-    names = ((one.name.strip("-").replace("-", "_").lower(), one) for one in found)
-    return {name: None if one.value is UNSET else one.value for name, one in names}
+    names = (
+        (word.name.strip("-").replace("-", "_").lower(), word) for word in parsed_runs
+    )
+    return {
+        name: None if value.value is UNSET else value.value for name, value in names
+    }
 
 
 def settings_of(call: dict[str, Any]) -> TrainingSettings:
@@ -109,9 +113,9 @@ def settings_of(call: dict[str, Any]) -> TrainingSettings:
 def trained(calls: list[list[str]]) -> dict[str, dict[str, Any]]:
     """The training runs by folder."""
     runs = [parsed(call) for call in calls if call[:2] == ["spark-train", "run"]]
-    found = {str(run["output"]): run for run in runs}
-    assert len(found) == len(runs), "two runs would share a folder"
-    return found
+    runs_by_output = {str(run["output"]): run for run in runs}
+    assert len(runs_by_output) == len(runs), "two runs would share a folder"
+    return runs_by_output
 
 
 def test_every_call_is_one_that_the_programs_take(calls):
@@ -126,11 +130,11 @@ def test_each_system_of_the_papers_main_table_is_trained_for_the_claims():
     paper = read_report(LISTS.parent / "paper")
     printed = {row.checkpoint for row in paper.results if "tab:main_cl" in row.note}
     assert len(printed) == 20
-    by_name = {one.name: one for one in systems(all_=True)}
+    by_name = {system.name: system for system in systems(all_=True)}
     # PeCL as its own paper prints it is the same system.
     assert printed - {"pecl-as-cited"} <= set(by_name)
     for name in printed & set(by_name):
         method, _, dp = name.partition("-")
-        one = by_name[name]
-        assert (one.method, one.dp, one.settings) == (method, dp or "none", {})
-        assert 1 in one.orders
+        system = by_name[name]
+        assert (system.method, system.dp, system.settings) == (method, dp or "none", {})
+        assert 1 in system.orders

@@ -22,10 +22,12 @@ def report(**checkpoints: Any) -> Report:
     shared = {"part": "full", "dose": "all", "declared": True, "rows_per_canary": 1}
     shared |= {"epsilon_per_record": 0.0, "says": "a bound of 0 proves nothing"}
     coins, places = [], []
-    for name, (right, hits, more) in checkpoints.items():
-        one = {"checkpoint": name, **shared, **more}
-        coins.append(one | {"pairs": 200, "guesses": guesses, "right_guesses": right})
-        places.append(one | {"k": 1, "canaries": 200, "hits": hits})
+    for name, (right, hits, more_fields) in checkpoints.items():
+        record = {"checkpoint": name, **shared, **more_fields}
+        coins.append(
+            record | {"pairs": 200, "guesses": guesses, "right_guesses": right}
+        )
+        places.append(record | {"k": 1, "canaries": 200, "hits": hits})
     doses = [{"checkpoint": "base", "part": "full", "dose": 0, "exposure_most": 9.0}]
     tables = {"canary_one_run": coins, "canary_epsilon": places}
     return made_report(*checkpoints, tables={**tables, "canary_by_dose": doses})
@@ -34,16 +36,16 @@ def report(**checkpoints: Any) -> Report:
 @pytest.mark.parametrize("claim", [Claim(epsilon=0.5), Claim(epsilon=1, delta=1e-5)])
 def test_what_is_private_is_contradicted_in_one_of_twenty(claim):
     """Randomised response: the mechanism that gives most away under its epsilon."""
-    rng, both = np.random.default_rng(3), 2 * claim.epsilon
-    coin = scipy.special.expit(both)
-    place = np.exp(both) / (np.exp(both) + 511)
+    rng, doubled_epsilon = np.random.default_rng(3), 2 * claim.epsilon
+    coin = scipy.special.expit(doubled_epsilon)
+    chance = np.exp(doubled_epsilon) / (np.exp(doubled_epsilon) + 511)
     contradicted = 0
     for _ in range(200):
         right = rng.binomial(declared_guesses(200), coin)
-        made = report(x=(int(right), int(rng.binomial(200, place)), {}))
-        (one,) = receipts(made, claim)
-        assert one.state in ("contradicted", "consistent")
-        contradicted += one.state == "contradicted"
+        attacked = report(x=(int(right), int(rng.binomial(200, chance)), {}))
+        (receipt,) = receipts(attacked, claim)
+        assert receipt.state in ("contradicted", "consistent")
+        contradicted += receipt.state == "contradicted"
     # 10 of 200, and two standard errors.
     assert contradicted <= 16
 
@@ -62,32 +64,37 @@ def test_a_run_without_noise_is_contradicted_where_theory_allows_it(claim):
     seen = 0
     for _ in range(20):
         right = rng.binomial(declared_guesses(200), 0.999)
-        made = report(x=(int(right), int(rng.binomial(200, 0.999)), {}))
-        (one,) = receipts(made, claim)
-        seen += one.state == "contradicted"
+        attacked = report(x=(int(right), int(rng.binomial(200, 0.999)), {}))
+        (receipt,) = receipts(attacked, claim)
+        seen += receipt.state == "contradicted"
     assert seen >= 16
 
 
 def test_what_cannot_be_contradicted_says_so_and_what_could():
-    made = report(x=(100, 200, {}))
-    (one,) = receipts(made, Claim(epsilon=2, delta=1e-5))
-    assert (one.state, one.needed) == ("cannot_tell", 359)
-    assert "359 pairs of canaries could" in one.sentence(Claim(epsilon=2, delta=1e-5))
-    (one,) = receipts(made, Claim(epsilon=8, delta=1e-5))
-    assert (one.state, one.needed) == ("cannot_tell", None)
+    attacked = report(x=(100, 200, {}))
+    (receipt,) = receipts(attacked, Claim(epsilon=2, delta=1e-5))
+    assert (receipt.state, receipt.needed) == ("cannot_tell", 359)
+    assert "359 pairs of canaries could" in receipt.sentence(
+        Claim(epsilon=2, delta=1e-5)
+    )
+    (receipt,) = receipts(attacked, Claim(epsilon=8, delta=1e-5))
+    assert (receipt.state, receipt.needed) == ("cannot_tell", None)
     withheld = report(x=(100, 200, {"epsilon_per_record": None, "says": "no control"}))
-    (one,) = receipts(withheld, Claim(epsilon=1, delta=1e-5))
-    assert (one.state, one.why) == ("cannot_tell", "no control")
+    (receipt,) = receipts(withheld, Claim(epsilon=1, delta=1e-5))
+    assert (receipt.state, receipt.why) == ("cannot_tell", "no control")
 
 
 def test_several_checkpoints_share_the_level_and_rows_their_group():
     claim = Claim(epsilon=1, delta=1e-5)
-    alone = receipts(report(x=(96, 0, {})), claim)[0].bound
+    bound_alone = receipts(report(x=(96, 0, {})), claim)[0].bound
     among = receipts(report(x=(96, 0, {}), y=(50, 0, {})), claim)[0].bound
     rows = receipts(report(x=(96, 0, {"rows_per_canary": 4})), claim)[0].bound
-    assert rows < among < alone
-    whole = Claim(epsilon=1, delta=1e-5, unit="canary")
-    assert receipts(report(x=(96, 0, {"rows_per_canary": 4})), whole)[0].bound == alone
+    assert rows < among < bound_alone
+    claim_of_canary = Claim(epsilon=1, delta=1e-5, unit="canary")
+    assert (
+        receipts(report(x=(96, 0, {"rows_per_canary": 4})), claim_of_canary)[0].bound
+        == bound_alone
+    )
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 0.0), (1, 1e-5), (2, 1e-6)])
@@ -123,14 +130,14 @@ def test_what_the_runs_accountant_states(tmp_path, capsys):
     write_text(tmp_path / "report.json", report(x=(50, 0, {})).model_dump_json())
     call = ["epsilon", str(tmp_path), "--claims", "1", "--run"]
     privacy: dict[str, Any] = {"epsilon": {"a": 0.5, "b": 2.5}, "delta": 1e-4}
-    for facts, said in (
+    for facts, message in (
         (privacy | {"accountant": "prv"}, "epsilon 2.500 at a delta of 0.0001"),
         ({"no_epsilon": "of no method."}, "states no epsilon: of no method."),
         ({}, "states no epsilon."),
     ):
         write_text(tmp_path / "run.json", json.dumps({"privacy": facts}))
         assert run([*call, str(tmp_path)]) == 0
-        assert said in capsys.readouterr().out
+        assert message in capsys.readouterr().out
     for content in ("{}", "[]", "x"):
         write_text(tmp_path / "run.json", content)
         assert run([*call, str(tmp_path)]) == 2

@@ -71,8 +71,8 @@ BEFORE += ["https://host/v1,", "https://host/v1,b=", "https://host:80/v1:", "hf:
 
 def shared_word(word: str) -> str:
     """The word of a command, as it is shared."""
-    (shown,) = disclosed(made_report("a", command=[word])).command
-    return shown
+    (shown_word,) = disclosed(made_report("a", command=[word])).command
+    return shown_word
 
 
 def shared_option(value: str) -> Any:
@@ -84,8 +84,8 @@ def shared_option(value: str) -> Any:
 @pytest.mark.parametrize("path", OUTSIDE)
 def test_of_a_path_outside_only_its_last_name_is_shared(path):
     for before in BEFORE:
-        shown = shared_word(f"{before}{path}")
-        assert shown == f"{before}x", before
+        word = shared_word(f"{before}{path}")
+        assert word == f"{before}x", before
         assert shared_word(f"{before}{path}]") == f"{before}x]", before
 
 
@@ -104,9 +104,9 @@ def test_a_path_at_once_behind_a_short_option_is_cut_too(path):
 
 @pytest.mark.parametrize("scheme", ["git+file://", "sqlite:///", "x+FILE://host"])
 def test_an_address_without_a_host_on_the_web_is_a_path(scheme):
-    shown = shared_word(f"{scheme}/home/anna/x")
-    assert "anna" not in shown
-    assert shown.endswith(":x")
+    word = shared_word(f"{scheme}/home/anna/x")
+    assert "anna" not in word
+    assert word.endswith(":x")
 
 
 @pytest.mark.parametrize(
@@ -120,13 +120,13 @@ def test_an_address_without_a_host_on_the_web_is_a_path(scheme):
     ],
 )
 def test_no_address_shows_its_user(address):
-    shown = shared_word(address)
-    assert "anna" not in shown
-    assert "ret" not in shown
+    word = shared_word(address)
+    assert "anna" not in word
+    assert "ret" not in word
 
 
 @pytest.mark.parametrize(
-    ("listed", "shown"),
+    ("listed", "shared"),
     [
         ("/home/anna/x:/home/anna/y;/home/anna/z", "x:y;z"),
         (r"C:\anna\x;D:\anna\y", "x;y"),
@@ -136,8 +136,8 @@ def test_no_address_shows_its_user(address):
         ("https://host/v1,https://anna:key@host/v2", "https://host/v1,https://host/v2"),
     ],
 )
-def test_each_path_of_a_list_is_cut(listed, shown):
-    assert shared_word(listed) == shown
+def test_each_path_of_a_list_is_cut(listed, shared):
+    assert shared_word(listed) == shared
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_web_addresses_and_paths_inside_the_working_directory_stay(text):
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"),
+    ("value", "shared"),
     [
         ("loss=anna/x.csv", "loss=x.csv"),
         ("loss=-anna/x.csv", "loss=-x.csv"),
@@ -175,8 +175,8 @@ def test_web_addresses_and_paths_inside_the_working_directory_stay(text):
         ("file:anna/x.csv", "x.csv"),
     ],
 )
-def test_an_option_that_names_files_is_shared_without_any_folder(value, shown):
-    assert shared_option(value) == shown
+def test_an_option_that_names_files_is_shared_without_any_folder(value, shared):
+    assert shared_option(value) == shared
 
 
 @pytest.mark.parametrize("piece", ["a/", "../", "a:", "C:", "~", "=,", "a ", "http://"])

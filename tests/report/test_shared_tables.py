@@ -109,8 +109,8 @@ def tables() -> dict[str, list[dict[str, Any]]]:
 @pytest.fixture(scope="module")
 def report() -> Report:
     rows = [
-        figure("a", place, LONG, clusters=40, n=777, interval_level=1 - LONG / 7)
-        for place in (
+        figure("a", column, LONG, clusters=40, n=777, interval_level=1 - LONG / 7)
+        for column in (
             *("mia|auc|loss", "stages|memory|1", "utility|accuracy|1|task:t"),
             *("canary|exposure_mean|full", "matched|nll_pii", "extract|greedy_rate"),
             *("rank|top1_rate|pii", "series|auc|series", "noise|gap|0.5"),
@@ -118,7 +118,7 @@ def report() -> Report:
         )
     ]
     change = figure("a", "matched|did", LONG, clusters=40, baseline="b", p=LONG)
-    said = Finding.on(
+    moved_finding = Finding.on(
         change,
         "moved",
         "said",
@@ -130,7 +130,7 @@ def report() -> Report:
         *("a", "b"),
         results=rows,
         contrasts=[change],
-        findings=[said],
+        findings=[moved_finding],
         tables=tables(),
         origins=AUDITS,
     )
@@ -141,9 +141,9 @@ def test_no_number_of_any_format_has_more_than_six_digits(report, tmp_path):
     formats = [name for name in WRITERS if name not in private]
     written = write_report(report, tmp_path, formats=formats)
     assert {*FORMATS_ON_REQUEST, "html", "md", "csv"} <= {*formats, *private}
-    found = {path.name: [*long_numbers(path)] for path in written}
-    assert {name: long for name, long in found.items() if long} == {}
-    assert {f"{name}.csv" for name in tables()} <= found.keys()
+    long_by_name = {path.name: [*long_numbers(path)] for path in written}
+    assert {name: long for name, long in long_by_name.items() if long} == {}
+    assert {f"{name}.csv" for name in tables()} <= long_by_name.keys()
     # Those that are not rounded would be seen.
     (tmp_path / "exact.csv").write_text(f"value\n{LONG}\n")
     assert [*long_numbers(tmp_path / "exact.csv")] == [str(LONG)]
@@ -177,56 +177,56 @@ def test_every_p_of_every_table_has_one_digit(report, tmp_path):
                     assert digits(value) <= 1, (path.name, column, value)
                     seen += 1
     assert seen >= 10
-    (shown,) = disclosed(report).findings
-    assert digits(repr(shown.p)) <= 1
-    assert digits(repr(shown.p_adjusted)) <= 1
+    (shared_finding,) = disclosed(report).findings
+    assert digits(repr(shared_finding.p)) <= 1
+    assert digits(repr(shared_finding.p_adjusted)) <= 1
 
 
 def test_a_p_is_not_rounded_like_a_share(report):
     """A step of a share would make 0.0137 of it 0.025, or 5 points."""
-    shown = disclosed(report).tables
-    assert shown["extract_prompts"][0]["p_adjusted"] == 0.01
-    assert shown["stages_states"][0]["p_adjusted"] == 0.02
+    shared_records = disclosed(report).tables
+    assert shared_records["extract_prompts"][0]["p_adjusted"] == 0.01
+    assert shared_records["stages_states"][0]["p_adjusted"] == 0.02
 
 
 def test_tokens_of_a_table_are_rounded_to_those_of_a_cluster():
     records = [{"clusters": 50, "tokens": 1234, "n": 991}]
-    one = made_report("a", tables={"of_tokens": records})
-    (shown,) = disclosed(one).tables["of_tokens"]
+    table_report = made_report("a", tables={"of_tokens": records})
+    (shared_record,) = disclosed(table_report).tables["of_tokens"]
     # 25 and 20 tokens a cluster; the steps are 30 and 20.
-    assert shown == {"clusters": 50, "tokens": 1230, "n": 1000}
+    assert shared_record == {"clusters": 50, "tokens": 1230, "n": 1000}
 
 
 def test_ranks_are_rounded_as_the_largest_of_them_asks():
     """One token of rank 40,000 among 5,000 moves a mean of 90 by 8."""
     row = figure("a", "rank|rank_mean|pii_all", 91.2345, unit="ranks", clusters=100)
-    shown = [
-        disclosed(made_report("a", results=[one])).results[0].value
-        for one in (row, row.model_copy(update={"value": 91.2345 + 8}))
+    shared_values = [
+        disclosed(made_report("a", results=[each_row])).results[0].value
+        for each_row in (row, row.model_copy(update={"value": 91.2345 + 8}))
     ]
-    assert shown == [90.0, 100.0]
+    assert shared_values == [90.0, 100.0]
 
 
 def test_a_count_of_identifiers_is_rounded_to_two_clusters_worth():
     """100 identifiers in 20 clusters: five each, so that counts go by tens."""
     record = {"checkpoint": "a", "clusters": 20, "spans": 100, "tried": 100}
-    found = [
+    shared_counts = [
         disclosed(
             made_report("a", tables={"extract_prompts": [record | {"found": count}]})
         ).tables["extract_prompts"][0]["found"]
         for count in (42, 47)
     ]
-    assert found == [40, 50]
+    assert shared_counts == [40, 50]
 
 
 def test_how_many_tokens_an_identifier_has_is_in_no_reason():
     reasons = "1 no eligible window of length 17; 2 no eligible window of length 23"
     record = {"type": "SSN", "matched": 9, "unmatched": 4}
     record |= {"reasons": f"{reasons}; 1 none within caliper"}
-    one = made_report("a", tables={"matching_by_type": [record]})
-    (shown,) = disclosed(one).tables["matching_by_type"]
-    assert shown["reasons"] == "3 no eligible window; 1 none within caliper"
-    assert [shown["matched"], shown["unmatched"]] == [9, 4]
+    table_report = made_report("a", tables={"matching_by_type": [record]})
+    (shared_record,) = disclosed(table_report).tables["matching_by_type"]
+    assert shared_record["reasons"] == "3 no eligible window; 1 none within caliper"
+    assert [shared_record["matched"], shared_record["unmatched"]] == [9, 4]
 
 
 def test_a_table_of_a_task_is_withheld_where_the_task_has_few_clusters():
@@ -240,9 +240,11 @@ def test_a_table_of_a_task_is_withheld_where_the_task_has_few_clusters():
         {"task": task, "covariate": "length", "ks": 0.5, "p": 0.013, "smd": 0.4}
         for task in ("small", "large")
     ]
-    one = made_report("a", results=rows, tables={"mia_covariates": records})
-    one = one.model_copy(update={"origins": {"mia_covariates": "mia"}})
-    small, large = disclosed(one).tables["mia_covariates"]
+    table_report = made_report("a", results=rows, tables={"mia_covariates": records})
+    table_report = table_report.model_copy(
+        update={"origins": {"mia_covariates": "mia"}}
+    )
+    small, large = disclosed(table_report).tables["mia_covariates"]
     assert [small[name] for name in ("ks", "p", "smd")] == [None, None, None]
     assert "withheld" in small["note"]
     assert [large[name] for name in ("ks", "p", "smd")] == [0.5, 0.01, 0.4]
@@ -258,10 +260,14 @@ def test_a_state_of_few_is_shown_without_its_p():
         "p_adjusted": 0.0123,
         "clusters": MIN_CLUSTERS_TO_PUBLISH - 1,
     }
-    one = made_report("a", tables={"stages_states": [record]})
-    (shown,) = disclosed(one).tables["stages_states"]
-    assert shown["p_adjusted"] is None
-    assert [shown["state"], shown["stage"], shown["trained_at"]] == ["remembered", 2, 1]
+    table_report = made_report("a", tables={"stages_states": [record]})
+    (shared_record,) = disclosed(table_report).tables["stages_states"]
+    assert shared_record["p_adjusted"] is None
+    assert [
+        shared_record["state"],
+        shared_record["stage"],
+        shared_record["trained_at"],
+    ] == ["remembered", 2, 1]
 
 
 def test_the_length_of_one_text_is_not_what_the_covariates_leave_open():
@@ -283,10 +289,12 @@ def test_the_length_of_one_text_is_not_what_the_covariates_leave_open():
     def told(length: int, *, exact: bool) -> Any:
         changed = facts.assign(length=[length, *lengths[1:]])
         records = [r for r in covariate_table(changed) if r["covariate"] == "length"]
-        one = made_report("a", tables={"mia_covariates": records})
-        return (one if exact else disclosed(one)).tables["mia_covariates"]
+        table_report = made_report("a", tables={"mia_covariates": records})
+        return (table_report if exact else disclosed(table_report)).tables[
+            "mia_covariates"
+        ]
 
-    left = {
+    lengths_left = {
         exact: [
             length
             for length in range(60, 220)
@@ -294,28 +302,28 @@ def test_the_length_of_one_text_is_not_what_the_covariates_leave_open():
         ]
         for exact in (True, False)
     }
-    assert left[True] == [lengths[0]]  # the attack works
-    assert len(left[False]) >= 40
+    assert lengths_left[True] == [lengths[0]]  # the attack works
+    assert len(lengths_left[False]) >= 40
 
 
 @pytest.mark.parametrize("clusters", [40, 120, 400])
 def test_a_p_leaves_one_score_of_its_rows_open(clusters):
     """The attacker knows all scores but one, and tries what that one could be."""
-    guesses, left = np.linspace(-4, 4, 161), []
+    guesses, guesses_left = np.linspace(-4, 4, 161), []
     for seed in range(10):
-        own = np.random.default_rng(seed).normal(-0.3, 1.0, clusters)
+        own_scores = np.random.default_rng(seed).normal(-0.3, 1.0, clusters)
 
-        def shown(score: float, others: np.ndarray = own[1:]) -> float:
+        def shown(score: float, others: np.ndarray = own_scores[1:]) -> float:
             p = scipy.stats.ttest_1samp([score, *others], 0.0).pvalue
             record = {"checkpoint": "a", "clusters": clusters, "p_adjusted": float(p)}
-            one = made_report("a", tables={"shown": [record]})
-            found: float = disclosed(one).tables["shown"][0]["p_adjusted"]
-            return found
+            table_report = made_report("a", tables={"shown": [record]})
+            shared_p: float = disclosed(table_report).tables["shown"][0]["p_adjusted"]
+            return shared_p
 
-        told = shown(own[0])
-        left.append(np.mean([shown(guess) == told for guess in guesses]))
+        own_p = shown(own_scores[0])
+        guesses_left.append(np.mean([shown(guess) == own_p for guess in guesses]))
     # As of a figure that is rounded to one standard deviation of a score.
-    assert np.median(left) > 0.08
+    assert np.median(guesses_left) > 0.08
 
 
 @pytest.mark.parametrize(
@@ -323,8 +331,8 @@ def test_a_p_leaves_one_score_of_its_rows_open(clusters):
 )
 def test_a_shared_p_stays_on_its_side_of_the_level(p, side):
     record = {"checkpoint": "a", "clusters": 40, "p": p}
-    one = made_report("a", tables={"shown": [record]})
-    assert (disclosed(one).tables["shown"][0]["p"] < 0.05) is side
+    table_report = made_report("a", tables={"shown": [record]})
+    assert (disclosed(table_report).tables["shown"][0]["p"] < 0.05) is side
 
 
 def test_settings_sources_and_commands_tell_no_folder_and_no_key(tmp_path):
@@ -340,7 +348,7 @@ def test_settings_sources_and_commands_tell_no_folder_and_no_key(tmp_path):
         f"-o/srv/{secret}/out",
         f"d=/data/a={secret}, b:{secret}/e",
     ]
-    one = made_report(
+    secret_report = made_report(
         "a",
         command=["spark-audit", "all", *typed],
         settings={
@@ -349,7 +357,7 @@ def test_settings_sources_and_commands_tell_no_folder_and_no_key(tmp_path):
             "reference": f"/models/{secret}/base",
         },
     )
-    (facts,) = one.checkpoints
+    (facts,) = secret_report.checkpoints
     facts = facts.model_copy(
         update={
             "source": f"file:///home/{secret}/runs/a?key=abc123",
@@ -357,8 +365,10 @@ def test_settings_sources_and_commands_tell_no_folder_and_no_key(tmp_path):
             "notes": [f"opened from /models/{secret}/base"],
         }
     )
-    one = one.model_copy(update={"checkpoints": [facts]})
-    written = write_report(one, tmp_path, formats=["html", "md", "dossier", "card"])
+    secret_report = secret_report.model_copy(update={"checkpoints": [facts]})
+    written = write_report(
+        secret_report, tmp_path, formats=["html", "md", "dossier", "card"]
+    )
     for path in written:
         text = path.read_text()
         assert "Clinic" not in text, path
@@ -377,8 +387,10 @@ def test_next_to_a_withheld_group_the_smallest_of_the_others_is_withheld_too():
     """Else the pooled figure less the groups that are shown would be that of a few."""
     sizes = {"A": MIN_CLUSTERS_TO_PUBLISH - 1, "B": 30, "C": 20}
     rows = [
-        figure("a", f"matched|nll_pii||type:{kind}", LONG, clusters=n, n=10 * n)
-        for kind, n in sizes.items()
+        figure("a", f"matched|nll_pii||type:{type_name}", LONG, clusters=n, n=10 * n)
+        for type_name, n in sizes.items()
     ]
-    shown = disclosed(made_report("a", results=rows)).results
-    assert [one.group for one in shown if one.value is None] == ["type:A", "type:C"]
+    shared_rows = disclosed(made_report("a", results=rows)).results
+    assert [
+        shared_row.group for shared_row in shared_rows if shared_row.value is None
+    ] == ["type:A", "type:C"]

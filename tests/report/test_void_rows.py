@@ -19,19 +19,22 @@ FIGURES = ("matched|memory", "matched|memory||type:EMAIL", "extract|greedy_rate"
 def made(fault: str = "", *findings, of: str = "a") -> Report:
     """``a`` and ``b`` with figures of three audits, and a guard that failed for one."""
     names = ("base", "a", "b")
-    rows = [figure(name, place, 0.5) for name in names for place in FIGURES]
+    rows = [figure(name, column, 0.5) for name in names for column in FIGURES]
     rows += [figure(name, "utility|last", 0.5) for name in names]
     rows.append(figure("a", "matched|memory||dose:1", None))
     did = [
         figure(name, "matched|did", -0.9, baseline="base", p=0.0002, p_adjusted=0.0002)
         for name in ("a", "b")
     ]
-    told = list(findings) or [
+    findings_given = list(findings) or [
         said("matched", name, "nothing_shown", "s", **FAMILY) for name in ("a", "b")
     ]
     records = [{"checkpoint": name, "share": 0.5, "clusters": 9} for name in names]
     result = AuditResult(
-        results=rows, contrasts=did, findings=told, tables={"matched_shares": records}
+        results=rows,
+        contrasts=did,
+        findings=findings_given,
+        tables={"matched_shares": records},
     )
     bare = made_report(*names)
     facts = {k: getattr(bare, k) for k in ("status", "command", "manifest")}
@@ -53,8 +56,10 @@ def test_every_figure_of_a_faulty_setup_is_void_and_names_the_guard(fault):
             assert row.status == ("void" if is_void else "ok")
         states = {"base": "", "a": "NOT TESTED", "b": "NO LEAK FOUND"}
         assert row.state == states[row.checkpoint]
-    of_a = [one for one in report.findings if one.checkpoint == "a"]
-    assert {one.voided_by for one in of_a if one.claim != "not_tested"} == {fault}
+    of_a = [finding for finding in report.findings if finding.checkpoint == "a"]
+    assert {finding.voided_by for finding in of_a if finding.claim != "not_tested"} == {
+        fault
+    }
 
 
 def test_a_detection_that_the_fault_cannot_cause_keeps_its_figures():
@@ -76,8 +81,8 @@ def test_a_report_made_again_over_other_guards_is_marked_anew():
     """As when an audit is added to a folder, or checkpoints are compared."""
     faulty = made("broken_model")
     facts = {k: getattr(faulty, k) for k in ("status", "command", "manifest")}
-    own = results_of(faulty, ["matched", "extract"])
-    again = assemble(own, checkpoints=faulty.checkpoints, **facts)
+    own_results = results_of(faulty, ["matched", "extract"])
+    again = assemble(own_results, checkpoints=faulty.checkpoints, **facts)
     assert {row.status for row in again.results} == {"ok", "not_estimable"}
     assert {row.voided_by for row in again.results} == {""}
 

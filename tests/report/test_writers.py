@@ -78,8 +78,11 @@ def test_shipped_schema_is_that_of_the_code_and_describes_every_property():
     shipped = json.loads((files("spark_audit") / "schemas/report.json").read_text())
     assert shipped == Report.model_json_schema(mode="serialization"), REGENERATE
     assert shipped["$id"].endswith("report:5")
-    for place in (shipped, *shipped["$defs"].values()):
-        assert all(one.get("description") for one in place["properties"].values())
+    for definition in (shipped, *shipped["$defs"].values()):
+        assert all(
+            property_schema.get("description")
+            for property_schema in definition["properties"].values()
+        )
 
 
 SQL = set(
@@ -108,9 +111,9 @@ def test_csv_is_tidy_and_no_column_is_a_word_of_sql(report, tmp_path):
         ],
         "extract_prompts": [{"checkpoint": "x", "prompt": "test", "variant": "t1"}],
     }
-    given = {"contrasts": [*report.contrasts, of_task], "tables": records}
-    given["origins"] = {"accuracy_matrix": "utility"}
-    write_report(report.model_copy(update=given), tmp_path, formats=["csv"])
+    fields = {"contrasts": [*report.contrasts, of_task], "tables": records}
+    fields["origins"] = {"accuracy_matrix": "utility"}
+    write_report(report.model_copy(update=fields), tmp_path, formats=["csv"])
     tables = {p.stem: pd.read_csv(p) for p in tmp_path.glob("tables/*.csv")}
     assert not {c.lower() for table in tables.values() for c in table} & SQL
     assert tables["accuracy_matrix"][["task", "accuracy"]].to_numpy().tolist() == [
@@ -121,7 +124,7 @@ def test_csv_is_tidy_and_no_column_is_a_word_of_sql(report, tmp_path):
     assert tables["contrasts"]["group_value"].iloc[-1] == "reviews"
     # Of a whole checkpoint there is no stage that it stands after.
     del matrix["after"]
-    write_report(report.model_copy(update=given), tmp_path, formats=["csv"])
+    write_report(report.model_copy(update=fields), tmp_path, formats=["csv"])
     whole = pd.read_csv(tmp_path / "tables" / "accuracy_matrix.csv")
     assert whole[["task", "accuracy"]].to_numpy().tolist() == [["a", 0.5], ["b", 0.25]]
 
@@ -142,33 +145,33 @@ def test_what_a_report_says_of_itself_writes_nothing_elsewhere(report, tmp_path)
 
 @pytest.mark.parametrize("name", ["tables", "figures", "scores"])
 def test_no_link_leads_out_of_the_folder(name, report, tmp_path):
-    theirs, folder = tmp_path / "theirs", tmp_path / "report"
-    for path in (theirs, folder):
+    outside, folder = tmp_path / "theirs", tmp_path / "report"
+    for path in (outside, folder):
         path.mkdir()
-    (theirs / "kept.csv").write_text("kept")
-    (folder / name).symlink_to(theirs)
+    (outside / "kept.csv").write_text("kept")
+    (folder / name).symlink_to(outside)
     with pytest.raises(InputError, match=f"{name}: is a link out of the folder"):
         write_report(report, folder)
-    assert [path.name for path in theirs.iterdir()] == ["kept.csv"]
+    assert [path.name for path in outside.iterdir()] == ["kept.csv"]
     assert [path.name for path in folder.iterdir()] == [name]
     # A linked file is not written to, and the folder itself may be a link.
     (folder / name).unlink()
-    (folder / "report.md").symlink_to(theirs / "kept.csv")
+    (folder / "report.md").symlink_to(outside / "kept.csv")
     (tmp_path / "latest").symlink_to(folder)
     write_report(report, tmp_path / "latest", formats=("csv", "md"))
-    assert (theirs / "kept.csv").read_text() == "kept"
+    assert (outside / "kept.csv").read_text() == "kept"
     assert (folder / "tables" / "results.csv").is_file()
 
 
 def test_what_an_earlier_report_named_goes_and_nothing_else(report, tmp_path):
     tables = tmp_path / "tables"
-    more = report.model_copy(update={"tables": {"further": [{"a": 1}]}})
-    write_report(more, tmp_path, formats=["csv", "latex", "md", "json"])
+    report_of_more = report.model_copy(update={"tables": {"further": [{"a": 1}]}})
+    write_report(report_of_more, tmp_path, formats=["csv", "latex", "md", "json"])
     assert (tables / "further.csv").exists()
     for name in ("mine.csv", "mine.tex"):
         (tables / name).write_text("kept")
     # The same report again, in one format: the others still tell of it.
-    write_report(more, tmp_path, formats=["md"])
+    write_report(report_of_more, tmp_path, formats=["md"])
     assert (tables / "further.csv").exists()
     assert (tmp_path / "report.md").exists()
     write_report(report, tmp_path, formats=["csv", "json"])
@@ -202,11 +205,11 @@ def test_a_report_names_files_of_its_folder_only(name, report, tmp_path):
 def test_a_named_file_that_is_a_folder_or_a_link_does_no_harm(report, tmp_path):
     folder = tmp_path / "report"
     named = {"csv": ["tables/folder.csv", "tables/link.csv"]}
-    other = report.model_copy(update={"files": named, "caveats": ["Another."]})
+    other_report = report.model_copy(update={"files": named, "caveats": ["Another."]})
     (folder / "tables" / "folder.csv").mkdir(parents=True)
     (tmp_path / "theirs").write_text("kept")
     (folder / "tables" / "link.csv").symlink_to(tmp_path / "theirs")
-    (folder / "report.json").write_text(other.model_dump_json())
+    (folder / "report.json").write_text(other_report.model_dump_json())
     write_report(report, folder, formats=["json"])
     assert (tmp_path / "theirs").read_text() == "kept"
     assert (folder / "tables" / "folder.csv").is_dir()
@@ -235,9 +238,9 @@ def test_a_report_that_is_a_link_out_of_its_folder_is_not_read(report, tmp_path)
 )
 def test_tables_that_no_audit_leaves(table, record, message, report, tmp_path):
     write_report(report, tmp_path, formats=["json"])
-    told = json.loads((tmp_path / "report.json").read_text())
-    told["tables"] = {table: [record]}
-    (tmp_path / "report.json").write_text(json.dumps(told))
+    report_json = json.loads((tmp_path / "report.json").read_text())
+    report_json["tables"] = {table: [record]}
+    (tmp_path / "report.json").write_text(json.dumps(report_json))
     with pytest.raises(InputError, match=message):
         read_report(tmp_path)
 
@@ -256,10 +259,10 @@ def test_what_is_of_nothing_says_why_where_figures_of_few_are_withheld(report):
 
 
 def test_markdown_renders_no_tags(report):
-    told = report.model_copy(
+    told_report = report.model_copy(
         update={"findings": [found("x: <img src=a> but p < 0.05")]}
     )
-    assert "&lt;img src=a> but p < 0.05" in render(told)
+    assert "&lt;img src=a> but p < 0.05" in render(told_report)
 
 
 def test_markdown_fits_an_issue_and_says_what_it_leaves_out(report):
@@ -352,14 +355,14 @@ def test_the_page_is_opened_in_a_browser_if_asked(tmp_path, monkeypatch, capsys)
 def test_the_page_does_not_change_with_what_else_is_written(tmp_path):
     """Else a report whose tables were written after its page would not be verified."""
     rows = [
-        figure("base", f"rank|top1_rate|pii|type:T{place}", 0.5) for place in range(80)
+        figure("base", f"rank|top1_rate|pii|type:T{seed}", 0.5) for seed in range(80)
     ]
     leak = said("matched", "a", "memory", "memory.", p=0.01, family="primary")
-    given = made_report("base", "a", results=rows, findings=[leak])
+    leaking_report = made_report("base", "a", results=rows, findings=[leak])
     folder = tmp_path / "r"
-    write_report(given, folder, formats=("html", "json"))
-    alone = (folder / "report.html").read_bytes()
-    assert b'href="tables/results.csv"' in alone
+    write_report(leaking_report, folder, formats=("html", "json"))
+    page_alone = (folder / "report.html").read_bytes()
+    assert b'href="tables/results.csv"' in page_alone
     write_report(read_report(folder), folder, formats=("csv", "dossier"))
     write_report(read_report(folder), folder, formats=("html",))
-    assert (folder / "report.html").read_bytes() == alone
+    assert (folder / "report.html").read_bytes() == page_alone

@@ -76,16 +76,16 @@ def rich(count: int, *, long: bool = False, seeds: int = 0) -> Report:
 
     leaking = methods[1] if len(methods) > 1 else ""
     status = {1: "invalid", 3: "insensitive", 5: "not_resolvable"}
-    for place, name in enumerate(entries):
+    for index, name in enumerate(entries):
         base = name == "base"
-        own: dict[str, Any] = {"status": status.get(place, "ok")}
+        status_fields: dict[str, Any] = {"status": status.get(index, "ok")}
         bare = (
-            {"low": None, "high": None, "interval_method": "none"} if place == 2 else {}
+            {"low": None, "high": None, "interval_method": "none"} if index == 2 else {}
         )
         level = float(random.normal(0.4, 0.6))
-        change = BASE_IS_REFERENCE if base else own | bare
+        change = BASE_IS_REFERENCE if base else status_fields | bare
         put(name, "matched", "delta_sel", level, unit="nats")
-        remembered = BASE_IS_REFERENCE if base else own | bare
+        remembered = BASE_IS_REFERENCE if base else status_fields | bare
         memory = -0.3 if entry_of(name) == leaking else -level / 3
         still = {} if base else {"at_most": min(memory - 0.15, 0.0)}
         figures = {"unit": "nats", "mde": 0.2, **still, **remembered}
@@ -117,10 +117,10 @@ def rich(count: int, *, long: bool = False, seeds: int = 0) -> Report:
                 put(name, "utility", "accuracy", float(random.uniform(0, 1)), **where)
     for name in dict.fromkeys(map(entry_of, names[1:])):
         for stage in (1, 2, 3):
-            for place, task in enumerate(TASKS[:3], start=1):
-                at = -1.0 if stage >= place else 0.0
+            for position, task in enumerate(TASKS[:3], start=1):
+                at = -1.0 if stage >= position else 0.0
                 where = {"variant": str(stage), **group_fields(f"task:{task}")}
-                gone = UNKNOWN if (stage, place) == (2, 3) else {}
+                gone = UNKNOWN if (stage, position) == (2, 3) else {}
                 put(name, "stages", "memory", at, unit="nats", **where, **gone)
         if name != "base":
             gain = float(random.normal(0.1, 0.2))
@@ -173,15 +173,15 @@ def rich(count: int, *, long: bool = False, seeds: int = 0) -> Report:
 
 def findings(names: list[str], leaking: str) -> list[Any]:
     """One test of each attack on each checkpoint; in one of them two found a leak."""
-    found = []
+    made_findings = []
     for name in names:
         for audit in ("matched", "canary", "twins", "mia", "extract", "series"):
             claim = "nothing_shown"
             if entry_of(name) == leaking and audit in ("matched", "twins"):
                 claim = "memory"
             tested = {"p": 0.0001 if claim == "memory" else 0.5, "family": "primary"}
-            found.append(said(audit, name, claim, **tested))
-    return found
+            made_findings.append(said(audit, name, claim, **tested))
+    return made_findings
 
 
 def tables(names: list[str], random: np.random.Generator) -> dict[str, Any]:
@@ -228,22 +228,22 @@ def tables(names: list[str], random: np.random.Generator) -> dict[str, Any]:
                 "spans": 60,
                 "clusters": 60,
                 "tried": 60,
-                "found": place % 7,
+                "found": index % 7,
                 "held_out": 30,
                 "held_out_found": 0,
             }
-            for place, name in enumerate(names)
+            for index, name in enumerate(names)
             for prompt in ("full", "cue")
         ],
         "balance": [
             {
                 "covariate": covariate,
-                "smd_before": 0.1 + place,
-                "smd_after": 0.05 * place,
-                "variance_ratio_before": 0.5 + place,
+                "smd_before": 0.1 + index,
+                "smd_after": 0.05 * index,
+                "variance_ratio_before": 0.5 + index,
                 "variance_ratio_after": 1.1,
             }
-            for place, covariate in enumerate(("nll_mean", "tokens", "position"))
+            for index, covariate in enumerate(("nll_mean", "tokens", "position"))
         ],
         "matching_by_type": [
             {"type": "SSN", "matched": 4, "unmatched": 2, "reasons": "2 too far"}
@@ -253,19 +253,19 @@ def tables(names: list[str], random: np.random.Generator) -> dict[str, Any]:
                 "checkpoint": name,
                 "task": task,
                 "stage": stage,
-                "trained_at": place,
-                "state": "remembered" if stage >= place else "not yet trained",
+                "trained_at": position,
+                "state": "remembered" if stage >= position else "not yet trained",
             }
             for name in dict.fromkeys(map(entry_of, trained))
-            for place, task in enumerate(TASKS[:3], start=1)
+            for position, task in enumerate(TASKS[:3], start=1)
             for stage in (1, 2, 3)
         ],
         "series_stages": [
             {"checkpoint": name, "stage": stage, "tasks": stage}
             | {
-                f"{of}_{end}": 0.6 + apart + beyond * stage / 20
-                for of, beyond in (("last", 0), ("series", 1))
-                for end, apart in (("value", 0.0), ("low", -0.05), ("high", 0.05))
+                f"{of}_{end}": 0.6 + offset + gain * stage / 20
+                for of, gain in (("last", 0), ("series", 1))
+                for end, offset in (("value", 0.0), ("low", -0.05), ("high", 0.05))
             }
             for name in dict.fromkeys(map(entry_of, trained))
             for stage in (1, 2, 3)
@@ -274,15 +274,15 @@ def tables(names: list[str], random: np.random.Generator) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def made() -> Callable[[int, bool], tuple[Report, dict[str, Drawing]]]:
+def drawn_report() -> Callable[[int, bool], tuple[Report, dict[str, Drawing]]]:
     """``made(count, long)``: a rich report and its drawings by name, drawn once."""
-    known: dict[tuple[int, bool], tuple[Report, dict[str, Drawing]]] = {}
+    known_reports: dict[tuple[int, bool], tuple[Report, dict[str, Drawing]]] = {}
 
     def get(count: int, long: bool = False) -> tuple[Report, dict[str, Drawing]]:
-        if (count, long) not in known:
+        if (count, long) not in known_reports:
             report = rich(count, long=long, seeds=3 if count == 4 else 0)
-            found = {drawing.name: drawing for drawing in drawings(report)}
-            known[count, long] = (report, found)
-        return known[count, long]
+            drawings_by_name = {drawing.name: drawing for drawing in drawings(report)}
+            known_reports[count, long] = (report, drawings_by_name)
+        return known_reports[count, long]
 
     return get

@@ -35,8 +35,8 @@ def rows_of(report, audit, metric, of=""):
 
 
 @pytest.mark.parametrize("name", [*FIGURE_NEEDS, *FORMER_NAMES])
-def test_every_figure_can_be_plotted_by_its_name_and_its_former_one(made, name):
-    report, _ = made(4)
+def test_every_figure_can_be_plotted_by_its_name_and_its_former_one(drawn_report, name):
+    report, _ = drawn_report(4)
     plotted = report.plot(name)
     assert all(isinstance(axes, Axes) for axes in plotted.axes)
     present_name = FORMER_NAMES.get(name, name)
@@ -47,8 +47,8 @@ def test_every_figure_can_be_plotted_by_its_name_and_its_former_one(made, name):
     assert plotted.name in report.plots
 
 
-def test_a_figure_that_is_none_or_empty_is_said_in_a_line(made):
-    report, _ = made(1)
+def test_a_figure_that_is_none_or_empty_is_said_in_a_line(drawn_report):
+    report, _ = drawn_report(1)
     with pytest.raises(InputError, match="unknown figure 'mio'") as caught:
         report.plot("mio")
     assert "mia" in str(caught.value)
@@ -57,8 +57,8 @@ def test_a_figure_that_is_none_or_empty_is_said_in_a_line(made):
         empty.plot("roc")
 
 
-def test_memory_is_drawn_turned_with_its_null_and_the_strongest_leak(made):
-    report, drawings = made(14, True)
+def test_memory_is_drawn_turned_with_its_null_and_the_strongest_leak(drawn_report):
+    report, drawings = drawn_report(14, True)
     axes = drawings["matched"].figure.axes[0]
     rows = rows_of(report, "matched", "memory")
     drawn = 0
@@ -81,9 +81,9 @@ def test_memory_is_drawn_turned_with_its_null_and_the_strongest_leak(made):
     assert "no memory" in texts
 
 
-def test_the_strongest_leak_is_a_line_through_all_rows(made):
-    report, drawings = made(4)
-    leaking = next(one.name for one in report.states if one.state == "LEAKS")
+def test_the_strongest_leak_is_a_line_through_all_rows(drawn_report):
+    report, drawings = drawn_report(4)
+    leaking = next(state.name for state in report.states if state.state == "LEAKS")
     axes = drawings["matched"].figure.axes[0]
     gain = -rows_of(report, "matched", "memory")[leaking].value
     lines = [line for line in axes.lines if to_hex(line.get_color()) == ALARM]
@@ -93,8 +93,8 @@ def test_the_strongest_leak_is_a_line_through_all_rows(made):
         assert line.get_xdata()[0] == pytest.approx(gain)
 
 
-def test_the_grey_band_ends_where_nothing_more_could_be_there(made):
-    report, drawings = made(14, True)
+def test_the_grey_band_ends_where_nothing_more_could_be_there(drawn_report):
+    report, drawings = drawn_report(14, True)
     axes = drawings["matched"].figure.axes[0]
     rows = rows_of(report, "matched", "memory")
     bands = {
@@ -106,15 +106,15 @@ def test_the_grey_band_ends_where_nothing_more_could_be_there(made):
         assert end == pytest.approx(-rows[name].at_most)
 
 
-def test_ranks_of_canaries_are_what_their_exposures_mean(made):
-    report, drawings = made(4)
+def test_ranks_of_canaries_are_what_their_exposures_mean(drawn_report):
+    report, drawings = drawn_report(4)
     (axes, *_) = drawings["canary"].figure.axes
-    own = [
+    own_records = [
         record
         for record in report.tables["canary_by_dose"]
         if (record["checkpoint"], record["part"]) == ("base", "full")
     ]
-    ranks = sorted(2 ** (7.0 - record["exposure_mean"]) for record in own)
+    ranks = sorted(2 ** (7.0 - record["exposure_mean"]) for record in own_records)
     drawn = sorted(y for _, y in points_of(axes, "base"))
     assert drawn == pytest.approx(ranks, rel=1e-5)
     assert axes.get_yscale() == "log"
@@ -123,8 +123,8 @@ def test_ranks_of_canaries_are_what_their_exposures_mean(made):
     assert low > 128 * 0.99 > 1 > high
 
 
-def test_shares_that_came_out_are_counts_with_exact_intervals(made):
-    report, drawings = made(4)
+def test_shares_that_came_out_are_counts_with_exact_intervals(drawn_report):
+    report, drawings = drawn_report(4)
     axes = drawings["extract"].figure.axes[0]
     for record in report.tables["extract_prompts"]:
         if record["prompt"] != "full" or "[" in record["checkpoint"]:
@@ -134,8 +134,8 @@ def test_shares_that_came_out_are_counts_with_exact_intervals(made):
     assert any(text.get_text().startswith("0 of 60") for text in axes.texts)
 
 
-def test_cells_say_memory_in_per_cent_and_frame_what_is_remembered(made):
-    report, drawings = made(4)
+def test_cells_say_memory_in_per_cent_and_frame_what_is_remembered(drawn_report):
+    report, drawings = drawn_report(4)
     axes = drawings["stages"].figure.axes[0]
     numbers = [text.get_text() for text in axes.texts]
     # A gain of one nat: 2.7 times as likely.
@@ -157,8 +157,8 @@ def test_cells_say_memory_in_per_cent_and_frame_what_is_remembered(made):
     assert missing
 
 
-def test_the_love_plot_shows_absolute_differences_and_its_limits(made):
-    report, drawings = made(4)
+def test_the_love_plot_shows_absolute_differences_and_its_limits(drawn_report):
+    report, drawings = drawn_report(4)
     axes = drawings["manifest"].figure.axes[0]
     marks = sorted(
         line.get_xdata()[0]
@@ -173,8 +173,8 @@ def test_the_love_plot_shows_absolute_differences_and_its_limits(made):
     assert {text.get_text() for text in axes.texts} >= {"0.1", "0.25"}
 
 
-def test_a_dumbbell_joins_the_base_with_each_checkpoint(made):
-    report, drawings = made(4)
+def test_a_dumbbell_joins_the_base_with_each_checkpoint(drawn_report):
+    report, drawings = drawn_report(4)
     axes = drawings["nll"].figure.axes[0]
     rows = rows_of(report, "nll", "nll", of="pii")
     joined = [line for line in axes.lines if to_hex(line.get_color()) == "#666666"]

@@ -13,9 +13,9 @@ from spark_audit.sentences import render
 def colours(drawing, name):
     """Colours of the lines that belong to a checkpoint."""
     axes = drawing.figure.axes
-    lines = [line for one in axes for line in one.lines]
-    own = [line for line in lines if line.get_gid() == CHECKPOINT + name]
-    return {to_hex(line.get_color()) for line in own}
+    lines = [line for axis in axes for line in axis.lines]
+    own_lines = [line for line in lines if line.get_gid() == CHECKPOINT + name]
+    return {to_hex(line.get_color()) for line in own_lines}
 
 
 @pytest.mark.parametrize("drawn", ["matched", "selectivity"])
@@ -31,10 +31,10 @@ def test_a_confounded_figure_is_grey_and_says_so(drawn, claim):
         said("twins", "a", "nothing_shown", p=0.6, family="primary"),
     ]
     report = made_report("base", "a", results=rows, findings=findings)
-    assert [one.state for one in report.states] == ["NO LEAK FOUND"]
+    assert [state.state for state in report.states] == ["NO LEAK FOUND"]
 
     (drawing,) = drawings(report, only=[drawn])
-    texts = [text.get_text() for one in drawing.figure.axes for text in one.texts]
+    texts = [text.get_text() for axis in drawing.figure.axes for text in axis.texts]
     is_marked = any("CONFOUNDED" in text for text in texts)
     assert is_marked == (claim == "confounded")
     assert (colours(drawing, "a") == {MUTED}) == (claim == "confounded")
@@ -47,18 +47,18 @@ at fault."""
 
 def markers_of(drawing, name):
     """Markers and colours of a checkpoint's points, without arrows and intervals."""
-    found = set()
+    markers = set()
     for axes in drawing.figure.axes:
         for line in axes.lines:
             is_own = line.get_gid() == CHECKPOINT + name
             if is_own and line.get_marker() not in ("None", "none", "<", ">"):
-                found.add((line.get_marker(), to_hex(line.get_color())))
-    return found
+                markers.add((line.get_marker(), to_hex(line.get_color())))
+    return markers
 
 
 def voided(sound, name, audits):
     """Return a report in which a guard voids all rows of a checkpoint."""
-    findings = [one for one in sound.findings if one.checkpoint != name]
+    findings = [finding for finding in sound.findings if finding.checkpoint != name]
     findings += [said(audit, name, "not_tested", status="void") for audit in audits]
     results = []
     for row in sound.results:
@@ -71,8 +71,8 @@ def voided(sound, name, audits):
 
 
 @pytest.mark.parametrize("drawn", DRAWN)
-def test_what_a_guard_voids_is_a_grey_cross(made, drawn):
-    sound, _ = made(4)
+def test_what_a_guard_voids_is_a_grey_cross(drawn_report, drawn):
+    sound, _ = drawn_report(4)
     audits = ("matched", "canary", "twins", "mia", "extract", "series")
     report = voided(sound, "spark", audits)
     (drawing,) = drawings(report, only=[drawn])
@@ -84,8 +84,8 @@ def test_what_a_guard_voids_is_a_grey_cross(made, drawn):
 
 
 @pytest.mark.parametrize("drawn", ["mia", "series"])
-def test_a_void_panel_is_crossed_and_says_so(made, drawn):
-    sound, _ = made(4)
+def test_a_void_panel_is_crossed_and_says_so(drawn_report, drawn):
+    sound, _ = drawn_report(4)
     report = voided(sound, "spark", ("mia", "series"))
     (drawing,) = drawings(report, only=[drawn])
     for axes in drawing.figure.axes:
@@ -95,15 +95,23 @@ def test_a_void_panel_is_crossed_and_says_so(made, drawn):
         assert bool(crosses) == is_void
 
 
-def test_a_void_stage_is_grey_and_not_framed(made):
-    sound, _ = made(4)
+def test_a_void_stage_is_grey_and_not_framed(drawn_report):
+    sound, _ = drawn_report(4)
     report = voided(sound, "er", ())
     (drawing,) = drawings(report, only=["stages"])
     axes = drawing.figure.axes[0]
-    own = [one for one in axes.collections if one.get_gid() == f"{CHECKPOINT}er"]
-    colours_drawn = {to_hex(colour) for one in own for colour in one.get_facecolors()}
+    own_collections = [
+        collection
+        for collection in axes.collections
+        if collection.get_gid() == f"{CHECKPOINT}er"
+    ]
+    colours_drawn = {
+        to_hex(colour)
+        for collection in own_collections
+        for colour in collection.get_facecolors()
+    }
     assert colours_drawn == {MUTED}
-    assert len(own) == 1
+    assert len(own_collections) == 1
 
 
 def all_void(sound):
@@ -112,7 +120,9 @@ def all_void(sound):
     for row in sound.results:
         status = row.status if row.value is None else "void"
         results.append(row.model_copy(update={"status": status}))
-    findings = [one.model_copy(update={"status": "void"}) for one in sound.findings]
+    findings = [
+        finding.model_copy(update={"status": "void"}) for finding in sound.findings
+    ]
     return sound.model_copy(update={"results": results, "findings": findings})
 
 
@@ -123,17 +133,17 @@ def legend_of(drawing):
 
 
 @pytest.mark.parametrize("drawn", ["nll", "rank", "noise"])
-def test_where_all_is_void_marks_lie_on_the_axis_beside_the_base(made, drawn):
-    sound, _ = made(4)
+def test_where_all_is_void_marks_lie_on_the_axis_beside_the_base(drawn_report, drawn):
+    sound, _ = drawn_report(4)
     (drawing,) = drawings(all_void(sound), only=[drawn])
-    markers = [line.get_marker() for one in drawing.figure.axes for line in one.lines]
+    markers = [line.get_marker() for axis in drawing.figure.axes for line in axis.lines]
     assert "x" in markers
     assert not {"<", ">"} & set(markers)
 
 
 @pytest.mark.parametrize("drawn", ["stages", "rank", "noise", "series"])
-def test_a_legend_names_only_looks_that_are_drawn(made, drawn):
-    sound, _ = made(4)
+def test_a_legend_names_only_looks_that_are_drawn(drawn_report, drawn):
+    sound, _ = drawn_report(4)
     (of_sound,) = drawings(sound, only=[drawn])
     (of_void,) = drawings(all_void(sound), only=[drawn])
     doubt = render("figure.key.doubt")
@@ -143,12 +153,14 @@ def test_a_legend_names_only_looks_that_are_drawn(made, drawn):
     assert len(legend_of(of_void) & legend_of(of_sound)) == (drawn == "series")
 
 
-def test_nothing_found_is_said_only_where_no_checkpoint_among_the_rest_leaks(made):
-    sound, drawn = made(14, True)
+def test_nothing_found_is_said_only_where_no_checkpoint_among_the_rest_leaks(
+    drawn_report,
+):
+    sound, drawn = drawn_report(14, True)
     rest, further = render("figure.canary.rest"), render("figure.canary.further")
     assert rest in legend_of(drawn["canary"])
 
-    names = [one.name for one in sound.checkpoints]
+    names = [checkpoint.name for checkpoint in sound.checkpoints]
     test = {"p": 0.0001, "family": "primary"}
     findings = [said("canary", name, "memory", **test) for name in names]
     leaking = sound.model_copy(update={"findings": findings})

@@ -40,11 +40,11 @@ def entries(report: Report) -> list[str]:
 # ------------------------------------------------------------------ what is shown
 
 
-def test_a_full_report_has_every_figure_in_order(made):
-    _, found = made(4)
-    assert set(found) == ALL
-    assert list(found) == list(FIGURE_NEEDS)
-    for name, drawing in found.items():
+def test_a_full_report_has_every_figure_in_order(drawn_report):
+    _, drawings_by_name = drawn_report(4)
+    assert set(drawings_by_name) == ALL
+    assert list(drawings_by_name) == list(FIGURE_NEEDS)
+    for name, drawing in drawings_by_name.items():
         assert drawing.name == name
         assert drawing.alt.endswith(".")
         assert drawing.caption.endswith(".")
@@ -52,21 +52,21 @@ def test_a_full_report_has_every_figure_in_order(made):
         assert drawing.figure.get_figwidth() <= 2 * PANEL_WIDTH
 
 
-def test_panels_fit_a_phone_with_letters_of_eleven_pixels(made):
+def test_panels_fit_a_phone_with_letters_of_eleven_pixels(drawn_report):
     for count, long in SIZES:
-        for name, drawing in made(count, long)[1].items():
+        for name, drawing in drawn_report(count, long)[1].items():
             letters = min(text.get_fontsize() for text in texts_of(drawing.figure))
             for _, box in panel_boxes(drawing.figure):
                 # A screen of 390 px has 350 beside the page's margins.
-                shown = min(1.5, 350 / box.width)
-                assert letters * shown >= 11, name
+                zoom = min(1.5, 350 / box.width)
+                assert letters * zoom >= 11, name
 
 
 # ------------------------------------------------------------------ nothing to show
 
 
-def test_without_its_table_a_figure_is_not_there(made):
-    report, _ = made(4)
+def test_without_its_table_a_figure_is_not_there(drawn_report):
+    report, _ = drawn_report(4)
     needs = {
         "mia_roc": "mia",
         "canary_by_dose": "canary",
@@ -84,8 +84,8 @@ def test_without_its_table_a_figure_is_not_there(made):
             assert drawings(bare, only=[figure]) == []
 
 
-def test_an_empty_report_and_one_with_nothing_estimable_have_no_figure(made):
-    report, _ = made(4)
+def test_an_empty_report_and_one_with_nothing_estimable_have_no_figure(drawn_report):
+    report, _ = drawn_report(4)
     empty = report.model_copy(update={"results": [], "contrasts": [], "tables": {}})
     assert drawings(empty) == []
     gone = {"value": None, "low": None, "high": None, "status": "not_estimable"}
@@ -95,9 +95,9 @@ def test_an_empty_report_and_one_with_nothing_estimable_have_no_figure(made):
     assert drawings(empty.model_copy(update={"results": nothing})) == []
 
 
-def test_a_stage_that_one_way_of_sharing_has_no_figure_of_is_left_out(made):
-    report, found = made(4)
-    records = [dict(one) for one in report.tables["series_stages"]]
+def test_a_stage_that_one_way_of_sharing_has_no_figure_of_is_left_out(drawn_report):
+    report, drawings_by_name = drawn_report(4)
+    records = [dict(record) for record in report.tables["series_stages"]]
     records[-1] |= {"last_value": None, "last_low": None, "last_high": None}
     tables = report.tables | {"series_stages": records}
     (drawing,) = drawings(report.model_copy(update={"tables": tables}), only=["series"])
@@ -108,12 +108,12 @@ def test_a_stage_that_one_way_of_sharing_has_no_figure_of_is_left_out(made):
         )
 
     # The point, and both ends of its interval.
-    assert points(found["series"]) - points(drawing) == 3
+    assert points(drawings_by_name["series"]) - points(drawing) == 3
 
 
 @pytest.mark.parametrize(("count", "long"), SIZES)
-def test_no_axis_is_empty(made, count, long):
-    for drawing in made(count, long)[1].values():
+def test_no_axis_is_empty(drawn_report, count, long):
+    for drawing in drawn_report(count, long)[1].values():
         assert drawing.figure.axes
         for axes in drawing.figure.axes:
             assert axes.lines or axes.patches or axes.collections, drawing.name
@@ -140,38 +140,39 @@ def texts_of(figure: Figure) -> Iterator[Text]:
 
 
 @pytest.mark.parametrize(("count", "long"), SIZES)
-def test_texts_stay_on_the_canvas_and_apart(made, count, long):
-    for name, drawing in made(count, long)[1].items():
+def test_texts_stay_on_the_canvas_and_apart(drawn_report, count, long):
+    for name, drawing in drawn_report(count, long)[1].items():
         figure = drawing.figure
         renderer = FigureCanvasAgg(figure).get_renderer()
         # Positions of labels follow the axes when these are drawn.
         figure.draw(renderer)
-        shown = [
+        shown_texts = [
             t for t in texts_of(figure) if t.get_visible() and t.get_text().strip()
         ]
-        assert shown
-        assert min(t.get_fontsize() for t in shown) >= 8
-        boxes = np.array([t.get_window_extent(renderer).extents for t in shown])
+        assert shown_texts
+        assert min(t.get_fontsize() for t in shown_texts) >= 8
+        boxes = np.array([t.get_window_extent(renderer).extents for t in shown_texts])
         width, height = figure.bbox.size
         low, high = boxes[:, :2].min(axis=0), boxes[:, 2:].max(axis=0)
         assert np.all(low >= 0), name
         assert np.all(high <= [width, height]), name
         # Slanted labels are apart although their boxes are not.
-        slanted = np.array([t.get_rotation() % 90 != 0 for t in shown])
+        slanted = np.array([t.get_rotation() % 90 != 0 for t in shown_texts])
         x0, y0, x1, y1 = boxes.T
         across = np.minimum.outer(x1, x1) - np.maximum.outer(x0, x0)
         along = np.minimum.outer(y1, y1) - np.maximum.outer(y0, y0)
         meet = (across > 0.5) & (along > 0.5) & ~np.logical_and.outer(slanted, slanted)
         np.fill_diagonal(meet, False)
         pairs = [
-            (shown[i].get_text(), shown[j].get_text()) for i, j in np.argwhere(meet)
+            (shown_texts[i].get_text(), shown_texts[j].get_text())
+            for i, j in np.argwhere(meet)
         ]
         assert not pairs, (name, pairs[:3])
 
 
 @pytest.mark.parametrize(("count", "long"), SIZES)
-def test_legends_and_panels_stay_apart(made, count, long):
-    for name, drawing in made(count, long)[1].items():
+def test_legends_and_panels_stay_apart(drawn_report, count, long):
+    for name, drawing in drawn_report(count, long)[1].items():
         figure = drawing.figure
         renderer = FigureCanvasAgg(figure).get_renderer()
         # Positions of labels follow the axes when these are drawn.
@@ -186,22 +187,22 @@ def test_legends_and_panels_stay_apart(made, count, long):
             assert np.all(axes.get_window_extent(renderer).size > [60, 10]), name
 
 
-def test_checkpoints_differ_without_colour(made):
-    report, _ = made(14, True)
+def test_checkpoints_differ_without_colour(drawn_report):
+    report, _ = drawn_report(14, True)
     view = View.of_report(report.model_copy(update={"findings": [], "results": []}))
-    found = {name: view.own_look(name) for name in palette(report)}
-    assert list(found) == entries(report)
-    assert {look.marker for look in found.values()} == set(MARKERS)
-    assert len(MARKERS) == len(found) == 14
+    looks = {name: view.own_look(name) for name in palette(report)}
+    assert list(looks) == entries(report)
+    assert {look.marker for look in looks.values()} == set(MARKERS)
+    assert len(MARKERS) == len(looks) == 14
     for colours in (LIGHT, DARK):
         assert len(set(colours)) == 8
 
 
 def test_drawing_leaves_no_global_state():
     before = dict(matplotlib.rcParams)
-    at = {"fpr": 0.5, "tpr": 0.6, "chance_low": 0.4, "chance_high": 0.7}
+    roc_point = {"fpr": 0.5, "tpr": 0.6, "chance_low": 0.4, "chance_high": 0.7}
     report = made_report(
-        tables={"mia_roc": [{"checkpoint": "x", "variant": "loss"} | at]}
+        tables={"mia_roc": [{"checkpoint": "x", "variant": "loss"} | roc_point]}
     )
     (drawing,) = drawings(report)
     assert drawing.alt.endswith("above 0: x 0.600.")
@@ -212,9 +213,9 @@ def test_drawing_leaves_no_global_state():
 # ------------------------------------------------------------------ for a page
 
 
-def test_inline_svg_is_themable_and_its_parts_are_named(made):
-    report, found = made(4)
-    for name, drawing in found.items():
+def test_inline_svg_is_themable_and_its_parts_are_named(drawn_report):
+    report, drawings_by_name = drawn_report(4)
+    for name, drawing in drawings_by_name.items():
         text = inline_svg(drawing)
         root = ElementTree.fromstring(text)
         assert root.get("role") == "img"

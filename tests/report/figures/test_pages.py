@@ -97,9 +97,9 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def full_page(made, tmp_path_factory) -> Path:
+def full_page(drawn_report, tmp_path_factory) -> Path:
     """The page of a report with every audit and every figure."""
-    report, drawn = made(N_CHECKPOINTS, False)
+    report, drawn = drawn_report(N_CHECKPOINTS, False)
     path = tmp_path_factory.mktemp("page") / "report.html"
     return written(report, path, partial(list, drawn.values()))
 
@@ -154,8 +154,12 @@ def test_axe_finds_nothing_serious(opened, tmp_path, width, scheme):
     page = opened(
         written(mixed_cells(7), tmp_path / "report.html"), width, scheme=scheme
     )
-    found = axe.run(page).response["violations"]
-    serious = [one["id"] for one in found if one["impact"] in ("serious", "critical")]
+    violations = axe.run(page).response["violations"]
+    serious = [
+        violation["id"]
+        for violation in violations
+        if violation["impact"] in ("serious", "critical")
+    ]
     assert serious == []
 
 
@@ -164,8 +168,12 @@ def test_axe_finds_nothing_serious(opened, tmp_path, width, scheme):
 def test_axe_finds_nothing_serious_in_figures(opened, full_page, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     page = opened(full_page, 1280, scheme=scheme)
-    found = axe.run(page, context="figure").response["violations"]
-    serious = [one["id"] for one in found if one["impact"] in ("serious", "critical")]
+    violations = axe.run(page, context="figure").response["violations"]
+    serious = [
+        violation["id"]
+        for violation in violations
+        if violation["impact"] in ("serious", "critical")
+    ]
     assert serious == []
 
 
